@@ -1,0 +1,189 @@
+"""conf/sluice.yaml and conf/destinations/*.yaml as checked values. Read by `launcher`, `orchestration` and the console; never by a stage.
+
+A stage gets the few values it needs as arguments, so that no room depends on the shape of a file. Secrets are named by the environment
+variable that holds them; the value is read where a connection is opened and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from cdc_engine import limits
+from cdc_engine.errors import ConfigurationError
+
+
+class Strict(BaseModel):
+    """A misspelt key is an error, not a default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TlsConfig(Strict):
+    mode: Literal["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"] = "PREFERRED"
+    ca_file: Path | None = None
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+
+
+class SourceConfig(Strict):
+    """One MySQL or MariaDB server. `password_env` names the environment variable with the password."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(3306, ge=1, le=65535)
+    user: str
+    password_env: str = Field("", description="environment variable that holds the password; empty: no password")
+    tls: TlsConfig = TlsConfig()
+    server_id: int = Field(0, ge=0, le=0xFFFFFFFF, description="replica id; 0 derives one from the destination's name")
+
+    def password(self) -> str:
+        """The secret itself; raises ConfigurationError naming the variable when it is not set."""
+        if not self.password_env:
+            return ""
+        if self.password_env not in os.environ:
+            raise ConfigurationError(
+                f"the environment variable {self.password_env} with the password of {self.user} is not set"
+            )
+        return os.environ[self.password_env]
+
+
+class StartConfig(Strict):
+    """Where a destination without a saved cursor begins; all empty: at the latest position."""
+
+    file: str = ""
+    offset: int = Field(4, ge=4)
+    gtid_set: str = ""
+
+
+class RingConfig(Strict):
+    bytes_max: int = Field(limits.RING_BYTES_MAX, ge=limits.READ_BUFFER_BYTES)
+    events_max: int = Field(limits.RING_EVENTS_MAX, ge=1024)
+
+
+class BatchConfig(Strict):
+    bytes_max: int = Field(limits.BATCH_BYTES_MAX, ge=1)
+    events_max: int = Field(limits.BATCH_EVENTS_MAX, ge=1)
+
+
+class TableConfig(Strict):
+    """How one table is merged. Keys of the mapping in a destination are "database.table"."""
+
+    key: tuple[str, ...] = Field(
+        (), description="key columns; empty: the primary key; none at all: changes are appended"
+    )
+    deletes: Literal["hard", "soft"] = "hard"
+    deletion_vectors: bool = Field(
+        True, description="off: copy-on-write, readable by every Delta reader, merges several times slower"
+    )
+    path: str = Field("", description="Delta path; empty: <lake>/<database>/<table>")
+
+
+class DestinationConfig(Strict):
+    """One captured server and the tables that are merged from it."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")
+    source: SourceConfig
+    include: str = Field(r".*\..*", description="comma-separated patterns of database.table, as canal.md §3.1")
+    exclude: str = Field(r"mysql\..*,sys\..*,information_schema\..*,performance_schema\..*")
+    column_include: str = Field("", description="database.table:a/b,… keeps only these columns (canal.md §2.7)")
+    column_exclude: str = ""
+    start: StartConfig = StartConfig()
+    ring: RingConfig = RingConfig()
+    batch: BatchConfig = BatchConfig()
+    tables: dict[str, TableConfig] = {}
+
+    def table(self, database: str, table: str) -> TableConfig:
+        return self.tables.get(f"{database}.{table}", TableConfig())
+
+
+class SparkConfig(Strict):
+    """`remote` attaches to a Spark Connect server; `master` builds a session inside the run. Exactly one is used; `master` wins if set."""
+
+    remote: str = "sc://127.0.0.1:15002"
+    master: str = ""
+
+
+class PortsConfig(Strict):
+    code_server: int = 4266
+    webserver: int = 3000
+    spark_connect: int = 15002
+
+
+class SluiceConfig(Strict):
+    """The whole of conf/."""
+
+    data_dir: Path = Path("data")
+    lake: str = Field("data/lake", description="directory or object-store prefix of the Delta tables")
+    spark: SparkConfig = SparkConfig()
+    ports: PortsConfig = PortsConfig()
+    storage_options: dict[str, str] = Field(
+        {}, description="for deltalake when the lake is not local; values may be $NAME of the environment"
+    )
+    destinations: dict[str, DestinationConfig] = {}
+
+    @field_validator("lake")
+    @classmethod
+    def _absolute_if_local(cls, lake: str) -> str:
+        return lake if "://" in lake else str(Path(lake).resolve())
+
+    @field_validator("data_dir")
+    @classmethod
+    def _absolute(cls, data_dir: Path) -> Path:
+        return data_dir.resolve()
+
+    def destination_dir(self, destination: str) -> Path:
+        """Meta, schema history, lease and staged batches of one destination."""
+        return self.data_dir / "engine" / destination
+
+    def table_path(self, destination: str, database: str, table: str) -> str:
+        configured = self.destinations[destination].table(database, table).path
+        return configured or f"{self.lake}/{database}/{table}"
+
+
+def conf_dir() -> Path:
+    """$SLUICE_CONF, or conf/ of the working directory."""
+    return Path(os.environ.get("SLUICE_CONF", "conf")).resolve()
+
+
+def load_config(directory: Path | None = None) -> SluiceConfig:
+    """Reads and checks every file of conf/; raises one ConfigurationError with all that is wrong, a line each."""
+    directory = directory or conf_dir()
+    problems: list[str] = []
+    record = _read_yaml(directory / "sluice.yaml", problems, required=False)
+    destinations: dict[str, Any] = {}
+    for path in sorted((directory / "destinations").glob("*.yaml")):
+        destinations[path.stem] = {"name": path.stem, **_read_yaml(path, problems, required=True)}
+    try:
+        config = SluiceConfig.model_validate({**record, "destinations": destinations})
+    except ValidationError as error:
+        problems += [_sentence(directory, item) for item in error.errors()]
+    if problems:
+        raise ConfigurationError(f"{directory}: " + "; ".join(problems))
+    return config
+
+
+def _read_yaml(path: Path, problems: list[str], *, required: bool) -> dict[str, Any]:
+    if not path.exists() and not required:
+        return {}
+    try:
+        record = yaml.safe_load(path.read_text()) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        problems.append(f"{path.name} cannot be read: {error}")
+        return {}
+    if not isinstance(record, dict):
+        problems.append(f"{path.name} is not a mapping of keys to values")
+        return {}
+    return record
+
+
+def _sentence(directory: Path, item: Any) -> str:
+    """One pydantic error as `file: key: what is wrong`; the input value is left out, it may be a secret."""
+    where = [str(part) for part in item["loc"]]
+    file = "sluice.yaml"
+    if where[:1] == ["destinations"] and len(where) > 1:
+        file, where = f"destinations/{where[1]}.yaml", where[2:]
+    return f"{file}: {'.'.join(where)}: {item['msg']}"

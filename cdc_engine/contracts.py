@@ -1,0 +1,230 @@
+"""The values and promises through which the rooms meet. Stages import this module, never each other.
+
+The way of a change: `parser` reads bytes and makes a `Block`; `sink` drops what is filtered out and puts a `Block` into the store; the
+store hands out a `Batch` of `BlockSlice`s that ends on a transaction boundary; `staging` decodes a batch into one Parquet file per
+table and schema version; `meta` keeps the `Ledger` of what was handed out and acked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from cdc_engine.position import Position
+
+Bytes = npt.NDArray[np.uint8]
+Int8s = npt.NDArray[np.int8]
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+
+
+class Operation(enum.IntEnum):
+    """What one staged row image is. The names are those of Delta's change data feed."""
+
+    INSERT = 1
+    UPDATE_BEFORE = 2
+    UPDATE_AFTER = 3
+    DELETE = 4
+
+
+class RowEventKind(enum.IntEnum):
+    """What a row event does to its table; the wire's WRITE, UPDATE and DELETE rows, v1 and v2 alike."""
+
+    INSERT = 1
+    UPDATE = 2
+    DELETE = 3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column of a table as its row images are laid out.
+
+    `type_code`: MYSQL_TYPE_* of the table map, with ENUM and SET told apart from STRING (real type). `metadata`: the table map's
+    metadata of the column as one integer, as mysql's docs lay it out (fraction digits, length, precision << 8 | scale, …).
+    `charset`: MySQL's charset name ("utf8mb4", "latin1", "binary", …) of character, enum, set columns; empty otherwise.
+    `labels`: of enum and set. `mysql_type`: declared type text where the schema history knows it ("int unsigned"), else derived.
+    """
+
+    name: str
+    type_code: int
+    metadata: int = 0
+    unsigned: bool = False
+    charset: str = ""
+    labels: tuple[str, ...] = ()
+    nullable: bool = True
+    mysql_type: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableVersion:
+    """A table with the schema valid for the row events that refer to it. `version` is stable for equal schemas (a short digest)."""
+
+    database: str
+    table: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...] = ()
+    version: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.database}.{self.table}"
+
+
+class TableChangeKind(enum.Enum):
+    """What a DDL statement did to a captured table, as far as the lake is concerned."""
+
+    SCHEMA = "schema"  #: created, or columns added: the Delta table must have these columns
+    TRUNCATE = "truncate"  #: all rows are gone
+    STOPPED = "stopped"  #: the table cannot go on; `state` and `reason` say why
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableChange:
+    """A change of a table itself, in stream order with the row events. `order_key` is that of the statement's event end."""
+
+    kind: TableChangeKind
+    database: str
+    table: str
+    order_key: int
+    time_us: int
+    schema: TableVersion | None = None
+    state: str = ""
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Block:
+    """A buffer of whole binlog events and what the scan found in it, as parallel arrays. Immutable once made.
+
+    One entry a *row event* (n): `event_offset` (int64, of the event's 19-byte header in `buffer`), `event_length` (int64, bytes without
+    checksum), `event_kind` (int8, RowEventKind), `event_version` (int8, 1 or 2: layout of the rows header), `event_table` (int32, index
+    into `tables`), `event_position` (int64, file offset of the event's first byte), `event_time_us` (int64, commit time).
+    One entry a *transaction that ends here* (t): `transaction_events` (int64, row events of this block up to its end, ascending),
+    `transaction_end` (int64, file offset after its last event), `transaction_time_us`, `transaction_source` (int32, index into
+    `gtid_sources`, -1 without GTID), `transaction_number` (int64, gno or sequence number).
+    All events of a block lie in one binlog `file` of one `epoch`. Row events after the last transaction end belong to a transaction that
+    is still open: it goes on in the next block. `changes` is non-empty only in a block without row events (a DDL is a block alone).
+    `start_gtid_set`: the executed set before this block's first transaction, text form.
+    """
+
+    epoch: int
+    file: str
+    server_uuid: str
+    buffer: Bytes
+    tables: Sequence[TableVersion]
+    event_offset: Int64s
+    event_length: Int64s
+    event_kind: Int8s
+    event_version: Int8s
+    event_table: Int32s
+    event_position: Int64s
+    event_time_us: Int64s
+    transaction_events: Int64s
+    transaction_end: Int64s
+    transaction_time_us: Int64s
+    transaction_source: Int32s
+    transaction_number: Int64s
+    gtid_sources: Sequence[str]
+    start_gtid_set: str
+    changes: tuple[TableChange, ...] = ()
+
+    @property
+    def event_count(self) -> int:
+        return len(self.event_offset)
+
+    @property
+    def transaction_count(self) -> int:
+        return len(self.transaction_end)
+
+    @property
+    def byte_count(self) -> int:
+        """Bytes of the row events kept; what the ring counts."""
+        return int(self.event_length.sum())
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BlockSlice:
+    """Row events [first_event, last_event) of a block, with its table changes."""
+
+    block: Block
+    first_event: int
+    last_event: int
+
+    @property
+    def changes(self) -> tuple[TableChange, ...]:
+        return self.block.changes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Batch:
+    """What `get` hands out: everything in (start, end], ending on a transaction boundary. `batch_id` -1: nothing waits."""
+
+    batch_id: int
+    start: Position | None
+    end: Position | None
+    slices: tuple[BlockSlice, ...] = ()
+    event_count: int = 0
+    byte_count: int = 0
+
+    @property
+    def empty(self) -> bool:
+        return self.batch_id == -1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClientIdentity:
+    """A subscriber of a destination. Equality ignores the filter, as in canal.md §5."""
+
+    destination: str
+    client_id: int = 1001
+    filter: str = dataclasses.field(default="", compare=False)
+
+
+class BlockSink(Protocol):
+    """Where the parser puts its blocks; `sink` implements it."""
+
+    def accept(self, block: Block) -> None:
+        """Takes one block, in stream order. Waits while the store is full. Raises InterruptedError once `interrupt` was called."""
+
+    def interrupt(self) -> None:
+        """The parser drops its connection: forget the open transaction (its events come again) and end any wait."""
+
+
+class EventStore(Protocol):
+    """The ring behind get, ack and rollback. Cursors: put ≥ get ≥ ack."""
+
+    def put(self, block: Block) -> None:
+        """Appends; waits while full, unless the one open transaction alone fills the ring: then it goes to disk."""
+
+    def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
+        """The next whole transactions after the last get, at least one if any is complete; batch_id 0 (the ledger gives ids) or -1."""
+
+    def ack(self, end: Position) -> None:
+        """Frees everything up to `end`, which must be the end of a batch handed out."""
+
+    def rollback(self) -> None:
+        """The next get starts after the last ack again."""
+
+    def drop_open_transaction(self) -> None:
+        """Forget events after the last transaction end: the connection was lost and they come again."""
+
+    def clear(self) -> None:
+        """Forget everything; the parser starts again from the acked position."""
+
+
+class SchemaHistory(Protocol):
+    """The schema at the position being read; `table_meta` implements it for the parser."""
+
+    def resolve(self, table_map: Any, position: Position) -> TableVersion:
+        """Names and types for a table map event at a position. Raises TableStoppedError when they cannot be known or do not fit."""
+
+    def apply(self, statement: str, default_database: str, position: Position) -> tuple[TableChange, ...]:
+        """Takes a DDL statement in stream order and persists it; the changes of captured tables it means for the lake."""
+
+    def rewind(self, position: Position) -> None:
+        """The stream starts again from here: forget what came after."""

@@ -1,0 +1,150 @@
+"""Every error the engine raises, in one tree, with what is to be done about each kind in one table.
+
+    SluiceError
+    ├── ConfigurationError          the configuration or the source is not set up as Sluice needs it
+    │   ├── SourceCheckError        all that is wrong with the source, said at once
+    │   └── ReplicaClashError       another replica has our server id
+    ├── SourceConnectionError       the connection to the source was lost or refused; tried again with back-off
+    ├── PositionLostError           continuity cannot be proven: the state POSITION_LOST
+    ├── BinlogFormatError           bytes that are not what MySQL's format says, with file and offset
+    │   ├── ChecksumError           CRC32 of an event does not match
+    │   └── UnknownEventError       an event that could carry rows and is not understood
+    ├── TableStoppedError           one table cannot go on: SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED, …
+    ├── LeaseLostError              another process holds the destination
+    ├── MetaError                   the meta file is unreadable or was written by something else
+    ├── StagingError                a batch could not be written: disk full, not permitted
+    └── CanalServiceError           a wrong call of get, ack or rollback (canal.md §6.1)
+        ├── NotStartedError · NotSubscribedError · UnknownDestinationError
+        ├── OutstandingBatchError   auto-acking get while batches wait for their ack
+        ├── BatchNotFoundError      ack or rollback of a batch id that is not outstanding
+        └── BatchNotFirstError      ack or rollback out of order
+
+An error is picklable (it crosses into Dagster's processes), its message says what happened, where, and what to do, and never holds a
+secret. `code` is the name an operator meets in `status` and in docs/operations.md.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class Remedy(enum.Enum):
+    """What the engine does about an error; one value a class, in `SluiceError.remedy`."""
+
+    RETRY = "retry"  #: reconnect with back-off; nothing for an operator to do at first
+    OPERATOR = "operator"  #: stop in a named state and wait for an operator
+    CALLER = "caller"  #: the caller of the service made a mistake; the engine goes on
+
+
+class SluiceError(Exception):
+    """The base of all errors of Sluice."""
+
+    code = "ERROR"
+    remedy = Remedy.OPERATOR
+
+
+class ConfigurationError(SluiceError):
+    code = "CONFIGURATION"
+
+
+class SourceCheckError(ConfigurationError):
+    """`problems`: one sentence each, in the order they were found."""
+
+    code = "SOURCE_CHECK"
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__(problems)
+        self.problems = problems
+
+    def __str__(self) -> str:
+        return "the source cannot be captured: " + "; ".join(self.problems)
+
+
+class ReplicaClashError(ConfigurationError):
+    code = "REPLICA_CLASH"
+
+
+class SourceConnectionError(SluiceError):
+    code = "SOURCE_CONNECTION"
+    remedy = Remedy.RETRY
+
+
+class PositionLostError(SluiceError):
+    code = "POSITION_LOST"
+
+
+class BinlogFormatError(SluiceError):
+    """`file` and `offset` (of the event's start, bytes) say where the stream could not be read."""
+
+    code = "BINLOG_FORMAT"
+
+    def __init__(self, reason: str, file: str = "", offset: int = -1) -> None:
+        super().__init__(reason, file, offset)
+        self.reason, self.file, self.offset = reason, file, offset
+
+    def __str__(self) -> str:
+        where = f" at {self.file}:{self.offset}" if self.file else ""
+        return f"{self.reason}{where}"
+
+
+class ChecksumError(BinlogFormatError):
+    code = "CHECKSUM"
+    remedy = Remedy.RETRY
+
+
+class UnknownEventError(BinlogFormatError):
+    code = "UNKNOWN_EVENT"
+
+
+class TableStoppedError(SluiceError):
+    """`state` is SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED, IMAGE_NOT_FULL or DDL_UNSUPPORTED."""
+
+    code = "TABLE_STOPPED"
+
+    def __init__(self, database: str, table: str, state: str, reason: str) -> None:
+        super().__init__(database, table, state, reason)
+        self.database, self.table, self.state, self.reason = database, table, state, reason
+
+    def __str__(self) -> str:
+        return f"table {self.database}.{self.table} stopped: {self.state}: {self.reason}"
+
+
+class LeaseLostError(SluiceError):
+    code = "LEASE_LOST"
+
+
+class MetaError(SluiceError):
+    code = "META"
+
+
+class StagingError(SluiceError):
+    code = "STAGING"
+
+
+class CanalServiceError(SluiceError):
+    code = "SERVICE"
+    remedy = Remedy.CALLER
+
+
+class NotStartedError(CanalServiceError):
+    code = "NOT_STARTED"
+
+
+class NotSubscribedError(CanalServiceError):
+    code = "NOT_SUBSCRIBED"
+
+
+class UnknownDestinationError(CanalServiceError):
+    code = "UNKNOWN_DESTINATION"
+
+
+class OutstandingBatchError(CanalServiceError):
+    code = "OUTSTANDING_BATCH"
+
+
+class BatchNotFoundError(CanalServiceError):
+    code = "BATCH_NOT_FOUND"
+
+
+class BatchNotFirstError(CanalServiceError):
+    code = "BATCH_NOT_FIRST"

@@ -1,0 +1,21 @@
+"""Every bound of the engine by name, with its reason. Values an operator may change are the defaults of `config.py`."""
+
+MEBIBYTE = 1 << 20
+
+READ_BUFFER_BYTES = (
+    4 * MEBIBYTE
+)  # one block's buffer: large enough that per-block Python is noise, small enough for a ring of many
+EVENT_BYTES_MAX = 1 << 30  # MySQL's own ceiling for max_allowed_packet; anything above is a lying length
+PACKET_BYTES_MAX = 0xFFFFFF  # a packet of this size goes on in the next one (MySQL wire protocol)
+RING_BYTES_MAX = 64 * MEBIBYTE  # default ring: sixteen read buffers
+RING_EVENTS_MAX = 1_000_000  # row events in the ring; bounds the arrays beside the bytes
+BATCH_BYTES_MAX = 256 * MEBIBYTE  # a batch is what waits, up to this; the ring is the usual limit
+BATCH_EVENTS_MAX = 1_000_000  # row events a batch
+HEARTBEAT_SECONDS = 15  # the server speaks at least this often on an idle stream (canal.md §2.1)
+READ_TIMEOUT_SECONDS = 25  # heartbeat + 10 s: silence longer than this is a dead connection
+CONNECT_TIMEOUT_SECONDS = 10
+RECONNECT_SECONDS_MIN = 0.5  # first wait after a lost connection; doubles with jitter up to the next
+RECONNECT_SECONDS_MAX = 20.0
+TICK_SECONDS_MAX = 2.0  # a sensor tick may wait this long for a batch to be staged
+OBSERVATION_SECONDS = 60  # Dagster plots the last 100 events: one a minute shows 100 minutes
+RUN_SECONDS_MAX = 3600  # a run with no news for this long is ended and its batch rolled back
