@@ -160,7 +160,7 @@ def load_config(directory: Path | None = None) -> SluiceConfig:
     try:
         config = SluiceConfig.model_validate({**record, "destinations": destinations})
     except ValidationError as error:
-        problems += [_sentence(directory, item) for item in error.errors()]
+        problems += [_sentence(item) for item in error.errors()]
     if problems:
         raise ConfigurationError(f"{directory}: " + "; ".join(problems))
     return config
@@ -180,7 +180,7 @@ def _read_yaml(path: Path, problems: list[str], *, required: bool) -> dict[str, 
     return record
 
 
-def _sentence(directory: Path, item: Any) -> str:
+def _sentence(item: Any) -> str:
     """One pydantic error as `file: key: what is wrong`; the input value is left out, it may be a secret."""
     where = [str(part) for part in item["loc"]]
     file = "sluice.yaml"

@@ -185,6 +185,35 @@ class ClientIdentity:
     filter: str = dataclasses.field(default="", compare=False)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OutstandingBatch:
+    """A staged batch that waits for its ack: one record of the ledger, and all that a run needs to know of its batch.
+
+    (destination, start.epoch, end, delivery) names one hand-out for ever: `delivery` never repeats, over restarts and rollbacks.
+    `path`: the staged directory, relative to the destination's directory. `tables`: the "database.table" that have segments in it.
+    """
+
+    batch_id: int
+    delivery: int
+    start: Position
+    end: Position
+    path: str
+    rows: int
+    bytes: int
+    tables: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StoppedTable:
+    """A table that cannot go on, from `position` (the place of the first change that was not taken) until an operator resumes it."""
+
+    database: str
+    table: str
+    state: str
+    reason: str
+    position: Position
+
+
 class BlockSink(Protocol):
     """Where the parser puts its blocks; `sink` implements it."""
 
