@@ -1,0 +1,111 @@
+"""The import arrows between the rooms, held by reading every module's imports; the table is that of docs/architecture.md."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("cdc_engine", "orchestration", "spark_jobs", "console", "benchmarks")
+
+VALUES = {
+    "cdc_engine.errors",
+    "cdc_engine.position",
+    "cdc_engine.gtid",
+    "cdc_engine.contracts",
+    "cdc_engine.limits",
+}
+STAGES = ("parser", "sink", "store", "meta", "ha", "staging", "table_meta")
+# room → what of our own it may import, beside itself
+MAY_IMPORT: dict[str, set[str]] = {
+    "cdc_engine.errors": set(),
+    "cdc_engine.position": {"cdc_engine.errors"},
+    "cdc_engine.gtid": {"cdc_engine.errors", "cdc_engine.position"},
+    "cdc_engine.contracts": {"cdc_engine.position", "cdc_engine.errors"},
+    "cdc_engine.limits": set(),
+    "cdc_engine.config": VALUES,
+    "cdc_engine.binlog": VALUES,
+    "cdc_engine.parser": VALUES | {"cdc_engine.binlog"},
+    "cdc_engine.table_meta": VALUES | {"cdc_engine.binlog"},
+    "cdc_engine.sink": VALUES | {"cdc_engine.binlog"},
+    "cdc_engine.store": VALUES | {"cdc_engine.binlog"},
+    "cdc_engine.meta": VALUES,
+    "cdc_engine.ha": VALUES,
+    "cdc_engine.staging": VALUES | {"cdc_engine.binlog"},
+    "cdc_engine.server": VALUES | {"cdc_engine.meta"},
+    "cdc_engine.client": VALUES | {"cdc_engine.meta", "cdc_engine.ha"},
+    "cdc_engine.instance": VALUES | {"cdc_engine.config", "cdc_engine.server", "cdc_engine.binlog", *(f"cdc_engine.{stage}" for stage in STAGES)},
+    "cdc_engine.launcher": VALUES | {"cdc_engine.config", "cdc_engine.instance"},
+    "orchestration": VALUES
+    | {"cdc_engine.config", "cdc_engine.client", "cdc_engine.launcher", "cdc_engine.instance", "cdc_engine.table_meta.tables_file", "spark_jobs"},
+    "spark_jobs": set(),
+}
+FOREIGN: dict[str, set[str]] = {
+    "dagster": {"orchestration", "console"},
+    "pyspark": {"spark_jobs", "console", "benchmarks"},
+    "pymysql": {"cdc_engine.parser", "cdc_engine.table_meta", "console", "benchmarks", "cdc_engine.binlog"},
+    "typer": {"console", "spark_jobs", "benchmarks"},
+    "sqlglot": {"cdc_engine.table_meta"},
+    "socket": {"cdc_engine.parser", "cdc_engine.ha", "console", "cdc_engine.client", "spark_jobs"},
+}
+ONE_OWNER = {"pyspark.sql.connect": "spark_jobs", "SparkSession": "spark_jobs/session.py"}
+
+
+def modules() -> list[Path]:
+    return sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imports(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            found.add(node.module or "")
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def room_of(name: str) -> str | None:
+    rooms = [room for room in MAY_IMPORT if name == room or name.startswith(f"{room}.")]
+    return max(rooms, key=len, default=None)
+
+
+def within(name: str, rooms: set[str]) -> bool:
+    return any(name == room or name.startswith(f"{room}.") for room in rooms)
+
+
+@pytest.mark.parametrize("path", modules(), ids=module_name)
+def test_a_room_imports_only_what_its_table_allows(path: Path) -> None:
+    name = module_name(path)
+    room = room_of(name)
+    if room is None:
+        return
+    for imported in imports(path):
+        if not imported.startswith(("cdc_engine.", "orchestration", "spark_jobs", "console", "benchmarks")):
+            continue
+        allowed = MAY_IMPORT[room] | {room}
+        parent_is_allowed = any(candidate.startswith(f"{imported}.") for candidate in allowed)  # `from cdc_engine import limits`
+        assert within(imported, allowed) or parent_is_allowed, f"{name} must not import {imported}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=module_name)
+def test_an_outside_library_is_known_only_to_its_owners(path: Path) -> None:
+    name = module_name(path)
+    for imported in imports(path):
+        for library, owners in FOREIGN.items():
+            if within(imported, {library}):
+                assert within(name, owners), f"{name} must not import {library}"
+
+
+def test_every_room_of_the_engine_is_in_the_table() -> None:
+    for path in (ROOT / "cdc_engine").iterdir():
+        if path.name not in {"__init__.py", "__pycache__", "py.typed", "__main__.py"}:
+            assert f"cdc_engine.{path.stem}" in MAY_IMPORT, f"cdc_engine/{path.name} has no line in the table of rooms"

@@ -1,0 +1,51 @@
+"""Sizes and habits that hold a codebase readable: files, functions, names, prints."""
+
+from __future__ import annotations
+
+import ast
+import statistics
+from pathlib import Path
+
+import pytest
+
+from tests.style.test_arrows import ROOT, module_name, modules
+
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+FORBIDDEN_NAMES = {"utils", "helpers", "common", "util", "helper", "misc", "manager2"}
+
+
+def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def lines_without_docstring(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    body = function.body[1:] if ast.get_docstring(function) and len(function.body) > 1 else function.body
+    return (body[-1].end_lineno or 0) - body[0].lineno + 2
+
+
+@pytest.mark.parametrize("path", [*modules(), *sorted((ROOT / "tests").rglob("*.py"))], ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_is_short_and_opens_by_saying_what_it_is(path: Path) -> None:
+    text = path.read_text()
+    assert text.count("\n") <= FILE_LINES_MAX, f"{path} has more than {FILE_LINES_MAX} lines"
+    assert not text.strip() or ast.get_docstring(ast.parse(text)), f"{path} does not say what it is"
+    assert path.stem not in FORBIDDEN_NAMES
+
+
+@pytest.mark.parametrize("path", modules(), ids=module_name)
+def test_a_function_fits_on_a_screen(path: Path) -> None:
+    for function in functions(path):
+        assert lines_without_docstring(function) <= FUNCTION_LINES_MAX, f"{path}: {function.name} is longer than {FUNCTION_LINES_MAX} lines"
+
+
+def test_functions_and_files_are_small_in_the_middle() -> None:
+    lengths = [lines_without_docstring(function) for path in modules() for function in functions(path)]
+    assert statistics.median(lengths) <= 10
+    assert statistics.median(path.read_text().count("\n") for path in modules()) <= 200
+
+
+def test_nothing_prints_but_the_console() -> None:
+    for path in modules():
+        if module_name(path).startswith(("cdc_engine", "orchestration")):
+            calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+            assert not [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"], path
