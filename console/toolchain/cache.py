@@ -1,0 +1,88 @@
+"""Where downloaded and unpacked things live, and the lock that lets several starts share them.
+
+Every part of the toolchain asks here for its folder, so one variable, SLUICE_CACHE, moves everything.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from console.toolchain.errors import SetupError
+
+PROJECT_ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Cache:
+    """The folders under one cache root; nothing here is precious, all of it can be fetched again."""
+
+    root: Path
+
+    @property
+    def jars(self) -> Path:
+        """Verified jars, by organisation, module and revision."""
+        return self.root / "jars"
+
+    @property
+    def incoming(self) -> Path:
+        """Half-finished downloads; only the holder of the lock writes here."""
+        return self.root / "incoming"
+
+    @property
+    def servers(self) -> Path:
+        """Unpacked database servers, one folder a version."""
+        return self.root / "servers"
+
+    @property
+    def debian(self) -> Path:
+        """Debian packages unpacked without root: libraries and Java."""
+        return self.root / "debian"
+
+    @property
+    def lock_file(self) -> Path:
+        """Locked with flock while anything in the cache changes."""
+        return self.root / "cache.lock"
+
+
+def open_cache() -> Cache:
+    """Return the cache named by SLUICE_CACHE, by default ~/.cache/sluice, and make its root."""
+    root = Path(os.environ.get("SLUICE_CACHE") or Path.home() / ".cache" / "sluice").absolute()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SetupError(
+            f"The cache folder {root} cannot be made ({error.strerror}); set SLUICE_CACHE to a folder you may write to."
+        ) from error
+    return Cache(root)
+
+
+@contextlib.contextmanager
+def locked(cache: Cache, when_waiting: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Hold the cache alone; a lock file left by a dead process does not block, as the kernel drops its flock."""
+    with cache.lock_file.open("a") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if when_waiting:
+                when_waiting(f"Another start of Sluice is filling {cache.root}; waiting for it.")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def require_space(cache: Cache, needed_bytes: int) -> None:
+    """Raise before a download or an unpacking that would not fit."""
+    free_bytes = shutil.disk_usage(cache.root).free
+    if free_bytes < needed_bytes:
+        raise disk_full(cache, needed_bytes)
+
+
+def disk_full(cache: Cache, needed_bytes: int) -> SetupError:
+    """Say that the disk of the cache is full and how much is wanted."""
+    return SetupError(
+        f"The disk of {cache.root} is full: about {needed_bytes // 1_000_000 + 1} MB are needed;"
+        " free some space there or set SLUICE_CACHE to a folder on another disk."
+    )

@@ -1,0 +1,97 @@
+"""Gets packages of Debian or Ubuntu: installed where we are root, else unpacked into the cache; called by java and libraries.
+
+Without root `apt-get download` needs no rights, and `dpkg-deb -x` unpacks a package anywhere.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from console.toolchain.cache import Cache
+from console.toolchain.errors import CommandFailedError
+
+APT_SECONDS_MAX = 900
+
+
+def is_root() -> bool:
+    """Whether packages may be installed into the system."""
+    return os.geteuid() == 0
+
+
+def first_available(candidates: Sequence[str]) -> str | None:
+    """Return the first package that this release of the distribution has."""
+    for package in candidates:
+        shown = subprocess.run(
+            ["apt-cache", "show", "--no-all-versions", package], capture_output=True, text=True, check=False
+        )
+        if shown.returncode == 0 and "Filename:" in shown.stdout:
+            return package
+    return None
+
+
+def provide(cache: Cache, candidates: Sequence[str]) -> Path | None:
+    """Install the first available package, or unpack it: returns None when installed, else the folder it is in."""
+    if not shutil.which("apt-get"):
+        raise CommandFailedError("this system has no apt-get")
+    package = first_available(candidates)
+    if package is None and is_root():
+        _run(["apt-get", "update", "-q"])
+        package = first_available(candidates)
+    if package is None:
+        raise CommandFailedError(f"no package of {', '.join(candidates)} is known to apt")
+    if not is_root():
+        return _unpack(cache, package)
+    _install(package)
+    return None
+
+
+def _install(package: str) -> None:
+    try:
+        _run(["apt-get", "install", "-q", "-y", "--no-install-recommends", package])
+    except CommandFailedError:
+        _run(["apt-get", "update", "-q"])  # the lists of an image that is some months old name files that are gone
+        _run(["apt-get", "install", "-q", "-y", "--no-install-recommends", package])
+
+
+def _unpack(cache: Cache, package: str) -> Path:
+    target = cache.debian / package
+    if target.exists():
+        return target
+    scratch = cache.debian / f"{package}.new"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    try:
+        _run(["apt-get", "download", "-q", package], folder=scratch)
+        for archive in scratch.glob("*.deb"):
+            _run(["dpkg-deb", "-x", str(archive), str(scratch)])
+            archive.unlink()
+        _redirect_links(scratch)
+        scratch.rename(target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return target
+
+
+def _redirect_links(root: Path) -> None:
+    """Let links like /etc/java-17-openjdk/… point into the unpacked package, where the file really is."""
+    for link in [path for path in root.rglob("*") if path.is_symlink()]:
+        inside = root / str(link.readlink()).lstrip("/")
+        if link.readlink().is_absolute() and inside.exists():
+            relative = os.path.relpath(inside, link.parent)
+            link.unlink()
+            link.symlink_to(relative)
+
+
+def _run(command: list[str], folder: Path | None = None) -> None:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=APT_SECONDS_MAX, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CommandFailedError(f"`{' '.join(command)}` failed: {error}") from error
+    if done.returncode != 0:
+        last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
+        raise CommandFailedError(f"`{' '.join(command)}` failed: {''.join(last)}")

@@ -1,0 +1,176 @@
+"""Fetches pinned jars with Apache Ivy's command line, whose jar pyspark ships; called by setup with the lock held.
+
+Ivy's own default settings say where the public repository is, so no host is named here. SLUICE_IVY_SETTINGS may
+name an Ivy settings file of a mirror, and the usual proxy variables are handed on to Java.
+"""
+
+import os
+import shutil
+import subprocess
+import time
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from console.toolchain.artifacts import Artifact, sha256_of
+from console.toolchain.cache import Cache, disk_full, require_space
+from console.toolchain.errors import SetupError
+from console.toolchain.java import Java
+from console.toolchain.python_packages import pyspark_jar
+
+STALL_SECONDS_MAX = 90  # no byte for so long means that nobody answers; Ivy itself would wait for many minutes
+POLL_SECONDS = 0.1
+
+
+def fetch(cache: Cache, java: Java, artifacts: Sequence[Artifact], screen: Console) -> None:
+    """Make sure that every artifact lies in the cache with the right checksum; downloads only what is missing."""
+    missing = [artifact for artifact in artifacts if not _is_present(cache, artifact)]
+    if not missing:
+        return
+    needed_bytes = sum(artifact.size_bytes for artifact in missing)
+    require_space(cache, 2 * needed_bytes)  # Ivy keeps one copy and hands over another
+    shutil.rmtree(cache.incoming, ignore_errors=True)
+    try:
+        _run_ivy(cache, java, missing, screen)
+        for artifact in missing:
+            _place(cache, artifact)
+    except OSError as error:
+        raise disk_full(cache, 2 * needed_bytes) from error
+    finally:
+        shutil.rmtree(cache.incoming, ignore_errors=True)
+
+
+def verify(artifact: Artifact, file: Path) -> None:
+    """Delete the file and raise when it is not the pinned one."""
+    found = sha256_of(file)
+    if found != artifact.sha256:
+        file.unlink()
+        raise SetupError(
+            f"{file.name} has the checksum {found[:12]}… where {artifact.sha256[:12]}… is pinned, so it was deleted;"
+            " run the command again, and if it happens again find out who changes the download (a proxy or a mirror)."
+        )
+
+
+def _is_present(cache: Cache, artifact: Artifact) -> bool:
+    file = cache.jars / artifact.file_name
+    if not file.exists():
+        return False
+    verify(artifact, file)
+    return True
+
+
+def _place(cache: Cache, artifact: Artifact) -> None:
+    arrived = cache.incoming / "out" / artifact.file_name
+    if not arrived.exists():
+        raise _no_network([artifact], "it was not delivered")
+    verify(artifact, arrived)
+    cache.jars.mkdir(exist_ok=True)
+    arrived.replace(cache.jars / artifact.file_name)
+
+
+def _run_ivy(cache: Cache, java: Java, missing: Sequence[Artifact], screen: Console) -> None:
+    cache.incoming.mkdir(parents=True)
+    module_file = cache.incoming / "ivy.xml"
+    module_file.write_text(ivy_module(missing), encoding="utf-8")
+    log = cache.incoming / "ivy.log"
+    with log.open("w", encoding="utf-8") as output:
+        ivy = subprocess.Popen(
+            _ivy_command(cache, java, module_file), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            in_time = _watch(ivy, cache, missing, screen)
+        finally:
+            ivy.kill()
+            ivy.wait()
+    text = log.read_text(encoding="utf-8", errors="replace")
+    if "No space left on device" in text or "Disk quota exceeded" in text or "File too large" in text:
+        raise disk_full(cache, 2 * sum(artifact.size_bytes for artifact in missing))
+    if not in_time:
+        raise _no_network(missing, f"nothing arrived for {STALL_SECONDS_MAX} s")
+    if ivy.returncode != 0:
+        raise _no_network(missing, "the repository did not answer")
+
+
+def _ivy_command(cache: Cache, java: Java, module_file: Path) -> list[str]:
+    settings = os.environ.get("SLUICE_IVY_SETTINGS")
+    return [
+        *(str(java.program), *java.trust_options, *proxy_options(os.environ)),
+        *("-Dsun.net.client.defaultConnectTimeout=15000", "-Dsun.net.client.defaultReadTimeout=60000"),
+        *("-jar", str(pyspark_jar("ivy"))),
+        *(("-settings", settings) if settings else ()),
+        *("-cache", str(cache.incoming / "cache"), "-ivy", str(module_file), "-confs", "default"),
+        *("-retrieve", str(cache.incoming / "out" / "[organisation]-[artifact]-[revision].[ext]")),
+    ]
+
+
+def ivy_module(artifacts: Sequence[Artifact]) -> str:
+    """Return the ivy.xml that asks for exactly these jars and nothing they depend on."""
+    lines = "\n".join(
+        f"    <dependency org={quoteattr(a.organisation)} name={quoteattr(a.module)} rev={quoteattr(a.revision)}"
+        ' transitive="false" conf="default->default"/>'
+        for a in artifacts
+    )
+    return f"""<ivy-module version="2.0">
+  <info organisation="sluice" module="toolchain"/>
+  <configurations><conf name="default"/></configurations>
+  <dependencies>
+{lines}
+    <conflict manager="all"/>
+  </dependencies>
+</ivy-module>
+"""
+
+
+def proxy_options(environment: Mapping[str, str]) -> list[str]:
+    """Translate the proxy variables that pip and uv understand into Java's own options."""
+    options = []
+    for scheme in ("http", "https"):
+        value = environment.get(f"{scheme}_proxy") or environment.get(f"{scheme.upper()}_PROXY")
+        proxy = urllib.parse.urlsplit(value or "")
+        if proxy.hostname:
+            options += [f"-D{scheme}.proxyHost={proxy.hostname}", f"-D{scheme}.proxyPort={proxy.port or 80}"]
+    return options
+
+
+def _watch(ivy: "subprocess.Popen[bytes]", cache: Cache, missing: Sequence[Artifact], screen: Console) -> bool:
+    """Draw one bar a download until Ivy ends; false when it stalled."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=screen) as progress:
+        tasks = {a: progress.add_task(f"{a.module} {a.revision}", total=a.size_bytes) for a in missing}
+        last_sizes: list[int] = []
+        last_change = time.monotonic()
+        while ivy.poll() is None:
+            sizes = [_arrived_bytes(cache, artifact) for artifact in missing]
+            for artifact, size in zip(missing, sizes, strict=True):
+                progress.update(tasks[artifact], completed=size)
+            if sizes != last_sizes:
+                last_sizes, last_change = sizes, time.monotonic()
+            if time.monotonic() - last_change > STALL_SECONDS_MAX:
+                return False
+            time.sleep(POLL_SECONDS)
+        if ivy.returncode == 0:
+            for artifact, task in tasks.items():
+                progress.update(task, completed=artifact.size_bytes)
+    return True
+
+
+def _arrived_bytes(cache: Cache, artifact: Artifact) -> int:
+    """Size of the file that Ivy is writing; it has another ending while it grows."""
+    folder = cache.incoming / "cache" / artifact.organisation / artifact.module
+    sizes = [
+        file.stat().st_size for file in folder.glob(f"*/{artifact.module}-{artifact.revision}.jar*") if file.exists()
+    ]
+    return max(sizes, default=0)
+
+
+def _no_network(missing: Sequence[Artifact], reason: str) -> SetupError:
+    names = ", ".join(f"{artifact.module} {artifact.revision}" for artifact in missing[:3])
+    more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+    return SetupError(
+        f"Could not download {names}{more} ({reason}); check the network, HTTPS_PROXY if you are behind a proxy,"
+        " or name your mirror's Ivy settings in SLUICE_IVY_SETTINGS, then run the command again."
+    )

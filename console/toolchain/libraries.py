@@ -1,0 +1,77 @@
+"""Finds the shared libraries a database server lacks on this system and gets them; called by unpack.
+
+MySQL 8.0.31 and 5.7.22 want libaio and libnuma, which a fresh system has not; MariaDB wants only what a base system has,
+but a very small image may lack some of that too.
+"""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from console.toolchain.cache import Cache
+from console.toolchain.debian import provide
+from console.toolchain.errors import CommandFailedError, SetupError
+
+# Ubuntu 24.04 and Debian 13 renamed the packages of libraries whose 32-bit time type changed: the t64 ones.
+PACKAGES = {
+    "libaio.so.1": ("libaio1t64", "libaio1"),
+    "libnuma.so.1": ("libnuma1",),
+    "libcrypt.so.1": ("libcrypt1",),
+    "libstdc++.so.6": ("libstdc++6",),
+    "libsystemd.so.0": ("libsystemd0",),
+}
+
+
+def provide_libraries(cache: Cache, program: Path, extra: Path) -> str:
+    """Return the LD_LIBRARY_PATH under which the program finds every library; `extra` is a folder for added links."""
+    search: list[Path] = [extra]
+    for library in missing_libraries(program, search):
+        search += _provide_one(cache, library, extra)
+    still = missing_libraries(program, search)
+    if still:
+        raise _missing(still[0], "the package did not bring it")
+    return os.pathsep.join(str(folder) for folder in search)
+
+
+def missing_libraries(program: Path, search: list[Path]) -> list[str]:
+    """Return the libraries that the dynamic linker does not find for a program."""
+    environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(str(folder) for folder in search)}
+    shown = subprocess.run(["ldd", program], env=environment, capture_output=True, text=True, check=False)
+    return sorted(set(re.findall(r"(\S+) => not found", shown.stdout)))
+
+
+def _provide_one(cache: Cache, library: str, extra: Path) -> list[Path]:
+    if _link_renamed(library, _system_folders(), extra):
+        return []
+    try:
+        unpacked = provide(cache, PACKAGES.get(library, (library,)))
+    except CommandFailedError as error:
+        raise _missing(library, str(error)) from error
+    root = unpacked or Path("/")
+    folders = _system_folders() if unpacked is None else sorted({file.parent for file in root.rglob("*.so*")})
+    _link_renamed(library, folders, extra)
+    return [] if unpacked is None else folders
+
+
+def _link_renamed(library: str, folders: list[Path], extra: Path) -> bool:
+    """Let a renamed file (libaio.so.1t64) be found under the name the program asks for."""
+    for folder in folders:
+        renamed = folder / f"{library}t64"
+        if renamed.exists():
+            extra.mkdir(parents=True, exist_ok=True)
+            (extra / library).unlink(missing_ok=True)
+            (extra / library).symlink_to(renamed)
+            return True
+    return False
+
+
+def _system_folders() -> list[Path]:
+    machine = os.uname().machine
+    return [Path(f"/usr/lib/{machine}-linux-gnu"), Path(f"/lib/{machine}-linux-gnu"), Path("/usr/lib64")]
+
+
+def _missing(library: str, reason: str) -> SetupError:
+    packages = PACKAGES.get(library)
+    command = f"`sudo apt-get install -y {packages[-1]}`" if packages else "your package manager"
+    return SetupError(f"The database servers need {library} ({reason}); install it with {command} and run this again.")

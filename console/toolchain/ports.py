@@ -1,0 +1,35 @@
+"""Free ports on 127.0.0.1; asked by everything that starts a server."""
+
+import socket
+
+from console.toolchain.errors import PortTakenError
+
+LOOPBACK = "127.0.0.1"
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on the port now; connections still closing do not count."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+        return True
+
+
+def require_free(port: int, purpose: str) -> None:
+    """Raise when another program has the port that a server is meant to use."""
+    if not is_free(port):
+        raise PortTakenError(
+            f"Port {port}, wanted for {purpose}, is taken by another program;"
+            f" stop that program (`ss -ltnp 'sport = :{port}'` shows it) or choose another port."
+        )

@@ -1,0 +1,108 @@
+"""One child process that is never left behind; driven by the database servers and the Spark server.
+
+Each child leads its own process group, so Ctrl-C in the terminal reaches only the program that started it. A leash (a
+shell waiting on a pipe) kills the child when that program dies, also by SIGKILL. The kernel's own parent-death signal
+is not used: it fires when the thread that started the child ends, not when the process does.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+POLL_SECONDS = 0.05
+
+
+class ChildProcess:
+    """A running program with its output in a log file."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        die_with_parent: bool = True,
+    ) -> None:
+        """Start the program at once."""
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=folder,
+                start_new_session=True,
+            )
+        self._leash = _leash(self._process.pid) if die_with_parent else None
+
+    @property
+    def pid(self) -> int:
+        """Process id, also the id of its process group."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the program has not ended."""
+        return self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code, negative for a signal, None while it runs."""
+        return self._process.poll()
+
+    def stop(self, deadline_seconds: float = 30.0) -> None:
+        """Ask the program to end, and kill it when it has not by the deadline."""
+        self._signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(deadline_seconds)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the program and everything it started, without asking."""
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        if self._leash:
+            self._leash.kill()
+            self._leash.communicate()
+            self._leash = None
+
+    def _signal(self, number: signal.Signals) -> None:
+        # a child not yet waited for keeps its id, so the group cannot be a stranger's
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+
+def _leash(pid: int) -> "subprocess.Popen[bytes]":
+    """Start the shell whose pipe closes when this process dies; it then kills the group of the child."""
+    return subprocess.Popen(
+        ["/bin/sh", "-c", f"read _; kill -KILL -{pid}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def last_lines(log: Path, count: int = 5) -> str:
+    """Return the end of a log for an error message, on one line."""
+    if not log.exists():
+        return "no log was written"
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return " | ".join(line.strip() for line in lines[-count:] if line.strip())
+
+
+def wait_until_gone(pid: int, deadline_seconds: float) -> bool:
+    """Wait for a process that is not our child to end; false when it outlived the deadline."""
+    end = time.monotonic() + deadline_seconds
+    while time.monotonic() < end:
+        if not Path(f"/proc/{pid}").exists():
+            return True
+        time.sleep(POLL_SECONDS)
+    return False

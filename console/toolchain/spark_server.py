@@ -1,0 +1,188 @@
+"""A Spark Connect server with Delta as a child process; started by `sluice up`, the demo, the tests and the benchmarks.
+
+Its settings are conf/spark-defaults.conf; what depends on the machine (jars, memory, port, folders) is added here.
+Nothing is resolved at start: the jars come out of the cache.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from console.toolchain.cache import PROJECT_ROOT
+from console.toolchain.errors import PortTakenError, ServerError
+from console.toolchain.java import Java
+from console.toolchain.ports import LOOPBACK, free_port, is_free, require_free
+from console.toolchain.process import ChildProcess, last_lines
+from console.toolchain.python_packages import pyspark_home
+from console.toolchain.setup import set_up
+
+SETTINGS_FILE = PROJECT_ROOT / "conf" / "spark-defaults.conf"
+LOG_SETTINGS_FILE = Path(__file__).with_name("spark-log4j2.properties")
+SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
+START_SECONDS_MAX = 180.0
+STOP_SECONDS_MAX = 20.0
+# The environment of the caller must not turn this server into another one.
+FOREIGN_VARIABLES = ("SPARK_CONF_DIR", "SPARK_REMOTE", "SPARK_MASTER", "PYSPARK_SUBMIT_ARGS", "SPARK_LOCAL_DIRS")
+
+
+class SparkConnectServer:
+    """One Spark Connect server on 127.0.0.1, its warehouse, scratch space and log under one folder."""
+
+    def __init__(
+        self,
+        jars: Sequence[Path] | None,
+        data_dir: Path,
+        port: int | None = None,
+        memory: str = "4g",
+        *,
+        ui: bool = False,
+        settings: Mapping[str, str] | None = None,
+        java: Java | None = None,
+        die_with_parent: bool = True,
+    ) -> None:
+        """Describe a server; nothing runs before start(). Jars of None are the cached Delta jars."""
+        self.folder = data_dir
+        self.memory = memory
+        self._jars = jars
+        self._java = java
+        self._wanted_port = port
+        self._port = port
+        self._ui = ui
+        self._settings = dict(settings or {})
+        self._die_with_parent = die_with_parent
+        self._process: ChildProcess | None = None
+
+    @property
+    def port(self) -> int:
+        """The port it listens on; the same after a restart."""
+        if self._port is None:
+            self._port = free_port()
+        return self._port
+
+    @property
+    def url(self) -> str:
+        """What SparkSession.builder.remote() takes."""
+        return f"sc://{LOOPBACK}:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        """Warnings and errors of the server."""
+        return self.folder / "spark.log"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running server, which is the Java process itself."""
+        if self._process is None:
+            raise ServerError(f"The Spark server in {self.folder} was not started.")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.running
+
+    def start(self) -> "SparkConnectServer":
+        """Start, and return when a session has answered SELECT 1."""
+        if self.running:
+            return self
+        require_free(self.port, "the Spark Connect server")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._process = ChildProcess(
+            self._command(),
+            self.log,
+            environment=self._environment(),
+            folder=self.folder,
+            die_with_parent=self._die_with_parent,
+        )
+        try:
+            self._wait_until_it_listens(self._process)
+            self._require_answer()
+        except BaseException:
+            self._process.kill()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Shut down in order; killed when that takes too long."""
+        if self._process:
+            self._process.stop(STOP_SECONDS_MAX)
+        shutil.rmtree(self.folder / "scratch", ignore_errors=True)
+
+    def kill(self) -> None:
+        """End with SIGKILL, as a crash would."""
+        if self._process:
+            self._process.kill()
+
+    def restart(self) -> None:
+        """Stop and start again on the same port."""
+        self.stop()
+        self.start()
+
+    def warm(self) -> float:
+        """Write and merge a tiny Delta table, so that the first real merge finds its classes loaded; returns seconds."""
+        from console.toolchain.spark_warmup import warm_up  # noqa: PLC0415  pyspark takes a second to import
+
+        return warm_up(self.url, self.folder / "warmup")
+
+    def __enter__(self) -> "SparkConnectServer":
+        """Start for the length of a with block."""
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        """Stop at the end of a with block."""
+        self.stop()
+
+    def _command(self) -> list[str]:
+        self._provide()
+        scratch = self.folder / "scratch"
+        java_options = f"-Dlog4j2.configurationFile={LOG_SETTINGS_FILE.as_uri()} -XX:+UseParallelGC -Xss4m"
+        machine = {
+            "spark.jars": ",".join(str(jar) for jar in self._jars or ()),
+            "spark.driver.memory": self.memory,
+            "spark.driver.extraJavaOptions": f"{java_options} -Djava.io.tmpdir={scratch}",
+            "spark.local.dir": str(scratch),
+            "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
+            "spark.connect.grpc.binding.port": str(self.port),
+            "spark.ui.enabled": str(self._ui).lower(),
+        }
+        scratch.mkdir(parents=True, exist_ok=True)
+        pairs = [part for item in {**machine, **self._settings}.items() for part in ("--conf", "=".join(item))]
+        submit = str(pyspark_home() / "bin" / "spark-submit")
+        return [submit, "--properties-file", str(SETTINGS_FILE), *pairs, "--class", SERVER_CLASS, "spark-internal"]
+
+    def _provide(self) -> None:
+        if self._jars is None or self._java is None:
+            toolchain = set_up([])
+            self._jars = toolchain.delta_jars if self._jars is None else self._jars
+            self._java = self._java or toolchain.java
+
+    def _environment(self) -> dict[str, str]:
+        own = {key: value for key, value in os.environ.items() if key not in FOREIGN_VARIABLES}
+        java_home = {"JAVA_HOME": str(self._java.home)} if self._java else {}
+        return {**own, **java_home, "SPARK_HOME": str(pyspark_home()), "SPARK_LOCAL_IP": LOOPBACK}
+
+    def _wait_until_it_listens(self, process: ChildProcess) -> None:
+        end = time.monotonic() + START_SECONDS_MAX
+        while is_free(self.port):
+            if not process.running:
+                raise self._start_failed(f"ended with exit code {process.exit_code}")
+            if time.monotonic() > end:
+                raise self._start_failed(f"did not listen within {START_SECONDS_MAX:.0f} s")
+            time.sleep(0.1)
+
+    def _require_answer(self) -> None:
+        from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415  pyspark takes a second to import
+
+        session = SparkSession.builder.remote(self.url).create()
+        try:
+            session.sql("SELECT 1").collect()
+        finally:
+            session.stop()
+
+    def _start_failed(self, what: str) -> ServerError:
+        end = last_lines(self.log)
+        if "BindException" in end:
+            return PortTakenError(f"Port {self.port} of the Spark server is taken by another program; choose another.")
+        return ServerError(f"The Spark server {what}; its log {self.log} ends: {end}")
