@@ -1,0 +1,88 @@
+"""pytest plugin: real database servers and a Spark server, each started when a test first asks for it.
+
+Every server has its own folder and a free port, is stopped at the end, and dies with pytest even if that is killed.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from console.toolchain.artifacts import DATABASE_VERSIONS
+from console.toolchain.server_options import Options
+from console.toolchain.servers import DatabaseServer
+from console.toolchain.spark_server import SparkConnectServer
+
+ServerFactory = Callable[..., DatabaseServer]
+
+
+def pytest_report_header() -> str:
+    """Name the servers that tests may start."""
+    return f"servers: {', '.join(DATABASE_VERSIONS)}; Spark 4.1.4 with Delta 4.4.0"
+
+
+def _running(version: str, folder: Path) -> Iterator[DatabaseServer]:
+    server = DatabaseServer(version, folder / version)
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def mysql80(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DatabaseServer]:
+    """MySQL 8.0.31, shared by the whole run: a test makes its own database in it and leaves the server running."""
+    yield from _running("mysql-8.0.31", tmp_path_factory.mktemp("servers"))
+
+
+@pytest.fixture(scope="session")
+def mysql57(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DatabaseServer]:
+    """MySQL 5.7.22, shared by the whole run."""
+    yield from _running("mysql-5.7.22", tmp_path_factory.mktemp("servers"))
+
+
+@pytest.fixture(scope="session")
+def mariadb114(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DatabaseServer]:
+    """MariaDB 11.4.5, shared by the whole run."""
+    yield from _running("mariadb-11.4.5", tmp_path_factory.mktemp("servers"))
+
+
+@pytest.fixture(scope="session")
+def mariadb1011(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DatabaseServer]:
+    """MariaDB 10.11.5, shared by the whole run."""
+    yield from _running("mariadb-10.11.5", tmp_path_factory.mktemp("servers"))
+
+
+@pytest.fixture
+def fresh_server(tmp_path: Path) -> Iterator[ServerFactory]:
+    """Make servers of any version that one test may kill, restart and reconfigure; all are gone when it ends."""
+    made: list[DatabaseServer] = []
+
+    def make(version: str, options: Options | None = None) -> DatabaseServer:
+        server = DatabaseServer(version, tmp_path / f"server-{len(made)}", options=options)
+        made.append(server)
+        return server.start()
+
+    yield make
+    for server in made:
+        server.kill()
+
+
+@pytest.fixture
+def fresh_mysql80(fresh_server: ServerFactory) -> ServerFactory:
+    """Make MySQL 8.0.31 servers for one test: `fresh_mysql80()` or `fresh_mysql80({"binlog_row_metadata": "FULL"})`."""
+
+    def make(options: Options | None = None) -> DatabaseServer:
+        return fresh_server("mysql-8.0.31", options)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkConnectServer]:
+    """A Spark Connect server with Delta, shared by the whole run and not warmed: the first MERGE takes longer."""
+    server = SparkConnectServer(None, tmp_path_factory.mktemp("spark"), memory="2g")
+    try:
+        yield server.start()
+    finally:
+        server.stop()
