@@ -1,0 +1,234 @@
+"""What a server has executed, by GTID: MySQL's set of intervals and MariaDB's position, behind one interface.
+
+`parser` compares them to prove continuity, `binlog.scan` moves one along with the stream, `binlog.block` names the end of a transaction
+with one. Pure values: every operation returns a new one. Text forms: https://dev.mysql.com/doc/refman/8.4/en/replication-gtids-concepts.html
+and https://mariadb.com/kb/en/gtid/.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import struct
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from cdc_engine.errors import PositionLostError
+
+Runs = tuple[tuple[int, int], ...]  # closed intervals (first, last), ascending, never touching
+NUMBER_MAX = (1 << 63) - 2  # MySQL's GNO_END - 1
+
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
+_RANGE = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
+_MARIADB = re.compile(r"(\d{1,10})-(\d{1,10})-(\d{1,20})")
+
+
+class Executed(Protocol):
+    """The transactions a server, or a stream read from it, has executed. `str()` gives the server's text form."""
+
+    def contains(self, other: Self) -> bool:
+        """Whether every transaction of `other` is in this one."""
+
+    def including(self, sources: Sequence[str], source: npt.NDArray[np.int32], number: npt.NDArray[np.int64]) -> Self:
+        """With the transactions of a block added: `source` (t) indexes `sources`, -1 for a transaction without GTID; `number` (t)."""
+
+
+def merged(runs: Iterable[tuple[int, int]]) -> Runs:
+    """Any closed intervals as ascending ones that neither overlap nor touch."""
+    result: list[tuple[int, int]] = []
+    for first, last in sorted(runs):
+        if result and first <= result[-1][1] + 1:
+            result[-1] = (result[-1][0], max(result[-1][1], last))
+        else:
+            result.append((first, last))
+    return tuple(result)
+
+
+def _without(runs: Runs, taken: Runs) -> Runs:
+    result: list[tuple[int, int]] = []
+    for first, last in runs:
+        start = first
+        for taken_first, taken_last in taken:
+            if taken_last < start or taken_first > last:
+                continue
+            if taken_first > start:
+                result.append((start, taken_first - 1))
+            start = taken_last + 1
+        if start <= last:
+            result.append((start, last))
+    return tuple(result)
+
+
+@dataclasses.dataclass(frozen=True)
+class GtidSet:
+    """MySQL's GTID set. `runs`: source ("uuid" or "uuid:tag", lower case) to its intervals; no source without intervals."""
+
+    runs: Mapping[str, Runs] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> GtidSet:
+        """From the server's text; raises ValueError on anything else."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for entry in filter(None, (part.strip() for part in text.split(","))):
+            server, *parts = (part.strip().lower() for part in entry.split(":"))
+            if not _UUID.fullmatch(server) or not parts:
+                raise ValueError(f"{entry!r} is not an entry of a GTID set")
+            source = server
+            for part in parts:
+                if _TAG.fullmatch(part):
+                    source = f"{server}:{part}"
+                else:
+                    found.setdefault(source, []).append(_parse_range(part))
+        return cls({source: merged(ranges) for source, ranges in found.items()})
+
+    def __str__(self) -> str:
+        """Sources ascending, the tags of one uuid in its entry, as the server prints it but without line breaks."""
+        entries: dict[str, list[str]] = {}
+        for source in sorted(self.runs):
+            server, _, tag = source.partition(":")
+            ranges = [f"{first}-{last}" if last > first else str(first) for first, last in self.runs[source]]
+            entries.setdefault(server, []).extend([tag, *ranges] if tag else ranges)
+        return ",".join(":".join([server, *parts]) for server, parts in entries.items())
+
+    def __bool__(self) -> bool:
+        return bool(self.runs)
+
+    def add(self, source: str, first: int, last: int) -> GtidSet:
+        """With the closed interval [first, last] of a source."""
+        return self.union(GtidSet({source: ((first, last),)}))
+
+    def union(self, other: GtidSet) -> GtidSet:
+        sources = {**self.runs, **other.runs}
+        return GtidSet({name: merged((*self.runs.get(name, ()), *other.runs.get(name, ()))) for name in sources})
+
+    def subtract(self, other: GtidSet) -> GtidSet:
+        rest = {name: _without(runs, other.runs.get(name, ())) for name, runs in self.runs.items()}
+        return GtidSet({name: runs for name, runs in rest.items() if runs})
+
+    def contains(self, other: GtidSet) -> bool:
+        return not other.subtract(self)
+
+    def including(
+        self, sources: Sequence[str], source: npt.NDArray[np.int32], number: npt.NDArray[np.int64]
+    ) -> GtidSet:
+        """As `Executed.including`; work in the interpreter is per interval, not per transaction."""
+        result = dict(self.runs)
+        for index in np.unique(source[source >= 0]):
+            name, numbers = sources[index], np.unique(number[source == index])
+            cuts = np.flatnonzero(np.diff(numbers) != 1)
+            firsts, lasts = numbers[np.r_[0, cuts + 1]].tolist(), numbers[np.r_[cuts, -1]].tolist()
+            result[name] = merged((*result.get(name, ()), *zip(firsts, lasts, strict=True)))
+        return GtidSet(result)
+
+    @property
+    def tagged(self) -> bool:
+        """Whether a source has a tag (MySQL 8.3 and above); such a set has no encoding here."""
+        return any(":" in source for source in self.runs)
+
+    def encoded(self) -> bytes:
+        """The form of COM_BINLOG_DUMP_GTID: count, then per source its uuid, interval count and half-open intervals, little-endian.
+
+        https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_binlog_dump_gtid.html. Raises ValueError on tags.
+        """
+        if self.tagged:
+            raise ValueError("a GTID set with tags cannot be sent to the server yet; start from a file and offset")
+        parts = [struct.pack("<Q", len(self.runs))]
+        for source, runs in sorted(self.runs.items()):
+            parts += [uuid.UUID(source).bytes, struct.pack("<Q", len(runs))]
+            parts += [struct.pack("<QQ", first, last + 1) for first, last in runs]
+        return b"".join(parts)
+
+    @classmethod
+    def decode(cls, encoded: bytes) -> GtidSet:
+        """Inverse of `encoded`, the body of a PREVIOUS_GTIDS event; raises ValueError when cut short or of the tagged form."""
+        try:
+            (count,) = struct.unpack_from("<Q", encoded)
+            at, runs = 8, {}
+            for _ in range(count):
+                server = str(uuid.UUID(bytes=encoded[at : at + 16]))
+                (run_count,) = struct.unpack_from("<Q", encoded, at + 16)
+                if run_count > len(encoded) // 16:
+                    raise ValueError("more intervals than bytes")
+                numbers = struct.unpack_from(f"<{2 * run_count}Q", encoded, at + 24)
+                runs[server] = merged((a, b - 1) for a, b in zip(numbers[::2], numbers[1::2], strict=True))
+                at += 24 + 16 * run_count
+        except (struct.error, ValueError) as error:
+            raise ValueError(f"not an encoded GTID set without tags: {error}") from error
+        return cls({server: ranges for server, ranges in runs.items() if ranges})
+
+
+def _parse_range(text: str) -> tuple[int, int]:
+    match = _RANGE.fullmatch(text)
+    if not match:
+        raise ValueError(f"{text!r} is not an interval of a GTID set")
+    first, last = int(match[1]), int(match[2] or match[1])
+    if not 1 <= first <= last <= NUMBER_MAX:
+        raise ValueError(f"{text!r} is not an interval of a GTID set")
+    return first, last
+
+
+@dataclasses.dataclass(frozen=True)
+class MariadbPosition:
+    """MariaDB's GTID position: domain to (server id, sequence number) of the last transaction. Order within a domain is the stream's."""
+
+    last: Mapping[int, tuple[int, int]] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> MariadbPosition:
+        """From the server's text; raises ValueError on anything else."""
+        found: dict[int, tuple[int, int]] = {}
+        for entry in filter(None, (part.strip() for part in text.split(","))):
+            match = _MARIADB.fullmatch(entry)
+            if not match:
+                raise ValueError(f"{entry!r} is not a MariaDB GTID")
+            found[int(match[1])] = (int(match[2]), int(match[3]))
+        return cls(found)
+
+    def __str__(self) -> str:
+        return ",".join(f"{domain}-{server}-{number}" for domain, (server, number) in sorted(self.last.items()))
+
+    def __bool__(self) -> bool:
+        return bool(self.last)
+
+    def contains(self, other: MariadbPosition) -> bool:
+        """Sequence numbers alone decide: within a domain they grow over all servers (gtid_strict_mode's rule)."""
+        return all(domain in self.last and self.last[domain][1] >= number for domain, (_, number) in other.last.items())
+
+    def including(
+        self, sources: Sequence[str], source: npt.NDArray[np.int32], number: npt.NDArray[np.int64]
+    ) -> MariadbPosition:
+        """As `Executed.including`; the sources are "domain-server"."""
+        ends: dict[int, tuple[int, int, int]] = {}
+        for index in np.unique(source[source >= 0]):
+            domain, server = (int(part) for part in sources[index].split("-"))
+            at = int(np.flatnonzero(source == index)[-1])
+            ends[domain] = max(ends.get(domain, (-1, 0, 0)), (at, server, int(number[at])))
+        return MariadbPosition({**self.last, **{domain: (server, seq) for domain, (_, server, seq) in ends.items()}})
+
+
+def parse_executed(text: str, *, mariadb: bool) -> GtidSet | MariadbPosition:
+    """The server's text as a value; raises ValueError naming what is not understood."""
+    return MariadbPosition.parse(text) if mariadb else GtidSet.parse(text)
+
+
+def is_mariadb(text: str) -> bool:
+    """Whether a non-empty text is of MariaDB's form; a source ("0-1") counts too."""
+    return bool(text) and not _UUID.match(text.strip().lower())
+
+
+def executed_after(
+    start: str, sources: Sequence[str], source: npt.NDArray[np.int32], number: npt.NDArray[np.int64]
+) -> str:
+    """The executed set after a block's transactions, as text: `start` with `source` and `number` (t) added. Both servers' forms."""
+    if not (source >= 0).any():
+        return start
+    mariadb = is_mariadb(start or sources[0])
+    try:
+        return str(parse_executed(start, mariadb=mariadb).including(sources, source, number))
+    except ValueError as error:
+        raise PositionLostError(f"the GTID set of the position cannot be read: {error}") from error
