@@ -1,0 +1,60 @@
+"""The readers that `bench engine` compares Sluice with: the socket alone, and mysql-replication as its manual shows it.
+
+Each takes (host, port, user, password) and a BinlogSet, reads exactly that stretch, and returns the seconds it took.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+
+import pymysql
+from pymysqlreplication import BinLogStreamReader
+from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
+
+from benchmarks.binlog_sets import BinlogSet
+
+COM_BINLOG_DUMP = 0x12
+NON_BLOCKING = 0x01  # the server ends the dump with an EOF packet at the end of its binlog
+READ_BYTES = 4 << 20
+
+
+def raw_socket_seconds(settings: dict[str, object], binlog: BinlogSet) -> float:
+    """Receives the dump into one buffer and looks at nothing: the ceiling of any reader over this socket."""
+    connection = pymysql.connect(**settings)  # type: ignore[arg-type]
+    with connection.cursor() as cursor:
+        cursor.execute("SET @master_binlog_checksum = @@global.binlog_checksum")
+    body = struct.pack("<BIHI", COM_BINLOG_DUMP, binlog.start, NON_BLOCKING, 4_000_001) + binlog.file.encode()
+    connection._write_bytes(struct.pack("<I", len(body)) + body)  # type: ignore[attr-defined]
+    buffer = memoryview(bytearray(READ_BYTES))
+    received, begun = 0, time.perf_counter()
+    while received < binlog.bytes:
+        count = connection._sock.recv_into(buffer)  # type: ignore[attr-defined]
+        if count == 0:
+            raise RuntimeError(f"the server ended the dump after {received} of {binlog.bytes} bytes")
+        received += count
+    seconds = time.perf_counter() - begun
+    connection._force_close()  # type: ignore[attr-defined]
+    return seconds
+
+
+def mysql_replication_rows(settings: dict[str, object], binlog: BinlogSet, seconds_max: float) -> tuple[int, float]:
+    """`for event in stream: event.rows`; returns (rows, seconds), stopped after `seconds_max` since its rate does not change."""
+    stream = BinLogStreamReader(
+        connection_settings=settings,
+        server_id=4_000_002,
+        log_file=binlog.file,
+        log_pos=binlog.start,
+        resume_stream=True,
+        only_events=[WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent],
+    )
+    rows, begun = 0, time.perf_counter()
+    try:
+        for event in stream:
+            rows += len(event.rows)
+            if time.perf_counter() - begun > seconds_max:
+                break
+    finally:
+        seconds = time.perf_counter() - begun
+        stream.close()
+    return rows, seconds
