@@ -1,0 +1,149 @@
+"""Operations on a `contracts.Block` as a whole: drop events, copy together what is left, say where a transaction ends, go to disk.
+
+Called by `sink` (drop and compact), `store` (cut, positions, spill). Pure: a block goes in and another comes out; nothing here runs once
+an event or once a transaction in the interpreter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from cdc_engine.contracts import Block, Bytes, Int64s
+from cdc_engine.gtid import executed_after
+from cdc_engine.position import Position
+
+Mask = npt.NDArray[np.bool_]
+
+EVENT_ARRAYS: Mapping[str, type] = {
+    "event_offset": np.int64,
+    "event_length": np.int64,
+    "event_kind": np.int8,
+    "event_version": np.int8,
+    "event_table": np.int32,
+    "event_position": np.int64,
+    "event_time_us": np.int64,
+}
+TRANSACTION_ARRAYS: Mapping[str, type] = {
+    "transaction_events": np.int64,
+    "transaction_end": np.int64,
+    "transaction_time_us": np.int64,
+    "transaction_source": np.int32,
+    "transaction_number": np.int64,
+}
+
+
+def keep_events(block: Block, mask: Mask) -> Block:
+    """The block without the row events where `mask` (bool, one an event) is false. Transactions stay, if need be empty."""
+    kept_before = np.concatenate((np.zeros(1, np.int64), np.cumsum(mask, dtype=np.int64)))
+    arrays: dict[str, Any] = {name: getattr(block, name)[mask] for name in EVENT_ARRAYS}
+    return dataclasses.replace(block, transaction_events=kept_before[block.transaction_events], **arrays)
+
+
+def without_events(block: Block) -> Block:
+    """The block's transactions alone: all of them empty, no bytes held."""
+    arrays: dict[str, Any] = {name: np.zeros(0, dtype) for name, dtype in EVENT_ARRAYS.items()}
+    ends = np.zeros(block.transaction_count, np.int64)
+    return dataclasses.replace(block, buffer=np.zeros(0, np.uint8), transaction_events=ends, **arrays)
+
+
+def last_transaction(block: Block) -> Block:
+    """Of a block without row events, only its last transaction: the place the cursor may move to. It must have one."""
+    last = block.transaction_count - 1
+    before = executed_set(block, last - 1) if last else block.start_gtid_set
+    arrays: dict[str, Any] = {name: getattr(block, name)[last:] for name in TRANSACTION_ARRAYS}
+    return dataclasses.replace(block, start_gtid_set=before, **arrays)
+
+
+def held_bytes(block: Block) -> int:
+    """Bytes of memory that the block's buffer keeps alive: those of the whole array behind it if it is only a window on one."""
+    base = block.buffer.base
+    return max(block.buffer.nbytes, base.nbytes if isinstance(base, np.ndarray) else 0)
+
+
+def compact(block: Block) -> Block:
+    """The same events in a buffer that holds nothing else, one behind the other."""
+    ends = np.cumsum(block.event_length, dtype=np.int64)
+    offset = ends - block.event_length
+    buffer = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
+    _gather(block.buffer, block.event_offset, offset, block.event_length, buffer)
+    return dataclasses.replace(block, buffer=buffer, event_offset=offset)
+
+
+@numba.njit(cache=True, nogil=True)
+def _gather(source: Bytes, source_offset: Int64s, target_offset: Int64s, length: Int64s, target: Bytes) -> None:
+    for index in range(len(length)):
+        start, first, size = target_offset[index], source_offset[index], length[index]
+        target[start : start + size] = source[first : first + size]
+
+
+def transaction_bytes(block: Block) -> Int64s:
+    """Bytes of the row events up to each transaction's end (int64, one a transaction, ascending)."""
+    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(block.event_length, dtype=np.int64)))
+    ends: Int64s = before[block.transaction_events]
+    return ends
+
+
+def executed_set(block: Block, transaction: int) -> str:
+    """The executed GTID set after the block's transaction of that index, in the server's text form; empty without GTIDs."""
+    upto = transaction + 1
+    return executed_after(
+        block.start_gtid_set, block.gtid_sources, block.transaction_source[:upto], block.transaction_number[:upto]
+    )
+
+
+def end_position(block: Block, transaction: int) -> Position:
+    """Where the block's transaction of that index ends: what a cursor that has taken it holds."""
+    return Position(
+        epoch=block.epoch,
+        file=block.file,
+        offset=int(block.transaction_end[transaction]),
+        gtid_set=executed_set(block, transaction),
+        server_uuid=block.server_uuid,
+        time_us=int(block.transaction_time_us[transaction]),
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Skeleton:
+    """A block whose arrays are elsewhere: the small rest of it, and how many bytes, events and transactions are to be read back."""
+
+    rest: Block
+    buffer_bytes: int
+    event_count: int
+    transaction_count: int
+
+    def empty_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Arrays of the right types and lengths to be filled, in the order in which `arrays_of` gives them."""
+        events: dict[str, npt.NDArray[Any]] = {
+            name: np.empty(self.event_count, dtype) for name, dtype in EVENT_ARRAYS.items()
+        }
+        transactions: dict[str, npt.NDArray[Any]] = {
+            name: np.empty(self.transaction_count, dtype) for name, dtype in TRANSACTION_ARRAYS.items()
+        }
+        return {"buffer": np.empty(self.buffer_bytes, np.uint8), **events, **transactions}
+
+    def filled(self, arrays: dict[str, npt.NDArray[Any]]) -> Block:
+        """The block again."""
+        filled: dict[str, Any] = dict(arrays)
+        return dataclasses.replace(self.rest, **filled)
+
+
+def skeleton_of(block: Block) -> Skeleton:
+    """What is left of a block in memory while its arrays are on disk."""
+    empty: dict[str, Any] = {
+        name: np.zeros(0, dtype) for name, dtype in (*EVENT_ARRAYS.items(), *TRANSACTION_ARRAYS.items())
+    }
+    rest = dataclasses.replace(block, buffer=np.zeros(0, np.uint8), **empty)
+    return Skeleton(rest, block.buffer.nbytes, block.event_count, block.transaction_count)
+
+
+def arrays_of(block: Block) -> list[npt.NDArray[Any]]:
+    """The block's arrays, contiguous and of their declared types, in the order of `Skeleton.empty_arrays`."""
+    declared = {"buffer": np.uint8, **EVENT_ARRAYS, **TRANSACTION_ARRAYS}
+    return [np.ascontiguousarray(getattr(block, name), dtype) for name, dtype in declared.items()]

@@ -1,0 +1,48 @@
+"""Which columns of a table are captured: `database.table:a/b,…`, as Canal's filter.field and filter.black.field (canal.md §2.7).
+
+Used where a table's column layout is made: the rows of a block keep all their columns, only what is decoded of them shrinks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cdc_engine.contracts import Int32s, TableVersion
+
+
+class ColumnFilter:
+    """Names of columns to keep (`include`) or to leave out (`exclude`) by table; a table named in both follows `include`.
+
+    A table is found by its exact name without regard to letter case: no patterns here. An item without exactly one colon, or without
+    any column behind it, has no effect, as in Canal; `ignored` lists those items so that a check of the configuration can say so.
+    Key columns are always kept, whatever is written: without its key a change could not be merged (Canal filters them away).
+    """
+
+    def __init__(self, include: str = "", exclude: str = "") -> None:
+        self.ignored: list[str] = []
+        self._include = self._parse(include)
+        self._exclude = self._parse(exclude)
+
+    def kept(self, version: TableVersion) -> Int32s:
+        """Indices (int32, ascending) of the columns of `version` that are captured."""
+        table = version.name.upper()
+        key = {name.upper() for name in version.key}
+        names = [column.name.upper() for column in version.columns]
+        if table in self._include:
+            keep = [name in self._include[table] or name in key for name in names]
+        else:
+            excluded = self._exclude.get(table, frozenset())
+            keep = [name not in excluded or name in key for name in names]
+        return np.flatnonzero(keep).astype(np.int32)
+
+    def _parse(self, text: str) -> dict[str, frozenset[str]]:
+        """UPPER(database.table) → names of columns, upper-cased. A table named twice keeps its last item, as in Canal."""
+        tables: dict[str, frozenset[str]] = {}
+        for item in filter(None, text.split(",")):
+            table, colon, columns = item.partition(":")
+            names = frozenset(name.upper() for name in columns.split("/") if name)
+            if not colon or ":" in columns or not names:
+                self.ignored.append(item)
+                continue
+            tables[table.upper()] = names
+        return tables

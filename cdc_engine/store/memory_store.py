@@ -1,0 +1,271 @@
+"""The `EventStore` in memory: blocks in order, one lock and one condition around the arithmetic of `ring`.
+
+The parser's thread puts; the service gets, acks and rolls back from others. A block is never copied: a batch is a tuple of slices, cut
+between transactions with a binary search. Only the one open transaction that fills the ring goes to disk (`spill`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from pathlib import Path
+
+from cdc_engine import limits
+from cdc_engine.binlog.block import end_position
+from cdc_engine.contracts import Batch, Block
+from cdc_engine.errors import BatchNotFoundError
+from cdc_engine.position import Position
+from cdc_engine.store.ring import Mark, Ring
+from cdc_engine.store.spill import SpillDirectory, SpilledBlock, SpillFile
+from cdc_engine.store.timeline import (
+    Entry,
+    batch_end,
+    consumed,
+    entry_in_memory,
+    slices_between,
+    spilled_in,
+    without_open,
+)
+
+NOTHING = Batch(batch_id=-1, start=None, end=None)
+
+
+@dataclasses.dataclass(frozen=True)
+class HandedOut:
+    """The end of a batch that waits for its ack."""
+
+    position: Position
+    mark: Mark
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StoreMetrics:
+    """Figures of one moment. Sequences count row events since the store was made."""
+
+    fill_bytes: int
+    fill_events: int
+    bytes_max: int
+    events_max: int
+    spilled_bytes: int
+    put_sequence: int
+    get_sequence: int
+    ack_sequence: int
+    waiting_transactions: int
+    put_wait_seconds: float
+
+
+class MemoryEventStore:
+    """Implements `contracts.EventStore`. `start`: the position the parser starts from, which is the first batch's start.
+
+    Which thread may put: `drop_open_transaction` or `clear` from another thread than the parser's fences the parser's thread off: its
+    puts raise InterruptedError until it calls `drop_open_transaction` itself, on its way to a new connection. Without that, the rest of
+    a transaction whose beginning was just forgotten could still be appended.
+    """
+
+    def __init__(
+        self,
+        spill_dir: Path,
+        *,
+        bytes_max: int = limits.RING_BYTES_MAX,
+        events_max: int = limits.RING_EVENTS_MAX,
+        start: Position | None = None,
+    ) -> None:
+        self._ring = Ring(bytes_max=bytes_max, events_max=events_max)
+        self._entries: list[Entry] = []
+        self._handed_out: list[HandedOut] = []
+        self._acked = start
+        self._spill_directory = SpillDirectory(spill_dir)
+        self._spill_file: SpillFile | None = None
+        self._changed = threading.Condition(threading.Lock())
+        self._putter: threading.Thread | None = None
+        self._fenced: threading.Thread | None = None
+        self._put_wait_seconds = 0.0
+
+    @property
+    def acked_position(self) -> Position | None:
+        """Where the content begins: the last ack, or the start. A rollback goes no further back than this."""
+        with self._changed:
+            return self._acked
+
+    @property
+    def put_position(self) -> Position | None:
+        """The end of the last whole transaction put: where a new connection goes on without loss."""
+        with self._changed:
+            ending = (entry for entry in reversed(self._entries) if len(entry.ends_events))
+            last = next(ending, None)
+            return _position(last, len(last.ends_events) - 1) if last else self._acked
+
+    def metrics(self) -> StoreMetrics:
+        with self._changed:
+            ring, waited = self._ring, self._put_wait_seconds
+        return StoreMetrics(
+            fill_bytes=ring.fill_bytes,
+            fill_events=ring.fill_events,
+            bytes_max=ring.bytes_max,
+            events_max=ring.events_max,
+            spilled_bytes=ring.spilled_bytes,
+            put_sequence=ring.put.events,
+            get_sequence=ring.get.events,
+            ack_sequence=ring.ack.events,
+            waiting_transactions=ring.waiting_transactions,
+            put_wait_seconds=waited,
+        )
+
+    def put(self, block: Block) -> None:
+        """See `contracts.EventStore`. Raises InterruptedError when the stream was dropped, StagingError when spilling failed.
+
+        After either the store is as it was before.
+        """
+        if block.changes and (block.event_count or block.transaction_count != 1):
+            raise ValueError(f"a block of table changes at {block.file} is one transaction without row events")
+        with self._changed:
+            self._enter()
+            self._wait_for_room()
+            if self._ring.full and not block.transaction_count:
+                self._append_to_disk(block)
+            else:
+                self._append(block)
+            self._changed.notify_all()
+
+    def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
+        """See `contracts.EventStore`. A batch of transactions without any row event has no slices: only its end matters."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._ring.waiting_transactions > 0, timeout_seconds):
+                return NOTHING
+            index, transaction = batch_end(self._entries, self._ring.get, byte_count_max, event_count_max)
+            entry = self._entries[index]
+            end = HandedOut(_position(entry, transaction), entry.mark(transaction))
+            batch = self._batch(end)
+            self._handed_out.append(end)
+            self._ring = self._ring.get_at(end.mark)
+            return batch
+
+    def ack(self, end: Position) -> None:
+        """See `contracts.EventStore`. What was acked before this store was made is acked again without effect.
+
+        Raises BatchNotFoundError when no batch that was handed out ends there.
+        """
+        with self._changed:
+            if self._acked is not None and end.order_key <= self._acked.order_key:
+                return
+            keys = [each.position.order_key for each in self._handed_out]
+            if end.order_key not in keys:
+                raise BatchNotFoundError(f"no batch that waits for its ack ends at {end}: roll back and take it again")
+            count = keys.index(end.order_key) + 1
+            self._acked, mark = self._handed_out[count - 1].position, self._handed_out[count - 1].mark
+            del self._handed_out[:count]
+            self._free(mark)
+            self._changed.notify_all()
+
+    def rollback(self) -> None:
+        with self._changed:
+            self._handed_out.clear()
+            self._ring = self._ring.rolled_back()
+            self._changed.notify_all()
+
+    def take_back(self) -> None:
+        """Undoes the last get that is not acked; the batches before it stay handed out."""
+        with self._changed:
+            self._handed_out.pop()
+            self._ring = self._ring.get_at(self._handed_out[-1].mark if self._handed_out else self._ring.ack)
+            self._changed.notify_all()
+
+    def drop_open_transaction(self) -> None:
+        with self._changed:
+            self._fence()
+            dropped = [entry for entry in self._entries if entry.start >= self._ring.complete]
+            self._entries = without_open(self._entries, self._ring.complete)
+            self._ring = self._ring.open_dropped(*spilled_in(dropped))
+            self._remove_spill_file_if_unused()
+            self._changed.notify_all()
+
+    def clear(self) -> None:
+        with self._changed:
+            self._fence()
+            self._entries.clear()
+            self._handed_out.clear()
+            self._ring = self._ring.cleared()
+            self._remove_spill_file_if_unused()
+            self._changed.notify_all()
+
+    def start_at(self, position: Position) -> None:
+        """Forget everything; the parser starts again from `position`, which is the next batch's start."""
+        self.clear()
+        with self._changed:
+            self._acked = position
+
+    # Under the lock.
+
+    def _enter(self) -> None:
+        me = threading.current_thread()
+        if self._fenced is me:
+            raise InterruptedError("the stream was dropped while it was being put")
+        self._putter = me
+
+    def _fence(self) -> None:
+        me = threading.current_thread()
+        self._fenced = None if self._putter in (None, me) else self._putter
+
+    def _wait_for_room(self) -> None:
+        started = time.monotonic()
+        while self._ring.full and not self._ring.only_open_transaction:
+            self._changed.wait()
+            self._enter()
+        self._put_wait_seconds += time.monotonic() - started
+
+    def _append(self, block: Block) -> None:
+        entry = entry_in_memory(block, self._ring.put, self._ring.complete)
+        if entry.empty and self._last_is_replaceable():
+            # Nobody took the last place yet and nothing lies between: an idle source must not fill the ring with places.
+            replaced = self._entries.pop()
+            entry = entry_in_memory(block, replaced.start, replaced.start)
+        self._entries.append(entry)
+        self._ring = self._ring.added(entry.end, entry.complete)
+
+    def _last_is_replaceable(self) -> bool:
+        if not self._entries or self._ring.put != self._ring.complete:
+            return False
+        last, before = self._entries[-1], self._entries[-2] if len(self._entries) > 1 else None
+        alone = (
+            before is None or before.end == before.complete
+        )  # else `last` ends the transaction whose events lie before it
+        return last.empty and alone and last.start >= self._ring.get
+
+    def _append_to_disk(self, block: Block) -> None:
+        if self._spill_file is None:
+            self._spill_file = self._spill_directory.create()
+        spilled = self._spill_file.append(block)
+        start = self._ring.put
+        end = start.plus(0, block.event_count, block.byte_count)
+        self._entries.append(Entry(spilled, block.epoch, start, self._ring.complete, end))
+        self._ring = self._ring.spilled(end)
+
+    def _batch(self, end: HandedOut) -> Batch:
+        get = self._ring.get
+        return Batch(
+            batch_id=0,
+            start=self._handed_out[-1].position if self._handed_out else self._acked,
+            end=end.position,
+            slices=slices_between(self._entries, get, end.mark),
+            event_count=end.mark.events - get.events,
+            byte_count=end.mark.bytes - get.bytes,
+        )
+
+    def _free(self, mark: Mark) -> None:
+        count = consumed(self._entries, mark)
+        freed = self._entries[:count]
+        del self._entries[:count]
+        self._ring = self._ring.acked(mark, *spilled_in(freed))
+        self._remove_spill_file_if_unused()
+
+    def _remove_spill_file_if_unused(self) -> None:
+        if self._spill_file is not None and self._ring.spilled_bytes == 0:
+            self._spill_file.remove()
+            self._spill_file = None
+
+
+def _position(entry: Entry, transaction: int) -> Position:
+    if isinstance(entry.content, SpilledBlock):
+        raise TypeError("a spilled block ends no transaction")
+    return end_position(entry.content, transaction)

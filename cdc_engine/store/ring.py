@@ -1,0 +1,112 @@
+"""The arithmetic of the ring: what was put, what is complete, what was handed out, what was acked. Pure; `memory_store` holds the lock.
+
+    ack ≤ get ≤ complete ≤ put
+
+`put` counts everything appended. `complete` is the end of the last whole transaction: nothing behind it may be handed out. Each
+transition gives a new `Ring`; a move that would break the order is a fault of the caller and raises ValueError.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Mark:
+    """A place in the store, counted since it was made: whole transactions, row events and bytes of row events before it."""
+
+    transactions: int = 0
+    events: int = 0
+    bytes: int = 0
+
+    def plus(self, transactions: int, events: int, size: int) -> Mark:
+        return Mark(self.transactions + transactions, self.events + events, self.bytes + size)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ring:
+    """`spilled_events`, `spilled_bytes`: how much of what was put and not yet acked is on disk and takes no memory."""
+
+    bytes_max: int
+    events_max: int
+    put: Mark = Mark()
+    complete: Mark = Mark()
+    get: Mark = Mark()
+    ack: Mark = Mark()
+    spilled_events: int = 0
+    spilled_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        marks = (self.ack, self.get, self.complete, self.put)
+        for name in ("transactions", "events", "bytes"):
+            values = [getattr(mark, name) for mark in marks]
+            if values != sorted(values):
+                raise ValueError(f"ack, get, complete, put are out of order in {name}: {values}")
+        if not (0 <= self.spilled_bytes <= self.put.bytes - self.ack.bytes):
+            raise ValueError(f"{self.spilled_bytes} bytes on disk are not part of what waits")
+
+    @property
+    def fill_bytes(self) -> int:
+        """Bytes of row events that wait in memory."""
+        return self.put.bytes - self.ack.bytes - self.spilled_bytes
+
+    @property
+    def fill_events(self) -> int:
+        """Row events that wait in memory."""
+        return self.put.events - self.ack.events - self.spilled_events
+
+    @property
+    def full(self) -> bool:
+        """Asked before a block is added, so that one block of any size always fits into an empty ring."""
+        return self.fill_bytes >= self.bytes_max or self.fill_events >= self.events_max
+
+    @property
+    def only_open_transaction(self) -> bool:
+        """Every whole transaction is acked: waiting for an ack would be waiting for ever."""
+        return self.complete.transactions == self.ack.transactions
+
+    @property
+    def waiting_transactions(self) -> int:
+        """Whole transactions that the next get may take."""
+        return self.complete.transactions - self.get.transactions
+
+    def added(self, put: Mark, complete: Mark) -> Ring:
+        return dataclasses.replace(self, put=put, complete=complete)
+
+    def spilled(self, put: Mark) -> Ring:
+        """A block without a transaction end was appended on disk."""
+        events, size = put.events - self.put.events, put.bytes - self.put.bytes
+        return dataclasses.replace(
+            self, put=put, spilled_events=self.spilled_events + events, spilled_bytes=self.spilled_bytes + size
+        )
+
+    def get_at(self, get: Mark) -> Ring:
+        """A batch up to there is handed out, or the last one is taken back."""
+        return dataclasses.replace(self, get=get)
+
+    def acked(self, ack: Mark, spilled_events: int, spilled_bytes: int) -> Ring:
+        """`spilled_*`: how much of what is acked now was on disk."""
+        return dataclasses.replace(
+            self,
+            ack=ack,
+            spilled_events=self.spilled_events - spilled_events,
+            spilled_bytes=self.spilled_bytes - spilled_bytes,
+        )
+
+    def rolled_back(self) -> Ring:
+        return dataclasses.replace(self, get=self.ack)
+
+    def open_dropped(self, spilled_events: int, spilled_bytes: int) -> Ring:
+        """Everything behind the last whole transaction is forgotten; `spilled_*` of it were on disk."""
+        return dataclasses.replace(
+            self,
+            put=self.complete,
+            spilled_events=self.spilled_events - spilled_events,
+            spilled_bytes=self.spilled_bytes - spilled_bytes,
+        )
+
+    def cleared(self) -> Ring:
+        """Everything not acked is forgotten; it will be put again."""
+        return dataclasses.replace(
+            self, put=self.ack, complete=self.ack, get=self.ack, spilled_events=0, spilled_bytes=0
+        )

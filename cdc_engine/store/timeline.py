@@ -1,0 +1,119 @@
+"""The blocks of the store in order, each with its marks, and the searches over them; pure, used by `memory_store` under its lock.
+
+All searches are binary, over blocks and then over a block's transactions: a get costs the slices it hands out and nothing else.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from cdc_engine.binlog.block import transaction_bytes
+from cdc_engine.contracts import Block, BlockSlice, Int64s
+from cdc_engine.store.ring import Mark
+from cdc_engine.store.spill import SpilledBlock, SpilledSlice
+
+NO_TRANSACTIONS = np.zeros(0, np.int64)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Entry:
+    """A block in the store. `start`: before it; `complete`: after the last transaction that ended up to here; `end`: after its events.
+
+    `ends_events`, `ends_bytes`: row events and bytes of this block up to each transaction end in it. A spilled block ends none.
+    """
+
+    content: Block | SpilledBlock
+    epoch: int
+    start: Mark
+    complete: Mark
+    end: Mark
+    ends_events: Int64s = dataclasses.field(default_factory=lambda: NO_TRANSACTIONS)
+    ends_bytes: Int64s = dataclasses.field(default_factory=lambda: NO_TRANSACTIONS)
+
+    def mark(self, transaction: int) -> Mark:
+        """After the block's transaction of that index."""
+        return self.start.plus(transaction + 1, int(self.ends_events[transaction]), int(self.ends_bytes[transaction]))
+
+    @property
+    def empty(self) -> bool:
+        """Whether it has neither row events nor table changes: only the place where its last transaction ends is of use."""
+        return isinstance(self.content, Block) and not self.content.event_count and not self.content.changes
+
+    def slice(self, first: int, last: int) -> BlockSlice:
+        """Its row events [first, last), counted from the store's beginning."""
+        first, last = first - self.start.events, last - self.start.events
+        if isinstance(self.content, SpilledBlock):
+            return SpilledSlice(self.content, first, last)
+        return BlockSlice(self.content, first, last)
+
+
+def entry_in_memory(block: Block, start: Mark, complete: Mark) -> Entry:
+    """`complete`: the end of the last whole transaction before this block."""
+    end = start.plus(block.transaction_count, block.event_count, block.byte_count)
+    entry = Entry(block, block.epoch, start, complete, end, block.transaction_events, transaction_bytes(block))
+    if not block.transaction_count:
+        return entry
+    return dataclasses.replace(entry, complete=entry.mark(block.transaction_count - 1))
+
+
+def batch_end(entries: Sequence[Entry], get: Mark, byte_count_max: int, event_count_max: int) -> tuple[int, int]:
+    """Entry and transaction in it with which the next batch ends: the last one within both limits, or else the first there is.
+
+    At least one whole transaction waits behind `get`. All of a batch is of one epoch.
+    """
+    first = bisect.bisect_right(entries, get.transactions, key=lambda entry: entry.complete.transactions)
+    bytes_limit, events_limit = get.bytes + byte_count_max, get.events + event_count_max
+    epoch_end = bisect.bisect_right(entries, entries[first].epoch, key=lambda entry: entry.epoch)
+    whole = min(
+        epoch_end,
+        bisect.bisect_right(entries, bytes_limit, key=lambda entry: entry.complete.bytes),
+        bisect.bisect_right(entries, events_limit, key=lambda entry: entry.complete.events),
+    )
+    transactions = entries[whole - 1].complete.transactions if whole else 0
+    if whole < epoch_end:
+        entry = entries[whole]
+        fits_bytes = np.searchsorted(entry.ends_bytes, bytes_limit - entry.start.bytes, "right")
+        fits_events = np.searchsorted(entry.ends_events, events_limit - entry.start.events, "right")
+        transactions = max(transactions, entry.start.transactions + int(min(fits_bytes, fits_events)))
+    transactions = max(transactions, get.transactions + 1)
+    index = bisect.bisect_left(entries, transactions, key=lambda entry: entry.complete.transactions)
+    return index, transactions - entries[index].start.transactions - 1
+
+
+def slices_between(entries: Sequence[Entry], get: Mark, end: Mark) -> tuple[BlockSlice, ...]:
+    """What lies in (get, end], one slice a block; blocks without row events and without table changes give none."""
+    slices = []
+    for entry in entries[consumed(entries, get) :]:
+        if (entry.start.transactions, entry.start.events) >= (end.transactions, end.events):
+            break
+        first, last = max(get.events, entry.start.events), min(end.events, entry.end.events)
+        if first < last or (isinstance(entry.content, Block) and entry.content.changes):
+            slices.append(entry.slice(first, last))
+    return tuple(slices)
+
+
+def consumed(entries: Sequence[Entry], mark: Mark) -> int:
+    """How many entries lie wholly before a mark."""
+    place = (mark.transactions, mark.events)
+    return bisect.bisect_right(entries, place, key=lambda entry: (entry.end.transactions, entry.end.events))
+
+
+def without_open(entries: Sequence[Entry], complete: Mark) -> list[Entry]:
+    """The entries up to the last transaction end; the one that holds it is cut there."""
+    kept = list(entries)
+    while kept and kept[-1].start >= complete:
+        kept.pop()
+    if kept and kept[-1].end > complete:
+        kept[-1] = dataclasses.replace(kept[-1], end=complete)
+    return kept
+
+
+def spilled_in(entries: Sequence[Entry]) -> tuple[int, int]:
+    """Row events and bytes of them that are on disk."""
+    spilled = [entry for entry in entries if isinstance(entry.content, SpilledBlock)]
+    events = sum(entry.end.events - entry.start.events for entry in spilled)
+    return events, sum(entry.end.bytes - entry.start.bytes for entry in spilled)

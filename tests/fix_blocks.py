@@ -1,0 +1,89 @@
+"""Blocks made by hand for the tests of sink, store and server: each row event's bytes name it, so that a sequence can be compared."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from cdc_engine.contracts import Batch, Block, TableChange, TableVersion
+
+SERVER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+ORDERS = TableVersion(database="shop", table="orders", columns=(), key=(), version="a")
+AUDIT = TableVersion(database="shop", table="audit", columns=(), key=(), version="b")
+SECOND_US = 1_000_000
+GAP = 3  # bytes of what is no row event before each row event's bytes
+
+
+@dataclasses.dataclass
+class Source:
+    """A source that writes numbered row events: each event's bytes are its number (8 bytes) and padding to `size`."""
+
+    file: str = "mysql-bin.000001"
+    epoch: int = 1
+    offset: int = 4
+    number: int = 0
+    transaction: int = 0
+    time_us: int = 0
+    tables: list[TableVersion] = dataclasses.field(default_factory=lambda: [ORDERS, AUDIT])
+
+    def block(
+        self,
+        transactions: Sequence[int],
+        open_events: int = 0,
+        *,
+        size: int = 16,
+        table: int | Sequence[int] = 0,
+        changes: tuple[TableChange, ...] = (),
+    ) -> Block:
+        """`transactions`: row events of this block in each transaction that ends in it; `open_events` come after the last end."""
+        count = sum(transactions) + open_events
+        numbers = np.arange(self.number, self.number + count, dtype=np.int64)
+        rows = np.full((count, GAP + size), 0xEE, np.uint8)
+        rows[:, GAP : GAP + 8] = numbers.view(np.uint8).reshape(count, 8)
+        offsets = GAP + np.arange(count, dtype=np.int64) * (GAP + size)
+        ends = np.cumsum(np.asarray(transactions, np.int64), dtype=np.int64)
+        before = self.transaction
+        block = Block(
+            epoch=self.epoch,
+            file=self.file,
+            server_uuid=SERVER,
+            buffer=rows.reshape(-1),
+            tables=self.tables,
+            event_offset=offsets,
+            event_length=np.full(count, size, np.int64),
+            event_kind=np.ones(count, np.int8),
+            event_version=np.full(count, 2, np.int8),
+            event_table=np.broadcast_to(np.asarray(table, np.int32), count).copy(),
+            event_position=self.offset + offsets,
+            event_time_us=np.full(count, self.time_us, np.int64),
+            transaction_events=ends,
+            transaction_end=self.offset + ends * (GAP + size) + 1 + np.arange(len(ends)),
+            transaction_time_us=np.full(len(ends), self.time_us, np.int64),
+            transaction_source=np.zeros(len(ends), np.int32),
+            transaction_number=before + 1 + np.arange(len(ends), dtype=np.int64),
+            gtid_sources=[SERVER],
+            start_gtid_set=gtid_set(before),
+            changes=changes,
+        )
+        self.number += count
+        self.transaction += len(ends)
+        self.offset += count * (GAP + size) + len(ends) + 1
+        return block
+
+
+def gtid_set(last: int) -> str:
+    """The executed set of the first `last` transactions."""
+    return "" if last == 0 else f"{SERVER}:1" if last == 1 else f"{SERVER}:1-{last}"
+
+
+def numbers_of(block: Block, first: int = 0, last: int | None = None) -> list[int]:
+    """The numbers that the block's row events [first, last) carry in their bytes."""
+    offsets = block.event_offset[first:last]
+    return [int(block.buffer[offset : offset + 8].view(np.int64)[0]) for offset in offsets]
+
+
+def numbers_in(batch: Batch) -> list[int]:
+    """The numbers of all row events of a batch, in its order."""
+    return [number for each in batch.slices for number in numbers_of(each.block, each.first_event, each.last_event)]

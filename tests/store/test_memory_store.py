@@ -1,0 +1,280 @@
+"""The store: what a get hands out, what ack, rollback and a lost connection do to it, and when a put waits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.contracts import TableChange, TableChangeKind
+from cdc_engine.errors import BatchNotFoundError
+from cdc_engine.store.memory_store import MemoryEventStore
+from tests.fix_blocks import Source, gtid_set, numbers_in
+
+MANY = 1 << 40
+DEADLINE_SECONDS = 10.0
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> MemoryEventStore:
+    return MemoryEventStore(tmp_path / "spill", bytes_max=1 << 20, events_max=1000)
+
+
+@pytest.fixture
+def source() -> Source:
+    return Source()
+
+
+def waiting_until(condition: Callable[[], bool]) -> None:
+    """Polls a condition another thread brings about; fails at the deadline."""
+    event = threading.Event()
+    for _ in range(int(DEADLINE_SECONDS / 0.005)):
+        if condition():
+            return
+        event.wait(0.005)
+    raise AssertionError("the condition did not come about")
+
+
+def change(kind: TableChangeKind = TableChangeKind.TRUNCATE) -> TableChange:
+    return TableChange(kind=kind, database="shop", table="orders", order_key=1, time_us=0)
+
+
+def test_an_empty_store_hands_out_nothing(store: MemoryEventStore) -> None:
+    batch = store.get(MANY, MANY)
+    assert batch.empty
+    assert batch.batch_id == -1
+    assert batch.slices == ()
+
+
+def test_a_batch_has_all_whole_transactions_and_leaves_the_open_one(store: MemoryEventStore, source: Source) -> None:
+    store.put(source.block([2, 1], open_events=4))
+    batch = store.get(MANY, MANY)
+    assert numbers_in(batch) == [0, 1, 2]
+    assert batch.event_count == 3
+    assert batch.byte_count == 48
+    assert store.get(MANY, MANY).empty
+
+
+def test_an_open_transaction_goes_on_over_blocks_and_is_delivered_whole(
+    store: MemoryEventStore, source: Source
+) -> None:
+    store.put(source.block([1], open_events=2))
+    store.put(source.block([], open_events=3))
+    store.put(source.block([1, 1]))
+    assert numbers_in(store.get(16, 1)) == [0]
+    batch = store.get(16, 1)
+    assert numbers_in(batch) == [1, 2, 3, 4, 5, 6]
+    assert len(batch.slices) == 3
+    assert numbers_in(store.get(16, 1)) == [7]
+
+
+@pytest.mark.parametrize(("byte_count_max", "event_count_max"), [(48, MANY), (MANY, 3), (63, 5), (64, 4)])
+def test_a_batch_is_cut_within_a_block_at_the_last_transaction_that_fits(
+    store: MemoryEventStore, source: Source, byte_count_max: int, event_count_max: int
+) -> None:
+    store.put(source.block([1, 2, 2, 1]))
+    batch = store.get(byte_count_max, event_count_max)
+    assert numbers_in(batch) == [0, 1, 2]
+    assert numbers_in(store.get(MANY, MANY)) == [3, 4, 5]
+
+
+def test_a_transaction_above_the_limit_is_handed_out_alone(store: MemoryEventStore, source: Source) -> None:
+    store.put(source.block([5, 1]))
+    assert numbers_in(store.get(1, 1)) == [0, 1, 2, 3, 4]
+
+
+def test_positions_follow_each_other_and_carry_the_gtid_set(store: MemoryEventStore, source: Source) -> None:
+    store.put(source.block([1, 1]))
+    store.put(source.block([1]))
+    first, second, third = (store.get(1, 1) for _ in range(3))
+    assert [batch.end.gtid_set for batch in (first, second, third) if batch.end] == [
+        gtid_set(1),
+        gtid_set(2),
+        gtid_set(3),
+    ]
+    assert first.start is None
+    assert second.start == first.end
+    assert third.start == second.end
+    assert third.end is not None
+    assert third.end.offset == source.offset - 1
+    assert store.put_position == third.end
+
+
+def test_a_batch_does_not_span_epochs(store: MemoryEventStore, source: Source) -> None:
+    store.put(source.block([1, 1]))
+    source.epoch = 2
+    store.put(source.block([1]))
+    assert numbers_in(store.get(MANY, MANY)) == [0, 1]
+    assert numbers_in(store.get(MANY, MANY)) == [2]
+
+
+def test_table_changes_keep_their_place_and_count_as_a_transaction(store: MemoryEventStore, source: Source) -> None:
+    store.put(source.block([1]))
+    store.put(source.block([0], changes=(change(),)))
+    store.put(source.block([1]))
+    batch = store.get(MANY, 1)
+    assert [each.changes for each in batch.slices] == [(), (change(),)]
+    assert numbers_in(batch) == [0]
+    assert numbers_in(store.get(MANY, 1)) == [1]
+
+
+def test_table_changes_beside_row_events_are_refused(store: MemoryEventStore, source: Source) -> None:
+    with pytest.raises(ValueError, match="table changes"):
+        store.put(source.block([1], changes=(change(),)))
+
+
+def test_empty_transactions_move_the_end_without_a_slice(store: MemoryEventStore, source: Source) -> None:
+    store.put(source.block([0, 0]))
+    batch = store.get(MANY, MANY)
+    assert not batch.empty
+    assert batch.slices == ()
+    assert batch.event_count == 0
+    assert batch.end is not None
+    assert batch.end.gtid_set == gtid_set(2)
+
+
+def test_empty_places_that_nobody_took_replace_each_other(store: MemoryEventStore, source: Source) -> None:
+    store.put(source.block([1]))
+    for _ in range(5):
+        store.put(source.block([0]))
+    assert store.metrics().waiting_transactions == 2
+    batch = store.get(MANY, MANY)
+    assert batch.end is not None
+    assert batch.end.gtid_set == gtid_set(6)
+
+
+def test_an_empty_block_that_ends_an_open_transaction_is_not_replaced(store: MemoryEventStore, source: Source) -> None:
+    store.put(source.block([], open_events=2))
+    store.put(source.block([0]))
+    store.put(source.block([0]))
+    batch = store.get(1, 1)
+    assert numbers_in(batch) == [0, 1]
+    assert batch.end is not None
+    assert batch.end.gtid_set == gtid_set(1)
+
+
+def test_rollback_hands_out_again_what_was_not_acked(store: MemoryEventStore, source: Source) -> None:
+    store.put(source.block([1, 1, 1, 1]))
+    batches = [store.get(16, 1) for _ in range(3)]
+    assert batches[0].end is not None
+    store.ack(batches[0].end)
+    store.rollback()
+    again = store.get(MANY, MANY)
+    assert numbers_in(again) == [1, 2, 3]
+    assert again.start == batches[0].end
+
+
+def test_taking_back_undoes_only_the_last_get(store: MemoryEventStore, source: Source) -> None:
+    store.put(source.block([1, 1, 1]))
+    first, _ = store.get(16, 1), store.get(16, 1)
+    store.take_back()
+    again = store.get(16, 1)
+    assert numbers_in(again) == [1]
+    assert again.start == first.end
+
+
+def test_ack_frees_up_to_the_end_of_its_batch(store: MemoryEventStore, source: Source) -> None:
+    store.put(source.block([1, 1]))
+    store.put(source.block([1]))
+    first, second = store.get(16, 1), store.get(32, 2)
+    assert first.end is not None
+    assert second.end is not None
+    store.ack(first.end)
+    assert store.metrics().fill_events == 2
+    assert store.acked_position == first.end
+    store.ack(second.end)
+    assert store.metrics().fill_bytes == 0
+    store.ack(second.end)  # again without effect
+
+
+def test_ack_of_what_was_not_handed_out_is_an_error(store: MemoryEventStore, source: Source) -> None:
+    store.put(source.block([1, 1]))
+    batch = store.get(16, 1)
+    store.rollback()
+    assert batch.end is not None
+    with pytest.raises(BatchNotFoundError, match="roll back"):
+        store.ack(batch.end)
+
+
+def test_a_lost_connection_forgets_only_the_open_transaction(store: MemoryEventStore, source: Source) -> None:
+    store.put(source.block([1], open_events=2))
+    store.put(source.block([], open_events=2))
+    store.drop_open_transaction()
+    assert store.metrics().put_sequence == 1
+    source.number, source.transaction = 1, 1  # the same events come again, cut differently
+    store.put(source.block([], open_events=3))
+    store.put(source.block([1]))
+    assert numbers_in(store.get(MANY, MANY)) == [0, 1, 2, 3, 4]
+
+
+def test_clear_forgets_everything_and_starts_at_the_acked_position(store: MemoryEventStore, source: Source) -> None:
+    store.put(source.block([1, 1]))
+    first = store.get(16, 1)
+    assert first.end is not None
+    store.ack(first.end)
+    store.clear()
+    assert store.get(MANY, MANY).empty
+    source.number, source.transaction = 1, 1
+    store.put(source.block([1]))
+    batch = store.get(MANY, MANY)
+    assert numbers_in(batch) == [1]
+    assert batch.start == first.end
+
+
+def test_put_waits_while_full_and_goes_on_after_an_ack(tmp_path: Path, source: Source) -> None:
+    store = MemoryEventStore(tmp_path, bytes_max=1 << 20, events_max=4)
+    store.put(source.block([2, 2]))
+    blocks = [source.block([1]), source.block([1])]
+    thread = threading.Thread(target=lambda: [store.put(block) for block in blocks])
+    thread.start()
+    batch = store.get(MANY, MANY)
+    assert thread.is_alive()
+    assert store.metrics().put_sequence == 4
+    assert batch.end is not None
+    store.ack(batch.end)
+    thread.join(DEADLINE_SECONDS)
+    assert not thread.is_alive()
+    assert numbers_in(store.get(MANY, MANY)) == [4, 5]
+
+
+def test_get_waits_for_the_end_of_a_transaction(store: MemoryEventStore, source: Source) -> None:
+    store.put(source.block([], open_events=1))
+    block = source.block([1])
+    thread = threading.Thread(target=store.put, args=(block,))
+    batches = []
+    waiter = threading.Thread(target=lambda: batches.append(store.get(MANY, MANY, timeout_seconds=DEADLINE_SECONDS)))
+    waiter.start()
+    thread.start()
+    waiter.join(DEADLINE_SECONDS)
+    thread.join(DEADLINE_SECONDS)
+    assert [numbers_in(batch) for batch in batches] == [[0, 1]]
+
+
+def test_a_fenced_thread_can_put_no_more_until_it_drops_the_stream_itself(tmp_path: Path, source: Source) -> None:
+    """Else the rest of a transaction could follow whose beginning was forgotten while the thread waited."""
+    store = MemoryEventStore(tmp_path, bytes_max=1 << 20, events_max=2)
+    store.put(source.block([2]))
+    errors: list[BaseException] = []
+    stages: list[str] = []
+    blocks = [source.block([], open_events=1) for _ in range(2)]
+
+    def parse() -> None:
+        for block in blocks:
+            try:
+                stages.append("put")
+                store.put(block)
+            except InterruptedError as error:
+                errors.append(error)
+        store.drop_open_transaction()
+        stages.append("new stream")
+
+    thread = threading.Thread(target=parse)
+    thread.start()
+    waiting_until(lambda: store._putter is thread)
+    store.drop_open_transaction()
+    thread.join(DEADLINE_SECONDS)
+    assert stages == ["put", "put", "new stream"]
+    assert len(errors) == 2
+    assert store.metrics().put_sequence == 2
