@@ -1,0 +1,193 @@
+"""A Delta table as its log tells it, and the statements that create it and add columns to it. `merge` calls it.
+
+Facts are read from the log with deltalake: a look takes milliseconds, where the same question through Spark is an action of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import deltalake
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from spark_jobs import sql_text
+from spark_jobs.errors import TableError
+from spark_jobs.report import TableTarget
+from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, Column
+
+METADATA_COLUMNS = (
+    Column(name=ORDER_KEY, type="bigint"),
+    Column(name=COMMIT_TIME, type="timestamp"),
+    Column(name=OPERATION, type="string"),
+)
+DELETED_COLUMN = Column(name=DELETED, type="boolean")
+VECTORS_PROPERTY = "delta.enableDeletionVectors"
+MAPPING_PROPERTY = "delta.columnMapping.mode"
+UNMAPPED_CHARACTERS = frozenset(
+    " ,;{}()\n\t="
+)  # Delta refuses these in a column's name unless columns are mapped by name
+STATISTICS_COLUMNS = 32  # Delta's default for how many leading columns have minimum and maximum in the log
+CHECKPOINT_COMMITS = 50  # a checkpoint is a Spark job of its own, too dear for every tenth of many small commits
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """A version of a table. `columns`: lower-case name → (name, Spark type), for names do not differ by case in Spark."""
+
+    version: int
+    columns: Mapping[str, tuple[str, str]]
+    properties: Mapping[str, str]
+    applied_order_key: int
+
+    @property
+    def exists(self) -> bool:
+        return self.version >= 0
+
+    @property
+    def schema(self) -> tuple[tuple[str, str], ...]:
+        return tuple(self.columns.values())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CommitCounts:
+    """What one commit did, from the metrics Delta writes into it."""
+
+    rows_inserted: int = 0
+    rows_updated: int = 0
+    rows_deleted: int = 0
+    files_added: int = 0
+    files_removed: int = 0
+
+    def __add__(self, other: CommitCounts) -> CommitCounts:
+        mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)
+        return CommitCounts(
+            **dict(
+                zip((f.name for f in dataclasses.fields(self)), map(sum, zip(mine, theirs, strict=True)), strict=True)
+            )
+        )
+
+
+class DeltaTable:
+    """One table of the lake, read through its log. `app_id`: the name its transactions carry."""
+
+    def __init__(self, name: str, path: str, app_id: str, storage_options: Mapping[str, str]) -> None:
+        self.name, self.path = name, path
+        self._app_id = app_id
+        self._storage_options = dict(storage_options)
+        self._log: Any = None
+        self.snapshot = Snapshot(version=-1, columns={}, properties={}, applied_order_key=-1)
+
+    def refresh(self) -> Snapshot:
+        """Reads what was committed since the last look."""
+        try:
+            if self._log is None:
+                self._log = deltalake.DeltaTable(self.path, storage_options=self._storage_options or None)
+            else:
+                self._log.update_incremental()
+        except TableNotFoundError:
+            return self.snapshot
+        except (DeltaError, OSError) as error:
+            raise TableError(self.name, f"the log of the Delta table {self.path} cannot be read: {error}") from error
+        applied = self._log.transaction_version(self._app_id)
+        fields = [(field.name, sql_text.spark_type(field.type)) for field in self._log.schema().fields]
+        self.snapshot = Snapshot(
+            version=self._log.version(),
+            columns={name.lower(): (name, type_name) for name, type_name in fields},
+            properties=dict(self._log.metadata().configuration),
+            applied_order_key=-1 if applied is None else applied,
+        )
+        return self.snapshot
+
+    def last_commit(self) -> CommitCounts:
+        """The counts of the newest commit; refresh first."""
+        metrics = self._log.history(1)[0].get("operationMetrics", {})
+
+        def count(*names: str) -> int:
+            return next((int(metrics[name]) for name in names if name in metrics), 0)
+
+        return CommitCounts(
+            rows_inserted=count("numTargetRowsInserted", "numOutputRows"),
+            rows_updated=count("numTargetRowsUpdated", "numUpdatedRows"),
+            rows_deleted=count("numTargetRowsDeleted", "numDeletedRows"),
+            files_added=count("numTargetFilesAdded", "numAddedFiles", "numFiles"),
+            files_removed=count("numTargetFilesRemoved", "numRemovedFiles"),
+        )
+
+
+def wanted_columns(source: Iterable[Column], *, soft_deletes: bool) -> tuple[Column, ...]:
+    """Columns of the Delta table: those of the source, then ours. Ours are last, so that statistics go to the source's first."""
+    return (*source, *METADATA_COLUMNS, *((DELETED_COLUMN,) if soft_deletes else ()))
+
+
+def schema_statements(
+    table: DeltaTable, target: TableTarget, wanted: tuple[Column, ...], key: tuple[str, ...]
+) -> list[str]:
+    """The statements that give a table the wanted columns; none when it has them. Columns that left the source stay.
+
+    Raises TableError where a column has another type, or the source has a column with the name of one of ours.
+    """
+    _refuse_clashes(table.name, wanted)
+    if not table.snapshot.exists:
+        return [_create(target, wanted, key)]
+    return [*_property_changes(table, target, wanted), *_added_columns(table, target, wanted)]
+
+
+def _refuse_clashes(name: str, wanted: tuple[Column, ...]) -> None:
+    lowered = [column.name.lower() for column in wanted]
+    for column in wanted:
+        if lowered.count(column.name.lower()) > 1:
+            raise TableError(
+                name, f"the column name {column.name} occurs twice, ours and capitals counted; exclude the column"
+            )
+
+
+def _create(target: TableTarget, wanted: tuple[Column, ...], key: tuple[str, ...]) -> str:
+    columns = ", ".join(f"{sql_text.identifier(column.name)} {column.type}" for column in wanted)
+    properties = {
+        VECTORS_PROPERTY: str(target.deletion_vectors).lower(),
+        "delta.checkpointInterval": str(CHECKPOINT_COMMITS),
+        "delta.dataSkippingNumIndexedCols": str(_statistics_columns(wanted, key)),
+        **({MAPPING_PROPERTY: "name"} if _needs_mapping(wanted) else {}),
+    }
+    return f"CREATE TABLE IF NOT EXISTS {sql_text.delta_path(target.path)} ({columns}) USING delta TBLPROPERTIES ({_pairs(properties)})"
+
+
+def _statistics_columns(wanted: tuple[Column, ...], key: tuple[str, ...]) -> int:
+    """Without statistics of its key no file of a table can be skipped."""
+    places = [place for place, column in enumerate(wanted, start=1) if column.name in key]
+    return max([STATISTICS_COLUMNS, *places])
+
+
+def _property_changes(table: DeltaTable, target: TableTarget, wanted: tuple[Column, ...]) -> list[str]:
+    properties = table.snapshot.properties
+    changes: dict[str, str] = {}
+    if (properties.get(VECTORS_PROPERTY, "false") == "true") != target.deletion_vectors:
+        changes[VECTORS_PROPERTY] = str(target.deletion_vectors).lower()
+    if _needs_mapping(wanted) and properties.get(MAPPING_PROPERTY, "none") == "none":
+        changes[MAPPING_PROPERTY] = "name"
+    return [f"ALTER TABLE {sql_text.delta_path(target.path)} SET TBLPROPERTIES ({_pairs(changes)})"] if changes else []
+
+
+def _added_columns(table: DeltaTable, target: TableTarget, wanted: tuple[Column, ...]) -> list[str]:
+    added = []
+    for column in wanted:
+        name, type_name = table.snapshot.columns.get(column.name.lower(), ("", ""))
+        if not name:
+            added.append(f"{sql_text.identifier(column.name)} {column.type}")
+        elif type_name != column.type:
+            raise TableError(
+                table.name,
+                f"column {column.name} is {column.type} in the source and {type_name} in the Delta table {target.path}; "
+                f"change the type there, or move the table away to have it made anew",
+            )
+    return [f"ALTER TABLE {sql_text.delta_path(target.path)} ADD COLUMNS ({', '.join(added)})"] if added else []
+
+
+def _needs_mapping(wanted: tuple[Column, ...]) -> bool:
+    return any(UNMAPPED_CHARACTERS & set(column.name) for column in wanted)
+
+
+def _pairs(properties: Mapping[str, str]) -> str:
+    return ", ".join(f"{sql_text.text(name)} = {sql_text.text(value)}" for name, value in properties.items())

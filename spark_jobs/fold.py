@@ -1,0 +1,62 @@
+"""SQL that reduces the row images of a segment to what the table needs. Text only; `merge` runs it.
+
+The rule: of all images of a key the last one in stream order says what becomes of the key. `insert` and `update_postimage` leave a row,
+`update_preimage` (staged only where a key column changed) and `delete` leave none. So a changed key is a delete of the old and an upsert of
+the new, and keys that swap within a transaction come out right without a case of their own.
+"""
+
+from __future__ import annotations
+
+from spark_jobs import sql_text
+from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, STAGED_TYPES, ChangesSegment
+
+INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 1, 2, 3, 4
+KEYED_NAMES = {INSERT: "insert", UPDATE_BEFORE: "delete", UPDATE_AFTER: "update", DELETE: "delete"}
+LOG_NAMES = {INSERT: "insert", UPDATE_BEFORE: "update_preimage", UPDATE_AFTER: "update_postimage", DELETE: "delete"}
+RANK = "_sluice_rank"
+
+
+def staged_view(view: str, segment: ChangesSegment) -> str:
+    """A view of the staged file. The columns are named, so Spark reads no footer to find them out."""
+    types = {**STAGED_TYPES, **{column.name: column.type for column in segment.columns}}
+    columns = ", ".join(f"{sql_text.identifier(name)} {type_name}" for name, type_name in types.items())
+    path = sql_text.text(segment.path.resolve().as_uri())
+    return (
+        f"CREATE OR REPLACE TEMPORARY VIEW {sql_text.identifier(view)} ({columns}) USING parquet OPTIONS (path {path})"
+    )
+
+
+def images(view: str, segment: ChangesSegment, applied_order_key: int) -> str:
+    """The images the table has not committed yet: those above the order key of its last commit."""
+    where = f" WHERE {ORDER_KEY} > {applied_order_key}L" if applied_order_key >= segment.first_order_key else ""
+    return f"SELECT * FROM {sql_text.identifier(view)}{where}"
+
+
+def needs_fold(segment: ChangesSegment) -> bool:
+    return not segment.unique_keys or segment.key_changes > 0
+
+
+def last_images(view: str, segment: ChangesSegment, applied_order_key: int) -> str:
+    """One image a key: the last. Order keys are unique, so the same rows come out however often Spark evaluates it."""
+    rows = images(view, segment, applied_order_key)
+    if not needs_fold(segment):
+        return rows
+    columns = (*STAGED_TYPES, *(column.name for column in segment.columns))
+    key = sql_text.identifiers(segment.key)
+    rank = f"row_number() OVER (PARTITION BY {key} ORDER BY {ORDER_KEY} DESC) AS {RANK}"
+    return f"SELECT {sql_text.identifiers(columns)} FROM (SELECT *, {rank} FROM ({rows})) WHERE {RANK} = 1"
+
+
+def operation_name(names: dict[int, str], prefix: str = "") -> str:
+    """The operation as text, from the staged number."""
+    cases = " ".join(f"WHEN {number} THEN {sql_text.text(name)}" for number, name in names.items())
+    return f"CASE {prefix}{OPERATION} {cases} END"
+
+
+def metadata_values(prefix: str, names: dict[int, str]) -> dict[str, str]:
+    """Metadata column of the Delta table → expression over a staged image."""
+    return {
+        ORDER_KEY: f"{prefix}{ORDER_KEY}",
+        COMMIT_TIME: f"{prefix}{COMMIT_TIME}",
+        OPERATION: operation_name(names, prefix),
+    }

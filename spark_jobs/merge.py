@@ -1,0 +1,141 @@
+"""Applies one table's segments to its Delta table over one lane. `run_batch` calls it, never twice at once for a table.
+
+Each segment is one Delta commit that carries (`txnAppId`, `txnVersion` = last order key). What the table has committed is read from its log
+first and left out of the source; should another merge get in between, Delta drops ours by the same pair. So no cut of batches, and no
+repetition, applies a change twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Mapping
+
+from spark_jobs import fold, merge_sql
+from spark_jobs.delta_table import CommitCounts, DeltaTable, schema_statements, wanted_columns
+from spark_jobs.report import TableReport, TableTarget
+from spark_jobs.session import Lane
+from spark_jobs.staged_batch import (
+    DELETED,
+    ChangesSegment,
+    Column,
+    SchemaSegment,
+    Segment,
+    StagedBatch,
+    StagedTable,
+    TruncateSegment,
+)
+
+VIEW = "sluice_staged"
+
+
+def merge_table(
+    lane: Lane, batch: StagedBatch, staged: StagedTable, target: TableTarget, storage_options: Mapping[str, str]
+) -> TableReport:
+    """Applies what the table lacks of the batch. Raises TableError, or whatever Spark raises."""
+    started = time.monotonic()
+    app_id = batch.app_id(staged)
+    table = DeltaTable(staged.name, target.path, app_id, storage_options)
+    merge = _TableMerge(lane, table, target, app_id, _user_metadata(batch, staged))
+    applied_order_key = table.refresh().applied_order_key
+    counts, committed = CommitCounts(), False
+    for segment in staged.segments:
+        if last_order_key(segment) > applied_order_key:
+            counts, committed = counts + merge.apply(segment, applied_order_key), True
+    return _report(staged, table, counts, skipped=not committed, merge_ms=round((time.monotonic() - started) * 1000))
+
+
+def last_order_key(segment: Segment) -> int:
+    return segment.last_order_key if isinstance(segment, ChangesSegment) else segment.order_key
+
+
+@dataclasses.dataclass(frozen=True)
+class _TableMerge:
+    """One table on one lane."""
+
+    lane: Lane
+    table: DeltaTable
+    target: TableTarget
+    app_id: str
+    user_metadata: str
+
+    def apply(self, segment: Segment, applied_order_key: int) -> CommitCounts:
+        match segment:
+            case ChangesSegment():
+                return self._change(segment, applied_order_key)
+            case TruncateSegment():
+                return self._truncate(segment)
+            case SchemaSegment():
+                self._give_columns(segment.columns, segment.key)
+                return CommitCounts()
+
+    def _change(self, segment: ChangesSegment, applied_order_key: int) -> CommitCounts:
+        self._give_columns(segment.columns, segment.key)
+        self.lane.sql(fold.staged_view(VIEW, segment))
+        statement = merge_sql.apply_changes(VIEW, segment, self.target, applied_order_key)
+        return self._commit(statement, segment.last_order_key)
+
+    def _truncate(self, segment: TruncateSegment) -> CommitCounts:
+        if not self.table.snapshot.exists:
+            return CommitCounts()
+        marks = self.target.deletes == "soft" and DELETED in self.table.snapshot.columns
+        return self._commit(merge_sql.truncate(segment, self.target, marks=marks), segment.order_key)
+
+    def _give_columns(self, source: tuple[Column, ...], key: tuple[str, ...]) -> None:
+        wanted = wanted_columns(source, soft_deletes=self.target.deletes == "soft" and bool(key))
+        statements = schema_statements(self.table, self.target, wanted, key)
+        for statement in statements:
+            self.lane.sql(statement)
+        if statements:
+            self.table.refresh()
+
+    def _commit(self, statement: str, version: int) -> CommitCounts:
+        """One Delta commit, and what it did. No new version: Delta found the transaction there already, or nothing to change."""
+        before = self.table.snapshot.version
+        self.lane.commit_as(self.app_id, version, self.user_metadata)
+        self.lane.sql(statement)
+        after = self.table.refresh().version
+        return self.table.last_commit() if after > before else CommitCounts()
+
+
+def _user_metadata(batch: StagedBatch, staged: StagedTable) -> str:
+    """Shown by DESCRIBE HISTORY: which hand-out a version came from."""
+    record = {
+        "sluice": 1,
+        "destination": batch.destination,
+        "table": staged.name,
+        "epoch": batch.epoch,
+        "delivery": batch.delivery,
+        "start": batch.start,
+        "end": batch.end,
+    }
+    return json.dumps(record, sort_keys=True)
+
+
+def _report(
+    staged: StagedTable, table: DeltaTable, counts: CommitCounts, *, skipped: bool, merge_ms: int
+) -> TableReport:
+    return TableReport(
+        database=staged.database,
+        table=staged.table,
+        path=table.path,
+        **dataclasses.asdict(counts),
+        source_rows=staged.rows,
+        bytes=staged.bytes,
+        merge_ms=merge_ms,
+        delta_version=table.snapshot.version,
+        start_order_key=min((_first_order_key(segment) for segment in staged.segments), default=-1),
+        end_order_key=max((last_order_key(segment) for segment in staged.segments), default=-1),
+        last_commit_time_us=max((_last_commit_time_us(segment) for segment in staged.segments), default=0),
+        columns=table.snapshot.schema,
+        skipped=skipped,
+    )
+
+
+def _first_order_key(segment: Segment) -> int:
+    return segment.first_order_key if isinstance(segment, ChangesSegment) else segment.order_key
+
+
+def _last_commit_time_us(segment: Segment) -> int:
+    return segment.last_commit_time_us if isinstance(segment, ChangesSegment) else segment.commit_time_us

@@ -1,0 +1,46 @@
+"""What a merge is told about a table, and what it tells about it afterwards. The callers of `merge_batch` see these two values."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableTarget:
+    """The Delta table of a source table. `path`: absolute, or a URL that Spark and deltalake both know."""
+
+    path: str
+    deletes: Literal["hard", "soft"] = "hard"
+    deletion_vectors: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableReport:
+    """What one batch did to one table.
+
+    Row counts are Delta's own of the commits of this call; a soft delete counts as an update, an appended image of a table without a key
+    as an insert. `skipped`: the table had the whole batch already. Order keys are those of the batch's first and last change.
+    """
+
+    database: str
+    table: str
+    path: str
+    rows_inserted: int
+    rows_updated: int
+    rows_deleted: int
+    source_rows: int
+    bytes: int
+    merge_ms: int
+    files_added: int
+    files_removed: int
+    delta_version: int
+    start_order_key: int
+    end_order_key: int
+    last_commit_time_us: int
+    columns: tuple[tuple[str, str], ...]
+    skipped: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.database}.{self.table}"

@@ -1,0 +1,125 @@
+"""Merges a whole staged batch: its tables in parallel, one table never twice at once. A Dagster run or the command line calls it."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from pathlib import Path
+
+from spark_jobs.errors import MergeError, SparkJobError, SparkUnavailableError, StagedBatchError, TableError
+from spark_jobs.merge import merge_table
+from spark_jobs.report import TableReport, TableTarget
+from spark_jobs.session import Lane, SparkSettings, first_line, is_away, open_lanes
+from spark_jobs.staged_batch import StagedBatch, StagedTable, read_staged_batch
+
+PARALLEL_TABLES = 2
+
+
+def merge_batch(
+    batch_dir: Path,
+    tables: Mapping[str, TableTarget],
+    spark: SparkSettings,
+    *,
+    on_table_done: Callable[[TableReport], None] | None = None,
+    parallelism: int = PARALLEL_TABLES,
+    storage_options: Mapping[str, str] | None = None,
+) -> list[TableReport]:
+    """Merges every table of the batch; reports in the manifest's order.
+
+    `tables`: "database.table" → target, for every table in the batch. `on_table_done` is called in this thread after each table.
+    `storage_options`: deltalake's, where the lake is not local.
+    Raises StagedBatchError before anything is merged; SparkUnavailableError when Spark is or goes away; MergeError after the other tables
+    have finished when one could not be merged. Calling it again with the same batch is always safe.
+    """
+    batch = read_staged_batch(batch_dir)
+    unknown = [table.name for table in batch.tables if table.name not in tables]
+    if unknown:
+        raise StagedBatchError(
+            f"{batch_dir} has changes of {', '.join(unknown)}, for which no Delta table is configured"
+        )
+    if not batch.tables:
+        return []
+    with open_lanes(spark, min(parallelism, len(batch.tables))) as lanes:
+        work = _Work(batch, tables, storage_options or {}, lanes)
+        reports, errors = work.run(on_table_done or _ignore)
+    if errors:
+        raise _batch_error(batch, reports, errors)
+    return [reports[table.name] for table in batch.tables]
+
+
+class _Work:
+    """The tables of one batch over a few lanes; a free lane takes the largest table that is left."""
+
+    def __init__(
+        self,
+        batch: StagedBatch,
+        targets: Mapping[str, TableTarget],
+        storage_options: Mapping[str, str],
+        lanes: list[Lane],
+    ) -> None:
+        self._batch, self._targets, self._storage_options = batch, targets, storage_options
+        self._free: queue.SimpleQueue[Lane] = queue.SimpleQueue()
+        self._lane_count = len(lanes)
+        for lane in lanes:
+            self._free.put(lane)
+
+    def run(self, done: Callable[[TableReport], None]) -> tuple[dict[str, TableReport], dict[str, Exception]]:
+        reports: dict[str, TableReport] = {}
+        errors: dict[str, Exception] = {}
+        largest_first = sorted(self._batch.tables, key=lambda table: table.bytes, reverse=True)
+        with ThreadPoolExecutor(self._lane_count, thread_name_prefix="merge") as pool:
+            futures: dict[Future[TableReport], str] = {
+                pool.submit(self._merge, table): table.name for table in largest_first
+            }
+            for future in as_completed(futures):
+                error = future.exception()
+                if error is None:
+                    reports[futures[future]] = future.result()
+                    done(future.result())
+                elif isinstance(error, Exception):
+                    errors[futures[future]] = error
+                else:
+                    raise error
+        return reports, errors
+
+    def _merge(self, table: StagedTable) -> TableReport:
+        with self._lane() as lane:
+            return merge_table(lane, self._batch, table, self._targets[table.name], self._storage_options)
+
+    @contextmanager
+    def _lane(self) -> Iterator[Lane]:
+        lane = self._free.get()
+        try:
+            yield lane
+        finally:
+            self._free.put(lane)
+
+
+def _batch_error(
+    batch: StagedBatch, reports: Mapping[str, TableReport], errors: Mapping[str, Exception]
+) -> SparkJobError:
+    """The first error in the manifest's order, as one sentence with what was and was not merged."""
+    failed = tuple(table.name for table in batch.tables if table.name in errors)
+    merged = tuple(table.name for table in batch.tables if table.name in reports)
+    away = next((error for error in errors.values() if is_away(error)), None)
+    if away is not None:
+        sentence = (
+            f"Spark went away during the merge of {', '.join(failed)} ({first_line(away)}); the batch is tried again"
+        )
+        result: SparkJobError = SparkUnavailableError(sentence)
+    else:
+        result = MergeError(_reason(failed[0], errors[failed[0]]), merged, failed)
+    result.__cause__ = away or errors[failed[0]]
+    return result
+
+
+def _reason(table: str, error: Exception) -> str:
+    if isinstance(error, TableError):
+        return str(error)
+    return f"{table}: Spark could not merge it: {first_line(error)}"
+
+
+def _ignore(_: TableReport) -> None:
+    """For callers that want the reports at the end only."""

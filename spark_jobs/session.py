@@ -1,0 +1,221 @@
+"""The one place that makes Spark sessions: attached to a Spark Connect server, or inside this process.
+
+A *lane* is a session of its own, for `txnAppId` and `txnVersion` are settings of a session and tables merge in parallel. `run_batch` opens
+the lanes. Their ids are kept in a small file, so that a later run can end what a killed run left running on the server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import socket
+import urllib.parse
+import uuid
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from spark_jobs.errors import SparkUnavailableError
+
+logger = logging.getLogger(__name__)
+
+CONNECT_PORT = 15002  # Spark Connect's own default
+CONNECT_SECONDS_MAX = 10.0
+RETRIES_MAX = 4  # of one call, 50 ms to 2 s apart: a server that stays away longer than ~4 s is down
+RETRY_MILLISECONDS_MAX = 2000
+USER_ID = "sluice"  # sessions belong to a user; a later run under another account must find them
+TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
+TXN_VERSION = "spark.databricks.delta.write.txnVersion"
+USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+AWAY = ("UNAVAILABLE", "INVALID_HANDLE", "SESSION_CHANGED", "SESSION_CLOSED", "SESSION_NOT_FOUND", "RETRIES_EXCEEDED")
+
+LANE_SETTINGS: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    # a setting that outlived its write would guard the next one with the wrong version
+    "spark.databricks.delta.write.txnVersion.autoReset.enabled": "true",
+    # staged files never change, so there is nothing to protect by copying them first
+    "spark.databricks.delta.merge.materializeSource": "none",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SparkSettings:
+    """Where Spark is. `master` wins if set; `options` are settings of the sessions (of `spark.jars`, … too, with `master`)."""
+
+    remote: str = f"sc://127.0.0.1:{CONNECT_PORT}"
+    master: str = ""
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    lanes_file: Path | None = None
+
+
+class Lane:
+    """One session. Not to be shared by threads that merge at the same time."""
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        for name, value in settings.items():
+            self.session.conf.set(name, value)
+
+    def sql(self, statement: str) -> None:
+        """Runs a command; its result is not fetched."""
+        logger.debug("%s", statement)
+        self.session.sql(statement)
+
+    def commit_as(self, app_id: str, version: int, user_metadata: str) -> None:
+        """The next Delta write of this session carries this transaction; Delta drops it if the table has it already."""
+        self.configure({TXN_APP_ID: app_id, TXN_VERSION: str(version), USER_METADATA: user_metadata})
+
+    def commit_plainly(self) -> None:
+        """The next Delta write carries no transaction: a change of the schema."""
+        for name in (TXN_APP_ID, TXN_VERSION, USER_METADATA):
+            self.session.conf.unset(name)
+
+
+@contextlib.contextmanager
+def open_lanes(settings: SparkSettings, count: int) -> Iterator[list[Lane]]:
+    """`count` sessions, released at the end. Raises SparkUnavailableError within CONNECT_SECONDS_MAX + a few retries."""
+    opened = _classic_lanes(settings, count) if settings.master else _remote_lanes(settings, count)
+    with opened as lanes:
+        for lane in lanes:
+            lane.configure({**LANE_SETTINGS, **({} if settings.master else settings.options)})
+        yield lanes
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether an error means that Spark went away or was started anew, rather than that it refused a statement."""
+    if type(error).__name__ in {
+        "RetriesExceeded",
+        "SparkConnectGrpcException",
+        "Py4JNetworkError",
+        "ConnectionRefusedError",
+    }:
+        return True
+    name = getattr(error, "getErrorClass", lambda: "")() or getattr(error, "getCondition", lambda: "")() or ""
+    return any(word in name for word in AWAY) or "StatusCode.UNAVAILABLE" in str(error)
+
+
+@contextlib.contextmanager
+def _classic_lanes(settings: SparkSettings, count: int) -> Iterator[list[Lane]]:
+    from pyspark.sql import SparkSession  # noqa: PLC0415  starts no JVM; takes a second to import
+
+    builder = SparkSession.builder.master(settings.master).appName("sluice")
+    for name, value in {**_delta_settings(), **settings.options}.items():
+        builder = builder.config(name, value)
+    try:
+        first = builder.getOrCreate()
+    except Exception as error:
+        raise SparkUnavailableError(
+            f"no Spark session could be made with master {settings.master}: {first_line(error)}"
+        ) from error
+    yield [Lane(first.newSession()) for _ in range(count)]
+
+
+def _delta_settings() -> dict[str, str]:
+    return {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.ui.enabled": "false",
+    }
+
+
+@contextlib.contextmanager
+def _remote_lanes(settings: SparkSettings, count: int) -> Iterator[list[Lane]]:
+    _require_listening(settings.remote)
+    end_left_over_lanes(settings)
+    ids = [str(uuid.uuid4()) for _ in range(count)]
+    _remember(settings, ids)
+    sessions = [_attach(settings.remote, session_id) for session_id in ids]
+    try:
+        yield [Lane(session) for session in sessions]
+    finally:
+        for session in sessions:
+            _release(session)
+        _forget(settings)
+
+
+def end_left_over_lanes(settings: SparkSettings) -> None:
+    """Interrupts and releases the sessions that a killed run left on this server; sessions that are gone are fine."""
+    for session_id in _remembered(settings):
+        session = _attach(settings.remote, session_id)
+        try:
+            session.interruptAll()
+        except Exception as error:  # the session ended with its server, or was released: there is nothing left to end
+            logger.debug("session %s of an earlier run is gone: %s", session_id, first_line(error))
+        _release(session)
+
+
+def _attach(remote: str, session_id: str) -> Any:
+    from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
+    from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415  takes two seconds to import
+
+    base = remote if "/;" in remote else remote.rstrip("/") + "/"
+    user = "" if "user_id=" in remote else f";user_id={USER_ID}"
+    session = SparkSession.builder.remote(f"{base}{user};session_id={session_id}").create()
+    # the error itself is raised and told in our own words
+    warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]", category=UserWarning)
+    policy = DefaultPolicy(
+        max_retries=RETRIES_MAX, max_backoff=RETRY_MILLISECONDS_MAX, max_server_retry_delay=RETRY_MILLISECONDS_MAX
+    )
+    session.client.set_retry_policies([policy])
+    return session
+
+
+def _release(session: Any) -> None:
+    try:
+        session.client.release_session()
+    except Exception as error:  # releasing is a courtesy; the server drops an idle session by itself
+        logger.debug("a session could not be released: %s", first_line(error))
+    session.client.close()  # a client left open calls the server once more when the process ends
+
+
+def _require_listening(remote: str) -> None:
+    parts = urllib.parse.urlsplit(remote)
+    host, port = parts.hostname or "127.0.0.1", parts.port or CONNECT_PORT
+    try:
+        socket.create_connection((host, port), timeout=CONNECT_SECONDS_MAX).close()
+    except OSError as error:
+        raise SparkUnavailableError(
+            f"no Spark Connect server answers at {host}:{port} ({error.strerror or error}); "
+            "start it with `sluice up`, the batch is tried again"
+        ) from error
+
+
+def _remembered(settings: SparkSettings) -> list[str]:
+    if settings.lanes_file is None:
+        return []
+    try:
+        record = json.loads(settings.lanes_file.read_bytes())
+        return [str(uuid.UUID(item)) for item in record["sessions"]] if record["remote"] == settings.remote else []
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        logger.warning(
+            "%s cannot be read (%s); what a killed run left in Spark may go on for a while", settings.lanes_file, error
+        )
+        return []
+
+
+def _remember(settings: SparkSettings, ids: list[str]) -> None:
+    if settings.lanes_file is not None:
+        settings.lanes_file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = settings.lanes_file.with_name(f"{settings.lanes_file.name}.{os.getpid()}")
+        temporary.write_text(json.dumps({"remote": settings.remote, "sessions": ids}))
+        temporary.replace(settings.lanes_file)
+
+
+def _forget(settings: SparkSettings) -> None:
+    if settings.lanes_file is not None:
+        settings.lanes_file.unlink(missing_ok=True)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text: Spark adds the stack of the server after it."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,247 @@
+"""Reads a staged batch and checks it against its manifest, before any table is touched. The format: docs/architecture.md.
+
+Only the manifest and the footers of the Parquet files are read here; the rows are Spark's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_jobs.errors import StagedBatchError
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+OPERATION = "_sluice_operation"
+ORDER_KEY = "_sluice_order_key"
+COMMIT_TIME = "_sluice_commit_time"
+DELETED = "_sluice_deleted"
+STAGED_TYPES = {OPERATION: "tinyint", ORDER_KEY: "bigint", COMMIT_TIME: "timestamp"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column of the source table. `type` is Spark SQL's name, such as "decimal(20,0)"."""
+
+    name: str
+    type: str
+    nullable: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChangesSegment:
+    """Row images of one table and one schema version, in one Parquet file, in stream order."""
+
+    path: Path
+    size_bytes: int
+    rows: int
+    inserts: int
+    updates: int
+    deletes: int
+    key_changes: int
+    unique_keys: bool
+    first_order_key: int
+    last_order_key: int
+    last_commit_time_us: int
+    key: tuple[str, ...]
+    key_min: tuple[Any, ...]
+    key_max: tuple[Any, ...]
+    columns: tuple[Column, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TruncateSegment:
+    """All rows of the table are gone at `order_key`."""
+
+    order_key: int
+    commit_time_us: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SchemaSegment:
+    """The table was created or got columns at `order_key`."""
+
+    order_key: int
+    commit_time_us: int
+    key: tuple[str, ...]
+    columns: tuple[Column, ...]
+
+
+Segment = ChangesSegment | TruncateSegment | SchemaSegment
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StagedTable:
+    """One table of a batch; its segments are applied in order, each as one Delta commit."""
+
+    database: str
+    table: str
+    segments: tuple[Segment, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.database}.{self.table}"
+
+    @property
+    def changes(self) -> tuple[ChangesSegment, ...]:
+        return tuple(segment for segment in self.segments if isinstance(segment, ChangesSegment))
+
+    @property
+    def rows(self) -> int:
+        return sum(segment.rows for segment in self.changes)
+
+    @property
+    def bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.changes)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StagedBatch:
+    """A whole batch. `start` and `end` are positions as JSON objects, passed through to Delta's history."""
+
+    directory: Path
+    destination: str
+    epoch: int
+    delivery: int
+    start: Mapping[str, Any]
+    end: Mapping[str, Any]
+    tables: tuple[StagedTable, ...]
+
+    def app_id(self, table: StagedTable) -> str:
+        """The name under which Delta remembers the last order key of this table; another epoch is another name."""
+        return f"sluice/{self.destination}/{self.epoch}/{table.name}"
+
+
+def read_staged_batch(directory: Path) -> StagedBatch:
+    """Reads the manifest and checks every file it names. Raises StagedBatchError, one sentence, at the first thing wrong."""
+    manifest = directory / MANIFEST
+    record = _read_json(manifest)
+    if record.get("format") != FORMAT:
+        raise StagedBatchError(
+            f"{manifest} has format {record.get('format')!r}, this Sluice reads {FORMAT}; merge it with the Sluice that staged it"
+        )
+    try:
+        batch = _batch(directory, record)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StagedBatchError(
+            f"{manifest} is not a manifest: {type(error).__name__} {error}; roll the batch back to have it staged again"
+        ) from error
+    for table in batch.tables:
+        for segment in table.changes:
+            _check_file(segment)
+    return batch
+
+
+def _read_json(manifest: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(manifest.read_bytes())
+    except FileNotFoundError as error:
+        raise StagedBatchError(
+            f"{manifest} does not exist: the batch was never staged whole, or was removed"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise StagedBatchError(
+            f"{manifest} cannot be read: {error}; roll the batch back to have it staged again"
+        ) from error
+    if not isinstance(record, dict):
+        raise StagedBatchError(f"{manifest} is not a manifest but a JSON {type(record).__name__}")
+    return record
+
+
+def _batch(directory: Path, record: dict[str, Any]) -> StagedBatch:
+    tables = tuple(_table(directory, item) for item in record["tables"])
+    names = [table.name for table in tables]
+    if len(set(names)) != len(names):
+        raise ValueError("a table is listed twice")
+    return StagedBatch(
+        directory=directory,
+        destination=str(record["destination"]),
+        epoch=int(record["epoch"]),
+        delivery=int(record["delivery"]),
+        start=dict(record["start"]),
+        end=dict(record["end"]),
+        tables=tables,
+    )
+
+
+def _table(directory: Path, record: dict[str, Any]) -> StagedTable:
+    segments = tuple(_segment(directory, item) for item in record["segments"])
+    keys = [_last_order_key(segment) for segment in segments]
+    if keys != sorted(keys):
+        raise ValueError(f"the segments of {record['database']}.{record['table']} are not in stream order")
+    return StagedTable(database=str(record["database"]), table=str(record["table"]), segments=segments)
+
+
+def _last_order_key(segment: Segment) -> int:
+    return segment.last_order_key if isinstance(segment, ChangesSegment) else segment.order_key
+
+
+def _segment(directory: Path, record: dict[str, Any]) -> Segment:
+    kind = record["kind"]
+    if kind == "changes":
+        return _changes(directory, record)
+    if kind == "truncate":
+        return TruncateSegment(order_key=int(record["order_key"]), commit_time_us=int(record["commit_time_us"]))
+    if kind == "schema":
+        return SchemaSegment(
+            order_key=int(record["order_key"]),
+            commit_time_us=int(record["commit_time_us"]),
+            key=tuple(record["key"]),
+            columns=_columns(record["columns"]),
+        )
+    raise ValueError(f"unknown kind of segment {kind!r}")
+
+
+def _changes(directory: Path, record: dict[str, Any]) -> ChangesSegment:
+    columns = _columns(record["columns"])
+    key = tuple(record["key"])
+    missing = set(key) - {column.name for column in columns}
+    if missing:
+        raise ValueError(f"key columns {sorted(missing)} are not among the columns of {record['file']}")
+    numbers = {
+        name: int(record[name])
+        for name in (
+            *("size_bytes", "rows", "inserts", "updates", "deletes", "key_changes"),
+            *("first_order_key", "last_order_key", "last_commit_time_us"),
+        )
+    }
+    return ChangesSegment(
+        path=directory / Path(record["file"]).name,
+        unique_keys=bool(record["unique_keys"]),
+        key=key,
+        key_min=tuple(record.get("key_min") or ()),
+        key_max=tuple(record.get("key_max") or ()),
+        columns=columns,
+        **numbers,
+    )
+
+
+def _columns(records: list[dict[str, Any]]) -> tuple[Column, ...]:
+    return tuple(
+        Column(name=str(item["name"]), type=str(item["type"]).lower(), nullable=bool(item.get("nullable", True)))
+        for item in records
+    )
+
+
+def _check_file(segment: ChangesSegment) -> None:
+    path, again = segment.path, "; roll the batch back to have it staged again"
+    if not path.is_file():
+        raise StagedBatchError(f"{path} is named by the manifest and does not exist{again}")
+    size_bytes = path.stat().st_size
+    if size_bytes != segment.size_bytes:
+        raise StagedBatchError(f"{path} has {size_bytes} bytes, its manifest says {segment.size_bytes}{again}")
+    try:
+        footer = pq.read_metadata(path)
+    except (pa.ArrowException, OSError) as error:
+        raise StagedBatchError(f"{path} is not a Parquet file: {error}{again}") from error
+    if footer.num_rows != segment.rows:
+        raise StagedBatchError(f"{path} has {footer.num_rows} rows, its manifest says {segment.rows}{again}")
+    missing = {*STAGED_TYPES, *(column.name for column in segment.columns)} - set(footer.schema.to_arrow_schema().names)
+    if missing:
+        raise StagedBatchError(f"{path} lacks the columns {', '.join(sorted(missing))} of its manifest{again}")

@@ -1,0 +1,57 @@
+"""What the tests of the merge share: a lake in a folder of the test, and how to read a table of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from console.toolchain.spark_server import SparkConnectServer
+from spark_jobs import SparkSettings, TableReport, TableTarget, merge_batch
+from tests.spark.staged import Segment, stage
+
+
+@dataclasses.dataclass
+class Lake:
+    """Delta tables under one folder, and batches merged into them."""
+
+    folder: Path
+    spark: SparkSettings
+    deliveries: itertools.count[int] = dataclasses.field(default_factory=lambda: itertools.count(1))
+
+    def target(self, name: str, **options: Any) -> TableTarget:
+        return TableTarget(path=str(self.folder / "lake" / name), **options)
+
+    def stage(self, tables: dict[str, Sequence[Segment]], **options: Any) -> Path:
+        return stage(self.folder / "staging", tables, delivery=next(self.deliveries), **options)
+
+    def merge(self, tables: dict[str, Sequence[Segment]], **options: Any) -> dict[str, TableReport]:
+        """Stages and merges one batch; options are those of the targets."""
+        return self.merge_staged(self.stage(tables), tables, **options)
+
+    def merge_staged(
+        self, directory: Path, tables: Sequence[str] | dict[str, Any], **options: Any
+    ) -> dict[str, TableReport]:
+        targets = {name: self.target(name, **options) for name in tables}
+        return {report.name: report for report in merge_batch(directory, targets, self.spark)}
+
+    def log(self, name: str) -> deltalake.DeltaTable:
+        return deltalake.DeltaTable(str(self.folder / "lake" / name))
+
+    def rows(self, name: str, *columns: str) -> list[tuple[Any, ...]]:
+        """All rows of a table in order, read without Spark; deletion vectors count."""
+        query = f"SELECT {', '.join(columns)} FROM t"
+        batches = deltalake.QueryBuilder().register("t", self.log(name)).execute(query).read_all()
+        return sorted((tuple(row.values()) for row in pa.table(batches).to_pylist()), key=repr)
+
+
+@pytest.fixture
+def lake(tmp_path: Path, spark_server: SparkConnectServer) -> Lake:
+    """An empty lake before the shared Spark server."""
+    return Lake(tmp_path, SparkSettings(remote=spark_server.url, lanes_file=tmp_path / "lanes.json"))

@@ -1,0 +1,164 @@
+"""Writes staged batches as docs/architecture.md lays them out, from lists of changes; the tests' stand-in for `cdc_engine/staging`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 1, 2, 3, 4
+ARROW_TYPES = {
+    "tinyint": pa.int8(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "string": pa.string(),
+    "boolean": pa.bool_(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+    "decimal(20,0)": pa.decimal128(20, 0),
+    "decimal(10,2)": pa.decimal128(10, 2),
+}
+TIME_US = 1_700_000_000_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Image:
+    """One staged row image."""
+
+    operation: int
+    order_key: int
+    values: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Schema:
+    """Columns as name → Spark type, and the key."""
+
+    columns: dict[str, str]
+    key: tuple[str, ...] = ()
+
+    def records(self) -> list[dict[str, Any]]:
+        return [
+            {"name": name, "type": type_name, "nullable": name not in self.key, "mysql_type": type_name}
+            for name, type_name in self.columns.items()
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Changes:
+    """A segment of row images."""
+
+    schema: Schema
+    images: Sequence[Image]
+
+
+@dataclasses.dataclass(frozen=True)
+class Truncate:
+    order_key: int
+
+
+@dataclasses.dataclass(frozen=True)
+class SchemaChange:
+    order_key: int
+    schema: Schema
+
+
+Segment = Changes | Truncate | SchemaChange
+
+
+def stage(
+    root: Path, tables: dict[str, Sequence[Segment]], *, epoch: int = 1, delivery: int = 1, destination: str = "shop"
+) -> Path:
+    """Writes one batch; `tables` is "database.table" → segments."""
+    directory = root / f"{epoch}-{delivery}"
+    directory.mkdir(parents=True)
+    records = [_table(directory, name, segments) for name, segments in tables.items()]
+    keys = [key for segments in tables.values() for segment in segments for key in order_keys(segment)]
+    position = {"epoch": epoch, "file": "mysql-bin.000001", "offset": 4}
+    manifest = {
+        "format": 1,
+        "destination": destination,
+        "epoch": epoch,
+        "delivery": delivery,
+        "start": position,
+        "end": {**position, "offset": max(keys, default=4)},
+        "end_order_key": max(keys, default=0),
+        "rows": sum(segment.get("rows", 0) for record in records for segment in record["segments"]),
+        "changes": 0,
+        "bytes": 0,
+        "staged_at_us": TIME_US,
+        "first_commit_time_us": TIME_US,
+        "last_commit_time_us": TIME_US,
+        "tables": records,
+    }
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    return directory
+
+
+def order_keys(segment: Segment) -> list[int]:
+    return [image.order_key for image in segment.images] if isinstance(segment, Changes) else [segment.order_key]
+
+
+def _table(directory: Path, name: str, segments: Sequence[Segment]) -> dict[str, Any]:
+    database, table = name.split(".", 1)
+    records = [_segment(directory, f"{name}.{number}.parquet", segment) for number, segment in enumerate(segments)]
+    return {"database": database, "table": table, "segments": records}
+
+
+def _segment(directory: Path, file: str, segment: Segment) -> dict[str, Any]:
+    if isinstance(segment, Truncate):
+        return {"kind": "truncate", "order_key": segment.order_key, "commit_time_us": TIME_US}
+    if isinstance(segment, SchemaChange):
+        record = {"kind": "schema", "order_key": segment.order_key, "commit_time_us": TIME_US, "version": "v"}
+        return {**record, "key": list(segment.schema.key), "columns": segment.schema.records()}
+    return _changes(directory, file, segment)
+
+
+def _changes(directory: Path, file: str, segment: Changes) -> dict[str, Any]:
+    images, schema = segment.images, segment.schema
+    columns: dict[str, Any] = {
+        "_sluice_operation": pa.array([image.operation for image in images], pa.int8()),
+        "_sluice_order_key": pa.array([image.order_key for image in images], pa.int64()),
+        "_sluice_commit_time": pa.array([TIME_US + image.order_key for image in images], pa.timestamp("us", "UTC")),
+    }
+    for name, type_name in schema.columns.items():
+        columns[name] = pa.array([image.values.get(name) for image in images], ARROW_TYPES[type_name])
+    pq.write_table(pa.table(columns), directory / file)
+    keys = [tuple(image.values.get(name) for name in schema.key) for image in images]
+    present: list[list[Any]] = [
+        [key[place] for key in keys if key[place] is not None] for place in range(len(schema.key))
+    ]
+    operations = [image.operation for image in images]
+    befores = operations.count(UPDATE_BEFORE)
+    return {
+        "kind": "changes",
+        "file": file,
+        "size_bytes": (directory / file).stat().st_size,
+        "version": "v",
+        "rows": len(images),
+        "inserts": operations.count(INSERT),
+        "updates": operations.count(UPDATE_AFTER),
+        "deletes": operations.count(DELETE),
+        "key_changes": befores if schema.key else 0,
+        "unique_keys": bool(schema.key) and len(set(keys)) == len(keys),
+        "first_order_key": images[0].order_key,
+        "last_order_key": images[-1].order_key,
+        "first_commit_time_us": TIME_US,
+        "last_commit_time_us": TIME_US + images[-1].order_key,
+        "key": list(schema.key),
+        "key_min": [_json(min(values)) if values else None for values in present],
+        "key_max": [_json(max(values)) if values else None for values in present],
+        "columns": schema.records(),
+    }
+
+
+def _json(value: Any) -> Any:
+    return value if isinstance(value, int | str) else str(value)
