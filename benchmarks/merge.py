@@ -1,0 +1,216 @@
+"""`./sluice bench merge`: Sluice's merge of staged files against a bare hand-written MERGE of the same Parquet in the same Spark.
+
+Two tables of the same rows, one a contender, are merged in turn: keys close together on fresh tables, keys anywhere, close together again
+on the tables that the scattered merges left behind; with deletion vectors and without.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.report import median, show, write_json
+from console.toolchain.setup import set_up
+from console.toolchain.spark_server import SparkConnectServer
+from spark_jobs.report import TableTarget
+from spark_jobs.run_batch import merge_batch
+from spark_jobs.session import Lane, SparkSettings
+
+SIZES = (1_000, 100_000, 1_000_000)
+PHASES = (("close", "fresh"), ("anywhere", "fresh"), ("close", "scattered"))
+COLUMNS = [("id", "bigint"), ("k", "int"), ("c", "string"), ("pad", "string")]
+CREATE = """
+CREATE TABLE delta.`{path}` (id BIGINT, k INT, c STRING, pad STRING, _sluice_order_key BIGINT, _sluice_commit_time TIMESTAMP,
+_sluice_operation STRING) USING delta TBLPROPERTIES ('delta.enableDeletionVectors' = '{vectors}')
+"""
+FILL = """
+INSERT INTO delta.`{path}` SELECT id, CAST(id % 1000 AS INT), sha2(CAST(id AS STRING), 384), sha2(CAST(id AS STRING), 224), 0L,
+timestamp'2026-01-01', 'insert' FROM range(0, {rows}, 1, 16)
+"""
+BARE = """
+MERGE INTO delta.`{path}` t USING parquet.`{file}` s ON t.id = s.id AND t.id >= {low} AND t.id <= {high}
+WHEN MATCHED AND s._sluice_operation = 4 THEN DELETE
+WHEN MATCHED THEN UPDATE SET t.k = s.k, t.c = s.c, t.pad = s.pad, t._sluice_order_key = s._sluice_order_key,
+  t._sluice_commit_time = s._sluice_commit_time, t._sluice_operation = 'update'
+WHEN NOT MATCHED AND s._sluice_operation <> 4 THEN INSERT (id, k, c, pad, _sluice_order_key, _sluice_commit_time, _sluice_operation)
+  VALUES (s.id, s.k, s.c, s.pad, s._sluice_order_key, s._sluice_commit_time, 'insert')
+"""
+
+
+class StagedFiles:
+    """Makes staged batches of one table as `staging` writes them: 80 % updates, 10 % deletes, 10 % inserts, unique keys."""
+
+    def __init__(self, directory: Path, table_rows: int) -> None:
+        self._directory, self._table_rows = directory, table_rows
+        self._random = np.random.default_rng(11)
+        self._order_key, self._batch = 1, 0
+
+    def make(self, changes: int, keys: str) -> Path:
+        """A batch directory with its manifest."""
+        self._batch += 1
+        ids, operations = self._keys(changes, keys)
+        table = self._rows(ids, operations)
+        folder = self._directory / f"{self._batch}"
+        folder.mkdir(parents=True)
+        pq.write_table(table, folder / "bench.t.0.parquet", compression="lz4")
+        (folder / "manifest.json").write_text(json.dumps(self._manifest(folder, ids, operations)))
+        self._order_key += changes
+        return folder
+
+    def _keys(self, changes: int, keys: str) -> tuple[Any, Any]:
+        operations = self._random.choice(np.array([3, 4, 1], np.int8), changes, p=[0.8, 0.1, 0.1])
+        if keys == "close":
+            first = int(self._random.integers(0, self._table_rows - changes))
+            ids = np.arange(first, first + changes, dtype=np.int64)
+        else:
+            ids = self._random.choice(self._table_rows, changes, replace=False).astype(np.int64)
+        operations[operations == 1] = 3  # a key inside the table exists or was deleted: an update is an upsert
+        return ids, operations
+
+    def _rows(self, ids: Any, operations: Any) -> pa.Table:
+        text = pa.array([f"{number:0119d}" for number in ids])
+        return pa.table(
+            {
+                "_sluice_operation": pa.array(operations, pa.int8()),
+                "_sluice_order_key": pa.array(np.arange(len(ids), dtype=np.int64) + self._order_key),
+                "_sluice_commit_time": pa.array(np.full(len(ids), 1_767_225_600_000_000), pa.timestamp("us", "UTC")),
+                "id": ids,
+                "k": pa.array(ids % 997, pa.int32()),
+                "c": text,
+                "pad": text,
+            }
+        )
+
+    def _manifest(self, folder: Path, ids: Any, operations: Any) -> dict[str, Any]:
+        place = {
+            "epoch": 1,
+            "file": "mysql-bin.000001",
+            "offset": self._order_key,
+            "gtid_set": "",
+            "server_uuid": "",
+            "time_us": 0,
+        }
+        first, last, count = self._order_key, self._order_key + len(ids) - 1, len(ids)
+        deletes = int((operations == 4).sum())
+        size = (folder / "bench.t.0.parquet").stat().st_size
+        times = {"first_commit_time_us": 1, "last_commit_time_us": 1}
+        segment = {
+            "kind": "changes", "file": "bench.t.0.parquet", "size_bytes": size, "version": "0", "rows": count, "inserts": 0,
+            "updates": count - deletes, "deletes": deletes, "key_changes": 0, "unique_keys": True, "first_order_key": first,
+            "last_order_key": last, **times, "key": ["id"], "key_min": [int(ids.min())], "key_max": [int(ids.max())],
+            "columns": [{"name": name, "type": kind, "nullable": name != "id", "mysql_type": kind} for name, kind in COLUMNS],
+        }  # fmt: skip
+        return {
+            "format": 1, "destination": "bench", "epoch": 1, "delivery": self._batch, "start": place, "end": place, "end_order_key": last,
+            "rows": count, "changes": count, "bytes": size, "staged_at_us": 1, **times,
+            "tables": [{"database": "bench", "table": "t", "segments": [segment]}],
+        }  # fmt: skip
+
+
+class SparkClock:
+    """Adds up the seconds that merges spend waiting for Spark's statements."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._sql = Lane.sql
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        clock, plain = self, self._sql
+
+        def timed(lane: Lane, statement: str) -> None:
+            begun = time.perf_counter()
+            plain(lane, statement)
+            clock.seconds += time.perf_counter() - begun
+
+        self.seconds = 0.0
+        Lane.sql = timed  # type: ignore[method-assign,assignment]
+        try:
+            yield
+        finally:
+            Lane.sql = plain  # type: ignore[method-assign]
+
+
+class Bench:
+    """One pair of tables, with deletion vectors or without."""
+
+    def __init__(
+        self, spark: SparkConnectServer, session: Any, folder: Path, *, table_rows: int, vectors: bool
+    ) -> None:
+        self._settings = SparkSettings(remote=spark.url)
+        self._session, self._vectors = session, vectors
+        self._staged = StagedFiles(folder / "staged", table_rows)
+        self._sluice, self._bare = folder / "sluice", folder / "bare"
+        session.sql(CREATE.format(path=self._sluice, vectors=str(vectors).lower())).collect()
+        session.sql(FILL.format(path=self._sluice, rows=table_rows)).collect()
+        shutil.copytree(self._sluice, self._bare)
+
+    def cell(self, changes: int, keys: str, state: str, runs: int) -> dict[str, Any]:
+        """Medians of one size and spread of keys; the contenders take turns."""
+        sluice, bare, outside = [], [], []
+        for number in range(runs):
+            batch = self._staged.make(changes, keys)
+            order = (self._run_sluice, self._run_bare) if number % 2 == 0 else (self._run_bare, self._run_sluice)
+            for contender in order:
+                seconds, spark_seconds = contender(batch)
+                if contender == self._run_sluice:
+                    sluice.append(seconds)
+                    outside.append(seconds - spark_seconds)
+                else:
+                    bare.append(seconds)
+            shutil.rmtree(batch)
+        return {
+            "deletion_vectors": self._vectors, "keys": keys, "table": state, "changes": changes, "sluice_s": median(sluice),
+            "bare_s": median(bare), "ratio": median([a / b for a, b in zip(sluice, bare, strict=True)]), "outside_spark_s": median(outside),
+        }  # fmt: skip
+
+    def _run_sluice(self, batch: Path) -> tuple[float, float]:
+        clock, begun = SparkClock(), time.perf_counter()
+        target = TableTarget(path=str(self._sluice), deletion_vectors=self._vectors)
+        with clock.running():
+            merge_batch(batch, {"bench.t": target}, self._settings)
+        return time.perf_counter() - begun, clock.seconds
+
+    def _run_bare(self, batch: Path) -> tuple[float, float]:
+        manifest = json.loads((batch / "manifest.json").read_text())
+        segment = manifest["tables"][0]["segments"][0]
+        low, high = segment["key_min"][0], segment["key_max"][0]
+        begun = time.perf_counter()
+        statement = BARE.format(path=self._bare, file=batch / segment["file"], low=low, high=high)
+        self._session.sql(statement).collect()
+        return time.perf_counter() - begun, 0.0
+
+
+def run(json_file: Path | None, *, table_rows: int = 10_000_000, runs: int = 3) -> None:
+    """All cells, printed as they come, and the JSON at the end."""
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
+        folder = Path(name)
+        spark = SparkConnectServer(set_up([]).delta_jars, folder / "spark", memory="8g").start()
+        try:
+            session = _session(spark.url)
+            for vectors in (True, False):
+                bench = Bench(spark, session, folder / f"vectors-{vectors}", table_rows=table_rows, vectors=vectors)
+                for keys, state in PHASES:
+                    for changes in SIZES if state == "fresh" else SIZES[:1]:
+                        rows.append(bench.cell(changes, keys, state, runs))
+                        show("merge", rows)
+                        write_json(json_file, {"table_rows": table_rows, "runs": runs, "merge": rows})
+        finally:
+            spark.stop()
+
+
+def _session(url: str) -> Any:
+    from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415  takes two seconds to import
+
+    return SparkSession.builder.remote(url).create()

@@ -1,0 +1,42 @@
+"""Medians, the machine's description and the JSON file of a benchmark; the three benchmarks call it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import platform
+import statistics
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def median(values: list[float]) -> float:
+    return round(statistics.median(values), 4)
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on, without naming the machine."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {"cores": os.cpu_count(), "memory_gb": round(memory / 2**30), "python": platform.python_version()}
+
+
+def write_json(path: Path | None, record: dict[str, Any]) -> None:
+    """Adds the machine and the day, and writes the record; None writes nothing."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        day = dt.datetime.now(dt.UTC).date().isoformat()
+        path.write_text(json.dumps({**record, "machine": machine(), "day": day}, indent=2) + "\n")
+
+
+def show(title: str, rows: list[dict[str, Any]]) -> None:
+    """The rows as a table on the terminal."""
+    table = Table(title=title)
+    for name in rows[0]:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*(f"{value:,.2f}" if isinstance(value, float) else f"{value}" for value in row.values()))
+    Console().print(table)
