@@ -245,6 +245,13 @@ class EventStore(Protocol):
     def clear(self) -> None:
         """Forget everything; the parser starts again from the acked position."""
 
+    @property
+    def acked_position(self) -> Position | None:
+        """Where the content begins: the last ack, or the position the parser started from. A rollback goes no further back."""
+
+    def take_back(self) -> None:
+        """Undoes the last get, which is not acked: its batch could not be entered into the ledger."""
+
 
 class SchemaHistory(Protocol):
     """The schema at the position being read; `table_meta` implements it for the parser."""
