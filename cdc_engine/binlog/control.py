@@ -1,0 +1,166 @@
+"""Control events as values: where the next file begins, how its events are checked, what a statement says. Called by `scan`.
+
+mysql-replication parses ROTATE and FORMAT_DESCRIPTION. QUERY is read here: the library gives up at a status variable it does not know,
+and takes every statement for UTF-8; here the client's own character set decides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+import zlib
+from typing import Any
+
+from pymysql.charset import charset_by_id
+from pymysqlreplication.event import FormatDescriptionEvent, RotateEvent
+
+from cdc_engine.binlog.event_types import (
+    CHECKSUM_BYTES,
+    DELETE_ROWS,
+    DELETE_ROWS_V1,
+    FLAG_IN_USE,
+    FLAGS_AT,
+    HEADER_BYTES,
+    TABLE_MAP,
+    TYPE_AT,
+    WRITE_ROWS,
+    WRITE_ROWS_V1,
+)
+from cdc_engine.errors import BinlogFormatError
+
+CHECKSUM_CRC32 = 1
+# Status variables of a QUERY event before the character sets, with the bytes of their values; they come in this order.
+# https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1Query__event.html
+_FLAGS2, _SQL_MODE, _CATALOG_Z, _AUTO_INCREMENT, _CHARSET, _CATALOG = 0, 1, 2, 3, 4, 6
+_FIXED = {_FLAGS2: 4, _SQL_MODE: 8, _AUTO_INCREMENT: 4}
+
+
+@dataclasses.dataclass(frozen=True)
+class Rotation:
+    file: str
+    offset: int
+
+
+@dataclasses.dataclass(frozen=True)
+class FileFormat:
+    """Of a binlog file. `checksum`: its events end in a CRC32."""
+
+    server_version: str
+    checksum: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Statement:
+    """A QUERY event. `seconds`: header timestamp."""
+
+    text: str
+    database: str
+    error_code: int
+
+
+class _Packet:
+    """The part of mysql-replication's packet that its events read from."""
+
+    def __init__(self, event: bytes, body: bytes) -> None:
+        self.timestamp, self.event_type = struct.unpack_from("<IB", event)
+        self._body = body
+        self.read_bytes = 0
+
+    def read(self, size: int) -> bytes:
+        part = self._body[self.read_bytes : self.read_bytes + size]
+        if len(part) < size:
+            raise ValueError("the event is too short")
+        self.read_bytes += size
+        return part
+
+    def advance(self, size: int) -> None:
+        self.read(size)
+
+    def read_uint8(self) -> int:
+        return self.read(1)[0]
+
+
+class _NoConnection:
+    """Stands for the library's own connection, which a control event only asks for its brand."""
+
+    @staticmethod
+    def _get_dbms() -> str:
+        return "mysql"
+
+
+def _parse(event_class: Any, event: bytes, body: bytes) -> Any:
+    try:
+        return event_class(_Packet(event, body), len(body), {}, _NoConnection)
+    except Exception as error:  # the library raises whatever its reads raise
+        raise BinlogFormatError(f"a {event_class.__name__} cannot be read: {error}") from error
+
+
+def parse_rotate(event: bytes, checksum_bytes: int) -> Rotation:
+    """The whole event, header and checksum included; as for all here."""
+    rotate = _parse(RotateEvent, event, event[HEADER_BYTES : len(event) - checksum_bytes])
+    return Rotation(rotate.next_binlog.rstrip("\0"), int(rotate.position))
+
+
+def parse_format_description(event: bytes) -> FileFormat:
+    """Verifies the event's own checksum, which no rule before it announces, and that rows headers have the size the kernel reads."""
+    parsed = _parse(FormatDescriptionEvent, event, event[HEADER_BYTES:])
+    checksum = parsed.checksum_algorithm == CHECKSUM_CRC32
+    if checksum:
+        closed = bytearray(event[:-CHECKSUM_BYTES])
+        closed[FLAGS_AT] &= ~FLAG_IN_USE & 0xFF
+        if zlib.crc32(closed) != int.from_bytes(event[-CHECKSUM_BYTES:], "little"):
+            raise BinlogFormatError("the checksum of a format description does not match")
+    elif parsed.checksum_algorithm not in (None, 0):
+        raise BinlogFormatError(f"the binlog uses the unknown checksum algorithm {parsed.checksum_algorithm}")
+    _require_header_sizes(parsed.post_header_len, parsed.mysql_version_str)
+    return FileFormat(parsed.mysql_version_str, checksum)
+
+
+def _require_header_sizes(sizes: tuple[int, ...], version: str) -> None:
+    wanted = {TABLE_MAP: 8, WRITE_ROWS_V1: 8, DELETE_ROWS_V1: 8, WRITE_ROWS: 10, DELETE_ROWS: 10}
+    for event_type, size in wanted.items():
+        if event_type <= len(sizes) and sizes[event_type - 1] not in (0, size):
+            raise BinlogFormatError(f"a server {version} writes headers of row events that are not understood")
+
+
+def parse_query(event: bytes, checksum_bytes: int) -> Statement:
+    """Text and default database of a QUERY event; the kernel has checked that its parts lie in it."""
+    body = event[HEADER_BYTES : len(event) - checksum_bytes]
+    database_length, error_code, status_length = struct.unpack_from("<BHH", body, 8)
+    status = body[13 : 13 + status_length]
+    database_at = 13 + status_length
+    text = body[database_at + database_length + 1 :]
+    database = body[database_at : database_at + database_length]
+    return Statement(
+        text.decode(_client_encoding(status), errors="backslashreplace"),
+        database.decode("utf-8", errors="backslashreplace"),
+        error_code,
+    )
+
+
+def _client_encoding(status: bytes) -> str:
+    """Python's name of character_set_client; UTF-8 when the event does not say."""
+    at = 0
+    while at < len(status):
+        code = status[at]
+        if code == _CHARSET and at + 3 <= len(status):
+            return _encoding(int.from_bytes(status[at + 1 : at + 3], "little"))
+        if code in _FIXED:
+            at += 1 + _FIXED[code]
+        elif code in (_CATALOG, _CATALOG_Z) and at + 1 < len(status):
+            at += 2 + status[at + 1] + (code == _CATALOG_Z)
+        else:
+            break
+    return "utf-8"
+
+
+def _encoding(collation_id: int) -> str:
+    try:
+        encoding = charset_by_id(collation_id).encoding
+    except KeyError:
+        return "utf-8"
+    return str(encoding)
+
+
+def event_type_of(event: bytes) -> int:
+    return event[TYPE_AT]

@@ -1,0 +1,71 @@
+"""The executed GTID set along a stream, and the names of the kernel's GTID sources. Used by `scan`.
+
+A stream that began in the middle of a file of a MySQL server does not know what was executed before; it learns it from the next file's
+PREVIOUS_GTIDS. Until then its transactions count as without GTID: a set with a hole would read the whole binlog again on resume.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+import numpy as np
+
+from cdc_engine.contracts import Int64s
+from cdc_engine.errors import PositionLostError
+from cdc_engine.gtid import GtidSet, MariadbPosition, is_mariadb, parse_executed
+
+
+class ExecutedTrack:
+    """`known`: whether the set is complete; `text`: the set, empty while unknown."""
+
+    def __init__(self, text: str, *, known: bool) -> None:
+        self.known = known
+        self.sources: list[str] = []
+        self._executed: GtidSet | MariadbPosition | None = None
+        self._text: str | None = None
+        try:
+            self._executed = parse_executed(text, mariadb=is_mariadb(text)) if text else None
+        except ValueError as error:
+            raise PositionLostError(f"the GTID set of the position cannot be read: {error}") from error
+
+    @property
+    def text(self) -> str:
+        if self._text is None:
+            self._text = str(self._executed) if self.known and self._executed is not None else ""
+        return self._text
+
+    def adopt(self, executed: GtidSet | MariadbPosition) -> None:
+        """The stream has said what was executed up to here."""
+        self._executed, self.known, self._text = executed, True, None
+
+    def name_sources(self, halves: Int64s, count: int, *, mariadb: bool) -> None:
+        """Names for the sources the kernel added: `halves` (2 by n) are a uuid's two halves as stored, or domain and server id."""
+        for index in range(len(self.sources), count):
+            if mariadb:
+                self.sources.append(f"{halves[0, index]}-{halves[1, index]}")
+            else:
+                self.sources.append(str(uuid.UUID(bytes=halves[:, index].astype("<i8").tobytes())))
+
+    def take(self, source: Int64s, number: Int64s) -> None:
+        """The transactions (t) of a block have been executed."""
+        if not self.known or not len(source) or source.max() < 0:
+            return
+        if self._executed is None:
+            self._executed = parse_executed("", mariadb=is_mariadb(self.sources[0]))
+        self.adopt(self._executed.including(self.sources, source.astype(np.int32), number))
+
+    def file_begins(self, previous: GtidSet, file: str) -> None:
+        """A file says what was executed before it. Adopted when nothing is known; else nothing in it may be missing here.
+
+        Raises PositionLostError when it names transactions that this stream never saw.
+        """
+        if not self.known:
+            self.adopt(previous)
+            return
+        executed = self._executed if isinstance(self._executed, GtidSet) else GtidSet()
+        missing = previous.subtract(executed)
+        if missing:
+            raise PositionLostError(
+                f"{file} says that {missing} were executed before it, but they were not in the stream: transactions are missing. "
+                "Take the tables' rows anew (re-snapshot), or set a position by hand if the missing transactions do not concern them"
+            )

@@ -1,0 +1,402 @@
+"""The one pass over received bytes: frames packets, verifies checksums, follows transactions, finds row events. Called by `scan.Scanner`.
+
+Everything a steady stream consists of is recognised here; the pass stops only at what Python has not seen before. Every read is preceded
+by a check against the bytes received, so that garbage ends in a verdict and never outside the buffer. `scan_state` names the arrays.
+Layouts: https://dev.mysql.com/doc/dev/mysql-server/latest/group__group__cs__replication.html, https://mariadb.com/kb/en/replication-protocol/.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from cdc_engine.binlog.checksum import crc32
+from cdc_engine.binlog.event_types import (
+    ANONYMOUS_GTID,
+    DELETE_ROWS_V1,
+    FORMAT_DESCRIPTION,
+    GTID,
+    HEADER_BYTES,
+    HEARTBEAT,
+    HEARTBEAT_V2,
+    INTVAR,
+    MARIADB_ANNOTATE_ROWS,
+    MARIADB_BINLOG_CHECKPOINT,
+    MARIADB_GTID,
+    QUERY,
+    RAND,
+    ROWS_QUERY,
+    STOP,
+    TABLE_MAP,
+    USER_VAR,
+    WRITE_ROWS,
+    WRITE_ROWS_V1,
+    XID,
+)
+from cdc_engine.binlog.event_types import DELETE_ROWS as DELETE_ROWS_V2
+from cdc_engine.binlog.scan_state import (
+    ALL_EVENTS,
+    AT,
+    CHECKSUM,
+    CHECKSUMS,
+    CONTIGUOUS,
+    DROPPED,
+    END_COUNT,
+    END_EVENTS,
+    END_NUMBER,
+    END_POSITION,
+    END_SOURCE,
+    END_TIME,
+    EVENT,
+    EVENT_COUNT,
+    EVENT_LENGTH,
+    FILE_END,
+    GENERATION,
+    HEARTBEATS,
+    IGNORED,
+    KIND,
+    LENGTH,
+    LIMIT,
+    MAPPED_IN,
+    NUMBER,
+    OFFSET,
+    OPEN,
+    OPEN_ROWS,
+    OVERHEAD,
+    POOL_BEGIN,
+    POOL_LENGTH,
+    POSITION,
+    REFERENCE,
+    SOURCE,
+    SOURCE_COUNT,
+    TABLE,
+    TABLE_ID,
+    TIME,
+    TIME_US,
+    VERSION,
+    Verdict,
+)
+from cdc_engine.contracts import Bytes, Int64s
+
+BEGIN = np.frombuffer(b"BEGIN", np.uint8)
+COMMIT = np.frombuffer(b"COMMIT", np.uint8)
+QUERY_POST_HEADER = (
+    13  # thread 4, seconds 4, length of the database's name 1, error 2, length of the status variables 2
+)
+LOGICAL_CLOCK = (
+    42  # a GTID event's flags 1, source 16, number 8, clock kind 1, two clocks 8 each; then commit times of 7 bytes
+)
+HAS_ORIGINAL_TIME = 1 << 55  # a replica's own commit time is followed by that of the server that committed first
+STANDALONE, PREPARED_OR_COMPLETED_XA = 0x01, 0xC0  # flags of MariaDB's GTID event
+DUMMY_TABLES = (0xFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFF)  # a row event that only ends a statement
+PACKET_GOES_ON = 0xFFFFFF
+REWOUND = 1 << 31  # an end position "ahead" by more than half of 32 bits is one behind
+
+
+@nb.njit(inline="always")
+def _number(buffer: Bytes, at: int, width: int) -> int:
+    """An unsigned little-endian integer of up to eight bytes (as int64)."""
+    value = np.int64(0)
+    for index in range(width):
+        value |= np.int64(buffer[at + index]) << np.int64(8 * index)
+    return int(value)
+
+
+@nb.njit(cache=True, nogil=True)
+def scan(  # noqa: PLR0917  numba knows no keyword-only arguments
+    buffer: Bytes, state: Int64s, events: Int64s, ends: Int64s, tables: Int64s, pool: Bytes, sources: Int64s
+) -> Verdict:
+    """Takes events from state[AT] to state[LIMIT] and says why it stopped; AT is then behind the last event taken or handed over.
+
+    buffer (bytes), state (STATE_SIZE), events (7 by n), ends (5 by n), tables (5 by slots), pool (bytes), sources (2 by n).
+    """
+    if state[AT] < 0 or state[LIMIT] > buffer.shape[0]:
+        return Verdict.BAD_LENGTH
+    while True:
+        if state[EVENT_COUNT] >= events.shape[1] or state[END_COUNT] >= ends.shape[1]:
+            return Verdict.FULL
+        verdict = _frame(buffer, state)
+        if verdict != Verdict.GO_ON:
+            return verdict
+        verdict = _check(buffer, state)
+        if verdict != Verdict.GO_ON:
+            return verdict
+        verdict = _take(buffer, state, events, ends, tables, pool, sources)
+        if verdict != Verdict.GO_ON:
+            return verdict
+
+
+@nb.njit(cache=True, nogil=True)
+def _frame(buffer: Bytes, state: Int64s) -> Verdict:  # noqa: PLR0911
+    """Finds the next whole event: a packet is length 3, sequence 1, status 1 (0: an event follows)."""
+    at, limit = state[AT], state[LIMIT]
+    if state[OVERHEAD] == 0:
+        if at + HEADER_BYTES > limit:
+            return Verdict.INCOMPLETE
+        event, length = at, _number(buffer, at + 9, 4)
+        if length < HEADER_BYTES:
+            return Verdict.BAD_LENGTH
+        if event + length > limit:
+            return Verdict.INCOMPLETE
+    else:
+        if at + 4 > limit:
+            return Verdict.INCOMPLETE
+        payload = _number(buffer, at, 3)
+        if payload == PACKET_GOES_ON:
+            return Verdict.LARGE
+        if at + 4 + payload > limit:
+            return Verdict.INCOMPLETE
+        if payload == 0 or buffer[at + 4] != 0:
+            return Verdict.NOT_AN_EVENT
+        event, length = at + 5, payload - 1
+        if length < HEADER_BYTES or _number(buffer, event + 9, 4) != length:
+            return Verdict.BAD_LENGTH
+    state[EVENT], state[EVENT_LENGTH] = event, length
+    return Verdict.GO_ON
+
+
+@nb.njit(cache=True, nogil=True)
+def _check(buffer: Bytes, state: Int64s) -> Verdict:
+    """Verifies the event's checksum and end position and steps over it. A format description brings its own rules: Python looks."""
+    event, length = state[EVENT], state[EVENT_LENGTH]
+    event_type = buffer[event + 4]
+    if state[CHECKSUM] > 0 and event_type != FORMAT_DESCRIPTION:
+        if length < HEADER_BYTES + 4:
+            return Verdict.BAD_LENGTH
+        if crc32(buffer, event, event + length - 4) != _number(buffer, event + length - 4, 4):
+            return Verdict.BAD_CHECKSUM
+        state[CHECKSUMS] += 1
+    end = _number(buffer, event + 13, 4)
+    if end != 0 and buffer[event + 17] & 0x20 == 0 and event_type not in (HEARTBEAT, HEARTBEAT_V2):
+        expected = state[FILE_END] + length
+        ahead = (end - expected) & 0xFFFFFFFF
+        if ahead >= REWOUND or (ahead > 0 and state[CONTIGUOUS] == 1):
+            return Verdict.BAD_POSITION
+        state[FILE_END] = expected + ahead
+    state[AT] = event + length
+    state[ALL_EVENTS] += 1
+    return Verdict.GO_ON
+
+
+@nb.njit(cache=True, nogil=True)
+def _take(  # noqa: PLR0917
+    buffer: Bytes, state: Int64s, events: Int64s, ends: Int64s, tables: Int64s, pool: Bytes, sources: Int64s
+) -> Verdict:
+    event = state[EVENT]
+    event_type = buffer[event + 4]
+    body_end = event + state[EVENT_LENGTH] - state[CHECKSUM]
+    if WRITE_ROWS <= event_type <= DELETE_ROWS_V2:
+        return _take_rows(buffer, state, events, tables, event_type - WRITE_ROWS + 1, 2, body_end)
+    if WRITE_ROWS_V1 <= event_type <= DELETE_ROWS_V1:
+        return _take_rows(buffer, state, events, tables, event_type - WRITE_ROWS_V1 + 1, 1, body_end)
+    if event_type == TABLE_MAP:
+        return _take_table_map(buffer, state, tables, pool, body_end)
+    if event_type == QUERY:
+        return _take_query(buffer, state, ends, body_end)
+    if event_type == XID:
+        _end_transaction(buffer, state, ends)
+        return Verdict.GO_ON
+    if event_type in (GTID, ANONYMOUS_GTID):
+        return _take_gtid(buffer, state, sources, body_end)
+    if event_type == MARIADB_GTID:
+        return _take_mariadb_gtid(buffer, state, sources, body_end)
+    return _take_harmless(event_type, state)
+
+
+@nb.njit(inline="always")
+def _take_harmless(event_type: int, state: Int64s) -> Verdict:
+    """INTVAR, RAND and USER_VAR only prepare a statement, and the statement itself is looked at."""
+    if event_type in (HEARTBEAT, HEARTBEAT_V2):
+        state[HEARTBEATS] += 1
+        return Verdict.GO_ON
+    if event_type in (STOP, ROWS_QUERY, MARIADB_ANNOTATE_ROWS, MARIADB_BINLOG_CHECKPOINT, INTVAR, RAND, USER_VAR):
+        state[IGNORED] += 1
+        return Verdict.GO_ON
+    return Verdict.HAND_OVER
+
+
+@nb.njit(inline="always")
+def _header_time_us(buffer: Bytes, event: int) -> int:
+    return _number(buffer, event, 4) * 1_000_000
+
+
+@nb.njit(cache=True, nogil=True)
+def _take_rows(  # noqa: PLR0917
+    buffer: Bytes, state: Int64s, events: Int64s, tables: Int64s, kind: int, version: int, body_end: int
+) -> Verdict:
+    """A row event: table id 6, flags 2, in version 2 the length of extra data 2 (itself included) and the data."""
+    event = state[EVENT]
+    body = event + HEADER_BYTES
+    if body + 8 > body_end:
+        return Verdict.BAD_BODY
+    if version == 2 and (
+        body + 10 > body_end or _number(buffer, body + 8, 2) < 2 or body + 8 + _number(buffer, body + 8, 2) > body_end
+    ):
+        return Verdict.BAD_BODY
+    table_id = _number(buffer, body, 6)
+    slot = _find(tables, table_id)
+    if slot < 0 or tables[MAPPED_IN, slot] != state[GENERATION]:
+        if table_id in DUMMY_TABLES:
+            state[IGNORED] += 1
+            return Verdict.GO_ON
+        return Verdict.NO_TABLE_MAP
+    if state[OPEN] == 0:
+        return Verdict.OUTSIDE
+    if tables[REFERENCE, slot] < 0:
+        state[DROPPED] += 1
+        return Verdict.GO_ON
+    count = state[EVENT_COUNT]
+    events[OFFSET, count] = event
+    events[LENGTH, count] = body_end - event
+    events[KIND, count] = kind
+    events[VERSION, count] = version
+    events[TABLE, count] = tables[REFERENCE, slot]
+    events[POSITION, count] = state[FILE_END] - state[EVENT_LENGTH]
+    events[TIME, count] = state[TIME_US] if state[TIME_US] > 0 else _header_time_us(buffer, event)
+    state[EVENT_COUNT] = count + 1
+    state[OPEN_ROWS] += 1
+    return Verdict.GO_ON
+
+
+@nb.njit(cache=True, nogil=True)
+def _find(tables: Int64s, table_id: int) -> int:
+    """The slot of a table id, -1 if it was never seen; as `scan_state.free_or_same` puts it."""
+    mask = tables.shape[1] - 1
+    slot: int = table_id & mask
+    for _ in range(tables.shape[1]):
+        if tables[TABLE_ID, slot] == table_id:
+            return slot
+        if tables[TABLE_ID, slot] < 0:
+            return -1
+        slot = (slot + 1) & mask
+    return -1
+
+
+@nb.njit(cache=True, nogil=True)
+def _take_table_map(buffer: Bytes, state: Int64s, tables: Int64s, pool: Bytes, body_end: int) -> Verdict:
+    """Known when its bytes are those last seen for its id; what it says was then looked up once."""
+    body = state[EVENT] + HEADER_BYTES
+    if body + 8 > body_end:
+        return Verdict.BAD_BODY
+    if state[OPEN] == 0:
+        return Verdict.OUTSIDE
+    slot = _find(tables, _number(buffer, body, 6))
+    if slot < 0 or tables[POOL_LENGTH, slot] != body_end - body:
+        return Verdict.HAND_OVER
+    if not _same(buffer, body, pool, tables[POOL_BEGIN, slot], body_end - body):
+        return Verdict.HAND_OVER
+    tables[MAPPED_IN, slot] = state[GENERATION]
+    return Verdict.GO_ON
+
+
+@nb.njit(inline="always")
+def _same(left: Bytes, left_at: int, right: Bytes, right_at: int, count: int) -> bool:
+    for index in range(count):  # noqa: SIM110  numba compiles no generator
+        if left[left_at + index] != right[right_at + index]:
+            return False
+    return True
+
+
+@nb.njit(cache=True, nogil=True)
+def _take_query(buffer: Bytes, state: Int64s, ends: Int64s, body_end: int) -> Verdict:
+    """BEGIN and COMMIT are taken when the text is exactly that; every other statement is for Python."""
+    body = state[EVENT] + HEADER_BYTES
+    if body + QUERY_POST_HEADER > body_end:
+        return Verdict.BAD_BODY
+    text = body + QUERY_POST_HEADER + _number(buffer, body + 11, 2) + np.int64(buffer[body + 8]) + 1
+    if text > body_end:
+        return Verdict.BAD_BODY
+    if body_end - text == len(BEGIN) and _same(buffer, text, BEGIN, 0, len(BEGIN)):
+        if state[OPEN] == 1 and state[OPEN_ROWS] > 0:
+            return Verdict.UNFINISHED
+        state[OPEN] = 1
+        state[OPEN_ROWS] = 0
+        state[GENERATION] += 1
+        return Verdict.GO_ON
+    if body_end - text == len(COMMIT) and _same(buffer, text, COMMIT, 0, len(COMMIT)):
+        _end_transaction(buffer, state, ends)
+        return Verdict.GO_ON
+    return Verdict.HAND_OVER
+
+
+@nb.njit(cache=True, nogil=True)
+def _end_transaction(buffer: Bytes, state: Int64s, ends: Int64s) -> None:
+    count = state[END_COUNT]
+    ends[END_EVENTS, count] = state[EVENT_COUNT]
+    ends[END_POSITION, count] = state[FILE_END]
+    ends[END_TIME, count] = state[TIME_US] if state[TIME_US] > 0 else _header_time_us(buffer, state[EVENT])
+    ends[END_SOURCE, count] = state[SOURCE]
+    ends[END_NUMBER, count] = state[NUMBER]
+    state[END_COUNT] = count + 1
+    state[OPEN] = 0
+    state[OPEN_ROWS] = 0
+    state[GENERATION] += 1
+    state[TIME_US] = 0
+    state[SOURCE] = -1
+    state[NUMBER] = 0
+
+
+@nb.njit(cache=True, nogil=True)
+def _take_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> Verdict:
+    """Flags 1, source uuid 16, number 8, and since MySQL 5.7 the logical clock, since 8.0 commit times in microseconds."""
+    body = state[EVENT] + HEADER_BYTES
+    if body + 25 > body_end:
+        return Verdict.BAD_BODY
+    if state[OPEN] == 1 and state[OPEN_ROWS] > 0:
+        return Verdict.UNFINISHED
+    source = -1
+    if buffer[state[EVENT] + 4] == GTID:
+        source = _source_index(state, sources, _number(buffer, body + 1, 8), _number(buffer, body + 9, 8))
+        if source < 0:
+            return Verdict.SOURCES_FULL
+    _begin(state, source, _number(buffer, body + 17, 8))
+    state[OPEN] = 0  # a BEGIN follows, or a statement that stands alone
+    times = body + LOGICAL_CLOCK
+    if times + 7 <= body_end:
+        state[TIME_US] = _number(buffer, times, 7)
+        if state[TIME_US] & HAS_ORIGINAL_TIME:
+            state[TIME_US] = _number(buffer, times + 7, 7) if times + 14 <= body_end else 0
+    return Verdict.GO_ON
+
+
+@nb.njit(cache=True, nogil=True)
+def _take_mariadb_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> Verdict:
+    """Sequence number 8, domain 4, flags 1. It is the BEGIN as well, unless a statement follows that stands alone."""
+    body = state[EVENT] + HEADER_BYTES
+    if body + 13 > body_end:
+        return Verdict.BAD_BODY
+    if state[OPEN] == 1 and state[OPEN_ROWS] > 0:
+        return Verdict.UNFINISHED
+    flags = buffer[body + 12]
+    source = _source_index(state, sources, _number(buffer, body + 8, 4), _number(buffer, state[EVENT] + 5, 4))
+    if source < 0:
+        return Verdict.SOURCES_FULL
+    _begin(state, source, _number(buffer, body, 8))
+    state[OPEN] = 0 if flags & STANDALONE else 1
+    if flags & PREPARED_OR_COMPLETED_XA:
+        return Verdict.HAND_OVER
+    return Verdict.GO_ON
+
+
+@nb.njit(inline="always")
+def _begin(state: Int64s, source: int, number: int) -> None:
+    state[SOURCE] = source
+    state[NUMBER] = number
+    state[TIME_US] = 0
+    state[OPEN_ROWS] = 0
+    state[GENERATION] += 1
+
+
+@nb.njit(cache=True, nogil=True)
+def _source_index(state: Int64s, sources: Int64s, high: int, low: int) -> int:
+    """The index of a source, added when it is new; -1 when there is no room. Last used is looked at first: a stream has few writers."""
+    last: int = state[SOURCE_COUNT] - 1
+    for index in range(last, -1, -1):
+        if sources[0, index] == high and sources[1, index] == low:
+            return index
+    if last + 1 >= sources.shape[1]:
+        return -1
+    sources[0, last + 1] = high
+    sources[1, last + 1] = low
+    state[SOURCE_COUNT] = last + 2
+    return last + 1

@@ -1,0 +1,95 @@
+"""What a QUERY event's text means for the stream. Pure; called by `scan` for the few statements the kernel does not know.
+
+In row format a statement in the binlog is a transaction's frame, a savepoint, XA or DDL. A change of rows as a statement means that
+someone left row format: for a captured table that is a stop.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+
+
+class StatementKind(enum.Enum):
+    BEGIN = "begin"
+    COMMIT = "commit"
+    ROLLBACK = "rollback"  #: ends the transaction; what its row events did to transactional tables is undone
+    SAVEPOINT = "savepoint"
+    ROLLBACK_TO = "rollback to"  #: what came after the savepoint is undone
+    RELEASE = "release"
+    XA_START = "xa start"
+    XA_END = "xa end"
+    XA_COMMIT = "xa commit"
+    XA_ROLLBACK = "xa rollback"
+    ROW_CHANGE = "row change"  #: INSERT, UPDATE, … as a statement
+    DEFINITION = "definition"  #: everything else: the schema history decides what of it concerns it
+
+
+_COMMENT = re.compile(r"\s+|--\s[^\n]*(?:\n|\Z)|#[^\n]*(?:\n|\Z)|/\*(?!M?!).*?\*/|/\*M?!\d*|;", re.DOTALL)
+_RULES: tuple[tuple[StatementKind, re.Pattern[str]], ...] = tuple(
+    (kind, re.compile(pattern, re.IGNORECASE | re.DOTALL))
+    for kind, pattern in (
+        (StatementKind.BEGIN, r"(?:BEGIN|START\s+TRANSACTION)\b"),
+        (StatementKind.COMMIT, r"COMMIT\b"),
+        (StatementKind.ROLLBACK_TO, r"ROLLBACK\s+(?:WORK\s+)?TO\b"),
+        (StatementKind.ROLLBACK, r"ROLLBACK\b"),
+        (StatementKind.SAVEPOINT, r"SAVEPOINT\b"),
+        (StatementKind.RELEASE, r"RELEASE\s+SAVEPOINT\b"),
+        (StatementKind.XA_START, r"XA\s+(?:START|BEGIN)\b"),
+        (StatementKind.XA_COMMIT, r"XA\s+COMMIT\b"),
+        (StatementKind.XA_ROLLBACK, r"XA\s+ROLLBACK\b"),
+        (StatementKind.XA_END, r"XA\b"),
+        (StatementKind.ROW_CHANGE, r"(?:INSERT|UPDATE|DELETE|REPLACE|LOAD|WITH|CALL|DO|MERGE)\b"),
+    )
+)
+
+_NAME = r"((?:`(?:[^`]|``)+`|[\w$\x80-\uffff]+)(?:\s*\.\s*(?:`(?:[^`]|``)+`|[\w$\x80-\uffff]+))?)"
+_ONE_TABLE = re.compile(
+    r"(?:INSERT\s+(?:LOW_PRIORITY\s+|DELAYED\s+|HIGH_PRIORITY\s+)?(?:IGNORE\s+)?(?:INTO\s+)?"
+    r"|REPLACE\s+(?:LOW_PRIORITY\s+|DELAYED\s+)?(?:INTO\s+)?"
+    r"|DELETE\s+(?:LOW_PRIORITY\s+)?(?:QUICK\s+)?(?:IGNORE\s+)?FROM\s+"
+    r"|UPDATE\s+(?:LOW_PRIORITY\s+)?(?:IGNORE\s+)?)" + _NAME + r"\s*(?P<rest>.{0,400})",
+    re.IGNORECASE | re.DOTALL,
+)
+_SEVERAL_TABLES = re.compile(
+    r",|(?:(?:AS\s+)?\w+\s*)?(?:INNER|CROSS|LEFT|RIGHT|NATURAL|STRAIGHT_JOIN|JOIN|USING)\b", re.IGNORECASE
+)
+_SAVEPOINT_NAME = re.compile(r"(?:SAVEPOINT|TO(?:\s+SAVEPOINT)?)\s+" + _NAME, re.IGNORECASE)
+
+
+def without_comments(statement: str) -> str:
+    """The statement from its first word on; the inside of an executable comment (`/*!40000 … */`) counts as statement."""
+    at = 0
+    while match := _COMMENT.match(statement, at):
+        at = match.end()
+    return statement[at:]
+
+
+def statement_kind(statement: str) -> StatementKind:
+    text = without_comments(statement)
+    return next((kind for kind, pattern in _RULES if pattern.match(text)), StatementKind.DEFINITION)
+
+
+def changed_table(statement: str, default_database: str) -> tuple[str, str] | None:
+    """Database and table that a row change in statement form writes to; None when that cannot be said with certainty."""
+    match = _ONE_TABLE.match(without_comments(statement))
+    if match is None or (_SEVERAL_TABLES.match(match["rest"]) and match[0][:6].upper() in ("UPDATE", "DELETE")):
+        return None
+    parts = [_unquoted(part) for part in re.findall(r"`(?:[^`]|``)+`|[^.`\s]+", match[1])]
+    return (parts[0], parts[1]) if len(parts) > 1 else (default_database, parts[0])
+
+
+def savepoint_name(statement: str) -> str:
+    """The name in SAVEPOINT x and ROLLBACK TO x, lower case (MySQL compares savepoints without case); empty when there is none."""
+    match = _SAVEPOINT_NAME.search(without_comments(statement))
+    return _unquoted(match[1]).lower() if match else ""
+
+
+def xa_name(statement: str) -> str:
+    """The transaction in XA END x, XA COMMIT x …, as the server writes it: X'…',X'…',1; a trailing ONE PHASE is not part of it."""
+    words = without_comments(statement).split(None, 2)
+    return re.sub(r"\s+ONE\s+PHASE\s*\Z", "", words[2] if len(words) > 2 else "", flags=re.IGNORECASE).strip()
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace("``", "`") if name.startswith("`") else name
