@@ -1,0 +1,96 @@
+"""meta.json ⇄ `Ledger`: the format of docs/architecture.md, read strictly. Pure; `file_meta` owns the file.
+
+Unknown keys, missing keys and values of another type are refused: a ledger that is not understood must not be written over.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from typing import Any, TypeVar
+
+from cdc_engine.contracts import ClientIdentity, OutstandingBatch, StoppedTable
+from cdc_engine.meta.ledger import Ledger
+from cdc_engine.position import Position
+
+FORMAT = 1
+
+Value = TypeVar("Value")
+
+
+def ledger_to_text(ledger: Ledger) -> str:
+    """The text of meta.json."""
+    record: dict[str, Any] = {"format": FORMAT, **dataclasses.asdict(ledger)}
+    record["clients"] = [{"client_id": each.client_id, "filter": each.filter} for each in ledger.clients]
+    return json.dumps(record, indent=1) + "\n"
+
+
+def ledger_from_text(text: str, destination: str) -> Ledger:
+    """Inverse of `ledger_to_text`; raises ValueError saying what is wrong with the text."""
+    record = json.loads(text)
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        found = record.get("format") if isinstance(record, dict) else None
+        raise ValueError(f"it has format {found!r}, this version reads format {FORMAT}")
+    del record["format"]
+    fields = _checked(Ledger, record)
+    ledger = Ledger(
+        **{
+            **fields,
+            "cursor": _position(fields["cursor"]) if fields["cursor"] is not None else None,
+            "clients": tuple(_client(each, destination) for each in fields["clients"]),
+            "outstanding": tuple(_outstanding(each) for each in fields["outstanding"]),
+            "stopped_tables": tuple(_stopped(each) for each in fields["stopped_tables"]),
+        }
+    )
+    _check_order(ledger)
+    return ledger
+
+
+def _check_order(ledger: Ledger) -> None:
+    """What no transition can bring about was written by something else."""
+    ids = [*(each.batch_id for each in ledger.outstanding), ledger.next_batch_id]
+    deliveries = [*(each.delivery for each in ledger.outstanding), ledger.next_delivery]
+    if any(later <= earlier for numbers in (ids, deliveries) for earlier, later in itertools.pairwise(numbers)):
+        raise ValueError(f"its batch ids {ids} or deliveries {deliveries} do not ascend")
+
+
+def _client(record: Any, destination: str) -> ClientIdentity:
+    if not isinstance(record, dict):
+        raise ValueError("a client is not a record")
+    return ClientIdentity(**_checked(ClientIdentity, {**record, "destination": destination}))
+
+
+def _outstanding(record: Any) -> OutstandingBatch:
+    fields = _checked(OutstandingBatch, record)
+    if not all(isinstance(table, str) for table in fields["tables"]):
+        raise ValueError("tables of a batch are not texts")
+    places = {"start": _position(fields["start"]), "end": _position(fields["end"]), "tables": tuple(fields["tables"])}
+    return OutstandingBatch(**{**fields, **places})
+
+
+def _stopped(record: Any) -> StoppedTable:
+    fields = _checked(StoppedTable, record)
+    return StoppedTable(**{**fields, "position": _position(fields["position"])})
+
+
+def _position(record: Any) -> Position:
+    return Position(**_checked(Position, record))
+
+
+JSON_TYPES = {"int": int, "str": str}  # by a field's annotation; positions are records, tuples are lists
+
+
+def _checked(kind: type[Value], record: Any) -> dict[str, Any]:
+    """The record, if it has exactly the fields of the dataclass `kind`, of the types they have in JSON."""
+    if not isinstance(record, dict):
+        raise ValueError(f"{kind.__name__} is not a record")
+    annotations = {field.name: str(field.type) for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    if record.keys() != annotations.keys():
+        raise ValueError(f"{kind.__name__} has the keys {sorted(record)}, not {sorted(annotations)}")
+    for name, annotation in annotations.items():
+        expected = list if annotation.startswith("tuple") else JSON_TYPES.get(annotation, dict)
+        optional = annotation.endswith("| None") and record[name] is None
+        if not optional and type(record[name]) is not expected:
+            raise ValueError(f"{kind.__name__}.{name} is {record[name]!r}, not of type {expected.__name__}")
+    return dict(record)

@@ -1,0 +1,24 @@
+"""The contract of a ledger's keeper. `file_meta` keeps it in a file, `memory_meta` for as long as the process lives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from cdc_engine.meta.ledger import Ledger
+
+Transition = Callable[[Ledger], Ledger]
+
+
+class MetaManager(Protocol):
+    """Keeps one destination's ledger. Its methods may be called from any thread."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger as it was last kept."""
+
+    def update(self, transition: Transition) -> Ledger:
+        """Applies one pure transition and keeps the outcome before it returns it; one at a time.
+
+        What the transition raises is passed on. Raises MetaError when the outcome cannot be kept. After either nothing has changed.
+        """

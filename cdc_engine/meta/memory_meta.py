@@ -1,0 +1,25 @@
+"""The ledger in memory: for tests and for looking at a stream without leaving a trace. Lost with the process."""
+
+from __future__ import annotations
+
+import threading
+
+from cdc_engine.meta.ledger import Ledger
+from cdc_engine.meta.manager import Transition
+
+
+class MemoryMeta:
+    """Implements `MetaManager`."""
+
+    def __init__(self, ledger: Ledger | None = None) -> None:
+        self._ledger = ledger or Ledger()
+        self._lock = threading.Lock()
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._ledger
+
+    def update(self, transition: Transition) -> Ledger:
+        with self._lock:
+            self._ledger = transition(self._ledger)
+            return self._ledger

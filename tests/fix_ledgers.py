@@ -1,0 +1,32 @@
+"""Positions and ledgers made by hand for the tests of meta, server and client."""
+
+from __future__ import annotations
+
+from cdc_engine.contracts import ClientIdentity, StoppedTable
+from cdc_engine.meta.ledger import Ledger
+from cdc_engine.position import Position
+
+CLIENT = ClientIdentity(destination="shop")
+
+
+def at(offset: int, *, file: int = 1, epoch: int = 1) -> Position:
+    return Position(
+        epoch=epoch, file=f"mysql-bin.{file:06d}", offset=offset, gtid_set="", server_uuid="u", time_us=offset
+    )
+
+
+def stopped(table: str, offset: int) -> StoppedTable:
+    return StoppedTable(
+        database="shop", table=table, state="DDL_UNSUPPORTED", reason="DROP COLUMN", position=at(offset)
+    )
+
+
+def full_ledger() -> Ledger:
+    """A ledger with something in every field."""
+    ledger = Ledger().subscribe(ClientIdentity(destination="shop", filter=r"shop\..*")).set_cursor(at(4))
+    ledger = (
+        ledger.hand_out(at(10))
+        .hand_out(at(20))
+        .staged(1, path="staging/x", rows=3, size_bytes=99, tables=("shop.orders",))
+    )
+    return ledger.ack(1).hand_out(at(30)).stop_table(stopped("audit", 25)).grow_epoch()

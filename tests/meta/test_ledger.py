@@ -1,0 +1,124 @@
+"""The ledger's transitions, each rule by an example; `tests/property` has them under any order."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from cdc_engine.contracts import ClientIdentity
+from cdc_engine.errors import BatchNotFirstError, BatchNotFoundError, MetaError
+from cdc_engine.meta.ledger import EPOCH_MAX, Ledger
+from tests.fix_ledgers import CLIENT, at, stopped
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger().set_cursor(at(4))
+
+
+def test_batches_follow_each_other_from_the_cursor(ledger: Ledger) -> None:
+    ledger = ledger.hand_out(at(10)).hand_out(at(20))
+    assert [(each.batch_id, each.delivery, each.start, each.end) for each in ledger.outstanding] == [
+        (1, 1, at(4), at(10)),
+        (2, 2, at(10), at(20)),
+    ]
+    assert ledger.resume_position == at(20)
+    assert ledger.cursor == at(4)
+
+
+def test_a_batch_needs_a_start() -> None:
+    with pytest.raises(MetaError, match="set the destination's position first"):
+        Ledger().hand_out(at(10))
+    assert Ledger().hand_out(at(10), at(4)).outstanding[0].start == at(4)
+
+
+@pytest.mark.parametrize("end", [at(10), at(9), at(500, epoch=0)])
+def test_a_batch_that_does_not_lie_behind_the_last_is_refused(ledger: Ledger, end: object) -> None:
+    with pytest.raises(MetaError, match="does not lie behind"):
+        ledger.hand_out(at(10)).hand_out(end)  # type: ignore[arg-type]
+
+
+def test_a_batch_that_begins_behind_a_gap_is_refused(ledger: Ledger) -> None:
+    with pytest.raises(MetaError, match="was not read"):
+        ledger.hand_out(at(20), start=at(5))
+    assert ledger.hand_out(at(20, epoch=2), start=at(5, epoch=2)).outstanding  # another server: offsets say nothing
+
+
+def test_ack_moves_the_cursor_in_order_only(ledger: Ledger) -> None:
+    ledger = ledger.hand_out(at(10)).hand_out(at(20))
+    with pytest.raises(BatchNotFirstError, match="batch 2 cannot be acked before batch 1"):
+        ledger.ack(2)
+    ledger = ledger.ack(1)
+    assert ledger.cursor == at(10)
+    assert ledger.server_uuid == "u"
+    assert ledger.ack(2).cursor == at(20)
+    with pytest.raises(BatchNotFoundError):
+        ledger.ack(1)
+
+
+def test_after_a_rollback_ids_and_deliveries_go_on(ledger: Ledger) -> None:
+    ledger = ledger.hand_out(at(10)).hand_out(at(20)).rollback().hand_out(at(15))
+    assert [(each.batch_id, each.delivery, each.start) for each in ledger.outstanding] == [(3, 3, at(4))]
+
+
+def test_rollback_of_one_takes_the_later_ones_with_it(ledger: Ledger) -> None:
+    ledger = ledger.hand_out(at(10)).hand_out(at(20))
+    with pytest.raises(BatchNotFirstError):
+        ledger.rollback_one(2)
+    with pytest.raises(BatchNotFoundError):
+        ledger.rollback_one(3)
+    assert ledger.rollback_one(1).outstanding == ()
+
+
+def test_staged_fills_in_the_record(ledger: Ledger) -> None:
+    ledger = ledger.hand_out(at(10)).hand_out(at(20))
+    ledger = ledger.staged(2, path="staging/b", rows=5, size_bytes=77, tables=("shop.orders",))
+    first, second = ledger.outstanding
+    assert first.path == ""
+    assert (second.path, second.rows, second.bytes, second.tables) == ("staging/b", 5, 77, ("shop.orders",))
+    with pytest.raises(BatchNotFoundError):
+        ledger.staged(9, path="", rows=0, size_bytes=0, tables=())
+
+
+def test_a_restart_keeps_the_batches_that_are_staged(ledger: Ledger) -> None:
+    ledger = ledger.hand_out(at(10)).hand_out(at(20)).hand_out(at(30))
+    for batch_id in (1, 3):
+        ledger = ledger.staged(batch_id, path="staging/x", rows=1, size_bytes=1, tables=())
+    restarted = ledger.restarted()
+    assert [each.batch_id for each in restarted.outstanding] == [1]
+    assert restarted.resume_position == at(10)
+
+
+def test_setting_the_cursor_forgets_what_waits_and_the_stops_behind_it(ledger: Ledger) -> None:
+    ledger = ledger.hand_out(at(50)).ack(1).hand_out(at(60))
+    for table, offset in (("a", 20), ("b", 30), ("c", 40)):
+        ledger = ledger.stop_table(stopped(table, offset))
+    ledger = ledger.set_cursor(at(30))
+    assert ledger.cursor == at(30)
+    assert ledger.outstanding == ()
+    assert [each.table for each in ledger.stopped_tables] == ["a"]
+    assert ledger.next_batch_id == 3
+
+
+def test_a_stopped_table_keeps_its_first_place_until_it_is_resumed(ledger: Ledger) -> None:
+    ledger = ledger.stop_table(stopped("orders", 20)).stop_table(stopped("orders", 40))
+    assert ledger.stopped("shop", "orders") == stopped("orders", 20)
+    ledger = ledger.resume_table("shop", "orders")
+    assert ledger.stopped_tables == ()
+    with pytest.raises(MetaError, match=r"shop\.orders has not stopped"):
+        ledger.resume_table("shop", "orders")
+
+
+def test_the_epoch_grows_to_its_last_and_leaves_what_waits(ledger: Ledger) -> None:
+    ledger = ledger.hand_out(at(10)).grow_epoch()
+    assert ledger.epoch == 2
+    assert ledger.outstanding
+    with pytest.raises(MetaError, match="last one"):
+        dataclasses.replace(ledger, epoch=EPOCH_MAX).grow_epoch()
+
+
+def test_subscribing_again_replaces_the_filter(ledger: Ledger) -> None:
+    ledger = ledger.subscribe(CLIENT).subscribe(ClientIdentity(destination="shop", filter="a"))
+    assert [each.filter for each in ledger.clients] == ["a"]
+    assert ledger.unsubscribe(CLIENT).clients == ()

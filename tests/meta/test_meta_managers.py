@@ -1,0 +1,172 @@
+"""One suite for every keeper of a ledger, and what only the file has: format, refusal, durability."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc_engine.errors import BatchNotFoundError, LeaseLostError, MetaError
+from cdc_engine.meta.file_meta import FileMeta, read_ledger
+from cdc_engine.meta.ledger import Ledger
+from cdc_engine.meta.ledger_record import ledger_from_text, ledger_to_text
+from cdc_engine.meta.manager import MetaManager
+from cdc_engine.meta.memory_meta import MemoryMeta
+from tests.fix_ledgers import at, full_ledger
+
+
+@pytest.fixture(params=["file", "memory"])
+def meta(request: pytest.FixtureRequest, tmp_path: Path) -> MetaManager:
+    return FileMeta(tmp_path / "shop") if request.param == "file" else MemoryMeta()
+
+
+def test_a_fresh_ledger_has_no_cursor(meta: MetaManager) -> None:
+    assert meta.ledger == Ledger()
+
+
+def test_update_keeps_the_outcome(meta: MetaManager) -> None:
+    outcome = meta.update(lambda ledger: ledger.set_cursor(at(4)))
+    assert meta.ledger == outcome
+    assert outcome.cursor == at(4)
+
+
+def test_a_transition_that_raises_changes_nothing(meta: MetaManager) -> None:
+    before = meta.update(lambda ledger: ledger.set_cursor(at(4)))
+    with pytest.raises(BatchNotFoundError):
+        meta.update(lambda ledger: ledger.ack(7))
+    assert meta.ledger == before
+
+
+def test_updates_of_many_threads_all_count(meta: MetaManager) -> None:
+    threads = [threading.Thread(target=meta.update, args=(Ledger.grow_epoch,)) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert meta.ledger.epoch == 17
+
+
+def test_the_file_is_read_back_as_it_was(tmp_path: Path) -> None:
+    meta = FileMeta(tmp_path / "shop")
+    meta.update(lambda _: full_ledger())
+    reread = FileMeta(tmp_path / "shop").ledger
+    assert reread == full_ledger()
+    assert [client.filter for client in reread.clients] == [r"shop\..*"]
+
+
+def test_a_changed_filter_alone_is_written(tmp_path: Path) -> None:
+    client = full_ledger().clients[0]
+    FileMeta(tmp_path / "shop").update(lambda ledger: ledger.subscribe(client))
+    meta = FileMeta(tmp_path / "shop")
+    meta.update(lambda ledger: ledger.subscribe(type(client)(destination="shop", filter="other")))
+    assert read_ledger(tmp_path / "shop").clients[0].filter == "other"
+
+
+def test_the_file_has_the_documented_keys(tmp_path: Path) -> None:
+    FileMeta(tmp_path).update(lambda _: full_ledger())
+    record = json.loads((tmp_path / "meta.json").read_text())
+    assert record["format"] == 1
+    assert set(record) == {
+        *("format", "epoch", "cursor", "server_uuid", "next_batch_id", "next_delivery"),
+        *("clients", "outstanding", "stopped_tables"),
+    }
+    assert record["clients"] == [{"client_id": 1001, "filter": r"shop\..*"}]
+    assert set(record["outstanding"][0]) == {"batch_id", "delivery", "start", "end", "path", "rows", "bytes", "tables"}
+
+
+def broken(**changes: Any) -> str:
+    return json.dumps({**json.loads(ledger_to_text(full_ledger())), **changes})
+
+
+UNREADABLE = {
+    "empty": "",
+    "cut": ledger_to_text(full_ledger())[:200],
+    "list": "[]",
+    "other format": broken(format=2),
+    "no format": "{}",
+    "unknown key": broken(extra=1),
+    "text for a number": broken(epoch="1"),
+    "a truth value for a number": broken(epoch=True),
+    "a cursor that is none": broken(cursor={"file": "a"}),
+    "a client that is none": broken(clients=[3]),
+    "a client without id": broken(clients=[{"filter": ""}]),
+    "a batch that is none": broken(outstanding=[None]),
+    "a stop that is none": broken(stopped_tables=[{}]),
+    "ids that do not ascend": broken(next_batch_id=1),
+    "not UTF-8": "\udcff",
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_file_that_is_not_understood_is_refused_and_left_alone(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "meta.json"
+    path.write_bytes(UNREADABLE[name].encode("utf-8", "surrogateescape"))
+    before = path.read_bytes()
+    with pytest.raises(MetaError, match=r"meta\.json cannot be read as a ledger: .*Put back the right file"):
+        FileMeta(tmp_path)
+    assert path.read_bytes() == before
+
+
+def test_what_cannot_be_written_is_not_kept(tmp_path: Path) -> None:
+    """The temporary file's place is taken by a directory: as with a full disk, the write fails before the rename."""
+    meta = FileMeta(tmp_path)
+    before = meta.update(lambda ledger: ledger.set_cursor(at(4)))
+    (tmp_path / "meta.tmp").mkdir()
+    with pytest.raises(MetaError, match=r"meta\.json could not be written"):
+        meta.update(lambda ledger: ledger.set_cursor(at(9)))
+    assert meta.ledger == before == read_ledger(tmp_path)
+    (tmp_path / "meta.tmp").rmdir()
+    assert meta.update(lambda ledger: ledger.set_cursor(at(9))) == read_ledger(tmp_path)
+
+
+def test_without_the_lease_nothing_is_written(tmp_path: Path) -> None:
+    def lost() -> None:
+        raise LeaseLostError("lost")
+
+    meta = FileMeta(tmp_path, fence=lost)
+    with pytest.raises(LeaseLostError):
+        meta.update(lambda ledger: ledger.set_cursor(at(4)))
+    assert meta.ledger.cursor is None
+    assert not (tmp_path / "meta.json").exists()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from cdc_engine.meta.file_meta import FileMeta
+from tests.fix_ledgers import at
+meta = FileMeta(Path(sys.argv[1]))
+for offset in range(5, 1_000_000):
+    meta.update(lambda ledger: ledger.set_cursor(at(offset)))
+    print(offset, flush=True)
+"""
+
+
+def test_a_killed_writer_leaves_the_last_kept_ledger_or_the_next(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(20)]
+    process.send_signal(signal.SIGKILL)
+    lines += process.stdout.readlines()
+    process.wait()
+    process.stdout.close()
+    kept = int(lines[-1])
+    cursor = read_ledger(tmp_path).cursor
+    assert cursor is not None
+    assert cursor.offset in (kept, kept + 1)
+
+
+def test_text_form_is_stable() -> None:
+    text = ledger_to_text(full_ledger())
+    assert ledger_to_text(ledger_from_text(text, "shop")) == text
