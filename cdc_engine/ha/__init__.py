@@ -1,0 +1,1 @@
+"""One engine a destination, across processes."""

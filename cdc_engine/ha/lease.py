@@ -1,0 +1,109 @@
+"""The lease of a destination: the one process that may read its binlog and write its ledger holds it.
+
+`instance` tries to acquire it in a loop and starts the other rooms once it has; `meta` asks `check` before each write; `client` shows the
+holder. The lock on lease.lock decides; lease.json only says who it is and counts how often the lease changed hands.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+import time
+from pathlib import Path
+
+from cdc_engine.errors import LeaseLostError
+from cdc_engine.ha.file_lock import FileLock, is_locked
+
+LOCK_NAME, RECORD_NAME = "lease.lock", "lease.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Holder:
+    """Who holds the lease, or held it last. `since`: seconds since 1970. `token` grows with each acquisition.
+
+    `held`: whether the lock is taken now; False for what a process that died left behind.
+    """
+
+    pid: int
+    host: str
+    since: float
+    token: int
+    held: bool = False
+
+
+def read_holder(destination_dir: Path) -> Holder | None:
+    """Who holds the destination's lease or held it last; None where nobody ever did, or where the record is unreadable."""
+    record = _read_record(destination_dir / RECORD_NAME)
+    return dataclasses.replace(record, held=is_locked(destination_dir / LOCK_NAME)) if record else None
+
+
+class Lease:
+    """This process's claim on a destination. Used by one thread, but for `check` and `holder`."""
+
+    def __init__(self, destination_dir: Path) -> None:
+        self._directory = destination_dir
+        self._lock = FileLock(destination_dir / LOCK_NAME)
+        self.token = 0
+
+    def try_acquire(self) -> bool:
+        """Takes the lease if nobody holds it, also from a holder that died; never waits. True while this process holds it.
+
+        `token` is then above that of every earlier holder.
+        """
+        if self.token and self._lock.held:
+            return True
+        if not self._lock.try_acquire():
+            return False
+        previous = _read_record(self._directory / RECORD_NAME)
+        # An unreadable record (written by hand, cut by a full disk) must not bring an old token back: the clock is above any count.
+        floor = previous.token if previous else int(time.time()) if (self._directory / RECORD_NAME).exists() else 0
+        holder = Holder(pid=os.getpid(), host=socket.gethostname(), since=time.time(), token=floor + 1)
+        try:
+            _write_record(self._directory / RECORD_NAME, holder)
+        except OSError:
+            self._lock.release()
+            raise
+        self.token = holder.token
+        return True
+
+    def holder(self) -> Holder | None:
+        """See `read_holder`."""
+        return read_holder(self._directory)
+
+    def check(self) -> None:
+        """Raises LeaseLostError when this process does not hold the lease, or its lock file was removed."""
+        if not self.token or not self._lock.held:
+            holder = self.holder()
+            other = f"process {holder.pid} on {holder.host} holds it" if holder and holder.held else "nobody holds it"
+            raise LeaseLostError(
+                f"the lease of {self._directory.name} ({self._lock.path}) is not held by this process; {other}: "
+                "this engine writes no more; it takes the destination again when the lease is free"
+            )
+
+    def release(self) -> None:
+        """Gives the lease back; without effect if it is not held."""
+        self.token = 0
+        self._lock.release()
+
+
+def _read_record(path: Path) -> Holder | None:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        return Holder(
+            pid=int(record["pid"]), host=str(record["host"]), since=float(record["since"]), token=int(record["token"])
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _write_record(path: Path, holder: Holder) -> None:
+    record = dataclasses.asdict(holder)
+    del record["held"]
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(record, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
