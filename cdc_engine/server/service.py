@@ -1,0 +1,226 @@
+"""`CanalService`: what a reader of a destination may ask for, with Canal's meaning (reference canal.md §6.1) on whole transactions.
+
+`instance` starts it and takes batches from it; a protocol room will call it for remote clients. Every method may be called from any
+thread. The order that makes it safe is always the same: first the ledger is kept, then the store moves. A crash between the two only
+means that the store, which is memory, is built anew from the ledger.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Callable, Iterable, Mapping
+
+from cdc_engine.contracts import Batch, ClientIdentity, EventStore, OutstandingBatch
+from cdc_engine.errors import (
+    CanalServiceError,
+    NotStartedError,
+    NotSubscribedError,
+    OutstandingBatchError,
+    UnknownDestinationError,
+)
+from cdc_engine.meta.ledger import Ledger
+from cdc_engine.meta.manager import MetaManager
+from cdc_engine.position import Position
+
+Rewind = Callable[[Position | None], None]
+FilterChanged = Callable[[str], None]
+
+
+@dataclasses.dataclass(eq=False)
+class Destination:
+    """A started destination. `taking` is held by get and rollback, `settling` by ack and rollback: an ack never waits for a get.
+
+    `rewind` must empty the store and start the parser and the store again at the position it is given; it is asked for when a rollback
+    goes back further than the store does. `filter_changed` is told a client's filter.
+    """
+
+    store: EventStore
+    meta: MetaManager
+    rewind: Rewind | None = None
+    filter_changed: FilterChanged | None = None
+    taking: threading.RLock = dataclasses.field(default_factory=threading.RLock)
+    settling: threading.RLock = dataclasses.field(default_factory=threading.RLock)
+
+
+class CanalService:
+    """Started destinations by name; `known`: names that are configured and may be started later.
+
+    A destination has one reader: all its clients would share one cursor, so a second one is refused instead of each losing the other's
+    part.
+    """
+
+    def __init__(
+        self, rooms: Mapping[str, tuple[EventStore, MetaManager]] | None = None, known: Iterable[str] = ()
+    ) -> None:
+        self._known = set(known)
+        self._started: dict[str, Destination] = {}
+        for destination, (store, meta) in (rooms or {}).items():
+            self.start(destination, store, meta)
+
+    def start(
+        self,
+        destination: str,
+        store: EventStore,
+        meta: MetaManager,
+        *,
+        rewind: Rewind | None = None,
+        filter_changed: FilterChanged | None = None,
+    ) -> None:
+        """The destination's store and ledger are there. A filter kept in the ledger is told to `filter_changed` at once."""
+        self._known.add(destination)
+        self._started[destination] = Destination(store, meta, rewind, filter_changed)
+        for client in meta.ledger.clients:
+            if filter_changed is not None:
+                filter_changed(client.filter)
+
+    def stop(self, destination: str) -> None:
+        """From now on calls for it raise NotStartedError; what is in its ledger stays."""
+        self._started.pop(destination, None)
+
+    def subscribe(self, client: ClientIdentity) -> None:
+        """Makes the client the destination's reader; again: replaces its filter. Raises CanalServiceError if there is another one."""
+        destination = self._destination(client)
+        destination.meta.update(lambda ledger: _subscribed_alone(ledger, client))
+        if destination.filter_changed is not None:
+            destination.filter_changed(client.filter)
+
+    def unsubscribe(self, client: ClientIdentity) -> None:
+        """The client reads no more; its batches are rolled back for whoever comes next. Without effect if it is not subscribed."""
+        destination = self._destination(client)
+        if client not in destination.meta.ledger.clients:
+            return
+        self.rollback(client)
+        destination.meta.update(lambda ledger: ledger.unsubscribe(client))
+        if destination.filter_changed is not None:
+            destination.filter_changed("")
+
+    def list_subscribed(self, destination: str) -> tuple[ClientIdentity, ...]:
+        return self._destination(ClientIdentity(destination=destination)).meta.ledger.clients
+
+    def outstanding(self, client: ClientIdentity) -> tuple[OutstandingBatch, ...]:
+        """The batches that wait for an ack, in the order of their acks."""
+        return self._subscribed(client).meta.ledger.outstanding
+
+    def get_without_ack(
+        self, client: ClientIdentity, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0
+    ) -> Batch:
+        """The next batch, which then waits for its ack; several may wait. batch_id -1: nothing came within the time.
+
+        A batch with no slices holds nothing captured; its ack moves the cursor over it.
+        """
+        destination = self._subscribed(client)
+        with destination.taking:
+            batch = destination.store.get(byte_count_max, event_count_max, timeout_seconds)
+            return self._entered(destination, batch, lambda ledger, end: ledger.hand_out(end, batch.start))
+
+    def get(
+        self, client: ClientIdentity, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0
+    ) -> Batch:
+        """The next batch, acked before it is returned: what its reader does not finish is lost to it.
+
+        Raises OutstandingBatchError while batches wait for their ack, for this ack would come before theirs.
+        """
+        destination = self._subscribed(client)
+        with destination.taking, destination.settling:
+            waiting = destination.meta.ledger.outstanding
+            if waiting:
+                raise OutstandingBatchError(
+                    f"client {client.client_id} of {client.destination} has not acked batch {waiting[-1].batch_id}: "
+                    "ack or roll back first, a get that acks by itself could lose it"
+                )
+            batch = destination.store.get(byte_count_max, event_count_max, timeout_seconds)
+            batch = self._entered(
+                destination, batch, lambda ledger, end: _handed_out_and_acked(ledger, end, batch.start)
+            )
+            if batch.end is not None:
+                destination.store.ack(batch.end)
+            return batch
+
+    def ack(self, client: ClientIdentity, batch_id: int) -> None:
+        """The batch is done: the cursor is kept at its end, then the store frees it. Acking -1 has no effect.
+
+        Raises BatchNotFoundError, or BatchNotFirstError when an earlier batch waits; MetaError when the ledger cannot be kept, and then
+        the batch still waits.
+        """
+        destination = self._subscribed(client)
+        if batch_id == -1:
+            return
+        with destination.settling:
+            ledger = destination.meta.update(lambda ledger: ledger.ack(batch_id))
+            if ledger.cursor is not None:
+                destination.store.ack(ledger.cursor)
+
+    def rollback(self, client: ClientIdentity, batch_id: int | None = None) -> None:
+        """All that waits for an ack is handed out again, under new ids; cut anew.
+
+        With `batch_id` only if that batch is the first that waits (BatchNotFoundError, BatchNotFirstError); the later ones go with it.
+        Waits for a get that is under way. Batches from before a restart lie before the store: then the reader is started again at the
+        cursor by `rewind`; without one the destination is stopped and NotStartedError says so.
+        """
+        destination = self._subscribed(client)
+        with destination.taking, destination.settling:
+            ledger = destination.meta.update(lambda ledger: _rolled_back(ledger, batch_id))
+            if ledger.cursor is None or _begins_at(destination.store, ledger.cursor):
+                destination.store.rollback()
+            elif destination.rewind is not None:
+                destination.rewind(ledger.cursor)
+            else:
+                self.stop(client.destination)
+                raise NotStartedError(
+                    f"{client.destination} is rolled back to {ledger.cursor}, which its memory no longer holds: "
+                    "start the destination again, it reads from there"
+                )
+
+    def _entered(
+        self, destination: Destination, batch: Batch, transition: Callable[[Ledger, Position], Ledger]
+    ) -> Batch:
+        """The batch under the id the ledger gives it. If the ledger cannot be kept, the batch was never handed out."""
+        end = batch.end
+        if batch.empty or end is None:
+            return batch
+        with contextlib.ExitStack() as undo:
+            undo.callback(destination.store.take_back)
+            ledger = destination.meta.update(lambda ledger: transition(ledger, end))
+            undo.pop_all()
+        return dataclasses.replace(batch, batch_id=ledger.next_batch_id - 1)
+
+    def _destination(self, client: ClientIdentity) -> Destination:
+        if client.destination in self._started:
+            return self._started[client.destination]
+        if client.destination in self._known:
+            raise NotStartedError(f"the destination {client.destination} is not started: start it first")
+        raise UnknownDestinationError(f"there is no destination {client.destination}: see conf/destinations")
+
+    def _subscribed(self, client: ClientIdentity) -> Destination:
+        destination = self._destination(client)
+        if client not in destination.meta.ledger.clients:
+            raise NotSubscribedError(
+                f"client {client.client_id} does not subscribe to {client.destination}: subscribe first"
+            )
+        return destination
+
+
+def _subscribed_alone(ledger: Ledger, client: ClientIdentity) -> Ledger:
+    for other in ledger.clients:
+        if other != client:
+            raise CanalServiceError(
+                f"client {client.client_id} cannot read {client.destination}: client {other.client_id} does; "
+                "unsubscribe it first, or read another destination on the same source"
+            )
+    return ledger.subscribe(client)
+
+
+def _handed_out_and_acked(ledger: Ledger, end: Position, start: Position | None) -> Ledger:
+    return ledger.hand_out(end, start).ack(ledger.next_batch_id)
+
+
+def _rolled_back(ledger: Ledger, batch_id: int | None) -> Ledger:
+    return ledger.rollback() if batch_id is None else ledger.rollback_one(batch_id)
+
+
+def _begins_at(store: EventStore, cursor: Position) -> bool:
+    """Whether the store still holds all that comes after the cursor."""
+    begin = store.acked_position
+    return begin is not None and begin.order_key <= cursor.order_key
