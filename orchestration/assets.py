@@ -1,0 +1,186 @@
+"""The assets and the merge job of one destination: a Delta table each, below the MySQL table it follows.
+
+A run merges its whole batch whatever assets it selects: the batch is acked as one, so a run of a part of it (re-executed by hand from
+some of its assets) must not succeed on that part alone. The selection only decides what is reported as that asset's materialization;
+the other tables of the batch are reported as plain events.
+"""
+
+# no `from __future__ import annotations`: Dagster looks at the type of `context` itself
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+from cdc_engine.config import SluiceConfig
+from orchestration.batch_reference import BatchReference, BatchReferenceError, check_tags
+from orchestration.merge_run import MergedTable, failure, merge_one, only_writer
+from orchestration.seams import MergeFailedError, Seams
+from orchestration.table_catalog import CapturedTable, column_schema, delta_key, engine_key, source_key
+
+MergeJob = dg.JobDefinition | UnresolvedAssetJobDefinition
+
+MERGE_CONFIG = {
+    "destination": dg.Field(str, description="The destination, a file of conf/destinations."),
+    "epoch": dg.Field(int, description="The epoch of the batch's end position."),
+    "end_file": dg.Field(str, description="The binlog file of its end position."),
+    "end_offset": dg.Field(int, description="The offset of its end position, bytes."),
+    "delivery": dg.Field(int, description="Which hand-out of these changes it is; never repeats."),
+    "path": dg.Field(str, description="The staged directory, relative to the destination's."),
+}
+DELTA_KINDS = {"deltalake", "spark"}
+
+
+def merge_name(destination: str) -> str:
+    """The step that merges; the job has the same name with `_job` behind it."""
+    return f"merge_{destination}"
+
+
+def source_specs(destination: str, tables: tuple[CapturedTable, ...]) -> list[dg.AssetSpec]:
+    """The external assets: MySQL's tables, and the engine, which is observed once a minute."""
+    specs = [
+        dg.AssetSpec(
+            source_key(destination, table.name),
+            group_name=destination,
+            kinds={"mysql"},
+            description=f"The table {table.name} in the source of {destination}.",
+            metadata={"dagster/column_schema": column_schema(table.columns)} if table.columns else None,
+        )
+        for table in tables
+    ]
+    engine = dg.AssetSpec(
+        engine_key(destination),
+        group_name=destination,
+        kinds={"mysql", "python"},
+        description=f"The engine of {destination}: how far it has read, how far behind it is, and whether it runs.",
+    )
+    return [engine, *specs]
+
+
+def delta_assets(
+    config: SluiceConfig, destination: str, tables: tuple[CapturedTable, ...], seams: Seams
+) -> dg.AssetsDefinition:
+    """One asset a Delta table; a run materialises those in its batch. Needs at least one table."""
+    outs: dict[str, dg.AssetOut] = {}
+    ins: dict[str, dg.AssetIn] = {}
+    upstream: dict[str, set[dg.AssetKey]] = {}
+    for table in tables:
+        name = _port_name(table.name)
+        outs[name] = _delta_out(config, destination, table)
+        ins[f"source_{name}"] = dg.AssetIn(key=source_key(destination, table.name), dagster_type=dg.Nothing)
+        upstream[name] = {source_key(destination, table.name)}
+
+    @dg.multi_asset(
+        name=merge_name(destination),
+        outs=outs,
+        ins=ins,
+        internal_asset_deps=upstream,
+        can_subset=True,
+        config_schema=MERGE_CONFIG,
+    )
+    def merge(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[Any]]:
+        selected = context.selected_asset_keys
+        op = context.op_execution_context
+        for merged in _merged(op, config, destination, seams):
+            key = delta_key(destination, merged.outcome.name)
+            if key in selected:
+                yield dg.MaterializeResult(
+                    asset_key=key,
+                    metadata=metadata(merged),
+                    data_version=dg.DataVersion(str(merged.batch.end)),
+                )
+            else:
+                op.log_event(dg.AssetMaterialization(key, metadata=metadata(merged)))
+
+    return merge
+
+
+def merge_job(config: SluiceConfig, destination: str, tables: tuple[CapturedTable, ...], seams: Seams) -> MergeJob:
+    """The job that the sensor asks for. Before any table is known it is a bare step that reports every table as an event."""
+    name = f"{merge_name(destination)}_job"
+    description = f"Merges one staged batch of {destination} into its Delta tables. Started by the sensor {destination}_engine only."
+    if tables:
+        return dg.define_asset_job(
+            name,
+            selection=dg.AssetSelection.assets(
+                *(delta_key(destination, table.name) for table in tables)
+            ).without_checks(),
+            executor_def=dg.in_process_executor,  # one process start a batch, not two
+            description=description,
+        )
+
+    @dg.op(name=merge_name(destination), config_schema=MERGE_CONFIG)
+    def merge(context: dg.OpExecutionContext) -> None:
+        for merged in _merged(context, config, destination, seams):
+            key = delta_key(destination, merged.outcome.name)
+            context.log_event(dg.AssetMaterialization(key, metadata=metadata(merged)))
+
+    @dg.job(name=name, executor_def=dg.in_process_executor, description=description)
+    def job() -> None:
+        merge()
+
+    return job
+
+
+def metadata(merged: MergedTable) -> dict[str, dg.MetadataValue[Any]]:
+    """What a materialization says. The same numeric keys of the same types each time, so that Dagster plots unbroken lines."""
+    outcome = merged.outcome
+    whole = {
+        "rows_inserted": outcome.rows_inserted,
+        "rows_updated": outcome.rows_updated,
+        "rows_deleted": outcome.rows_deleted,
+        "source_rows": outcome.source_rows,
+        "batch_bytes": outcome.bytes,
+        "merge_ms": outcome.merge_ms,
+        "files_added": outcome.files_added,
+        "files_removed": outcome.files_removed,
+        "delta_version": outcome.delta_version,
+    }
+    columns = [dg.TableColumn(name=name, type=type_name) for name, type_name in outcome.columns]
+    return {
+        **{name: dg.MetadataValue.int(int(value)) for name, value in whole.items()},
+        "lag_seconds": dg.MetadataValue.float(float(merged.lag_seconds)),
+        "start_position": dg.MetadataValue.text(str(merged.batch.start)),
+        "end_position": dg.MetadataValue.text(str(merged.batch.end)),
+        "dagster/uri": dg.MetadataValue.text(outcome.path),
+        "dagster/column_schema": dg.MetadataValue.table_schema(dg.TableSchema(columns=columns)),
+    }
+
+
+def _merged(
+    context: dg.OpExecutionContext, config: SluiceConfig, destination: str, seams: Seams
+) -> Iterator[MergedTable]:
+    """The tables of this run's batches as they are merged; every expected error as a Failure of one sentence."""
+    try:
+        reference = BatchReference.from_config(context.op_config)
+        check_tags(reference, context.run.tags)
+        if reference.destination != destination:
+            raise BatchReferenceError(f"{reference} is not of {destination}, whose job this is; nothing was written")
+        with only_writer(seams, config, destination):
+            yield from merge_one(seams, config, reference, context.log.info)
+    except (BatchReferenceError, MergeFailedError) as error:
+        raise failure(str(error)) from None
+
+
+def _delta_out(config: SluiceConfig, destination: str, table: CapturedTable) -> dg.AssetOut:
+    path = config.table_path(destination, table.database, table.table)
+    details: dict[str, Any] = {"dagster/uri": path}
+    if table.columns:
+        details["dagster/column_schema"] = column_schema(table.columns)
+    key = f"keyed by {', '.join(table.key)}" if table.key else "without a key: every change is appended"
+    return dg.AssetOut(
+        key=delta_key(destination, table.name),
+        dagster_type=dg.Nothing,
+        is_required=False,  # a batch need not have every table that its run selects
+        group_name=destination,
+        kinds=DELTA_KINDS,
+        description=f"{table.name} of {destination}, {key}.",
+        metadata=details,
+    )
+
+
+def _port_name(name: str) -> str:
+    """A name for Dagster's inputs and outputs. MySQL's names may hold any character, Dagster's may not, and two could become one."""
+    return f"t{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"

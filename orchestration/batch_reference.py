@@ -1,0 +1,130 @@
+"""What a run knows of its batch: a name, never rows and never a secret. Made by the sensor, read by the run, found again in run tags.
+
+A reference travels as run config (what the run is to merge), as run tags (how the sensor finds the runs of a batch) and as the run key
+(how Dagster's daemon starts it once). (destination, epoch, end, delivery) names one hand-out for ever: a batch handed out again after
+a rollback has another delivery, so Dagster, which also remembers the keys of failed runs, starts it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from cdc_engine.position import file_number, order_key
+
+if TYPE_CHECKING:
+    from cdc_engine.contracts import OutstandingBatch
+
+DESTINATION_TAG = "sluice/destination"
+EPOCH_TAG = "sluice/epoch"
+END_TAG = "sluice/end"
+DELIVERY_TAG = "sluice/delivery"
+BATCH_TAG = "sluice/batch"  # the whole name in one tag: one indexed look-up finds the runs of a batch
+
+_DESTINATION = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_END = re.compile(r"(?P<file>[^/\\:\s]{1,200}\.\d{1,9}):(?P<offset>\d{1,10})")
+_PATH = re.compile(r"staging/[A-Za-z0-9._-]{1,200}")
+
+
+class BatchReferenceError(ValueError):
+    """A run config or tags that do not name a batch; the message says what is wrong."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BatchReference:
+    """One hand-out of one batch. `path`: its staged directory, relative to the destination's directory.
+
+    Raises BatchReferenceError when a part cannot be what it should be.
+    """
+
+    destination: str
+    epoch: int
+    end_file: str
+    end_offset: int
+    delivery: int
+    path: str
+
+    def __post_init__(self) -> None:
+        for what, good in (
+            ("destination", _DESTINATION.fullmatch(self.destination)),
+            ("end position", _END.fullmatch(self.end)),
+            ("delivery", self.delivery >= 0),
+            ("path", _PATH.fullmatch(self.path) and ".." not in self.path),
+        ):
+            if not good:
+                raise BatchReferenceError(f"{dataclasses.asdict(self)} does not name a batch: its {what} is not valid")
+        try:
+            order_key(self.epoch, file_number(self.end_file), self.end_offset)
+        except Exception as error:
+            raise BatchReferenceError(f"{dataclasses.asdict(self)} does not name a batch: {error}") from error
+
+    @property
+    def end(self) -> str:
+        """The end position's text, `file:offset`."""
+        return f"{self.end_file}:{self.end_offset}"
+
+    @property
+    def end_order_key(self) -> int:
+        return order_key(self.epoch, file_number(self.end_file), self.end_offset)
+
+    @property
+    def run_key(self) -> str:
+        return f"{self.destination}:{self.epoch}:{self.end}:{self.delivery}"
+
+    def __str__(self) -> str:
+        return f"delivery {self.delivery} up to {self.end}@{self.epoch} of {self.destination}"
+
+    def to_tags(self) -> dict[str, str]:
+        return {
+            DESTINATION_TAG: self.destination,
+            EPOCH_TAG: str(self.epoch),
+            END_TAG: self.end,
+            DELIVERY_TAG: str(self.delivery),
+            BATCH_TAG: self.run_key,
+        }
+
+    def to_config(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> BatchReference:
+        """Inverse of `to_config`."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        if set(config) != names:
+            raise BatchReferenceError(f"a batch is named by {sorted(names)}, not by {sorted(config)}")
+        for name, value in config.items():
+            wanted = int if name in {"epoch", "end_offset", "delivery"} else str
+            if type(value) is not wanted:
+                raise BatchReferenceError(f"{name} of a batch must be {wanted.__name__}, not {type(value).__name__}")
+        return cls(**config)
+
+    def names(self, batch: OutstandingBatch) -> bool:
+        """Whether this is the reference of that hand-out."""
+        theirs = (batch.end.epoch, batch.end.file, batch.end.offset, batch.delivery, batch.path)
+        return theirs == (self.epoch, self.end_file, self.end_offset, self.delivery, self.path)
+
+    @classmethod
+    def of(cls, destination: str, batch: OutstandingBatch) -> BatchReference:
+        """The reference of a hand-out of the engine."""
+        return cls(
+            destination=destination,
+            epoch=batch.end.epoch,
+            end_file=batch.end.file,
+            end_offset=batch.end.offset,
+            delivery=batch.delivery,
+            path=batch.path,
+        )
+
+
+def check_tags(reference: BatchReference, tags: Mapping[str, str]) -> None:
+    """Raises BatchReferenceError when a run's tags name another batch than its config: its end would settle the wrong one.
+
+    A run without the tags is fine: it settles nothing.
+    """
+    for tag, value in reference.to_tags().items():
+        if tags.get(tag, value) != value:
+            raise BatchReferenceError(
+                f"the run's config names {reference}, but its tag {tag} is {tags[tag]!r}; nothing was written"
+            )

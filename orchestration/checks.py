@@ -1,0 +1,84 @@
+"""The asset checks of a destination: what stands still, and why. The sensor publishes their results as they change.
+
+Executed by hand in the UI they read the files that the engine writes, and come to the same results. They never start an engine.
+"""
+
+# no `from __future__ import annotations`: Dagster looks at the type of `context` itself
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+
+from cdc_engine.config import SluiceConfig
+from orchestration.observations import (
+    ENGINE_CHECK,
+    TABLE_CHECK,
+    TABLES_CHECK,
+    engine_works,
+    result_of,
+    stopped_sentence,
+)
+from orchestration.table_catalog import CapturedTable, checkable, delta_key, engine_key
+
+STATUS_FILE = "status.json"  # written about once a second by the engine
+STATUS_SECONDS_MAX = 60.0  # older: nobody writes it
+
+
+def destination_checks(
+    config: SluiceConfig, destination: str, tables: tuple[CapturedTable, ...]
+) -> dg.AssetChecksDefinition:
+    """One check a table, and two of the engine: it runs, and no table of it stands still."""
+    names = checkable(destination, [table.name for table in tables])
+    engine = engine_key(destination)
+    table_of = {delta_key(destination, name): name for name in names}
+    specs = [
+        dg.AssetCheckSpec(ENGINE_CHECK, asset=engine, description="The engine reads the source."),
+        dg.AssetCheckSpec(TABLES_CHECK, asset=engine, description="No table has been stopped."),
+        *(dg.AssetCheckSpec(TABLE_CHECK, asset=key, description="The table's changes are taken.") for key in table_of),
+    ]
+
+    @dg.multi_asset_check(name=f"check_{destination}", specs=specs, can_subset=True)
+    def check(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        failing = read_failures(config.destination_dir(destination), time.time())
+        for key in context.selected_asset_check_keys:
+            if key.name == TABLES_CHECK:
+                why = stopped_sentence(failing)
+            else:
+                why = failing.get("" if key.name == ENGINE_CHECK else table_of[key.asset_key], "")
+            evaluation = result_of(key.asset_key, key.name, why)
+            yield dg.AssetCheckResult(
+                asset_key=key.asset_key,
+                check_name=key.name,
+                passed=evaluation.passed,
+                severity=evaluation.severity,
+                description=evaluation.description,
+                metadata=dict(evaluation.metadata),
+            )
+
+    return check
+
+
+def read_failures(directory: Path, now_seconds: float) -> dict[str, str]:
+    """What stands still by the engine's status.json, in the form of `observations.failures`."""
+    path = directory / STATUS_FILE
+    try:
+        record = json.loads(path.read_bytes())
+        age_seconds = now_seconds - record["updated_at_us"] / 1e6
+        stopped = {
+            f"{item['database']}.{item['table']}": f"{item['state']}: {item['reason']}"
+            for item in record["stopped_tables"]
+        }
+        state, reason = str(record["state"]), str(record["reason"])
+    except FileNotFoundError:
+        return {"": f"STOPPED: {path} does not exist; the engine has not run, start it with ./sluice up"}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return {"": f"UNKNOWN: {path} cannot be read: {type(error).__name__}: {error}"}
+    if age_seconds > STATUS_SECONDS_MAX:
+        return {
+            **stopped,
+            "": f"STOPPED: no engine has written {path} for {age_seconds:.0f} s; start it with ./sluice up",
+        }
+    return stopped if engine_works(state, reason) else {**stopped, "": f"{state}: {reason}"}

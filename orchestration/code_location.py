@@ -1,0 +1,50 @@
+"""Builds the definitions of a code location from a configuration. Wiring only: reads one file a destination, and starts nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from orchestration.assets import delta_assets, merge_job, merge_name, source_specs
+from orchestration.checks import destination_checks
+from orchestration.sensors import engine_sensor
+from orchestration.table_catalog import read_tables
+from orchestration.tick import Line
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cdc_engine.config import SluiceConfig
+    from orchestration.seams import Seams
+
+
+def destination_definitions(config: SluiceConfig, destination: str, seams: Seams) -> dg.Definitions:
+    """Everything of one destination."""
+    tables = read_tables(config.destination_dir(destination))
+    job = merge_job(config, destination, tables, seams)
+
+    def run_lock_held(directory: Path) -> bool:
+        return seams.files().run_lock_held(directory)
+
+    line = Line(
+        destination=destination,
+        op_name=merge_name(destination),
+        tables=tuple(table.name for table in tables),
+        run_lock_held=run_lock_held,
+    )
+    assets: list[dg.AssetsDefinition | dg.AssetSpec] = [*source_specs(destination, tables)]
+    if tables:
+        assets.append(delta_assets(config, destination, tables, seams))
+    return dg.Definitions(
+        assets=assets,
+        asset_checks=[destination_checks(config, destination, tables)],
+        jobs=[job],
+        sensors=[engine_sensor(line, job, seams.host)],
+    )
+
+
+def build_definitions(config: SluiceConfig, seams: Seams) -> dg.Definitions:
+    """The whole code location, on the real seams or on those of a test."""
+    parts = [destination_definitions(config, name, seams) for name in sorted(config.destinations)]
+    return dg.Definitions.merge(*parts, dg.Definitions(executor=dg.in_process_executor))

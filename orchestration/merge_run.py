@@ -1,0 +1,95 @@
+"""What a run does: one batch at a time, by its reference; nothing is written unless the batch is the head of the line.
+
+`assets` calls this inside a run. The run lock makes it the destination's only writer, also beside a run that Dagster gave up on but
+whose process goes on. Under the lock the ledger is read: a batch that was acked or rolled back is refused, so an old run that is
+executed again, or one that was started late, changes nothing. A run that is to merge several batches repeats `merge_one` for each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from cdc_engine.errors import SluiceError
+from orchestration.batch_reference import BatchReference
+from orchestration.seams import MergeFailedError, MergeOrder, Seams, TableOutcome
+
+if TYPE_CHECKING:
+    from cdc_engine.config import SluiceConfig
+    from cdc_engine.contracts import OutstandingBatch
+
+RUN_LOCK_SECONDS_MAX = 60.0  # how long a run waits for another one's process to end, which Dagster may believe dead
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MergedTable:
+    """A table of a merged batch: what was done, in which batch, and how far behind the source it then was."""
+
+    outcome: TableOutcome
+    batch: OutstandingBatch
+    lag_seconds: float
+
+
+def refuse_unless_head(reference: BatchReference, head: OutstandingBatch | None) -> OutstandingBatch:
+    """The ledger's record of the batch. Raises MergeFailedError when another batch, or none, is the head of the line."""
+    if head is not None and reference.names(head):
+        return head
+    now = "nothing" if head is None else f"delivery {head.delivery} up to {head.end}"
+    raise MergeFailedError(
+        f"{reference} was already acked or rolled back ({now} is handed out now); nothing was written"
+    )
+
+
+@contextlib.contextmanager
+def only_writer(seams: Seams, config: SluiceConfig, destination: str) -> Iterator[None]:
+    """Holds the run lock. Raises MergeFailedError when another process keeps it."""
+    with contextlib.ExitStack() as stack:
+        try:
+            lock = seams.files().run_lock(config.destination_dir(destination), RUN_LOCK_SECONDS_MAX)
+            stack.enter_context(lock)
+        except SluiceError as error:
+            raise MergeFailedError(f"{error}; nothing was written") from error
+        yield
+
+
+def merge_one(
+    seams: Seams,
+    config: SluiceConfig,
+    reference: BatchReference,
+    say: Callable[[str], None],
+) -> Iterator[MergedTable]:
+    """Merges one batch, the caller holding the run lock; then yields its tables. Raises MergeFailedError after yielding what was done."""
+    directory = config.destination_dir(reference.destination)
+    try:
+        head = refuse_unless_head(reference, seams.files().head_of_line(directory))
+    except SluiceError as error:
+        raise MergeFailedError(f"{error}; nothing was written") from error
+    say(f"merging {reference}: {head.rows} rows, {head.bytes} bytes, tables {', '.join(head.tables) or 'none'}")
+    merged: list[MergedTable] = []
+
+    def done(outcome: TableOutcome) -> None:
+        lag_seconds = max(0.0, time.time() - outcome.last_commit_time_us / 1e6)
+        merged.append(MergedTable(outcome=outcome, batch=head, lag_seconds=lag_seconds))
+        say(
+            f"{outcome.name}: merged {outcome.source_rows} rows in {outcome.merge_ms} ms"
+        )  # also news: the run is at work
+
+    order = MergeOrder(
+        config=config, destination=reference.destination, batch_dir=directory / reference.path, tables=head.tables
+    )
+    try:
+        seams.merge(order, done)
+    except MergeFailedError:
+        yield from merged
+        raise
+    yield from merged
+
+
+def failure(reason: str) -> dg.Failure:
+    """The run's end as one sentence. Dagster must not try again by itself: the batch is rolled back and comes under a new name."""
+    return dg.Failure(description=reason, allow_retries=False)

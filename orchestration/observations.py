@@ -1,0 +1,148 @@
+"""What a tick tells Dagster of an engine: observations to plot, and checks of what stands still. Pure; `tick` publishes it.
+
+An observation is published once a minute at most: Dagster plots the newest hundred events. It always has the same numeric keys of the
+same types, so each is one unbroken line. A check is published when its result changes, and once a minute while it fails.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from cdc_engine.limits import OBSERVATION_SECONDS
+from orchestration.table_catalog import delta_key, engine_key
+
+if TYPE_CHECKING:
+    from orchestration.seams import EngineState
+
+TABLE_CHECK = "flowing"  # on each Delta table: its changes are taken
+TABLES_CHECK = "tables_flowing"  # on the engine: those of all tables are
+ENGINE_CHECK = "running"  # on the engine: it reads the source
+HEALTHY_STATES = {"RUNNING", "STARTING", "STANDBY"}
+
+AssetEvent = dg.AssetObservation | dg.AssetCheckEvaluation | dg.AssetMaterialization
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Published:
+    """What was published when; the sensor's cursor. Only a memory against repetition: the truth is the engine's.
+
+    `failing`: check → why, of checks whose newest result is a failure; None: nothing was ever published.
+    """
+
+    observed_at_seconds: float = 0.0
+    failing: Mapping[str, str] | None = None
+
+    def to_cursor(self) -> str:
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_cursor(cls, cursor: str | None) -> Published:
+        """Inverse of `to_cursor`; a cursor that is not one counts as nothing published, and is written anew."""
+        try:
+            record = json.loads(cursor or "{}")
+            failing = record.get("failing")
+            return cls(
+                observed_at_seconds=float(record.get("observed_at_seconds", 0.0)),
+                failing=None if failing is None else {str(key): str(why) for key, why in failing.items()},
+            )
+        except (ValueError, TypeError, AttributeError):
+            return cls()
+
+
+def observation(destination: str, status: EngineState) -> dg.AssetObservation:
+    """Where the engine is and how fast, on the engine's asset."""
+    ring_bytes_max = max(1, int(status.ring_bytes_max))
+    return dg.AssetObservation(
+        asset_key=engine_key(destination),
+        metadata={
+            "lag_seconds": dg.MetadataValue.float(float(status.lag_seconds)),
+            "rows_per_second": dg.MetadataValue.float(float(status.rows_per_second)),
+            "ring_fill_ratio": dg.MetadataValue.float(int(status.ring_bytes) / ring_bytes_max),
+            "ring_bytes": dg.MetadataValue.int(int(status.ring_bytes)),
+            "ring_events": dg.MetadataValue.int(int(status.ring_events)),
+            "waiting_bytes": dg.MetadataValue.int(int(status.waiting_bytes)),
+            "stopped_tables": dg.MetadataValue.int(len(status.stopped_tables)),
+            "state": dg.MetadataValue.text(status.state),
+            "reason": dg.MetadataValue.text(status.reason or "none"),
+            "read_up_to": dg.MetadataValue.text(str(status.position or "nothing yet")),
+            "acked_up_to": dg.MetadataValue.text(str(status.cursor or "nothing yet")),
+        },
+    )
+
+
+def engine_works(state: str, reason: str) -> bool:
+    """Whether nothing is wrong with an engine in this state; its first connection has no reason yet, a lost one has."""
+    return state in HEALTHY_STATES or (state == "CONNECTING" and not reason)
+
+
+def stopped_sentence(failing: Mapping[str, str]) -> str:
+    """All tables that stand still, or empty."""
+    return "; ".join(f"{name}: {why}" for name, why in sorted(failing.items()) if name)
+
+
+def failures(status: EngineState) -> dict[str, str]:
+    """What stands still: "" → why the engine does, "database.table" → why the table does."""
+    found = {f"{table.database}.{table.table}": f"{table.state}: {table.reason}" for table in status.stopped_tables}
+    if not engine_works(status.state, status.reason):
+        found[""] = f"{status.state}: {status.reason}" if status.reason else status.state
+    return found
+
+
+def checks(destination: str, tables: Iterable[str], failing: Mapping[str, str], *, only: set[str]) -> list[AssetEvent]:
+    """The results of the checks in `only` ("" is the engine's own), failed where `failing` says so."""
+    found: list[AssetEvent] = [
+        result_of(delta_key(destination, name), TABLE_CHECK, failing.get(name, "")) for name in tables if name in only
+    ]
+    if "" in only:
+        found.append(result_of(engine_key(destination), ENGINE_CHECK, failing.get("", "")))
+    if only - {""}:
+        found.append(result_of(engine_key(destination), TABLES_CHECK, stopped_sentence(failing)))
+    return found
+
+
+def result_of(key: dg.AssetKey, check: str, why: str) -> dg.AssetCheckEvaluation:
+    """A check's result; `why` it fails, "STATE: reason", or empty."""
+    state, _, reason = why.partition(": ")
+    warning = state == "CONNECTING"  # it goes on by itself when the source is back
+    return dg.AssetCheckEvaluation(
+        asset_key=key,
+        check_name=check,
+        passed=not why,
+        severity=dg.AssetCheckSeverity.WARN if warning else dg.AssetCheckSeverity.ERROR,
+        description=why or None,
+        metadata={"state": state or "RUNNING", "reason": reason or why or "none"},
+    )
+
+
+def due(
+    destination: str,
+    tables: Iterable[str],
+    status: EngineState | None,
+    failing: Mapping[str, str],
+    *,
+    published: Published,
+    now_seconds: float,
+) -> tuple[list[AssetEvent], Published]:
+    """The events that are due, and what is published once they are.
+
+    `tables`: those with a check of their own. `status` None: the engine did not start, so only its own check has a result.
+    """
+    known = {""} if status is None else {"", *tables, *failing}
+    before = published.failing
+    if status is None:
+        failing = {**{name: why for name, why in (before or {}).items() if name}, **failing}
+    changed = (
+        known if before is None else {name for name in {*before, *failing} if before.get(name) != failing.get(name)}
+    )
+    minute_over = not 0 <= now_seconds - published.observed_at_seconds < OBSERVATION_SECONDS
+    events = checks(destination, tables, failing, only=changed | set(failing) if minute_over else changed)
+    now_published = Published(observed_at_seconds=published.observed_at_seconds, failing=failing)
+    if not minute_over:
+        return events, now_published
+    now_published = dataclasses.replace(now_published, observed_at_seconds=now_seconds)
+    return ([] if status is None else [observation(destination, status)]) + events, now_published

@@ -1,0 +1,83 @@
+"""Dagster's run storage, as settling needs it: the runs of a batch, the runs that are still open, and ending one. The only reader of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+import dagster as dg
+from dagster import DagsterInstance, DagsterRunStatus
+from dagster._core.storage.dagster_run import RunRecord as StoredRun
+
+from orchestration.batch_reference import BATCH_TAG, DESTINATION_TAG, BatchReference
+from orchestration.settle import RULES, RunRecord
+
+_log = logging.getLogger(__name__)
+
+OPEN_STATUSES = [
+    DagsterRunStatus.STARTING,
+    DagsterRunStatus.STARTED,
+    DagsterRunStatus.CANCELING,
+]  # those that have, or should have, a process
+
+
+class RunStore:
+    """The runs of one destination's merge job."""
+
+    def __init__(self, instance: DagsterInstance, destination: str, job_name: str) -> None:
+        self._instance = instance
+        self._destination = destination
+        self._job_name = job_name
+
+    def of_batch(self, reference: BatchReference) -> list[RunRecord]:
+        """All runs with the tags of this very delivery; of the merge job only, so that a tag set by hand elsewhere acks nothing."""
+        return self._find(dg.RunsFilter(job_name=self._job_name, tags={BATCH_TAG: reference.run_key}))
+
+    def open_runs(self) -> list[RunRecord]:
+        """Every run of the destination that should have a process, whatever its batch."""
+        tags = {DESTINATION_TAG: self._destination}
+        return self._find(dg.RunsFilter(job_name=self._job_name, tags=tags, statuses=OPEN_STATUSES))
+
+    def end(self, run_id: str, reason: str) -> None:
+        """Marks a run FAILED and asks its process, if there is one, to stop. A run that has ended meanwhile stays as it is.
+
+        The process may go on: nothing it does counts any more, because its delivery is rolled back and never handed out again.
+        """
+        run = self._instance.get_run_by_id(run_id)
+        if run is None or run.is_finished:
+            return
+        if run.status in OPEN_STATUSES:
+            self._ask_to_stop(run_id)
+        run = self._instance.get_run_by_id(run_id)
+        if run is not None and not run.is_finished:
+            self._instance.report_run_failed(
+                run, message=f"Sluice ended this run: {reason}. Its batch is handed out again."
+            )
+
+    def _ask_to_stop(self, run_id: str) -> None:
+        try:
+            self._instance.run_launcher.terminate(run_id)
+        except Exception as error:  # the launcher's server may be gone, which is why the run is ended
+            _log.warning("the process of run %s could not be asked to stop: %s", run_id, type(error).__name__)
+
+    def _find(self, runs_filter: dg.RunsFilter) -> list[RunRecord]:
+        return [self._fact(record) for record in self._instance.get_run_records(runs_filter)]
+
+    def _fact(self, record: StoredRun) -> RunRecord:
+        run = record.dagster_run
+        state_seconds = max(0.0, time.time() - record.update_timestamp.timestamp())
+        limit = RULES[run.status].silent_seconds_max
+        silent_seconds = state_seconds
+        if limit is not None and state_seconds > limit:  # only then is the look into the event log worth its price
+            silent_seconds = self._silent_seconds(run.run_id, state_seconds)
+        return RunRecord(
+            run_id=run.run_id, status=run.status, state_seconds=state_seconds, silent_seconds=silent_seconds
+        )
+
+    def _silent_seconds(self, run_id: str, state_seconds: float) -> float:
+        newest: Sequence[dg.EventLogEntry] = [
+            entry.event_log_entry
+            for entry in self._instance.get_records_for_run(run_id, limit=1, ascending=False).records
+        ]
+        return min([state_seconds, *(max(0.0, time.time() - entry.timestamp) for entry in newest)])

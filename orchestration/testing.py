@@ -1,0 +1,191 @@
+"""Fakes of the seams, for tests of this room: an engine over a counter, a lock that is a flag, a merge that remembers.
+
+The fake engine keeps the promises of `seams.EngineHandle`: one batch out at a time, handed out repeatably, a new delivery after each
+rollback, acks in order. What it "captures" are whole numbers; a batch is the numbers in (start, end].
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from cdc_engine.contracts import OutstandingBatch, StoppedTable
+from cdc_engine.errors import BatchNotFoundError, LeaseLostError, MetaError, SluiceError
+from cdc_engine.position import Position
+from orchestration.seams import MergeFailedError, MergeOrder, Seams, TableOutcome
+
+BATCH_CHANGES_MAX = 10
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FakeState:
+    """Implements `seams.EngineState`."""
+
+    state: str = "RUNNING"
+    reason: str = ""
+    position: Position | None = None
+    cursor: Position | None = None
+    lag_seconds: float = 1.5
+    rows_per_second: float = 100.0
+    ring_bytes: int = 512
+    ring_bytes_max: int = 1024
+    ring_events: int = 3
+    waiting_bytes: int = 99
+    stopped_tables: tuple[StoppedTable, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FakeOutcome:
+    """Implements `seams.TableOutcome`."""
+
+    name: str
+    path: str = "/lake/shop/orders"
+    rows_inserted: int = 1
+    rows_updated: int = 2
+    rows_deleted: int = 3
+    source_rows: int = 6
+    bytes: int = 600
+    merge_ms: int = 40
+    files_added: int = 1
+    files_removed: int = 0
+    delta_version: int = 5
+    last_commit_time_us: int = 1_700_000_000_000_000
+    columns: tuple[tuple[str, str], ...] = (("id", "bigint"), ("note", "string"))
+
+
+def position(offset: int) -> Position:
+    return Position(epoch=1, file="mysql-bin.000001", offset=offset, time_us=1_700_000_000_000_000)
+
+
+class FakeEngine:
+    """Implements `seams.EngineHandle`. `waiting`: changes captured and not handed out; `acked`: those acked, in order."""
+
+    def __init__(self, directory: Path, tables: tuple[str, ...] = ("shop.orders",)) -> None:
+        self.directory = directory
+        self.tables = tables
+        self.state = FakeState()
+        self.head: OutstandingBatch | None = None
+        self.next_delivery = 1
+        self.acked_up_to = 4
+        self.captured_up_to = 4
+        self.acked: list[int] = []
+        self.rolled_back: list[int] = []
+        self.longest_wait_seconds = 0.0
+
+    def capture(self, changes: int) -> None:
+        self.captured_up_to += changes
+
+    def status(self) -> FakeState:
+        return self.state
+
+    def outstanding(self) -> OutstandingBatch | None:
+        return self.head
+
+    def hand_out(self, timeout_seconds: float) -> OutstandingBatch | None:
+        self.longest_wait_seconds = max(self.longest_wait_seconds, timeout_seconds)
+        if self.head is None and self.captured_up_to > self.acked_up_to:
+            end = min(self.captured_up_to, self.acked_up_to + BATCH_CHANGES_MAX)
+            self.head = OutstandingBatch(
+                batch_id=self.next_delivery,
+                delivery=self.next_delivery,
+                start=position(self.acked_up_to),
+                end=position(end),
+                path=f"staging/1-1-{end}-{self.next_delivery}",
+                rows=end - self.acked_up_to,
+                bytes=100,
+                tables=self.tables,
+            )
+            self.next_delivery += 1
+        return self.head
+
+    def ack(self, batch: OutstandingBatch) -> None:
+        self._must_be_head(batch)
+        self.acked_up_to = batch.end.offset
+        self.acked.append(batch.delivery)
+        self.head = None
+
+    def rollback(self, batch: OutstandingBatch) -> None:
+        self._must_be_head(batch)
+        self.rolled_back.append(batch.delivery)
+        self.head = None
+
+    def _must_be_head(self, batch: OutstandingBatch) -> None:
+        if self.head is None or self.head.delivery != batch.delivery:
+            raise BatchNotFoundError(f"delivery {batch.delivery} is not outstanding")
+
+
+class FakeHost:
+    """Implements `seams.EngineHost`. `holder`: a pid that keeps the lease from us; `error`: why the engine cannot start."""
+
+    def __init__(self, engine: FakeEngine) -> None:
+        self.engine = engine
+        self.holder: int | None = None
+        self.error: SluiceError | None = None
+
+    def get_or_start(self, destination: str) -> FakeEngine:
+        if self.holder is not None:
+            raise LeaseLostError(f"process {self.holder} runs the engine of {destination}; this one waits for its end")
+        if self.error is not None:
+            raise self.error
+        return self.engine
+
+
+class FakeFiles:
+    """Implements `seams.DestinationFiles` over a fake engine; `held_by`: a process that keeps the run lock."""
+
+    def __init__(self, engine: FakeEngine) -> None:
+        self.engine = engine
+        self.held_by: int | None = None
+
+    def head_of_line(self, directory: Path) -> OutstandingBatch | None:
+        self._must_be_ours(directory)
+        return self.engine.head
+
+    @contextlib.contextmanager
+    def run_lock(self, directory: Path, timeout_seconds: float) -> Iterator[None]:
+        if self.held_by is not None:
+            raise MetaError(f"process {self.held_by} has held {directory}/run.lock for {timeout_seconds:.0f} s")
+        self.held_by = 0
+        try:
+            yield
+        finally:
+            self.held_by = None
+
+    def run_lock_held(self, directory: Path) -> bool:
+        self._must_be_ours(directory)
+        return self.held_by is not None
+
+    def _must_be_ours(self, directory: Path) -> None:
+        if directory != self.engine.directory:
+            raise MetaError(f"{directory} is not the directory of this destination, {self.engine.directory}")
+
+
+class FakeMerge:
+    """Implements `seams.Merge`: remembers its orders. `error`: what it fails with, after the tables in `before_error`."""
+
+    def __init__(self) -> None:
+        self.orders: list[MergeOrder] = []
+        self.error: str = ""
+        self.before_error: tuple[str, ...] = ()
+
+    def __call__(self, order: MergeOrder, on_table_done: Callable[[TableOutcome], None]) -> None:
+        self.orders.append(order)
+        for name in self.before_error if self.error else order.tables:
+            on_table_done(FakeOutcome(name=name))
+        if self.error:
+            raise MergeFailedError(self.error)
+
+
+class FakeSeams:
+    """All fakes together, around one engine."""
+
+    def __init__(self, directory: Path, tables: tuple[str, ...] = ("shop.orders",)) -> None:
+        self.engine = FakeEngine(directory, tables)
+        self.host = FakeHost(self.engine)
+        self.files = FakeFiles(self.engine)
+        self.merge = FakeMerge()
+
+    def seams(self) -> Seams:
+        return Seams(host=lambda: self.host, files=lambda: self.files, merge=self.merge)

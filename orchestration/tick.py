@@ -1,0 +1,179 @@
+"""One tick of a destination's sensor, in under two seconds: settle the batch that is out, publish, hand out the next.
+
+A tick may be lost at any point (it timed out, the daemon died, the UI's "test sensor" threw its answer away): the batch stays
+outstanding in the ledger and the next tick asks for the same run again, under the same run key, which Dagster starts once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from cdc_engine.errors import CanalServiceError, LeaseLostError, SluiceError
+from cdc_engine.limits import TICK_SECONDS_MAX
+from orchestration.batch_reference import BatchReference
+from orchestration.observations import AssetEvent, Published, due, failures
+from orchestration.settle import Ack, EndRun, LockWatch, Reissue, Rollback, Wait, decide, overdue
+from orchestration.table_catalog import checkable, delta_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from cdc_engine.contracts import OutstandingBatch
+    from orchestration.runs import RunStore
+    from orchestration.seams import EngineHandle, EngineHost, EngineState
+
+_log = logging.getLogger(__name__)
+
+HAND_OUT_RESERVE_SECONDS = 0.3  # of the budget, for what comes after the hand-out
+SETTLE_STEPS_MAX = 4  # runs of one batch that are ended in one tick; the next tick goes on
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Line:
+    """A destination as its definitions know it. `tables`: "database.table" of its assets; `op_name`: the step that merges.
+
+    `run_lock_held`: whether some process holds the run lock of a destination's directory.
+    """
+
+    destination: str
+    op_name: str
+    tables: tuple[str, ...]
+    run_lock_held: Callable[[Path], bool]
+
+
+class Ticker:
+    """Ticks of one destination. Kept in the code server's process; holds no engine, only what it saw of the run lock."""
+
+    def __init__(self, line: Line, host: Callable[[], EngineHost]) -> None:
+        self._line = line
+        self._host = host
+        self._defined = frozenset(line.tables)
+        self._checked = tuple(checkable(line.destination, line.tables))
+        self._one_at_a_time = threading.Lock()
+        self._lock_watch = LockWatch()
+
+    def tick(self, runs: RunStore, cursor: str | None) -> dg.SensorResult:
+        """The sensor's answer. An earlier tick may still be at work: Dagster gives up on a slow one, but cannot end it."""
+        if not self._one_at_a_time.acquire(blocking=False):
+            return _answer("an earlier tick is still at work and this one leaves everything to it", [], cursor)
+        try:
+            return self._tick(runs, cursor, time.monotonic() + TICK_SECONDS_MAX)
+        finally:
+            self._one_at_a_time.release()
+
+    def _tick(self, runs: RunStore, cursor: str | None, deadline: float) -> dg.SensorResult:
+        published = Published.from_cursor(cursor)
+        try:
+            engine = self._host().get_or_start(self._line.destination)
+        except LeaseLostError as error:
+            return _answer(f"STANDBY: {error}{_recycled()}", [], cursor)
+        except SluiceError as error:
+            why = f"{error.code}: {error}"
+            events, published = due(
+                self._line.destination, self._checked, None, {"": why}, published=published, now_seconds=time.time()
+            )
+            return _answer(why, events, published.to_cursor())
+        status = engine.status()
+        events, published = due(
+            self._line.destination,
+            self._checked,
+            status,
+            failures(status),
+            published=published,
+            now_seconds=time.time(),
+        )
+        answer = self._settle_and_hand_out(engine, runs, deadline)
+        if isinstance(answer, str):
+            answer = f"{answer}; {describe(status)}"
+        return _answer(answer, events, published.to_cursor())
+
+    def _settle_and_hand_out(self, engine: EngineHandle, runs: RunStore, deadline: float) -> dg.RunRequest | str:
+        """A request for the run of the head of the line, or why there is none."""
+        self._end_lost_runs(engine, runs)
+        try:
+            batch = engine.outstanding()
+            if batch is not None and (waiting_for := self._settle(engine, runs, batch)):
+                return waiting_for
+            batch = engine.hand_out(max(0.0, deadline - time.monotonic() - HAND_OUT_RESERVE_SECONDS))
+        except CanalServiceError as error:
+            return f"{error.code}: {error}, so it was settled elsewhere in this moment and the next tick looks again"
+        except SluiceError as error:
+            return f"{error.code}: {error}"
+        return "nothing waits" if batch is None else self.request(batch)
+
+    def _settle(self, engine: EngineHandle, runs: RunStore, batch: OutstandingBatch) -> str:
+        """Acks or rolls back what has ended; why to wait, or empty when the head of the line is to be handed out."""
+        reference = BatchReference.of(self._line.destination, batch)
+        for _ in range(SETTLE_STEPS_MAX):
+            match decide(runs.of_batch(reference)):
+                case Ack(run_id):
+                    _log.info("run %s merged %s: acked", run_id, reference)
+                    engine.ack(batch)
+                    return ""
+                case Rollback(_, reason):
+                    _log.warning("%s: %s is rolled back and handed out again", reason, reference)
+                    engine.rollback(batch)
+                    return ""
+                case EndRun(run_id, reason):
+                    _log.warning("run %s is ended: %s", run_id, reason)
+                    runs.end(run_id, reason)
+                case Wait(_, reason):
+                    return f"{reason} with {reference}"
+                case Reissue():
+                    return ""
+        return f"many runs of {reference} were ended, the next tick goes on"
+
+    def _end_lost_runs(self, engine: EngineHandle, runs: RunStore) -> None:
+        """Open runs of any delivery, also of old ones: one without a process would hold its place in the queue for ever."""
+        open_runs = runs.open_runs()
+        held = self._line.run_lock_held(engine.directory)
+        for run in self._lock_watch.observe(open_runs, lock_held=held, now_seconds=time.monotonic()):
+            if reason := overdue(run):
+                _log.warning("run %s is ended: %s", run.run_id, reason)
+                runs.end(run.run_id, reason)
+
+    def request(self, batch: OutstandingBatch) -> dg.RunRequest:
+        """The run of a batch: only the tables in it. A table without an asset yet is merged all the same, and the run reports it."""
+        reference = BatchReference.of(self._line.destination, batch)
+        defined = [delta_key(self._line.destination, name) for name in batch.tables if name in self._defined]
+        return dg.RunRequest(
+            run_key=reference.run_key,
+            run_config={"ops": {self._line.op_name: {"config": reference.to_config()}}},
+            tags={**reference.to_tags(), "dagster/max_retries": "0"},
+            asset_selection=defined or None,
+        )
+
+
+def describe(status: EngineState) -> str:
+    """A moment of an engine as one line, for the list of ticks."""
+    ring_percent = 100 * int(status.ring_bytes) / max(1, int(status.ring_bytes_max))
+    reason = f" ({status.reason})" if status.reason else ""
+    where = status.position or "the start"
+    return (
+        f"{status.state}{reason} at {where}, acked up to {status.cursor or 'nothing yet'}, "
+        f"{status.lag_seconds:.1f} s behind, ring {ring_percent:.0f} % full"
+    )
+
+
+def _answer(answer: dg.RunRequest | str, events: list[AssetEvent], cursor: str | None) -> dg.SensorResult:
+    if isinstance(answer, str):
+        return dg.SensorResult(skip_reason=answer, asset_events=events, cursor=cursor)
+    return dg.SensorResult(run_requests=[answer], asset_events=events, cursor=cursor)
+
+
+def _recycled() -> str:
+    """What to add when the code server is one that its client throws away every minute."""
+    if "--heartbeat" not in sys.argv:
+        return ""
+    return (
+        "; this code server is replaced by whoever started it, so an engine does not live long in it: "
+        "start `dagster api grpc` yourself and name it as grpc_server in workspace.yaml"
+    )

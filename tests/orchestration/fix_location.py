@@ -1,0 +1,30 @@
+"""A small conf/ and its definitions on fakes, for the tests of this room."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from cdc_engine.config import DestinationConfig, SluiceConfig, SourceConfig
+from orchestration.testing import FakeSeams
+
+TABLES = ("shop.orders", "shop.items", "shop.odd-näme$")
+
+
+def make_config(root: Path) -> SluiceConfig:
+    shop = DestinationConfig(name="shop", source=SourceConfig(user="sluice", port=3307))
+    return SluiceConfig(data_dir=root / "data", lake=str(root / "lake"), destinations={"shop": shop})
+
+
+def write_tables(directory: Path, names: tuple[str, ...] = TABLES) -> None:
+    columns = [{"name": "id", "type": "bigint", "nullable": False, "mysql_type": "bigint unsigned"}]
+    tables = [
+        {"database": name.split(".")[0], "table": name.split(".")[1], "key": ["id"], "columns": columns}
+        for name in names
+    ]
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "tables.json").write_text(json.dumps({"format": 1, "tables": tables}))
+
+
+def make_seams(config: SluiceConfig, tables: tuple[str, ...] = ("shop.orders", "shop.items")) -> FakeSeams:
+    return FakeSeams(config.destination_dir("shop"), tables)

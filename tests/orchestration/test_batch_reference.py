@@ -1,0 +1,108 @@
+"""A batch's name survives every way it travels, and nothing else passes for one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestration.batch_reference import BATCH_TAG, BatchReference, BatchReferenceError, check_tags
+from orchestration.testing import FakeEngine
+
+references = st.builds(
+    BatchReference,
+    destination=st.from_regex(r"[a-z][a-z0-9_]{0,20}", fullmatch=True),
+    epoch=st.integers(0, 255),
+    end_file=st.builds("{}.{:06d}".format, st.sampled_from(["mysql-bin", "b", "my.bin"]), st.integers(0, 4_000_000)),
+    end_offset=st.integers(0, (1 << 33) - 1),
+    delivery=st.integers(0, 10**9),
+    path=st.from_regex(r"staging/[a-z0-9][a-z0-9.-]{0,40}", fullmatch=True).filter(lambda path: ".." not in path),
+)
+GOOD = {
+    "destination": "shop",
+    "epoch": 1,
+    "end_file": "mysql-bin.000042",
+    "end_offset": 4711,
+    "delivery": 7,
+    "path": "staging/1-42-4711-7",
+}
+
+
+@given(references)
+def test_config_gives_the_same_reference_back(reference: BatchReference) -> None:
+    assert BatchReference.from_config(reference.to_config()) == reference
+
+
+@given(references, references)
+def test_different_hand_outs_have_different_run_keys(one: BatchReference, other: BatchReference) -> None:
+    def name(it: BatchReference) -> tuple[object, ...]:
+        return (it.destination, it.epoch, it.end, it.delivery)
+
+    assert (one.run_key == other.run_key) == (name(one) == name(other))
+    assert one.to_tags()[BATCH_TAG] == one.run_key
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"destination": "Shop/../x"},
+        {"destination": ""},
+        {"epoch": -1},
+        {"epoch": 256},
+        {"epoch": True},
+        {"epoch": "1"},
+        {"end_file": "mysql-bin"},
+        {"end_file": "../mysql-bin.000001"},
+        {"end_offset": 1 << 33},
+        {"end_offset": -4},
+        {"delivery": -1},
+        {"path": "/etc/passwd"},
+        {"path": "staging/../../x"},
+        {"path": "staging/a/b"},
+        {"path": ""},
+        {"password": "x"},
+    ],
+)
+def test_garbage_is_refused_with_a_sentence(change: dict[str, Any]) -> None:
+    with pytest.raises(BatchReferenceError, match=r"batch"):
+        BatchReference.from_config({**GOOD, **change})
+
+
+@given(st.dictionaries(st.sampled_from(sorted(GOOD)), st.none() | st.text() | st.integers() | st.floats(), min_size=1))
+def test_any_garbage_raises_only_its_own_error(change: dict[str, Any]) -> None:
+    try:
+        reference = BatchReference.from_config({**GOOD, **change})
+    except BatchReferenceError:
+        return
+    assert BatchReference.from_config(reference.to_config()) == reference
+
+
+def test_a_part_that_lacks_is_refused() -> None:
+    for name in GOOD:
+        with pytest.raises(BatchReferenceError, match="is named by"):
+            BatchReference.from_config({key: value for key, value in GOOD.items() if key != name})
+
+
+def test_tags_that_name_another_batch_are_refused() -> None:
+    reference = BatchReference(**GOOD)  # type: ignore[arg-type]
+    check_tags(reference, {})
+    check_tags(reference, {**reference.to_tags(), "dagster/other": "x"})
+    for tag in reference.to_tags():
+        with pytest.raises(BatchReferenceError, match="nothing was written"):
+            check_tags(reference, {**reference.to_tags(), tag: "another"})
+
+
+def test_it_names_its_own_hand_out_only(tmp_path: Any) -> None:
+    engine = FakeEngine(tmp_path)
+    engine.capture(5)
+    first = engine.hand_out(0)
+    assert first is not None
+    reference = BatchReference.of("shop", first)
+    assert reference.names(first)
+    engine.rollback(first)
+    second = engine.hand_out(0)
+    assert second is not None
+    assert second.end == first.end
+    assert not reference.names(second)
