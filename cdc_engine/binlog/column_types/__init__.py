@@ -1,0 +1,15 @@
+"""The register of column types, one file a family; importing this package fills it. See `entry` for what a type is."""
+
+from cdc_engine.binlog.column_types import dates, decimals, documents, labels, numbers, text, times
+from cdc_engine.binlog.column_types.entry import (
+    ColumnType,
+    TypeUnsupportedError,
+    ValueRefusedError,
+    Values,
+    buffer_of,
+    type_of,
+)
+
+__all__ = ["ColumnType", "TypeUnsupportedError", "ValueRefusedError", "Values", "buffer_of", "type_of"]
+
+FAMILIES = (numbers, decimals, text, labels, dates, times, documents)  # importing each has registered its types

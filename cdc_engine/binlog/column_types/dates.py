@@ -1,0 +1,184 @@
+"""DATE, DATETIME and TIMESTAMP, in the formats of MySQL 5.6 and later (`…2`, sql-common/my_time.cc) and in the older ones.
+
+DATETIME has no zone and becomes `timestamp_ntz`; TIMESTAMP is an instant, kept as UTC seconds. Zero and partial dates, and days that do not
+exist (ALLOW_INVALID_DATES), become NULL. Year 0 does too: Spark's and Arrow's calendars begin with year 1.
+"""
+# ruff: noqa: PLR0917 - a kernel takes every array it touches by name
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cdc_engine.binlog import rows_gather
+from cdc_engine.binlog.column_types.entry import (
+    AnyArray,
+    ColumnType,
+    TypeUnsupportedError,
+    Values,
+    buffer_of,
+    column_type,
+    validity_of,
+)
+from cdc_engine.binlog.compiled import compiled
+from cdc_engine.binlog.type_codes import TypeCode
+from cdc_engine.contracts import Column, Int64s
+
+NO_DATE = np.iinfo(np.int64).min  # what the kernels write for a date that is none
+MICROS_OF_FRACTION = (1, 10_000, 100, 1)  # by bytes of fraction: hundredths, ten-thousandths, millionths
+DATETIME2_BYTES, DATETIME2_ZERO = 5, 1 << 39  # forty bits, the highest set for a value that is not negative
+
+
+def fraction_bytes(digits: int) -> int:
+    """Bytes that hold this many digits of a second."""
+    return (digits + 1) // 2
+
+
+@column_type(TypeCode.DATE)
+def date(_column: Column) -> ColumnType:
+    return ColumnType(width=3, arrow=pa.date32(), spark="date", finish=_dates, null_beside_source=True)
+
+
+@column_type(TypeCode.DATETIME2)
+def datetime2(column: Column) -> ColumnType:
+    fraction = fraction_bytes(column.metadata)
+    return _datetime(DATETIME2_BYTES + fraction, functools.partial(_datetimes2, fraction=fraction))
+
+
+@column_type(TypeCode.DATETIME)
+def datetime_before_56(column: Column) -> ColumnType:
+    _refuse_old_fraction(column)
+    return _datetime(8, _datetimes)
+
+
+@column_type(TypeCode.TIMESTAMP2)
+def timestamp2(column: Column) -> ColumnType:
+    fraction = fraction_bytes(column.metadata)
+    return _timestamp(4 + fraction, functools.partial(_timestamps2, fraction=fraction))
+
+
+@column_type(TypeCode.TIMESTAMP)
+def timestamp_before_56(column: Column) -> ColumnType:
+    _refuse_old_fraction(column)
+    return _timestamp(4, _timestamps)
+
+
+def _datetime(width: int, finish: Any) -> ColumnType:
+    arrow = pa.timestamp("us")
+    return ColumnType(width=width, arrow=arrow, spark="timestamp_ntz", finish=finish, null_beside_source=True)
+
+
+def _timestamp(width: int, finish: Any) -> ColumnType:
+    arrow = pa.timestamp("us", "UTC")
+    return ColumnType(width=width, arrow=arrow, spark="timestamp", finish=finish, null_beside_source=True)
+
+
+def _refuse_old_fraction(column: Column) -> None:
+    """MariaDB's own format of fractions (mysql56_temporal_format=OFF) has another width for every precision."""
+    if column.metadata or "(" in column.mysql_type:
+        raise TypeUnsupportedError(
+            f"column {column.name} is {column.mysql_type or 'a time with a fraction'} in MariaDB's old format, which is not decoded yet; "
+            "set mysql56_temporal_format=ON and ALTER TABLE … FORCE"
+        )
+
+
+@compiled
+def days_from_civil(year: int, month: int, day: int) -> int:
+    """Days since 1970-01-01 of a day of the Gregorian calendar, or NO_DATE. Years are counted from March, so that leap days come last."""
+    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    if year < 1 or year > 9999 or month < 1 or month > 12 or day < 1:
+        return NO_DATE
+    last = 31 - (month - 1) % 7 % 2 if month != 2 else 28 + leap
+    if day > last:
+        return NO_DATE
+    year -= month <= 2
+    shifted = (month + 9) % 12
+    return year * 365 + year // 4 - year // 100 + year // 400 + (153 * shifted + 2) // 5 + day - 1 - 719468
+
+
+@compiled
+def micros_of(year: int, month: int, day: int, hour: int, minute: int, second: int) -> int:
+    days = days_from_civil(year, month, day)
+    if days == NO_DATE or hour > 23 or minute > 59 or second > 59:
+        return NO_DATE
+    return (days * 86400 + hour * 3600 + minute * 60 + second) * 1_000_000
+
+
+@compiled
+def days_of_packed(packed: Int64s, out: Int64s) -> None:
+    """year << 9 | month << 5 | day → days since 1970."""
+    for row in range(packed.shape[0]):
+        value = packed[row]
+        out[row] = days_from_civil(value >> 9, value >> 5 & 15, value & 31)
+
+
+@compiled
+def micros_of_packed(packed: Int64s, out: Int64s) -> None:
+    """(year * 13 + month) << 22 | day << 17 | hour << 12 | minute << 6 | second → microseconds since 1970."""
+    for row in range(packed.shape[0]):
+        value = packed[row]
+        months = value >> 22
+        hour, minute, second = value >> 12 & 31, value >> 6 & 63, value & 63
+        out[row] = micros_of(months // 13, months % 13, value >> 17 & 31, hour, minute, second)
+
+
+@compiled
+def micros_of_digits(digits: Int64s, out: Int64s) -> None:
+    """The number YYYYMMDDhhmmss → microseconds since 1970."""
+    for row in range(digits.shape[0]):
+        day, time = digits[row] // 1_000_000, digits[row] % 1_000_000
+        out[row] = micros_of(day // 10000, day // 100 % 100, day % 100, time // 10000, time // 100 % 100, time % 100)
+
+
+def big_endian_parts(values: Values, whole_bytes: int, fraction: int) -> tuple[Int64s, Int64s]:
+    """(whole, microseconds): an unsigned big-endian number and behind it `fraction` bytes of a second's fraction."""
+    wide = np.empty(values.count, np.int64)
+    rows_gather.big_endian_integers(values.buffer, values.starts, whole_bytes + fraction, wide)
+    whole = wide >> (8 * fraction) & ((1 << 8 * whole_bytes) - 1)
+    return whole, (wide & ((1 << 8 * fraction) - 1)) * MICROS_OF_FRACTION[fraction]
+
+
+def _little_endian(values: Values, size: int) -> Int64s:
+    wide = np.empty(values.count, np.int64)
+    rows_gather.little_endian_integers(values.buffer, values.starts, size, False, wide)
+    return wide
+
+
+def _dates(values: Values) -> AnyArray:
+    days = np.empty(values.count, np.int64)
+    days_of_packed(_little_endian(values, 3), days)
+    valid = days != NO_DATE
+    return pa.Array.from_buffers(pa.date32(), values.count, [validity_of(valid), buffer_of(days.astype(np.int32))])
+
+
+def _datetimes2(values: Values, fraction: int) -> AnyArray:
+    packed, fraction_micros = big_endian_parts(values, DATETIME2_BYTES, fraction)
+    micros = np.empty(values.count, np.int64)
+    micros_of_packed(packed - DATETIME2_ZERO, micros)
+    return _instants(micros, fraction_micros, pa.timestamp("us"))
+
+
+def _datetimes(values: Values) -> AnyArray:
+    micros = np.empty(values.count, np.int64)
+    micros_of_digits(_little_endian(values, 8), micros)
+    return _instants(micros, 0, pa.timestamp("us"))
+
+
+def _timestamps2(values: Values, fraction: int) -> AnyArray:
+    seconds, fraction_micros = big_endian_parts(values, 4, fraction)
+    return _instants(np.where(seconds == 0, NO_DATE, seconds * 1_000_000), fraction_micros, pa.timestamp("us", "UTC"))
+
+
+def _timestamps(values: Values) -> AnyArray:
+    seconds = _little_endian(values, 4)
+    return _instants(np.where(seconds == 0, NO_DATE, seconds * 1_000_000), 0, pa.timestamp("us", "UTC"))
+
+
+def _instants(micros: Int64s, fraction_micros: Int64s | int, arrow: pa.DataType) -> AnyArray:
+    """NO_DATE becomes NULL; a NULL of the source was located as zero, which is no date either."""
+    valid = micros != NO_DATE
+    data = np.where(valid, micros + fraction_micros, 0)
+    return pa.Array.from_buffers(arrow, len(micros), [validity_of(valid), buffer_of(data)])

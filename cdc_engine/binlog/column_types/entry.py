@@ -1,0 +1,111 @@
+"""What one column type is: how its values lie in a row image, what they become, and the register of all types.
+
+A type is one function from a `contracts.Column` to a `ColumnType`, registered under its type codes by the decorator `column_type`; a new
+one is a new function in the file of its family and touches nothing else. `cdc_engine.binlog.rows` decodes with the result, and staging
+writes the Spark names into manifests.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from cdc_engine.binlog.type_codes import TypeCode
+from cdc_engine.contracts import Bytes, Column, Int64s
+
+if TYPE_CHECKING:
+    AnyArray = pa.Array[Any]
+else:
+    AnyArray = pa.Array
+
+
+class TypeUnsupportedError(Exception):
+    """A column of a type, or with a charset, that is not decoded; the message names it. `rows` turns it into a TableStoppedError."""
+
+
+class ValueRefusedError(Exception):
+    """The value in `row` (of those given to `finish`) is not one its type allows; `rows` adds column and position."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(row, reason)
+        self.row, self.reason = row, reason
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Values:
+    """The located values of one column: `starts` (int64, offset in `buffer`, -1 for NULL) and `sizes` (int64, bytes), one a row."""
+
+    buffer: Bytes
+    starts: Int64s
+    sizes: Int64s
+
+    @property
+    def count(self) -> int:
+        return len(self.starts)
+
+    def validity(self) -> pa.Buffer | None:
+        """Arrow's validity bitmap, None where nothing is NULL."""
+        return validity_of(self.starts >= 0)
+
+    def value(self, row: int) -> bytes:
+        return self.buffer[self.starts[row] : self.starts[row] + self.sizes[row]].tobytes()
+
+
+def buffer_of(array: np.typing.NDArray[Any]) -> pa.Buffer:
+    """The array's memory as Arrow's, not copied. It must be contiguous."""
+    return pa.py_buffer(cast("Any", array))
+
+
+def validity_of(valid: np.typing.NDArray[np.bool_]) -> pa.Buffer | None:
+    """Arrow's validity bitmap of a mask (bool, one a row), None where all of it is true."""
+    return None if valid.all() else buffer_of(np.packbits(valid, bitorder="little"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class ColumnType:
+    """One column's type. `prefix_bytes`: bytes of length before each value, or 0 and `width`: bytes that each value has.
+
+    `finish` turns the values of a column into an array of `arrow`, all rows at once. `spark`: the type's name in Spark SQL.
+    `null_beside_source`: NULL stands for some values that are not NULL in the source (zero dates), so a NOT NULL column may have it too.
+    """
+
+    prefix_bytes: int = 0
+    width: int = 0
+    arrow: pa.DataType
+    spark: str
+    finish: Callable[[Values], AnyArray]
+    null_beside_source: bool = False
+
+
+Factory = Callable[[Column], ColumnType]
+REGISTER: dict[int, Factory] = {}
+NOT_DECODED = (
+    "uuid",
+    "inet4",
+    "inet6",
+    "xmltype",
+    "vector",
+)  # declared types of MariaDB and MySQL 9 that hide behind others' codes
+
+
+def column_type(*codes: TypeCode) -> Callable[[Factory], Factory]:
+    """Registers the decorated function for these type codes."""
+
+    def register(factory: Factory) -> Factory:
+        REGISTER.update(dict.fromkeys(codes, factory))
+        return factory
+
+    return register
+
+
+def type_of(column: Column) -> ColumnType:
+    """The type of a column. Raises TypeUnsupportedError naming column and type where there is none."""
+    declared = column.mysql_type.lower().split("(")[0].split(" ")[0]
+    if column.type_code not in REGISTER or declared in NOT_DECODED:
+        named = column.mysql_type or f"with type code {column.type_code}"
+        raise TypeUnsupportedError(f"column {column.name} is {named}, which is not decoded yet")
+    return REGISTER[column.type_code](column)

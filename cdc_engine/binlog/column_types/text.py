@@ -1,0 +1,69 @@
+"""Character and byte strings: CHAR, VARCHAR, TEXT, BINARY, VARBINARY, BLOB and geometry (SRID and WKB, as the server stores it)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from cdc_engine.binlog import rows_gather
+from cdc_engine.binlog.column_types import transcoding
+from cdc_engine.binlog.column_types.entry import AnyArray, ColumnType, ValueRefusedError, Values, buffer_of, column_type
+from cdc_engine.binlog.type_codes import TypeCode
+from cdc_engine.contracts import Column
+
+PREFIX_BYTES = {TypeCode.TINY_BLOB: 1, TypeCode.BLOB: 2, TypeCode.MEDIUM_BLOB: 3, TypeCode.LONG_BLOB: 4}
+
+
+@column_type(TypeCode.STRING)
+def char(column: Column) -> ColumnType:
+    """CHAR and BINARY; `metadata` is their length in bytes. Trailing spaces and zero bytes are not in the image."""
+    length = column.metadata
+    prefix_bytes = 2 if length > 255 else 1
+    if not transcoding.is_text(column.charset):
+        return _binary(prefix_bytes, functools.partial(_padded, width=length))
+    return _text(prefix_bytes, column)
+
+
+@column_type(TypeCode.VARCHAR, TypeCode.VAR_STRING)
+def varchar(column: Column) -> ColumnType:
+    prefix_bytes = 2 if column.metadata > 255 else 1
+    return _text(prefix_bytes, column) if transcoding.is_text(column.charset) else _binary(prefix_bytes, _bytes)
+
+
+@column_type(*PREFIX_BYTES)
+def blob(column: Column) -> ColumnType:
+    """BLOB and TEXT; `metadata` is the size of their length."""
+    prefix_bytes = column.metadata or PREFIX_BYTES[TypeCode(column.type_code)]
+    return _text(prefix_bytes, column) if transcoding.is_text(column.charset) else _binary(prefix_bytes, _bytes)
+
+
+@column_type(TypeCode.GEOMETRY)
+def geometry(column: Column) -> ColumnType:
+    return _binary(column.metadata, _bytes)
+
+
+def _binary(prefix_bytes: int, finish: Callable[[Values], AnyArray]) -> ColumnType:
+    return ColumnType(prefix_bytes=prefix_bytes, arrow=pa.binary(), spark="binary", finish=finish)
+
+
+def _text(prefix_bytes: int, column: Column) -> ColumnType:
+    finish = transcoding.decoder(column.charset, column.name)
+    return ColumnType(prefix_bytes=prefix_bytes, arrow=pa.string(), spark="string", finish=finish)
+
+
+def _bytes(values: Values) -> AnyArray:
+    array, _ = transcoding.copied(values, pa.binary())
+    return array
+
+
+def _padded(values: Values, width: int) -> AnyArray:
+    too_long = np.flatnonzero(values.sizes > width)
+    if len(too_long):
+        raise ValueRefusedError(int(too_long[0]), f"is longer than the {width} bytes of its type")
+    offsets = np.empty(values.count + 1, np.int32)
+    out = np.zeros(values.count * width, np.uint8)
+    rows_gather.copy_padded(values.buffer, values.starts, values.sizes, width, offsets, out)
+    return pa.Array.from_buffers(pa.binary(), values.count, [values.validity(), buffer_of(offsets), buffer_of(out)])

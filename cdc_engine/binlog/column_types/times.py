@@ -1,0 +1,108 @@
+"""TIME(f) as the text that SELECT prints: `[-]HHH:MM:SS.ffffff`, hours of at least two digits, f digits of fraction.
+
+The format since MySQL 5.6 (sql-common/my_time.cc) is a big-endian number whose zero is its highest bit: hours << 12 | minutes << 6 |
+seconds, then the fraction's bytes; a negative time is the negated number as a whole. Before, it was the decimal number hhmmss.
+"""
+# ruff: noqa: PLR0917 - a kernel takes every array it touches by name
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cdc_engine.binlog import rows_gather
+from cdc_engine.binlog.column_types.dates import MICROS_OF_FRACTION, fraction_bytes
+from cdc_engine.binlog.column_types.entry import (
+    AnyArray,
+    ColumnType,
+    TypeUnsupportedError,
+    Values,
+    buffer_of,
+    column_type,
+)
+from cdc_engine.binlog.compiled import compiled
+from cdc_engine.binlog.type_codes import TypeCode
+from cdc_engine.contracts import Bytes, Column, Int64s
+
+TEXT_BYTES_MAX = (
+    len("-838:59:59.000000") + 1
+)  # the packed hours have ten bits, so a lying value stays within four digits
+
+
+@column_type(TypeCode.TIME2)
+def time2(column: Column) -> ColumnType:
+    width = 3 + fraction_bytes(column.metadata)
+    finish = functools.partial(_times2, digits=column.metadata)
+    return ColumnType(width=width, arrow=pa.string(), spark="string", finish=finish)
+
+
+@column_type(TypeCode.TIME)
+def time_before_56(column: Column) -> ColumnType:
+    if column.metadata or "(" in column.mysql_type:
+        raise TypeUnsupportedError(
+            f"column {column.name} is {column.mysql_type} in MariaDB's old format, which is not decoded yet; "
+            "set mysql56_temporal_format=ON and ALTER TABLE … FORCE"
+        )
+    return ColumnType(width=3, arrow=pa.string(), spark="string", finish=_times)
+
+
+@compiled
+def put_number(out: Bytes, at: int, value: int, digits: int) -> int:
+    """Writes `value` with this many digits; where it ends."""
+    for index in range(digits):
+        out[at + digits - 1 - index] = 48 + value % 10
+        value //= 10
+    return at + digits
+
+
+@compiled
+def print_times(
+    starts: Int64s, seconds: Int64s, micros: Int64s, negative: Any, digits: int, offsets: Any, out: Bytes
+) -> int:
+    """Prints (hours << 12 | minutes << 6 | seconds, microseconds) back to back. Bytes written."""
+    used = 0
+    offsets[0] = 0
+    for row in range(starts.shape[0]):
+        if starts[row] >= 0:
+            if negative[row]:
+                out[used] = 45
+                used += 1
+            hours = seconds[row] >> 12 & 0xFFF
+            used = put_number(out, used, hours, 2 if hours < 100 else 3 if hours < 1000 else 4)
+            out[used] = 58
+            used = put_number(out, used + 1, seconds[row] >> 6 & 63, 2)
+            out[used] = 58
+            used = put_number(out, used + 1, seconds[row] & 63, 2)
+            if digits:
+                out[used] = 46
+                used = put_number(out, used + 1, micros[row] // 10 ** (6 - digits), digits)
+        offsets[row + 1] = used
+    return used
+
+
+def _times2(values: Values, digits: int) -> AnyArray:
+    fraction = fraction_bytes(digits)
+    packed = np.empty(values.count, np.int64)
+    rows_gather.big_endian_integers(values.buffer, values.starts, 3 + fraction, packed)
+    packed -= 1 << (23 + 8 * fraction)
+    size = np.abs(packed)
+    micros = (size & ((1 << 8 * fraction) - 1)) * MICROS_OF_FRACTION[fraction]
+    return _texts(values, size >> (8 * fraction), micros, packed < 0, digits)
+
+
+def _times(values: Values) -> AnyArray:
+    number = np.empty(values.count, np.int64)
+    rows_gather.little_endian_integers(values.buffer, values.starts, 3, True, number)
+    size = np.abs(number)
+    seconds = size // 10000 << 12 | size // 100 % 100 << 6 | size % 100
+    return _texts(values, seconds, np.zeros_like(size), number < 0, 0)
+
+
+def _texts(values: Values, seconds: Int64s, micros: Int64s, negative: Any, digits: int) -> AnyArray:
+    offsets, out = np.empty(values.count + 1, np.int32), np.empty(values.count * TEXT_BYTES_MAX, np.uint8)
+    used = print_times(values.starts, seconds, micros, negative, digits, offsets, out)
+    buffers = [values.validity(), buffer_of(offsets), buffer_of(out[:used])]
+    return pa.Array.from_buffers(pa.string(), values.count, buffers)

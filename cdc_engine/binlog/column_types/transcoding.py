@@ -1,0 +1,143 @@
+"""Strings of any charset to UTF-8: what is UTF-8 already is copied and checked, one byte a character goes through a table, the rest
+through the charset's codec.
+
+A value that its charset cannot read is refused, never replaced: `rows` then stops the table with the column and the position.
+"""
+# ruff: noqa: PLR0917 - a kernel takes every array it touches by name
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cdc_engine.binlog import rows_gather
+from cdc_engine.binlog.charsets import charset_of_name
+from cdc_engine.binlog.column_types.entry import AnyArray, TypeUnsupportedError, ValueRefusedError, Values, buffer_of
+from cdc_engine.binlog.compiled import Integer, compiled
+from cdc_engine.contracts import Bytes, Int32s, Int64s
+
+ARROW_BYTES_MAX = (1 << 31) - 1  # offsets of an Arrow string are 32 bits
+UNDEFINED = 0xFFFF  # not a character: a byte that the charset does not define
+
+
+def is_text(charset: str) -> bool:
+    """Whether a string of this charset is characters; `binary`, or none, is bytes."""
+    return charset not in ("", "binary")
+
+
+def decoder(charset: str, column_name: str) -> Callable[[Values], AnyArray]:
+    """What turns values of this charset into strings. Raises TypeUnsupportedError naming the charset where nothing does."""
+    known = charset_of_name(charset)
+    if known is None or not known.codec:
+        raise TypeUnsupportedError(f"column {column_name} has the charset {charset}, which is not decoded yet")
+    if known.codec == "utf_8":
+        return _utf8
+    if known.bytes_max == 1:
+        return functools.partial(_single_byte, table=_table(known.codec), charset=charset)
+    return functools.partial(_codec, codec=known.codec, charset=charset)
+
+
+def copied(values: Values, arrow: pa.DataType) -> tuple[AnyArray, int]:
+    """The bytes as an array of `arrow` (binary or string, not checked) and the OR of them all."""
+    total = rows_gather.bytes_total(values.sizes)
+    _require_room(total)
+    offsets, out = np.empty(values.count + 1, np.int32), np.empty(total, np.uint8)
+    seen = rows_gather.copy_bytes(values.buffer, values.starts, values.sizes, offsets, out)
+    buffers = [values.validity(), buffer_of(offsets), buffer_of(out)]
+    return pa.Array.from_buffers(arrow, values.count, buffers), seen
+
+
+def _require_room(total: int) -> None:
+    if total > ARROW_BYTES_MAX:
+        raise ValueRefusedError(0, f"has {total} bytes as text, more than the {ARROW_BYTES_MAX} that a string may have")
+
+
+def _utf8(values: Values) -> AnyArray:
+    array, seen = copied(values, pa.string())
+    if seen >= 0x80:
+        try:
+            array.validate(full=True)
+        except pa.ArrowInvalid:
+            raise _refusal(values, "utf_8", "utf8") from None
+    return array
+
+
+def _codec(values: Values, codec: str, charset: str) -> AnyArray:
+    """Once a distinct value, not once a row."""
+    distinct: Any = copied(values, pa.binary())[0].dictionary_encode()
+    try:
+        texts = [item.decode(codec) for item in distinct.dictionary.to_pylist()]
+    except UnicodeDecodeError:
+        raise _refusal(values, codec, charset) from None
+    return pa.array(texts, pa.string()).take(distinct.indices)
+
+
+def _refusal(values: Values, codec: str, charset: str) -> ValueRefusedError:
+    """Finds the value that the codec cannot read; called once a failure."""
+    for row in np.flatnonzero(values.starts >= 0).tolist():
+        try:
+            values.value(row).decode(codec)
+        except UnicodeDecodeError as error:
+            return ValueRefusedError(row, f"is not {charset}: byte {error.start} of it cannot be read")
+    return ValueRefusedError(0, f"is not {charset}")
+
+
+@functools.cache
+def _table(codec: str) -> Int32s:
+    """Code point by byte (256)."""
+    return np.array([_code_point(bytes([byte]), codec) for byte in range(256)], np.int32)
+
+
+def _code_point(byte: bytes, codec: str) -> int:
+    try:
+        return ord(byte.decode(codec))
+    except UnicodeDecodeError:
+        return UNDEFINED
+
+
+@compiled
+def transcoded_size(buffer: Bytes, starts: Int64s, sizes: Int64s, table: Int32s) -> tuple[Integer, Integer]:
+    """(bytes of the values in UTF-8, first row with an undefined byte or -1)."""
+    total = np.int64(0)
+    for row in range(starts.shape[0]):
+        for index in range(sizes[row]):
+            point = table[buffer[starts[row] + index]]
+            if point == UNDEFINED:
+                return total, row
+            total += 1 + (point >= 0x80) + (point >= 0x800)
+    return total, -1
+
+
+@compiled
+def transcode(buffer: Bytes, starts: Int64s, sizes: Int64s, table: Int32s, offsets: Int32s, out: Bytes) -> None:
+    """Writes the values in UTF-8, back to back; a single byte means no character beyond three bytes."""
+    used = np.int64(0)
+    offsets[0] = 0
+    for row in range(starts.shape[0]):
+        for index in range(sizes[row]):
+            point = table[buffer[starts[row] + index]]
+            if point < 0x80:
+                out[used] = point
+            elif point < 0x800:
+                out[used], out[used + 1] = 0xC0 | point >> 6, 0x80 | point & 63
+                used += 1
+            else:
+                out[used], out[used + 1], out[used + 2] = 0xE0 | point >> 12, 0x80 | point >> 6 & 63, 0x80 | point & 63
+                used += 2
+            used += 1
+        offsets[row + 1] = used
+
+
+def _single_byte(values: Values, table: Int32s, charset: str) -> AnyArray:
+    total, refused = transcoded_size(values.buffer, values.starts, values.sizes, table)
+    if refused >= 0:
+        raise ValueRefusedError(refused, f"has a byte that {charset} does not define")
+    _require_room(total)
+    offsets, out = np.empty(values.count + 1, np.int32), np.empty(total, np.uint8)
+    transcode(values.buffer, values.starts, values.sizes, table, offsets, out)
+    buffers = [values.validity(), buffer_of(offsets), buffer_of(out)]
+    return pa.Array.from_buffers(pa.string(), values.count, buffers)

@@ -1,0 +1,221 @@
+"""MySQL's binary JSON as the text the server prints. Called by `column_types.documents`, once a distinct document.
+
+The format is that of sql-common/json_binary.h: a type byte and a value. An object or array begins with its element count and its size
+(2 bytes each, 4 in the large form), an entry a key (offset, 2-byte length), an entry a value (type, then offset or the value itself where
+it fits), then keys and values. Strings and opaque values carry a length of 7 bits a byte. Offsets count from the container's count.
+The printing follows json_dom.cc: `", "` and `": "`, doubles as their shortest digits, and `.0` behind a double that looks like an integer.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import struct
+from collections.abc import Callable
+from decimal import Decimal
+
+from cdc_engine.binlog.type_codes import TypeCode
+
+SMALL_OBJECT, LARGE_OBJECT, SMALL_ARRAY, LARGE_ARRAY, LITERAL, INT16, UINT16, INT32, UINT32 = range(9)
+INT64, UINT64, DOUBLE, STRING = 9, 10, 11, 12
+OPAQUE = 15
+LITERALS = {0: "null", 1: "true", 2: "false"}
+NUMBERS = {INT16: "<h", UINT16: "<H", INT32: "<i", UINT32: "<I", INT64: "<q", UINT64: "<Q"}
+INLINE_SMALL = {LITERAL, INT16, UINT16}
+INLINE_LARGE = INLINE_SMALL | {INT32, UINT32}
+DEPTH_MAX = 101  # a document nests 100 levels at most
+BASE64_LINE = 76  # characters; the server breaks its base64 into lines
+FIXED_DIGITS_MAX = 15  # places before or behind the point within which a double is printed without exponent
+DOUBLE_CHARS_MAX = 25  # room the server gives a printed double, sign included
+
+ESCAPED = re.compile(r'["\\\x00-\x1f]')
+ESCAPES = {chr(code): f"\\u{code:04x}" for code in range(32)}
+ESCAPES.update({'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+
+
+class JsonFormatError(Exception):
+    """The bytes are not a document; the message says what is wrong with them."""
+
+
+def render(document: bytes) -> str:
+    """The document's text. No bytes at all are the JSON null, as the server reads them."""
+    if not document:
+        return "null"
+    try:
+        return _Reader(document).value(document[0], 1, 0)
+    except (struct.error, IndexError):
+        raise JsonFormatError("it is cut off") from None
+    except UnicodeDecodeError:
+        raise JsonFormatError("a string in it is not UTF-8") from None
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.values_left = len(
+            data
+        )  # a value has an entry of three bytes at least: more values than bytes means offsets in circles
+
+    def value(self, kind: int, at: int, depth: int) -> str:
+        self.values_left -= 1
+        if self.values_left < 0 or depth > DEPTH_MAX:
+            raise JsonFormatError("its parts lie in each other")
+        if kind == STRING:
+            return quoted(self._sized(at).decode())
+        if kind <= LARGE_ARRAY:
+            return self._container(kind, at, depth)
+        if kind in NUMBERS:
+            return str(struct.unpack_from(NUMBERS[kind], self.data, at)[0])
+        if kind == LITERAL:
+            return _literal(self.data[at])
+        if kind == DOUBLE:
+            return printed_double(struct.unpack_from("<d", self.data, at)[0])
+        if kind == OPAQUE:
+            return _opaque(self.data[at], self._sized(at + 1))
+        raise JsonFormatError(f"it has a value of the unknown type {kind}")
+
+    def _container(self, kind: int, at: int, depth: int) -> str:
+        large = kind in (LARGE_OBJECT, LARGE_ARRAY)
+        width, layout = (4, "<I") if large else (2, "<H")
+        count, size = struct.unpack_from("<II" if large else "<HH", self.data, at)
+        keyed = kind in (SMALL_OBJECT, LARGE_OBJECT)
+        keys_at = at + 2 * width
+        values_at = keys_at + count * (width + 2) * keyed
+        content = values_at + count * (1 + width) - at
+        if content > size or at + size > len(self.data):
+            raise JsonFormatError("an object or array in it is larger than itself")
+        parts = []
+        for index in range(count):
+            entry = values_at + index * (1 + width)
+            child = self.data[entry]
+            place = entry + 1
+            if child not in (INLINE_LARGE if large else INLINE_SMALL):
+                place = at + self._offset(layout, place, content)
+            text = self.value(child, place, depth + 1)
+            parts.append(
+                f"{self._key(keys_at + index * (width + 2), at, layout, width, content)}: {text}" if keyed else text
+            )
+        joined = ", ".join(parts)
+        return f"{{{joined}}}" if keyed else f"[{joined}]"
+
+    def _key(self, entry: int, at: int, layout: str, width: int, content: int) -> str:
+        start = at + self._offset(layout, entry, content)
+        (length,) = struct.unpack_from("<H", self.data, entry + width)
+        return quoted(self._bytes(start, length).decode())
+
+    def _offset(self, layout: str, at: int, content: int) -> int:
+        offset: int = struct.unpack_from(layout, self.data, at)[0]
+        if offset < content:
+            raise JsonFormatError("an offset in it points backwards")
+        return offset
+
+    def _sized(self, at: int) -> bytes:
+        length, shift = 0, 0
+        while True:
+            byte = self.data[at]
+            length |= (byte & 0x7F) << shift
+            at, shift = at + 1, shift + 7
+            if byte < 0x80:
+                return self._bytes(at, length)
+            if shift > 28:
+                raise JsonFormatError("a length in it has no end")
+
+    def _bytes(self, at: int, length: int) -> bytes:
+        if at + length > len(self.data):
+            raise JsonFormatError("it is cut off")
+        return self.data[at : at + length]
+
+
+def quoted(text: str) -> str:
+    """The text as a JSON string with the server's escapes."""
+    return '"' + (ESCAPED.sub(lambda match: ESCAPES[match[0]], text) if ESCAPED.search(text) else text) + '"'
+
+
+def _literal(code: int) -> str:
+    if code not in LITERALS:
+        raise JsonFormatError(f"it has the unknown literal {code}")
+    return LITERALS[code]
+
+
+def printed_double(number: float) -> str:
+    """As my_gcvt (strings/dtoa.cc) prints it: shortest digits; an exponent where the fixed form is too long."""
+    sign, digits, exponent = Decimal(repr(number)).as_tuple()
+    if not isinstance(exponent, int):
+        raise JsonFormatError("it has a number that is none")
+    text = "".join(map(str, digits)).rstrip("0") or "0"
+    point = len(digits) + exponent if number else 1  # the value is 0.<text> * 10 ** point
+    minus = "-" * sign
+    fixed = _fixed(text, point)
+    room = DOUBLE_CHARS_MAX - sign
+    if -FIXED_DIGITS_MAX + 1 <= point <= FIXED_DIGITS_MAX and len(fixed) <= room:
+        return minus + (fixed if "." in fixed else fixed + ".0")
+    mantissa = text[0] + ("." + text[1:] if len(text) > 1 else "")
+    return f"{minus}{mantissa}e{point - 1}"
+
+
+def _fixed(text: str, point: int) -> str:
+    if point <= 0:
+        return "0." + "0" * -point + text
+    return text.ljust(point, "0") if point >= len(text) else text[:point] + "." + text[point:]
+
+
+def _opaque(code: int, payload: bytes) -> str:
+    if code in OPAQUES:
+        return OPAQUES[code](payload)
+    encoded = base64.b64encode(payload).decode()
+    lines = "\n".join(encoded[start : start + BASE64_LINE] for start in range(0, len(encoded), BASE64_LINE))
+    return quoted(f"base64:type{code}:{lines}")
+
+
+def _decimal(payload: bytes) -> str:
+    """Precision, scale and the digits of DECIMAL (see column_types.decimals)."""
+    precision, scale, data = payload[0], payload[1], payload[2:]
+    negative = data[0] < 0x80
+    plain = bytes([data[0] ^ 0x80, *data[1:]])
+    rest = iter(bytes(byte ^ 0xFF for byte in plain) if negative else plain)
+    whole, fraction = divmod(precision - scale, 9), divmod(scale, 9)
+    groups = [whole[1]] * bool(whole[1]) + [9] * (whole[0] + fraction[0]) + [fraction[1]] * bool(fraction[1])
+    digits = "".join(
+        _digits(bytes(next(rest, 0) for _ in range((count + 1) // 2 if count < 9 else 4)), count) for count in groups
+    )
+    text = digits[: precision - scale].lstrip("0") or "0"
+    return "-" * negative + text + ("." + digits[precision - scale :] if scale else "")
+
+
+def _digits(group: bytes, count: int) -> str:
+    return str(int.from_bytes(group)).zfill(count)
+
+
+def _packed(payload: bytes) -> tuple[str, int, int]:
+    """(sign, whole, microseconds) of a packed date or time: 24 bits of fraction under the bits of the rest."""
+    (packed,) = struct.unpack("<q", payload)
+    return "-" * (packed < 0), abs(packed) >> 24, abs(packed) & 0xFFFFFF
+
+
+def _date(payload: bytes) -> str:
+    _, whole, _ = _packed(payload)
+    months = whole >> 22
+    return f'"{months // 13:04}-{months % 13:02}-{whole >> 17 & 31:02}"'
+
+
+def _clock(whole: int, micros: int, hour_bits: int) -> str:
+    return f"{whole >> 12 & (1 << hour_bits) - 1:02}:{whole >> 6 & 63:02}:{whole & 63:02}.{micros:06}"
+
+
+def _time(payload: bytes) -> str:
+    sign, whole, micros = _packed(payload)
+    return f'"{sign}{_clock(whole, micros, 10)}"'
+
+
+def _datetime(payload: bytes) -> str:
+    _, whole, micros = _packed(payload)
+    return f'{_date(payload)[:-1]} {_clock(whole, micros, 5)}"'
+
+
+OPAQUES: dict[int, Callable[[bytes], str]] = {
+    TypeCode.NEWDECIMAL: _decimal,
+    TypeCode.DATE: _date,
+    TypeCode.TIME: _time,
+    TypeCode.DATETIME: _datetime,
+    TypeCode.TIMESTAMP: _datetime,
+}

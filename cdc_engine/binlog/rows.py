@@ -1,0 +1,183 @@
+"""Row events of one table version → Arrow record batches. The one way from bytes to columns; called by `staging`.
+
+`RowDecoder` holds what a table version means for the kernels; `chunks` walks through the chosen events of a block and gives a record
+batch at a time, small enough that the located values of all columns stay near the processor.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from cdc_engine import position
+from cdc_engine.binlog import rows_locate
+from cdc_engine.binlog.column_types import (
+    ColumnType,
+    TypeUnsupportedError,
+    ValueRefusedError,
+    Values,
+    buffer_of,
+    type_of,
+)
+from cdc_engine.contracts import Block, Column, Int8s, Int32s, Int64s, TableVersion
+from cdc_engine.errors import BinlogFormatError, TableStoppedError
+
+OPERATION, ORDER_KEY, COMMIT_TIME = "_sluice_operation", "_sluice_order_key", "_sluice_commit_time"
+COMMIT_TIME_TYPE = pa.timestamp("us", "UTC")
+CHUNK_CELLS_MAX = 1 << 19  # located values at once: 8 MB of places for them
+CHUNK_ROWS_MAX = 1 << 14  # rows at once, however few columns: larger ones leave the processor's caches
+CHUNK_BYTES_MAX = 32 << 20  # bytes of images at once; one image may be larger
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Events:
+    """The chosen events of a block, as contiguous arrays of the types that the kernel was compiled for."""
+
+    block: Block
+    offset: Int64s
+    length: Int64s
+    kind: Int8s
+    version: Int8s
+    position: Int64s
+    time_us: Int64s
+
+    @classmethod
+    def of(cls, block: Block, chosen: Int64s) -> _Events:
+        return cls(
+            block,
+            np.ascontiguousarray(block.event_offset[chosen], np.int64),
+            np.ascontiguousarray(block.event_length[chosen], np.int64),
+            np.ascontiguousarray(block.event_kind[chosen], np.int8),
+            np.ascontiguousarray(block.event_version[chosen], np.int8),
+            np.ascontiguousarray(block.event_position[chosen], np.int64),
+            np.ascontiguousarray(block.event_time_us[chosen], np.int64),
+        )
+
+
+class Places:
+    """Room for the located values of one chunk, used again for the next; decoders that take turns may share it."""
+
+    def __init__(self) -> None:
+        self.starts, self.sizes = np.empty(CHUNK_CELLS_MAX, np.int64), np.empty(CHUNK_CELLS_MAX, np.int64)
+        self.operation, self.image_at = np.empty(CHUNK_ROWS_MAX, np.int8), np.empty(CHUNK_ROWS_MAX, np.int64)
+        self.image_event = np.empty(CHUNK_ROWS_MAX, np.int32)
+
+    def rows(self, columns: int) -> int:
+        """Rows of so many columns that find room."""
+        return min(CHUNK_ROWS_MAX, CHUNK_CELLS_MAX // max(1, columns))
+
+    def cells(self, columns: int) -> tuple[Int64s, Int64s]:
+        """(starts, sizes), columns by rows."""
+        rows = self.rows(columns)
+        return self.starts[: columns * rows].reshape(columns, rows), self.sizes[: columns * rows].reshape(columns, rows)
+
+
+class RowDecoder:
+    """Decodes the row events of one table version; `kept` (int32, ascending) are the indices of its columns that are wanted, all if None.
+
+    `version.key` decides what a preimage is worth: with a key it becomes a row only where a key column's bytes changed, without one always.
+    Raises TableStoppedError TYPE_UNSUPPORTED, when a wanted column's type is not decoded, and SCHEMA_MISMATCH, when a key column is not
+    a wanted column of the table.
+    """
+
+    def __init__(self, version: TableVersion, kept: Int32s | None = None, places: Places | None = None) -> None:
+        self.version = version
+        indices = range(len(version.columns)) if kept is None else kept.tolist()
+        self.columns = tuple(version.columns[index] for index in indices)
+        wanted = set(indices)
+        every = [self._type(column, index in wanted) for index, column in enumerate(version.columns)]
+        self.types = tuple(every[index] for index in indices)
+        self._prefix = np.array([each.prefix_bytes for each in every], np.int8)
+        self._width = np.array([each.width for each in every], np.int32)
+        self._slot = np.full(len(every), -1, np.int32)
+        self._slot[list(indices)] = np.arange(len(self.columns), dtype=np.int32)
+        self._key = self._key_slots()
+        self._places = places or Places()
+        self._starts, self._sizes = self._places.cells(len(self.columns))
+        self._before_starts, self._before_sizes = (np.empty((len(self.columns), 1), np.int64) for _ in range(2))
+        fields = [pa.field(column.name, each.arrow) for column, each in zip(self.columns, self.types, strict=True)]
+        meta = [
+            pa.field(OPERATION, pa.int8(), False),
+            pa.field(ORDER_KEY, pa.int64(), False),
+            pa.field(COMMIT_TIME, COMMIT_TIME_TYPE, False),
+        ]
+        self.schema = pa.schema([*meta, *fields])
+
+    def chunks(self, block: Block, chosen: Int64s) -> Iterator[pa.RecordBatch]:
+        """Rows of the events of `block` with these indices (int64, ascending; all of this table version), in stream order.
+
+        Raises BinlogFormatError on bytes that are no row images, TableStoppedError on a column count that is not the schema's
+        (SCHEMA_MISMATCH), on images with columns left out (IMAGE_NOT_FULL) and on values that are refused (TYPE_UNSUPPORTED).
+        """
+        events = _Events.of(block, chosen)
+        if not len(chosen):
+            return
+        number = position.file_number(block.file)
+        position.order_key(
+            block.epoch, number, int((events.position + events.length).max())
+        )  # all of them fit, or this raises
+        base = position.order_key(block.epoch, number, 0)
+        cursor, status = np.zeros(3, np.int64), rows_locate.FULL
+        while status == rows_locate.FULL:
+            status = self._locate(events, cursor)
+            if status not in (rows_locate.DONE, rows_locate.FULL):
+                raise self._refusal(events, int(cursor[0]), status)
+            if cursor[2]:
+                yield self._batch(events, int(cursor[2]), base)
+
+    def _type(self, column: Column, wanted: bool) -> ColumnType:
+        """Of a column that is stepped over only the layout counts, so its charset and labels may be ones that nothing reads."""
+        try:
+            return type_of(column if wanted else dataclasses.replace(column, charset="", labels=("",)))
+        except TypeUnsupportedError as error:
+            raise TableStoppedError(self.version.database, self.version.table, "TYPE_UNSUPPORTED", str(error)) from None
+
+    def _key_slots(self) -> Int32s:
+        names = [column.name.lower() for column in self.columns]
+        missing = [name for name in self.version.key if name.lower() not in names]
+        if missing:
+            reason = f"the key column {missing[0]} is not among the captured columns of the table; correct the key or the column filter"
+            raise TableStoppedError(self.version.database, self.version.table, "SCHEMA_MISMATCH", reason)
+        return np.array([names.index(name.lower()) for name in self.version.key], np.int32)
+
+    def _locate(self, events: _Events, cursor: Int64s) -> int:
+        places, rows = self._places, self._places.rows(len(self.columns))
+        status: int = rows_locate.locate(
+            events.block.buffer, events.offset, events.length, events.kind, events.version,
+            self._prefix, self._width, self._slot, self._key, cursor, CHUNK_BYTES_MAX,
+            self._starts, self._sizes, self._before_starts, self._before_sizes,
+            places.operation[:rows], places.image_at[:rows], places.image_event[:rows],
+        )  # fmt: skip
+        return status
+
+    def _batch(self, events: _Events, rows: int, base: int) -> pa.RecordBatch:
+        places = self._places
+        event = places.image_event[:rows]
+        offset = events.position[event] + (places.image_at[:rows] - events.offset[event])
+        arrays = [
+            pa.array(places.operation[:rows].copy()),
+            pa.array(base + offset),
+            pa.Array.from_buffers(COMMIT_TIME_TYPE, rows, [None, buffer_of(events.time_us[event])]),
+        ]
+        for slot, (column, each) in enumerate(zip(self.columns, self.types, strict=True)):
+            values = Values(events.block.buffer, self._starts[slot, :rows], self._sizes[slot, :rows])
+            try:
+                arrays.append(each.finish(values))
+            except ValueRefusedError as error:
+                where = f"{events.block.file}:{offset[error.row]}"
+                reason = f"the value of column {column.name} ({column.mysql_type}) in the row at {where} {error.reason}"
+                raise TableStoppedError(self.version.database, self.version.table, "TYPE_UNSUPPORTED", reason) from None
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _refusal(self, events: _Events, event: int, status: int) -> BinlogFormatError | TableStoppedError:
+        file, offset = events.block.file, int(events.position[event])
+        if status == rows_locate.WRONG_COLUMN_COUNT:
+            reason = f"the row event at {file}:{offset} does not have the {len(self.version.columns)} columns of the schema known"
+            return TableStoppedError(self.version.database, self.version.table, "SCHEMA_MISMATCH", reason)
+        if status == rows_locate.IMAGE_NOT_FULL:
+            reason = f"the row event at {file}:{offset} leaves columns out; set binlog_row_image=FULL on the source"
+            return TableStoppedError(self.version.database, self.version.table, "IMAGE_NOT_FULL", reason)
+        return BinlogFormatError(f"a row event of table {self.version.name} ends within a value", file, offset)

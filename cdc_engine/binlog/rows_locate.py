@@ -1,0 +1,244 @@
+"""The kernel that finds every column value in the row events of one table version. Driven by `rows.py`; decodes nothing.
+
+A row event (MySQL's rows_event.h): 19-byte common header; table id (6) and flags (2); in version 2 an extra part whose 2-byte length counts
+itself; the column count, length-encoded; a bitmap of the columns present, for an update two of them; then row images up to the end. An
+image is a bitmap of NULLs and the values that are not NULL, back to back. To step over a value two numbers of its column are enough: how
+many bytes of length stand before it (`prefix`), or how many bytes it always has (`width`). So the kernel knows no type at all; it
+writes where each value starts and how long it is, and `column_types` reads the values from there, column by column.
+
+Every read is checked against the event's end, and the event against the buffer. Bytes are cast to int64 before they are shifted: a mix of
+unsigned and signed integers becomes a float in numba.
+"""
+# ruff: noqa: PLR0917 - a kernel takes every array it touches by name, and numba knows no keyword-only arguments
+
+from __future__ import annotations
+
+import numpy as np
+
+from cdc_engine.binlog.compiled import Integer, compiled
+from cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
+
+# What `locate` answers; cursor[0] is then the event it stands in.
+DONE, FULL, TRUNCATED, WRONG_COLUMN_COUNT, IMAGE_NOT_FULL = 0, 1, 2, 3, 4
+
+HEADER_BYTES = 19
+KIND_INSERT, KIND_UPDATE, KIND_DELETE = 1, 2, 3  # contracts.RowEventKind
+INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 1, 2, 3, 4  # contracts.Operation
+
+
+@compiled
+def little_endian(buffer: Bytes, at: Integer, size: Integer) -> Integer:
+    """Unsigned integer of up to 7 bytes, lowest first."""
+    value = np.int64(0)
+    for index in range(size):
+        value |= np.int64(buffer[at + index]) << np.int64(8 * index)
+    return value
+
+
+@compiled
+def all_present(buffer: Bytes, at: Integer, column_count: Integer) -> bool:
+    """Whether the bitmap at `at` names every column."""
+    for column in range(column_count):  # noqa: SIM110 - compiled, a loop is the fast form
+        if not (np.int64(buffer[at + (column >> 3)]) >> np.int64(column & 7)) & 1:
+            return False
+    return True
+
+
+@compiled
+def first_image(
+    buffer: Bytes, at: Integer, end: Integer, kind: Integer, version: Integer, column_count: Integer
+) -> Integer:
+    """Offset in `buffer` of the event's first row image, or minus the reason why there is none."""
+    at += HEADER_BYTES + 8
+    if version == 2:
+        if at + 2 > end:
+            return -TRUNCATED
+        extra = little_endian(buffer, at, 2)
+        if extra < 2:
+            return -TRUNCATED
+        at += extra
+    if at + 3 > end:  # no event is so short that a bitmap and an image do not follow the count
+        return -TRUNCATED
+    count = np.int64(buffer[at])
+    at += 1
+    if count == 0xFC:
+        count = little_endian(buffer, at, 2)
+        at += 2
+    elif count > 0xFA:  # a table has 4096 columns at most: longer forms are not its count
+        return -WRONG_COLUMN_COUNT
+    if count != column_count:
+        return -WRONG_COLUMN_COUNT
+    for _ in range(2 if kind == KIND_UPDATE else 1):
+        if at + ((column_count + 7) >> 3) > end:
+            return -TRUNCATED
+        if not all_present(buffer, at, column_count):
+            return -IMAGE_NOT_FULL
+        at += (column_count + 7) >> 3
+    return at
+
+
+@compiled
+def locate_image(
+    buffer: Bytes,
+    at: Integer,
+    end: Integer,
+    prefix: Int8s,
+    width: Int32s,
+    slot: Int32s,
+    starts: Int64s,
+    sizes: Int64s,
+    row: Integer,
+) -> Integer:
+    """Writes start and size of each wanted value of the image at `at`; NULL starts at -1. The image's end, or -1 if it is cut off."""
+    column_count = prefix.shape[0]
+    nulls = at
+    at += (column_count + 7) >> 3
+    if at > end:
+        return -1
+    for column in range(column_count):
+        wanted = slot[column]
+        if (np.int64(buffer[nulls + (column >> 3)]) >> np.int64(column & 7)) & 1:
+            if wanted >= 0:
+                starts[wanted, row] = -1
+                sizes[wanted, row] = 0
+            continue
+        size = np.int64(width[column])
+        if prefix[column]:
+            if at + prefix[column] > end:
+                return -1
+            size = little_endian(buffer, at, np.int64(prefix[column]))
+            at += prefix[column]
+        if size > end - at:
+            return -1
+        if wanted >= 0:
+            starts[wanted, row] = at
+            sizes[wanted, row] = size
+        at += size
+    return at
+
+
+@compiled
+def key_differs(
+    buffer: Bytes, key: Int32s, starts: Int64s, sizes: Int64s, row: Integer, other_starts: Int64s, other_sizes: Int64s
+) -> bool:
+    """Whether any key column's bytes in `row` are not those of row 0 of the other."""
+    for index in range(key.shape[0]):
+        column = key[index]
+        size = sizes[column, row]
+        if size != other_sizes[column, 0]:
+            return True
+        start, other = starts[column, row], other_starts[column, 0]
+        if (start < 0) != (other < 0):
+            return True
+        for byte in range(size):
+            if buffer[start + byte] != buffer[other + byte]:
+                return True
+    return False
+
+
+@compiled
+def make_room_before(starts: Int64s, sizes: Int64s, row: Integer, other_starts: Int64s, other_sizes: Int64s) -> None:
+    """Moves `row` one down and puts row 0 of the other into its place."""
+    for column in range(starts.shape[0]):
+        starts[column, row + 1], sizes[column, row + 1] = starts[column, row], sizes[column, row]
+        starts[column, row], sizes[column, row] = other_starts[column, 0], other_sizes[column, 0]
+
+
+@compiled
+def locate_update(
+    buffer: Bytes,
+    at: Integer,
+    end: Integer,
+    prefix: Int8s,
+    width: Int32s,
+    slot: Int32s,
+    key: Int32s,
+    starts: Int64s,
+    sizes: Int64s,
+    before_starts: Int64s,
+    before_sizes: Int64s,
+    row: Integer,
+    image_at: Int64s,
+    operation: Int8s,
+) -> tuple[Integer, Integer]:
+    """Both images of one updated row: (end of them or -1, rows written). The preimage is a row only if a key column changed or none is."""
+    after_at = locate_image(buffer, at, end, prefix, width, slot, before_starts, before_sizes, 0)
+    if after_at < 0:
+        return -1, 0
+    next_at = locate_image(buffer, after_at, end, prefix, width, slot, starts, sizes, row)
+    if next_at < 0:
+        return -1, 0
+    count = 1
+    if key.shape[0] == 0 or key_differs(buffer, key, starts, sizes, row, before_starts, before_sizes):
+        make_room_before(starts, sizes, row, before_starts, before_sizes)
+        image_at[row] = at
+        operation[row] = UPDATE_BEFORE
+        row += 1
+        count = 2
+    image_at[row] = after_at
+    operation[row] = UPDATE_AFTER
+    return next_at, count
+
+
+@compiled
+def locate(
+    buffer: Bytes,
+    event_offset: Int64s,
+    event_length: Int64s,
+    event_kind: Int8s,
+    event_version: Int8s,
+    prefix: Int8s,
+    width: Int32s,
+    slot: Int32s,
+    key: Int32s,
+    cursor: Int64s,
+    bytes_max: Integer,
+    starts: Int64s,
+    sizes: Int64s,
+    before_starts: Int64s,
+    before_sizes: Int64s,
+    operation: Int8s,
+    image_at: Int64s,
+    image_event: Int32s,
+) -> Integer:
+    """Goes on at `cursor` until the events end (DONE), the rows or `bytes_max` bytes of images are FULL, or bytes are refused.
+
+    `cursor` (int64, 3): event index, offset in `buffer` of the next image (0: at the event's header), rows written by this call.
+    `prefix`, `width`, `slot` one a column of the table: `slot` is the row of `starts` and `sizes` (columns wanted by rows) that takes
+    it, -1 to step over it. `key`: slots of the key columns, empty for a table without one. `before_*`: room for one
+    preimage.
+    """
+    event, at, row, taken = cursor[0], cursor[1], np.int64(0), np.int64(0)
+    capacity = operation.shape[0]
+    while event < event_offset.shape[0]:
+        end = event_offset[event] + event_length[event]
+        cursor[0] = event
+        if at == 0:
+            if event_offset[event] < 0 or event_length[event] < HEADER_BYTES + 8 or end > buffer.shape[0]:
+                return TRUNCATED
+            at = first_image(buffer, event_offset[event], end, event_kind[event], event_version[event], prefix.shape[0])
+            if at < 0:
+                return -at
+        while at < end:
+            if row + 2 > capacity or taken >= bytes_max:
+                cursor[1], cursor[2] = at, row
+                return FULL
+            begin = at
+            if event_kind[event] == KIND_UPDATE:
+                at, count = locate_update(
+                    buffer, at, end, prefix, width, slot, key, starts, sizes, before_starts, before_sizes, row, image_at, operation
+                )  # fmt: skip
+            else:
+                at, count = locate_image(buffer, at, end, prefix, width, slot, starts, sizes, row), 1
+                image_at[row] = begin
+                operation[row] = INSERT if event_kind[event] == KIND_INSERT else DELETE
+            if at < 0:
+                return TRUNCATED
+            for index in range(count):
+                image_event[row + index] = event
+            row += count
+            taken += at - begin
+        at = 0
+        event += 1
+    cursor[0], cursor[1], cursor[2] = event, 0, row
+    return DONE

@@ -1,0 +1,38 @@
+"""The type codes of table map events, as MySQL's field_types.h and MariaDB's mysql_com.h number them."""
+
+from __future__ import annotations
+
+import enum
+
+
+class TypeCode(enum.IntEnum):
+    """Types a column of a row event may have. A `2` at the end marks the formats of MySQL 5.6 and later."""
+
+    TINY = 1
+    SHORT = 2
+    LONG = 3
+    FLOAT = 4
+    DOUBLE = 5
+    TIMESTAMP = 7
+    LONGLONG = 8
+    INT24 = 9
+    DATE = 10
+    TIME = 11
+    DATETIME = 12
+    YEAR = 13
+    VARCHAR = 15
+    BIT = 16
+    TIMESTAMP2 = 17
+    DATETIME2 = 18
+    TIME2 = 19
+    JSON = 245
+    NEWDECIMAL = 246
+    ENUM = 247
+    SET = 248
+    TINY_BLOB = 249
+    MEDIUM_BLOB = 250
+    LONG_BLOB = 251
+    BLOB = 252
+    VAR_STRING = 253
+    STRING = 254
+    GEOMETRY = 255

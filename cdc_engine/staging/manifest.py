@@ -1,0 +1,139 @@
+"""What a staged batch says of itself: the values behind manifest.json. Written by `staging`, read by `reader`; the format is that of
+docs/architecture.md, and spark_jobs has its own reader of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+FORMAT = 1
+MANIFEST_FILE = "manifest.json"
+Bound = int | str | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StagedColumn:
+    """A column of a staged file: `type` is Spark SQL's name of it, `nullable` says whether the file may hold NULLs (zero dates do)."""
+
+    name: str
+    type: str
+    nullable: bool
+    mysql_type: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChangesSegment:
+    """Row images of one schema version in one file. `rows` counts images, `key_changes` the preimages among them where there is a key.
+
+    `key_min` and `key_max` have one entry a key column, over every image: an integer or a text (ordered by its UTF-8 bytes), None where the
+    type has no bound or all is NULL. `unique_keys`: every image has another key (told exactly for one integer column, else false).
+    `first_commit_time_us` and `last_commit_time_us` are the least and the greatest of the images.
+    """
+
+    kind: str = "changes"
+    file: str
+    size_bytes: int
+    version: str
+    rows: int
+    inserts: int
+    updates: int
+    deletes: int
+    key_changes: int
+    unique_keys: bool
+    first_order_key: int
+    last_order_key: int
+    first_commit_time_us: int
+    last_commit_time_us: int
+    key: tuple[str, ...]
+    key_min: tuple[Bound, ...]
+    key_max: tuple[Bound, ...]
+    columns: tuple[StagedColumn, ...]
+
+    @property
+    def changes(self) -> int:
+        return self.inserts + self.updates + self.deletes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TruncateSegment:
+    """Every row of the table is gone at `order_key`."""
+
+    kind: str = "truncate"
+    order_key: int
+    commit_time_us: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SchemaSegment:
+    """From `order_key` on the table has these columns."""
+
+    kind: str = "schema"
+    order_key: int
+    commit_time_us: int
+    version: str
+    key: tuple[str, ...]
+    columns: tuple[StagedColumn, ...]
+
+
+Segment = ChangesSegment | TruncateSegment | SchemaSegment
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StagedTable:
+    """One table's segments, in the order in which they are to be applied."""
+
+    database: str
+    table: str
+    segments: tuple[Segment, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.database}.{self.table}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The whole batch. `bytes`: of its row events in the binlog. `start` and `end`: Position.to_json. Times: microseconds since 1970 UTC,
+    commit times 0 where the batch has no rows.
+    """
+
+    format: int = FORMAT
+    destination: str
+    epoch: int
+    delivery: int
+    start: dict[str, Any]
+    end: dict[str, Any]
+    end_order_key: int
+    rows: int
+    changes: int
+    bytes: int
+    staged_at_us: int
+    first_commit_time_us: int
+    last_commit_time_us: int
+    tables: tuple[StagedTable, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Manifest:
+        """Inverse of `to_json`; raises KeyError, TypeError or ValueError on a record of another shape."""
+        if record["format"] != FORMAT:
+            raise ValueError(f"format {record['format']!r} is not {FORMAT}")
+        return cls(**{**record, "tables": tuple(_table(item) for item in record["tables"])})
+
+
+def _table(record: dict[str, Any]) -> StagedTable:
+    return StagedTable(**{**record, "segments": tuple(_segment(item) for item in record["segments"])})
+
+
+def _segment(record: dict[str, Any]) -> Segment:
+    kinds: dict[str, type[Segment]] = {"changes": ChangesSegment, "truncate": TruncateSegment, "schema": SchemaSegment}
+    values = dict(record)
+    for name in ("key", "key_min", "key_max"):
+        if name in values:
+            values[name] = tuple(values[name])
+    if "columns" in values:
+        values["columns"] = tuple(StagedColumn(**column) for column in values["columns"])
+    return kinds[record["kind"]](**values)

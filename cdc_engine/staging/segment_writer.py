@@ -1,0 +1,174 @@
+"""One segment of a table on its way to disk: record batches in, one Parquet file and its facts out. Driven by `staging`.
+
+Rows wait in memory until they make a row group worth writing; the file is opened with the first of them. So a batch of many small
+tables holds no file open, and one of a huge table no more than a row group of it.
+"""
+
+from __future__ import annotations
+
+import decimal
+import os
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cdc_engine.binlog.rows import COMMIT_TIME, OPERATION, ORDER_KEY, RowDecoder
+from cdc_engine.contracts import Int64s, Operation
+from cdc_engine.errors import BinlogFormatError
+from cdc_engine.staging.manifest import Bound, ChangesSegment
+from cdc_engine.staging.staged_columns import staged_columns
+
+ROW_GROUP_BYTES = 16 << 20  # of Arrow data: large enough for fast scans, small beside the host's memory
+ROW_GROUP_ROWS = 1 << 17
+UNIQUE_KEYS_MAX = 1 << 20  # keys held to tell whether they differ; a longer segment is folded anyway
+COMPRESSION: Literal["none"] = "none"  # read once from the local disk: lz4 would cost more than the writing
+
+
+class _KeyFacts:
+    """Least and greatest value of each key column, and whether one integer column never repeats."""
+
+    def __init__(self, decoder: RowDecoder) -> None:
+        names = {name.lower(): index + 3 for index, name in enumerate(column.name for column in decoder.columns)}
+        self.columns = [names[name.lower()] for name in decoder.version.key]
+        self.bounds: list[tuple[Any, Any]] = [(None, None)] * len(self.columns)
+        types = [decoder.schema.field(column).type for column in self.columns]
+        self.bounded = [
+            pa.types.is_integer(each) or pa.types.is_decimal(each) or pa.types.is_string(each) for each in types
+        ]
+        self.seen: list[Int64s] | None = [] if len(types) == 1 and pa.types.is_integer(types[0]) else None
+        self.seen_count = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        for index, column in enumerate(self.columns):
+            if self.bounded[index]:
+                self.bounds[index] = _wider(self.bounds[index], _range(batch.column(column)))
+        if self.seen is not None:
+            self._remember(batch.column(self.columns[0]))
+
+    def _remember(self, keys: Any) -> None:
+        self.seen_count += len(keys)
+        if self.seen is None or keys.null_count or self.seen_count > UNIQUE_KEYS_MAX:
+            self.seen = None
+        else:
+            self.seen.append(keys.to_numpy().astype(np.int64))
+
+    def unique(self) -> bool:
+        if not self.seen:
+            return False
+        keys = np.concatenate(self.seen)
+        return bool((np.diff(keys) > 0).all()) or len(np.unique(keys)) == len(keys)
+
+
+def _range(column: Any) -> dict[str, Any]:
+    found: Any = pc.min_max(column)
+    return cast("dict[str, Any]", found.as_py())
+
+
+def _wider(bounds: tuple[Any, Any], found: dict[str, Any]) -> tuple[Any, Any]:
+    low, high = bounds
+    if found["min"] is None:
+        return bounds
+    return (found["min"], found["max"]) if low is None else (min(low, found["min"]), max(high, found["max"]))
+
+
+def _bound(value: Any) -> Bound:
+    """As it stands in the manifest. Only whole decimals are integers (an unsigned bigint); others have no bound there."""
+    if isinstance(value, decimal.Decimal):
+        return int(value) if value.as_tuple().exponent == 0 else None
+    return value if isinstance(value, int | str) else None
+
+
+class SegmentWriter:
+    """Writes the segment of one decoder's rows to `path`. Use: `add` in stream order, then `finish` or `discard`."""
+
+    def __init__(self, path: Path, decoder: RowDecoder) -> None:
+        self.path, self.decoder = path, decoder
+        self.pending_bytes = 0
+        self.rows = 0
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_rows = 0
+        self._writer: pq.ParquetWriter | None = None
+        self._counts = np.zeros(max(Operation) + 1, np.int64)
+        self._order_keys: tuple[int, int] = (-1, -1)
+        self._commit_times: tuple[int, int] = (np.iinfo(np.int64).max, 0)
+        self._key = _KeyFacts(decoder)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Takes rows that follow those before. Raises BinlogFormatError where they do not follow: the lake's order would be wrong."""
+        order_keys = batch.column(ORDER_KEY).to_numpy()
+        if order_keys[0] <= self._order_keys[1] or (np.diff(order_keys) <= 0).any():
+            raise BinlogFormatError(f"rows of table {self.decoder.version.name} do not come in the order of the binlog")
+        self._order_keys = (self._order_keys[0] if self.rows else int(order_keys[0]), int(order_keys[-1]))
+        times = batch.column(COMMIT_TIME).cast(pa.int64()).to_numpy()
+        self._commit_times = (
+            min(self._commit_times[0], int(times.min())),
+            max(self._commit_times[1], int(times.max())),
+        )
+        self._counts += np.bincount(batch.column(OPERATION).to_numpy(), minlength=len(self._counts))
+        self._key.add(batch)
+        self.rows += batch.num_rows
+        self._pending.append(batch)
+        self._pending_rows += batch.num_rows
+        self.pending_bytes += batch.nbytes
+        if self._pending_rows >= ROW_GROUP_ROWS or self.pending_bytes >= ROW_GROUP_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what waits as a row group."""
+        if not self._pending:
+            return
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(
+                self.path, self.decoder.schema, compression=COMPRESSION, use_dictionary=False
+            )
+        self._writer.write_table(pa.Table.from_batches(self._pending), row_group_size=self._pending_rows)
+        self._pending, self._pending_rows, self.pending_bytes = [], 0, 0
+
+    def finish(self) -> ChangesSegment:
+        """Writes the rest, closes the file and forces it to disk."""
+        self.flush()
+        if self._writer is None:
+            raise ValueError("a segment without rows has no file")
+        self._writer.close()
+        force_to_disk(self.path)
+        counts = {operation: int(self._counts[operation]) for operation in Operation}
+        version = self.decoder.version
+        return ChangesSegment(
+            file=self.path.name,
+            size_bytes=self.path.stat().st_size,
+            version=version.version,
+            rows=self.rows,
+            inserts=counts[Operation.INSERT],
+            updates=counts[Operation.UPDATE_AFTER],
+            deletes=counts[Operation.DELETE],
+            key_changes=counts[Operation.UPDATE_BEFORE] if version.key else 0,
+            unique_keys=self._key.unique(),
+            first_order_key=self._order_keys[0],
+            last_order_key=self._order_keys[1],
+            first_commit_time_us=self._commit_times[0],
+            last_commit_time_us=self._commit_times[1],
+            key=version.key,
+            key_min=tuple(_bound(low) for low, _ in self._key.bounds),
+            key_max=tuple(_bound(high) for _, high in self._key.bounds),
+            columns=staged_columns(self.decoder),
+        )
+
+    def discard(self) -> None:
+        """Drops the segment and its file."""
+        self._pending = []
+        if self._writer is not None:
+            self._writer.close()
+            self.path.unlink()
+
+
+def force_to_disk(path: Path) -> None:
+    """fsync of a file or directory."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

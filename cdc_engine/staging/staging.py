@@ -1,0 +1,264 @@
+"""Writes a batch as files that a run merges: `stage` is the room's one door. Called by `instance` when a batch is handed out.
+
+Block by block, one at a time: a spilled transaction of gigabytes is never in memory as a whole. Everything is written into a directory
+whose name ends in `.partial`; it gets its own name when all of it, the manifest last, is on disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from cdc_engine.binlog.rows import Places, RowDecoder
+from cdc_engine.contracts import (
+    Batch,
+    BlockSlice,
+    Int32s,
+    Int64s,
+    StoppedTable,
+    TableChange,
+    TableChangeKind,
+    TableVersion,
+)
+from cdc_engine.errors import StagingError, TableStoppedError
+from cdc_engine.position import Position, file_number
+from cdc_engine.staging.grouping import runs_by_table
+from cdc_engine.staging.manifest import (
+    MANIFEST_FILE,
+    ChangesSegment,
+    Manifest,
+    SchemaSegment,
+    Segment,
+    StagedTable,
+    TruncateSegment,
+)
+from cdc_engine.staging.segment_writer import SegmentWriter, force_to_disk
+from cdc_engine.staging.staged_columns import staged_columns
+
+KeptColumns = Callable[[TableVersion], Int32s]
+PENDING_BYTES_MAX = 48 << 20  # rows of all tables that wait for their row groups
+NAME_CHARS_MAX = 60  # of a database or a table in a file name: two of them and a number stay within 255 bytes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StagedBatch:
+    """What was staged: the manifest, its directory, and the tables that could not go on. Their earlier segments are in the batch."""
+
+    path: Path
+    manifest: Manifest
+    stopped: tuple[StoppedTable, ...]
+
+
+def batch_directory(end: Position, delivery: int) -> str:
+    """Name of the directory of a batch that ends there."""
+    return f"{end.epoch}-{file_number(end.file)}-{end.offset}-{delivery}"
+
+
+def stage(
+    batch: Batch,
+    destination: str,
+    delivery: int,
+    directory: Path,
+    *,
+    kept: KeptColumns | None = None,
+    keys: Mapping[str, tuple[str, ...]] | None = None,
+) -> StagedBatch:
+    """Decodes `batch` into `directory`/<batch_directory>.
+
+    `kept`: indices of the columns wanted of a table version (int32, ascending), all if None. `keys`: by "database.table" the key columns
+    where they are not the primary key.
+
+    The same batch gives the same files; a directory of that name is replaced. A table that cannot be decoded stops: what was complete
+    before stays, it is named in `stopped` with the batch's start, the other tables go on. Raises StagingError when the files cannot be
+    written and BinlogFormatError on bytes that are no row images; nothing is left behind then, and nothing is lost: the batch is
+    staged again.
+    """
+    if batch.start is None or batch.end is None:
+        raise ValueError("an empty batch is not staged")
+    path = directory / batch_directory(batch.end, delivery)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        staging = _Staging(partial, batch.start, kept, keys or {})
+        for part in batch.slices:
+            staging.take(part)
+        manifest = _manifest(batch, (batch.start, batch.end), destination, delivery, staging.finish())
+        _publish(manifest, partial, path)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        reason = error.strerror or str(error)
+        raise StagingError(
+            f"the batch up to {batch.end} could not be staged in {path}: {reason}; make room there or correct its permissions, "
+            "the batch is staged again"
+        ) from error
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return StagedBatch(path=path, manifest=manifest, stopped=tuple(staging.stopped.values()))
+
+
+@dataclasses.dataclass
+class _Table:
+    """A table of the batch: its segments so far, and the one being written, if any."""
+
+    database: str
+    table: str
+    segments: list[Segment] = dataclasses.field(default_factory=list)
+    writer: SegmentWriter | None = None
+    source: TableVersion | None = None  # the version the writer was made for, before key and columns were chosen
+
+    def close(self) -> None:
+        if self.writer is not None and self.writer.rows:
+            self.segments.append(self.writer.finish())
+        self.writer = None
+
+    def discard(self) -> None:
+        if self.writer is not None:
+            self.writer.discard()
+        self.writer = None
+
+
+class _Staging:
+    """The tables of one batch while it is being written."""
+
+    def __init__(
+        self, directory: Path, start: Position, kept: KeptColumns | None, keys: Mapping[str, tuple[str, ...]]
+    ) -> None:
+        self.directory, self.start, self.kept, self.keys = directory, start, kept, keys
+        self.tables: dict[str, _Table] = {}
+        self.stopped: dict[str, StoppedTable] = {}
+        self.places = Places()
+        self.files_begun = 0
+
+    def take(self, part: BlockSlice) -> None:
+        """All of a slice: its table changes or its rows."""
+        for change in part.changes:
+            with self._table(change.database, change.table) as table:
+                if table is not None:
+                    self._change(table, change)
+        for version, chosen in runs_by_table(part):
+            with self._table(version.database, version.table) as table:
+                if table is not None:
+                    self._rows(table, part, version, chosen)
+        self._make_room()
+
+    def finish(self) -> tuple[StagedTable, ...]:
+        """Closes every segment; the tables that have any, in the order in which they first came."""
+        for table in self.tables.values():
+            table.close()
+        return tuple(
+            StagedTable(database=each.database, table=each.table, segments=tuple(each.segments))
+            for each in self.tables.values()
+            if each.segments
+        )
+
+    @contextlib.contextmanager
+    def _table(self, database: str, name: str) -> Iterator[_Table | None]:
+        """The table to work on, None if it has stopped. What the work raises as TableStoppedError stops it."""
+        full_name = f"{database}.{name}"
+        if full_name in self.stopped:
+            yield None
+            return
+        table = self.tables.setdefault(full_name, _Table(database, name))
+        try:
+            yield table
+        except TableStoppedError as error:
+            table.discard()
+            self._stop(database, name, error.state, error.reason)
+
+    def _stop(self, database: str, table: str, state: str, reason: str) -> None:
+        self.stopped[f"{database}.{table}"] = StoppedTable(
+            database=database, table=table, state=state, reason=reason, position=self.start
+        )
+
+    def _change(self, table: _Table, change: TableChange) -> None:
+        table.close()
+        if change.kind is TableChangeKind.STOPPED:
+            self._stop(change.database, change.table, change.state, change.reason)
+        elif change.kind is TableChangeKind.TRUNCATE:
+            table.segments.append(TruncateSegment(order_key=change.order_key, commit_time_us=change.time_us))
+        elif change.schema is not None:
+            decoder = self._decoder(change.schema)
+            table.segments.append(
+                SchemaSegment(
+                    order_key=change.order_key,
+                    commit_time_us=change.time_us,
+                    version=change.schema.version,
+                    key=decoder.version.key,
+                    columns=staged_columns(decoder),
+                )
+            )
+
+    def _rows(self, table: _Table, part: BlockSlice, version: TableVersion, chosen: Int64s) -> None:
+        if table.writer is None or table.source != version:
+            table.close()
+            table.source, table.writer = version, self._writer(version)
+        for rows in table.writer.decoder.chunks(part.block, chosen):
+            table.writer.add(rows)
+
+    def _writer(self, version: TableVersion) -> SegmentWriter:
+        decoder = self._decoder(version)
+        file = f"{_file_part(version.database)}.{_file_part(version.table)}.{self.files_begun}.parquet"
+        self.files_begun += 1
+        return SegmentWriter(self.directory / file, decoder)
+
+    def _decoder(self, version: TableVersion) -> RowDecoder:
+        keyed = dataclasses.replace(version, key=self.keys.get(version.name) or version.key)
+        return RowDecoder(keyed, None if self.kept is None else self.kept(keyed), self.places)
+
+    def _make_room(self) -> None:
+        """Writes the largest heaps of waiting rows until all that wait are few enough."""
+        writers = [table.writer for table in self.tables.values() if table.writer is not None]
+        total = sum(writer.pending_bytes for writer in writers)
+        for writer in sorted(writers, key=lambda each: -each.pending_bytes):
+            if total <= PENDING_BYTES_MAX:
+                return
+            total -= writer.pending_bytes
+            writer.flush()
+
+
+def _file_part(name: str) -> str:
+    """A database's or table's name as it may stand in a file name on any file system; the number behind it tells equal ones apart."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:NAME_CHARS_MAX]
+
+
+def _manifest(
+    batch: Batch, ends: tuple[Position, Position], destination: str, delivery: int, tables: tuple[StagedTable, ...]
+) -> Manifest:
+    start, end = ends
+    segments = [segment for table in tables for segment in table.segments if isinstance(segment, ChangesSegment)]
+    return Manifest(
+        destination=destination,
+        epoch=end.epoch,
+        delivery=delivery,
+        start=start.to_json(),
+        end=end.to_json(),
+        end_order_key=end.order_key,
+        rows=sum(segment.rows for segment in segments),
+        changes=sum(segment.changes for segment in segments),
+        bytes=batch.byte_count,
+        staged_at_us=time.time_ns() // 1000,
+        first_commit_time_us=min((segment.first_commit_time_us for segment in segments), default=0),
+        last_commit_time_us=max((segment.last_commit_time_us for segment in segments), default=0),
+        tables=tables,
+    )
+
+
+def _publish(manifest: Manifest, partial: Path, path: Path) -> None:
+    """The manifest, then the directory's own name; each is on disk before the next step relies on it."""
+    temporary = partial / (MANIFEST_FILE + ".new")
+    temporary.write_text(json.dumps(manifest.to_json(), ensure_ascii=False))
+    force_to_disk(temporary)
+    temporary.rename(partial / MANIFEST_FILE)
+    force_to_disk(partial)
+    if path.exists():
+        shutil.rmtree(path)
+    partial.rename(path)
+    force_to_disk(path.parent)
