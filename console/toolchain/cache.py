@@ -4,6 +4,7 @@ Every part of the toolchain asks here for its folder, so one variable, SLUICE_CA
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -63,7 +64,11 @@ def open_cache() -> Cache:
 @contextlib.contextmanager
 def locked(cache: Cache, when_waiting: Callable[[str], None] | None = None) -> Iterator[None]:
     """Hold the cache alone; a lock file left by a dead process does not block, as the kernel drops its flock."""
-    with cache.lock_file.open("a") as handle:
+    try:
+        handle = cache.lock_file.open("a")
+    except OSError as error:
+        raise storage_failed(cache, error, 0) from error
+    with handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -78,6 +83,16 @@ def require_space(cache: Cache, needed_bytes: int) -> None:
     free_bytes = shutil.disk_usage(cache.root).free
     if free_bytes < needed_bytes:
         raise disk_full(cache, needed_bytes)
+
+
+def storage_failed(cache: Cache, error: OSError, needed_bytes: int) -> SetupError:
+    """Say what the file system refused; a full disk, a quota and a size limit are one thing to the user."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return disk_full(cache, needed_bytes)
+    return SetupError(
+        f"A file of the cache could not be written ({error}); make {cache.root} writable"
+        " or set SLUICE_CACHE to a folder you may write to."
+    )
 
 
 def disk_full(cache: Cache, needed_bytes: int) -> SetupError:

@@ -32,7 +32,10 @@ def first_available(candidates: Sequence[str]) -> str | None:
 
 
 def provide(cache: Cache, candidates: Sequence[str]) -> Path | None:
-    """Install the first available package, or unpack it: returns None when installed, else the folder it is in."""
+    """Return the folder the first available package was unpacked into, None when it was installed into the system."""
+    for candidate in candidates:
+        if (cache.debian / candidate).exists():
+            return cache.debian / candidate
     if not shutil.which("apt-get"):
         raise CommandFailedError("this system has no apt-get")
     package = first_available(candidates)
@@ -57,8 +60,6 @@ def _install(package: str) -> None:
 
 def _unpack(cache: Cache, package: str) -> Path:
     target = cache.debian / package
-    if target.exists():
-        return target
     scratch = cache.debian / f"{package}.new"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from console.toolchain.artifacts import Artifact, sha256_of
-from console.toolchain.cache import Cache, disk_full, require_space
+from console.toolchain.cache import Cache, disk_full, require_space, storage_failed
 from console.toolchain.errors import SetupError
 from console.toolchain.java import Java
 from console.toolchain.python_packages import pyspark_jar
@@ -39,7 +39,7 @@ def fetch(cache: Cache, java: Java, artifacts: Sequence[Artifact], screen: Conso
         for artifact in missing:
             _place(cache, artifact)
     except OSError as error:
-        raise disk_full(cache, 2 * needed_bytes) from error
+        raise storage_failed(cache, error, 2 * needed_bytes) from error
     finally:
         shutil.rmtree(cache.incoming, ignore_errors=True)
 

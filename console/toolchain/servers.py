@@ -1,5 +1,7 @@
 """Real MySQL and MariaDB servers, private to whoever starts them; used by the demo, the tests and the benchmarks."""
 
+import contextlib
+import hashlib
 import os
 import shutil
 import subprocess
@@ -46,14 +48,13 @@ class DatabaseServer:
     ) -> None:
         """Describe a server; nothing runs before start(). An option of None falls back to the server's own default."""
         self.version = version
-        self.folder = datadir
+        self.folder = datadir.absolute()
         self.options = dict(options or {})
         self._wanted_port = port
         self._port = port
         self._die_with_parent = die_with_parent
         self._home: ServerHome | None = None
         self._process: ChildProcess | None = None
-        self._short_folder: Path | None = None
 
     @property
     def home(self) -> ServerHome:
@@ -74,13 +75,17 @@ class DatabaseServer:
 
     @property
     def socket(self) -> Path:
-        """The server's Unix socket, in a short folder of its own where the data folder's path is too long."""
+        """The server's Unix socket, in the system's folder for temporary files where its own path is too long."""
         inside = self.folder / "mysql.sock"
         if len(str(inside)) <= SOCKET_PATH_CHARS_MAX:
             return inside
-        if self._short_folder is None:
-            self._short_folder = Path(tempfile.mkdtemp(prefix="sluice-"))
-        return self._short_folder / "mysql.sock"
+        digest = hashlib.sha256(str(inside).encode()).hexdigest()
+        return Path(tempfile.gettempdir()) / f"sluice-{digest[:16]}.sock"
+
+    @property
+    def pid_file(self) -> Path:
+        """Written by the server when it is ready."""
+        return self.folder / "server.pid"
 
     @property
     def port(self) -> int:
@@ -123,13 +128,13 @@ class DatabaseServer:
         """Shut down in order; killed when that takes too long."""
         if self._process:
             self._process.stop(STOP_SECONDS_MAX)
-        self._remove_short_folder()
+        self._forget_socket()
 
     def kill(self) -> None:
         """End with SIGKILL, as a crash would."""
         if self._process:
             self._process.kill()
-        self._remove_short_folder()
+        self._forget_socket()
 
     def restart(self, options: Options | None = None) -> None:
         """Stop and start again on the same port, optionally with options changed."""
@@ -152,10 +157,11 @@ class DatabaseServer:
 
     def _start_once(self) -> None:
         require_free(self.port, self.version)
+        self._forget_socket()
         network: dict[str, str | int | None] = {
             "port": self.port,
             "socket": str(self.socket),
-            "pid_file": str(self.folder / "server.pid"),
+            "pid_file": str(self.pid_file),
         }
         command = self._command({**merged_options(self.version, self.options), **network})
         self._process = ChildProcess(
@@ -169,14 +175,20 @@ class DatabaseServer:
             if not process.running:
                 process.kill()
                 raise self._start_failed(f"ended with exit code {process.exit_code}")
-            try:
-                self.connect(connect_timeout=5).close()
-            except pymysql.err.OperationalError:
-                time.sleep(0.1)
-            else:
+            if self._answers():
                 return
+            time.sleep(0.1)
         process.kill()
         raise self._start_failed(f"did not answer for {START_SECONDS_MAX:.0f} s")
+
+    def _answers(self) -> bool:
+        """Whether it is this server that answers, not one that was quicker to take the port."""
+        try:
+            with contextlib.closing(self.connect(connect_timeout=5)) as connection, connection.cursor() as cursor:
+                cursor.execute("SELECT @@pid_file")
+                return bool(cursor.fetchone() == (str(self.pid_file),))
+        except pymysql.err.OperationalError:
+            return False
 
     def _start_failed(self, what: str) -> ServerError:
         end = last_lines(self.error_log)
@@ -219,7 +231,7 @@ class DatabaseServer:
         head = b"CREATE DATABASE IF NOT EXISTS mysql;\nUSE mysql;\nSET @auth_root_socket=NULL;\n"
         return head + b"\n".join(file.read_bytes() for file in files)
 
-    def _remove_short_folder(self) -> None:
-        if self._short_folder:
-            shutil.rmtree(self._short_folder, ignore_errors=True)
-            self._short_folder = None
+    def _forget_socket(self) -> None:
+        """Remove what a killed server leaves: its lock names a process id that may be somebody else's by now."""
+        for file in (self.socket, self.socket.with_name(f"{self.socket.name}.lock"), self.pid_file):
+            file.unlink(missing_ok=True)

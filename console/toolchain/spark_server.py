@@ -13,7 +13,7 @@ from pathlib import Path
 from console.toolchain.cache import PROJECT_ROOT
 from console.toolchain.errors import PortTakenError, ServerError
 from console.toolchain.java import Java
-from console.toolchain.ports import LOOPBACK, free_port, is_free, require_free
+from console.toolchain.ports import LOOPBACK, free_port, listens, require_free
 from console.toolchain.process import ChildProcess, last_lines
 from console.toolchain.python_packages import pyspark_home
 from console.toolchain.setup import set_up
@@ -43,7 +43,7 @@ class SparkConnectServer:
         die_with_parent: bool = True,
     ) -> None:
         """Describe a server; nothing runs before start(). Jars of None are the cached Delta jars."""
-        self.folder = data_dir
+        self.folder = data_dir.absolute()
         self.memory = memory
         self._jars = jars
         self._java = java
@@ -165,7 +165,7 @@ class SparkConnectServer:
 
     def _wait_until_it_listens(self, process: ChildProcess) -> None:
         end = time.monotonic() + START_SECONDS_MAX
-        while is_free(self.port):
+        while not listens(self.port):
             if not process.running:
                 raise self._start_failed(f"ended with exit code {process.exit_code}")
             if time.monotonic() > end:
@@ -175,11 +175,12 @@ class SparkConnectServer:
     def _require_answer(self) -> None:
         from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415  pyspark takes a second to import
 
-        session = SparkSession.builder.remote(self.url).create()
         try:
+            session = SparkSession.builder.remote(self.url).create()
             session.sql("SELECT 1").collect()
-        finally:
             session.stop()
+        except Exception as error:
+            raise self._start_failed(f"did not answer ({type(error).__name__})") from error
 
     def _start_failed(self, what: str) -> ServerError:
         end = last_lines(self.log)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from console.toolchain.artifacts import Artifact
-from console.toolchain.cache import Cache, disk_full, require_space
+from console.toolchain.cache import Cache, require_space, storage_failed
 from console.toolchain.libraries import provide_libraries
 
 UNPACKED_BYTES_MAX = 450_000_000  # MariaDB with its symbols, before they are stripped
@@ -73,7 +73,7 @@ def unpack(cache: Cache, artifact: Artifact) -> None:
         (scratch / ".unpacked").write_text(artifact.sha256, encoding="utf-8")
         scratch.rename(folder)
     except OSError as error:
-        raise disk_full(cache, UNPACKED_BYTES_MAX) from error
+        raise storage_failed(cache, error, UNPACKED_BYTES_MAX) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     jar.unlink()
