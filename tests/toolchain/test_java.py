@@ -1,0 +1,72 @@
+"""The Java of JAVA_HOME or PATH is used if it will do, and named with what to do if it will not."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from console.toolchain.cache import PROJECT_ROOT, Cache
+from console.toolchain.errors import SetupError
+from console.toolchain.java import Java, inspect_java, parse_version, provide_java
+
+
+def _fake_java(folder: Path, version: str, modules: str = "java.base") -> Path:
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(
+        f"""#!/bin/sh
+case "$1" in
+  -version) echo 'openjdk version "{version}" 2020-01-01' >&2 ;;
+  --list-modules) echo '{modules}' ;;
+esac
+"""
+    )
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('java version "1.8.0_392"', 8),
+        ('openjdk version "21"', 21),
+        ("?", None),
+    ],
+)
+def test_version_is_read(text: str, version: int | None) -> None:
+    assert parse_version(text) == version
+
+
+def test_unfit_java_says_why(tmp_path: Path) -> None:
+    assert "version 11, which is too old" in str(inspect_java(_fake_java(tmp_path / "a", "11.0.2")))
+    assert "is stripped" in str(inspect_java(_fake_java(tmp_path / "b", "17.0.1")))
+    assert "does not run" in str(inspect_java(tmp_path / "nowhere"))
+    whole = _fake_java(tmp_path / "c", "21.0.1", "jdk.incubator.vector@21.0.1")
+    assert inspect_java(whole) == Java(whole, 21)
+
+
+def test_java_home_goes_before_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(_fake_java(tmp_path, "1.8.0_392").parents[1]))
+    with pytest.raises(SetupError, match="version 8, which is too old; run `"):
+        provide_java(Cache(tmp_path))
+
+
+def test_old_java_on_the_path_ends_a_start_with_one_sentence(tmp_path: Path) -> None:
+    """The whole command, as a user sees it."""
+    folder = _fake_java(tmp_path, "11.0.2").parent
+    environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"}
+    done = subprocess.run(
+        [sys.executable, "-m", "console.main", "setup"],
+        cwd=PROJECT_ROOT,
+        env={**environment, "PATH": f"{folder}:{environment['PATH']}", "SLUICE_CACHE": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert "too old; run `" in done.stderr

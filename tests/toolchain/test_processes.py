@@ -1,0 +1,75 @@
+"""A child process ends with its parent, on request, or by force; a port that is taken is said before anything starts."""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from console.toolchain.errors import PortTakenError
+from console.toolchain.ports import is_free, listens
+from console.toolchain.process import ChildProcess, last_lines, wait_until_gone
+from console.toolchain.servers import DatabaseServer
+from console.toolchain.spark_server import SparkConnectServer
+
+STUBBORN = ["/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done"]
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from console.toolchain.process import ChildProcess
+print(ChildProcess(["sleep", "600"], Path(sys.argv[1])).pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+def test_child_dies_with_a_killed_parent(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        child_pid = int(parent.stdout.readline())
+        assert Path(f"/proc/{child_pid}").exists()
+        parent.kill()
+    assert wait_until_gone(child_pid, 5)
+
+
+def test_child_that_ignores_the_request_is_killed_at_the_deadline(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    child = ChildProcess(STUBBORN, log)
+    while "ready" not in last_lines(log):
+        time.sleep(0.01)
+    child.stop(0.2)
+    assert child.exit_code == -signal.SIGKILL
+    assert wait_until_gone(child.pid, 1)
+
+
+def test_taken_port_is_seen(taken_port: int) -> None:
+    assert listens(taken_port)
+    assert not is_free(taken_port)
+
+
+def test_database_server_names_a_taken_port(taken_port: int, tmp_path: Path) -> None:
+    server = DatabaseServer("mariadb-10.11.5", tmp_path / "server", port=taken_port)
+    with pytest.raises(PortTakenError, match=f"Port {taken_port}, wanted for mariadb-10.11.5, is taken"):
+        server.start()
+    assert not server.running
+
+
+def test_spark_server_names_a_taken_port(taken_port: int, tmp_path: Path) -> None:
+    server = SparkConnectServer([], tmp_path / "spark", port=taken_port)
+    with pytest.raises(PortTakenError, match="or choose another port"):
+        server.start()
+    assert not server.running

@@ -1,0 +1,45 @@
+"""The Spark server runs Delta with our settings, and neither stop nor kill leaves a process."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql.connect.session import SparkSession
+
+from console.toolchain.process import wait_until_gone
+from console.toolchain.spark_server import SparkConnectServer
+
+
+@pytest.fixture
+def session(spark_server: SparkConnectServer) -> Iterator[SparkSession]:
+    session = SparkSession.builder.remote(spark_server.url).create()
+    yield session
+    session.stop()
+
+
+def test_settings_of_the_file_hold(session: SparkSession) -> None:
+    wanted = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.driver.host": "127.0.0.1",
+    }
+    assert {key: session.conf.get(key) for key in wanted} == wanted
+
+
+def test_delta_tables_have_deletion_vectors(session: SparkSession, tmp_path: Path) -> None:
+    table = f"delta.`{tmp_path / 'table'}`"
+    session.sql(f"CREATE TABLE {table} (id INT) USING delta")
+    properties = session.sql(f"SHOW TBLPROPERTIES {table}").collect()
+    assert ("delta.enableDeletionVectors", "true") in [tuple(row) for row in properties]
+
+
+def test_killed_and_stopped_servers_leave_no_process(tmp_path: Path) -> None:
+    server = SparkConnectServer(None, tmp_path / "spark", memory="1g")
+    killed = server.start().pid
+    server.kill()
+    assert wait_until_gone(killed, 1)
+    stopped = server.start().pid
+    server.stop()
+    assert wait_until_gone(stopped, 1)
+    assert not (tmp_path / "spark" / "scratch").exists()
