@@ -85,7 +85,11 @@ class TableChangeKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableChange:
-    """A change of a table itself, in stream order with the row events. `order_key` is that of the statement's event end."""
+    """A change of a table itself, in stream order with the row events. `order_key` is that of the statement's event end.
+
+    `fills`: of SCHEMA, (column, value as MySQL prints it) of each added column that rows already there hold a value in: the binlog has no
+    row events for them. An added column that is not in it is NULL in those rows.
+    """
 
     kind: TableChangeKind
     database: str
@@ -93,6 +97,7 @@ class TableChange:
     order_key: int
     time_us: int
     schema: TableVersion | None = None
+    fills: tuple[tuple[str, str], ...] = ()
     state: str = ""
     reason: str = ""
 
