@@ -22,7 +22,6 @@ from cdc_engine.position import Position
 
 PACKET_OVERHEAD = 5  # packet header 4, status byte 1
 SENTENCES = {
-    Verdict.NOT_AN_EVENT: "the server sent a packet that is no event",
     Verdict.BAD_LENGTH: "an event's length is not that of its packet",
     Verdict.BAD_CHECKSUM: "the CRC32 of an event does not match: it was changed on the way or on the server's disk",
     Verdict.BAD_POSITION: "an event does not begin where the one before it ended: part of the stream is missing",
@@ -84,7 +83,7 @@ class Scanner:
         return {name: int(self._state[place]) for name, place in places.items()}
 
     def feed(self, buffer: Bytes, begin: int, end: int, *, naked: bool = False) -> Iterator[Block]:
-        """Blocks of the whole events in buffer[begin:end]. Afterwards `last_verdict` is INCOMPLETE or LARGE.
+        """Blocks of the whole events in buffer[begin:end]. Afterwards `last_verdict` is INCOMPLETE, LARGE or NOT_AN_EVENT.
 
         `naked`: the region is events without packet headers. The blocks keep the buffer: do not write to what was consumed.
         Raises BinlogFormatError, ChecksumError, UnknownEventError, PositionLostError; what came before the place was given out.
@@ -99,7 +98,7 @@ class Scanner:
                 yield from self._take(buffer[event : event + int(self._state[at.EVENT_LENGTH])].tobytes())
                 continue
             yield from self._maker.cut()
-            if verdict in (Verdict.INCOMPLETE, Verdict.LARGE):
+            if verdict in (Verdict.INCOMPLETE, Verdict.LARGE, Verdict.NOT_AN_EVENT):
                 self.last_verdict = verdict
                 return
             if verdict != Verdict.FULL:

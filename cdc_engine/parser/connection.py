@@ -1,0 +1,303 @@
+"""The one file with the MySQL socket: queries before the dump, the dump itself, and its end. PyMySQL speaks the protocol up to the dump.
+
+A dump's bytes are read raw, into the buffer the caller gives; nothing here knows an event.
+Commands: https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication.html, https://mariadb.com/kb/en/replication-protocol/.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import ssl
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pymysql
+from pymysql.constants import COMMAND
+from pymysql.cursors import DictCursor
+
+from cdc_engine import limits
+from cdc_engine.errors import (
+    BinlogFormatError,
+    ConfigurationError,
+    PositionLostError,
+    ReplicaClashError,
+    SluiceError,
+    SourceConnectionError,
+)
+from cdc_engine.gtid import GtidSet
+from cdc_engine.parser.source import Source
+
+COM_BINLOG_DUMP_GTID = 0x1E
+THROUGH_GTID = 0x04  # flag of COM_BINLOG_DUMP_GTID: the set follows
+DUMP_OFFSET_MAX = 0xFFFFFFFF  # COM_BINLOG_DUMP has four bytes for the offset
+FIRST_OFFSET = 4  # behind a binlog file's magic
+GATHER_SECONDS = 0.002  # how long a read waits for more before it hands over little
+GATHER_BYTES = 512 * 1024  # with this much in hand a read no longer waits
+# Errors that another try does not mend.
+ACCESS_DENIED = frozenset({1044, 1045, 1227, 1251, 1396, 1698, 2059, 2061, 3118})
+NOT_UNDERSTOOD = frozenset({1064, 1193, 1289})
+NOT_PERMITTED = frozenset({1044, 1142, 1143, 1227, 1370, 1381, 3530})
+DUMP_REFUSED = 1236  # ER_MASTER_FATAL_ERROR_READING_BINLOG: purged, foreign, unreadable, or another replica with our id
+POSITION_SENTENCES = (
+    "could not find",
+    "purged",
+    "gtid",
+    "impossible position",
+    "position > file size",
+    "not in the master",
+)
+ERROR_TEXT_AT = 9
+
+
+class _Connection(pymysql.connections.Connection):
+    """PyMySQL's connection with the replication commands; the stubs leave out what a subclass may use."""
+
+    _execute_command: Callable[[int, bytes], None]
+    _force_close: Callable[[], None]
+    _sock: Any
+
+    def command(self, command: int, payload: bytes) -> None:
+        self._execute_command(command, payload)
+
+    def answer(self) -> None:
+        self._read_packet()  # type: ignore[no-untyped-call]
+
+    def take_socket(self) -> Any:
+        """The socket, for reading without PyMySQL; it reads nothing ahead between an answer and the next command."""
+        return self._sock
+
+    def drop(self) -> None:
+        """Closes without COM_QUIT, which has no place in a dump."""
+        self._force_close()
+
+
+def _tls(source: Source) -> dict[str, Any]:
+    """PyMySQL's arguments for a TLS mode; `ssl` as a context makes it refuse a server without TLS before the user name is sent."""
+    if source.tls_mode == "DISABLED":
+        return {"ssl_disabled": True}
+    if source.tls_mode == "PREFERRED" and source.ca_file is None and source.certificate_file is None:
+        return {}
+    try:
+        context = ssl.create_default_context(cafile=str(source.ca_file) if source.ca_file else None)
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # MySQL's own certificates have no key usage
+        context.check_hostname = source.tls_mode == "VERIFY_IDENTITY"
+        if source.tls_mode in ("PREFERRED", "REQUIRED"):
+            context.verify_mode = ssl.CERT_NONE
+        if source.certificate_file:
+            context.load_cert_chain(source.certificate_file, source.key_file)
+    except OSError as error:
+        raise ConfigurationError(f"the TLS files for {source.address} cannot be used: {error}") from error
+    return {"ssl": context}
+
+
+class SourceConnection:
+    """One connection to the source. Queries first; after `dump_*` only `receive_into`.
+
+    Raises SourceConnectionError for what another try may mend, ConfigurationError for credentials and TLS, PositionLostError when the
+    server says that it no longer has what was asked for.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        with _translated(source):
+            self._connection = _Connection(
+                host=source.host,
+                port=source.port,
+                user=source.user,
+                password=source.password(),
+                charset="utf8mb4",
+                autocommit=True,
+                connect_timeout=limits.CONNECT_TIMEOUT_SECONDS,
+                read_timeout=limits.READ_TIMEOUT_SECONDS,
+                write_timeout=limits.READ_TIMEOUT_SECONDS,
+                cursorclass=DictCursor,
+                program_name="sluice",
+                **_tls(source),
+            )
+        self.thread_id = int(self._connection.thread_id())  # type: ignore[no-untyped-call]
+        self._socket: Any = None
+
+    @property
+    def server_version(self) -> str:
+        return str(self._connection.get_server_info())  # type: ignore[no-untyped-call]
+
+    @property
+    def mariadb(self) -> bool:
+        return "mariadb" in self.server_version.lower()
+
+    @property
+    def encrypted(self) -> bool:
+        return isinstance(self._connection.take_socket(), ssl.SSLSocket)
+
+    def rows(self, sql: str, arguments: Sequence[Any] = ()) -> list[dict[str, Any]]:
+        """The rows of one query, a dict each. Raises pymysql.err.MySQLError of the server's answer as SourceConnectionError."""
+        with _translated(self.source), self._connection.cursor() as cursor:
+            cursor.execute(sql, tuple(arguments))
+            rows: Any = cursor.fetchall()
+            return list(rows)
+
+    def first_of(self, *statements: str) -> list[dict[str, Any]]:
+        """The rows of the first statement that this server understands; empty when it understands none or permits none."""
+        for sql in statements:
+            try:
+                with self._connection.cursor() as cursor:
+                    cursor.execute(sql)
+                    rows: Any = cursor.fetchall()
+                    return list(rows)
+            except pymysql.err.MySQLError as error:
+                if error_code(error) not in NOT_UNDERSTOOD | NOT_PERMITTED:
+                    raise translated_error(self.source, error_code(error), str(error)) from error
+        return []
+
+    def prepare_dump(self) -> bool:
+        """Session settings of a replica, and its registration; whether events will end in a checksum."""
+        source = self.source
+        settings: list[tuple[str, tuple[Any, ...]]] = [
+            ("SET @master_heartbeat_period = %s", (limits.HEARTBEAT_SECONDS * 1_000_000_000,)),
+            ("SET @source_heartbeat_period = %s", (limits.HEARTBEAT_SECONDS * 1_000_000_000,)),
+            ("SET @master_binlog_checksum = @@global.binlog_checksum", ()),
+            ("SET @source_binlog_checksum = @@global.binlog_checksum", ()),
+            ("SET @slave_uuid = %s, @replica_uuid = %s", (source.replica_uuid, source.replica_uuid)),
+            ("SET @mariadb_slave_capability = 4", ()),
+            ("SET wait_timeout = 2147483", ()),
+            ("SET net_write_timeout = 7200", ()),
+        ]
+        for sql, arguments in settings:
+            self.rows(sql, arguments)
+        checksum = self.rows("SELECT @@global.binlog_checksum AS checksum")[0]["checksum"]
+        host = source.replica_host.encode()
+        registration = struct.pack(f"<IB{len(host)}sBBHII", source.replica_id, len(host), host, 0, 0, 0, 0, 0)
+        with _translated(source):
+            self._connection.command(COMMAND.COM_REGISTER_SLAVE, registration)
+            self._connection.answer()
+        return str(checksum).upper() not in ("NONE", "")
+
+    def dump_from_file(self, file: str, offset: int) -> None:
+        """Everything from a place in a file on, for ever. Raises PositionLostError above 4 GiB: the command has four bytes for it."""
+        if offset > DUMP_OFFSET_MAX:
+            raise PositionLostError(
+                f"{file}:{offset} lies above 4 GiB, which a server without GTID cannot be asked for; "
+                "start at the next file and take the tables' rows anew, or switch gtid_mode on"
+            )
+        self._dump(COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", offset, 0, self.source.replica_id) + file.encode())
+
+    def dump_after_gtids(self, executed: str) -> None:
+        """Everything that is not in a GTID set (MySQL) or comes after a GTID position (MariaDB), for ever."""
+        if self.mariadb:
+            for name, value in (("state", executed), ("strict", 1), ("duplicates", 0)):
+                self.rows(_MARIADB_START[name], (value,))
+            self._dump(COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", FIRST_OFFSET, 0, self.source.replica_id))
+            return
+        encoded = GtidSet.parse(executed).encoded()
+        head = struct.pack("<HIIQI", THROUGH_GTID, self.source.replica_id, 0, FIRST_OFFSET, len(encoded))
+        self._dump(COM_BINLOG_DUMP_GTID, head + encoded)
+
+    def _dump(self, command: int, payload: bytes) -> None:
+        with _translated(self.source):
+            self._connection.command(command, payload)
+        self._socket = self._connection.take_socket()
+        self._socket.setblocking(False)
+
+    def receive_into(self, space: memoryview, seconds: float) -> int:
+        """Bytes of the dump, 0 when none came in `seconds`; with what follows in a moment, so that a fast stream comes in large pieces.
+
+        Raises SourceConnectionError when the server closed the connection.
+        """
+        with _translated(self.source):
+            count = self._receive(space, seconds)
+            while 0 < count < min(GATHER_BYTES, len(space)):
+                more = self._receive(space[count:], GATHER_SECONDS)
+                if more == 0:
+                    break
+                count += more
+        return count
+
+    def _receive(self, space: memoryview, seconds: float) -> int:
+        """Bytes received, 0 when none came in time. An SSL socket may hold bytes that poll does not see: read first."""
+        deadline = time.monotonic() + seconds
+        while True:
+            wait_for = select.POLLIN
+            try:
+                count = self._socket.recv_into(space)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                pass
+            except ssl.SSLWantWriteError:
+                wait_for = select.POLLOUT
+            else:
+                if count == 0:
+                    raise SourceConnectionError(f"{self.source.address} closed the connection")
+                return int(count)
+            poll = select.poll()
+            poll.register(self._socket, wait_for)
+            left = deadline - time.monotonic()
+            if left <= 0 or not poll.poll(left * 1000):
+                return 0
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            self._connection.drop()
+
+    def end_dump(self) -> None:
+        """Closes, and ends the dump on the server too, which else notices only when it next writes. Best effort."""
+        self.close()
+        with contextlib.suppress(SluiceError):
+            killer = SourceConnection(self.source)
+            try:
+                killer.rows("KILL CONNECTION %s", (self.thread_id,))
+            finally:
+                killer.close()
+
+
+_MARIADB_START = {
+    "state": "SET @slave_connect_state = %s",
+    "strict": "SET @slave_gtid_strict_mode = %s",
+    "duplicates": "SET @slave_gtid_ignore_duplicates = %s",
+}
+
+
+@contextlib.contextmanager
+def _translated(source: Source) -> Iterator[None]:
+    """Errors of PyMySQL and of the socket as ours; their texts hold no password."""
+    try:
+        yield
+    except pymysql.err.MySQLError as error:
+        raise translated_error(source, error_code(error), str(error.args[-1] if error.args else error)) from error
+    except OSError as error:
+        raise SourceConnectionError(f"the connection to {source.address} failed: {error}") from error
+
+
+def error_code(error: pymysql.err.MySQLError) -> int:
+    """The server's or the client library's number; 0 when there is none."""
+    return error.args[0] if error.args and isinstance(error.args[0], int) else 0
+
+
+def answer_error(source: Source, answer: bytes) -> SluiceError:
+    """A packet in the place of an event: an error (0xFF, code 2, '#' and state 6, text), or the end of the dump (0xFE)."""
+    if answer[:1] != b"\xff" or len(answer) < ERROR_TEXT_AT:
+        return SourceConnectionError(f"{source.address} ended the dump")
+    text = answer[ERROR_TEXT_AT:].decode("utf-8", errors="replace")
+    return translated_error(source, int.from_bytes(answer[1:3], "little"), text)
+
+
+def translated_error(source: Source, code: int, text: str) -> SluiceError:
+    """A server's answer as one of our errors, by its number and, where one number says many things, its words."""
+    where, words = f"{source.user}@{source.address}", text.lower()
+    if code in ACCESS_DENIED:
+        return ConfigurationError(f"{where} was refused: {text} (error {code}); check user, password and grants")
+    if "certificate" in words or "ssl is required" in words:
+        return ConfigurationError(f"TLS with {source.address} in mode {source.tls_mode} failed: {text}")
+    if code == DUMP_REFUSED:
+        return _dump_refused(source, text)
+    return SourceConnectionError(f"{where}: {text} (error {code})")
+
+
+def _dump_refused(source: Source, text: str) -> SluiceError:
+    words = text.lower()
+    if "same server_uuid/server_id" in words or "same server_id" in words:
+        return ReplicaClashError(f"another replica took our place at {source.address}: {text}")
+    if any(sentence in words for sentence in POSITION_SENTENCES):
+        return PositionLostError(f"{source.address} cannot go on from the position: {text}")
+    return BinlogFormatError(f"{source.address} cannot read its own binlog: {text}")

@@ -1,0 +1,260 @@
+"""The loop of one destination: connect, check, decide where to start, dump, scan, hand each block to the sink; and again when it breaks.
+
+Driven by `instance`. One daemon thread runs it; the position it keeps is the end of the last transaction the sink accepted, and every
+connection begins there, so nothing is lost and nothing comes twice into the store.
+
+States, as `on_state` tells them: STOPPED, CONNECTING, STREAMING, RECONNECTING (with the reason), or the `code` of the error that ended
+the thread (POSITION_LOST, UNKNOWN_EVENT, SOURCE_CHECK, …), which waits for an operator and a new `start`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import structlog
+
+from cdc_engine import limits
+from cdc_engine.binlog.framing import PacketFramer
+from cdc_engine.binlog.scan import Scanner
+from cdc_engine.contracts import Block, BlockSink, SchemaHistory
+from cdc_engine.errors import BinlogFormatError, PositionLostError, SluiceError, SourceConnectionError
+from cdc_engine.parser.connection import SourceConnection, answer_error
+from cdc_engine.parser.reconnect import Attempts
+from cdc_engine.parser.server_facts import read_facts
+from cdc_engine.parser.source import Source
+from cdc_engine.parser.source_check import check_source
+from cdc_engine.parser.start_position import DumpStart, Lost, StartChoice, decide_start
+from cdc_engine.position import Position
+
+STOPPED, CONNECTING, STREAMING, RECONNECTING = "STOPPED", "CONNECTING", "STREAMING", "RECONNECTING"
+IDLE_SECONDS = 0.5  # silence after which the stream counts as caught up; also how soon a stop is noticed
+STOP_SECONDS_MAX = limits.CONNECT_TIMEOUT_SECONDS + limits.READ_TIMEOUT_SECONDS + 5
+
+log = structlog.get_logger()
+
+
+def _no_state(state: str, reason: str) -> None:
+    """For a caller that asks instead of being told."""
+
+
+def _no_start(start: DumpStart) -> None:
+    """For a caller that keeps no cursor."""
+
+
+def _no_idle() -> None:
+    """For a sink that holds nothing back."""
+
+
+@dataclasses.dataclass
+class StreamCounters:
+    """Since the parser was made, over all connections; times in seconds since 1970, 0 when never."""
+
+    bytes: int = 0
+    events: int = 0
+    row_events: int = 0
+    dropped_row_events: int = 0
+    transactions: int = 0
+    blocks: int = 0
+    connections: int = 0
+    connected_since: float = 0.0
+    received_at: float = 0.0
+    last_commit_time_us: int = 0
+
+
+class EventParser:
+    """`start` and `stop` may be called again and again, by one thread. `position`: what a new connection begins after.
+
+    `on_start` is told where the stream begins before its first block: a caller without a cursor must keep that position, or a restart
+    before the first ack would begin at a later "latest". `on_idle` is called each time the stream has caught up and is silent.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        choice: StartChoice,
+        *,
+        sink: BlockSink,
+        history: SchemaHistory,
+        captured: Callable[[str, str], bool],
+        on_state: Callable[[str, str], None] = _no_state,
+        on_start: Callable[[DumpStart], None] = _no_start,
+        on_idle: Callable[[], None] = _no_idle,
+    ) -> None:
+        self._source = source
+        self._choice = choice
+        self._sink = sink
+        self._history = history
+        self._captured = captured
+        self._on_state, self._on_start, self._on_idle = on_state, on_start, on_idle
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._attempts = Attempts()
+        self.state = STOPPED
+        self.reason = ""
+        self.last_error: Exception | None = None
+        self.position: Position | None = None
+        self.warnings: list[str] = []
+        self.counters = StreamCounters()
+
+    def start(self, position: Position | None) -> None:
+        """Begins after `position`, or where the configuration says when there is none. Returns at once; errors go to `on_state`."""
+        if self._thread is not None and self._thread.is_alive():
+            raise RuntimeError("the parser runs already")
+        self._stopping.clear()
+        self.position, self.last_error, self._attempts = position, None, Attempts()
+        self._thread = threading.Thread(target=self._run, name=f"parser-{self._source.destination}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Returns when the thread is gone; the dump on the server is ended."""
+        self._stopping.set()
+        self._sink.interrupt()
+        if self._thread is not None:
+            self._thread.join(STOP_SECONDS_MAX)
+            if self._thread.is_alive():
+                raise SourceConnectionError(f"the parser of {self._source.destination} did not stop")
+        if self.last_error is None:
+            self._tell(STOPPED, "")
+
+    # ── the thread ──
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._sink.interrupt()  # also admits this thread again after someone else interrupted
+                self._stream_until_it_breaks()
+        except SluiceError as error:
+            self._end(error, error.code)
+        except Exception as error:  # a defect of ours must become a state too, not a silent thread
+            log.exception("parser_failed", destination=self._source.destination)
+            self._end(error, SluiceError.code)
+
+    def _end(self, error: Exception, state: str) -> None:
+        self.last_error = error
+        self._tell(state, str(error) or type(error).__name__)
+
+    def _stream_until_it_breaks(self) -> None:
+        """Returns when there is to be another connection; raises what another connection would not mend."""
+        try:
+            self._tell(CONNECTING, "")
+            with self._connection() as connection:
+                self._stream(connection)
+        except InterruptedError:
+            return
+        except SluiceError as error:
+            if self._stopping.is_set():
+                return
+            if not self._attempts.tried_again(error):
+                raise
+            self._tell(RECONNECTING, str(error))
+            self._stopping.wait(self._attempts.wait_seconds(random.random()))  # noqa: S311  spreads engines, no secret
+
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[SourceConnection]:
+        """Where the server broke the line there is no dump left to end; in all other cases it is ended."""
+        connection = SourceConnection(self._source)
+        try:
+            yield connection
+        except SourceConnectionError:
+            connection.close()
+            raise
+        except BaseException:
+            connection.end_dump()
+            raise
+        else:
+            connection.end_dump()
+
+    def _stream(self, connection: SourceConnection) -> None:
+        start = self._decide(connection)
+        checksum = connection.prepare_dump()
+        scanner = Scanner(
+            start=start.position,
+            history=self._history,
+            captured=self._captured,
+            checksum=checksum,
+            contiguous=not start.by_gtid and not connection.mariadb,
+            executed_known=start.executed_known,
+        )
+        if start.by_gtid:
+            connection.dump_after_gtids(start.position.gtid_set)
+        else:
+            connection.dump_from_file(start.position.file, start.position.offset)
+        self.counters.connections += 1
+        self.counters.connected_since = time.time()
+        self._tell(STREAMING, "")
+        self._read(connection, scanner)
+
+    def _decide(self, connection: SourceConnection) -> DumpStart:
+        facts = read_facts(connection)
+        self.warnings = check_source(self._source, facts)
+        start = decide_start(self.position, self._choice, facts)
+        if isinstance(start, Lost):
+            raise PositionLostError(str(start))
+        before = self.position or start.position
+        if before.file:
+            self._history.rewind(before)
+        if start.position != self.position:
+            self._on_start(start)
+            self.position = start.position
+        return start
+
+    def _read(self, connection: SourceConnection, scanner: Scanner) -> None:
+        framer = PacketFramer(scanner)
+        heard_at = time.monotonic()
+        while not self._stopping.is_set():
+            count = connection.receive_into(framer.space(), IDLE_SECONDS)
+            if count:
+                heard_at = time.monotonic()
+                self._take(framer, scanner, count)
+            elif time.monotonic() - heard_at > limits.READ_TIMEOUT_SECONDS:
+                raise SourceConnectionError(f"{self._source.address} was silent longer than its heartbeat allows")
+            else:
+                self._on_idle()
+            if framer.answer is not None:
+                raise answer_error(self._source, framer.answer)
+
+    def _take(self, framer: PacketFramer, scanner: Scanner, count: int) -> None:
+        events, dropped = self.counters.events, self.counters.dropped_row_events
+        before = scanner.counters()
+        self.counters.bytes += count
+        self.counters.received_at = time.time()
+        try:
+            for block in framer.received(count):
+                self._accept(block, scanner)
+        except BinlogFormatError as error:
+            if error.file:
+                raise
+            place = scanner.position
+            raise type(error)(error.reason, place.file, place.offset) from error
+        after = scanner.counters()
+        self.counters.events = events + after["events"] - before["events"]
+        self.counters.dropped_row_events = dropped + after["dropped_row_events"] - before["dropped_row_events"]
+
+    def _accept(self, block: Block, scanner: Scanner) -> None:
+        executed = scanner.position.gtid_set  # up to this block: the scan goes on only when it is asked for the next
+        self._sink.accept(block)
+        self._attempts.succeeded()
+        self.counters.blocks += 1
+        self.counters.row_events += block.event_count
+        self.counters.transactions += block.transaction_count
+        if block.transaction_count:
+            self.counters.last_commit_time_us = int(block.transaction_time_us[-1])
+            self.position = Position(
+                epoch=block.epoch,
+                file=block.file,
+                offset=int(block.transaction_end[-1]),
+                gtid_set=executed,
+                server_uuid=block.server_uuid,
+                time_us=self.counters.last_commit_time_us,
+            )
+
+    def _tell(self, state: str, reason: str) -> None:
+        if (state, reason) != (self.state, self.reason):
+            self.state, self.reason = state, reason
+            log.info("parser_state", destination=self._source.destination, state=state, reason=reason)
+            self._on_state(state, reason)

@@ -1,0 +1,36 @@
+"""What the parser does about an error, and how long it waits before the next connection. Pure."""
+
+from __future__ import annotations
+
+from cdc_engine import limits
+from cdc_engine.errors import ChecksumError, Remedy, SluiceError
+
+CHECKSUM_TRIES_MAX = 3  # a sum that is wrong again at the same place is wrong on the server's disk
+
+
+class Attempts:
+    """Counts failures since something last arrived. `tried_again` says whether an error is worth another connection."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._checksum_place = ("", -1)
+        self._checksum_count = 0
+
+    def succeeded(self) -> None:
+        """A block was accepted."""
+        self.count = 0
+
+    def tried_again(self, error: SluiceError) -> bool:
+        self.count += 1
+        if isinstance(error, ChecksumError):
+            place = (error.file, error.offset)
+            self._checksum_count = self._checksum_count + 1 if place == self._checksum_place else 1
+            self._checksum_place = place
+            return self._checksum_count < CHECKSUM_TRIES_MAX
+        return error.remedy is Remedy.RETRY
+
+    def wait_seconds(self, chance: float) -> float:
+        """`chance` in [0, 1) spreads the engines that lost one server: half of the wait is certain, half is chance."""
+        doublings = min(self.count - 1, 16)
+        longest = min(limits.RECONNECT_SECONDS_MAX, limits.RECONNECT_SECONDS_MIN * 2**doublings)
+        return float(longest * (0.5 + 0.5 * chance))

@@ -1,0 +1,132 @@
+"""What the source says about itself, read once a connection: for the source check and for the decision where to start."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from cdc_engine.parser.connection import SourceConnection
+
+VARIABLES = (
+    "server_id",
+    "server_uuid",
+    "log_bin",
+    "binlog_format",
+    "binlog_row_image",
+    "binlog_expire_logs_seconds",
+    "expire_logs_days",
+    "gtid_mode",
+    "gtid_executed",
+    "gtid_purged",
+    "gtid_binlog_pos",
+    "log_slave_updates",
+)
+_ROLE_GRANT = re.compile(r"^GRANT (?!.* ON )(.+) TO ", re.IGNORECASE)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BinaryLog:
+    file: str
+    size_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Replica:
+    """One line of SHOW REPLICAS. `uuid` is empty on MariaDB."""
+
+    server_id: int
+    uuid: str
+    host: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServerFacts:
+    """`server_uuid`: MariaDB has none, there "mariadb-<server id>". `executed`, `purged`: GTID sets as text, empty where not kept.
+
+    `file`, `offset`: where the binlog ends now; `executed` is what it holds up to there. `variables`: lower-case names, as text.
+    """
+
+    version: str
+    mariadb: bool
+    server_uuid: str
+    gtid_enabled: bool
+    executed: str = ""
+    purged: str = ""
+    file: str = ""
+    offset: int = 0
+    logs: tuple[BinaryLog, ...] = ()
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    grants: tuple[str, ...] = ()
+    replicas: tuple[Replica, ...] = ()
+
+
+def read_facts(connection: SourceConnection) -> ServerFacts:
+    """Several plain queries; what this account may not ask stays empty, and the source check says so."""
+    variables = _variables(connection)
+    mariadb = connection.mariadb
+    status = connection.first_of("SHOW BINARY LOG STATUS", "SHOW MASTER STATUS")
+    end = status[0] if status else {}
+    file, offset = str(end.get("File", "")), int(end.get("Position", 0))
+    identity = f"mariadb-{variables.get('server_id', '')}" if mariadb else variables.get("server_uuid", "")
+    return ServerFacts(
+        version=connection.server_version,
+        mariadb=mariadb,
+        server_uuid=identity,
+        gtid_enabled=mariadb or variables.get("gtid_mode", "").upper() == "ON",
+        executed=_executed(connection, mariadb, file, offset, end),
+        purged=_one_line(variables.get("gtid_purged", "")),
+        file=file,
+        offset=offset,
+        logs=_logs(connection),
+        variables=variables,
+        grants=_grants(connection),
+        replicas=_replicas(connection),
+    )
+
+
+def _one_line(gtid_set: str) -> str:
+    return gtid_set.replace("\n", "")
+
+
+def _variables(connection: SourceConnection) -> dict[str, str]:
+    names = ", ".join(["%s"] * len(VARIABLES))
+    rows = connection.rows(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})", VARIABLES)
+    return {str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows}
+
+
+def _executed(connection: SourceConnection, mariadb: bool, file: str, offset: int, end: Mapping[str, Any]) -> str:
+    if not mariadb:
+        return _one_line(str(end.get("Executed_Gtid_Set") or ""))
+    if not file:
+        return ""
+    rows = connection.rows("SELECT BINLOG_GTID_POS(%s, %s) AS gtids", (file, offset))
+    return str(rows[0]["gtids"] or "")
+
+
+def _logs(connection: SourceConnection) -> tuple[BinaryLog, ...]:
+    rows = connection.first_of("SHOW BINARY LOGS")
+    return tuple(BinaryLog(file=str(row["Log_name"]), size_bytes=int(row["File_size"])) for row in rows)
+
+
+def _grants(connection: SourceConnection) -> tuple[str, ...]:
+    """With the privileges of the roles that are active for this account."""
+    grants = [str(next(iter(row.values()))) for row in connection.first_of("SHOW GRANTS")]
+    roles = [match[1] for grant in grants if (match := _ROLE_GRANT.match(grant))]
+    for role in roles:
+        rows = connection.first_of(f"SHOW GRANTS FOR CURRENT_USER() USING {role}", f"SHOW GRANTS FOR {role}")
+        grants += [str(next(iter(row.values()))) for row in rows]
+    return tuple(grants)
+
+
+def _replicas(connection: SourceConnection) -> tuple[Replica, ...]:
+    rows = connection.first_of("SHOW REPLICAS", "SHOW SLAVE HOSTS")
+    return tuple(
+        Replica(
+            server_id=int(row.get("Server_Id", row.get("Server_id", 0))),
+            uuid=str(row.get("Replica_UUID", row.get("Slave_UUID", "")) or ""),
+            host=str(row.get("Host", "") or ""),
+        )
+        for row in rows
+    )

@@ -1,0 +1,99 @@
+"""Whether a server can be captured: everything that is wrong, said at once. Pure; called at every connect and by `sluice check`."""
+
+from __future__ import annotations
+
+import re
+
+from cdc_engine.errors import ReplicaClashError, SourceCheckError
+from cdc_engine.parser.server_facts import ServerFacts
+from cdc_engine.parser.source import Source
+
+DAY_SECONDS = 86_400
+VERSION_MIN = (5, 6)
+MARIADB_VERSION_MIN = (10, 2)
+# Privilege → the names under which servers grant it.
+PRIVILEGES = {
+    "REPLICATION SLAVE": ("REPLICATION SLAVE", "REPLICATION REPLICA"),
+    "REPLICATION CLIENT": ("REPLICATION CLIENT", "BINLOG MONITOR"),
+    "SELECT": ("SELECT",),
+}
+_GRANT = re.compile(r"^GRANT (?P<privileges>.+?) ON (?P<object>.+?) TO ", re.IGNORECASE)
+
+
+def check_source(source: Source, facts: ServerFacts) -> list[str]:
+    """Warnings, a sentence each. Raises SourceCheckError with all problems, ReplicaClashError when someone else has our server id."""
+    problems = [*_setting_problems(facts), *_grant_problems(source, facts)]
+    if problems:
+        raise SourceCheckError(problems)
+    _refuse_clash(source, facts)
+    return _warnings(facts)
+
+
+def _setting_problems(facts: ServerFacts) -> list[str]:
+    problems = []
+    variables = facts.variables
+    version, lowest = server_version(facts.version), MARIADB_VERSION_MIN if facts.mariadb else VERSION_MIN
+    if version < lowest:
+        problems.append(f"the server's version {facts.version} is below {'.'.join(map(str, lowest))}")
+    if variables.get("log_bin", "OFF").upper() not in ("ON", "1"):
+        problems.append("log_bin is OFF: the server writes no binlog; start it with log_bin set")
+    for name, wanted in (("binlog_format", "ROW"), ("binlog_row_image", "FULL")):
+        value = variables.get(name, wanted).upper()
+        if value != wanted:
+            problems.append(f"{name} is {value}: SET GLOBAL {name} = '{wanted}', and in the server's option file")
+    return problems
+
+
+def server_version(text: str) -> tuple[int, ...]:
+    """`5.5.5-10.6.12-MariaDB` is (10, 6, 12): old MariaDB puts a version before its own."""
+    numbers = re.findall(r"\d+\.\d+\.\d+", text.removeprefix("5.5.5-"))
+    return tuple(int(part) for part in numbers[0].split(".")) if numbers else ()
+
+
+def _grant_problems(source: Source, facts: ServerFacts) -> list[str]:
+    granted: set[str] = set()
+    for grant in facts.grants:
+        match = _GRANT.match(grant)
+        if match is None:
+            continue
+        everywhere = match["object"].replace("`", "") == "*.*"
+        names = {re.sub(r"\s*\(.*", "", name).strip().upper() for name in match["privileges"].split(",")}
+        granted |= names if everywhere else names & {"SELECT", "ALL PRIVILEGES"}
+        if "ALL PRIVILEGES" in names:
+            granted |= {"SELECT"} if not everywhere else {name for names in PRIVILEGES.values() for name in names}
+    return [
+        f"{source.user} lacks {privilege}: GRANT {privilege} ON *.* TO it"
+        for privilege, names in PRIVILEGES.items()
+        if granted.isdisjoint(names)
+    ]
+
+
+def _refuse_clash(source: Source, facts: ServerFacts) -> None:
+    """A replica with our server id but another identity would be thrown off by us, and we by it, for ever."""
+    if facts.variables.get("server_id") == str(source.replica_id):
+        raise ReplicaClashError(
+            f"server_id {source.replica_id} is that of {source.address} itself; set another one for {source.destination}"
+        )
+    for replica in facts.replicas:
+        same = replica.uuid == source.replica_uuid if replica.uuid else replica.host == source.replica_host
+        if replica.server_id == source.replica_id and not same:
+            raise ReplicaClashError(
+                f"the replica {replica.host or replica.uuid} (uuid {replica.uuid or 'unknown'}) of {source.address} has our server id "
+                f"{source.replica_id}; set another server_id for the destination {source.destination}"
+            )
+
+
+def _warnings(facts: ServerFacts) -> list[str]:
+    seconds = retention_seconds(facts)
+    if not 0 < seconds < DAY_SECONDS:
+        return []
+    hours = f"the server keeps its binlog for {seconds / 3600:.1f} h only"
+    return [
+        f"{hours}: an engine that stands longer loses its position; set binlog_expire_logs_seconds to a day or more"
+    ]
+
+
+def retention_seconds(facts: ServerFacts) -> float:
+    """How long the server keeps its binlog; 0: for ever."""
+    seconds = float(facts.variables.get("binlog_expire_logs_seconds") or 0)
+    return seconds or float(facts.variables.get("expire_logs_days") or 0) * DAY_SECONDS

@@ -1,0 +1,185 @@
+"""Where a stream starts: saved cursor, else configured file and offset, else configured GTID set, else the latest place. Pure.
+
+The parser asks at every connect, also after a lost connection. Continuity is proven or the answer is `Lost` with its reason: never a jump.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from cdc_engine.errors import BinlogFormatError, ConfigurationError
+from cdc_engine.gtid import GtidSet, MariadbPosition, parse_executed
+from cdc_engine.parser.server_facts import ServerFacts
+from cdc_engine.position import Position, file_number
+
+FIRST_EPOCH = 1
+FIRST_OFFSET = 4
+RESNAPSHOT = "take the tables' rows anew and start at the latest position"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StartChoice:
+    """What the configuration says for a destination without a cursor; all empty: the latest place."""
+
+    file: str = ""
+    offset: int = FIRST_OFFSET
+    gtid_set: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DumpStart:
+    """`position.file` may be empty when the server finds the place by GTID on another server: it names the file itself.
+
+    `executed_known`: `position.gtid_set` is all that was executed before. `by_gtid`: ask by GTID set, not by file and offset.
+    """
+
+    position: Position
+    by_gtid: bool
+    executed_known: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lost:
+    """Continuity cannot be proven. `options`: what an operator may safely do."""
+
+    reason: str
+    options: tuple[str, ...] = (RESNAPSHOT,)
+
+    def __str__(self) -> str:
+        return f"{self.reason}. Safe options: {'; or '.join(self.options)}"
+
+
+def decide_start(cursor: Position | None, choice: StartChoice, facts: ServerFacts) -> DumpStart | Lost:
+    """Raises ConfigurationError when the configured GTID set or the cursor's cannot be read."""
+    if cursor is not None:
+        return _from_cursor(cursor, facts)
+    if choice.file:
+        return _from_file(choice.file, choice.offset, facts)
+    if choice.gtid_set:
+        return _from_gtid_set(choice.gtid_set, facts)
+    return _latest(facts)
+
+
+def _from_cursor(cursor: Position, facts: ServerFacts) -> DumpStart | Lost:
+    same_server = cursor.server_uuid in ("", facts.server_uuid)
+    if same_server and _names_began_anew(cursor.file, facts):
+        return Lost(
+            reason=f"{cursor.file} comes after the server's last binlog file {facts.file}: its binlog was reset"
+        )
+    if not (cursor.gtid_set and _can_ask_by_gtid(cursor.gtid_set, facts)):
+        return _from_cursor_by_file(cursor, facts, same_server)
+    gap = _gtid_gap(cursor.gtid_set, facts)
+    if gap is not None:
+        return gap
+    if same_server and (not cursor.file or _base(cursor.file) == _base(facts.file)):
+        return DumpStart(position=cursor, by_gtid=True, executed_known=True)
+    moved = dataclasses.replace(
+        cursor, epoch=cursor.epoch + 1, file="", offset=FIRST_OFFSET, server_uuid=facts.server_uuid
+    )
+    return DumpStart(position=moved, by_gtid=True, executed_known=True)
+
+
+def _from_cursor_by_file(cursor: Position, facts: ServerFacts, same_server: bool) -> DumpStart | Lost:
+    if not same_server:
+        return Lost(
+            reason=f"the cursor {cursor} is of the server {cursor.server_uuid}, this is {facts.server_uuid}, and without GTIDs on "
+            "both no place in one can be found in the other",
+            options=("connect to the first server again", RESNAPSHOT),
+        )
+    gap = _file_gap(cursor.file, cursor.offset, facts)
+    return gap or DumpStart(position=cursor, by_gtid=False, executed_known=bool(cursor.gtid_set))
+
+
+def _from_file(file: str, offset: int, facts: ServerFacts) -> DumpStart | Lost:
+    position = Position(epoch=FIRST_EPOCH, file=file, offset=offset, server_uuid=facts.server_uuid)
+    gap = _file_gap(file, offset, facts)
+    return gap or DumpStart(position=position, by_gtid=False, executed_known=False)
+
+
+def _from_gtid_set(gtid_set: str, facts: ServerFacts) -> DumpStart | Lost:
+    if not facts.gtid_enabled:
+        return Lost(
+            reason="the configuration starts at a GTID set, but the server has gtid_mode other than ON",
+            options=("configure a file and offset", "switch gtid_mode on"),
+        )
+    gap = _gtid_gap(gtid_set, facts)
+    if gap is not None:
+        return gap
+    text = str(_parsed(gtid_set, facts))
+    position = Position(epoch=FIRST_EPOCH, file="", offset=FIRST_OFFSET, gtid_set=text, server_uuid=facts.server_uuid)
+    return DumpStart(position=position, by_gtid=True, executed_known=True)
+
+
+def _latest(facts: ServerFacts) -> DumpStart | Lost:
+    """By GTID where MySQL keeps them: a transaction may be in the file and not yet in the set, and then it must come."""
+    if not facts.file:
+        return Lost(reason="the server does not say where its binlog ends", options=("check log_bin and the grants",))
+    position = Position(
+        epoch=FIRST_EPOCH,
+        file=facts.file,
+        offset=facts.offset,
+        gtid_set=facts.executed if facts.gtid_enabled else "",
+        server_uuid=facts.server_uuid,
+    )
+    by_gtid = _can_ask_by_gtid(facts.executed, facts) and (bool(facts.executed) or not facts.mariadb)
+    return DumpStart(position=position, by_gtid=by_gtid, executed_known=facts.gtid_enabled)
+
+
+def _can_ask_by_gtid(gtid_set: str, facts: ServerFacts) -> bool:
+    parsed = _parsed(gtid_set, facts)
+    return facts.gtid_enabled and not (isinstance(parsed, GtidSet) and parsed.tagged)
+
+
+def _file_gap(file: str, offset: int, facts: ServerFacts) -> Lost | None:
+    sizes = {log.file: log.size_bytes for log in facts.logs}
+    if file in sizes:
+        if offset <= sizes[file]:
+            return None
+        return Lost(
+            reason=f"{file}:{offset} lies behind the end of the file ({sizes[file]} bytes): the server's binlog was reset or cut by a crash"
+        )
+    first = facts.logs[0].file if facts.logs else "none"
+    return Lost(
+        reason=f"{file} is not among the server's binlog files (the first is {first}): it was purged before it was read, or the "
+        "binlog was reset"
+    )
+
+
+def _gtid_gap(gtid_set: str, facts: ServerFacts) -> Lost | None:
+    """What the server has thrown away, or never had, of what would have to follow the set."""
+    taken = _parsed(gtid_set, facts)
+    executed = _parsed(facts.executed, facts)
+    if isinstance(taken, MariadbPosition) or isinstance(executed, MariadbPosition):
+        ahead = "" if executed.contains(taken) else str(taken)  # type: ignore[arg-type]
+    else:
+        ahead = str(taken.subtract(executed))
+        purged = GtidSet.parse(facts.purged).subtract(taken)
+        if purged:
+            return Lost(reason=f"the server purged the binlog with {purged}, which were not read")
+    if not ahead:
+        return None
+    return Lost(
+        reason=f"the server has not executed {ahead}, which were read already: it was reset or restored, or is a replica that is behind",
+        options=("connect to a server that has them", "wait until the replica has caught up", RESNAPSHOT),
+    )
+
+
+def _parsed(gtid_set: str, facts: ServerFacts) -> GtidSet | MariadbPosition:
+    try:
+        return parse_executed(gtid_set, mariadb=facts.mariadb)
+    except ValueError as error:
+        kind = "MariaDB" if facts.mariadb else "MySQL"
+        raise ConfigurationError(f"the GTID set does not fit a {kind} server: {error}") from error
+
+
+def _base(file: str) -> str:
+    return file.rpartition(".")[0]
+
+
+def _names_began_anew(file: str, facts: ServerFacts) -> bool:
+    if not file or not facts.file or _base(file) != _base(facts.file):
+        return False
+    try:
+        return file_number(file) > file_number(facts.file)
+    except BinlogFormatError:
+        return False
