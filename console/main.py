@@ -1,36 +1,172 @@
-"""The `sluice` command; started by ./sluice, which has made the environment it runs in."""
+"""The `sluice` command: every subcommand with its options; what it does lives in the module it calls.
+
+Exit codes: 0 all well, 1 something is wrong or failed, 2 the command line or conf/ cannot be understood.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
 
 import typer
+from rich.console import Console
 
+from cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
 from console.toolchain.errors import SetupError
-from console.toolchain.quality import run_quality
-from console.toolchain.setup import DEMO_SERVERS, set_up
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+app = typer.Typer(
+    name="sluice",
+    help="Every row change of MySQL and MariaDB, exactly once in effect, in Delta Lake tables.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+screen = Console()
+errors = Console(stderr=True)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")]
 
 
 @app.command()
 def setup() -> None:
     """Download and unpack what the demo needs: Java, the Delta jars and MySQL."""
+    from console.toolchain.setup import DEMO_SERVERS, set_up  # noqa: PLC0415
+
     toolchain = set_up(DEMO_SERVERS)
-    typer.echo(
-        f"ready: Java {toolchain.java.version}, {', '.join(toolchain.servers)}, Delta, in {toolchain.cache.root}"
-    )
+    servers = ", ".join(toolchain.servers)
+    screen.print(f"ready: Java {toolchain.java.version}, {servers}, Delta, in {toolchain.cache.root}")
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def test(context: typer.Context) -> None:
     """Check formatting, lint and types, and run the tests; further arguments go to pytest."""
+    from console.toolchain.quality import run_quality  # noqa: PLC0415
+
     raise typer.Exit(run_quality(context.args))
 
 
+@app.command()
+def up() -> None:
+    """Start the engine host, Spark, Dagster's webserver and daemon; harmless when they run already."""
+    from cdc_engine.config import conf_dir, load_config  # noqa: PLC0415
+    from console.stack import Stack  # noqa: PLC0415
+
+    stack = Stack(load_config(), conf_dir(), screen.print)
+    stack.up()
+    screen.print(f"Dagster's UI: [link]{stack.url}[/link]   logs: {stack.logs}")
+
+
+@app.command()
+def down() -> None:
+    """Stop everything that `sluice up` started, and nothing else."""
+    from cdc_engine.config import conf_dir, load_config  # noqa: PLC0415
+    from console.stack import Stack  # noqa: PLC0415
+
+    left = Stack(load_config(), conf_dir(), screen.print).down()
+    if left:
+        raise SetupError(f"These processes outlived SIGKILL: {', '.join(map(str, left))}; see `ps -fp` for each.")
+    screen.print("stopped; 0 processes are left")
+
+
+@app.command()
+def status(as_json: JsonOption = False) -> None:
+    """Show processes, positions, lag and stopped tables; exit code 1 when something is wrong."""
+    from cdc_engine.config import load_config  # noqa: PLC0415
+    from console.status import read_status, render  # noqa: PLC0415
+
+    report = read_status(load_config())
+    screen.print_json(json.dumps(report.to_json())) if as_json else screen.print(render(report))
+    raise typer.Exit(1 if report.problems else 0)
+
+
+@app.command()
+def check() -> None:
+    """Check conf/, the sources, Spark, Java and the disk, and say everything that is wrong at once."""
+    from cdc_engine.config import load_config  # noqa: PLC0415
+    from console.check import run_checks  # noqa: PLC0415
+
+    wrong = 0
+    for finding in run_checks(load_config()):
+        wrong += len(finding.problems)
+        screen.print(f"[green]✓[/green] {finding.what}" if not finding.problems else f"[red]✗[/red] {finding.what}")
+        for problem in finding.problems:
+            screen.print(f"    {problem}", markup=False)
+    raise typer.Exit(1 if wrong else 0)
+
+
+position_app = typer.Typer(name="position", help="Show or set where a destination stands.", no_args_is_help=True)
+app.add_typer(position_app)
+
+
+@position_app.command("show")
+def position_show(destination: Annotated[str, typer.Argument()] = "", as_json: JsonOption = False) -> None:
+    """Show the acked position of a destination, or of all."""
+    from cdc_engine.config import load_config  # noqa: PLC0415
+    from console.position import render_positions, saved_positions  # noqa: PLC0415
+
+    positions = saved_positions(load_config(), destination)
+    screen.print_json(json.dumps(positions)) if as_json else screen.print(render_positions(positions))
+
+
+@position_app.command("set")
+def position_set(
+    destination: str,
+    place: Annotated[str, typer.Argument(metavar="FILE:OFFSET", help="binlog file and offset")] = "",
+    gtid: Annotated[str, typer.Option("--gtid", metavar="SET", help="executed GTID set")] = "",
+    latest: Annotated[bool, typer.Option("--latest", help="the source's end, now")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+) -> None:
+    """Set the position from which a stopped destination goes on; changes before it are not read again."""
+    from cdc_engine.config import load_config  # noqa: PLC0415
+    from console.position import Request, set_position  # noqa: PLC0415
+
+    request = Request.parse(place, gtid, latest=latest)
+    set_position(
+        load_config(), destination, request, confirm=(lambda _: True) if yes else typer.confirm, say=screen.print
+    )
+
+
+@app.command()
+def demo(  # noqa: PLR0917  one argument an option
+    once: Annotated[bool, typer.Option("--once", help="Unattended: traffic, wait, compare with MySQL, exit.")] = False,
+    seconds: Annotated[int, typer.Option(min=1, help="Length of the traffic of --once.")] = 60,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the summary of --once to this file.")] = None,
+    rate: Annotated[float, typer.Option(min=0.1, help="Transactions a second.")] = 20.0,
+    port_base: Annotated[int, typer.Option(min=0, max=65000, help="First of five ports; 0: the usual ones.")] = 0,
+    folder: Annotated[Path | None, typer.Option("--dir", help="Where the demo keeps its data.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over: delete what an earlier demo left.")] = False,
+) -> None:
+    """Set everything up and run a shop on MySQL whose every change flows into Delta tables."""
+    from console.demo.run import DemoOptions, run_demo  # noqa: PLC0415
+
+    options = DemoOptions(
+        once=once, seconds=seconds, json_file=json_file, rate=rate, port_base=port_base, folder=folder, fresh=fresh
+    )
+    raise typer.Exit(run_demo(options, screen))
+
+
 def main() -> None:
-    """Run a command; what the user can mend is said in one sentence, without a traceback."""
+    """The entry point: errors become one red sentence and an exit code; SLUICE_DEBUG=1 shows the traceback too."""
     try:
         app()
-    except SetupError as error:
-        typer.echo(f"sluice: {error}", err=True)
-        raise SystemExit(1) from None
+    except (SluiceError, SetupError) as error:
+        if os.environ.get("SLUICE_DEBUG"):
+            raise
+        errors.print(sentence(error), style="red", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(exit_code(error))
+
+
+def sentence(error: Exception) -> str:
+    """The one sentence an operator reads."""
+    return str(error) or type(error).__name__
+
+
+def exit_code(error: Exception) -> int:
+    """2 where conf/ or the command line is at fault, 1 for the rest."""
+    is_usage = isinstance(error, ConfigurationError) and not isinstance(error, SourceCheckError)
+    return 2 if is_usage else 1
 
 
 if __name__ == "__main__":

@@ -1,0 +1,89 @@
+"""The demo's folder: its own conf/, data and lake, so that it never meets a configuration of yours; prepared by demo.run."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cdc_engine.config import SluiceConfig, load_config
+from console.toolchain.cache import PROJECT_ROOT
+from console.toolchain.errors import SetupError
+
+DESTINATION = "shop"
+FIRST_BINLOG = "binlog.000001"  # read from the very start: the tables' CREATE statements are in it
+USUAL_PORTS = (3000, 4266, 15002, 33306)
+
+
+@dataclasses.dataclass(frozen=True)
+class DemoHome:
+    """`folder`/conf is generated at every start; data, lake and mysql survive."""
+
+    folder: Path
+
+    @property
+    def conf(self) -> Path:
+        return self.folder / "conf"
+
+    @property
+    def lake(self) -> Path:
+        return self.folder / "lake"
+
+    @property
+    def source_folder(self) -> Path:
+        return self.folder / "source"
+
+    def start_over(self) -> None:
+        """Deletes what an earlier demo left here, and only what the demo made."""
+        for name in ("conf", "lake", "data", "source"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """One demo a folder; the kernel drops the lock of a demo that was killed, so a stale file never blocks."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "demo.lock").open("a+") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                handle.seek(0)
+                owner = handle.read().strip() or "unknown"
+                raise SetupError(
+                    f"Another demo (pid {owner}) runs in {self.folder}; stop it with Ctrl-C there, or give this one"
+                    " a folder with --dir and ports with --port-base."
+                ) from None
+            handle.truncate(0)
+            handle.write(str(os.getpid()))
+            handle.flush()
+            yield
+
+    def configure(self, ports: Mapping[str, int], destination: Mapping[str, Any]) -> SluiceConfig:
+        """Writes conf/ for these ports and this source, and returns it as the engine will read it."""
+        (self.conf / "destinations").mkdir(parents=True, exist_ok=True)
+        remote = {"remote": f"sc://127.0.0.1:{ports['spark_connect']}"}
+        main = {"data_dir": str(self.folder / "data"), "lake": str(self.lake), "ports": dict(ports), "spark": remote}
+        self._write("sluice.yaml", main)
+        start = {"file": FIRST_BINLOG, "offset": 4}
+        self._write(f"destinations/{DESTINATION}.yaml", {**destination, "start": start})
+        return load_config(self.conf)
+
+    def _write(self, name: str, record: Mapping[str, Any]) -> None:
+        (self.conf / name).write_text("# written by `sluice demo` at every start\n" + yaml.safe_dump(dict(record)))
+
+
+def open_home(folder: Path | None) -> DemoHome:
+    """The given folder, or .sluice/demo of the checkout."""
+    return DemoHome((folder or PROJECT_ROOT / ".sluice" / "demo").absolute())
+
+
+def demo_ports(base: int) -> tuple[dict[str, int], int]:
+    """The stack's ports as conf/ names them, and MySQL's; four in a row from `base`, or the usual ones for 0."""
+    webserver, code_server, spark, mysql = range(base, base + 4) if base else USUAL_PORTS
+    return {"webserver": webserver, "code_server": code_server, "spark_connect": spark}, mysql

@@ -1,0 +1,131 @@
+"""What the demo's Delta tables say of themselves, read with deltalake, without Spark; used by the live view and the summary."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from console.demo.compare import OPERATION, SIGNS
+
+# what Delta calls a row inserted, updated, deleted, by operation (MERGE; WRITE and INSERT; UPDATE; DELETE)
+METRICS = {
+    "inserted": ("numTargetRowsInserted", "numOutputRows", "num_added_rows"),
+    "updated": ("numTargetRowsUpdated", "numUpdatedRows"),
+    "deleted": ("numTargetRowsDeleted", "numDeletedRows"),
+}
+LOGGED = {"insert": "inserted", "update_postimage": "updated", "delete": "deleted"}  # a change log's own words
+
+
+@dataclasses.dataclass(frozen=True)
+class Changes:
+    """Rows that the commits of a table inserted, updated and deleted in Delta (changes of one key within a batch are folded first)."""
+
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+
+    def since(self, before: Changes) -> Changes:
+        return Changes(self.inserted - before.inserted, self.updated - before.updated, self.deleted - before.deleted)
+
+
+class LakeTable:
+    """One Delta table, read again only when it has a new version. `keyless`: Delta holds its change log."""
+
+    def __init__(self, path: Path, *, keyless: bool) -> None:
+        self.path, self.keyless = path, keyless
+        self._table: DeltaTable | None = None
+        self._counted_version = -1
+        self._operations: Counter[str] = Counter()
+
+    @property
+    def version(self) -> int:
+        """The newest version; -1 while there is no table."""
+        try:
+            if self._table is None:
+                self._table = DeltaTable(str(self.path))
+            else:
+                self._table.update_incremental()
+        except TableNotFoundError:
+            return -1
+        return self._table.version()
+
+    def row_count(self) -> int:
+        """Rows now, deletion vectors applied; of a change log, the rows it replays to."""
+        operations = self._count()
+        return sum(SIGNS[name] * count for name, count in operations.items()) if self.keyless else operations.total()
+
+    def changes(self, after_version: int = -1) -> Changes:
+        """What the commits after a version did; of a change log, what all of it says."""
+        if self.keyless:
+            operations = self._count()
+            return Changes(**{field: operations[name] for name, field in LOGGED.items()})
+        if self.version < 0 or self._table is None:
+            return Changes()
+        history = [commit for commit in self._table.history() if commit["version"] > after_version]
+        return sum_metrics(history)
+
+    def _count(self) -> Counter[str]:
+        version = self.version
+        if version != self._counted_version and self._table is not None:
+            self._operations, self._counted_version = Counter(), version
+            for batch in pa.RecordBatchReader.from_stream(self._table.scan(columns=[OPERATION])):
+                self._operations.update(str(name) for name in batch.column(0).to_pylist())
+        return self._operations
+
+
+def sum_metrics(history: list[dict[str, Any]]) -> Changes:
+    """The row counts of commits as Delta's history gives them (numbers as text)."""
+    totals = dict.fromkeys(METRICS, 0)
+    for commit in history:
+        metrics: Mapping[str, Any] = commit.get("operationMetrics") or {}
+        for field, names in METRICS.items():
+            totals[field] += next((int(metrics[name]) for name in names if name in metrics), 0)
+    return Changes(**totals)
+
+
+def freshness_seconds(path: Path, after_version: int) -> list[float]:
+    """How long each marker row took from its commit in MySQL until Delta showed it, in seconds, ascending.
+
+    A marker's clock starts when MySQL wrote it (its own `sent_at`, UTC) and ends when the file of the first Delta version that holds it was
+    put into `_delta_log`: from then on every reader sees it. One marker is written every two seconds.
+    """
+    newest = LakeTable(path, keyless=False).version
+    found: list[float] = []
+    seen = _markers(path, after_version) if after_version >= 0 else {}
+    for version in range(after_version + 1, newest + 1):
+        committed = (path / "_delta_log" / f"{version:020}.json").stat().st_mtime
+        present = _markers(path, version)
+        found += [committed - sent for marker, sent in present.items() if marker not in seen]
+        seen = present
+    return sorted(found)
+
+
+def percentile(ascending: list[float], share: float) -> float | None:
+    """The smallest value that at least `share` of the values do not exceed; None of nothing."""
+    if not ascending:
+        return None
+    return round(ascending[min(len(ascending) - 1, max(0, -(-len(ascending) * int(share * 100) // 100) - 1))], 2)
+
+
+def _markers(path: Path, version: int) -> dict[int, float]:
+    """Marker id → seconds since 1970 at which MySQL wrote it, as of one version."""
+    table = DeltaTable(str(path), version=version)
+    if "sent_at" not in {field.name for field in table.schema().fields}:
+        return {}
+    found: dict[int, float] = {}
+    for batch in pa.RecordBatchReader.from_stream(table.scan(columns=["id", "sent_at"])):
+        markers, sent = (column.to_pylist() for column in batch.columns)
+        found.update((int(marker), _utc_seconds(at)) for marker, at in zip(markers, sent, strict=True) if marker and at)
+    return found
+
+
+def _utc_seconds(moment: Any) -> float:
+    return float(moment.replace(tzinfo=dt.UTC).timestamp())

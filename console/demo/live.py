@@ -1,0 +1,77 @@
+"""The picture `sluice demo` keeps in the terminal: rows on both sides, lag, the last run, and where to look; drawn by demo.run."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import pymysql
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from console.demo.lake import LakeTable
+from console.demo.runs import RunLog, RunSummary
+from console.demo.schema import DATABASE
+from console.status import DestinationStatus
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """One look at everything. `rows`: table → (rows in MySQL, rows in Delta, Delta version)."""
+
+    rows: Mapping[str, tuple[int, int, int]]
+    engine: DestinationStatus
+    runs: RunSummary
+    transactions: int
+
+
+def take(
+    connection: pymysql.Connection[Any],
+    lake: Mapping[str, LakeTable],
+    runs: RunLog,
+    engine: DestinationStatus,
+    transactions: int,
+) -> Picture:
+    """Counts both sides; a few milliseconds a table while the shop is small."""
+    rows = {}
+    with contextlib.closing(connection.cursor()) as cursor:
+        for name, table in lake.items():
+            cursor.execute(f"SELECT COUNT(*) FROM {DATABASE}.{name}")
+            counted = cursor.fetchone()
+            rows[name] = (int(counted[0]) if counted else 0, table.row_count(), table.version)
+    return Picture(rows, engine, runs.read(), transactions)
+
+
+def draw(picture: Picture, url: str, query: str) -> Group:
+    """The picture as rich shows it."""
+    shown = Table("table", title=f"shop: {picture.transactions} transactions so far", title_justify="left")
+    for column in ("rows in MySQL", "rows in Delta", "behind", "Delta version"):
+        shown.add_column(column, justify="right")
+    for name, (source, target, version) in picture.rows.items():
+        behind = source - target
+        colour = "green" if behind == 0 else "yellow"
+        newest = str(version) if version >= 0 else "none"
+        shown.add_row(name, str(source), str(target), Text(str(behind), colour), newest)
+    engine, runs = picture.engine, picture.runs
+    state = Text.assemble(
+        ("engine ", "dim"),
+        (engine.state, "green" if engine.state == "RUNNING" else "yellow"),
+        f" {engine.reason}   lag {engine.lag_seconds:.0f} s   acked up to {engine.cursor or 'nothing yet'}",
+    )
+    ran = Text(f"runs {runs.runs}   batches merged {runs.batches}   last run {runs.last}")
+    where = Text.assemble("Dagster's UI: ", (url, "bold cyan underline"), "   (Ctrl-C stops everything)")
+    return Group(shown, state, ran, where, Text("query a table:", "dim"), Text(query))
+
+
+def example_query(lake: str) -> str:
+    """How to read a table without Spark."""
+    path = f"{lake}/{DATABASE}/orders"
+    return (
+        f"  duckdb -c \"INSTALL delta; LOAD delta; SELECT status, count(*) FROM delta_scan('{path}') GROUP BY 1\"\n"
+        '  python -c "from deltalake import DeltaTable, QueryBuilder as Q;'
+        f" print(Q().register('o', DeltaTable('{path}'))"
+        ".execute('SELECT status, count(*) FROM o GROUP BY 1').read_all())\""
+    )

@@ -1,0 +1,132 @@
+"""Runs the traffic against MySQL at a steady rate in a thread of its own, with a marker row every two seconds; driven by demo.run.
+
+An ALTER TABLE … ADD COLUMN and a TRUNCATE come in once each, when their second has come.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pymysql
+
+from console.demo.schema import ADDED_COLUMN, DATABASE, MARKERS, TABLES, add_column_statement
+from console.demo.traffic import KEY_OF, Shop, Traffic, Transaction
+
+MARKER_SECONDS = 2.0
+Connection = pymysql.Connection  # generic only in the stubs
+
+
+def load_shop(connection: Connection[Any]) -> Shop:
+    """The keys that MySQL holds, in key order, so that a resumed demo goes on from what is there."""
+    shop = Shop()
+    with connection.cursor() as cursor:
+        for table in vars(shop):
+            if table in TABLES:
+                key = KEY_OF.get(table, "id")
+                cursor.execute(f"SELECT {key} FROM {DATABASE}.{table} ORDER BY {key}")
+                setattr(shop, table, [row[0] for row in cursor.fetchall()])
+        cursor.execute(f"SHOW COLUMNS FROM {DATABASE}.customers LIKE '{ADDED_COLUMN}'")
+        shop.has_added_column = cursor.fetchone() is not None
+    return shop
+
+
+class Pace:
+    """The thread. `failure` holds what ended it early; `transactions` counts what was committed."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection[Any]],
+        rate: float,
+        *,
+        alter_after_seconds: float,
+        truncate_after_seconds: float,
+        seed: str = "shop",
+    ) -> None:
+        self._connect, self._rate, self._seed = connect, rate, seed
+        self._alter_after, self._truncate_after = alter_after_seconds, truncate_after_seconds
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="traffic", daemon=True)
+        self.transactions = 0
+        self.failure: Exception | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the traffic after the transaction that is under way; raises what ended it before."""
+        self._stop.set()
+        self._thread.join(60)
+        self.raise_failure()
+
+    def abandon(self) -> None:
+        """The same without a word about a failure; harmless after `stop`."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(60)
+
+    def raise_failure(self) -> None:
+        if self.failure:
+            raise self.failure
+
+    def _run(self) -> None:
+        try:
+            connection = self._connect()
+            try:
+                self._loop(connection)
+            finally:
+                connection.close()
+        except Exception as error:  # shown by the main thread
+            self.failure = error
+
+    def _loop(self, connection: Connection[Any]) -> None:
+        shop = load_shop(connection)
+        traffic = Traffic(shop, f"{self._seed}/{len(shop.orders)}/{max(shop.orders, default=0)}")
+        if not shop.customers:
+            for transaction in traffic.first():
+                self._commit(connection, transaction)
+        began, marked, transactions = time.monotonic(), 0.0, 0
+        while not self._stop.is_set():
+            elapsed = time.monotonic() - began
+            if elapsed >= marked:
+                marked = elapsed + MARKER_SECONDS
+                write_marker(connection)
+            self._special(connection, shop, elapsed)
+            if transactions <= elapsed * self._rate:
+                self._commit(connection, traffic.next())
+                transactions += 1
+            else:
+                self._stop.wait(transactions / self._rate - elapsed)
+        write_marker(connection)
+
+    def _special(self, connection: Connection[Any], shop: Shop, elapsed: float) -> None:
+        if elapsed >= self._alter_after and not shop.has_added_column:
+            self._commit(connection, [(add_column_statement(), ())])
+            shop.has_added_column = True
+        if elapsed >= self._truncate_after:
+            self._truncate_after = float("inf")
+            self._commit(connection, [(f"TRUNCATE TABLE {DATABASE}.flash_sales", ())])
+            shop.flash_sales.clear()
+
+    def _commit(self, connection: Connection[Any], transaction: Transaction) -> None:
+        run_transaction(connection, transaction)
+        self.transactions += 1
+
+
+def run_transaction(connection: Connection[Any], transaction: Transaction) -> None:
+    """Runs and commits one transaction."""
+    connection.begin()
+    with connection.cursor() as cursor:
+        for sql, values in transaction:
+            cursor.execute(sql, values or None)
+    connection.commit()
+
+
+def write_marker(connection: Connection[Any]) -> None:
+    """One row with the server's own clock: when Delta shows it, everything before it is there too."""
+    sql = (
+        f"INSERT INTO {DATABASE}.{MARKERS} SELECT COALESCE(MAX(id), 0) + 1, UTC_TIMESTAMP(6) FROM {DATABASE}.{MARKERS}"
+    )
+    run_transaction(connection, [(sql, ())])

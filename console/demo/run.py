@@ -1,0 +1,234 @@
+"""`sluice demo` from start to end: set up, start, traffic, view or proof, stop. Called by console.main.
+
+Everything it starts is its own child on a leash: Ctrl-C, SIGTERM, an error and even SIGKILL of the demo leave nothing running.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+from rich.live import Live
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.position import file_number
+from console.demo import live
+from console.demo.home import DESTINATION, DemoHome, demo_ports, open_home
+from console.demo.lake import LakeTable
+from console.demo.pace import Pace
+from console.demo.runs import RunLog
+from console.demo.schema import DATABASE, TABLES
+from console.demo.source import PASSWORD_VARIABLE, DemoSource
+from console.demo.summary import Before, DemoSummary, show, summarise
+from console.processes import ProcessFile, StopStep, stop, terminate
+from console.stack import Stack
+from console.status import DestinationStatus, read_destination, read_json
+from console.toolchain.errors import SetupError
+from console.toolchain.setup import set_up
+
+MYSQL = "mysql"
+ALTER_SECONDS, TRUNCATE_SECONDS = 20.0, 30.0  # of the endless demo; --once places them by its length
+ACK_SECONDS_MAX = 900.0  # from the end of the traffic until all of it must be acked
+STALL_SECONDS_MAX = 300.0  # no progress for so long ends the wait with what is known
+VIEW_SECONDS = 2.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DemoOptions:
+    once: bool = False
+    seconds: int = 60
+    json_file: Path | None = None
+    rate: float = 20.0
+    port_base: int = 0
+    folder: Path | None = None
+    fresh: bool = False
+
+
+class Demo:
+    """The running demo: its parts, joined."""
+
+    def __init__(self, options: DemoOptions, home: DemoHome, screen: Console) -> None:
+        self.options, self.home, self.screen = options, home, screen
+        ports, mysql_port = demo_ports(options.port_base)
+        self.source = DemoSource(home.source_folder, mysql_port)
+        self.config: SluiceConfig = home.configure(ports, self.source.destination())
+        self.stack = Stack(
+            self.config,
+            home.conf,
+            self._say,
+            spark_memory="2g",
+            die_with_parent=True,
+            extra_environment={PASSWORD_VARIABLE: self.source.password},
+            port_advice="give the demo other ports with --port-base",
+        )
+        self.file = ProcessFile(self.config.data_dir / "processes.json")
+        self.lake = {
+            name: LakeTable(Path(self.config.table_path(DESTINATION, DATABASE, name)), keyless="KEY" not in body)
+            for name, body in TABLES.items()
+        }
+        self.began = time.time()
+
+    def start(self) -> None:
+        """MySQL, then the stack; all answer when this returns."""
+        self._sweep()
+        self._say("starting MySQL")
+        self.source.start()
+        self.file.add(MYSQL, self.source.server.pid, self.source.server.port)
+        self.stack.up()
+        self.runs = RunLog(self.stack.dagster_home, DESTINATION, self.began)
+
+    def stop(self) -> None:
+        """Everything this demo started, the engine first, so that MySQL is there to the end."""
+        left = self.stack.down()
+        self.source.stop()
+        self.file.remove([MYSQL])
+        if left:
+            raise SetupError(f"These processes outlived SIGKILL: {', '.join(map(str, left))}; see `ps -fp` for each.")
+
+    def watch(self, pace: Pace) -> None:
+        """The live view, until Ctrl-C."""
+        query = live.example_query(self.config.lake)
+        with contextlib.closing(self.source.connect()) as connection, Live(console=self.screen, screen=False) as view:
+            while True:
+                pace.raise_failure()
+                picture = live.take(connection, self.lake, self.runs, self.engine(), pace.transactions)
+                view.update(live.draw(picture, self.stack.url, query), refresh=True)
+                time.sleep(VIEW_SECONDS)
+
+    def once(self, pace: Pace, before: dict[str, Before]) -> DemoSummary:
+        """Traffic for its time, then the wait, then the proof."""
+        self._say(f"traffic for {self.options.seconds} s at {self.options.rate:g} transactions/s; UI: {self.stack.url}")
+        end = time.monotonic() + self.options.seconds
+        while time.monotonic() < end:
+            pace.raise_failure()
+            time.sleep(min(1.0, max(0.0, end - time.monotonic())))
+        pace.stop()
+        self._say(f"{pace.transactions} transactions are in MySQL; waiting until all are acked")
+        self._wait_until_acked(self.source.end())
+        self._say("comparing every table row by row")
+        wall_seconds = time.time() - self.began
+        return summarise(self.source.connect_raw, self.lake, before, self.runs.read(), wall_seconds)
+
+    def engine(self) -> DestinationStatus:
+        return read_destination(self.config.destination_dir(DESTINATION), DESTINATION, time.time())
+
+    def _wait_until_acked(self, end: tuple[int, int]) -> None:
+        started = progressed = time.monotonic()
+        reached, said = (-1, -1), 0.0
+        while True:
+            acked = self._acked()
+            if acked >= end and not self.engine().outstanding:
+                return
+            now = time.monotonic()
+            if acked > reached:
+                reached, progressed = acked, now
+            if now - said >= 5:
+                said = now
+                self._say(f"  {now - started:4.0f} s  {self._progress(end)}")
+            if now - started > ACK_SECONDS_MAX or now - progressed > STALL_SECONDS_MAX:
+                raise SetupError(f"Not everything was acked in time: {self._progress(end)}; see {self.stack.logs}.")
+            time.sleep(0.5)
+
+    def _acked(self) -> tuple[int, int]:
+        cursor = read_json(self.config.destination_dir(DESTINATION) / "meta.json").get("cursor")
+        return (file_number(cursor["file"]), int(cursor["offset"])) if cursor else (0, 0)
+
+    def _progress(self, end: tuple[int, int]) -> str:
+        engine = self.engine()
+        stopped = "".join(
+            f"; table {table.get('table')} {table.get('state')}: {table.get('reason')}"
+            for table in engine.stopped_tables
+        )
+        state = f"{engine.state} {engine.reason}".strip()
+        return f"acked {engine.cursor or 'nothing'} of {end[0]}:{end[1]}, engine {state}, last run {self.runs.read().last}{stopped}"
+
+    def _sweep(self) -> None:
+        """Ends what an earlier demo of this folder left; its leashes did so already unless they were killed as well."""
+        self.stack.down()
+        for record in self.file.load():
+            stop(record, [StopStep(terminate, 30.0)])
+        self.file.save([])
+
+    def _say(self, sentence: str) -> None:
+        self.screen.print(sentence, highlight=False, markup=False)
+
+
+def run_demo(options: DemoOptions, screen: Console) -> int:
+    """Runs the demo; returns its exit code: 0 after Ctrl-C or when all tables are equal, else 1."""
+    home = open_home(options.folder)
+    with home.alone(), _terminable():
+        if options.fresh:
+            home.start_over()
+        set_up(screen=screen)
+        demo = Demo(options, home, screen)
+        try:
+            return _run(demo)
+        except KeyboardInterrupt:
+            screen.print("\nstopping")
+            return 1 if options.once else 0
+        finally:
+            with _undisturbed():
+                demo.stop()
+                screen.print("everything the demo started has ended")
+
+
+def _run(demo: Demo) -> int:
+    options = demo.options
+    demo.start()
+    before = {name: Before.of(table) for name, table in demo.lake.items()}
+    pace = Pace(
+        demo.source.connect,
+        options.rate,
+        alter_after_seconds=options.seconds / 3 if options.once else ALTER_SECONDS,
+        truncate_after_seconds=options.seconds / 2 if options.once else TRUNCATE_SECONDS,
+    )
+    pace.start()
+    try:
+        if not options.once:
+            demo.watch(pace)
+        summary = demo.once(pace, before)
+    finally:
+        pace.abandon()
+    show(summary, demo.screen)
+    if options.json_file:
+        options.json_file.write_text(json.dumps(summary.to_json(), indent=1) + "\n")
+    return 0 if summary.equal else 1
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends the demo as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    earlier = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A second Ctrl-C must not cut the stopping short."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    earlier = [signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        yield
+    finally:
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), earlier, strict=True):
+            signal.signal(number, handler)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,76 @@
+"""The demo's MySQL: a private server with the shop and the user Sluice connects as; started and stopped by demo.run."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from pathlib import Path
+from typing import Any
+
+import pymysql
+
+from cdc_engine.position import file_number
+from console.demo.schema import DATABASE, create_statements
+from console.toolchain.ports import LOOPBACK
+from console.toolchain.servers import DatabaseServer
+
+VERSION = "mysql-8.0.31"
+USER = "sluice"
+PASSWORD_VARIABLE = "SLUICE_DEMO_PASSWORD"  # noqa: S105  the name of the variable
+GRANTS = "SELECT, RELOAD, REPLICATION SLAVE, REPLICATION CLIENT"  # what docs/operations.md asks for
+SERVER_ID = 4201
+
+
+class DemoSource:
+    """`folder` holds the server's data and the password file (mode 0600); all of it survives a stop."""
+
+    def __init__(self, folder: Path, port: int | None) -> None:
+        self.folder = folder
+        self.password = _password(folder)
+        options: dict[str, str | int | None] = {"default_time_zone": "+00:00", "server_id": SERVER_ID}
+        self.server = DatabaseServer(VERSION, folder / "mysql", port=port, options=options)
+
+    def start(self) -> None:
+        """Starts the server, makes the shop where it is missing, and the user."""
+        self.server.start()
+        with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
+            for statement in create_statements():
+                cursor.execute(statement)
+            cursor.execute(f"CREATE USER IF NOT EXISTS '{USER}'@'%%' IDENTIFIED BY %s", (self.password,))
+            cursor.execute(f"ALTER USER '{USER}'@'%%' IDENTIFIED BY %s", (self.password,))
+            cursor.execute(f"GRANT {GRANTS} ON *.* TO '{USER}'@'%'")
+
+    def stop(self) -> None:
+        self.server.stop()
+
+    def connect(self) -> pymysql.Connection[Any]:
+        """As the shop itself (root), in UTC."""
+        return self.server.connect(init_command="SET time_zone = '+00:00'")
+
+    def connect_raw(self) -> pymysql.Connection[Any]:
+        """For comparing: every value as the text or bytes MySQL sends, unconverted."""
+        return self.server.connect(init_command="SET time_zone = '+00:00'", conv={})
+
+    def end(self) -> tuple[int, int]:
+        """Number of the current binlog file and its size: nothing that was committed lies after it."""
+        with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute("SHOW MASTER STATUS")
+            row = cursor.fetchone()
+        if row is None:
+            raise RuntimeError("the demo's MySQL writes no binlog")
+        return file_number(row[0]), int(row[1])
+
+    def destination(self) -> dict[str, Any]:
+        """What conf/destinations/shop.yaml says of this server."""
+        source = {"host": LOOPBACK, "port": self.server.port, "user": USER, "password_env": PASSWORD_VARIABLE}
+        return {"source": source, "include": rf"{DATABASE}\..*"}
+
+
+def _password(folder: Path) -> str:
+    """The demo's own password, made at the first start and kept where only this user can read it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "password"
+    if not file.exists():
+        file.touch(mode=0o600)
+        file.write_text(secrets.token_urlsafe(24))
+    return file.read_text()

@@ -1,0 +1,103 @@
+"""The summary of `demo --once`: both sides compared row by row, what was done, and how fresh it was."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from console.demo.compare import Comparison, Connect, compare_table
+from console.demo.lake import Changes, LakeTable, freshness_seconds, percentile
+from console.demo.runs import RunSummary
+from console.demo.schema import DATABASE, MARKERS
+
+
+@dataclasses.dataclass(frozen=True)
+class Before:
+    """Where a table stood when this demo began, so that a resumed one reports what it did itself."""
+
+    version: int
+    changes: Changes
+
+    @classmethod
+    def of(cls, table: LakeTable) -> Before:
+        return cls(table.version, table.changes() if table.keyless else Changes())
+
+
+@dataclasses.dataclass(frozen=True)
+class TableSummary:
+    comparison: Comparison
+    changes: Changes
+
+    def to_json(self) -> dict[str, Any]:
+        counted = dataclasses.asdict(self.changes)
+        return {"rows": self.comparison.rows, **counted, "equal": self.comparison.equal}
+
+
+@dataclasses.dataclass(frozen=True)
+class DemoSummary:
+    """What the JSON file holds; docs/operations.md says what each figure means."""
+
+    tables: Mapping[str, TableSummary]
+    runs: RunSummary
+    freshness: list[float]
+    wall_seconds: float
+
+    @property
+    def equal(self) -> bool:
+        return all(table.comparison.equal for table in self.tables.values())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "equal": self.equal,
+            "tables": {name: table.to_json() for name, table in self.tables.items()},
+            "runs": self.runs.runs,
+            "batches": self.runs.batches,
+            "freshness_p50_s": percentile(self.freshness, 0.50),
+            "freshness_p95_s": percentile(self.freshness, 0.95),
+            "wall_s": round(self.wall_seconds, 1),
+        }
+
+
+def summarise(
+    connect_raw: Connect,
+    lake: Mapping[str, LakeTable],
+    before: Mapping[str, Before],
+    runs: RunSummary,
+    wall_seconds: float,
+) -> DemoSummary:
+    """Compares every table and gathers the figures; the traffic must have ended and all must be acked."""
+    tables = {}
+    for name, table in lake.items():
+        start = before[name]
+        changes = table.changes(start.version).since(start.changes)
+        tables[name] = TableSummary(compare_table(connect_raw, DATABASE, name, str(table.path)), changes)
+    freshness = freshness_seconds(lake[MARKERS].path, before[MARKERS].version)
+    return DemoSummary(tables, runs, freshness, wall_seconds)
+
+
+def show(summary: DemoSummary, screen: Console) -> None:
+    """The table of the result, and every difference that was found (the first ten a table)."""
+    shown = Table("table", title="row by row against MySQL", title_justify="left")
+    for column in ("rows", "inserted", "updated", "deleted"):
+        shown.add_column(column, justify="right")
+    shown.add_column("equal")
+    for name, table in summary.tables.items():
+        verdict = "[green]yes[/green]" if table.comparison.equal else "[red]NO[/red]"
+        counts = (table.changes.inserted, table.changes.updated, table.changes.deleted)
+        shown.add_row(name, str(table.comparison.rows), *map(str, counts), verdict)
+    screen.print(shown)
+    for table in summary.tables.values():
+        for sentence in table.comparison.differences:
+            screen.print(sentence, style="red", markup=False)
+        hidden = table.comparison.difference_count - len(table.comparison.differences)
+        if hidden > 0:
+            screen.print(f"… and {hidden} more differences in this table", style="red")
+    figures = summary.to_json()
+    screen.print(
+        f"{figures['runs']} runs, {figures['batches']} batches, freshness p50 {figures['freshness_p50_s']} s,"
+        f" p95 {figures['freshness_p95_s']} s, {figures['wall_s']} s in all"
+    )

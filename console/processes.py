@@ -1,0 +1,190 @@
+"""What Sluice has started: a file of records, and stopping by it so that no stranger is ever hit; used by stack, status and the demo.
+
+A process is known by its id *and* its start time: an id that was given to another program is seen as gone. What a dead leader left behind
+is known by its process group and by `MARK` in its environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+MARK = "SLUICE_PROCESSES"  # environment variable of every process started here: the path of its processes.json
+START_TIME_SLACK_SECONDS = 1.0  # psutil derives the time from the boot time, which moves a little with the clock
+POLL_SECONDS = 0.1
+KILL_SECONDS_MAX = 5.0  # after SIGKILL the kernel needs a moment, no more
+
+
+@dataclasses.dataclass(frozen=True)
+class ProcessRecord:
+    """One process we started. `started`: seconds since 1970, as the kernel says. `port`: where it listens, 0 for none."""
+
+    name: str
+    pid: int
+    started: float
+    port: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class StopStep:
+    """One attempt to end a process: `act` is called once, then the process has `seconds` to end before the next step."""
+
+    act: Callable[[ProcessRecord], None]
+    seconds: float
+
+
+class ProcessFile:
+    """The records of what runs, in <data_dir>/processes.json; written whole, by rename."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()  # Spark starts beside the others
+
+    def load(self) -> list[ProcessRecord]:
+        """All records, in the order of their start; an unreadable file counts as empty: it cannot name a process for certain."""
+        try:
+            return [ProcessRecord(**record) for record in json.loads(self.path.read_text())]
+        except (OSError, ValueError, TypeError):
+            return []
+
+    def save(self, records: Sequence[ProcessRecord]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = self.path.with_suffix(".new")
+        scratch.write_text(json.dumps([dataclasses.asdict(record) for record in records], indent=1))
+        scratch.replace(self.path)
+
+    def add(self, name: str, pid: int, port: int = 0) -> ProcessRecord:
+        """Records a process that was just started, in place of an older one of that name."""
+        record = ProcessRecord(name, pid, psutil.Process(pid).create_time(), port)
+        with self._lock:
+            self.save([other for other in self.load() if other.name != name] + [record])
+        return record
+
+    def remove(self, names: Iterable[str]) -> None:
+        gone = set(names)
+        with self._lock:
+            self.save([record for record in self.load() if record.name not in gone])
+
+    def running(self) -> dict[str, ProcessRecord]:
+        """The records whose process lives, by name."""
+        return {record.name: record for record in self.load() if find(record)}
+
+
+def find(record: ProcessRecord) -> psutil.Process | None:
+    """The living process of a record; None when it ended or its id is another program's now."""
+    try:
+        process = psutil.Process(record.pid)
+        same = abs(process.create_time() - record.started) <= START_TIME_SLACK_SECONDS
+        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+    except psutil.NoSuchProcess:
+        return None
+
+
+def members(record: ProcessRecord, mark: str = "") -> list[psutil.Process]:
+    """The process, its descendants, and what it left in its group when it died (run workers whose code server was killed)."""
+    leader = find(record)
+    if leader:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return [leader, *_living(leader.children(recursive=True))]
+    if not mark or psutil.pid_exists(record.pid):  # a number that is taken again names no group of ours any more
+        return []
+    return [process for process in psutil.process_iter() if _is_orphan(process, record.pid, mark)]
+
+
+def memory_mb(record: ProcessRecord) -> float:
+    """Resident memory of the process and its descendants, in MiB."""
+    total = 0
+    for process in members(record):
+        with contextlib.suppress(psutil.Error):
+            total += process.memory_info().rss
+    return round(total / 2**20, 1)
+
+
+def terminate(record: ProcessRecord) -> None:
+    """SIGTERM to the process itself; it ends its own children."""
+    _send(find(record), signal.SIGTERM)
+
+
+def terminate_children(record: ProcessRecord) -> None:
+    """SIGTERM to the descendants; a run worker then says in Dagster's storage that it was ended."""
+    leader = find(record)
+    if leader:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in leader.children(recursive=True):
+                _send(child, signal.SIGTERM)
+
+
+def stop(record: ProcessRecord, steps: Sequence[StopStep], mark: str = "") -> list[int]:
+    """Ends one process and all that belongs to it: the steps first, SIGKILL at last. Returns the ids that outlived even that."""
+    family = members(record, mark)
+    for step in steps:
+        if not find(record):
+            break
+        step.act(record)
+        _wait(lambda: find(record) is None, step.seconds)
+    family += [process for process in members(record, mark) if process not in family]
+    for process in _living(family):
+        _send(process, signal.SIGKILL)
+    _wait(lambda: not _living(family), KILL_SECONDS_MAX)
+    return [process.pid for process in _living(family)]
+
+
+def port_owner(port: int) -> str:
+    """Who listens on a TCP port, as `name (pid 12)`; empty when the system does not tell."""
+    with contextlib.suppress(psutil.Error, OSError):
+        for connection in psutil.net_connections("tcp"):
+            if (
+                connection.status == psutil.CONN_LISTEN
+                and connection.laddr
+                and connection.laddr.port == port
+                and connection.pid
+            ):
+                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
+    return ""
+
+
+def to_json(record: ProcessRecord) -> dict[str, Any]:
+    """A record as `status --json` shows it."""
+    alive = find(record) is not None
+    rss_mb = memory_mb(record) if alive else 0.0
+    return {"name": record.name, "pid": record.pid, "port": record.port, "alive": alive, "rss_mb": rss_mb}
+
+
+def _is_orphan(process: psutil.Process, group: int, mark: str) -> bool:
+    try:
+        return os.getpgid(process.pid) == group and process.environ().get(MARK) == mark
+    except (OSError, psutil.Error):
+        return False
+
+
+def _living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    return [process for process in processes if _is_living(process)]
+
+
+def _is_living(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _send(process: psutil.Process | None, number: signal.Signals) -> None:
+    if process:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(number)  # psutil compares the start time once more before it sends
+
+
+def _wait(done: Callable[[], bool], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not done() and time.monotonic() < end:
+        time.sleep(POLL_SECONDS)

@@ -1,0 +1,169 @@
+"""What `sluice status` shows: processes, and per destination what its files say. Reads files only: no engine is asked, none is disturbed.
+
+Whether all is well is one pure function of what was read (`find_problems`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from cdc_engine.config import SluiceConfig
+from console import processes
+from console.processes import ProcessFile
+
+STALE_SECONDS = 15.0  # an engine writes its status about once a second
+WELL = ("RUNNING", "STARTING", "CONNECTING")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DestinationStatus:
+    """One destination. `state`: the engine's, or STOPPED / STALE as seen from outside. `cursor`, `position`: `file:offset@epoch`."""
+
+    name: str
+    state: str
+    reason: str = ""
+    cursor: str = ""
+    position: str = ""
+    lag_seconds: float = 0.0
+    rows_per_second: float = 0.0
+    ring_bytes: int = 0
+    ring_bytes_max: int = 0
+    ring_events: int = 0
+    age_seconds: float = 0.0
+    holder: str = ""
+    outstanding: Sequence[dict[str, Any]] = ()
+    stopped_tables: Sequence[dict[str, Any]] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class StatusReport:
+    """Everything, as values. `problems`: sentences; empty when all is well."""
+
+    processes: list[dict[str, Any]]
+    destinations: list[DestinationStatus]
+    problems: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"ok": not self.problems, **dataclasses.asdict(self)}
+
+
+def read_status(config: SluiceConfig, now: float | None = None) -> StatusReport:
+    """Reads every file of the data directory that says how things stand."""
+    running = [processes.to_json(record) for record in ProcessFile(config.data_dir / "processes.json").load()]
+    now = time.time() if now is None else now
+    destinations = [read_destination(config.destination_dir(name), name, now) for name in sorted(config.destinations)]
+    return StatusReport(running, destinations, find_problems(running, destinations))
+
+
+def read_destination(directory: Path, name: str, now: float) -> DestinationStatus:
+    """One destination from status.json (the engine's word), meta.json (what is acked) and lease.json (who holds it)."""
+    engine, meta, lease = (read_json(directory / f"{file}.json") for file in ("status", "meta", "lease"))
+    age_seconds = now - engine.get("updated_at_us", 0) / 1e6
+    state = str(engine.get("state", "STOPPED"))
+    reason = str(engine.get("reason", "") or "")
+    if not engine:
+        reason = "no engine has run yet; `sluice up` starts it"
+    elif age_seconds > STALE_SECONDS:
+        state, reason = (
+            ("STOPPED" if not _alive(lease) else "STALE"),
+            f"last heard of {age_seconds:.0f} s ago as {state}",
+        )
+    return DestinationStatus(
+        name=name,
+        state=state,
+        reason=reason,
+        cursor=place(meta.get("cursor")),
+        position=place(engine.get("position")),
+        lag_seconds=round(float(engine.get("lag_seconds") or 0.0), 1),
+        rows_per_second=round(float(engine.get("rows_per_second") or 0.0), 1),
+        ring_bytes=int(engine.get("ring_bytes") or 0),
+        ring_bytes_max=int(engine.get("ring_bytes_max") or 0),
+        ring_events=int(engine.get("ring_events") or 0),
+        age_seconds=round(age_seconds, 1) if engine else 0.0,
+        holder=f"pid {lease['pid']} on {lease.get('host', '?')}" if "pid" in lease else "",
+        outstanding=[_outstanding(batch) for batch in meta.get("outstanding") or []],
+        stopped_tables=engine.get("stopped_tables") or meta.get("stopped_tables") or [],
+    )
+
+
+def find_problems(running: Sequence[dict[str, Any]], destinations: Sequence[DestinationStatus]) -> list[str]:
+    """What is not as it should be, a sentence each."""
+    dead = [
+        f"the {process['name']} (pid {process['pid']}) is not running any more"
+        for process in running
+        if not process["alive"]
+    ]
+    found = dead if running else ["nothing is running; `sluice up` starts everything"]
+    for one in destinations:
+        if one.state not in WELL:
+            found.append(f"{one.name} is {one.state}" + (f": {one.reason}" if one.reason else ""))
+        found += [
+            f"{one.name}: the table {table.get('database')}.{table.get('table')} stopped:"
+            f" {table.get('state')}: {table.get('reason')}"
+            for table in one.stopped_tables
+        ]
+    return found
+
+
+def render(report: StatusReport) -> Group:
+    """Tables for a person."""
+    shown = Table("process", "pid", "port", "state", "memory", title="processes", title_justify="left")
+    for process in report.processes:
+        state = Text("running", "green") if process["alive"] else Text("ended", "red")
+        shown.add_row(
+            process["name"], str(process["pid"]), str(process["port"] or ""), state, f"{process['rss_mb']} MB"
+        )
+    places = Table(
+        "destination",
+        "state",
+        "acked up to",
+        "read up to",
+        "lag",
+        "rows/s",
+        "ring",
+        "out",
+        title="destinations",
+        title_justify="left",
+    )
+    for one in report.destinations:
+        state = Text(one.state, "green" if one.state in WELL else "red")
+        ring = f"{one.ring_bytes / 2**20:.1f} of {one.ring_bytes_max / 2**20:.0f} MB" if one.ring_bytes_max else ""
+        out = ", ".join(f"#{batch['batch_id']} ({batch['rows']} rows)" for batch in one.outstanding)
+        rates = (f"{one.lag_seconds} s", f"{one.rows_per_second:.0f}")
+        places.add_row(one.name, state, one.cursor, one.position, *rates, ring, out)
+    problems = [Text(f"✗ {problem}", "red") for problem in report.problems]
+    return Group(shown, places, *(problems or [Text("all is well", "green")]))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A file of the engine; empty when it is missing or (never, as they are renamed into place) half-written."""
+    try:
+        record = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def place(position: Any) -> str:
+    """A position's record as `file:offset@epoch`; empty for none."""
+    if not isinstance(position, dict):
+        return ""
+    return f"{position.get('file')}:{position.get('offset')}@{position.get('epoch')}"
+
+
+def _outstanding(batch: dict[str, Any]) -> dict[str, Any]:
+    shown = {key: batch.get(key) for key in ("batch_id", "delivery", "rows", "bytes", "tables")}
+    return {**shown, "end": place(batch.get("end"))}
+
+
+def _alive(lease: dict[str, Any]) -> bool:
+    return "pid" in lease and Path(f"/proc/{lease['pid']}").exists()
