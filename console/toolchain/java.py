@@ -1,9 +1,12 @@
 """Finds a Java that Spark 4.1 runs on, or gets one; called by setup, used by the downloader and the Spark server."""
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -104,11 +107,21 @@ def _trusting(cache: Cache, java: Java) -> Java:
     if not java.program.is_relative_to(cache.debian) or not SYSTEM_CERTIFICATES.exists():
         return java
     store = cache.debian / "certificates.p12"
-    certificates = x509.load_pem_x509_certificates(SYSTEM_CERTIFICATES.read_bytes())
-    entries = [PKCS12Certificate(certificate, str(i).encode()) for i, certificate in enumerate(certificates)]
-    store.write_bytes(serialize_java_truststore(entries, BestAvailableEncryption(STORE_PASSWORD)))
+    if not store.exists() or store.stat().st_mtime < SYSTEM_CERTIFICATES.stat().st_mtime:
+        entries = [PKCS12Certificate(each, str(i).encode()) for i, each in enumerate(_system_certificates())]
+        store.write_bytes(serialize_java_truststore(entries, BestAvailableEncryption(STORE_PASSWORD)))
     options = {"trustStore": str(store), "trustStoreType": "PKCS12", "trustStorePassword": STORE_PASSWORD.decode()}
     return replace(java, trust_options=tuple(f"-Djavax.net.ssl.{key}={value}" for key, value in options.items()))
+
+
+def _system_certificates() -> Iterator[x509.Certificate]:
+    """Yield what the system trusts; an authority whose certificate breaks the rules is left out, or its warning is."""
+    pieces = SYSTEM_CERTIFICATES.read_bytes().split(b"-----BEGIN CERTIFICATE-----")[1:]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for piece in pieces:
+            with contextlib.suppress(ValueError):
+                yield x509.load_pem_x509_certificate(b"-----BEGIN CERTIFICATE-----" + piece)
 
 
 def _packaged(root: Path) -> list[Path]:
