@@ -84,15 +84,16 @@ def status(as_json: JsonOption = False) -> None:
 @app.command()
 def check() -> None:
     """Check conf/, the sources, Spark, Java and the disk, and say everything that is wrong at once."""
-    from cdc_engine.config import load_config  # noqa: PLC0415
+    from cdc_engine.config import conf_dir  # noqa: PLC0415
     from console.check import run_checks  # noqa: PLC0415
 
     wrong = 0
-    for finding in run_checks(load_config()):
+    for finding in run_checks(conf_dir()):
         wrong += len(finding.problems)
-        screen.print(f"[green]✓[/green] {finding.what}" if not finding.problems else f"[red]✗[/red] {finding.what}")
-        for problem in finding.problems:
-            screen.print(f"    {problem}", markup=False)
+        mark = "[red]✗[/red]" if finding.problems else "[green]✓[/green]"
+        screen.print(mark, finding.what, highlight=False)
+        for sentence in (*finding.problems, *finding.warnings):
+            screen.print(f"    {sentence}", markup=False, highlight=False)
     raise typer.Exit(1 if wrong else 0)
 
 
@@ -154,11 +155,11 @@ def main() -> None:
     except (SluiceError, SetupError) as error:
         if os.environ.get("SLUICE_DEBUG"):
             raise
-        errors.print(sentence(error), style="red", markup=False, highlight=False, soft_wrap=True)
+        errors.print(spoken(error), style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(exit_code(error))
 
 
-def sentence(error: Exception) -> str:
+def spoken(error: Exception) -> str:
     """The one sentence an operator reads."""
     return str(error) or type(error).__name__
 

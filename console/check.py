@@ -1,0 +1,127 @@
+"""`sluice check`: everything that could keep Sluice from running, looked at one after the other, all of it said."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from cdc_engine.config import DestinationConfig, SluiceConfig, load_config
+from cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
+from cdc_engine.parser.source_check import check_source
+from console.processes import ProcessFile
+from console.sources import ask_source
+from console.stack import SPARK, Stack
+from console.toolchain.java import Java, inspect_java
+
+FREE_BYTES_MIN = 2 << 30  # staged batches, spill and Delta's old files need room
+CONNECT_SECONDS_MAX = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One thing looked at. `problems` keep Sluice from running, `warnings` do not."""
+
+    what: str
+    problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def run_checks(conf: Path) -> Iterator[Finding]:
+    """Yields a finding as soon as it is there; what needs a valid conf/ is left out without one."""
+    try:
+        config = load_config(conf)
+    except ConfigurationError as error:
+        yield Finding(f"configuration in {conf}", tuple(str(error).removeprefix(f"{conf}: ").split("; ")))
+        yield check_java()
+        return
+    yield check_configuration(config, conf)
+    for name in sorted(config.destinations):
+        yield check_destination(config.destinations[name])
+    yield from check_spark(config, conf)
+    yield from (check_disk(what, folder) for what, folder in _folders(config))
+
+
+def check_configuration(config: SluiceConfig, conf: Path) -> Finding:
+    what = f"configuration in {conf}: {', '.join(sorted(config.destinations)) or 'no destination'}"
+    missing = f"there is no destination; describe one in {conf / 'destinations'}/NAME.yaml"
+    return Finding(what, () if config.destinations else (missing,))
+
+
+def check_destination(destination: DestinationConfig) -> Finding:
+    """Connects to the source and has the engine's own check say everything that is wrong with it."""
+    what = (
+        f"source of {destination.name}: {destination.source.user}@{destination.source.host}:{destination.source.port}"
+    )
+    try:
+        asked = ask_source(destination)
+        return Finding(f"{what}, {asked.facts.version}", warnings=tuple(check_source(asked.source, asked.facts)))
+    except SourceCheckError as error:
+        return Finding(what, tuple(error.problems))
+    except SluiceError as error:
+        return Finding(what, (str(error),))
+
+
+def check_spark(config: SluiceConfig, conf: Path) -> Iterator[Finding]:
+    """The endpoint that runs attach to; a local one may also be down, as long as it can be started."""
+    if config.spark.master:
+        yield Finding(f"Spark: a session inside each run on {config.spark.master}")
+        yield check_java()
+        return
+    endpoint = urlsplit(config.spark.remote)
+    host, port = endpoint.hostname or "", endpoint.port or 15002
+    answers = _answers(host, port)
+    if not Stack(config, conf, _silent).starts_spark:
+        problem = f"nothing answers at {host}:{port}; start that Spark Connect server or set spark.remote"
+        yield Finding(f"Spark at {config.spark.remote}", () if answers else (problem,))
+        return
+    running = SPARK in ProcessFile(config.data_dir / "processes.json").running()
+    stopped = "" if answers else " (not running; `sluice up` starts it)"
+    stranger = f"another program listens on port {port}; stop it or set ports.spark_connect and spark.remote"
+    yield Finding(f"Spark at {config.spark.remote}{stopped}", (stranger,) if answers and not running else ())
+    yield check_java()
+
+
+def check_java() -> Finding:
+    """The Java that would be used: JAVA_HOME's, else the one on PATH. None at all is mended by `sluice setup`."""
+    home = os.environ.get("JAVA_HOME")
+    program = Path(home) / "bin" / "java" if home else shutil.which("java")
+    if not program:
+        return Finding("Java: none on PATH; `sluice setup` finds or installs one")
+    found = inspect_java(Path(program))
+    return Finding(f"Java {found.version}: {program}") if isinstance(found, Java) else Finding("Java", (found,))
+
+
+def check_disk(what: str, folder: Path) -> Finding:
+    """Room and the right to write, where the folder is or will be made."""
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    free_bytes = shutil.disk_usage(existing).free
+    problems = []
+    if free_bytes < FREE_BYTES_MIN:
+        problems.append(
+            f"only {free_bytes / 2**30:.1f} GiB are free; make room for {FREE_BYTES_MIN >> 30} GiB at least"
+        )
+    if not os.access(existing, os.W_OK):
+        problems.append(f"{existing} may not be written to; change its owner or the configured folder")
+    return Finding(f"{what} {folder}: {free_bytes / 2**30:.0f} GiB free", tuple(problems))
+
+
+def _folders(config: SluiceConfig) -> list[tuple[str, Path]]:
+    lake = [] if "://" in config.lake else [("lake", Path(config.lake))]
+    return [("data_dir", config.data_dir), *lake]
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), CONNECT_SECONDS_MAX):
+            return True
+    except OSError:
+        return False
+
+
+def _silent(_: str) -> None:
+    """A Stack that is only asked starts nothing and says nothing."""

@@ -1,0 +1,52 @@
+"""Asks a configured source about itself, once, as the engine would; for `sluice check` and `sluice position`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+
+from cdc_engine.config import DestinationConfig, SluiceConfig
+from cdc_engine.errors import ConfigurationError
+from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.parser.server_facts import ServerFacts, read_facts
+from cdc_engine.parser.source import Source
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """A source and what it said."""
+
+    source: Source
+    facts: ServerFacts
+
+
+def source_of(destination: DestinationConfig) -> Source:
+    """The configured server with our identity on it; the password is read when the connection opens."""
+    wanted, tls = destination.source, destination.source.tls
+    return Source(
+        destination=destination.name,
+        host=wanted.host,
+        port=wanted.port,
+        user=wanted.user,
+        password=wanted.password,
+        tls_mode=tls.mode,
+        ca_file=tls.ca_file,
+        certificate_file=tls.certificate_file,
+        key_file=tls.key_file,
+        server_id=wanted.server_id,
+    )
+
+
+def ask_source(destination: DestinationConfig) -> Asked:
+    """Connects, asks, and closes. Raises ConfigurationError, SourceConnectionError."""
+    source = source_of(destination)
+    with contextlib.closing(SourceConnection(source)) as connection:
+        return Asked(source, read_facts(connection))
+
+
+def require_destination(config: SluiceConfig, name: str) -> DestinationConfig:
+    """Raises ConfigurationError naming those that there are."""
+    if name not in config.destinations:
+        known = ", ".join(sorted(config.destinations)) or "none; add conf/destinations/NAME.yaml"
+        raise ConfigurationError(f"there is no destination {name!r}; configured: {known}")
+    return config.destinations[name]
