@@ -1,0 +1,227 @@
+"""pytest plugin: Dagster's real processes around `kill_location`: a code server by `dagster api grpc`, and the daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import dagster as dg
+import psutil
+import pytest
+from dagster import DagsterInstance
+from dagster._core.execution.plan.resume_retry import ReexecutionStrategy
+from dagster._core.workspace.context import WorkspaceProcessContext
+from dagster._core.workspace.load_target import WorkspaceFileTarget
+
+from cdc_engine import client
+from cdc_engine.contracts import OutstandingBatch
+from orchestration.batch_reference import DELIVERY_TAG
+from tests.orchestration.fix_location import write_tables
+
+ROOT = Path(__file__).parents[2]
+LOCATION = "sluice"
+START_SECONDS_MAX = 60.0
+MARK = "SLUICE_TEST_STACK"
+
+T = TypeVar("T")
+
+
+def wait_for(what: str, condition: Callable[[], T | None], seconds_max: float = 60.0) -> T:
+    """The first truthy answer of a condition; fails the test when there is none in time."""
+    deadline = time.monotonic() + seconds_max
+    while time.monotonic() < deadline:
+        if answer := condition():
+            return answer
+        threading.Event().wait(0.1)
+    pytest.fail(f"not within {seconds_max:.0f} s: {what}")
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+class DagsterStack:
+    """The processes, the destination's files and Dagster's instance, seen from outside."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.conf = root / "conf"
+        self.home = root / "home"
+        self.directory = root / "data" / "engine" / "shop"
+        self.port = free_port()
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self._write_files()
+        self.environment = {
+            **os.environ,
+            "SLUICE_CONF": str(self.conf),
+            "DAGSTER_HOME": str(self.home),
+            "PYTHONPATH": str(ROOT),
+            MARK: str(root),
+        }
+
+    def _write_files(self) -> None:
+        (self.conf / "destinations").mkdir(parents=True)
+        self.home.mkdir()
+        (self.conf / "sluice.yaml").write_text(f"data_dir: {self.root}/data\nlake: {self.root}/lake\n")
+        (self.conf / "destinations" / "shop.yaml").write_text("source: {user: sluice}\n")
+        shutil.copyfile(ROOT / "conf" / "dagster.yaml", self.home / "dagster.yaml")
+        workspace = (ROOT / "workspace.yaml").read_text().replace("4266", str(self.port))
+        (self.home / "workspace.yaml").write_text(workspace)
+        write_tables(self.directory, ("shop.orders",))
+        (self.directory / "captured").write_text("4")
+
+    def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        with (self.root / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *arguments],
+                cwd=ROOT,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.processes.append(process)
+        return process
+
+    def start_code_server(self) -> subprocess.Popen[bytes]:
+        from dagster._grpc.client import DagsterGrpcClient  # noqa: PLC0415
+
+        server = self._start(
+            "code_server",
+            *("dagster", "api", "grpc", "-m", "tests.orchestration.kill_location"),
+            *("-h", "127.0.0.1", "-p", str(self.port), "--location-name", LOCATION),
+        )
+
+        def answers() -> bool:
+            assert server.poll() is None, (self.root / "code_server.log").read_text()[-2000:]
+            try:
+                DagsterGrpcClient(host="127.0.0.1", port=self.port).ping("up")
+            except Exception:
+                return False
+            return True
+
+        wait_for("the code server answers", answers, START_SECONDS_MAX)
+        return server
+
+    def start(self) -> None:
+        self.code_server = self.start_code_server()
+        self._start("daemon", "dagster._daemon", "run", "-w", str(self.home / "workspace.yaml"))
+        self.instance = DagsterInstance.from_config(str(self.home))
+
+    def left_over(self) -> list[psutil.Process]:
+        """Every process with our mark."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(MARK) == str(self.root):
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def stop(self) -> None:
+        """First asked, then killed, with all that they started; none may be left."""
+        for process in self.processes:
+            process.terminate()
+        deadline = time.monotonic() + 10
+        for process in self.processes:
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for orphan in self.left_over():
+            orphan.kill()
+        wait_for("every process has ended", lambda: not self.left_over(), 10)
+        self.instance.dispose()
+
+    def capture(self, count: int) -> int:
+        """The source moves on; where it then is."""
+        path = self.directory / "captured"
+        end = int(path.read_text()) + count
+        temporary = path.with_suffix(".new")
+        temporary.write_text(str(end))
+        temporary.replace(path)
+        return end
+
+    def shut(self, gate: str) -> None:
+        (self.directory / f"at.{gate}").unlink(missing_ok=True)
+        (self.directory / f"shut.{gate}").touch()
+
+    def open(self, gate: str) -> None:
+        (self.directory / f"shut.{gate}").unlink(missing_ok=True)
+
+    def reached(self, gate: str) -> int:
+        """Waits for a run at a gate; its process."""
+        path = self.directory / f"at.{gate}"
+        return int(wait_for(f"a run is at {gate}", lambda: path.exists() and path.read_text()).split()[0])
+
+    def lake(self) -> list[dict[str, Any]]:
+        path = self.directory / "lake"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def head(self) -> OutstandingBatch | None:
+        return client.head_of_line(self.directory)
+
+    def wait_until_acked(self, end: int, seconds_max: float = 90.0) -> None:
+        def acked() -> bool:
+            cursor = client.read_ledger(self.directory).cursor
+            return cursor is not None and cursor.offset >= end
+
+        wait_for(f"all is acked up to {end}", acked, seconds_max)
+
+    def require_lake_equals_source(self) -> None:
+        """Every number once, in order."""
+        numbers = [number for line in self.lake() for number in line["numbers"]]
+        assert numbers == list(range(5, int((self.directory / "captured").read_text()) + 1))
+
+    def runs_of(self, delivery: int) -> list[dg.DagsterRun]:
+        return list(self.instance.get_runs(dg.RunsFilter(tags={DELIVERY_TAG: str(delivery)})))
+
+    def execute_again(self, run: dg.DagsterRun) -> str:
+        """What the UI's "Re-execute" does: a new run with the config and the tags of the old one. Its id."""
+        target = WorkspaceFileTarget([str(self.home / "workspace.yaml")])
+        with WorkspaceProcessContext(self.instance, target) as process_context:
+            context = process_context.create_request_context()
+            location = context.get_code_location(LOCATION)
+            repository = next(iter(location.get_repositories().values()))
+            job = repository.get_full_job(run.job_name)
+            again = self.instance.create_reexecuted_run(
+                parent_run=run,
+                request_context=context,
+                code_location=location,
+                remote_job=job,
+                strategy=ReexecutionStrategy.ALL_STEPS,
+                use_parent_run_tags=True,
+            )
+            self.instance.submit_run(again.run_id, context)
+            return again.run_id
+
+    def wait_until_ended(self, run_id: str, seconds_max: float = 60.0) -> dg.DagsterRun:
+        def ended() -> dg.DagsterRun | None:
+            run = self.instance.get_run_by_id(run_id)
+            return run if run is not None and run.is_finished else None
+
+        return wait_for(f"run {run_id} has ended", ended, seconds_max)
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DagsterStack]:
+    """One stack for a module's tests, which follow each other in it."""
+    made = DagsterStack(tmp_path_factory.mktemp("dagster"))
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()

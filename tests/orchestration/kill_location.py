@@ -1,0 +1,125 @@
+"""The code location of the acceptance tests: real definitions, real ledger, real run lock; only the source and Spark are stand-ins.
+
+The source is a number in a file, which the test counts up; a batch is the numbers in (cursor, that number]. The lake is a file of
+lines, one commit each, which drops numbers that it has already, as Delta does by transaction version. A merge waits at a gate for as long
+as the gate's file exists, so that a test can kill it before or after its commit. Loaded by `dagster api grpc` and by every run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from cdc_engine import client
+from cdc_engine.config import load_config
+from cdc_engine.contracts import OutstandingBatch
+from cdc_engine.meta.file_meta import FileMeta
+from cdc_engine.meta.ledger import Ledger
+from cdc_engine.position import Position
+from orchestration.code_location import build_definitions
+from orchestration.seams import MergeOrder, Seams, TableOutcome
+from orchestration.testing import FakeOutcome, FakeState
+
+FILE, FIRST = "mysql-bin.000001", 4
+GATE_SECONDS_MAX = 120.0
+TABLE = "shop.orders"
+
+
+def atomically(path: Path, text: str) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+class NumberEngine:
+    """An engine whose source is the file `captured`, on the real ledger."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._meta = FileMeta(directory)
+        self._lock = threading.Lock()
+        self._meta.update(lambda ledger: ledger.restarted())
+
+    def status(self) -> FakeState:
+        return FakeState(cursor=self._meta.ledger.cursor)
+
+    def outstanding(self) -> OutstandingBatch | None:
+        return self._meta.ledger.head
+
+    def hand_out(self, timeout_seconds: float) -> OutstandingBatch | None:
+        with self._lock:
+            if self._meta.ledger.head is None:
+                self._stage_next(timeout_seconds)
+            return self._meta.ledger.head
+
+    def _stage_next(self, timeout_seconds: float) -> None:
+        assert timeout_seconds < 2
+        cursor = self._meta.ledger.cursor or Position(epoch=1, file=FILE, offset=FIRST)
+        end = int((self.directory / "captured").read_text())
+        if end <= cursor.offset:
+            return
+        position = dataclasses.replace(cursor, offset=end, time_us=int(time.time() * 1e6))
+        batch = self._meta.update(lambda ledger: ledger.hand_out(position, cursor)).outstanding[-1]
+        path = f"staging/1-1-{end}-{batch.delivery}"
+        (self.directory / path).mkdir(parents=True)
+        numbers = list(range(cursor.offset + 1, end + 1))
+        atomically(self.directory / path / "manifest.json", json.dumps(numbers))
+
+        def staged(ledger: Ledger) -> Ledger:
+            return ledger.staged(batch.batch_id, path=path, rows=len(numbers), size_bytes=1, tables=(TABLE,))
+
+        self._meta.update(staged)
+
+    def ack(self, batch: OutstandingBatch) -> None:
+        self._meta.update(lambda ledger: ledger.ack(batch.batch_id))
+
+    def rollback(self, batch: OutstandingBatch) -> None:
+        self._meta.update(lambda ledger: ledger.rollback_one(batch.batch_id))
+
+
+class NumberHost:
+    """The one engine of this process."""
+
+    def __init__(self) -> None:
+        self._engines: dict[str, NumberEngine] = {}
+        self._lock = threading.Lock()
+
+    def get_or_start(self, destination: str) -> NumberEngine:
+        with self._lock:
+            if destination not in self._engines:
+                self._engines[destination] = NumberEngine(CONFIG.destination_dir(destination))
+            return self._engines[destination]
+
+
+def pass_gate(directory: Path, gate: str, name: str) -> None:
+    """Says that the gate is reached, and by whom, and waits while it is shut."""
+    atomically(directory / f"at.{gate}", f"{os.getpid()} {name}")
+    deadline = time.monotonic() + GATE_SECONDS_MAX
+    while (directory / f"shut.{gate}").exists():
+        assert time.monotonic() < deadline, f"nobody opened the gate {gate}"
+        threading.Event().wait(0.02)
+
+
+def merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]) -> None:
+    """One guarded commit."""
+    directory = order.batch_dir.parents[1]
+    numbers = json.loads((order.batch_dir / "manifest.json").read_text())
+    pass_gate(directory, "before", order.batch_dir.name)
+    lake = directory / "lake"
+    lines = [json.loads(line) for line in lake.read_text().splitlines()] if lake.exists() else []
+    last = max((number for line in lines for number in line["numbers"]), default=FIRST)
+    fresh = [number for number in numbers if number > last]
+    line = {"batch": order.batch_dir.name, "numbers": fresh, "at_seconds": time.time()}
+    atomically(lake, "".join(json.dumps(each) + "\n" for each in [*lines, line]))
+    pass_gate(directory, "after", order.batch_dir.name)
+    on_table_done(FakeOutcome(name=TABLE, rows_inserted=len(fresh), last_commit_time_us=int(time.time() * 1e6)))
+
+
+CONFIG = load_config()
+HOST = NumberHost()
+defs = build_definitions(CONFIG, Seams(host=lambda: HOST, files=lambda: client, merge=merge))
