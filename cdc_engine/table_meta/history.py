@@ -1,0 +1,163 @@
+"""The schema history by position: what every captured table looked like at any place in the stream. `contracts.SchemaHistory`.
+
+Driven by the parser: `apply` for every statement and `resolve` for every new table map, both in stream order; `rewind` when the stream
+starts again somewhere; and by the instance: `seed` with a snapshot where nothing is known yet. What `apply` and `resolve` learn is on
+disk before they return, so the history is never behind what was handed on. It may be ahead of what was acked: then the stream passes
+the same statements again, `rewind` has taken their records back, and they give the same changes.
+
+A table that a statement stopped stays stopped in the history until a new `seed` gives it a schema or a `rewind` goes back before it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from cdc_engine.binlog.table_map import TableMap
+from cdc_engine.contracts import TableChange, TableVersion
+from cdc_engine.errors import MetaError, TableStoppedError
+from cdc_engine.position import Position
+from cdc_engine.table_meta.ddl import read_statement
+from cdc_engine.table_meta.declared import MYSQL
+from cdc_engine.table_meta.effects import Before, Effect, effects_of
+from cdc_engine.table_meta.fitting import fit
+from cdc_engine.table_meta.known import Known
+from cdc_engine.table_meta.lexer import UnreadableError
+from cdc_engine.table_meta.repository import Record, RecordKind, SchemaRepository
+from cdc_engine.table_meta.schema import ServerFacts, Stopped, TableSchema
+from cdc_engine.table_meta.snapshot import Snapshot
+from cdc_engine.table_meta.statement import SetDatabase, Statement
+
+_UNKNOWN_SERVER = ServerFacts(flavour=MYSQL, charset="")
+
+
+class TableHistory:
+    """One destination's history, over its file. `captured` says whether a table is of this destination."""
+
+    def __init__(self, path: Path, captured: Callable[[str, str], bool]) -> None:
+        """Loads the file, if there is one. Raises MetaError when it is damaged."""
+        self._repository = SchemaRepository(path)
+        self._captured = captured
+        self._known = Known()
+        try:
+            for record in self._repository.load():
+                self._known.remember(record)
+        except (KeyError, TypeError, ValueError, UnreadableError) as error:
+            raise MetaError(
+                f"{path} has a record that is not of this version's shape; move it away and start again"
+            ) from error
+
+    def covers(self, position: Position) -> bool:
+        """Whether a snapshot was taken at or before this position; where not, the stream needs `seed` to begin there."""
+        return self._known.server(position.order_key) is not None
+
+    def seed(self, snapshot: Snapshot, position: Position) -> None:
+        """Takes a snapshot as what holds from `position` on; statements after it in the stream are applied on top."""
+        self.rewind(position)
+        self._store(list(_snapshot_records(snapshot, position)))
+
+    def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
+        """The version of the table whose row events follow at `position`.
+
+        Raises TableStoppedError: SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED, or the state in which a statement left the table.
+        """
+        state = self._known.table((table_map.database, table_map.table), position.order_key)
+        if isinstance(state, Stopped):
+            raise TableStoppedError(table_map.database, table_map.table, state.state, state.reason)
+        version, learnt = fit(table_map, state)
+        if learnt is not None:
+            self._go_back_to(position)
+            self._store([_table_record(RecordKind.TABLE_MAP, position, learnt)])
+        return version
+
+    def apply(self, statement: str, default_database: str, position: Position) -> tuple[TableChange, ...]:
+        """Takes the statement whose event ends at `position`. The same one at the same position gives the same changes again."""
+        self._go_back_to(position)
+        key = position.order_key - 1
+        server = self._known.server(key) or _UNKNOWN_SERVER
+        before = Before(self._known, key, self._captured, default_database, server.lower_case_names, str(position))
+        read = read_statement(statement, server.flavour)
+        effects = effects_of(read, before)
+        records = [*_database_records(read, before, server, position), *_effect_records(effects, position)]
+        self._store([record for record in records if not self._known.holds(record)])
+        return tuple(_changes(effects, position))
+
+    def rewind(self, position: Position) -> None:
+        """The stream starts again from here: what came after has not happened yet."""
+        if self._known.drop_after(position.order_key):
+            self._repository.append([Record(kind=RecordKind.REWIND, position=position)])
+
+    def versions(self, position: Position) -> tuple[TableVersion, ...]:
+        """Every captured table that has a schema at `position`, by name; for `tables_file`."""
+        states = [
+            self._known.table(name, position.order_key) for name in self._known.table_names() if self._captured(*name)
+        ]
+        return tuple(state.version() for state in states if isinstance(state, TableSchema))
+
+    def _go_back_to(self, position: Position) -> None:
+        if self._known.head > position.order_key:
+            self.rewind(position)
+
+    def _store(self, records: list[Record]) -> None:
+        if records:
+            self._repository.append(records)
+        for record in records:
+            self._known.remember(record)
+
+
+def _table_record(kind: RecordKind, position: Position, schema: TableSchema) -> Record:
+    return Record(kind=kind, position=position, database=schema.database, table=schema.table, content=schema.to_json())
+
+
+def _stopped_record(position: Position, name: tuple[str, str], stopped: Stopped) -> Record:
+    content = dataclasses.asdict(stopped)
+    return Record(kind=RecordKind.STOPPED, position=position, database=name[0], table=name[1], content=content)
+
+
+def _snapshot_records(snapshot: Snapshot, position: Position) -> Iterator[Record]:
+    yield Record(kind=RecordKind.SERVER, position=position, content=dataclasses.asdict(snapshot.server))
+    for database, charset in snapshot.databases:
+        yield Record(kind=RecordKind.DATABASE, position=position, database=database, content={"charset": charset})
+    for schema in snapshot.tables:
+        yield _table_record(RecordKind.SNAPSHOT, position, schema)
+    for database, table, reason in snapshot.unreadable:
+        yield _stopped_record(position, (database, table), Stopped(state="TYPE_UNSUPPORTED", reason=reason))
+
+
+def _database_records(
+    statement: Statement, before: Before, server: ServerFacts, position: Position
+) -> Iterator[Record]:
+    if not isinstance(statement, SetDatabase):
+        return
+    charset = statement.charset or (server.charset if statement.creates else None)
+    database = statement.name or before.default_database
+    if charset:
+        name = database.lower() if server.lower_case_names else database
+        yield Record(kind=RecordKind.DATABASE, position=position, database=name, content={"charset": charset})
+
+
+def _effect_records(effects: tuple[Effect, ...], position: Position) -> Iterator[Record]:
+    for effect in effects:
+        if isinstance(effect.state, Stopped):
+            yield _stopped_record(position, effect.name, effect.state)
+        elif effect.state is not None:
+            yield _table_record(RecordKind.DDL, position, effect.state)
+
+
+def _changes(effects: tuple[Effect, ...], position: Position) -> Iterator[TableChange]:
+    for effect in effects:
+        if effect.change is None:
+            continue
+        stopped = effect.state if isinstance(effect.state, Stopped) else None
+        yield TableChange(
+            kind=effect.change,
+            database=effect.name[0],
+            table=effect.name[1],
+            order_key=position.order_key,
+            time_us=position.time_us,
+            schema=effect.state.version() if isinstance(effect.state, TableSchema) else None,
+            fills=effect.fills,
+            state=stopped.state if stopped else "",
+            reason=stopped.reason if stopped else "",
+        )

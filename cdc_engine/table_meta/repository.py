@@ -1,0 +1,151 @@
+"""The file of the schema history, `schema.jsonl`: appended to, one JSON record a line, never rewritten. Driven by `history` alone.
+
+A record is on disk before `append` returns. A crash can tear only the last line: without its newline it never happened, and the next
+`load` cuts it off. Going back in the stream is a record too (`rewind`): reading the file from its start makes void what it takes back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from cdc_engine.errors import MetaError
+from cdc_engine.position import Position
+
+FORMAT = 1
+
+
+class RecordKind(enum.Enum):
+    """What a line of the file tells."""
+
+    SERVER = "server"  #: flavour, default charset: with the snapshot
+    DATABASE = "database"  #: a database's default charset
+    SNAPSHOT = "snapshot"  #: a table's schema, read from information_schema
+    DDL = "ddl"  #: a table's schema after a statement
+    TABLE_MAP = "table_map"  #: a table's schema, told by a table map with full metadata
+    STOPPED = "stopped"  #: a table cannot be followed from here on
+    REWIND = "rewind"  #: all records above this position are void
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Record:
+    """`content` depends on `kind`; a record about a table names it, one about a database has no table."""
+
+    kind: RecordKind
+    position: Position
+    database: str = ""
+    table: str = ""
+    content: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def to_line(self) -> bytes:
+        record = {
+            "kind": self.kind.value,
+            "position": self.position.to_json(),
+            "database": self.database,
+            "table": self.table,
+            "content": self.content,
+        }
+        return json.dumps(record, sort_keys=True).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Record:
+        """Inverse of `to_line`; raises ValueError, KeyError or TypeError on anything else."""
+        record = json.loads(line)
+        return cls(
+            kind=RecordKind(record["kind"]),
+            position=Position.from_json(record["position"]),
+            database=record["database"],
+            table=record["table"],
+            content=record["content"],
+        )
+
+
+_HEADER = json.dumps({"format": FORMAT, "what": "schema history"}).encode() + b"\n"
+
+
+class SchemaRepository:
+    """One file of one destination; its lease keeps other writers away."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def load(self) -> list[Record]:
+        """All records that hold, in the order they were written. Cuts off a torn last line.
+
+        Raises MetaError when the file is not a schema history, is of another format, or is damaged before its last line.
+        """
+        if not self._path.exists():
+            return []
+        content = self._path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        if len(whole) < len(content):
+            self._truncate(len(whole))
+        lines = whole.splitlines(keepends=True)
+        if not lines:
+            return []
+        if lines[0] != _HEADER:
+            raise MetaError(f"{self._path} is not a schema history of format {FORMAT}; move it away and start again")
+        return _holding(self._record(line, number) for number, line in enumerate(lines[1:], start=2))
+
+    def append(self, records: Iterable[Record]) -> None:
+        """Writes records; they are on disk when this returns. Raises MetaError when they cannot be written."""
+        lines = b"".join(record.to_line() for record in records)
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            new = not self._path.exists() or self._path.stat().st_size == 0
+            with self._path.open("ab", buffering=0) as file:
+                _write_or_take_back(file.fileno(), _HEADER + lines if new else lines)
+            if new:
+                _sync_directory(self._path.parent)
+        except OSError as error:
+            raise MetaError(f"the schema history {self._path} cannot be written: {error.strerror}") from error
+
+    def _record(self, line: bytes, number: int) -> Record:
+        try:
+            return Record.from_line(line)
+        except (ValueError, KeyError, TypeError) as error:
+            raise MetaError(
+                f"line {number} of {self._path} is damaged; restore the file or start a new epoch"
+            ) from error
+
+    def _truncate(self, size_bytes: int) -> None:
+        with self._path.open("rb+") as file:
+            file.truncate(size_bytes)
+            os.fsync(file.fileno())
+
+
+def _holding(records: Iterable[Record]) -> list[Record]:
+    held: list[Record] = []
+    for record in records:
+        if record.kind is RecordKind.REWIND:
+            key = record.position.order_key
+            held = [earlier for earlier in held if earlier.position.order_key <= key]
+        else:
+            held.append(record)
+    return held
+
+
+def _write_or_take_back(descriptor: int, content: bytes) -> None:
+    """A write that the full disk cuts short is taken back, so that the next one does not go on in the middle of a line."""
+    size_before = os.fstat(descriptor).st_size
+    try:
+        written = 0
+        while written < len(content):
+            written += os.write(descriptor, content[written:])
+        os.fsync(descriptor)
+    except OSError:
+        os.ftruncate(descriptor, size_before)
+        raise
+
+
+def _sync_directory(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

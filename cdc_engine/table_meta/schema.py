@@ -1,0 +1,99 @@
+"""A table's schema as the history keeps it: declared types and charsets, from which its row images' layout follows. Pure values.
+
+Made by `snapshot` and `evolution`, compared with table maps by `fitting`, written and read by `repository`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from typing import Any
+
+from cdc_engine.binlog.charsets import charset_of_name
+from cdc_engine.contracts import Column, TableVersion
+from cdc_engine.table_meta.declared import declared_type
+
+VERSION_DIGITS = 16  # 64 bits of a digest: no table ever has so many versions that two meet
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeclaredColumn:
+    """`type`: canonical text of `declared`. `charset`: of texts, enums and sets, `binary` of byte strings, else empty.
+
+    `generated`: "virtual", "stored" or empty. Generated and invisible columns are in the row images of both servers, in their place.
+    """
+
+    name: str
+    type: str
+    charset: str = ""
+    nullable: bool = True
+    generated: str = ""
+    visible: bool = True
+
+    def column(self) -> Column:
+        """The column as row images have it."""
+        declared = declared_type(self.type)
+        charset = charset_of_name(self.charset)
+        type_code, metadata = declared.layout(charset.bytes_max if charset else 1)
+        return Column(
+            name=self.name,
+            type_code=type_code,
+            metadata=metadata,
+            unsigned=declared.unsigned,
+            charset=self.charset,
+            labels=declared.labels,
+            nullable=self.nullable,
+            mysql_type=self.type,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableSchema:
+    """`charset`: default of columns to come. `key`: the primary key's columns in its order."""
+
+    database: str
+    table: str
+    charset: str
+    columns: tuple[DeclaredColumn, ...]
+    key: tuple[str, ...] = ()
+
+    def version(self) -> TableVersion:
+        return table_version(self.database, self.table, tuple(column.column() for column in self.columns), self.key)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "charset": self.charset,
+            "key": list(self.key),
+            "columns": [dataclasses.asdict(column) for column in self.columns],
+        }
+
+    @classmethod
+    def from_json(cls, database: str, table: str, record: dict[str, Any]) -> TableSchema:
+        """Inverse of `to_json`; raises KeyError or TypeError on a record of another shape."""
+        columns = tuple(DeclaredColumn(**column) for column in record["columns"])
+        return cls(database=database, table=table, charset=record["charset"], columns=columns, key=tuple(record["key"]))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stopped:
+    """A table that the history cannot follow any further; `state` and `reason` as in TableChange."""
+
+    state: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServerFacts:
+    """What decides how the source's DDL is read: "mysql" or "mariadb", its default charset, and whether it folds table names."""
+
+    flavour: str
+    charset: str
+    lower_case_names: bool = False
+
+
+def table_version(database: str, table: str, columns: tuple[Column, ...], key: tuple[str, ...]) -> TableVersion:
+    """A TableVersion whose `version` is a digest of columns and key: equal schemas have equal versions, wherever they were learnt."""
+    content = [[dataclasses.astuple(column) for column in columns], key]
+    digest = hashlib.sha256(json.dumps(content, ensure_ascii=True).encode()).hexdigest()
+    return TableVersion(database=database, table=table, columns=columns, key=key, version=digest[:VERSION_DIGITS])
