@@ -139,6 +139,11 @@ class SourceConnection:
             rows: Any = cursor.fetchall()
             return list(rows)
 
+    def ask(self, question: Callable[[Any], Any]) -> Any:
+        """Hands the SQL session to a reader of another room (the schema snapshot), with this connection's errors."""
+        with _translated(self.source):
+            return question(self._connection)
+
     def first_of(self, *statements: str) -> list[dict[str, Any]]:
         """The rows of the first statement that this server understands; empty when it understands none or permits none."""
         for sql in statements:

@@ -12,7 +12,7 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 from cdc_engine.binlog.rows import Places, RowDecoder
@@ -68,11 +68,13 @@ def stage(
     *,
     kept: KeptColumns | None = None,
     keys: Mapping[str, tuple[str, ...]] | None = None,
+    left_out: Collection[str] = (),
 ) -> StagedBatch:
     """Decodes `batch` into `directory`/<batch_directory>.
 
     `kept`: indices of the columns wanted of a table version (int32, ascending), all if None. `keys`: by "database.table" the key columns
-    where they are not the primary key.
+    where they are not the primary key. `left_out`: "database.table" of tables that stopped in an earlier batch: a table that has a gap
+    must not go on behind it.
 
     The same batch gives the same files; a directory of that name is replaced. A table that cannot be decoded stops: what was complete
     before stays, it is named in `stopped` with the batch's start, the other tables go on. Raises StagingError when the files cannot be
@@ -86,7 +88,7 @@ def stage(
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        staging = _Staging(partial, batch.start, kept, keys or {})
+        staging = _Staging(partial, batch.start, kept, keys or {}, frozenset(left_out))
         for part in batch.slices:
             staging.take(part)
         manifest = _manifest(batch, (batch.start, batch.end), destination, delivery, staging.finish())
@@ -129,9 +131,14 @@ class _Staging:
     """The tables of one batch while it is being written."""
 
     def __init__(
-        self, directory: Path, start: Position, kept: KeptColumns | None, keys: Mapping[str, tuple[str, ...]]
+        self,
+        directory: Path,
+        start: Position,
+        kept: KeptColumns | None,
+        keys: Mapping[str, tuple[str, ...]],
+        left_out: frozenset[str],
     ) -> None:
-        self.directory, self.start, self.kept, self.keys = directory, start, kept, keys
+        self.directory, self.start, self.kept, self.keys, self.left_out = directory, start, kept, keys, left_out
         self.tables: dict[str, _Table] = {}
         self.stopped: dict[str, StoppedTable] = {}
         self.places = Places()
@@ -163,7 +170,7 @@ class _Staging:
     def _table(self, database: str, name: str) -> Iterator[_Table | None]:
         """The table to work on, None if it has stopped. What the work raises as TableStoppedError stops it."""
         full_name = f"{database}.{name}"
-        if full_name in self.stopped:
+        if full_name in self.stopped or full_name in self.left_out:
             yield None
             return
         table = self.tables.setdefault(full_name, _Table(database, name))

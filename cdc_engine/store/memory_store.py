@@ -6,6 +6,7 @@ between transactions with a binary search. Only the one open transaction that fi
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import threading
 import time
@@ -95,6 +96,18 @@ class MemoryEventStore:
             ending = (entry for entry in reversed(self._entries) if len(entry.ends_events))
             last = next(ending, None)
             return _position(last, len(last.ends_events) - 1) if last else self._acked
+
+    @property
+    def oldest_time_us(self) -> int:
+        """Commit time of the first transaction that is not acked, in microseconds since 1970; 0 when all is acked."""
+        with self._changed:
+            acked = self._ring.ack.transactions
+            index = bisect.bisect_right(self._entries, acked, key=lambda entry: entry.complete.transactions)
+            if index == len(self._entries):
+                return 0
+            entry = self._entries[index]
+            assert isinstance(entry.content, Block)  # noqa: S101 - only blocks in memory end a transaction
+            return int(entry.content.transaction_time_us[acked - entry.start.transactions])
 
     def metrics(self) -> StoreMetrics:
         with self._changed:
@@ -208,11 +221,11 @@ class MemoryEventStore:
         self._fenced = None if self._putter in (None, me) else self._putter
 
     def _wait_for_room(self) -> None:
-        started = time.monotonic()
         while self._ring.full and not self._ring.only_open_transaction:
+            started = time.monotonic()
             self._changed.wait()
+            self._put_wait_seconds += time.monotonic() - started
             self._enter()
-        self._put_wait_seconds += time.monotonic() - started
 
     def _append(self, block: Block) -> None:
         entry = entry_in_memory(block, self._ring.put, self._ring.complete)

@@ -1,0 +1,185 @@
+"""The engine of one destination: starts and stops its rooms, hands out batches, says how it is. `launcher` keeps one a destination.
+
+Order of a start: lease → meta → schema → store → sink → service → parser; a stop is the reverse. Whatever ends the parser is a named
+state that `status` shows; the batches that were handed out stay valid and are settled all the same.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import structlog
+
+from cdc_engine.config import DestinationConfig, SluiceConfig
+from cdc_engine.contracts import ClientIdentity, OutstandingBatch
+from cdc_engine.errors import LeaseLostError, SluiceError, SourceConnectionError
+from cdc_engine.ha.lease import Lease
+from cdc_engine.instance.hand_out import BatchLimits, HandOut
+from cdc_engine.instance.rooms import Rooms, make_rooms, make_stager
+from cdc_engine.instance.status import EngineStatus, RateMeter, write_status
+from cdc_engine.parser.event_parser import CONNECTING, RECONNECTING, STREAMING
+from cdc_engine.parser.start_position import DumpStart
+from cdc_engine.position import Position
+from cdc_engine.server.service import CanalService
+
+log = structlog.get_logger()
+
+RUNNING, STARTING, STOPPED = "RUNNING", "STARTING", "STOPPED"
+OPERATOR_WORDS = {STREAMING: RUNNING, CONNECTING: STARTING}  # the parser's own words for the usual states
+STATUS_FILE, STATUS_SECONDS = "status.json", 1.0
+
+
+class Engine:
+    """One destination. All methods may be called from any thread."""
+
+    def __init__(self, config: SluiceConfig, name: str) -> None:
+        self.name, self.config = name, config
+        self.directory: Path = config.destination_dir(name)
+        self._destination: DestinationConfig = config.destinations[name]
+        self._client = ClientIdentity(destination=name)
+        self._lease = Lease(self.directory)
+        self._service = CanalService(known=[name])
+        self._rooms: Rooms | None = None
+        self._hand_out: HandOut | None = None
+        self._state, self._reason = STOPPED, ""
+        self._stopping = threading.Event()
+        self._reporter: threading.Thread | None = None
+        self._rate = RateMeter()
+        self._rows_per_second = 0.0
+
+    # ── life ──
+
+    def start(self) -> None:
+        """Raises LeaseLostError while another process holds the destination, another SluiceError when it cannot begin."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        if not self._lease.try_acquire():
+            raise LeaseLostError(self._held_by_another())
+        try:
+            self._open()
+        except BaseException:
+            self._lease.release()
+            raise
+        self._stopping.clear()
+        self._reporter = threading.Thread(target=self._report, name=f"status-{self.name}", daemon=True)
+        self._reporter.start()
+
+    def stop(self) -> None:
+        """Ends the dump and gives the lease back; outstanding batches stay outstanding."""
+        self._stopping.set()
+        if self._hand_out is not None:
+            self._hand_out.close()
+        if self._rooms is not None:
+            self._rooms.parser.stop()
+        self._service.stop(self.name)
+        if self._reporter is not None:
+            self._reporter.join()
+        self._rooms = self._hand_out = None
+        self._lease.release()
+
+    def _open(self) -> None:
+        self._state, self._reason = STARTING, ""
+        rooms = make_rooms(
+            self._destination, self.directory, self._lease, on_state=self._tell, on_start=self._began_elsewhere
+        )
+        self._rooms = rooms
+        self._service.start(self.name, rooms.store, rooms.meta, rewind=self._rewind, filter_changed=rooms.sink.narrow)
+        self._service.subscribe(self._client)
+        limits = BatchLimits(bytes_max=self._destination.batch.bytes_max, events_max=self._destination.batch.events_max)
+        stager = make_stager(self._destination, self.directory, rooms.meta)
+        self._hand_out = HandOut(
+            self._client, self._service, rooms.meta, stage=stager, limits=limits, directory=self.directory
+        )
+        rooms.parser.start(rooms.meta.ledger.resume_position)
+
+    def _began_elsewhere(self, start: DumpStart) -> None:
+        """The stream goes on where file names count anew (another server): later order keys must lie above all earlier ones."""
+        meta = self._opened().meta
+        while meta.ledger.epoch < start.position.epoch:
+            meta.update(lambda ledger: ledger.grow_epoch())
+
+    def _rewind(self, position: Position | None) -> None:
+        """A rollback went further back than the ring: read again from there."""
+        rooms = self._opened()
+        rooms.parser.stop()
+        if position is not None:
+            rooms.store.start_at(position)
+        rooms.parser.start(position)
+
+    # ── batches ──
+
+    def outstanding(self) -> OutstandingBatch | None:
+        """The head of the line, once it is staged; repeatable."""
+        return self._handing_out().outstanding()
+
+    def hand_out(self, timeout_seconds: float) -> OutstandingBatch | None:
+        """The outstanding batch, else the next as soon as it is staged; None when none is within the time given."""
+        return self._handing_out().next(timeout_seconds)
+
+    def ack(self, batch: OutstandingBatch) -> None:
+        """Raises CanalServiceError when the batch is not outstanding any more."""
+        self._handing_out().ack(batch)
+
+    def rollback(self, batch: OutstandingBatch) -> None:
+        """The same changes are handed out again under a new delivery. Raises CanalServiceError as `ack` does."""
+        self._service.rollback(self._client, batch.batch_id)
+        self._handing_out().forget(batch)
+
+    # ── what it says of itself ──
+
+    def ready(self) -> bool:
+        return self._state == RUNNING
+
+    def status(self) -> EngineStatus:
+        """A moment of the engine; cheap."""
+        rooms = self._opened()
+        metrics, ledger = rooms.store.metrics(), rooms.meta.ledger
+        return EngineStatus(
+            state=self._state,
+            reason=self._reason,
+            position=rooms.parser.position,
+            cursor=ledger.cursor,
+            lag_seconds=self._lag_seconds(rooms),
+            rows_per_second=round(self._rows_per_second, 1),
+            ring_bytes=metrics.fill_bytes,
+            ring_bytes_max=metrics.bytes_max,
+            ring_events=metrics.fill_events,
+            waiting_bytes=metrics.fill_bytes + metrics.spilled_bytes,
+            stopped_tables=ledger.stopped_tables,
+            updated_at_us=time.time_ns() // 1000,
+        )
+
+    def _lag_seconds(self, rooms: Rooms) -> float:
+        times = (rooms.store.oldest_time_us, self._handing_out().first_commit_time_us)
+        oldest_us = min((each for each in times if each), default=0)
+        return round(max(0.0, time.time() - oldest_us / 1e6), 3) if oldest_us else 0.0
+
+    def _report(self) -> None:
+        while not self._stopping.wait(STATUS_SECONDS):
+            try:
+                rooms = self._opened()
+                self._rows_per_second = self._rate.read(rooms.parser.counters.row_events)
+                write_status(self.directory / STATUS_FILE, self.status())
+            except (OSError, SluiceError) as error:
+                log.warning("status_not_written", destination=self.name, reason=str(error))
+
+    def _tell(self, state: str, reason: str) -> None:
+        self._state, self._reason = OPERATOR_WORDS.get(state, state), reason
+        if state not in {STREAMING, CONNECTING, RECONNECTING, STOPPED}:
+            log.error("engine_stopped", destination=self.name, state=state, reason=reason)
+
+    def _held_by_another(self) -> str:
+        holder = self._lease.holder()
+        who = f"process {holder.pid} on {holder.host}" if holder else "another process"
+        return f"{self.name} is read by {who}; this one takes over when that ends"
+
+    def _opened(self) -> Rooms:
+        if self._rooms is None:
+            raise SourceConnectionError(f"the engine of {self.name} is not started")
+        return self._rooms
+
+    def _handing_out(self) -> HandOut:
+        if self._hand_out is None:
+            raise SourceConnectionError(f"the engine of {self.name} is not started")
+        return self._hand_out

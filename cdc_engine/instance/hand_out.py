@@ -1,0 +1,149 @@
+"""From the store to a staged batch that waits for its ack: the one place where get, staging and the ledger meet.
+
+`engine` calls it from the sensor's ticks. Staging runs on a thread of its own, so that a tick is never longer than it wants to be: what
+is not staged in time is handed out by the next tick. A batch that holds nothing for the lake is acked here; it only moves the cursor.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import shutil
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from pathlib import Path
+from typing import Protocol
+
+from cdc_engine.contracts import Batch, ClientIdentity, OutstandingBatch, StoppedTable
+from cdc_engine.meta.ledger import Ledger
+from cdc_engine.meta.manager import MetaManager
+from cdc_engine.server.service import CanalService
+
+logger = logging.getLogger(__name__)
+
+GET_SECONDS = 0.2  # how long a staging thread waits for the first change before it gives the turn back
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Staged:
+    """What staging made of a batch. `path`: the staged directory; no tables: nothing in it concerns the lake."""
+
+    path: Path
+    rows: int
+    size_bytes: int
+    tables: tuple[str, ...]
+    first_commit_time_us: int
+    stopped: tuple[StoppedTable, ...] = ()
+
+
+class Stager(Protocol):
+    """`staging`, with the destination's settings bound to it."""
+
+    def __call__(self, batch: Batch, record: OutstandingBatch) -> Staged: ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BatchLimits:
+    bytes_max: int
+    events_max: int
+
+
+class HandOut:
+    """One batch at a time: outstanding, or being staged, or none."""
+
+    def __init__(
+        self,
+        client: ClientIdentity,
+        service: CanalService,
+        meta: MetaManager,
+        *,
+        stage: Stager,
+        limits: BatchLimits,
+        directory: Path,
+    ) -> None:
+        self._client, self._service, self._meta, self._stage, self._limits = client, service, meta, stage, limits
+        self._directory = directory
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"stage-{client.destination}")
+        self._lock = threading.Lock()
+        self._running: Future[OutstandingBatch | None] | None = None
+        self.first_commit_time_us = 0  # of the outstanding batch; 0 when none
+
+    def outstanding(self) -> OutstandingBatch | None:
+        """The head of the line, once it is staged."""
+        head = self._meta.ledger.head
+        return head if head is not None and head.path else None
+
+    def next(self, timeout_seconds: float) -> OutstandingBatch | None:
+        """The outstanding batch, else the next one if it is staged within the time. Raises what staging raised."""
+        with self._lock:
+            head = self.outstanding()
+            if head is not None:
+                return head
+            if self._running is None:
+                self._running = self._pool.submit(self._stage_next)
+            running = self._running
+        try:
+            batch = running.result(timeout_seconds)
+        except FutureTimeoutError:
+            return None
+        finally:
+            with self._lock:
+                if running.done() and self._running is running:
+                    self._running = None
+        return batch
+
+    def ack(self, batch: OutstandingBatch) -> None:
+        self._service.ack(self._client, batch.batch_id)
+        self.first_commit_time_us = 0
+        self._remove(batch)
+
+    def forget(self, batch: OutstandingBatch) -> None:
+        """After a rollback: the staged files of a delivery that will not come again."""
+        self.first_commit_time_us = 0
+        self._remove(batch)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _stage_next(self) -> OutstandingBatch | None:
+        batch = self._service.get_without_ack(
+            self._client, self._limits.bytes_max, self._limits.events_max, timeout_seconds=GET_SECONDS
+        )
+        if batch.empty:
+            return None
+        record = next(each for each in self._meta.ledger.outstanding if each.batch_id == batch.batch_id)
+        try:
+            staged = self._stage(batch, record)
+        except BaseException:
+            self._service.rollback(self._client)
+            raise
+        return self._keep(batch, record, staged)
+
+    def _keep(self, batch: Batch, record: OutstandingBatch, staged: Staged) -> OutstandingBatch | None:
+        for stopped in staged.stopped:
+            logger.error(
+                "table stopped", extra={"table": f"{stopped.database}.{stopped.table}", "state": stopped.state}
+            )
+            self._meta.update(_stops(stopped))
+        if not staged.tables:
+            self._service.ack(self._client, batch.batch_id)
+            shutil.rmtree(staged.path, ignore_errors=True)
+            return None
+        self.first_commit_time_us = staged.first_commit_time_us
+        path = str(staged.path.relative_to(self._directory))
+        ledger = self._meta.update(
+            lambda ledger: ledger.staged(
+                record.batch_id, path=path, rows=staged.rows, size_bytes=staged.size_bytes, tables=staged.tables
+            )
+        )
+        return next(each for each in ledger.outstanding if each.batch_id == record.batch_id)
+
+    def _remove(self, batch: OutstandingBatch) -> None:
+        if batch.path:
+            shutil.rmtree(self._directory / batch.path, ignore_errors=True)
+
+
+def _stops(stopped: StoppedTable) -> Callable[[Ledger], Ledger]:
+    return lambda ledger: ledger.stop_table(stopped)

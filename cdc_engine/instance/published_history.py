@@ -1,0 +1,33 @@
+"""The schema history with its list of tables written out after each change, for the asset definitions; runs on the parser's thread."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cdc_engine.binlog.table_map import TableMap
+from cdc_engine.contracts import TableChange, TableVersion
+from cdc_engine.position import Position
+from cdc_engine.table_meta.history import TableHistory
+from cdc_engine.table_meta.tables_file import write_tables
+
+
+class PublishedHistory:
+    """Implements `contracts.SchemaHistory` over a `TableHistory`, and keeps tables.json beside it."""
+
+    def __init__(self, history: TableHistory, tables_file: Path) -> None:
+        self._history, self._tables_file = history, tables_file
+
+    def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
+        return self._history.resolve(table_map, position)
+
+    def apply(self, statement: str, default_database: str, position: Position) -> tuple[TableChange, ...]:
+        changes = self._history.apply(statement, default_database, position)
+        if changes:
+            self.publish(position)
+        return changes
+
+    def rewind(self, position: Position) -> None:
+        self._history.rewind(position)
+
+    def publish(self, position: Position) -> None:
+        write_tables(self._tables_file, self._history.versions(position))

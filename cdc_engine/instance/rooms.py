@@ -1,0 +1,166 @@
+"""Makes the rooms of one destination from its configuration: the only place that knows how they fit together. Used by `engine`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cdc_engine.config import DestinationConfig
+from cdc_engine.contracts import Batch, OutstandingBatch
+from cdc_engine.errors import PositionLostError
+from cdc_engine.ha.lease import Lease
+from cdc_engine.instance.hand_out import Staged, Stager
+from cdc_engine.instance.published_history import PublishedHistory
+from cdc_engine.meta.file_meta import FileMeta
+from cdc_engine.meta.manager import MetaManager
+from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.parser.event_parser import EventParser
+from cdc_engine.parser.server_facts import read_facts
+from cdc_engine.parser.source import Source
+from cdc_engine.parser.source_check import check_source
+from cdc_engine.parser.start_position import DumpStart, Lost, StartChoice, decide_start
+from cdc_engine.position import Position
+from cdc_engine.sink.column_filter import ColumnFilter
+from cdc_engine.sink.event_sink import EventSink
+from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.staging.staging import stage
+from cdc_engine.store.memory_store import MemoryEventStore
+from cdc_engine.table_meta.history import TableHistory
+from cdc_engine.table_meta.snapshot import read_snapshot
+
+SCHEMA_FILE, TABLES_FILE = "schema.jsonl", "tables.json"
+SPILL_DIRECTORY, STAGING_DIRECTORY = "spill", "staging"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rooms:
+    """What the engine of one destination consists of."""
+
+    source: Source
+    meta: MetaManager
+    history: PublishedHistory
+    store: MemoryEventStore
+    sink: EventSink
+    parser: EventParser
+
+
+def source_of(config: DestinationConfig) -> Source:
+    given = config.source
+    return Source(
+        destination=config.name,
+        host=given.host,
+        port=given.port,
+        user=given.user,
+        password=given.password,
+        tls_mode=given.tls.mode,
+        ca_file=given.tls.ca_file,
+        certificate_file=given.tls.certificate_file,
+        key_file=given.tls.key_file,
+        server_id=given.server_id,
+    )
+
+
+def choice_of(config: DestinationConfig) -> StartChoice:
+    return StartChoice(file=config.start.file, offset=config.start.offset, gtid_set=config.start.gtid_set)
+
+
+def make_rooms(
+    config: DestinationConfig,
+    directory: Path,
+    lease: Lease,
+    *,
+    on_state: Callable[[str, str], None],
+    on_start: Callable[[DumpStart], None],
+) -> Rooms:
+    """Reads the ledger, decides where to begin (asking the server where there is no cursor), knows the schema there.
+
+    Raises SourceConnectionError, SourceCheckError, PositionLostError, MetaError, ConfigurationError.
+    """
+    meta = FileMeta(directory, fence=lease.check)
+    drop_unusable_batches(meta, directory)
+    tables = TableFilter(config.include, config.exclude)
+    history = TableHistory(directory / SCHEMA_FILE, tables.keeps)
+    begin = _known_begin(config, meta, history, tables)
+    published = PublishedHistory(history, directory / TABLES_FILE)
+    published.publish(begin)
+    store = MemoryEventStore(
+        directory / SPILL_DIRECTORY, bytes_max=config.ring.bytes_max, events_max=config.ring.events_max, start=begin
+    )
+    sink = EventSink(store, tables)
+    parser = EventParser(
+        source_of(config),
+        choice_of(config),
+        sink=sink,
+        history=published,
+        captured=tables.keeps,
+        on_state=on_state,
+        on_start=on_start,
+        on_idle=sink.idle,
+    )
+    return Rooms(source=source_of(config), meta=meta, history=published, store=store, sink=sink, parser=parser)
+
+
+def drop_unusable_batches(meta: MetaManager, directory: Path) -> None:
+    """A batch that was never staged to its end, or whose files are gone, is taken anew from the cursor."""
+    waiting = meta.ledger.outstanding
+    if any(not batch.path or not (directory / batch.path / "manifest.json").exists() for batch in waiting):
+        meta.update(lambda ledger: ledger.rollback())
+
+
+def _known_begin(config: DestinationConfig, meta: MetaManager, history: TableHistory, tables: TableFilter) -> Position:
+    """Where reading begins, with the schema known there and the position kept in the ledger."""
+    begin = meta.ledger.resume_position
+    if begin is not None and history.covers(begin):
+        return begin
+    connection = SourceConnection(source_of(config))
+    try:
+        facts = read_facts(connection)
+        check_source(source_of(config), facts)
+        if begin is None:
+            start = decide_start(None, choice_of(config), facts)
+            if isinstance(start, Lost):
+                raise PositionLostError(str(start))
+            begin = start.position
+        snapshot = connection.ask(lambda session: read_snapshot(session, tables.keeps))
+    finally:
+        connection.close()
+    history.seed(snapshot, begin)
+    if meta.ledger.cursor is None:
+        first = begin
+        meta.update(lambda ledger: ledger.set_cursor(first))
+    return begin
+
+
+def make_stager(config: DestinationConfig, directory: Path, meta: MetaManager) -> Stager:
+    """`staging` with the destination's columns and keys bound to it."""
+    columns = ColumnFilter(config.column_include, config.column_exclude)
+    keys = {name: table.key for name, table in config.tables.items() if table.key}
+
+    def stager(batch: Batch, record: OutstandingBatch) -> Staged:
+        left_out = {f"{stopped.database}.{stopped.table}" for stopped in meta.ledger.stopped_tables}
+        staged = stage(
+            batch,
+            config.name,
+            record.delivery,
+            directory / STAGING_DIRECTORY,
+            kept=columns.kept,
+            keys=keys,
+            left_out=left_out,
+        )
+        return _described(staged)
+
+    return stager
+
+
+def _described(staged: Any) -> Staged:
+    manifest = staged.manifest
+    return Staged(
+        path=staged.path,
+        rows=manifest.rows,
+        size_bytes=manifest.bytes,
+        tables=tuple(table.name for table in manifest.tables),
+        first_commit_time_us=manifest.first_commit_time_us,
+        stopped=staged.stopped,
+    )

@@ -1,0 +1,56 @@
+"""What an engine says of itself: for the sensor's observations, `./sluice status` and the tests. Written to status.json once a second."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from cdc_engine.contracts import StoppedTable
+from cdc_engine.position import Position
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EngineStatus:
+    """`state` is the parser's (RUNNING, CONNECTING, POSITION_LOST, …); `position`: last transaction read; `cursor`: last one acked.
+
+    `lag_seconds`: now minus the commit time of the oldest transaction that is not acked yet; 0 when all is acked.
+    """
+
+    state: str
+    reason: str = ""
+    position: Position | None = None
+    cursor: Position | None = None
+    lag_seconds: float = 0.0
+    rows_per_second: float = 0.0
+    ring_bytes: int = 0
+    ring_bytes_max: int = 0
+    ring_events: int = 0
+    waiting_bytes: int = 0
+    stopped_tables: tuple[StoppedTable, ...] = ()
+    updated_at_us: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+class RateMeter:
+    """Rows a second between two readings of a counter that only grows."""
+
+    def __init__(self) -> None:
+        self._count, self._at = 0, time.monotonic()
+
+    def read(self, count: int) -> float:
+        now = time.monotonic()
+        rate = (count - self._count) / max(now - self._at, 1e-3)
+        self._count, self._at = count, now
+        return max(rate, 0.0)
+
+
+def write_status(path: Path, status: EngineStatus) -> None:
+    """Replaces status.json whole; not fsynced, it is only for looking at."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(status.to_json(), indent=1))
+    temporary.replace(path)
