@@ -21,6 +21,7 @@ from console.toolchain.cache import Cache, disk_full, require_space, storage_fai
 from console.toolchain.errors import SetupError
 from console.toolchain.java import Java
 from console.toolchain.python_packages import pyspark_jar
+from console.toolchain.trust import trust_options
 
 STALL_SECONDS_MAX = 90  # no byte for so long means that nobody answers; Ivy itself would wait for many minutes
 POLL_SECONDS = 0.1
@@ -98,7 +99,7 @@ def _run_ivy(cache: Cache, java: Java, missing: Sequence[Artifact], screen: Cons
 def _ivy_command(cache: Cache, java: Java, module_file: Path) -> list[str]:
     settings = os.environ.get("SLUICE_IVY_SETTINGS")
     return [
-        *(str(java.program), *java.trust_options, *proxy_options(os.environ)),
+        *(str(java.program), *trust_options(cache.incoming / "authorities.p12"), *proxy_options(os.environ)),
         *("-Dsun.net.client.defaultConnectTimeout=15000", "-Dsun.net.client.defaultReadTimeout=60000"),
         *("-jar", str(pyspark_jar("ivy"))),
         *(("-settings", settings) if settings else ()),

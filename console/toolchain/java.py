@@ -1,18 +1,11 @@
 """Finds a Java that Spark 4.1 runs on, or gets one; called by setup, used by the downloader and the Spark server."""
 
-import contextlib
 import os
 import re
 import shutil
 import subprocess
-import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
-from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12Certificate, serialize_java_truststore
 
 from console.toolchain.cache import Cache
 from console.toolchain.debian import provide
@@ -20,18 +13,15 @@ from console.toolchain.errors import CommandFailedError, SetupError
 
 JAVA_VERSION_MIN = 17  # the oldest that Spark 4 supports
 PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")
-SYSTEM_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
-STORE_PASSWORD = b"changeit"  # Java wants one; public certificates are no secret
 VECTOR_MODULE = "jdk.incubator.vector"  # Spark 4.1 names it in its Java options, so a stripped runtime fails
 
 
 @dataclass(frozen=True)
 class Java:
-    """A usable Java runtime: its `java` program, its major version, and options for its store of trusted authorities."""
+    """A usable Java runtime: its `java` program and its major version."""
 
     program: Path
     version: int
-    trust_options: tuple[str, ...] = ()
 
     @property
     def home(self) -> Path:
@@ -47,7 +37,7 @@ def provide_java(cache: Cache) -> Java:
     for program in _lying_about(cache):
         found = inspect_java(program)
         if isinstance(found, Java):
-            return _trusting(cache, found)
+            return found
     try:
         unpacked = provide(cache, PACKAGES)
     except CommandFailedError as error:
@@ -55,7 +45,7 @@ def provide_java(cache: Cache) -> Java:
     programs = _packaged(unpacked or Path("/"))
     if not programs:
         raise _needs_java("the package brought no java program")
-    return _trusting(cache, _require_usable(programs[-1]))
+    return _require_usable(programs[-1])
 
 
 def _chosen() -> Path | None:
@@ -100,28 +90,6 @@ def parse_version(text: str) -> int | None:
 def _lying_about(cache: Cache) -> list[Path]:
     roots = [Path("/"), *sorted(cache.debian.glob("*"))]
     return [program for root in roots for program in _packaged(root)]
-
-
-def _trusting(cache: Cache, java: Java) -> Java:
-    """Give a Java unpacked into the cache the system's certificates: its own store is made when it is installed."""
-    if not java.program.is_relative_to(cache.debian) or not SYSTEM_CERTIFICATES.exists():
-        return java
-    store = cache.debian / "certificates.p12"
-    if not store.exists() or store.stat().st_mtime < SYSTEM_CERTIFICATES.stat().st_mtime:
-        entries = [PKCS12Certificate(each, str(i).encode()) for i, each in enumerate(_system_certificates())]
-        store.write_bytes(serialize_java_truststore(entries, BestAvailableEncryption(STORE_PASSWORD)))
-    options = {"trustStore": str(store), "trustStoreType": "PKCS12", "trustStorePassword": STORE_PASSWORD.decode()}
-    return replace(java, trust_options=tuple(f"-Djavax.net.ssl.{key}={value}" for key, value in options.items()))
-
-
-def _system_certificates() -> Iterator[x509.Certificate]:
-    """Yield what the system trusts; an authority whose certificate breaks the rules is left out, or its warning is."""
-    pieces = SYSTEM_CERTIFICATES.read_bytes().split(b"-----BEGIN CERTIFICATE-----")[1:]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for piece in pieces:
-            with contextlib.suppress(ValueError):
-                yield x509.load_pem_x509_certificate(b"-----BEGIN CERTIFICATE-----" + piece)
 
 
 def _packaged(root: Path) -> list[Path]:
