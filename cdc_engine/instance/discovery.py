@@ -1,0 +1,28 @@
+"""Which tables a destination captures, asked of its source and written to tables.json before any engine runs.
+
+`sluice up` calls it before it starts the code server: asset definitions are made from that file, and importing them opens no connection.
+"""
+
+from __future__ import annotations
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.contracts import TableVersion
+from cdc_engine.instance.rooms import TABLES_FILE, source_of
+from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.table_meta.snapshot import read_snapshot
+from cdc_engine.table_meta.tables_file import write_tables
+
+
+def discover(config: SluiceConfig, destination: str) -> tuple[TableVersion, ...]:
+    """The captured tables as the server has them now. Raises SourceConnectionError, ConfigurationError or MetaError."""
+    settings = config.destinations[destination]
+    captured = TableFilter(settings.include, settings.exclude)
+    connection = SourceConnection(source_of(settings))
+    try:
+        snapshot = connection.ask(lambda session: read_snapshot(session, captured.keeps))
+    finally:
+        connection.close()
+    tables = tuple(schema.version() for schema in snapshot.tables)
+    write_tables(config.destination_dir(destination) / TABLES_FILE, tables)
+    return tables
