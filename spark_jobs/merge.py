@@ -67,8 +67,7 @@ class _TableMerge:
             case TruncateSegment():
                 return self._truncate(segment)
             case SchemaSegment():
-                self._give_columns(segment.columns, segment.key)
-                return CommitCounts()
+                return self._evolve(segment)
 
     def _change(self, segment: ChangesSegment, applied_order_key: int) -> CommitCounts:
         self._give_columns(segment.columns, segment.key)
@@ -81,6 +80,14 @@ class _TableMerge:
             return CommitCounts()
         marks = self.target.deletes == "soft" and DELETED in self.table.snapshot.columns
         return self._commit(merge_sql.truncate(segment, self.target, marks=marks), segment.order_key)
+
+    def _evolve(self, segment: SchemaSegment) -> CommitCounts:
+        """New columns, and in one commit the value they have in the rows already there: the binlog has no row events for those."""
+        existed = self.table.snapshot.exists
+        self._give_columns(segment.columns, segment.key)
+        if not segment.fills or not existed:
+            return CommitCounts()
+        return self._commit(merge_sql.fill(segment, self.target), segment.order_key)
 
     def _give_columns(self, source: tuple[Column, ...], key: tuple[str, ...]) -> None:
         wanted = wanted_columns(source, soft_deletes=self.target.deletes == "soft" and bool(key))

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from spark_jobs import fold, sql_text
 from spark_jobs.report import TableTarget
-from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, ChangesSegment, TruncateSegment
+from spark_jobs.staged_batch import (
+    COMMIT_TIME,
+    DELETED,
+    OPERATION,
+    ORDER_KEY,
+    ChangesSegment,
+    SchemaSegment,
+    TruncateSegment,
+)
 
 # the position guard: an image older than the row never changes it, whatever brought the row there
 NEWER = f"(t.{ORDER_KEY} IS NULL OR s.{ORDER_KEY} > t.{ORDER_KEY})"
@@ -40,6 +48,15 @@ def truncate(segment: TruncateSegment, target: TableTarget, *, marks: bool) -> s
         f"UPDATE {relation} SET {DELETED} = true, {OPERATION} = 'delete', {ORDER_KEY} = {segment.order_key}L, "
         f"{COMMIT_TIME} = {sql_text.timestamp_us(segment.commit_time_us)} WHERE NOT coalesce({DELETED}, false)"
     )
+
+
+def fill(segment: SchemaSegment, target: TableTarget) -> str:
+    """The value of a new column in every row there is; none of them is younger than the column."""
+    types = {column.name: column.type for column in segment.columns}
+    values = [
+        f"{sql_text.identifier(name)} = CAST({sql_text.text(value)} AS {types[name]})" for name, value in segment.fills
+    ]
+    return f"UPDATE {sql_text.delta_path(target.path)} SET {', '.join(values)} WHERE {ORDER_KEY} < {segment.order_key}L"
 
 
 def condition(segment: ChangesSegment) -> str:

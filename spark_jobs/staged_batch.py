@@ -65,12 +65,13 @@ class TruncateSegment:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SchemaSegment:
-    """The table was created or got columns at `order_key`."""
+    """The table was created or got columns at `order_key`. `fills`: (column, value as text) of a new column in rows already there."""
 
     order_key: int
     commit_time_us: int
     key: tuple[str, ...]
     columns: tuple[Column, ...]
+    fills: tuple[tuple[str, str], ...] = ()
 
 
 Segment = ChangesSegment | TruncateSegment | SchemaSegment
@@ -194,6 +195,7 @@ def _segment(directory: Path, record: dict[str, Any]) -> Segment:
             commit_time_us=int(record["commit_time_us"]),
             key=tuple(record["key"]),
             columns=_columns(record["columns"]),
+            fills=tuple((str(name), str(value)) for name, value in record.get("fills", ())),
         )
     raise ValueError(f"unknown kind of segment {kind!r}")
 

@@ -66,7 +66,7 @@ class TruncateSegment:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SchemaSegment:
-    """From `order_key` on the table has these columns."""
+    """From `order_key` on the table has these columns. `fills`: (column, value as text) that rows already there hold in a new column."""
 
     kind: str = "schema"
     order_key: int
@@ -74,6 +74,7 @@ class SchemaSegment:
     version: str
     key: tuple[str, ...]
     columns: tuple[StagedColumn, ...]
+    fills: tuple[tuple[str, str], ...] = ()
 
 
 Segment = ChangesSegment | TruncateSegment | SchemaSegment
@@ -134,6 +135,8 @@ def _segment(record: dict[str, Any]) -> Segment:
     for name in ("key", "key_min", "key_max"):
         if name in values:
             values[name] = tuple(values[name])
+    if "fills" in values:
+        values["fills"] = tuple(tuple(fill) for fill in values["fills"])
     if "columns" in values:
         values["columns"] = tuple(StagedColumn(**column) for column in values["columns"])
     return kinds[record["kind"]](**values)

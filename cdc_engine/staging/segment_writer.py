@@ -23,9 +23,12 @@ from cdc_engine.staging.manifest import Bound, ChangesSegment
 from cdc_engine.staging.staged_columns import staged_columns
 
 ROW_GROUP_BYTES = 16 << 20  # of Arrow data: large enough for fast scans, small beside the host's memory
-ROW_GROUP_ROWS = 1 << 17
+ROW_GROUP_ROWS = 1 << 16
+WRITE_BATCH_ROWS = 1 << 14  # rows that pyarrow encodes at a time: twice as fast as with its 1024
 UNIQUE_KEYS_MAX = 1 << 20  # keys held to tell whether they differ; a longer segment is folded anyway
-COMPRESSION: Literal["none"] = "none"  # read once from the local disk: lz4 would cost more than the writing
+COMPRESSION: Literal["none"] = (
+    "none"  # read once from the local disk: on text that does not repeat, lz4 takes thrice the time for 12 %
+)
 
 
 class _KeyFacts:
@@ -59,8 +62,8 @@ class _KeyFacts:
     def unique(self) -> bool:
         if not self.seen:
             return False
-        keys = np.concatenate(self.seen)
-        return bool((np.diff(keys) > 0).all()) or len(np.unique(keys)) == len(keys)
+        keys = np.sort(np.concatenate(self.seen))  # sorting is several times faster than np.unique, which hashes
+        return bool((np.diff(keys) != 0).all())
 
 
 def _range(column: Any) -> dict[str, Any]:

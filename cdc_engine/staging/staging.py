@@ -193,13 +193,16 @@ class _Staging:
             table.segments.append(TruncateSegment(order_key=change.order_key, commit_time_us=change.time_us))
         elif change.schema is not None:
             decoder = self._decoder(change.schema)
+            columns = staged_columns(decoder)
+            staged_names = {column.name for column in columns}
             table.segments.append(
                 SchemaSegment(
                     order_key=change.order_key,
                     commit_time_us=change.time_us,
                     version=change.schema.version,
                     key=decoder.version.key,
-                    columns=staged_columns(decoder),
+                    columns=columns,
+                    fills=tuple(fill for fill in change.fills if fill[0] in staged_names),
                 )
             )
 
