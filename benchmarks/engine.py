@@ -1,0 +1,141 @@
+"""`./sluice bench engine`: one binlog from a live server, read by the bare socket, by mysql-replication and by Sluice, in one run.
+
+Sluice is measured as it runs (parser, sink, ring, service, ledger on disk): up to acked batches, and with each batch staged to Parquet.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.binlog_sets import BinlogSet, make_bulk, make_oltp, prepare
+from benchmarks.contenders import mysql_replication_rows, raw_socket_seconds
+from benchmarks.report import median, show, write_json
+from cdc_engine.config import BatchConfig, DestinationConfig, RingConfig, SluiceConfig, SourceConfig, StartConfig
+from cdc_engine.contracts import ClientIdentity
+from cdc_engine.ha.lease import Lease
+from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.rooms import make_rooms
+from cdc_engine.server.service import CanalService
+from console.toolchain.servers import DatabaseServer
+
+RUNS = 5
+OLTP_TRANSACTIONS, BULK_ROWS, BULK_STATEMENTS = 300_000, 1_500_000, 30
+PEER_SECONDS_MAX = 10.0  # mysql-replication's rate does not change; its whole binlog would take minutes
+DEADLINE_SECONDS = 300.0
+MEBIBYTE = 1 << 20
+
+
+def run(json_file: Path | None, *, runs: int = RUNS, oltp: int = OLTP_TRANSACTIONS, bulk: int = BULK_ROWS) -> None:
+    """Both sets, all contenders in turn within each of `runs` rounds; medians."""
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
+        folder = Path(name)
+        options = {"max_binlog_size": 1 << 30, "binlog_expire_logs_seconds": 86400 * 7}
+        with DatabaseServer("mysql-8.0.31", folder / "mysql", options=options) as server:
+            cursor = server.connect().cursor()
+            prepare(cursor)
+            sets = [make_oltp(cursor, oltp), make_bulk(cursor, bulk, BULK_STATEMENTS)]
+            record = {each.name: measure(server, each, folder, runs) for each in sets}
+    host_rss_mb = max(row["engine_rss_mb_max"] for row in record.values())
+    show("engine", [{"set": name, **row} for name, row in record.items()])
+    write_json(json_file, {"engine": record, "engine_host_rss_mb_max": host_rss_mb, "runs": runs})
+
+
+def measure(server: DatabaseServer, binlog: BinlogSet, folder: Path, runs: int) -> dict[str, Any]:
+    """One set: megabytes (10⁶) and rows a second of each contender."""
+    settings = {"host": "127.0.0.1", "port": server.port, "user": "root", "password": ""}
+    acked_seconds(server, binlog, folder)  # compiles or loads the kernels
+    raw, peer, acked, staged, rss_mb = [], [], [], [], 0.0
+    for _ in range(runs):
+        raw.append(binlog.bytes / raw_socket_seconds(settings, binlog) / 1e6)
+        rows, seconds = mysql_replication_rows(settings, binlog, PEER_SECONDS_MAX)
+        peer.append(rows / seconds)
+        acked.append(acked_seconds(server, binlog, folder))
+        staged.append(staged_seconds(server, binlog, folder))
+        rss_mb = max(rss_mb, psutil.Process().memory_info().rss / MEBIBYTE)
+    return {
+        "raw_mb_per_s": median(raw),
+        "mysql_replication_rows_per_s": median(peer),
+        "acked_mb_per_s": median([binlog.bytes / each / 1e6 for each in acked]),
+        "acked_rows_per_s": median([binlog.rows / each for each in acked]),
+        "staged_rows_per_s": median([binlog.rows / each for each in staged]),
+        "acked_to_raw": median([binlog.bytes / each / 1e6 / ceiling for each, ceiling in zip(acked, raw, strict=True)]),
+        "acked_to_mysql_replication": median(
+            [binlog.rows / each / rate for each, rate in zip(acked, peer, strict=True)]
+        ),
+        "rows": binlog.rows,
+        "megabytes": round(binlog.bytes / 1e6, 1),
+        "engine_rss_mb_max": round(rss_mb),
+    }
+
+
+def configuration(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> SluiceConfig:
+    destination = DestinationConfig(
+        name="bench",
+        source=SourceConfig(port=server.port, user="root"),
+        include=r"bench\..*",
+        start=StartConfig(file=binlog.file, offset=binlog.start),
+        ring=RingConfig(),
+        batch=BatchConfig(),
+    )
+    return SluiceConfig(data_dir=folder / "data", destinations={"bench": destination})
+
+
+def acked_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> float:
+    """From the dump's begin until the last batch of the set is acked, nothing staged."""
+    config = configuration(server, binlog, folder)
+    directory = config.destination_dir("bench")
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    lease = Lease(directory)
+    assert lease.try_acquire()
+    rooms = make_rooms(config.destinations["bench"], directory, lease, on_state=_quiet, on_start=_ignore)
+    client, service = ClientIdentity(destination="bench"), CanalService({"bench": (rooms.store, rooms.meta)})
+    service.subscribe(client)
+    limits = config.destinations["bench"].batch
+    begun = time.perf_counter()
+    rooms.parser.start(rooms.meta.ledger.cursor)
+    try:
+        while time.perf_counter() - begun < DEADLINE_SECONDS:
+            batch = service.get_without_ack(client, limits.bytes_max, limits.events_max, timeout_seconds=1.0)
+            service.ack(client, batch.batch_id)
+            if batch.end is not None and batch.end.offset >= binlog.end:
+                return time.perf_counter() - begun
+        raise TimeoutError(f"the set {binlog.name} was not read within {DEADLINE_SECONDS} s: {rooms.parser.reason}")
+    finally:
+        rooms.parser.stop()
+        lease.release()
+
+
+def staged_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> float:
+    """The same through the engine itself: each batch is written as Parquet with its manifest, then acked."""
+    config = configuration(server, binlog, folder)
+    shutil.rmtree(config.destination_dir("bench"), ignore_errors=True)
+    engine = Engine(config, "bench")
+    begun = time.perf_counter()
+    engine.start()
+    try:
+        while time.perf_counter() - begun < DEADLINE_SECONDS:
+            batch = engine.hand_out(1.0)
+            if batch is not None:
+                engine.ack(batch)
+                if batch.end.offset >= binlog.end:
+                    return time.perf_counter() - begun
+        raise TimeoutError(
+            f"the set {binlog.name} was not staged within {DEADLINE_SECONDS} s: {engine.status().reason}"
+        )
+    finally:
+        engine.stop()
+
+
+def _quiet(_state: str, _reason: str) -> None:
+    """The states of a benchmark's parser are of no interest; a failure shows as a timeout with its reason."""
+
+
+def _ignore(_start: object) -> None:
+    """A benchmark never changes the server."""
