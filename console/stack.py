@@ -1,6 +1,7 @@
 """What `sluice up` and the demo start, and how it is stopped: Spark, the code server with the engine in it, webserver, daemon.
 
-The code server is a plain `dagster api grpc`: nobody but us restarts it, so the engine inside lives as long as that process.
+The code server is a plain `dagster api grpc` (orchestration.code_server): nobody but us restarts it, so the engine inside lives as long
+as that process.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from console.toolchain.spark_server import SparkConnectServer
 
 CODE_SERVER, DAEMON, WEBSERVER, SPARK = "code server", "daemon", "webserver", "spark"
 STOP_ORDER = (CODE_SERVER, DAEMON, WEBSERVER, SPARK)
-START_SECONDS_MAX = 120.0  # a cold import of dagster and numba on a busy machine takes half a minute
+START_SECONDS_MAX = 240.0  # a cold import of dagster and numba takes half a minute, on a busy machine far more
 RUN_SECONDS_MAX = 30.0  # what a run that is merging gets to finish in when everything is stopped
 POLL_SECONDS = 0.2
 LOCATION = "sluice"
@@ -102,8 +103,10 @@ class Stack:
         self._write_dagster_home()
         with ThreadPoolExecutor(1) as pool:
             spark = pool.submit(self._start_spark) if SPARK in wanted else _done()
-            for name in [name for name in wanted if name != SPARK]:
-                self._start(name)
+            for together in ((CODE_SERVER,), (WEBSERVER, DAEMON)):  # those two look for the code server when they start
+                waits = [self._start(name) for name in together if name in wanted]
+                for wait in waits:
+                    wait()
             self._wait_for(spark)
         return wanted
 
@@ -174,23 +177,28 @@ class Stack:
         location = {"host": LOOPBACK, "port": self.config.ports.code_server, "location_name": LOCATION}
         (self.dagster_home / "workspace.yaml").write_text(yaml.safe_dump({"load_from": [{"grpc_server": location}]}))
 
-    def _start(self, name: str) -> None:
+    def _start(self, name: str) -> Callable[[], None]:
+        """Starts one process; what is returned waits until it answers."""
         self.say(f"starting the {name}")
         log = self.logs / f"{name.replace(' ', '-')}.log"
-        child = ChildProcess(
-            self._command(name), log, environment=self.environment(), die_with_parent=self._die_with_parent
-        )
-        self._children[name] = child
-        self.file.add(name, child.pid, self._port(name))
         answers = {
             CODE_SERVER: self._code_server_answers,
             WEBSERVER: self._webserver_answers,
             DAEMON: self._daemon_beats(time.time()),
         }[name]
-        end = time.monotonic() + START_SECONDS_MAX
-        while not answers():
-            self._require_alive(name, child, log, end)
-            time.sleep(POLL_SECONDS)
+        child = ChildProcess(
+            self._command(name), log, environment=self.environment(), die_with_parent=self._die_with_parent
+        )
+        self._children[name] = child
+        self.file.add(name, child.pid, self._port(name))
+
+        def wait() -> None:
+            end = time.monotonic() + START_SECONDS_MAX
+            while not answers():
+                self._require_alive(name, child, log, end)
+                time.sleep(POLL_SECONDS)
+
+        return wait
 
     def _require_alive(self, name: str, child: ChildProcess, log: Path, end: float) -> None:
         if not child.running:
@@ -206,7 +214,7 @@ class Stack:
         module = [sys.executable, "-m"]
         if name == CODE_SERVER:
             where = ["-m", "orchestration.definitions", "-h", LOOPBACK, "-p", str(self.config.ports.code_server)]
-            return [*module, "dagster", "api", "grpc", *where, "--location-name", LOCATION]
+            return [*module, "orchestration.code_server", *where, "--location-name", LOCATION]
         if name == WEBSERVER:
             where = ["-h", LOOPBACK, "-p", str(self.config.ports.webserver), "-w", workspace]
             return [*module, "dagster_webserver", *where]

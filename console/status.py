@@ -16,6 +16,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from cdc_engine.client import lease_holder
 from cdc_engine.config import SluiceConfig
 from console import processes
 from console.processes import ProcessFile
@@ -65,8 +66,10 @@ def read_status(config: SluiceConfig, now: float | None = None) -> StatusReport:
 
 
 def read_destination(directory: Path, name: str, now: float) -> DestinationStatus:
-    """One destination from status.json (the engine's word), meta.json (what is acked) and lease.json (who holds it)."""
-    engine, meta, lease = (read_json(directory / f"{file}.json") for file in ("status", "meta", "lease"))
+    """One destination from status.json (the engine's word), meta.json (what is acked) and the lease (who holds it)."""
+    engine, meta = (read_json(directory / f"{file}.json") for file in ("status", "meta"))
+    lease = lease_holder(directory)
+    held = lease is not None and lease.held
     age_seconds = now - engine.get("updated_at_us", 0) / 1e6
     state = str(engine.get("state", "STOPPED"))
     reason = str(engine.get("reason", "") or "")
@@ -74,7 +77,7 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
         reason = "no engine has run yet; `sluice up` starts it"
     elif age_seconds > STALE_SECONDS:
         state, reason = (
-            ("STOPPED" if not _alive(lease) else "STALE"),
+            ("STALE" if held else "STOPPED"),
             f"last heard of {age_seconds:.0f} s ago as {state}",
         )
     return DestinationStatus(
@@ -89,7 +92,7 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
         ring_bytes_max=int(engine.get("ring_bytes_max") or 0),
         ring_events=int(engine.get("ring_events") or 0),
         age_seconds=round(age_seconds, 1) if engine else 0.0,
-        holder=f"pid {lease['pid']} on {lease.get('host', '?')}" if "pid" in lease else "",
+        holder=f"pid {lease.pid} on {lease.host}" if lease and held else "",
         outstanding=[_outstanding(batch) for batch in meta.get("outstanding") or []],
         stopped_tables=engine.get("stopped_tables") or meta.get("stopped_tables") or [],
     )
@@ -163,7 +166,3 @@ def place(position: Any) -> str:
 def _outstanding(batch: dict[str, Any]) -> dict[str, Any]:
     shown = {key: batch.get(key) for key in ("batch_id", "delivery", "rows", "bytes", "tables")}
     return {**shown, "end": place(batch.get("end"))}
-
-
-def _alive(lease: dict[str, Any]) -> bool:
-    return "pid" in lease and Path(f"/proc/{lease['pid']}").exists()

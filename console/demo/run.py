@@ -36,8 +36,10 @@ from console.toolchain.setup import set_up
 
 MYSQL = "mysql"
 ALTER_SECONDS, TRUNCATE_SECONDS = 20.0, 30.0  # of the endless demo; --once places them by its length
-ACK_SECONDS_MAX = 900.0  # from the end of the traffic until all of it must be acked
-STALL_SECONDS_MAX = 300.0  # no progress for so long ends the wait with what is known
+ACK_SECONDS_MAX = 1800.0  # from the end of the traffic until all of it must be acked
+STALL_SECONDS_MAX = (
+    600.0  # no ack for so long ends the wait with what is known; a first merge on a busy machine takes minutes
+)
 VIEW_SECONDS = 2.0
 
 
