@@ -58,6 +58,27 @@ CHARACTER: frozenset[int] = frozenset(
 LABELLED: frozenset[int] = frozenset({TypeCode.ENUM, TypeCode.SET})
 
 
+@dataclasses.dataclass(frozen=True)
+class Charsets:
+    """The charsets of the character columns, as told. `each`: one collation a column; None where it is `default` but for `others`, pairs
+    of (index among the character columns, collation)."""
+
+    each: tuple[int, ...] | None = None
+    default: int = 0
+    others: tuple[tuple[int, int], ...] = ()
+
+    def spread(self, count: int) -> tuple[int, ...]:
+        """One collation for each of `count` columns. Raises BinlogFormatError where that is not their number."""
+        if self.each is not None:
+            if len(self.each) != count:
+                raise BinlogFormatError(f"a table map gives {len(self.each)} character sets for {count} columns")
+            return self.each
+        others = dict(self.others)
+        if any(index >= count for index in others):
+            raise BinlogFormatError(f"a table map gives the character set of column {max(others)} of {count}")
+        return tuple(others.get(index, self.default) for index in range(count))
+
+
 class _UnknownTypeError(Exception):
     """A type byte that no known server writes."""
 
@@ -90,7 +111,7 @@ class TableMap:
     `type_codes`: MYSQL_TYPE_* with ENUM and SET told apart from STRING. `metadata`: by type, as contracts.Column has it: FLOAT,
     DOUBLE, blobs, JSON, GEOMETRY: bytes of the value or of its length; VARCHAR, STRING: bytes at most; ENUM, SET: bytes of the value; BIT:
     whole bytes << 8 | further bits; NEWDECIMAL: precision << 8 | scale; TIME2, DATETIME2, TIMESTAMP2: fraction digits; others 0.
-    `collations`: MySQL's collation id of character columns, and of enums and sets where told; 0 elsewhere. `labels`: of enums and sets.
+    `charsets`: of the character columns; see `collations`. `labelled`: collation ids of enums and sets. `labels`: of enums and sets.
     `primary_key`: indexes of its columns; empty with `names` there: no primary key. `key_prefixes`: characters of each key column that
     are in the key, 0 all of them. `geometry_types`: OGC numbers of the geometry columns, in their order.
     """
@@ -102,7 +123,8 @@ class TableMap:
     metadata: tuple[int, ...] = ()
     nullable: tuple[bool, ...] = ()
     unsigned: tuple[bool, ...] | None = None
-    collations: tuple[int, ...] | None = None
+    charsets: Charsets | None = None
+    labelled: tuple[int, ...] | None = None
     names: tuple[str, ...] | None = None
     labels: tuple[tuple[str, ...], ...] | None = None
     primary_key: tuple[int, ...] = ()
@@ -119,13 +141,28 @@ class TableMap:
     def column_count(self) -> int:
         return len(self.type_codes)
 
+    def collations(self, *, mariadb: bool) -> tuple[int, ...] | None:
+        """MySQL's collation id of character, enum and set columns, 0 elsewhere and where it was not told; None where none was.
+
+        MariaDB counts GEOMETRY among the character columns and MySQL does not; the bytes do not say who wrote them. Raises
+        BinlogFormatError where the number of charsets is not that of the columns.
+        """
+        if self.charsets is None and self.labelled is None:
+            return None
+        character = _columns_of(self.type_codes, CHARACTER | {TypeCode.GEOMETRY} if mariadb else CHARACTER)
+        spread = dict(zip(character, self.charsets.spread(len(character)), strict=True)) if self.charsets else {}
+        spread |= dict(zip(_columns_of(self.type_codes, LABELLED), self.labelled or (), strict=False))
+        return tuple(
+            0 if code == TypeCode.GEOMETRY else spread.get(index, 0) for index, code in enumerate(self.type_codes)
+        )
+
 
 @dataclasses.dataclass
 class _Told:
     """What the optional fields tell, before it is spread over the columns."""
 
     unsigned: tuple[bool, ...] | None = None
-    character: tuple[int, ...] | None = None
+    charsets: Charsets | None = None
     labelled: tuple[int, ...] | None = None
     names: tuple[str, ...] | None = None
     enum_labels: list[list[bytes]] | None = None
@@ -161,7 +198,6 @@ def parse_table_map(body: bytes | bytearray | memoryview) -> TableMap:
     for field, value in _fields(cursor):
         if field in _READERS:
             _READERS[field](told, ByteCursor(value, f"field {field} of the table map of {database}.{table}"), codes)
-    collations = _collations(codes, told)
     return TableMap(
         table_id=table_id,
         database=database,
@@ -170,9 +206,10 @@ def parse_table_map(body: bytes | bytearray | memoryview) -> TableMap:
         metadata=metadata,
         nullable=nullable,
         unsigned=told.unsigned,
-        collations=collations,
+        charsets=told.charsets,
+        labelled=told.labelled,
         names=told.names,
-        labels=_labels(codes, collations, told),
+        labels=_labels(codes, told),
         primary_key=told.primary_key,
         key_prefixes=told.key_prefixes,
         geometry_types=told.geometry_types,
@@ -251,15 +288,12 @@ def _read_names(told: _Told, value: ByteCursor, codes: tuple[int, ...]) -> None:
     told.names = names
 
 
-def _default_charset(value: ByteCursor, count: int) -> tuple[int, ...]:
-    """One collation for all, then pairs of those that differ: index among the `count` columns of their kind, collation."""
-    collations = [value.packed()] * count
-    while value.left:
-        index = value.packed()
-        if index >= count:
-            raise BinlogFormatError(f"{value.what} gives the charset of column {index} of {count}")
-        collations[index] = value.packed()
-    return tuple(collations)
+def _default_charset(value: ByteCursor) -> Charsets:
+    """One collation for all, then pairs of those that differ: index among the columns of their kind, collation."""
+    default, *others = _each(value) or (0,)
+    if len(others) % 2:
+        raise BinlogFormatError(f"{value.what} ends between a column and its charset")
+    return Charsets(default=default, others=tuple(zip(others[::2], others[1::2], strict=True)))
 
 
 def _each(value: ByteCursor) -> tuple[int, ...]:
@@ -276,16 +310,16 @@ def _exactly(value: ByteCursor, count: int) -> tuple[int, ...]:
     return numbers
 
 
-def _read_default_charset(told: _Told, value: ByteCursor, codes: tuple[int, ...]) -> None:
-    told.character = _default_charset(value, len(_columns_of(codes, CHARACTER)))
+def _read_default_charset(told: _Told, value: ByteCursor, _codes: tuple[int, ...]) -> None:
+    told.charsets = _default_charset(value)
 
 
-def _read_column_charset(told: _Told, value: ByteCursor, codes: tuple[int, ...]) -> None:
-    told.character = _exactly(value, len(_columns_of(codes, CHARACTER)))
+def _read_column_charset(told: _Told, value: ByteCursor, _codes: tuple[int, ...]) -> None:
+    told.charsets = Charsets(each=_each(value))
 
 
 def _read_labelled_default_charset(told: _Told, value: ByteCursor, codes: tuple[int, ...]) -> None:
-    told.labelled = _default_charset(value, len(_columns_of(codes, LABELLED)))
+    told.labelled = _default_charset(value).spread(len(_columns_of(codes, LABELLED)))
 
 
 def _read_labelled_column_charset(told: _Told, value: ByteCursor, codes: tuple[int, ...]) -> None:
@@ -343,28 +377,22 @@ _READERS: dict[int, Callable[[_Told, ByteCursor, tuple[int, ...]], None]] = {
 }
 
 
-def _collations(codes: tuple[int, ...], told: _Told) -> tuple[int, ...] | None:
-    if told.character is None and told.labelled is None:
-        return None
-    spread = dict(zip(_columns_of(codes, CHARACTER), told.character or (), strict=False))
-    spread |= dict(zip(_columns_of(codes, LABELLED), told.labelled or (), strict=False))
-    return tuple(spread.get(index, 0) for index in range(len(codes)))
-
-
-def _labels(
-    codes: tuple[int, ...], collations: tuple[int, ...] | None, told: _Told
-) -> tuple[tuple[str, ...], ...] | None:
+def _labels(codes: tuple[int, ...], told: _Told) -> tuple[tuple[str, ...], ...] | None:
     """Labels as text; each column's are written in its own charset. None where an enum's or set's were not told."""
     waiting: dict[int, Iterator[list[bytes]]] = {
         TypeCode.ENUM: iter(told.enum_labels or ()),
         TypeCode.SET: iter(told.set_labels or ()),
     }
+    collations = iter(told.labelled or ())
     labels: list[tuple[str, ...]] = []
-    for index, code in enumerate(codes):
-        raw = next(waiting[code], None) if code in LABELLED else []
+    for code in codes:
+        if code not in LABELLED:
+            labels.append(())
+            continue
+        raw, collation = next(waiting[code], None), next(collations, 0)
         if raw is None:
             return None
-        labels.append(tuple(_label(text, collations[index] if collations else 0) for text in raw))
+        labels.append(tuple(_label(text, collation) for text in raw))
     return tuple(labels) if told.names is not None else None
 
 

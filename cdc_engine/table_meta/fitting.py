@@ -27,7 +27,9 @@ _OLD_FORMATS = {
 _COLUMNS_SHOWN_MAX = 8
 
 
-def fit(table_map: TableMap, schema: TableSchema | None) -> tuple[TableVersion, TableSchema | None]:
+def fit(
+    table_map: TableMap, schema: TableSchema | None, *, mariadb: bool = False
+) -> tuple[TableVersion, TableSchema | None]:
     """The version to decode with, and the schema to record where the table map knew better than the history.
 
     Raises TableStoppedError: TYPE_UNSUPPORTED, SCHEMA_UNKNOWN (not in the history and not told by the table map) or SCHEMA_MISMATCH.
@@ -35,10 +37,11 @@ def fit(table_map: TableMap, schema: TableSchema | None) -> tuple[TableVersion, 
     if table_map.unknown_type >= 0:
         reason = f"the table map has a column of type code {table_map.unknown_type}, which is not known"
         raise TableStoppedError(table_map.database, table_map.table, "TYPE_UNSUPPORTED", reason)
-    problem = "" if schema is None else mismatch(table_map, schema)
+    columns = _map_columns(table_map, mariadb=mariadb)
+    problem = "" if schema is None else mismatch(table_map, columns, schema)
     if schema is not None and not problem:
         return _confirmed(table_map, schema), None
-    told = _told(table_map, schema.charset if schema else "")
+    told = _told(table_map, columns, schema.charset if schema else "")
     if told is not None:
         return told.version(), told
     if schema is None:
@@ -50,15 +53,18 @@ def fit(table_map: TableMap, schema: TableSchema | None) -> tuple[TableVersion, 
     raise TableStoppedError(table_map.database, table_map.table, SCHEMA_MISMATCH, problem)
 
 
-def mismatch(table_map: TableMap, schema: TableSchema) -> str:
-    """The first difference as a sentence that shows both sides; empty where all that the table map tells agrees."""
+def mismatch(table_map: TableMap, columns: tuple[Column, ...], schema: TableSchema) -> str:
+    """The first difference as a sentence that shows both sides; empty where all that the table map tells agrees.
+
+    `columns`: those of the table map, as far as it tells.
+    """
     if table_map.column_count != len(schema.columns):
         return (
-            f"the table map has {table_map.column_count} columns ({_shown(map_types(table_map))}), the schema history "
+            f"the table map has {table_map.column_count} columns ({_shown([column.mysql_type for column in columns])}), the schema history "
             f"{len(schema.columns)} ({_shown([f'{column.name} {column.type}' for column in schema.columns])})"
         )
-    for index, declared in enumerate(schema.columns):
-        if difference := _column_difference(table_map, index, declared):
+    for index, (told, declared) in enumerate(zip(columns, schema.columns, strict=True)):
+        if difference := _column_difference(table_map, told, declared):
             return f"column {index + 1} ({declared.name}): {difference}"
     told_key = _told_key(table_map)
     # a table map gives the first unique key for a primary key where there is none
@@ -67,13 +73,8 @@ def mismatch(table_map: TableMap, schema: TableSchema) -> str:
     return ""
 
 
-def map_types(table_map: TableMap) -> list[str]:
-    """A type text for each column, as far as the table map tells."""
-    return [_map_column(table_map, index).mysql_type for index in range(table_map.column_count)]
-
-
-def _column_difference(table_map: TableMap, index: int, declared: DeclaredColumn) -> str:
-    expected, told = declared.column(), _map_column(table_map, index)
+def _column_difference(table_map: TableMap, told: Column, declared: DeclaredColumn) -> str:
+    expected = declared.column()
     sides = (
         ("", told.name, expected.name, table_map.names is not None),
         ("", _layout(told), _layout(expected), not _same_layout(told, expected)),
@@ -130,9 +131,15 @@ def _confirmed(table_map: TableMap, schema: TableSchema) -> TableVersion:
     return table_version(schema.database, schema.table, columns, schema.key)
 
 
-def _map_column(table_map: TableMap, index: int) -> Column:
+def _map_columns(table_map: TableMap, *, mariadb: bool) -> tuple[Column, ...]:
+    """The columns as far as the table map tells: names, signs, charsets and labels may be missing."""
+    collations = table_map.collations(mariadb=mariadb) or (0,) * table_map.column_count
+    return tuple(_map_column(table_map, index, collation) for index, collation in enumerate(collations))
+
+
+def _map_column(table_map: TableMap, index: int, collation: int) -> Column:
     code = table_map.type_codes[index]
-    charset = charset_of_id(table_map.collations[index]) if table_map.collations else None
+    charset = charset_of_id(collation)
     column = Column(
         name=table_map.names[index] if table_map.names else "",
         type_code=code,
@@ -151,12 +158,11 @@ def _told_key(table_map: TableMap) -> tuple[str, ...] | None:
     return tuple(table_map.names[index] for index in table_map.primary_key)
 
 
-def _told(table_map: TableMap, default_charset: str) -> TableSchema | None:
+def _told(table_map: TableMap, columns: tuple[Column, ...], default_charset: str) -> TableSchema | None:
     """The schema that a table map with full metadata tells; None where it leaves something open."""
     key = _told_key(table_map)
     if table_map.names is None or key is None:
         return None
-    columns = [_map_column(table_map, index) for index in range(table_map.column_count)]
     for column in columns:
         open_charset = column.type_code in CHARACTER | LABELLED and not column.charset
         if open_charset or (column.type_code in LABELLED and not column.labels):

@@ -19,7 +19,7 @@ from cdc_engine.contracts import TableChange, TableVersion
 from cdc_engine.errors import MetaError, TableStoppedError
 from cdc_engine.position import Position
 from cdc_engine.table_meta.ddl import read_statement
-from cdc_engine.table_meta.declared import MYSQL
+from cdc_engine.table_meta.declared import MARIADB, MYSQL
 from cdc_engine.table_meta.effects import Before, Effect, effects_of
 from cdc_engine.table_meta.fitting import fit
 from cdc_engine.table_meta.known import Known
@@ -65,7 +65,8 @@ class TableHistory:
         state = self._known.table((table_map.database, table_map.table), position.order_key)
         if isinstance(state, Stopped):
             raise TableStoppedError(table_map.database, table_map.table, state.state, state.reason)
-        version, learnt = fit(table_map, state)
+        server = self._known.server(position.order_key) or _UNKNOWN_SERVER
+        version, learnt = fit(table_map, state, mariadb=server.flavour == MARIADB)
         if learnt is not None:
             self._go_back_to(position)
             self._store([_table_record(RecordKind.TABLE_MAP, position, learnt)])

@@ -1,0 +1,122 @@
+"""Runs statements on a real server, then feeds the binlog that came of them to a schema history, event by event."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pymysql
+
+from cdc_engine.binlog.table_map import TableMap, parse_table_map
+from cdc_engine.contracts import TableChange, TableVersion
+from cdc_engine.errors import TableStoppedError
+from cdc_engine.position import Position
+from cdc_engine.table_meta.history import TableHistory
+from cdc_engine.table_meta.schema import TableSchema
+from cdc_engine.table_meta.snapshot import Snapshot, read_snapshot
+from console.toolchain.servers import DatabaseServer
+
+QUERY, TABLE_MAP, HEADER_BYTES, CHECKSUM_BYTES = 2, 19, 19, 4
+
+
+@contextlib.contextmanager
+def row_metadata(server: DatabaseServer, mode: str) -> Iterator[None]:
+    """The server writes this much metadata into table maps inside the block."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT @@GLOBAL.binlog_row_metadata")
+        (before,) = cursor.fetchall()[0]
+        cursor.execute(f"SET GLOBAL binlog_row_metadata = {mode}")
+        try:
+            yield
+        finally:
+            cursor.execute(f"SET GLOBAL binlog_row_metadata = {before}")
+
+
+@dataclasses.dataclass
+class Scene:
+    """One database on a server, and the binlog written since the scene began. `after` keeps the schema after each statement."""
+
+    server: DatabaseServer
+    database: str
+    connection: pymysql.Connection[Any]
+    file: str
+    start: int
+    before: Snapshot
+    after: list[tuple[Position, str, tuple[TableSchema, ...]]] = dataclasses.field(default_factory=list)
+
+    def captured(self, database: str, _table: str) -> bool:
+        return database == self.database
+
+    def run(self, statement: str) -> None:
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement)
+        tables = read_snapshot(self.connection, self.captured).tables
+        self.after.append((self.now(), statement, tables))
+
+    def now(self) -> Position:
+        return _position(*_end_of_binlog(self.connection))
+
+    def replay(self, history: TableHistory) -> Replayed:
+        """All events since the scene began, in their order."""
+        replayed = Replayed([], [], [])
+        for event_type, end, body in events_since(self.server, self.file, self.start):
+            position = _position(self.file, end)
+            if event_type == QUERY:
+                replayed.changes += history.apply(*_statement(body), position)
+            elif event_type == TABLE_MAP and (table_map := parse_table_map(body)).database == self.database:
+                try:
+                    replayed.versions.append((table_map, history.resolve(table_map, position)))
+                except TableStoppedError as error:
+                    replayed.stopped.append(error)
+        return replayed
+
+
+@dataclasses.dataclass
+class Replayed:
+    changes: list[TableChange]
+    versions: list[tuple[TableMap, TableVersion]]
+    stopped: list[TableStoppedError]
+
+
+@contextlib.contextmanager
+def scene(server: DatabaseServer, database: str, charset: str = "utf8mb4") -> Iterator[Scene]:
+    """A fresh database; its server's schema was read, and its binlog's end noted, before it was made."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"DROP DATABASE IF EXISTS {database}")
+        cursor.execute("FLUSH BINARY LOGS")
+        file, start = _end_of_binlog(connection)
+        made = Scene(server, database, connection, file, start, read_snapshot(connection, lambda *_: False))
+        cursor.execute(f"CREATE DATABASE {database} CHARACTER SET {charset}")
+        connection.select_db(database)
+        yield made
+
+
+def events_since(server: DatabaseServer, file: str, start: int) -> Iterator[tuple[int, int, bytes]]:
+    """Type, end offset and body without checksum of each event in the binlog file. MariaDB writes end positions of 0: they are counted."""
+    data = (server.data_folder / file).read_bytes()
+    at = start
+    while at < len(data):
+        event_type, size = data[at + 4], struct.unpack_from("<I", data, at + 9)[0]
+        yield event_type, at + size, data[at + HEADER_BYTES : at + size - CHECKSUM_BYTES]
+        at += size
+
+
+def _statement(body: bytes) -> tuple[str, str]:
+    """Text and default database of a query event (mysql's Query_event: thread 4, time 4, length 1, error 2, status variables 2)."""
+    database_bytes, status_bytes = body[8], struct.unpack_from("<H", body, 11)[0]
+    at = 13 + status_bytes
+    return body[at + database_bytes + 1 :].decode(), body[at : at + database_bytes].decode()
+
+
+def _end_of_binlog(connection: pymysql.Connection[Any]) -> tuple[str, int]:
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW MASTER STATUS")
+        file, offset, *_ = cursor.fetchall()[0]
+        return file, offset
+
+
+def _position(file: str, offset: int) -> Position:
+    return Position(epoch=1, file=file, offset=offset)
