@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from cdc_engine.errors import SluiceError
+from orchestration import failpoints
 from orchestration.batch_reference import BatchReference
 from orchestration.seams import MergeFailedError, MergeOrder, Seams, TableOutcome
 
@@ -70,11 +71,13 @@ def merge_one(
     except SluiceError as error:
         raise MergeFailedError(f"{error}; nothing was written") from error
     say(f"merging {reference}: {head.rows} rows, {head.bytes} bytes, tables {', '.join(head.tables) or 'none'}")
+    failpoints.reach(failpoints.BEFORE_MERGE)
     merged: list[MergedTable] = []
 
     def done(outcome: TableOutcome) -> None:
         lag_seconds = max(0.0, time.time() - outcome.last_commit_time_us / 1e6)
         merged.append(MergedTable(outcome=outcome, batch=head, lag_seconds=lag_seconds))
+        failpoints.reach(failpoints.BETWEEN_TABLES)
         say(
             f"{outcome.name}: merged {outcome.source_rows} rows in {outcome.merge_ms} ms"
         )  # also news: the run is at work
@@ -87,6 +90,7 @@ def merge_one(
     except MergeFailedError:
         yield from merged
         raise
+    failpoints.reach(failpoints.AFTER_MERGE)
     yield from merged
 
 

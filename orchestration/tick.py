@@ -17,6 +17,7 @@ import dagster as dg
 
 from cdc_engine.errors import CanalServiceError, LeaseLostError, SluiceError
 from cdc_engine.limits import TICK_SECONDS_MAX
+from orchestration import failpoints
 from orchestration.batch_reference import BatchReference
 from orchestration.observations import AssetEvent, Published, due, failures
 from orchestration.settle import Ack, EndRun, LockWatch, Reissue, Rollback, Wait, decide, overdue
@@ -116,7 +117,9 @@ class Ticker:
             match decide(runs.of_batch(reference)):
                 case Ack(run_id):
                     _log.info("run %s merged %s: acked", run_id, reference)
+                    failpoints.reach(failpoints.BEFORE_ACK)
                     engine.ack(batch)
+                    failpoints.reach(failpoints.AFTER_ACK)
                     return ""
                 case Rollback(_, reason):
                     _log.warning("%s: %s is rolled back and handed out again", reason, reference)
@@ -149,6 +152,7 @@ class Ticker:
             run_config={"ops": {self._line.op_name: {"config": reference.to_config()}}},
             tags={**reference.to_tags(), "dagster/max_retries": "0"},
             asset_selection=defined or None,
+            asset_check_keys=[],  # None would be all checks of these assets
         )
 
 

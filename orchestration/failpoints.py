@@ -1,0 +1,31 @@
+"""Named places where a test may hold a process still and kill something: before, between and after what must survive a crash.
+
+Costs a look at the environment each; without SLUICE_FAILPOINTS nothing happens. With it, a process that comes to a place whose gate (a
+file of that name in the directory) is shut says so in `<name>.reached` and waits until the gate is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+VARIABLE = "SLUICE_FAILPOINTS"
+BEFORE_MERGE = "before_merge"  # the run holds the lock and is the head of the line; nothing is written
+BETWEEN_TABLES = "between_tables"  # some tables have their Delta commit, others are being merged
+AFTER_MERGE = "after_merge"  # every Delta commit is there; the run has not ended
+BEFORE_ACK = "before_ack"  # the run is a SUCCESS; the ledger does not know
+AFTER_ACK = "after_ack"  # the ledger's cursor has moved; the next batch is not handed out
+POLL_SECONDS = 0.05
+
+
+def reach(name: str) -> None:
+    """Waits here while the gate is shut."""
+    directory = os.environ.get(VARIABLE)
+    if not directory:
+        return
+    gate = Path(directory) / name
+    if gate.exists():
+        gate.with_suffix(".reached").write_text(str(os.getpid()))
+        while gate.exists():
+            time.sleep(POLL_SECONDS)
