@@ -1,0 +1,351 @@
+"""status, check and position as an operator meets them: words, exit codes, JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from cdc_engine.client import read_ledger
+from cdc_engine.contracts import OutstandingBatch, StoppedTable
+from cdc_engine.errors import ConfigurationError, LeaseLostError, PositionLostError, SourceCheckError
+from cdc_engine.ha.lease import Lease
+from cdc_engine.instance.status import EngineStatus, write_status
+from cdc_engine.meta.file_meta import FileMeta
+from cdc_engine.meta.ledger import Ledger
+from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
+from cdc_engine.parser.start_position import StartChoice
+from cdc_engine.position import Position
+from console.main import app, exit_code
+from console.position import Request, choose, next_epoch
+from console.processes import ProcessFile
+from console.status import DestinationStatus, find_problems
+from console.toolchain.cache import PROJECT_ROOT
+from console.toolchain.errors import SetupError
+from console.toolchain.ports import free_port
+from console.toolchain.servers import DatabaseServer
+
+SECRET = "very-secret-42"  # noqa: S105
+RUNNER = CliRunner()
+
+
+class Place:
+    """A conf/ and a data directory of one test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.conf, self.data = folder / "conf", folder / "data"
+        (self.conf / "destinations").mkdir(parents=True)
+        port = free_port()
+        self.write(
+            "sluice.yaml",
+            {
+                "data_dir": str(self.data),
+                "lake": str(folder / "lake"),
+                "ports": {"webserver": free_port(), "code_server": free_port(), "spark_connect": port},
+                "spark": {"remote": f"sc://127.0.0.1:{port}"},
+            },
+        )
+
+    def write(self, name: str, record: dict[str, Any]) -> None:
+        (self.conf / name).write_text(yaml.safe_dump(record))
+
+    def destination(self, port: int, user: str = "sluice") -> Path:
+        source = {"port": port, "user": user, "password_env": "SLUICE_TEST_PASSWORD"}
+        self.write("destinations/shop.yaml", {"source": source, "include": r"shop\..*"})
+        return self.data / "engine" / "shop"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    made = Place(tmp_path)
+    monkeypatch.setenv("SLUICE_CONF", str(made.conf))
+    monkeypatch.setenv("SLUICE_TEST_PASSWORD", SECRET)
+    monkeypatch.setenv("COLUMNS", "250")
+    return made
+
+
+@pytest.fixture(scope="module")
+def source(mysql80: DatabaseServer) -> DatabaseServer:
+    """The shared server with an account that has the documented grants, and one that has none."""
+    with mysql80.connect() as connection, connection.cursor() as cursor:
+        for user in ("sluice", "poor"):
+            cursor.execute(f"CREATE USER IF NOT EXISTS {user}@'%%' IDENTIFIED BY %s", (SECRET,))
+        cursor.execute("GRANT SELECT, RELOAD, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO sluice@'%'")
+        cursor.execute("CREATE DATABASE IF NOT EXISTS commands")
+    return mysql80
+
+
+# ── status ──
+
+
+def running_engine(directory: Path, **changes: Any) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    at = Position(epoch=1, file="binlog.000003", offset=99)
+    values = {
+        "state": "RUNNING",
+        "position": at,
+        "lag_seconds": 1.5,
+        "updated_at_us": time.time_ns() // 1000,
+        **changes,
+    }
+    write_status(directory / "status.json", EngineStatus(**values))
+
+
+def test_status_of_nothing_is_wrong_and_says_what_to_do(place: Place) -> None:
+    place.destination(1)
+    answer = RUNNER.invoke(app, ["status", "--json"])
+    report = json.loads(answer.stdout)
+    assert answer.exit_code == 1
+    assert not report["ok"]
+    assert "sluice up" in report["problems"][0]
+
+
+def test_status_of_a_running_engine_is_well(place: Place) -> None:
+    directory = place.destination(1)
+    ProcessFile(place.data / "processes.json").add("code server", os.getpid(), 4266)
+    running_engine(directory)
+    cursor = Position(epoch=1, file="binlog.000003", offset=50)
+    end = Position(epoch=1, file="binlog.000003", offset=99)
+    batch = OutstandingBatch(
+        batch_id=4, delivery=7, start=cursor, end=end, path="staging/x", rows=10, bytes=99, tables=("shop.orders",)
+    )
+    FileMeta(directory).update(lambda _: Ledger(cursor=cursor, outstanding=(batch,), next_batch_id=5, next_delivery=8))
+    answer = RUNNER.invoke(app, ["status", "--json"])
+    report = json.loads(answer.stdout)
+    assert answer.exit_code == 0, answer.stdout
+    (shop,) = report["destinations"]
+    assert (shop["state"], shop["cursor"], shop["position"]) == ("RUNNING", "binlog.000003:50@1", "binlog.000003:99@1")
+    assert shop["outstanding"][0]["tables"] == ["shop.orders"]
+    assert report["processes"][0]["rss_mb"] > 1
+    shown = RUNNER.invoke(app, ["status"])
+    assert "#4 (10 rows)" in shown.stdout
+    assert "all is well" in shown.stdout
+
+
+def test_status_names_a_dead_process_a_silent_engine_and_a_stopped_table(place: Place) -> None:
+    directory = place.destination(1)
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    ProcessFile(place.data / "processes.json").add("daemon", child.pid)
+    child.kill()
+    child.wait()
+    stopped = StoppedTable(
+        database="shop",
+        table="orders",
+        state="DDL_UNSUPPORTED",
+        reason="it was renamed",
+        position=Position(epoch=1, file="b.1", offset=4),
+    )
+    running_engine(directory, stopped_tables=(stopped,), updated_at_us=time.time_ns() // 1000 - 60_000_000)
+    lease = Lease(directory)
+    assert lease.try_acquire()
+    try:
+        answer = RUNNER.invoke(app, ["status"])
+    finally:
+        lease.release()
+    assert answer.exit_code == 1
+    for words in ("the daemon", "STALE", "60 s ago", "DDL_UNSUPPORTED: it was renamed"):
+        assert words in answer.stdout, answer.stdout
+    assert "STOPPED" in RUNNER.invoke(app, ["status"]).stdout
+
+
+def test_every_state_but_the_good_ones_is_a_problem() -> None:
+    process = {"name": "code server", "pid": 1, "alive": True}
+    for state in ("RUNNING", "STARTING", "CONNECTING"):
+        assert find_problems([process], [DestinationStatus(name="shop", state=state)]) == []
+    lost = DestinationStatus(name="shop", state="POSITION_LOST", reason="purged")
+    assert find_problems([process], [lost]) == ["shop is POSITION_LOST: purged"]
+
+
+# ── check ──
+
+
+def test_check_of_a_good_source_passes_and_shows_no_secret(place: Place, source: DatabaseServer) -> None:
+    place.destination(source.port)
+    answer = RUNNER.invoke(app, ["check"])
+    assert answer.exit_code == 0, answer.stdout
+    assert "8.0.31" in answer.stdout
+    assert SECRET not in answer.output
+
+
+def test_check_says_all_that_is_wrong_with_a_source(place: Place, source: DatabaseServer) -> None:
+    place.destination(source.port, user="poor")
+    answer = RUNNER.invoke(app, ["check"])
+    assert answer.exit_code == 1
+    for privilege in ("REPLICATION SLAVE", "REPLICATION CLIENT", "SELECT"):
+        assert f"lacks {privilege}" in answer.stdout
+
+
+@pytest.mark.parametrize("password", ["wrong", None])
+def test_check_says_which_credentials_are_refused(
+    place: Place, source: DatabaseServer, monkeypatch: pytest.MonkeyPatch, password: str | None
+) -> None:
+    place.destination(source.port)
+    if password is None:
+        monkeypatch.delenv("SLUICE_TEST_PASSWORD")
+    else:
+        monkeypatch.setenv("SLUICE_TEST_PASSWORD", password)
+    answer = RUNNER.invoke(app, ["check"])
+    assert answer.exit_code == 1
+    assert ("was refused" if password else "SLUICE_TEST_PASSWORD") in answer.stdout
+
+
+def test_check_finds_every_mistake_in_conf_and_a_stranger_on_a_port(place: Place) -> None:
+    place.destination(1)
+    place.write("destinations/other.yaml", {"source": {"port": "many"}, "nonsense": 1})
+    answer = RUNNER.invoke(app, ["check"])
+    assert answer.exit_code == 1
+    for words in ("other.yaml: nonsense", "other.yaml: source.port", "other.yaml: source.user"):
+        assert words in answer.stdout
+    (place.conf / "destinations" / "other.yaml").unlink()
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", yaml.safe_load((place.conf / "sluice.yaml").read_text())["ports"]["spark_connect"]))
+        stranger.listen()
+        assert "another program listens" in RUNNER.invoke(app, ["check"]).stdout
+
+
+# ── position ──
+
+
+def test_position_is_set_shown_and_refused_while_an_engine_runs(place: Place, source: DatabaseServer) -> None:
+    directory = place.destination(source.port)
+    set_it = RUNNER.invoke(app, ["position", "set", "shop", "--latest", "--yes"])
+    assert set_it.exit_code == 0, set_it.exception
+    cursor = read_ledger(directory).cursor
+    assert cursor is not None
+    shown = json.loads(RUNNER.invoke(app, ["position", "show", "shop", "--json"]).stdout)
+    assert shown["shop"]["cursor"]["offset"] == cursor.offset
+    assert cursor.file in RUNNER.invoke(app, ["position", "show"]).stdout
+    lease = Lease(directory)
+    assert lease.try_acquire()
+    try:
+        refused = RUNNER.invoke(app, ["position", "set", "shop", f"{cursor.file}:4", "--yes"])
+    finally:
+        lease.release()
+    assert isinstance(refused.exception, LeaseLostError)
+    assert f"process {os.getpid()}" in str(refused.exception)
+    assert read_ledger(directory).cursor == cursor
+
+
+def test_a_place_the_source_does_not_have_is_refused(place: Place, source: DatabaseServer) -> None:
+    directory = place.destination(source.port)
+    for wanted in (
+        ["binlog.999999:4"],
+        ["binlog.000001:4294967295"],
+        ["--gtid", f"{'0' * 8}-0000-0000-0000-{'0' * 12}:1-5"],
+    ):
+        answer = RUNNER.invoke(app, ["position", "set", "shop", *wanted, "--yes"])
+        assert isinstance(answer.exception, PositionLostError), wanted
+    assert read_ledger(directory).cursor is None
+
+
+def test_a_gtid_set_is_a_position_whose_order_key_is_below_what_follows(place: Place, source: DatabaseServer) -> None:
+    directory = place.destination(source.port)
+    with source.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT @@global.gtid_executed")
+        row = cursor.fetchone()
+    assert row
+    answer = RUNNER.invoke(app, ["position", "set", "shop", "--gtid", row[0], "--yes"])
+    assert answer.exit_code == 0, answer.exception
+    ledger = read_ledger(directory)
+    assert ledger.cursor is not None
+    assert ledger.cursor.gtid_set == row[0].replace("\n", "")
+    assert ledger.cursor.order_key > 0
+
+
+def test_without_a_yes_nothing_changes(place: Place, source: DatabaseServer) -> None:
+    directory = place.destination(source.port)
+    answer = RUNNER.invoke(app, ["position", "set", "shop", "--latest"], input="n\n")
+    assert isinstance(answer.exception, SetupError)
+    assert read_ledger(directory).cursor is None
+
+
+@pytest.mark.parametrize(
+    "arguments", [("", "", False), ("binlog.1:4", "", True), ("binlog", "", False), ("binlog.1:x", "", False)]
+)
+def test_a_request_is_exactly_one_well_formed_place(arguments: tuple[str, str, bool]) -> None:
+    text, gtid, latest = arguments
+    with pytest.raises(ConfigurationError):
+        Request.parse(text, gtid, latest=latest)
+
+
+def facts(uuid: str, last: int, size_bytes: int = 1000) -> ServerFacts:
+    logs = tuple(BinaryLog(file=f"binlog.{number:06}", size_bytes=size_bytes) for number in range(1, last + 1))
+    return ServerFacts(
+        version="8.0.31",
+        mariadb=False,
+        server_uuid=uuid,
+        gtid_enabled=False,
+        file=logs[-1].file,
+        offset=size_bytes,
+        logs=logs,
+    )
+
+
+def test_the_epoch_grows_only_where_positions_cannot_be_compared() -> None:
+    cursor = Position(epoch=3, file="binlog.000004", offset=500, server_uuid="one")
+    ledger = Ledger(epoch=3, cursor=cursor, server_uuid="one")
+    assert next_epoch(Ledger(), facts("one", 5)) == 1
+    assert next_epoch(ledger, facts("one", 5)) == 3
+    assert next_epoch(ledger, facts("two", 5)) == 4, "another server"
+    assert next_epoch(ledger, facts("one", 2)) == 4, "RESET MASTER: the numbers began anew"
+    assert next_epoch(ledger, facts("one", 4, size_bytes=400)) == 4, "reset, and grown again to the same file"
+    chosen = choose(ledger, Request(StartChoice(file="binlog.000001", offset=4)), facts("two", 5))
+    assert chosen.epoch == 4
+    assert chosen.order_key > cursor.order_key
+
+
+# ── the command itself ──
+
+
+def test_errors_have_exit_codes() -> None:
+    assert exit_code(ConfigurationError("conf")) == 2
+    assert exit_code(SourceCheckError(["log_bin is OFF"])) == 1
+    assert exit_code(SetupError("disk")) == 1
+
+
+@pytest.fixture
+def environment(place: Place) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(PROJECT_ROOT), "SLUICE_DEBUG": ""}
+
+
+def test_a_mistake_in_conf_is_one_sentence_and_exit_code_2(place: Place, environment: dict[str, str]) -> None:
+    place.write("sluice.yaml", {"data_dirr": "x"})
+    done = subprocess.run(
+        [sys.executable, "-m", "console.main", "status"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "data_dirr" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_taken_port_is_named_with_its_owner(place: Place, environment: dict[str, str]) -> None:
+    ports = yaml.safe_load((place.conf / "sluice.yaml").read_text())["ports"]
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", ports["webserver"]))
+        stranger.listen()
+        done = subprocess.run(
+            [sys.executable, "-m", "console.main", "up"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert f"Port {ports['webserver']}" in done.stderr
+    assert f"pid {os.getpid()}" in done.stderr
+    assert not ProcessFile(place.data / "processes.json").load(), "nothing was started"
