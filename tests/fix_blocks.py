@@ -18,7 +18,10 @@ GAP = 3  # bytes of what is no row event before each row event's bytes
 
 @dataclasses.dataclass
 class Source:
-    """A source that writes numbered row events: each event's bytes are its number (8 bytes) and padding to `size`."""
+    """A source that writes numbered row events: each event's bytes are its number (8 bytes) and padding to `size`.
+
+    Offsets depend on the events and transactions before alone, so that a stream that is read again, cut differently, has the same ones.
+    """
 
     file: str = "mysql-bin.000001"
     epoch: int = 1
@@ -69,7 +72,7 @@ class Source:
         )
         self.number += count
         self.transaction += len(ends)
-        self.offset += count * (GAP + size) + len(ends) + 1
+        self.offset += count * (GAP + size) + len(ends)
         return block
 
 

@@ -1,0 +1,195 @@
+"""Get, ack, rollback, lost connections and restarts of store and ledger in any order, against a model of ten lines.
+
+The model knows only the sequence of row events the source wrote and how many of them are acked. Whatever happens, what is handed out
+after the acked prefix is the source's sequence, without a gap, a repetition or another order, and a batch never splits a transaction.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from cdc_engine.binlog.block import end_position
+from cdc_engine.meta.file_meta import FileMeta
+from cdc_engine.position import Position
+from cdc_engine.server.service import CanalService
+from cdc_engine.store.memory_store import MemoryEventStore
+from tests.fix_blocks import SERVER, Source, numbers_in
+from tests.fix_ledgers import CLIENT
+
+START = Position(epoch=1, file="mysql-bin.000001", offset=4, server_uuid=SERVER)
+RING_EVENTS = 12
+LIMITS = st.integers(1, 20)
+OPEN_EVENTS = st.one_of(st.integers(0, 4), st.integers(RING_EVENTS, 2 * RING_EVENTS))
+MEMORY_DIR = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - an fsync there costs nothing
+
+
+class Model:
+    """`handed_out`: row events of each batch that waits, and whether it is staged. `ends`: row events before each transaction end."""
+
+    def __init__(self) -> None:
+        self.acked, self.handed_out, self.ends = 0, list[tuple[int, bool]](), {0}
+
+    def get(self, numbers: list[int], *, staged: bool) -> None:
+        first = self.acked + sum(count for count, _ in self.handed_out)
+        assert numbers == list(range(first, first + len(numbers)))
+        assert first + len(numbers) in self.ends
+        self.handed_out.append((len(numbers), staged))
+
+    def ack(self) -> None:
+        self.acked += self.handed_out.pop(0)[0]
+
+    def restart(self) -> None:
+        self.handed_out = list(itertools.takewhile(lambda batch: batch[1], self.handed_out))
+
+    def rollback(self) -> None:
+        self.handed_out.clear()
+
+
+class HandOut(RuleBasedStateMachine):
+    """One destination; `restart` builds store, ledger and service anew from the files, as after SIGKILL."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="hand-out-", dir=MEMORY_DIR)) / "shop"
+        self.model = Model()
+        self.written: dict[int, tuple[int, int]] = {
+            START.offset: (0, 0)
+        }  # end offset of a transaction → (events, transactions)
+        self.last_id, self.last_delivery, self.end = 0, 0, START.order_key
+        FileMeta(self.directory).update(lambda ledger: ledger.set_cursor(START).subscribe(CLIENT))
+        self._start()
+
+    def _start(self) -> None:
+        self.meta = FileMeta(self.directory)
+        self.meta.update(lambda ledger: ledger.restarted())
+        self.model.restart()
+        position = self.meta.ledger.resume_position
+        self.store = MemoryEventStore(self.directory / "spill", events_max=RING_EVENTS, start=position)
+        self.service = CanalService()
+        self.service.start("shop", self.store, self.meta, rewind=self._rewind)
+        self._read_from(position)
+
+    def _rewind(self, position: Position | None) -> None:
+        assert position is not None
+        self.store.start_at(position)
+        self._read_from(position)
+
+    def _read_from(self, position: Position | None) -> None:
+        """The parser connects again: the source repeats everything behind the position."""
+        assert position is not None
+        self.end = position.order_key
+        events, transactions = self.written[position.offset]
+        self.source = Source(offset=position.offset, number=events, transaction=transactions)
+
+    def _room(self) -> bool:
+        metrics = self.store.metrics()
+        return metrics.fill_events < RING_EVENTS or metrics.ack_sequence == metrics.put_sequence - self._open_events()
+
+    def _open_events(self) -> int:
+        return self.source.number - max(end for end in self.model.ends if end <= self.source.number)
+
+    @rule(data=st.data(), count=st.integers(1, 4))
+    def put(self, data: st.DataObject, count: int) -> None:
+        """The source's next blocks, as far as there is room."""
+        for _ in range(count):
+            if self._room():
+                self._put_one(data)
+
+    def _put_one(self, data: st.DataObject) -> None:
+        """Transactions that were written before end where they ended then."""
+        source, known = self.source, sorted(end for end in self.model.ends if end > self.source.number)
+        if known:
+            count = data.draw(st.integers(1, len(known)))
+            sizes = [end - before for before, end in zip([source.number, *known], known[:count], strict=False)]
+            open_events = data.draw(st.integers(0, known[count] - known[count - 1] - 1)) if count < len(known) else 0
+        else:
+            sizes = data.draw(st.lists(st.integers(1, 5), max_size=4))
+            open_events = max(data.draw(OPEN_EVENTS), 0 if sizes else 1)
+        events, transactions = source.number, source.transaction
+        block = source.block(sizes, open_events)
+        for index, size in enumerate(block.transaction_events.tolist()):
+            self.model.ends.add(events + size)
+            self.written.setdefault(end_position(block, index).offset, (events + size, transactions + index + 1))
+        self.store.put(block)
+
+    @rule()
+    def lose_connection(self) -> None:
+        self.store.drop_open_transaction()
+        position = self.store.put_position
+        end = self.end
+        self._read_from(position)
+        self.end = end
+
+    @rule(events=LIMITS, stage=st.booleans())
+    def get(self, events: int, *, stage: bool) -> None:
+        """A batch that is not staged is forgotten by a restart, and those behind it."""
+        batch = self.service.get_without_ack(CLIENT, 1 << 40, events)
+        if batch.empty:
+            return
+        record = self.meta.ledger.outstanding[-1]
+        assert batch.start is not None
+        assert batch.end is not None
+        assert batch.batch_id == record.batch_id > self.last_id
+        assert record.delivery > self.last_delivery
+        assert self.end <= batch.start.order_key < batch.end.order_key
+        self.last_id, self.last_delivery, self.end = record.batch_id, record.delivery, batch.end.order_key
+        self.model.get(numbers_in(batch), staged=stage)
+        if stage:
+            self.meta.update(lambda ledger: ledger.staged(record.batch_id, path="x", rows=1, size_bytes=1, tables=()))
+
+    @precondition(lambda self: self.model.handed_out)
+    @rule()
+    def ack(self) -> None:
+        self.service.ack(CLIENT, self.meta.ledger.outstanding[0].batch_id)
+        self.model.ack()
+
+    @rule()
+    def drain(self) -> None:
+        """The reader catches up: only an open transaction is left."""
+        while self.model.handed_out:
+            self.ack()
+        self.get(1 << 40, stage=True)
+
+    @rule(one=st.booleans())
+    def rollback(self, *, one: bool) -> None:
+        head = self.meta.ledger.head
+        cursor = self.meta.ledger.cursor
+        assert cursor is not None
+        self.end = cursor.order_key
+        self.service.rollback(CLIENT, head.batch_id if one and head else None)
+        self.model.rollback()
+
+    @precondition(lambda self: self.model.handed_out)
+    @rule(roll_back=st.booleans())
+    def restart(self, *, roll_back: bool) -> None:
+        """With `roll_back` the first thing a new engine learns is that the run of its staged batch has failed."""
+        self._start()
+        if roll_back:
+            self.rollback(one=False)
+
+    @invariant()
+    def ledger_and_model_agree(self) -> None:
+        if hasattr(self, "meta"):
+            cursor = self.meta.ledger.cursor
+            assert cursor is not None
+            assert self.written[cursor.offset][0] == self.model.acked
+            assert len(self.meta.ledger.outstanding) == len(self.model.handed_out)
+
+    def teardown(self) -> None:
+        """At the end everything that was ever a whole transaction arrives."""
+        if hasattr(self, "store"):
+            self.rollback(one=False)
+            while not (batch := self.service.get_without_ack(CLIENT, 1 << 40, 5)).empty:
+                self.model.get(numbers_in(batch), staged=False)
+            shutil.rmtree(self.directory.parent)
+
+
+TestHandOut = HandOut.TestCase
+TestHandOut.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

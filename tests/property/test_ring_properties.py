@@ -1,0 +1,75 @@
+"""The ring's arithmetic under any order of moves: the marks keep their order, the fill is what was put and not acked."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdc_engine.store.ring import Mark, Ring
+
+# (transactions, row events, bytes) that a block adds; a spilled block ends no transaction
+SIZES = st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(0, 50))
+MOVES = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), SIZES),
+        st.tuples(st.sampled_from(["get", "ack", "rollback", "drop", "clear"]), st.none()),
+    ),
+    max_size=40,
+)
+
+
+def moved(ring: Ring, move: str, sizes: tuple[int, int, int] | None) -> Ring:
+    if move == "put" and sizes is not None:
+        put = ring.put.plus(*sizes)
+        return ring.added(put, put if sizes[0] else ring.complete)
+    return {
+        "get": ring.get_at(ring.complete),
+        "ack": ring.acked(ring.get, 0, 0),
+        "rollback": ring.rolled_back(),
+        "drop": ring.open_dropped(0, 0),
+        "clear": ring.cleared(),
+    }[move]
+
+
+@given(MOVES)
+def test_marks_stay_in_order_and_the_fill_is_what_waits(moves: list[tuple[str, tuple[int, int, int] | None]]) -> None:
+    ring, acked = Ring(bytes_max=100, events_max=10), Mark()
+    for move, sizes in moves:
+        ring = moved(ring, move, sizes)  # raises ValueError if the marks were out of order
+        assert ring.ack >= acked
+        acked = ring.ack
+        assert ring.fill_bytes == ring.put.bytes - ring.ack.bytes
+        assert ring.full == (ring.fill_bytes >= 100 or ring.fill_events >= 10)
+        assert ring.waiting_transactions == ring.complete.transactions - ring.get.transactions
+        if move in ("rollback", "clear"):
+            assert ring.get == ring.ack
+        if move == "clear":
+            assert ring.fill_events == 0
+
+
+@given(st.integers(0, 50), st.integers(0, 5))
+def test_what_is_on_disk_takes_no_room(size: int, events: int) -> None:
+    ring = Ring(bytes_max=100, events_max=10).spilled(Mark(0, events, size))
+    assert (ring.fill_bytes, ring.fill_events) == (0, 0)
+    assert ring.only_open_transaction
+    assert ring.open_dropped(events, size) == Ring(bytes_max=100, events_max=10)
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda ring: ring.get_at(ring.complete.plus(1, 0, 0)),
+        lambda ring: ring.get_at(Mark()),
+        lambda ring: ring.acked(ring.put, 0, 0),
+        lambda ring: ring.acked(ring.get, 0, 1),
+        lambda ring: ring.added(ring.complete, ring.put),
+    ],
+)
+def test_a_move_out_of_order_is_a_fault(move: object) -> None:
+    place = Mark(2, 4, 8)
+    ring = Ring(
+        bytes_max=1, events_max=1, put=place.plus(0, 3, 3), complete=place.plus(0, 1, 1), get=place, ack=Mark(1, 1, 1)
+    )
+    with pytest.raises(ValueError, match=r"out of order|not part of"):
+        move(ring)  # type: ignore[operator]
