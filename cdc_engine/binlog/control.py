@@ -27,6 +27,7 @@ from cdc_engine.binlog.event_types import (
     WRITE_ROWS_V1,
 )
 from cdc_engine.errors import BinlogFormatError
+from cdc_engine.position import file_number, order_key
 
 CHECKSUM_CRC32 = 1
 # Status variables of a QUERY event before the character sets, with the bytes of their values; they come in this order.
@@ -98,7 +99,9 @@ def _parse(event_class: Any, event: bytes, body: bytes) -> Any:
 def parse_rotate(event: bytes, checksum_bytes: int) -> Rotation:
     """The whole event, header and checksum included; as for all here."""
     rotate = _parse(RotateEvent, event, event[HEADER_BYTES : len(event) - checksum_bytes])
-    return Rotation(rotate.next_binlog.rstrip("\0"), int(rotate.position))
+    rotation = Rotation(rotate.next_binlog.rstrip("\0"), int(rotate.position))
+    order_key(0, file_number(rotation.file), rotation.offset)  # raises where they could not order a change
+    return rotation
 
 
 def parse_format_description(event: bytes) -> FileFormat:

@@ -114,9 +114,13 @@ class Scanner:
         except BinlogFormatError as error:
             yield from self._maker.cut()
             if error.offset < 0:
-                raise type(error)(error.reason, self._maker.file, int(self._state[at.FILE_END])) from error
+                begin = int(self._state[at.FILE_END] - self._state[at.EVENT_LENGTH])
+                raise type(error)(error.reason, self._maker.file, begin) from error
             raise
 
     def _broken(self, verdict: Verdict) -> BinlogFormatError:
         kind = ChecksumError if verdict == Verdict.BAD_CHECKSUM else BinlogFormatError
-        return kind(SENTENCES[verdict], self._maker.file, int(self._state[at.FILE_END]))
+        begin = int(self._state[at.FILE_END])
+        if verdict not in (Verdict.BAD_LENGTH, Verdict.BAD_CHECKSUM, Verdict.BAD_POSITION):
+            begin -= int(self._state[at.EVENT_LENGTH])  # the kernel had stepped over the event already
+        return kind(SENTENCES[verdict], self._maker.file, begin)

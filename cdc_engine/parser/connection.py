@@ -35,6 +35,7 @@ THROUGH_GTID = 0x04  # flag of COM_BINLOG_DUMP_GTID: the set follows
 DUMP_OFFSET_MAX = 0xFFFFFFFF  # COM_BINLOG_DUMP has four bytes for the offset
 FIRST_OFFSET = 4  # behind a binlog file's magic
 GATHER_SECONDS = 0.002  # how long a read waits for more before it hands over little
+CLOSED = -1
 GATHER_BYTES = 512 * 1024  # with this much in hand a read no longer waits
 # Errors that another try does not mend.
 ACCESS_DENIED = frozenset({1044, 1045, 1227, 1251, 1396, 1698, 2059, 2061, 3118})
@@ -209,32 +210,30 @@ class SourceConnection:
     def receive_into(self, space: memoryview, seconds: float) -> int:
         """Bytes of the dump, 0 when none came in `seconds`; with what follows in a moment, so that a fast stream comes in large pieces.
 
-        Raises SourceConnectionError when the server closed the connection.
+        Raises SourceConnectionError when the server closed the connection; what it sent before that (its reason) was given out.
         """
         with _translated(self.source):
             count = self._receive(space, seconds)
+            if count == CLOSED:
+                raise SourceConnectionError(f"{self.source.address} closed the connection")
             while 0 < count < min(GATHER_BYTES, len(space)):
                 more = self._receive(space[count:], GATHER_SECONDS)
-                if more == 0:
+                if more <= 0:
                     break
                 count += more
         return count
 
     def _receive(self, space: memoryview, seconds: float) -> int:
-        """Bytes received, 0 when none came in time. An SSL socket may hold bytes that poll does not see: read first."""
+        """Bytes received, 0 when none came in time, CLOSED. An SSL socket may hold bytes that poll does not see: read first."""
         deadline = time.monotonic() + seconds
         while True:
             wait_for = select.POLLIN
             try:
-                count = self._socket.recv_into(space)
+                return self._socket.recv_into(space) or CLOSED
             except (BlockingIOError, ssl.SSLWantReadError):
                 pass
             except ssl.SSLWantWriteError:
                 wait_for = select.POLLOUT
-            else:
-                if count == 0:
-                    raise SourceConnectionError(f"{self.source.address} closed the connection")
-                return int(count)
             poll = select.poll()
             poll.register(self._socket, wait_for)
             left = deadline - time.monotonic()

@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from cdc_engine.binlog.table_map import TableMap
 from cdc_engine.contracts import Block, TableChange, TableChangeKind, TableVersion
@@ -51,31 +52,49 @@ class AgreeableHistory:
         self.statements = [each for each in self.statements if each[2].order_key <= position.order_key]
 
 
+class RowEvent(NamedTuple):
+    """One row event as a block tells it; `body` is all of it but the checksum."""
+
+    file: str
+    position: int
+    kind: int
+    table: str
+    body: bytes
+
+
+def _open_gate(block: Block) -> None:
+    """Lets every block through."""
+
+
 class RecordingSink:
-    """Keeps whole transactions as a sink over a store does: what is open when the connection drops is forgotten."""
+    """Keeps whole transactions, as a sink over a store does: what is open when the connection drops is forgotten."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._stopping = False
-        self.closed: list[Block] = []
-        self.opened: list[Block] = []
+        self.transactions: list[list[RowEvent]] = []
+        self.ends: list[tuple[str, int]] = []
+        self.changes: list[TableChange] = []
+        self.blocks: list[Block] = []
+        self.gate: Callable[[Block], None] = _open_gate
+        self._open: list[RowEvent] = []
 
     def accept(self, block: Block) -> None:
+        self.gate(block)
         with self._changed:
-            self.opened.append(block)
-            if block.transaction_count:
-                self.closed += self.opened
-                self.opened = []
-                self._open_rest(block)
+            self.blocks.append(block)
+            events = row_events(block)
+            begin = 0
+            for end, place in zip(block.transaction_events.tolist(), block.transaction_end.tolist(), strict=True):
+                self.transactions.append(self._open + events[begin:end])
+                self.ends.append((block.file, place))
+                self._open, begin = [], end
+            self._open += events[begin:]
+            self.changes += block.changes
             self._changed.notify_all()
-
-    def _open_rest(self, block: Block) -> None:
-        """Of the last block, the events after its last transaction end are still open; `events` leaves them out until it ends."""
-        self.open_from = int(block.transaction_events[-1])
 
     def interrupt(self) -> None:
         with self._changed:
-            self.opened = []
+            self._open = []
             self._changed.notify_all()
 
     def wait(self, done: Callable[[], bool], what: str) -> None:
@@ -86,33 +105,26 @@ class RecordingSink:
                 assert left > 0, f"no {what} within {DEADLINE_SECONDS} s"
                 self._changed.wait(min(left, 0.2))
 
+    def wait_for_rows(self, count: int) -> None:
+        """Until so many row events came in transactions that ended."""
+        self.wait(lambda: len(self.events) >= count, f"{count} row events")
+
     @property
-    def transaction_count(self) -> int:
-        return sum(block.transaction_count for block in self.closed)
-
-    def events_per_transaction(self) -> list[list[tuple[str, int, int]]]:
-        """Of each transaction that ended: (file, position, kind) of its row events."""
-        result: list[list[tuple[str, int, int]]] = []
-        pending: list[tuple[str, int, int]] = []
-        for block in self.closed:
-            begin = 0
-            for end in block.transaction_events.tolist():
-                result.append(pending + _places(block, begin, end))
-                pending, begin = [], end
-            pending += _places(block, begin, block.event_count)
-        return result
-
-    def bodies(self) -> list[bytes]:
-        """The bytes of every row event, header included, of every block kept."""
-        return [
-            block.buffer[offset : offset + length].tobytes()
-            for block in self.closed
-            for offset, length in zip(block.event_offset.tolist(), block.event_length.tolist(), strict=True)
-        ]
+    def events(self) -> list[RowEvent]:
+        return [event for transaction in self.transactions for event in transaction]
 
 
-def _places(block: Block, begin: int, end: int) -> list[tuple[str, int, int]]:
-    return [(block.file, int(block.event_position[i]), int(block.event_kind[i])) for i in range(begin, end)]
+def row_events(block: Block) -> list[RowEvent]:
+    return [
+        RowEvent(
+            block.file,
+            int(block.event_position[i]),
+            int(block.event_kind[i]),
+            block.tables[block.event_table[i]].name,
+            block.buffer[block.event_offset[i] : block.event_offset[i] + block.event_length[i]].tobytes(),
+        )
+        for i in range(block.event_count)
+    ]
 
 
 class States:
@@ -140,6 +152,10 @@ class States:
                 self._changed.wait(min(left, 0.2))
 
 
+def in_shop(database: str, table: str) -> bool:
+    return database == "shop"
+
+
 class Capture:
     """A parser with everything around it."""
 
@@ -156,14 +172,25 @@ class Capture:
             on_start=self.starts.append,
         )
 
+    @classmethod
+    def of(cls, source: Source) -> Capture:
+        return cls(source, LATEST, in_shop)
+
+    @contextlib.contextmanager
+    def running(self, position: Position | None = None, *, wait: bool = True) -> Iterator[Capture]:
+        """Streaming unless `wait` is False; stopped at the end."""
+        self.parser.start(position)
+        try:
+            if wait:
+                self.states.wait(STREAMING)
+            yield self
+        finally:
+            self.parser.stop()
+
 
 def source_of(server: DatabaseServer, **changes: object) -> Source:
     settings: dict[str, object] = {"destination": "shop", "host": "127.0.0.1", "port": server.port, "user": "root"}
     return Source(**{**settings, **changes})  # type: ignore[arg-type]
-
-
-def in_shop(database: str, table: str) -> bool:  # noqa: ARG001  of the contract
-    return database == "shop"
 
 
 @contextlib.contextmanager
@@ -175,12 +202,6 @@ def capturing(
     *,
     wait: bool = True,
 ) -> Iterator[Capture]:
-    """A running parser, streaming unless `wait` is False; stopped at the end."""
-    capture = Capture(source, choice, captured)
-    capture.parser.start(position)
-    try:
-        if wait:
-            capture.states.wait(STREAMING)
+    """A running parser; see `Capture.running`."""
+    with Capture(source, choice, captured).running(position, wait=wait) as capture:
         yield capture
-    finally:
-        capture.parser.stop()

@@ -1,0 +1,45 @@
+"""A database `shop` with one table on a server of each kind, and ways to write to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from console.toolchain.servers import DatabaseServer
+
+
+@pytest.fixture(params=["mysql80", "mariadb114"])
+def server(request: pytest.FixtureRequest) -> DatabaseServer:
+    """Each kind of server in turn, shared with the whole run."""
+    found: DatabaseServer = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def shop(server: DatabaseServer) -> DatabaseServer:
+    make_shop(server)
+    return server
+
+
+def make_shop(server: DatabaseServer) -> None:
+    run(
+        server,
+        "DROP DATABASE IF EXISTS shop",
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.orders (id INT PRIMARY KEY, note LONGTEXT) ENGINE=InnoDB",
+    )
+
+
+def run(server: DatabaseServer, *statements: str) -> None:
+    """Each statement committed on its own."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def insert(server: DatabaseServer, numbers: Iterable[int]) -> None:
+    """One transaction a row."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        for number in numbers:
+            cursor.execute("INSERT INTO shop.orders VALUES (%s, %s)", (number, f"note {number}"))

@@ -1,0 +1,72 @@
+"""A real TCP proxy before a server: cuts the line, holds bytes back, or changes them on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+PIECE_BYTES = 65536
+
+
+class Proxy:
+    """Forwards 127.0.0.1:`port` to a server. `tamper` sees every piece that the server sends and returns what is passed on."""
+
+    def __init__(self, server_port: int) -> None:
+        self.tamper: Callable[[bytes], bytes] = bytes
+        self._server_port = server_port
+        self._open: list[socket.socket] = []
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.connection_count = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """Every line through the proxy is gone at once; new ones are let through."""
+        with self._lock:
+            lines, self._open = self._open, []
+        for line in lines:
+            with contextlib.suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+            line.close()
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                self._open_line(client)
+
+    def _open_line(self, client: socket.socket) -> None:
+        try:
+            server = socket.create_connection(("127.0.0.1", self._server_port))
+        except OSError:
+            client.close()
+            return
+        with self._lock:
+            self.connection_count += 1
+            self._open += [client, server]
+        threading.Thread(target=self._pump, args=(client, server, bytes), daemon=True).start()
+        threading.Thread(target=self._pump, args=(server, client, self._tampered), daemon=True).start()
+
+    def _tampered(self, piece: bytes) -> bytes:
+        return self.tamper(piece)
+
+    @staticmethod
+    def _pump(source: socket.socket, target: socket.socket, change: Callable[[bytes], bytes]) -> None:
+        with contextlib.suppress(OSError):
+            while piece := source.recv(PIECE_BYTES):
+                target.sendall(change(piece))
+        for line in (source, target):
+            with contextlib.suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
