@@ -26,7 +26,6 @@ INLINE_LARGE = INLINE_SMALL | {INT32, UINT32}
 DEPTH_MAX = 101  # a document nests 100 levels at most
 BASE64_LINE = 76  # characters; the server breaks its base64 into lines
 FIXED_DIGITS_MAX = 15  # places before or behind the point within which a double is printed without exponent
-DOUBLE_CHARS_MAX = 25  # room the server gives a printed double, sign included
 
 ESCAPED = re.compile(r'["\\\x00-\x1f]')
 ESCAPES = {chr(code): f"\\u{code:04x}" for code in range(32)}
@@ -138,7 +137,7 @@ def _literal(code: int) -> str:
 
 
 def printed_double(number: float) -> str:
-    """As my_gcvt (strings/dtoa.cc) prints it: shortest digits; an exponent where the fixed form is too long."""
+    """As my_gcvt (strings/dtoa.cc) prints it: shortest digits; an exponent where the point is far from them."""
     sign, digits, exponent = Decimal(repr(number)).as_tuple()
     if not isinstance(exponent, int):
         raise JsonFormatError("it has a number that is none")
@@ -146,8 +145,7 @@ def printed_double(number: float) -> str:
     point = len(digits) + exponent if number else 1  # the value is 0.<text> * 10 ** point
     minus = "-" * sign
     fixed = _fixed(text, point)
-    room = DOUBLE_CHARS_MAX - sign
-    if -FIXED_DIGITS_MAX + 1 <= point <= FIXED_DIGITS_MAX and len(fixed) <= room:
+    if -FIXED_DIGITS_MAX + 1 <= point <= FIXED_DIGITS_MAX:
         return minus + (fixed if "." in fixed else fixed + ".0")
     mantissa = text[0] + ("." + text[1:] if len(text) > 1 else "")
     return f"{minus}{mantissa}e{point - 1}"
@@ -183,7 +181,10 @@ def _decimal(payload: bytes) -> str:
 
 
 def _digits(group: bytes, count: int) -> str:
-    return str(int.from_bytes(group)).zfill(count)
+    text = str(int.from_bytes(group)).zfill(count)
+    if len(text) > count:
+        raise JsonFormatError("a decimal in it is not made of digits")
+    return text
 
 
 def _packed(payload: bytes) -> tuple[str, int, int]:

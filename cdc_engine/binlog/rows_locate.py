@@ -45,29 +45,32 @@ def all_present(buffer: Bytes, at: Integer, column_count: Integer) -> bool:
 
 
 @compiled
+def column_count_at(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
+    """(the length-encoded count at `at`, where it ends); -1 where it is cut off, -2 where no table has as many columns."""
+    if at + 1 > end:
+        return -1, at
+    count = np.int64(buffer[at])
+    if count <= 0xFA:
+        return count, at + 1
+    if count != 0xFC:
+        return -2, at
+    return (little_endian(buffer, at + 1, 2), at + 3) if at + 3 <= end else (-1, at)
+
+
+@compiled
 def first_image(
     buffer: Bytes, at: Integer, end: Integer, kind: Integer, version: Integer, column_count: Integer
 ) -> Integer:
     """Offset in `buffer` of the event's first row image, or minus the reason why there is none."""
     at += HEADER_BYTES + 8
     if version == 2:
-        if at + 2 > end:
-            return -TRUNCATED
-        extra = little_endian(buffer, at, 2)
+        extra = little_endian(buffer, at, 2) if at + 2 <= end else 0
         if extra < 2:
             return -TRUNCATED
         at += extra
-    if at + 3 > end:  # no event is so short that a bitmap and an image do not follow the count
-        return -TRUNCATED
-    count = np.int64(buffer[at])
-    at += 1
-    if count == 0xFC:
-        count = little_endian(buffer, at, 2)
-        at += 2
-    elif count > 0xFA:  # a table has 4096 columns at most: longer forms are not its count
-        return -WRONG_COLUMN_COUNT
+    count, at = column_count_at(buffer, at, end)
     if count != column_count:
-        return -WRONG_COLUMN_COUNT
+        return -TRUNCATED if count == -1 else -WRONG_COLUMN_COUNT
     for _ in range(2 if kind == KIND_UPDATE else 1):
         if at + ((column_count + 7) >> 3) > end:
             return -TRUNCATED

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cdc_engine.binlog.column_types.entry import AnyArray, ColumnType, Values, buffer_of, column_type
+from cdc_engine.binlog.column_types.entry import AnyArray, ColumnType, ValueRefusedError, Values, buffer_of, column_type
 from cdc_engine.binlog.compiled import Integer, compiled
 from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.contracts import Bytes, Column, Int64s
@@ -62,8 +62,13 @@ def group_value(buffer: Bytes, at: int, size: int, first: bool, inverted: bool) 
 
 
 @compiled
-def decode_words(buffer: Bytes, starts: Int64s, groups: Int64s, byte_counts: Int64s, powers: Int64s, out: Any) -> None:
-    """128-bit two's complement integers as (low, high) words (uint64, rows by 2): four limbs of 32 bits are multiplied up."""
+def decode_words(
+    buffer: Bytes, starts: Int64s, groups: Int64s, byte_counts: Int64s, powers: Int64s, out: Any
+) -> Integer:
+    """128-bit two's complement integers as (low, high) words (uint64, rows by 2): four limbs of 32 bits are multiplied up.
+
+    Answers the first row with a group that is not made of its digits, or -1.
+    """
     mask = np.uint64(0xFFFFFFFF)
     limbs = np.zeros(4, np.uint64)
     for row in range(starts.shape[0]):
@@ -74,7 +79,10 @@ def decode_words(buffer: Bytes, starts: Int64s, groups: Int64s, byte_counts: Int
         negative = buffer[at] < 0x80
         limbs[:] = 0
         for index in range(groups.shape[0]):
-            carry = np.uint64(group_value(buffer, at, byte_counts[groups[index]], index == 0, negative))
+            value = group_value(buffer, at, byte_counts[groups[index]], index == 0, negative)
+            if value >= powers[groups[index]]:
+                return row
+            carry = np.uint64(value)
             at += byte_counts[groups[index]]
             power = np.uint64(powers[groups[index]])
             for limb in range(4):
@@ -87,13 +95,14 @@ def decode_words(buffer: Bytes, starts: Int64s, groups: Int64s, byte_counts: Int
             if low == 0:
                 high += np.uint64(1)
         out[row, 0], out[row, 1] = low, high
+    return -1
 
 
 @compiled
 def decode_digits(
     buffer: Bytes, starts: Int64s, groups: Int64s, byte_counts: Int64s, powers: Int64s, out: Bytes
-) -> None:
-    """Rows by (1 + precision) characters: '-' or '+', then every digit."""
+) -> Integer:
+    """Rows by (1 + precision) characters: '-' or '+', then every digit. Answers as `decode_words`."""
     for row in range(starts.shape[0]):
         at = starts[row]
         if at < 0:
@@ -103,10 +112,13 @@ def decode_digits(
         column = 1
         for index in range(groups.shape[0]):
             value = group_value(buffer, at, byte_counts[groups[index]], index == 0, negative)
+            if value >= powers[groups[index]]:
+                return row
             at += byte_counts[groups[index]]
             for digit in range(groups[index]):
                 out[row, column] = 48 + value // powers[groups[index] - 1 - digit] % 10
                 column += 1
+    return -1
 
 
 @compiled
@@ -137,14 +149,19 @@ def trim_digits(starts: Int64s, digits: Bytes, scale: int, offsets: Any, out: By
 
 def _decimals(values: Values, arrow: pa.DataType, groups: Int64s) -> AnyArray:
     words = np.empty((values.count, 2), np.uint64)
-    decode_words(values.buffer, values.starts, groups, BYTES_OF_DIGITS, POWERS, words)
+    _refuse(decode_words(values.buffer, values.starts, groups, BYTES_OF_DIGITS, POWERS, words))
     return pa.Array.from_buffers(arrow, values.count, [values.validity(), buffer_of(words)])
 
 
 def _texts(values: Values, groups: Int64s, scale: int, precision: int) -> AnyArray:
     digits = np.zeros((values.count, precision + 1), np.uint8)
-    decode_digits(values.buffer, values.starts, groups, BYTES_OF_DIGITS, POWERS, digits)
+    _refuse(decode_digits(values.buffer, values.starts, groups, BYTES_OF_DIGITS, POWERS, digits))
     offsets, out = np.zeros(values.count + 1, np.int32), np.empty(values.count * (precision + 3), np.uint8)
     used = trim_digits(values.starts, digits, scale, offsets, out)
     buffers = [values.validity(), buffer_of(offsets), buffer_of(out[:used])]
     return pa.Array.from_buffers(pa.string(), values.count, buffers)
+
+
+def _refuse(row: int) -> None:
+    if row >= 0:
+        raise ValueRefusedError(row, "is not made of decimal digits")

@@ -21,6 +21,7 @@ from cdc_engine.binlog.compiled import Integer, compiled
 from cdc_engine.contracts import Bytes, Int32s, Int64s
 
 ARROW_BYTES_MAX = (1 << 31) - 1  # offsets of an Arrow string are 32 bits
+ASCII = np.arange(0x80, dtype=np.int32)
 UNDEFINED = 0xFFFF  # not a character: a byte that the charset does not define
 
 
@@ -133,6 +134,10 @@ def transcode(buffer: Bytes, starts: Int64s, sizes: Int64s, table: Int32s, offse
 
 
 def _single_byte(values: Values, table: Int32s, charset: str) -> AnyArray:
+    """Most text is ASCII, whatever its charset: it is copied, and read by the table only where a byte is not."""
+    array, seen = copied(values, pa.string())
+    if seen < 0x80 and (table[:0x80] == ASCII).all():
+        return array
     total, refused = transcoded_size(values.buffer, values.starts, values.sizes, table)
     if refused >= 0:
         raise ValueRefusedError(refused, f"has a byte that {charset} does not define")
