@@ -6,6 +6,7 @@ tables holds no file open, and one of a huge table no more than a row group of i
 
 from __future__ import annotations
 
+import contextlib
 import decimal
 import os
 from pathlib import Path
@@ -126,7 +127,11 @@ class SegmentWriter:
             return
         if self._writer is None:
             self._writer = pq.ParquetWriter(
-                self.path, self.decoder.schema, compression=COMPRESSION, use_dictionary=False
+                self.path,
+                self.decoder.schema,
+                compression=COMPRESSION,
+                use_dictionary=False,
+                write_batch_size=WRITE_BATCH_ROWS,
             )
         self._writer.write_table(pa.Table.from_batches(self._pending), row_group_size=self._pending_rows)
         self._pending, self._pending_rows, self.pending_bytes = [], 0, 0
@@ -161,11 +166,12 @@ class SegmentWriter:
         )
 
     def discard(self) -> None:
-        """Drops the segment and its file."""
-        self._pending = []
+        """Drops the segment and its file, also one that could not be written to its end."""
+        self._pending, self.pending_bytes = [], 0
         if self._writer is not None:
-            self._writer.close()
-            self.path.unlink()
+            with contextlib.suppress(OSError):
+                self._writer.close()
+            self.path.unlink(missing_ok=True)
 
 
 def force_to_disk(path: Path) -> None:

@@ -85,24 +85,23 @@ def stage(
         raise ValueError("an empty batch is not staged")
     path = directory / batch_directory(batch.end, delivery)
     partial = path.with_name(path.name + ".partial")
+    staging = _Staging(partial, batch.start, kept, keys or {}, frozenset(left_out))
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        staging = _Staging(partial, batch.start, kept, keys or {}, frozenset(left_out))
         for part in batch.slices:
             staging.take(part)
         manifest = _manifest(batch, (batch.start, batch.end), destination, delivery, staging.finish())
         _publish(manifest, partial, path)
     except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
         reason = error.strerror or str(error)
         raise StagingError(
             f"the batch up to {batch.end} could not be staged in {path}: {reason}; make room there or correct its permissions, "
             "the batch is staged again"
         ) from error
-    except BaseException:
+    finally:
+        staging.abandon()  # after a success nothing of it is left
         shutil.rmtree(partial, ignore_errors=True)
-        raise
     return StagedBatch(path=path, manifest=manifest, stopped=tuple(staging.stopped.values()))
 
 
@@ -165,6 +164,11 @@ class _Staging:
             for each in self.tables.values()
             if each.segments
         )
+
+    def abandon(self) -> None:
+        """Closes what is still open and drops it."""
+        for table in self.tables.values():
+            table.discard()
 
     @contextlib.contextmanager
     def _table(self, database: str, name: str) -> Iterator[_Table | None]:
