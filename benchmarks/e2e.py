@@ -1,0 +1,160 @@
+"""`./sluice bench e2e`: from a commit in MySQL to a row that is readable in Delta, through the real stack.
+
+A backlog that a stopped engine takes up, then two steady loads with a marker row every two seconds. Freshness is the time from the
+marker's commit in MySQL until the Delta version that holds it lies in the table's log, where every reader sees it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks.binlog_sets import ROW, TABLE
+from benchmarks.pipeline import MemoryWatch, Pipeline
+from benchmarks.report import show, write_json
+from console.demo.lake import LakeTable, freshness_seconds, percentile
+from console.stack import CODE_SERVER
+
+BACKLOG_CHANGES = 300_000
+LOADS = (100, 500)
+LOAD_SECONDS = 180.0
+MARKER_SECONDS = 2.0
+SLICE_SECONDS = 0.1  # one call of the procedure makes the transactions of this time
+ACK_SECONDS_MAX = 900.0
+TABLES = ("shop_1", "shop_2", "shop_3", "shop_4")
+MARKER = "CREATE TABLE marker (id INT NOT NULL AUTO_INCREMENT PRIMARY KEY, sent_at DATETIME(6) NOT NULL)"
+PROCEDURE = """
+CREATE PROCEDURE trade(transactions INT, known INT)
+BEGIN
+  DECLARE i, target INT DEFAULT 0;
+  WHILE i < transactions DO
+    SET target = 1 + FLOOR(RAND() * known);
+    START TRANSACTION;
+    INSERT INTO shop_1 (k, c, pad) VALUES ({row});
+    UPDATE shop_2 SET k = k + 1 WHERE id = target;
+    INSERT INTO shop_3 (k, c, pad) VALUES ({row});
+    IF i % 10 = 0 THEN DELETE FROM shop_4 WHERE id = target; ELSE UPDATE shop_4 SET c = {text} WHERE id = target; END IF;
+    COMMIT;
+    SET i = i + 1;
+  END WHILE;
+END
+"""
+SEED = """
+INSERT INTO {name} (k, c, pad)
+WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows}) SELECT {row} FROM n
+"""
+CHANGES_A_TRANSACTION = 4  # three always, the fourth nearly always: its key may be gone
+SEED_ROWS = 20_000
+
+
+def run(json_file: Path | None, *, backlog: int = BACKLOG_CHANGES, seconds: float = LOAD_SECONDS) -> None:
+    """The backlog, then each load; one pipeline for all."""
+    screen = Console()
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
+        pipeline = Pipeline(Path(name), screen.print)
+        pipeline.server.start()
+        try:
+            _prepare(pipeline)
+            pipeline.start()
+            with MemoryWatch(pipeline.stack.file) as memory:
+                _seed(pipeline)
+                record: dict[str, Any] = _backlog(pipeline, backlog)
+                write_json(json_file, record)
+                record["loads"] = [_load(pipeline, rate, seconds) for rate in LOADS]
+        finally:
+            pipeline.stop()
+    record["peak_rss_mb"] = memory.peak_mb
+    record["engine_host_rss_mb_max"] = memory.peak_mb.get(CODE_SERVER, 0)
+    show("backlog", [{key: value for key, value in record.items() if isinstance(value, int | float)}])
+    show("steady loads", record["loads"])
+    write_json(json_file, record)
+
+
+def _prepare(pipeline: Pipeline) -> None:
+    with pipeline.server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE bench")
+        cursor.execute("USE bench")
+        for name in TABLES:
+            cursor.execute(TABLE.format(name=name))
+        cursor.execute(MARKER)
+        cursor.execute(PROCEDURE.format(row=ROW.format(seed="i"), text="LEFT(SHA2(CONCAT('u', i), 512), 119)"))
+
+
+def _seed(pipeline: Pipeline) -> None:
+    """Rows to update, merged before anything is measured: every Delta table exists and every code path is warm."""
+    with pipeline.server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("USE bench")
+        cursor.execute("SET SESSION cte_max_recursion_depth = 10000000")
+        for name in TABLES:
+            cursor.execute(SEED.format(name=name, rows=SEED_ROWS, row=ROW.format(seed="i")))
+        cursor.execute("INSERT INTO marker (sent_at) VALUES (NOW(6))")
+        cursor.execute("CALL trade(100, %s)", (SEED_ROWS,))
+    pipeline.wait_until_acked(pipeline.end(), ACK_SECONDS_MAX)
+
+
+def _backlog(pipeline: Pipeline, changes: int) -> dict[str, Any]:
+    """Made while the engine's host is down; the clock runs from the command that starts the host until the last ack."""
+    pipeline.stop_engine()
+    with pipeline.server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("USE bench")
+        cursor.execute("CALL trade(%s, %s)", (changes // CHANGES_A_TRANSACTION, SEED_ROWS))
+    end = pipeline.end()
+    begun = time.monotonic()
+    pipeline.start_engine()
+    host_seconds = time.monotonic() - begun
+    pipeline.wait_until_acked(end, ACK_SECONDS_MAX)
+    seconds = time.monotonic() - begun
+    return {
+        "backlog_changes": changes,
+        "backlog_s": round(seconds, 2),
+        "backlog_changes_per_s": round(changes / seconds, 1),
+        "engine_host_start_s": round(host_seconds, 2),
+        "backlog_changes_per_s_after_host_start": round(changes / max(seconds - host_seconds, 0.1), 1),
+    }
+
+
+def _load(pipeline: Pipeline, rate: int, seconds: float) -> dict[str, Any]:
+    """Transactions at a steady rate beside a marker every two seconds; then all is acked and the markers are looked up."""
+    path = pipeline.table_path("marker")
+    before = LakeTable(path, keyless=False).version
+    begun = time.monotonic()
+    marking = threading.Thread(target=_mark, args=(pipeline, begun + seconds))
+    marking.start()
+    made = _trade(pipeline, rate, begun + seconds)
+    marking.join()
+    made_seconds = time.monotonic() - begun
+    pipeline.wait_until_acked(pipeline.end(), ACK_SECONDS_MAX)
+    found = freshness_seconds(path, before)
+    return {
+        "wanted_transactions_per_s": rate,
+        "transactions_per_s": round(made / made_seconds, 1),
+        "freshness_p50_s": percentile(found, 0.5),
+        "freshness_p95_s": percentile(found, 0.95),
+        "freshness_max_s": round(max(found), 2),
+        "markers": len(found),
+    }
+
+
+def _trade(pipeline: Pipeline, rate: int, end: float) -> int:
+    made, next_at = 0, time.monotonic()
+    with pipeline.server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("USE bench")
+        while time.monotonic() < end:
+            cursor.execute("CALL trade(%s, %s)", (round(rate * SLICE_SECONDS), SEED_ROWS))
+            made += round(rate * SLICE_SECONDS)
+            next_at += SLICE_SECONDS
+            time.sleep(max(0.0, next_at - time.monotonic()))
+    return made
+
+
+def _mark(pipeline: Pipeline, end: float) -> None:
+    with pipeline.server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("USE bench")
+        while time.monotonic() < end:
+            cursor.execute("INSERT INTO marker (sent_at) VALUES (NOW(6))")
+            time.sleep(MARKER_SECONDS)
