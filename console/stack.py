@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from cdc_engine.config import SluiceConfig
+from cdc_engine.errors import SluiceError
 from console.processes import (
     MARK,
     ProcessFile,
@@ -101,6 +102,8 @@ class Stack:
             self.say(f"{name} runs already (pid {running[name].pid})")
         self._require_ports(wanted)
         self._write_dagster_home()
+        if CODE_SERVER in wanted:
+            self._discover()
         with ThreadPoolExecutor(1) as pool:
             spark = pool.submit(self._start_spark) if SPARK in wanted else _done()
             for together in ((CODE_SERVER,), (WEBSERVER, DAEMON)):  # those two look for the code server when they start
@@ -109,6 +112,17 @@ class Stack:
                     wait()
             self._wait_for(spark)
         return wanted
+
+    def _discover(self) -> None:
+        """Asks each source for its tables, which become the assets; a source that is down is no reason not to start."""
+        from cdc_engine.instance.discovery import discover  # noqa: PLC0415
+
+        for name, destination in self.config.destinations.items():
+            password = self._extra.get(destination.source.password_env)
+            try:
+                discover(self.config, name, password)
+            except SluiceError as error:
+                self.say(f"{name}: its tables are those of the last time, for {error}")
 
     def down(self) -> list[int]:
         """Stops all that was started, in order, each with a deadline; returns the process ids that are left (none, normally)."""
@@ -123,6 +137,15 @@ class Stack:
             child.kill()  # already ended: this ends its leash
         self._children.clear()
         self.file.remove(STOP_ORDER)
+        return left
+
+    def down_one(self, name: str) -> list[int]:
+        """Stops one of the processes with its deadlines; the others go on. `up` starts it again."""
+        records = {record.name: record for record in self.file.load()}
+        left = stop(records[name], self._steps(name), self.mark) if name in records else []
+        if child := self._children.pop(name, None):
+            child.kill()
+        self.file.remove([name])
         return left
 
     def environment(self) -> dict[str, str]:

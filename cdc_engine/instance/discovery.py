@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from cdc_engine.config import SluiceConfig
 from cdc_engine.contracts import TableVersion
 from cdc_engine.instance.rooms import TABLES_FILE, source_of
@@ -14,11 +16,17 @@ from cdc_engine.table_meta.snapshot import read_snapshot
 from cdc_engine.table_meta.tables_file import write_tables
 
 
-def discover(config: SluiceConfig, destination: str) -> tuple[TableVersion, ...]:
-    """The captured tables as the server has them now. Raises SourceConnectionError, ConfigurationError or MetaError."""
+def discover(config: SluiceConfig, destination: str, password: str | None = None) -> tuple[TableVersion, ...]:
+    """The captured tables as the server has them now. `password`: where it is not in this process's environment.
+
+    Raises SourceConnectionError, ConfigurationError or MetaError.
+    """
     settings = config.destinations[destination]
     captured = TableFilter(settings.include, settings.exclude)
-    connection = SourceConnection(source_of(settings))
+    source = source_of(settings)
+    if password is not None:
+        source = dataclasses.replace(source, password=lambda: password)
+    connection = SourceConnection(source)
     try:
         snapshot = connection.ask(lambda session: read_snapshot(session, captured.keeps))
     finally:
