@@ -17,7 +17,6 @@ import dagster as dg
 
 from cdc_engine.errors import CanalServiceError, LeaseLostError, SluiceError
 from cdc_engine.limits import TICK_SECONDS_MAX
-from orchestration import failpoints
 from orchestration.batch_reference import BatchReference
 from orchestration.observations import AssetEvent, Published, due, failures
 from orchestration.settle import Ack, EndRun, LockWatch, Reissue, Rollback, Wait, decide, overdue
@@ -34,7 +33,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 HAND_OUT_RESERVE_SECONDS = 0.3  # of the budget, for what comes after the hand-out
-SETTLE_STEPS_MAX = 4  # runs of one batch that are ended in one tick; the next tick goes on
+LOOK_SECONDS = 0.2
+LOOKS_MAX = 6  # at a run at work, in one tick: Dagster's next tick is five seconds away, and the run may end before
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,6 +59,7 @@ class Ticker:
         self._defined = frozenset(line.tables)
         self._checked = tuple(checkable(line.destination, line.tables))
         self._one_at_a_time = threading.Lock()
+        self._pause = threading.Event().wait
         self._lock_watch = LockWatch()
 
     def tick(self, runs: RunStore, cursor: str | None) -> dg.SensorResult:
@@ -113,13 +114,11 @@ class Ticker:
     def _settle(self, engine: EngineHandle, runs: RunStore, batch: OutstandingBatch) -> str:
         """Acks or rolls back what has ended; why to wait, or empty when the head of the line is to be handed out."""
         reference = BatchReference.of(self._line.destination, batch)
-        for _ in range(SETTLE_STEPS_MAX):
+        for look in range(1, LOOKS_MAX + 1):
             match decide(runs.of_batch(reference)):
                 case Ack(run_id):
                     _log.info("run %s merged %s: acked", run_id, reference)
-                    failpoints.reach(failpoints.BEFORE_ACK)
                     engine.ack(batch)
-                    failpoints.reach(failpoints.AFTER_ACK)
                     return ""
                 case Rollback(_, reason):
                     _log.warning("%s: %s is rolled back and handed out again", reason, reference)
@@ -128,8 +127,10 @@ class Ticker:
                 case EndRun(run_id, reason):
                     _log.warning("run %s is ended: %s", run_id, reason)
                     runs.end(run_id, reason)
-                case Wait(_, reason):
-                    return f"{reason} with {reference}"
+                case Wait(_, reason, at_work):
+                    if not at_work or look == LOOKS_MAX:
+                        return f"{reason} with {reference}"
+                    self._pause(LOOK_SECONDS)
                 case Reissue():
                     return ""
         return f"many runs of {reference} were ended, the next tick goes on"

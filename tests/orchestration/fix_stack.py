@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -24,6 +24,7 @@ from dagster._core.workspace.load_target import WorkspaceFileTarget
 
 from cdc_engine import client
 from cdc_engine.contracts import OutstandingBatch
+from console.toolchain.process import ChildProcess, last_lines
 from orchestration.batch_reference import DELIVERY_TAG
 from tests.orchestration.fix_location import write_tables
 
@@ -60,7 +61,7 @@ class DagsterStack:
         self.home = root / "home"
         self.directory = root / "data" / "engine" / "shop"
         self.port = free_port()
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[ChildProcess] = []
         self._write_files()
         self.environment = {
             **os.environ,
@@ -81,30 +82,23 @@ class DagsterStack:
         write_tables(self.directory, ("shop.orders",))
         (self.directory / "captured").write_text("4")
 
-    def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        with (self.root / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", *arguments],
-                cwd=ROOT,
-                env=self.environment,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+    def _start(self, name: str, *arguments: str) -> ChildProcess:
+        log = self.root / f"{name}.log"
+        process = ChildProcess([sys.executable, "-m", *arguments], log, environment=self.environment, folder=ROOT)
         self.processes.append(process)
         return process
 
-    def start_code_server(self) -> subprocess.Popen[bytes]:
+    def start_code_server(self) -> ChildProcess:
         from dagster._grpc.client import DagsterGrpcClient  # noqa: PLC0415
 
         server = self._start(
             "code_server",
-            *("dagster", "api", "grpc", "-m", "tests.orchestration.kill_location"),
+            *("orchestration.code_server", "-m", "tests.orchestration.kill_location"),
             *("-h", "127.0.0.1", "-p", str(self.port), "--location-name", LOCATION),
         )
 
         def answers() -> bool:
-            assert server.poll() is None, (self.root / "code_server.log").read_text()[-2000:]
+            assert server.running, last_lines(self.root / "code_server.log")
             try:
                 DagsterGrpcClient(host="127.0.0.1", port=self.port).ping("up")
             except Exception:
@@ -118,6 +112,11 @@ class DagsterStack:
         self.code_server = self.start_code_server()
         self._start("daemon", "dagster._daemon", "run", "-w", str(self.home / "workspace.yaml"))
         self.instance = DagsterInstance.from_config(str(self.home))
+
+    def kill_code_server(self) -> None:
+        """It alone: its runs live on, as they do when it crashes."""
+        os.kill(self.code_server.pid, signal.SIGKILL)
+        wait_for("the code server has ended", lambda: not self.code_server.running)
 
     def left_over(self) -> list[psutil.Process]:
         """Every process with our mark."""
@@ -133,14 +132,7 @@ class DagsterStack:
     def stop(self) -> None:
         """First asked, then killed, with all that they started; none may be left."""
         for process in self.processes:
-            process.terminate()
-        deadline = time.monotonic() + 10
-        for process in self.processes:
-            try:
-                process.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.stop(5)
         for orphan in self.left_over():
             orphan.kill()
         wait_for("every process has ended", lambda: not self.left_over(), 10)
@@ -165,7 +157,8 @@ class DagsterStack:
     def reached(self, gate: str) -> int:
         """Waits for a run at a gate; its process."""
         path = self.directory / f"at.{gate}"
-        return int(wait_for(f"a run is at {gate}", lambda: path.exists() and path.read_text()).split()[0])
+        text = wait_for(f"a run is at {gate}", lambda: path.read_text() if path.exists() else None)
+        return int(text.split()[0])
 
     def lake(self) -> list[dict[str, Any]]:
         path = self.directory / "lake"

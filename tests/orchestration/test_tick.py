@@ -16,6 +16,8 @@ from cdc_engine.errors import ConfigurationError, StagingError
 from cdc_engine.limits import TICK_SECONDS_MAX
 from orchestration.batch_reference import BatchReference
 from orchestration.code_location import build_definitions
+from orchestration.runs import RunStore
+from orchestration.settle import RunRecord
 from orchestration.testing import FakeSeams, FakeState, position
 from tests.orchestration.fix_location import make_config, make_seams, write_tables
 
@@ -152,6 +154,21 @@ def test_tags_on_a_run_of_another_job_ack_nothing(shop: Shop) -> None:
     other.execute_in_process(instance=shop.instance, tags=dict(request.tags))
     assert shop.request() == request
     assert shop.engine.acked == []
+
+
+def test_a_run_that_ends_during_the_tick_is_settled_by_it(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.engine.capture(15)
+    run = shop.run(shop.request(), S.STARTED)
+    looks = []
+
+    def of_batch(store: RunStore, reference: BatchReference) -> list[RunRecord]:
+        looks.append(reference.delivery)
+        return [RunRecord(run_id=run.run_id, status=S.STARTED if len(looks) < 3 else S.SUCCESS)]
+
+    monkeypatch.setattr(RunStore, "of_batch", of_batch)
+    assert shop.request().tags["sluice/delivery"] == "2"
+    assert looks == [1, 1, 1]
+    assert shop.engine.acked == [1]
 
 
 def test_a_success_of_an_earlier_delivery_acks_nothing(shop: Shop) -> None:
