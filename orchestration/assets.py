@@ -15,10 +15,11 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from cdc_engine.config import SluiceConfig
+from cdc_engine.contracts import TableVersion
 from orchestration.batch_reference import BatchReference, BatchReferenceError, check_tags
 from orchestration.merge_run import MergedTable, failure, merge_one, only_writer
 from orchestration.seams import MergeFailedError, Seams
-from orchestration.table_catalog import CapturedTable, column_schema, delta_key, engine_key, source_key
+from orchestration.table_catalog import delta_key, engine_key, source_key, source_schema
 
 MergeJob = dg.JobDefinition | UnresolvedAssetJobDefinition
 
@@ -38,7 +39,7 @@ def merge_name(destination: str) -> str:
     return f"merge_{destination}"
 
 
-def source_specs(destination: str, tables: tuple[CapturedTable, ...]) -> list[dg.AssetSpec]:
+def source_specs(destination: str, tables: tuple[TableVersion, ...]) -> list[dg.AssetSpec]:
     """The external assets: MySQL's tables, and the engine, which is observed once a minute."""
     specs = [
         dg.AssetSpec(
@@ -46,7 +47,7 @@ def source_specs(destination: str, tables: tuple[CapturedTable, ...]) -> list[dg
             group_name=destination,
             kinds={"mysql"},
             description=f"The table {table.name} in the source of {destination}.",
-            metadata={"dagster/column_schema": column_schema(table.columns)} if table.columns else None,
+            metadata={"dagster/column_schema": source_schema(table.columns)} if table.columns else None,
         )
         for table in tables
     ]
@@ -60,7 +61,7 @@ def source_specs(destination: str, tables: tuple[CapturedTable, ...]) -> list[dg
 
 
 def delta_assets(
-    config: SluiceConfig, destination: str, tables: tuple[CapturedTable, ...], seams: Seams
+    config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...], seams: Seams
 ) -> dg.AssetsDefinition:
     """One asset a Delta table; a run materialises those in its batch. Needs at least one table."""
     outs: dict[str, dg.AssetOut] = {}
@@ -97,7 +98,7 @@ def delta_assets(
     return merge
 
 
-def merge_job(config: SluiceConfig, destination: str, tables: tuple[CapturedTable, ...], seams: Seams) -> MergeJob:
+def merge_job(config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...], seams: Seams) -> MergeJob:
     """The job that the sensor asks for. Before any table is known it is a bare step that reports every table as an event."""
     name = f"{merge_name(destination)}_job"
     description = f"Merges one staged batch of {destination} into its Delta tables. Started by the sensor {destination}_engine only."
@@ -164,11 +165,9 @@ def _merged(
         raise failure(str(error)) from None
 
 
-def _delta_out(config: SluiceConfig, destination: str, table: CapturedTable) -> dg.AssetOut:
+def _delta_out(config: SluiceConfig, destination: str, table: TableVersion) -> dg.AssetOut:
     path = config.table_path(destination, table.database, table.table)
     details: dict[str, Any] = {"dagster/uri": path}
-    if table.columns:
-        details["dagster/column_schema"] = column_schema(table.columns)
     key = f"keyed by {', '.join(table.key)}" if table.key else "without a key: every change is appended"
     return dg.AssetOut(
         key=delta_key(destination, table.name),

@@ -13,22 +13,23 @@ from pathlib import Path
 import dagster as dg
 
 from cdc_engine.config import SluiceConfig
+from cdc_engine.contracts import TableVersion
 from orchestration.observations import (
     ENGINE_CHECK,
+    HEALTHY_STATES,
     TABLE_CHECK,
     TABLES_CHECK,
-    engine_works,
     result_of,
     stopped_sentence,
 )
-from orchestration.table_catalog import CapturedTable, checkable, delta_key, engine_key
+from orchestration.table_catalog import checkable, delta_key, engine_key
 
 STATUS_FILE = "status.json"  # written about once a second by the engine
 STATUS_SECONDS_MAX = 60.0  # older: nobody writes it
 
 
 def destination_checks(
-    config: SluiceConfig, destination: str, tables: tuple[CapturedTable, ...]
+    config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...]
 ) -> dg.AssetChecksDefinition:
     """One check a table, and two of the engine: it runs, and no table of it stands still."""
     names = checkable(destination, [table.name for table in tables])
@@ -81,4 +82,4 @@ def read_failures(directory: Path, now_seconds: float) -> dict[str, str]:
             **stopped,
             "": f"STOPPED: no engine has written {path} for {age_seconds:.0f} s; start it with ./sluice up",
         }
-    return stopped if engine_works(state, reason) else {**stopped, "": f"{state}: {reason}"}
+    return stopped if state in HEALTHY_STATES else {**stopped, "": f"{state}: {reason}"}

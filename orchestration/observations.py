@@ -23,6 +23,7 @@ TABLE_CHECK = "flowing"  # on each Delta table: its changes are taken
 TABLES_CHECK = "tables_flowing"  # on the engine: those of all tables are
 ENGINE_CHECK = "running"  # on the engine: it reads the source
 HEALTHY_STATES = {"RUNNING", "STARTING", "STANDBY"}
+WARNING_STATES = {"RECONNECTING"}  # it goes on by itself when the source is back: a warning, not an error
 
 AssetEvent = dg.AssetObservation | dg.AssetCheckEvaluation | dg.AssetMaterialization
 
@@ -75,20 +76,17 @@ def observation(destination: str, status: EngineState) -> dg.AssetObservation:
     )
 
 
-def engine_works(state: str, reason: str) -> bool:
-    """Whether nothing is wrong with an engine in this state; its first connection has no reason yet, a lost one has."""
-    return state in HEALTHY_STATES or (state == "CONNECTING" and not reason)
-
-
 def stopped_sentence(failing: Mapping[str, str]) -> str:
     """All tables that stand still, or empty."""
     return "; ".join(f"{name}: {why}" for name, why in sorted(failing.items()) if name)
 
 
-def failures(status: EngineState) -> dict[str, str]:
+def failures(status: EngineState | None) -> dict[str, str]:
     """What stands still: "" → why the engine does, "database.table" → why the table does."""
+    if status is None:
+        return {}
     found = {f"{table.database}.{table.table}": f"{table.state}: {table.reason}" for table in status.stopped_tables}
-    if not engine_works(status.state, status.reason):
+    if status.state not in HEALTHY_STATES:
         found[""] = f"{status.state}: {status.reason}" if status.reason else status.state
     return found
 
@@ -108,12 +106,11 @@ def checks(destination: str, tables: Iterable[str], failing: Mapping[str, str], 
 def result_of(key: dg.AssetKey, check: str, why: str) -> dg.AssetCheckEvaluation:
     """A check's result; `why` it fails, "STATE: reason", or empty."""
     state, _, reason = why.partition(": ")
-    warning = state == "CONNECTING"  # it goes on by itself when the source is back
     return dg.AssetCheckEvaluation(
         asset_key=key,
         check_name=check,
         passed=not why,
-        severity=dg.AssetCheckSeverity.WARN if warning else dg.AssetCheckSeverity.ERROR,
+        severity=dg.AssetCheckSeverity.WARN if state in WARNING_STATES else dg.AssetCheckSeverity.ERROR,
         description=why or None,
         metadata={"state": state or "RUNNING", "reason": reason or why or "none"},
     )

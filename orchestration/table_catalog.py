@@ -6,73 +6,22 @@ code server started is merged all the same; it gets its page with lineage when t
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 
+from cdc_engine.contracts import Column, TableVersion
+from cdc_engine.table_meta import tables_file
+
 TABLES_FILE = "tables.json"
-FORMAT = 1
 
 
-class TablesFileError(ValueError):
-    """tables.json is not what the engine writes; the message names the file and what to do."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CapturedColumn:
-    """`type` is Spark SQL's name, `mysql_type` the declared one."""
-
-    name: str
-    type: str
-    nullable: bool
-    mysql_type: str
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CapturedTable:
-    database: str
-    table: str
-    key: tuple[str, ...] = ()
-    columns: tuple[CapturedColumn, ...] = ()
-
-    @property
-    def name(self) -> str:
-        return f"{self.database}.{self.table}"
-
-
-def read_tables(directory: Path) -> tuple[CapturedTable, ...]:
-    """The tables of a destination, by name; none before its engine has run. Raises TablesFileError."""
-    path = directory / TABLES_FILE
-    try:
-        record = json.loads(path.read_bytes())
-        return tuple(sorted((_table(item) for item in record["tables"]), key=lambda table: table.name))
-    except FileNotFoundError:
-        return ()
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise TablesFileError(
-            f"{path} cannot be read ({type(error).__name__}: {error}); remove it, the engine writes it again at its next start"
-        ) from error
-
-
-def _table(item: dict[str, Any]) -> CapturedTable:
-    columns = tuple(
-        CapturedColumn(
-            name=str(column["name"]),
-            type=str(column.get("type", "")),
-            nullable=bool(column.get("nullable", True)),
-            mysql_type=str(column.get("mysql_type", "")),
-        )
-        for column in item["columns"]
-    )
-    return CapturedTable(
-        database=str(item["database"]), table=str(item["table"]), key=tuple(item.get("key") or ()), columns=columns
-    )
+def read_tables(directory: Path) -> tuple[TableVersion, ...]:
+    """The tables of a destination, by name; none before its sources were asked. Raises MetaError, which says what to do."""
+    return tuple(sorted(tables_file.read_tables(directory / TABLES_FILE), key=lambda table: table.name))
 
 
 def delta_key(destination: str, name: str) -> dg.AssetKey:
@@ -91,14 +40,13 @@ def engine_key(destination: str) -> dg.AssetKey:
     return dg.AssetKey([destination, "engine"])
 
 
-def column_schema(columns: Iterable[CapturedColumn]) -> dg.TableSchema:
-    """What Dagster shows as the asset's columns."""
+def source_schema(columns: Iterable[Column]) -> dg.TableSchema:
+    """What Dagster shows as a MySQL table's columns."""
     return dg.TableSchema(
         columns=[
             dg.TableColumn(
                 name=column.name,
-                type=column.type or column.mysql_type or "string",
-                description=f"MySQL: {column.mysql_type}" if column.mysql_type else None,
+                type=column.mysql_type or "unknown",
                 constraints=dg.TableColumnConstraints(nullable=column.nullable),
             )
             for column in columns

@@ -72,43 +72,35 @@ class Ticker:
             self._one_at_a_time.release()
 
     def _tick(self, runs: RunStore, cursor: str | None, deadline: float) -> dg.SensorResult:
-        published = Published.from_cursor(cursor)
+        status: EngineState | None = None
+        trouble = ""
+        answer: dg.RunRequest | str
         try:
             engine = self._host().get_or_start(self._line.destination)
+            status = engine.status()
+            answer = self._settle_and_hand_out(engine, runs, deadline)
         except LeaseLostError as error:
             return _answer(f"STANDBY: {error}{_recycled()}", [], cursor)
+        except CanalServiceError as error:
+            answer = f"{error.code}: {error}, so it was settled elsewhere in this moment and the next tick looks again"
         except SluiceError as error:
-            why = f"{error.code}: {error}"
-            events, published = due(
-                self._line.destination, self._checked, None, {"": why}, published=published, now_seconds=time.time()
-            )
-            return _answer(why, events, published.to_cursor())
-        status = engine.status()
+            answer = trouble = f"{error.code}: {error}"
+        failing = failures(status) | ({"": trouble} if trouble else {})
+        published = Published.from_cursor(cursor)
         events, published = due(
-            self._line.destination,
-            self._checked,
-            status,
-            failures(status),
-            published=published,
-            now_seconds=time.time(),
+            self._line.destination, self._checked, status, failing, published=published, now_seconds=time.time()
         )
-        answer = self._settle_and_hand_out(engine, runs, deadline)
-        if isinstance(answer, str):
+        if isinstance(answer, str) and status is not None:
             answer = f"{answer}; {describe(status)}"
         return _answer(answer, events, published.to_cursor())
 
     def _settle_and_hand_out(self, engine: EngineHandle, runs: RunStore, deadline: float) -> dg.RunRequest | str:
-        """A request for the run of the head of the line, or why there is none."""
+        """A request for the run of the head of the line, or why there is none. Raises SluiceError."""
         self._end_lost_runs(engine, runs)
-        try:
-            batch = engine.outstanding()
-            if batch is not None and (waiting_for := self._settle(engine, runs, batch)):
-                return waiting_for
-            batch = engine.hand_out(max(0.0, deadline - time.monotonic() - HAND_OUT_RESERVE_SECONDS))
-        except CanalServiceError as error:
-            return f"{error.code}: {error}, so it was settled elsewhere in this moment and the next tick looks again"
-        except SluiceError as error:
-            return f"{error.code}: {error}"
+        batch = engine.outstanding()
+        if batch is not None and (waiting_for := self._settle(engine, runs, batch)):
+            return waiting_for
+        batch = engine.hand_out(max(0.0, deadline - time.monotonic() - HAND_OUT_RESERVE_SECONDS))
         return "nothing waits" if batch is None else self.request(batch)
 
     def _settle(self, engine: EngineHandle, runs: RunStore, batch: OutstandingBatch) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from cdc_engine.config import DestinationConfig, SluiceConfig, SourceConfig
+from cdc_engine.contracts import Column, TableVersion
+from cdc_engine.table_meta import tables_file
+from orchestration.table_catalog import TABLES_FILE
 from orchestration.testing import FakeSeams
 
 TABLES = ("shop.orders", "shop.items", "shop.odd-näme$")
@@ -17,13 +19,14 @@ def make_config(root: Path) -> SluiceConfig:
 
 
 def write_tables(directory: Path, names: tuple[str, ...] = TABLES) -> None:
-    columns = [{"name": "id", "type": "bigint", "nullable": False, "mysql_type": "bigint unsigned"}]
-    tables = [
-        {"database": name.split(".")[0], "table": name.split(".")[1], "key": ["id"], "columns": columns}
-        for name in names
-    ]
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "tables.json").write_text(json.dumps({"format": 1, "tables": tables}))
+    columns = (Column(name="id", type_code=8, nullable=False, mysql_type="bigint unsigned"),)
+    tables_file.write_tables(
+        directory / TABLES_FILE,
+        [
+            TableVersion(database=name.split(".")[0], table=name.split(".")[1], key=("id",), columns=columns)
+            for name in names
+        ],
+    )
 
 
 def make_seams(config: SluiceConfig, tables: tuple[str, ...] = ("shop.orders", "shop.items")) -> FakeSeams:

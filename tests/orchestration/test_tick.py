@@ -263,7 +263,10 @@ def test_a_staging_that_fails_is_a_sentence_and_loses_nothing(shop: Shop, monkey
     shop.engine.capture(5)
     with monkeypatch.context() as patched:
         patched.setattr(shop.engine, "hand_out", full)
-        assert shop.tick().skip_message.startswith("STAGING: no space left")
+        answer = shop.tick()
+        assert answer.skip_message.startswith("STAGING: no space left")
+        failed = [e for e in answer.asset_events if isinstance(e, dg.AssetCheckEvaluation) and not e.passed]
+        assert [(event.check_name, event.metadata["state"].value) for event in failed] == [("running", "STAGING")]
     assert shop.request().run_key
 
 
