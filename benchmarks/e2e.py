@@ -15,9 +15,10 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.binlog_sets import ROW, TABLE
-from benchmarks.pipeline import MemoryWatch, Pipeline
+from benchmarks.memory import MemoryWatch
 from benchmarks.report import show, write_json
 from console.demo.lake import LakeTable, freshness_seconds, percentile
+from console.pipeline import Pipeline
 from console.stack import CODE_SERVER
 
 BACKLOG_CHANGES = 300_000
@@ -56,7 +57,7 @@ def run(json_file: Path | None, *, backlog: int = BACKLOG_CHANGES, seconds: floa
     """The backlog, then each load; one pipeline for all."""
     screen = Console()
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
-        pipeline = Pipeline(Path(name), screen.print)
+        pipeline = Pipeline(Path(name), "bench", screen.print)
         pipeline.server.start()
         try:
             _prepare(pipeline)
@@ -105,7 +106,7 @@ def _backlog(pipeline: Pipeline, changes: int) -> dict[str, Any]:
         cursor.execute("CALL trade(%s, %s)", (changes // CHANGES_A_TRANSACTION, SEED_ROWS))
     end = pipeline.end()
     begun = time.monotonic()
-    pipeline.start_engine()
+    pipeline.start_again()
     host_seconds = time.monotonic() - begun
     pipeline.wait_until_acked(end, ACK_SECONDS_MAX)
     seconds = time.monotonic() - begun

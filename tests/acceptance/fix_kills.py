@@ -1,0 +1,174 @@
+"""pytest plugin: a whole pipeline with named crash points, a small workload, and the proof that nothing was lost, doubled or reordered."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+
+from console.demo.compare import compare_table
+from console.pipeline import Pipeline
+from console.stack import CODE_SERVER, SPARK
+from orchestration import failpoints
+
+DATABASE = "kills"
+KEYS = 12
+WAIT_SECONDS_MAX = 180.0
+SCHEMA = (
+    "CREATE TABLE counters (id INT PRIMARY KEY, version INT NOT NULL, note VARCHAR(40))",
+    "CREATE TABLE moving (id INT PRIMARY KEY, name VARCHAR(40) NOT NULL)",
+    "CREATE TABLE journal (entry INT NOT NULL, note VARCHAR(40))",
+)
+
+
+class Workload:
+    """Deterministic transactions: every version of a counter, keys that move and swap, and a keyless journal to count in."""
+
+    def __init__(self, connect: Callable[[], Any]) -> None:
+        self._connect = connect
+        self._round = 0
+
+    def prepare(self) -> None:
+        with self._connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE {DATABASE}")
+            cursor.execute(f"USE {DATABASE}")
+            for statement in SCHEMA:
+                cursor.execute(statement)
+
+    def run(self, rounds: int = 3) -> None:
+        """Each round bumps every counter once, moves keys about and writes one journal entry a counter."""
+        with self._connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"USE {DATABASE}")
+            for _ in range(rounds):
+                self._round += 1
+                cursor.execute("START TRANSACTION")
+                for statement in self._statements(self._round):
+                    cursor.execute(statement)
+                cursor.execute("COMMIT")
+
+    def _statements(self, number: int) -> Iterator[str]:
+        for key in range(KEYS):
+            yield (
+                f"INSERT INTO counters VALUES ({key}, 1, 'new') "
+                f"ON DUPLICATE KEY UPDATE version = version + 1, note = 'round {number}'"
+            )
+            yield f"INSERT INTO journal VALUES ({number * KEYS + key}, 'round {number}')"
+        yield f"INSERT INTO moving VALUES ({number * 10}, 'a{number}'), ({number * 10 + 1}, 'b{number}')"
+        yield f"UPDATE moving SET id = -1 WHERE id = {number * 10}"
+        yield f"UPDATE moving SET id = {number * 10} WHERE id = {number * 10 + 1}"
+        yield f"UPDATE moving SET id = {number * 10 + 1} WHERE id = -1"
+        if number > 2:
+            yield f"DELETE FROM moving WHERE id = {(number - 2) * 10}"
+            yield f"INSERT INTO moving VALUES ({(number - 2) * 10}, 'again {number}')"
+            yield f"DELETE FROM moving WHERE id = {(number - 2) * 10 + 1}"
+
+
+class KillBench:
+    """The pipeline, its gates and its victims."""
+
+    def __init__(self, folder: Path) -> None:
+        self.gates = folder / "gates"
+        self.gates.mkdir()
+        self.pipeline = Pipeline(
+            folder, DATABASE, _silent, spark_memory="2g", environment={failpoints.VARIABLE: str(self.gates)}
+        )
+        self.workload = Workload(lambda: self.pipeline.server.connect(autocommit=False))
+
+    def start(self) -> None:
+        self.pipeline.server.start()
+        self.workload.prepare()
+        self.pipeline.start()
+        self.workload.run()
+        self.settle()
+
+    def settle(self) -> None:
+        """Waits until all is acked."""
+        self.pipeline.wait_until_acked(self.pipeline.end(), WAIT_SECONDS_MAX)
+
+    def shut(self, point: str) -> None:
+        (self.gates / f"{point}.reached").unlink(missing_ok=True)
+        (self.gates / point).touch()
+
+    def reached(self, point: str) -> int:
+        """Waits until some process stands at the gate; its pid."""
+        note = self.gates / f"{point}.reached"
+        wait_for(f"a process reaches {point}", lambda: note.exists() and note.read_text())
+        return int(note.read_text())
+
+    def open(self) -> None:
+        for gate in self.gates.iterdir():
+            gate.unlink()
+
+    def kill(self, victim: str, at_gate: int) -> None:
+        """SIGKILL to the engine's host, the run at the gate, the Spark server or MySQL."""
+        if victim == "mysql":
+            self.pipeline.server.kill()
+            return
+        records = self.pipeline.stack.file.running()
+        pids = {"engine host": records[CODE_SERVER].pid, "spark": records[SPARK].pid, "run": at_gate}
+        os.kill(pids[victim], signal.SIGKILL)
+
+    def revive(self, victim: str) -> None:
+        """What an operator, or a supervisor, does; a run needs nobody."""
+        if victim == "mysql":
+            self.pipeline.server.start()
+        elif victim in {"engine host", "spark"}:
+            self.pipeline.start_again()
+
+    def require_equal(self) -> None:
+        """Every table equals MySQL's row by row; the journal, which has no key, holds every entry exactly once."""
+        for table in ("counters", "moving", "journal"):
+            result = compare_table(self._connect_raw, DATABASE, table, str(self.pipeline.table_path(table)))
+            assert result.equal, result
+        log = _rows(self.pipeline.table_path("journal"), "SELECT count(*), count(DISTINCT entry) FROM t")
+        assert log[0][0] == log[0][1], "an entry of the journal was applied twice"
+
+    def require_versions_never_went_back(self) -> None:
+        path = self.pipeline.table_path("counters")
+        seen: dict[int, int] = {}
+        for version in range(DeltaTable(str(path)).version() + 1):
+            for key, value in _rows(path, "SELECT id, version FROM t", version):
+                assert value >= seen.get(key, 0), f"counter {key} went from {seen[key]} to {value} in version {version}"
+                seen[key] = value
+        assert len(seen) == KEYS
+
+    def _connect_raw(self) -> Any:
+        return self.pipeline.server.connect(conv={})
+
+
+def _rows(path: Path, statement: str, version: int | None = None) -> list[tuple[Any, ...]]:
+    table = DeltaTable(str(path), version=version)
+    if not {"id", "entry"} & {field.name for field in table.schema().fields}:
+        return []
+    answer = QueryBuilder().register("t", table).execute(statement).read_all()
+    return list(zip(*(column.to_pylist() for column in answer.columns), strict=True))
+
+
+def _silent(_: str) -> None:
+    """The stack's progress is of no interest here; what fails raises."""
+
+
+def wait_for(what: str, condition: Callable[[], Any], seconds_max: float = WAIT_SECONDS_MAX) -> None:
+    deadline = time.monotonic() + seconds_max
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {seconds_max:.0f} s: {what}")
+        threading.Event().wait(0.1)
+
+
+@pytest.fixture(scope="session")
+def kill_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillBench]:
+    bench = KillBench(tmp_path_factory.mktemp("kills"))
+    try:
+        bench.start()
+        yield bench
+    finally:
+        bench.open()
+        bench.pipeline.stop()

@@ -1,0 +1,34 @@
+"""SIGKILL to each process at each place that must survive it; afterwards the lake equals MySQL and no change was applied twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestration.failpoints import AFTER_ACK, AFTER_MERGE, BEFORE_ACK, BEFORE_MERGE, BETWEEN_TABLES
+from tests.acceptance.fix_kills import KillBench
+
+CASES = [
+    *((victim, point) for point in (BEFORE_MERGE, BETWEEN_TABLES, AFTER_MERGE) for victim in ("run", "mysql", "spark")),
+    *(("engine host", point) for point in (BEFORE_MERGE, BETWEEN_TABLES, AFTER_MERGE, BEFORE_ACK, AFTER_ACK)),
+    ("mysql", AFTER_ACK),
+    ("spark", AFTER_ACK),
+]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("victim", "point"), CASES)
+def test_nothing_is_lost_or_doubled_when_killed(kill_bench: KillBench, victim: str, point: str) -> None:
+    kill_bench.shut(point)
+    kill_bench.workload.run()
+    at_gate = kill_bench.reached(point)
+    kill_bench.kill(victim, at_gate)
+    kill_bench.open()
+    kill_bench.revive(victim)
+    kill_bench.workload.run(1)
+    kill_bench.settle()
+    kill_bench.require_equal()
+
+
+@pytest.mark.timeout(600)
+def test_versions_of_a_key_never_went_back(kill_bench: KillBench) -> None:
+    kill_bench.require_versions_never_went_back()
