@@ -17,6 +17,7 @@ import dagster as dg
 
 from cdc_engine.errors import CanalServiceError, LeaseLostError, SluiceError
 from cdc_engine.limits import TICK_SECONDS_MAX
+from orchestration import failpoints
 from orchestration.batch_reference import BatchReference
 from orchestration.observations import AssetEvent, Published, due, failures
 from orchestration.settle import Ack, EndRun, LockWatch, Reissue, Rollback, Wait, decide, overdue
@@ -110,7 +111,9 @@ class Ticker:
             match decide(runs.of_batch(reference)):
                 case Ack(run_id):
                     _log.info("run %s merged %s: acked", run_id, reference)
+                    failpoints.reach(failpoints.BEFORE_ACK)
                     engine.ack(batch)
+                    failpoints.reach(failpoints.AFTER_ACK)
                     return ""
                 case Rollback(_, reason):
                     _log.warning("%s: %s is rolled back and handed out again", reason, reference)
