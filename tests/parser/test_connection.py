@@ -1,0 +1,149 @@
+"""Credentials and TLS on real servers, in every mode; and what a refusal says."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
+
+from cdc_engine.errors import ConfigurationError, PositionLostError, ReplicaClashError, SourceConnectionError
+from cdc_engine.parser.connection import SourceConnection, answer_error
+from cdc_engine.parser.source import Source
+from console.toolchain.servers import DatabaseServer
+from tests.fix_servers import ServerFactory
+from tests.parser.fix_shop import insert, make_shop, run
+from tests.parser.recording import capturing, source_of
+
+SECRET = "s3cret-word"  # noqa: S105  of users that live for one test
+GRANTS = "GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO"
+PLUGINS = ["caching_sha2_password", "mysql_native_password"]
+
+
+def open_and_close(source: Source) -> bool:
+    """Whether the line is encrypted."""
+    connection = SourceConnection(source)
+    try:
+        assert connection.rows("SELECT 1 AS one") == [{"one": 1}]
+        return connection.encrypted
+    finally:
+        connection.close()
+
+
+def write_certificate(folder: Path, address: str) -> dict[str, Path]:
+    """A certificate authority and a server certificate for one address, as PEM files."""
+    now = dt.datetime.now(dt.UTC)
+    keys = {name: rsa.generate_private_key(65537, 2048) for name in ("ca", "server")}
+    names = {name: x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"test {name}")]) for name in keys}
+    files = {}
+    for name, key in keys.items():
+        builder = x509.CertificateBuilder(names["ca"], names[name], key.public_key(), x509.random_serial_number())
+        builder = builder.not_valid_before(now - dt.timedelta(days=1))
+        builder = builder.not_valid_after(now + dt.timedelta(days=9))
+        builder = builder.add_extension(x509.BasicConstraints(ca=name == "ca", path_length=None), critical=True)
+        if name == "server":
+            names_of_server = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
+            builder = builder.add_extension(names_of_server, critical=False)
+        certificate = builder.sign(keys["ca"], hashes.SHA256())
+        files[name] = folder / f"{name}.pem"
+        files[name].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        files[f"{name}_key"] = folder / f"{name}-key.pem"
+        encoding = (serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL)
+        files[f"{name}_key"].write_bytes(key.private_bytes(*encoding, serialization.NoEncryption()))
+    return files
+
+
+@pytest.fixture
+def users(mysql80: DatabaseServer) -> Iterator[DatabaseServer]:
+    for plugin in PLUGINS:
+        run(
+            mysql80,
+            f"DROP USER IF EXISTS '{plugin}'",
+            f"CREATE USER '{plugin}' IDENTIFIED WITH {plugin} BY '{SECRET}'",
+            f"{GRANTS} '{plugin}'",
+        )
+    yield mysql80
+    run(mysql80, *(f"DROP USER '{plugin}'" for plugin in PLUGINS))
+
+
+@pytest.mark.parametrize("plugin", PLUGINS)
+@pytest.mark.parametrize(("mode", "encrypted"), [("DISABLED", False), ("PREFERRED", True), ("REQUIRED", True)])
+def test_both_authentications_with_and_without_tls(
+    users: DatabaseServer, plugin: str, mode: str, encrypted: bool
+) -> None:
+    source = source_of(users, user=plugin, password=lambda: SECRET, tls_mode=mode)
+    assert open_and_close(source) is encrypted
+
+
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_a_dump_runs_over_tls(users: DatabaseServer, plugin: str) -> None:
+    make_shop(users)
+    source = source_of(users, user=plugin, password=lambda: SECRET, tls_mode="REQUIRED")
+    with capturing(source) as capture:
+        insert(users, range(5))
+        run(users, "INSERT INTO shop.orders VALUES (9, REPEAT('large', 1000000))")
+        capture.sink.wait_for_rows(6)
+        assert len(capture.sink.events) == 6
+
+
+def test_the_certificate_is_verified_by_authority_and_by_identity(fresh_mysql80: ServerFactory, tmp_path: Path) -> None:
+    ours, other = tmp_path / "ours", tmp_path / "other"
+    ours.mkdir()
+    other.mkdir()
+    files, foreign = write_certificate(ours, "127.0.0.1"), write_certificate(other, "127.0.0.2")
+    options = {"ssl_ca": files["ca"], "ssl_cert": files["server"], "ssl_key": files["server_key"]}
+    server = fresh_mysql80({name: str(path) for name, path in options.items()})
+    assert open_and_close(source_of(server, tls_mode="VERIFY_CA", ca_file=files["ca"]))
+    assert open_and_close(source_of(server, tls_mode="VERIFY_IDENTITY", ca_file=files["ca"]))
+    for mode in ("VERIFY_CA", "VERIFY_IDENTITY"):
+        with pytest.raises(ConfigurationError, match="certificate"):
+            open_and_close(source_of(server, tls_mode=mode, ca_file=foreign["ca"]))
+    with pytest.raises(ConfigurationError, match="certificate"):
+        open_and_close(source_of(server, tls_mode="VERIFY_IDENTITY", ca_file=files["ca"], host="localhost"))
+    assert open_and_close(source_of(server, tls_mode="VERIFY_CA", ca_file=files["ca"], host="localhost"))
+    with pytest.raises(ConfigurationError, match="TLS files"):
+        open_and_close(source_of(server, tls_mode="VERIFY_CA", ca_file=tmp_path / "none.pem"))
+
+
+def test_a_server_without_tls_is_refused_where_it_is_required(mariadb114: DatabaseServer) -> None:
+    assert not open_and_close(source_of(mariadb114, tls_mode="PREFERRED"))
+    with pytest.raises(ConfigurationError, match="REQUIRED"):
+        open_and_close(source_of(mariadb114, tls_mode="REQUIRED"))
+
+
+def test_wrong_credentials_end_the_parser_and_show_no_secret(users: DatabaseServer) -> None:
+    source = source_of(users, user=PLUGINS[0], password=lambda: f"not-{SECRET}")
+    with capturing(source, wait=False) as capture:
+        reason = capture.states.wait("CONFIGURATION")
+    assert "1045" in reason
+    assert SECRET not in reason + repr(source)
+
+
+def test_a_server_that_is_not_there_is_tried_again(mysql80: DatabaseServer) -> None:
+    with capturing(source_of(mysql80, port=1), wait=False) as capture:
+        assert "127.0.0.1:1" in capture.states.wait("RECONNECTING", 2)
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "error"),
+    [
+        (1236, "Could not find first log file name in binary log index file", PositionLostError),
+        (1236, "Cannot replicate because the source purged required binary logs", PositionLostError),
+        (1236, "Client requested source to start replication from impossible position", PositionLostError),
+        (1236, "A replica with the same server_uuid/server_id as this replica has connected", ReplicaClashError),
+        (1053, "Server shutdown in progress", SourceConnectionError),
+        (1045, "Access denied", ConfigurationError),
+        (1227, "Access denied; you need REPLICATION SLAVE", ConfigurationError),
+    ],
+)
+def test_an_error_in_the_dump_is_told_by_its_number_and_words(code: int, text: str, error: type[Exception]) -> None:
+    source = Source(destination="shop", host="h", port=1, user="u")
+    answer = b"\xff" + code.to_bytes(2, "little") + b"#HY000" + text.encode()
+    assert type(answer_error(source, answer)) is error
+    assert isinstance(answer_error(source, b"\xfe\x00\x00\x02\x00"), SourceConnectionError)

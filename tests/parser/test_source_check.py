@@ -1,0 +1,157 @@
+"""What is wrong with a source is said all at once, on values and on real servers."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from cdc_engine.errors import ReplicaClashError, SourceCheckError
+from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.parser.server_facts import Replica, ServerFacts, read_facts
+from cdc_engine.parser.source import Source
+from cdc_engine.parser.source_check import check_source, server_version
+from console.toolchain.servers import DatabaseServer
+from tests.fix_servers import ServerFactory
+from tests.parser.fix_shop import make_shop, run
+from tests.parser.recording import capturing, source_of
+
+SOURCE = Source(destination="shop", host="h", port=1, user="u")
+GOOD = ServerFacts(
+    version="8.0.31",
+    mariadb=False,
+    server_uuid="x",
+    gtid_enabled=True,
+    variables={"server_id": "1", "log_bin": "ON", "binlog_format": "ROW", "binlog_row_image": "FULL"},
+    grants=("GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO `u`@`%`",),
+)
+
+
+def problems(facts: ServerFacts) -> list[str]:
+    with pytest.raises(SourceCheckError) as caught:
+        check_source(SOURCE, facts)
+    return caught.value.problems
+
+
+def with_variables(**changes: str) -> ServerFacts:
+    return dataclasses.replace(GOOD, variables={**GOOD.variables, **changes})
+
+
+def with_grants(*grants: str) -> ServerFacts:
+    return dataclasses.replace(GOOD, grants=grants)
+
+
+def test_a_good_source_has_no_problems_and_no_warnings() -> None:
+    assert check_source(SOURCE, GOOD) == []
+    assert check_source(SOURCE, with_variables(binlog_expire_logs_seconds="0")) == []
+
+
+def test_everything_that_is_wrong_is_said_at_once() -> None:
+    bad = with_variables(log_bin="OFF", binlog_format="MIXED", binlog_row_image="MINIMAL")
+    bad = dataclasses.replace(bad, version="5.5.62", grants=("GRANT USAGE ON *.* TO `u`@`%`",))
+    said = problems(bad)
+    words = [
+        "5.5.62",
+        "log_bin",
+        "binlog_format",
+        "binlog_row_image",
+        "REPLICATION SLAVE",
+        "REPLICATION CLIENT",
+        "SELECT",
+    ]
+    assert len(said) == len(words)
+    assert all(word in sentence for word, sentence in zip(words, said, strict=True))
+
+
+@pytest.mark.parametrize(
+    "grants",
+    [
+        ["GRANT ALL PRIVILEGES ON *.* TO `root`@`localhost` WITH GRANT OPTION"],
+        ["GRANT REPLICATION SLAVE, BINLOG MONITOR ON *.* TO `u`@`%`", "GRANT SELECT ON `shop`.* TO `u`@`%`"],
+        ["GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO u", "GRANT SELECT (`id`), INSERT ON `shop`.`t` TO u"],
+        ["GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO u", "GRANT ALL PRIVILEGES ON `shop`.* TO u"],
+    ],
+)
+def test_grants_that_suffice(grants: list[str]) -> None:
+    assert check_source(SOURCE, with_grants(*grants)) == []
+
+
+def test_grants_on_one_database_are_no_replication_grants() -> None:
+    assert len(problems(with_grants("GRANT ALL PRIVILEGES ON `shop`.* TO u"))) == 2
+
+
+def test_a_short_retention_is_a_warning() -> None:
+    (warning,) = check_source(SOURCE, with_variables(binlog_expire_logs_seconds="7200"))
+    assert "2.0 h" in warning
+    assert check_source(SOURCE, with_variables(expire_logs_days="0.5")) != []
+
+
+def test_a_replica_with_our_id_and_another_identity_is_named() -> None:
+    ours = Replica(server_id=SOURCE.replica_id, uuid=SOURCE.replica_uuid, host="")
+    foreign = Replica(server_id=SOURCE.replica_id, uuid="4e11fa47-71ca-11e1-9e33-c80aa9429562", host="db7")
+    unrelated = Replica(server_id=7, uuid="", host="db8")
+    assert check_source(SOURCE, dataclasses.replace(GOOD, replicas=(ours, unrelated))) == []
+    with pytest.raises(ReplicaClashError, match="db7"):
+        check_source(SOURCE, dataclasses.replace(GOOD, replicas=(ours, foreign)))
+    with pytest.raises(ReplicaClashError, match="that of h:1 itself"):
+        check_source(SOURCE, with_variables(server_id=str(SOURCE.replica_id)))
+
+
+def test_versions_are_read_with_their_ornaments() -> None:
+    assert server_version("8.0.31-0ubuntu0.20.04.1") == (8, 0, 31)
+    assert server_version("5.5.5-10.6.12-MariaDB-log") == (10, 6, 12)
+
+
+def test_the_identity_of_a_destination_never_changes() -> None:
+    assert SOURCE.replica_uuid == Source(destination="shop", host="x", port=2, user="y").replica_uuid
+    assert SOURCE.replica_uuid != Source(destination="shop2", host="h", port=1, user="u").replica_uuid
+    assert 1 << 30 <= SOURCE.replica_id < 1 << 31
+    assert Source(destination="shop", host="h", port=1, user="u", server_id=77).replica_id == 77
+
+
+def test_real_servers_tell_their_facts(shop: DatabaseServer) -> None:
+    connection = SourceConnection(source_of(shop))
+    try:
+        facts = read_facts(connection)
+    finally:
+        connection.close()
+    assert facts.file.startswith("binlog.0")
+    assert facts.logs[-1].file == facts.file
+    assert facts.offset <= facts.logs[-1].size_bytes
+    assert facts.executed
+    assert facts.gtid_enabled
+    assert facts.server_uuid
+    assert check_source(source_of(shop), facts) == []
+
+
+def test_our_own_registered_dump_is_no_clash_but_another_destination_with_our_id_is(shop: DatabaseServer) -> None:
+    with capturing(source_of(shop, server_id=4242)) as capture:
+        connection = SourceConnection(source_of(shop))
+        try:
+            facts = read_facts(connection)
+        finally:
+            connection.close()
+        assert [replica.server_id for replica in facts.replicas] == [4242]
+        assert check_source(source_of(shop, server_id=4242), facts) == []
+        other = source_of(shop, server_id=4242, destination="other")
+        with capturing(other, wait=False) as clashing:
+            assert "sluice-shop" in clashing.states.wait("REPLICA_CLASH")
+        assert capture.parser.state == "STREAMING"
+
+
+def test_a_server_that_is_set_up_wrongly_is_refused_with_all_reasons(fresh_mysql80: ServerFactory) -> None:
+    server = fresh_mysql80({"binlog_format": "STATEMENT", "binlog_row_image": "MINIMAL"})
+    make_shop(server)
+    run(server, "CREATE USER 'poor'@'%' IDENTIFIED BY 'x'", "CREATE ROLE reader", "GRANT SELECT ON *.* TO reader")
+    run(server, "GRANT reader TO 'poor'@'%'", "SET DEFAULT ROLE reader TO 'poor'@'%'")
+    source = source_of(server, user="poor", password=lambda: "x")
+    with capturing(source, wait=False) as capture:
+        reason = capture.states.wait("SOURCE_CHECK")
+    for word in (
+        "binlog_format is STATEMENT",
+        "binlog_row_image is MINIMAL",
+        "REPLICATION SLAVE",
+        "REPLICATION CLIENT",
+    ):
+        assert word in reason
+    assert "lacks SELECT" not in reason

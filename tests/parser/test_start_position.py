@@ -1,0 +1,161 @@
+"""The decision where a stream starts: saved cursor, configured place, latest, or a lost position with its reason."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdc_engine.errors import ConfigurationError
+from cdc_engine.gtid import GtidSet
+from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
+from cdc_engine.parser.start_position import DumpStart, Lost, StartChoice, decide_start
+from cdc_engine.position import Position
+
+A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+B = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
+LATEST = StartChoice()
+LOGS = (BinaryLog(file="binlog.000003", size_bytes=900), BinaryLog(file="binlog.000004", size_bytes=500))
+MYSQL = ServerFacts(
+    version="8.0.31",
+    mariadb=False,
+    server_uuid=A,
+    gtid_enabled=True,
+    executed=f"{A}:1-100",
+    purged=f"{A}:1-40",
+    file="binlog.000004",
+    offset=500,
+    logs=LOGS,
+)
+WITHOUT_GTID = dataclasses.replace(MYSQL, gtid_enabled=False, executed="", purged="")
+MARIADB = dataclasses.replace(
+    MYSQL, version="11.4.5-MariaDB", mariadb=True, server_uuid="mariadb-1", executed="0-1-100", purged=""
+)
+CURSOR = Position(epoch=2, file="binlog.000003", offset=700, gtid_set=f"{A}:1-60", server_uuid=A, time_us=5)
+
+
+def started(cursor: Position | None, facts: ServerFacts, choice: StartChoice = LATEST) -> DumpStart:
+    decision = decide_start(cursor, choice, facts)
+    assert isinstance(decision, DumpStart), decision
+    return decision
+
+
+def lost(cursor: Position | None, facts: ServerFacts, choice: StartChoice = LATEST) -> str:
+    decision = decide_start(cursor, choice, facts)
+    assert isinstance(decision, Lost), decision
+    assert decision.options
+    assert decision.reason in str(decision)
+    return decision.reason
+
+
+def test_a_cursor_wins_over_the_configuration_and_goes_by_gtid() -> None:
+    start = started(CURSOR, MYSQL, StartChoice(file="binlog.000004", offset=4))
+    assert start == DumpStart(position=CURSOR, by_gtid=True, executed_known=True)
+
+
+def test_without_gtid_mode_a_cursor_goes_by_file() -> None:
+    assert started(CURSOR, WITHOUT_GTID).by_gtid is False
+    bare = dataclasses.replace(CURSOR, gtid_set="")
+    assert started(bare, MYSQL) == DumpStart(position=bare, by_gtid=False, executed_known=False)
+
+
+def test_another_server_that_proves_continuity_begins_a_new_epoch() -> None:
+    other = dataclasses.replace(MYSQL, server_uuid=B, executed=f"{A}:1-100,{B}:1-5", logs=(), file="mysql-bin.000001")
+    start = started(CURSOR, other)
+    assert start.by_gtid
+    assert start.position == dataclasses.replace(CURSOR, epoch=3, file="", offset=4, server_uuid=B)
+    assert started(start.position, other).position == start.position
+
+
+def test_a_renamed_binlog_of_the_same_server_begins_a_new_epoch() -> None:
+    renamed = dataclasses.replace(MYSQL, file="other.000001", logs=(BinaryLog(file="other.000001", size_bytes=4),))
+    assert started(CURSOR, renamed).position.epoch == 3
+
+
+def test_another_server_without_gtids_is_lost() -> None:
+    assert "without GTIDs" in lost(CURSOR, dataclasses.replace(WITHOUT_GTID, server_uuid=B))
+
+
+def test_purged_transactions_are_named() -> None:
+    behind = dataclasses.replace(CURSOR, gtid_set=f"{A}:1-30")
+    assert f"{A}:31-40" in lost(behind, MYSQL)
+
+
+def test_a_server_that_never_had_what_was_read_is_named() -> None:
+    ahead = dataclasses.replace(CURSOR, gtid_set=f"{A}:1-60,{B}:7")
+    assert f"{B}:7" in lost(ahead, MYSQL)
+    assert "not executed" in lost(dataclasses.replace(CURSOR, gtid_set="0-1-101"), MARIADB_SAME)
+
+
+MARIADB_SAME = dataclasses.replace(MARIADB, server_uuid=A)
+
+
+def test_a_reset_binlog_is_noticed_though_the_gtids_fit() -> None:
+    later = dataclasses.replace(CURSOR, file="binlog.000009")
+    assert "reset" in lost(later, MYSQL)
+    assert "reset" in lost(later, WITHOUT_GTID)
+
+
+def test_a_file_that_is_gone_or_too_short_is_lost() -> None:
+    assert "purged" in lost(dataclasses.replace(CURSOR, file="binlog.000002"), WITHOUT_GTID)
+    assert "behind the end" in lost(dataclasses.replace(CURSOR, offset=901), WITHOUT_GTID)
+    assert started(dataclasses.replace(CURSOR, offset=900), WITHOUT_GTID)
+
+
+def test_a_configured_file_does_not_know_what_was_executed() -> None:
+    start = started(None, MYSQL, StartChoice(file="binlog.000003", offset=200, gtid_set=f"{A}:1-50"))
+    expected = Position(epoch=1, file="binlog.000003", offset=200, server_uuid=A)
+    assert start == DumpStart(position=expected, by_gtid=False, executed_known=False)
+    assert "purged" in lost(None, MYSQL, StartChoice(file="binlog.000001"))
+
+
+def test_a_configured_gtid_set_is_checked_as_a_cursor_is() -> None:
+    start = started(None, MYSQL, StartChoice(gtid_set=f" {A.upper()}:1-50 "))
+    assert (start.by_gtid, start.position.gtid_set, start.position.file) == (True, f"{A}:1-50", "")
+    assert "purged" in lost(None, MYSQL, StartChoice(gtid_set=f"{A}:1-20"))
+    assert "gtid_mode" in lost(None, WITHOUT_GTID, StartChoice(gtid_set=f"{A}:1-50"))
+    with pytest.raises(ConfigurationError, match="MariaDB"):
+        decide_start(None, StartChoice(gtid_set=f"{A}:1-50"), MARIADB)
+
+
+def test_the_latest_place_goes_by_gtid_where_there_are_any() -> None:
+    start = started(None, MYSQL)
+    assert (start.by_gtid, start.executed_known) == (True, True)
+    assert (start.position.file, start.position.offset, start.position.epoch) == ("binlog.000004", 500, 1)
+    assert not started(None, WITHOUT_GTID).by_gtid
+    assert not started(None, dataclasses.replace(MARIADB, executed="")).by_gtid
+    assert "does not say" in lost(None, dataclasses.replace(MYSQL, file=""))
+
+
+def test_a_tagged_set_goes_by_file_on_the_same_server_and_is_lost_on_another() -> None:
+    tagged = dataclasses.replace(CURSOR, gtid_set=f"{A}:1-60:night:1")
+    assert not started(tagged, MYSQL).by_gtid
+    assert lost(tagged, dataclasses.replace(MYSQL, server_uuid=B))
+
+
+numbers = st.sets(st.integers(1, 12), max_size=12)
+
+
+def gtids(transactions: set[int]) -> str:
+    result = GtidSet()
+    for number in transactions:
+        result = result.add(A, number, number)
+    return str(result)
+
+
+@given(numbers, numbers, numbers, st.booleans())
+def test_a_stream_by_gtid_starts_only_when_it_will_see_everything(
+    taken: set[int], executed: set[int], purged: set[int], same_server: bool
+) -> None:
+    purged &= executed
+    cursor = dataclasses.replace(CURSOR, gtid_set=gtids(taken | {1}))
+    facts = dataclasses.replace(
+        MYSQL, server_uuid=A if same_server else B, executed=gtids(executed | {1}), purged=gtids(purged)
+    )
+    decision = decide_start(cursor, LATEST, facts)
+    complete = (taken | {1}) <= (executed | {1}) and purged <= (taken | {1})
+    assert isinstance(decision, DumpStart) == complete
+    if isinstance(decision, DumpStart):
+        assert decision.position.epoch == CURSOR.epoch + (not same_server)
