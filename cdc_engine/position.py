@@ -43,6 +43,7 @@ class Position:
     """The end of a transaction (or of an event outside any) in a source's binlog.
 
     `offset`: bytes from the file's start to the end of the last event taken, 64 bits (the wire's 32-bit field wraps above 4 GiB).
+    `file` is empty where the server itself finds the place by GTID; such a position lies before all others of its epoch.
     `gtid_set`: executed set up to and including that event, in the server's own text form; empty where the server has none.
     `time_us`: commit time in microseconds since 1970 UTC, 0 when unknown.
     """
@@ -56,7 +57,7 @@ class Position:
 
     @property
     def order_key(self) -> int:
-        return order_key(self.epoch, file_number(self.file), self.offset)
+        return order_key(self.epoch, file_number(self.file) if self.file else 0, self.offset)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.offset}@{self.epoch}"

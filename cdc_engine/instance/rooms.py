@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from cdc_engine.config import DestinationConfig
 from cdc_engine.contracts import Batch, OutstandingBatch
@@ -28,7 +28,7 @@ from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.staging.staging import stage
 from cdc_engine.store.memory_store import MemoryEventStore
 from cdc_engine.table_meta.history import TableHistory
-from cdc_engine.table_meta.snapshot import read_snapshot
+from cdc_engine.table_meta.snapshot import stable_snapshot
 
 SCHEMA_FILE, TABLES_FILE = "schema.jsonl", "tables.json"
 SPILL_DIRECTORY, STAGING_DIRECTORY = "spill", "staging"
@@ -116,21 +116,22 @@ def _known_begin(config: DestinationConfig, meta: MetaManager, history: TableHis
         return begin
     connection = SourceConnection(source_of(config))
     try:
-        facts = read_facts(connection)
-        check_source(source_of(config), facts)
-        if begin is None:
-            start = decide_start(None, choice_of(config), facts)
-            if isinstance(start, Lost):
-                raise PositionLostError(str(start))
-            begin = start.position
-        snapshot = connection.ask(lambda session: read_snapshot(session, tables.keeps))
+        check_source(source_of(config), read_facts(connection))
+        position_now = (lambda: _configured_begin(config, connection)) if begin is None else (lambda: begin)
+        snapshot, first = connection.ask(lambda session: stable_snapshot(session, tables.keeps, position_now))
     finally:
         connection.close()
-    history.seed(snapshot, begin)
+    history.seed(snapshot, first)
     if meta.ledger.cursor is None:
-        first = begin
         meta.update(lambda ledger: ledger.set_cursor(first))
-    return begin
+    return cast("Position", first)
+
+
+def _configured_begin(config: DestinationConfig, connection: SourceConnection) -> Position:
+    start = decide_start(None, choice_of(config), read_facts(connection))
+    if isinstance(start, Lost):
+        raise PositionLostError(str(start))
+    return start.position
 
 
 def make_stager(config: DestinationConfig, directory: Path, meta: MetaManager) -> Stager:

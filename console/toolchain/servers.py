@@ -200,7 +200,9 @@ class DatabaseServer:
 
     def _command(self, options: Mapping[str, str | int | None]) -> list[str]:
         user = ["--user=root"] if os.geteuid() == 0 else []
-        folders = {"basedir": str(self.home.folder), "datadir": str(self.data_folder)}
+        temporary = self.folder / "tmp"  # a starting server clears what it takes for its own in a shared one
+        temporary.mkdir(exist_ok=True)
+        folders = {"basedir": str(self.home.folder), "datadir": str(self.data_folder), "tmpdir": str(temporary)}
         return [str(self.home.program), "--no-defaults", *user, *option_arguments({**folders, **options})]
 
     def _initialise(self) -> None:

@@ -47,7 +47,6 @@ FOREIGN: dict[str, set[str]] = {
     "pyspark": {"spark_jobs", "console", "benchmarks"},
     "pymysql": {"cdc_engine.parser", "cdc_engine.table_meta", "console", "benchmarks", "cdc_engine.binlog"},
     "typer": {"console", "spark_jobs", "benchmarks"},
-    "sqlglot": {"cdc_engine.table_meta"},
     "socket": {"cdc_engine.parser", "cdc_engine.ha", "console", "cdc_engine.client", "spark_jobs"},
 }
 ONE_OWNER = {"pyspark.sql.connect": "spark_jobs", "SparkSession": "spark_jobs/session.py"}
