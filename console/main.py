@@ -55,7 +55,7 @@ def up() -> None:
 
     stack = Stack(load_config(), conf_dir(), screen.print)
     stack.up()
-    screen.print(f"Dagster's UI: [link]{stack.url}[/link]   logs: {stack.logs}")
+    screen.print(f"Dagster's UI: {stack.url}   logs: {stack.logs}", highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -91,9 +91,9 @@ def check() -> None:
     for finding in run_checks(conf_dir()):
         wrong += len(finding.problems)
         mark = "[red]✗[/red]" if finding.problems else "[green]✓[/green]"
-        screen.print(mark, finding.what, highlight=False)
+        screen.print(mark, finding.what, highlight=False, soft_wrap=True)
         for sentence in (*finding.problems, *finding.warnings):
-            screen.print(f"    {sentence}", markup=False, highlight=False)
+            screen.print(f"    {sentence}", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(1 if wrong else 0)
 
 

@@ -139,6 +139,15 @@ def stop(record: ProcessRecord, steps: Sequence[StopStep], mark: str = "") -> li
     return [process.pid for process in _living(family)]
 
 
+def sweep(mark: str) -> list[int]:
+    """SIGKILL to every living process that carries the mark; returns the ids that outlived it. For after all were stopped in order."""
+    marked = [process for process in psutil.process_iter() if process.pid != os.getpid() and _is_marked(process, mark)]
+    for process in marked:
+        _send(process, signal.SIGKILL)
+    _wait(lambda: not _living(marked), KILL_SECONDS_MAX)
+    return [process.pid for process in _living(marked)]
+
+
 def port_owner(port: int) -> str:
     """Who listens on a TCP port, as `name (pid 12)`; empty when the system does not tell."""
     with contextlib.suppress(psutil.Error, OSError):
@@ -162,7 +171,14 @@ def to_json(record: ProcessRecord) -> dict[str, Any]:
 
 def _is_orphan(process: psutil.Process, group: int, mark: str) -> bool:
     try:
-        return os.getpgid(process.pid) == group and process.environ().get(MARK) == mark
+        return os.getpgid(process.pid) == group and _is_marked(process, mark)
+    except OSError:
+        return False
+
+
+def _is_marked(process: psutil.Process, mark: str) -> bool:
+    try:
+        return process.environ().get(MARK) == mark
     except (OSError, psutil.Error):
         return False
 

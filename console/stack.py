@@ -27,8 +27,10 @@ from console.processes import (
     ProcessFile,
     ProcessRecord,
     StopStep,
+    find,
     port_owner,
     stop,
+    sweep,
     terminate,
     terminate_children,
 )
@@ -95,11 +97,21 @@ class Stack:
 
     def up(self) -> list[str]:
         """Starts what does not run yet and waits until all of it answers; returns the names that were started."""
+        for record in self.file.running().values():
+            self.say(f"{record.name} runs already (pid {record.pid})")
+        return self._start_missing()
+
+    def revive(self) -> list[str]:
+        """Starts again what has died since `up`; returns the names. The demo's watch: `up` alone leaves that to its operator."""
+        dead = [record.name for record in self.file.load() if record.name in STOP_ORDER and not find(record)]
+        for name in dead:
+            self.say(f"the {name} has died; starting it again")
+        return self._start_missing() if dead else []
+
+    def _start_missing(self) -> list[str]:
         running = self.file.running()
         wanted = [name for name in (CODE_SERVER, WEBSERVER, DAEMON, SPARK) if name not in running]
         wanted = [name for name in wanted if name != SPARK or self.starts_spark]
-        for name in running:
-            self.say(f"{name} runs already (pid {running[name].pid})")
         self._require_ports(wanted)
         self._write_dagster_home()
         if CODE_SERVER in wanted:
@@ -133,6 +145,7 @@ class Stack:
         for name in (DAEMON, WEBSERVER, CODE_SERVER, SPARK):
             if name in records:
                 left += stop(records[name], self._steps(name), self.mark)
+        left += sweep(self.mark)  # run workers of a code server that died and was started again
         for child in self._children.values():
             child.kill()  # already ended: this ends its leash
         self._children.clear()
@@ -203,6 +216,7 @@ class Stack:
     def _start(self, name: str) -> Callable[[], None]:
         """Starts one process; what is returned waits until it answers."""
         self.say(f"starting the {name}")
+        self._forget(name)
         log = self.logs / f"{name.replace(' ', '-')}.log"
         answers = {
             CODE_SERVER: self._code_server_answers,
@@ -222,6 +236,12 @@ class Stack:
                 time.sleep(POLL_SECONDS)
 
         return wait
+
+    def _forget(self, name: str) -> None:
+        """Ends the leash of a child that has died, before another takes its name."""
+        child = self._children.pop(name, None)
+        if child and not child.running:
+            child.kill()
 
     def _require_alive(self, name: str, child: ChildProcess, log: Path, end: float) -> None:
         if not child.running:
@@ -271,7 +291,7 @@ class Stack:
         return beats
 
     def _start_spark(self) -> None:
-        os.environ[MARK] = self.mark  # the Spark server takes this process's environment
+        self._forget(SPARK)
         self._spark.start()
         self._children[SPARK] = self._spark
         self.file.add(SPARK, self._spark.pid, self._spark.port)

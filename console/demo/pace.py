@@ -14,6 +14,7 @@ import pymysql
 
 from console.demo.schema import ADDED_COLUMN, DATABASE, MARKERS, TABLES, add_column_statement
 from console.demo.traffic import KEY_OF, Shop, Traffic, Transaction
+from console.toolchain.errors import SetupError
 
 MARKER_SECONDS = 2.0
 Connection = pymysql.Connection  # generic only in the stubs
@@ -69,7 +70,9 @@ class Pace:
 
     def raise_failure(self) -> None:
         if self.failure:
-            raise self.failure
+            raise SetupError(
+                f"The traffic ended, for {self.failure}; start the demo again, it goes on."
+            ) from self.failure
 
     def _run(self) -> None:
         try:

@@ -101,6 +101,7 @@ class Demo:
         with contextlib.closing(self.source.connect()) as connection, Live(console=self.screen, screen=False) as view:
             while True:
                 pace.raise_failure()
+                self.stack.revive()
                 picture = live.take(connection, self.lake, self.runs, self.engine(), pace.transactions)
                 view.update(live.draw(picture, self.stack.url, query), refresh=True)
                 time.sleep(VIEW_SECONDS)
@@ -111,6 +112,7 @@ class Demo:
         end = time.monotonic() + self.options.seconds
         while time.monotonic() < end:
             pace.raise_failure()
+            self.stack.revive()
             time.sleep(min(1.0, max(0.0, end - time.monotonic())))
         pace.stop()
         self._say(f"{pace.transactions} transactions are in MySQL; waiting until all are acked")
@@ -126,6 +128,7 @@ class Demo:
         started = progressed = time.monotonic()
         reached, said = (-1, -1), 0.0
         while True:
+            self.stack.revive()
             acked = self._acked()
             if acked >= end and not self.engine().outstanding:
                 return
@@ -160,7 +163,7 @@ class Demo:
         self.file.save([])
 
     def _say(self, sentence: str) -> None:
-        self.screen.print(sentence, highlight=False, markup=False)
+        self.screen.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 
 def run_demo(options: DemoOptions, screen: Console) -> int:

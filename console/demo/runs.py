@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from pathlib import Path
 
 from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
@@ -41,6 +42,6 @@ class RunLog:
         last = "none yet"
         if records:
             newest = records[0]
-            seconds = (newest.end_time or newest.update_timestamp.timestamp()) - newest.create_timestamp.timestamp()
+            seconds = (newest.end_time or time.time()) - newest.create_timestamp.timestamp()
             last = f"{newest.dagster_run.run_id[:8]} {newest.dagster_run.status.value.lower()} ({seconds:.0f} s)"
         return RunSummary(len(ended), len(merged), last)
