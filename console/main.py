@@ -129,6 +129,35 @@ def position_set(
     )
 
 
+bench_app = typer.Typer(name="bench", help="Measure Sluice against its limits and its peers.", no_args_is_help=True)
+app.add_typer(bench_app)
+BenchJson = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]
+
+
+@bench_app.command("engine")
+def bench_engine(json_file: BenchJson = None) -> None:
+    """Read one binlog by the bare socket, by mysql-replication and by Sluice; about ten minutes."""
+    from benchmarks.engine import run  # noqa: PLC0415
+
+    run(json_file)
+
+
+@bench_app.command("merge")
+def bench_merge(json_file: BenchJson = None) -> None:
+    """Merge staged files into ten million rows, by Sluice and by a bare MERGE; about forty minutes."""
+    from benchmarks.merge import run  # noqa: PLC0415
+
+    run(json_file)
+
+
+@bench_app.command("e2e")
+def bench_e2e(json_file: BenchJson = None) -> None:
+    """Take up a backlog, then steady loads, through the whole pipeline; about ten minutes."""
+    from benchmarks.e2e import run  # noqa: PLC0415
+
+    run(json_file)
+
+
 @app.command()
 def demo(  # noqa: PLR0917  one argument an option
     once: Annotated[bool, typer.Option("--once", help="Unattended: traffic, wait, compare with MySQL, exit.")] = False,
