@@ -129,15 +129,34 @@ def test_another_process_is_kept_out(tmp_path: Path) -> None:
     lease.release()
 
 
-def test_a_child_does_not_inherit_the_lease(tmp_path: Path) -> None:
-    lease = Lease(tmp_path)
-    lease.try_acquire()
-    child = subprocess.Popen(
-        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, close_fds=False
+PARENT = """
+import subprocess, sys
+from pathlib import Path
+from cdc_engine.ha.lease import Lease
+lease = Lease(Path(sys.argv[1]))
+lease.try_acquire()
+child = subprocess.Popen([sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"], close_fds=False)
+sys.stdin.read()
+"""
+
+
+def test_a_child_that_outlives_the_holder_does_not_keep_the_lease(tmp_path: Path) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
+    assert parent.stdin is not None
+    assert parent.stdout is not None
     try:
+        assert parent.stdout.readline() == b"up\n"  # said by the child
+        assert not Lease(tmp_path).try_acquire()
+        parent.kill()
+        parent.wait()
+        lease = Lease(tmp_path)
+        assert lease.try_acquire()
         lease.release()
-        assert Lease(tmp_path).try_acquire()
     finally:
-        child.kill()
-        child.communicate()
+        parent.kill()
+        parent.communicate()  # ends the child's input, and so the child
