@@ -29,6 +29,7 @@ class Source:
     number: int = 0
     transaction: int = 0
     time_us: int = 0
+    gtid_sources: list[str] = dataclasses.field(default_factory=lambda: [SERVER])
     tables: list[TableVersion] = dataclasses.field(default_factory=lambda: [ORDERS, AUDIT])
 
     def block(
@@ -66,7 +67,7 @@ class Source:
             transaction_time_us=np.full(len(ends), self.time_us, np.int64),
             transaction_source=np.zeros(len(ends), np.int32),
             transaction_number=before + 1 + np.arange(len(ends), dtype=np.int64),
-            gtid_sources=[SERVER],
+            gtid_sources=self.gtid_sources,
             start_gtid_set=gtid_set(before),
             changes=changes,
         )

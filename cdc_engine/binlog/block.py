@@ -1,13 +1,13 @@
-"""Operations on a `contracts.Block` as a whole: drop events, copy together what is left, say where a transaction ends, go to disk.
+"""Operations on a `contracts.Block` as a whole: drop events, compact, join neighbours, find a transaction's end, to disk.
 
-Called by `sink` (drop and compact), `store` (cut, positions, spill). Pure: a block goes in and another comes out; nothing here runs once
-an event or once a transaction in the interpreter.
+Called by `sink` (drop and compact), `store` (join, cut, positions, spill). Pure: a block goes in and another comes out; nothing here
+runs once an event or once a transaction in the interpreter.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numba
@@ -73,6 +73,33 @@ def compact(block: Block) -> Block:
     buffer = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
     _gather(block.buffer, block.event_offset, offset, block.event_length, buffer)
     return dataclasses.replace(block, buffer=buffer, event_offset=offset)
+
+
+def can_follow(block: Block, before: Block) -> bool:
+    """Whether two neighbours may become one block: the same file, no table changes, and no transaction left out between them.
+
+    One that was left out would be missing in the executed set of the joined block.
+    """
+    same_stream = block.file == before.file and block.epoch == before.epoch and block.server_uuid == before.server_uuid
+    same_references = block.tables is before.tables and block.gtid_sources is before.gtid_sources
+    if not same_stream or not same_references or block.changes or before.changes:
+        return False
+    last = before.transaction_count - 1
+    return block.start_gtid_set == (before.start_gtid_set if last < 0 else executed_set(before, last))
+
+
+def join(blocks: Sequence[Block]) -> Block:
+    """Neighbours, of which each `can_follow` the one before it, as one block."""
+    buffers = np.array([len(block.buffer) for block in blocks], np.int64)
+    events = np.array([block.event_count for block in blocks], np.int64)
+    transactions = np.array([block.transaction_count for block in blocks], np.int64)
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(block, name) for block in blocks])
+        for name in ("buffer", *EVENT_ARRAYS, *TRANSACTION_ARRAYS)
+    }
+    arrays["event_offset"] += np.repeat(np.cumsum(buffers) - buffers, events)
+    arrays["transaction_events"] += np.repeat(np.cumsum(events) - events, transactions)
+    return dataclasses.replace(blocks[0], **arrays)
 
 
 @numba.njit(cache=True, nogil=True)

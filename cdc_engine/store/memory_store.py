@@ -26,6 +26,7 @@ from cdc_engine.store.timeline import (
     entry_in_memory,
     slices_between,
     spilled_in,
+    with_small_joined,
     without_open,
 )
 
@@ -146,6 +147,7 @@ class MemoryEventStore:
         with self._changed:
             if not self._changed.wait_for(lambda: self._ring.waiting_transactions > 0, timeout_seconds):
                 return NOTHING
+            self._entries = with_small_joined(self._entries, self._ring.get)
             index, transaction = batch_end(self._entries, self._ring.get, byte_count_max, event_count_max)
             entry = self._entries[index]
             end = HandedOut(_position(entry, transaction), entry.mark(transaction))

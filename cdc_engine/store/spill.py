@@ -50,6 +50,7 @@ class SpillFile:
         self.path = path
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         self._size = 0
+        self._last_loaded: tuple[int, Block] | None = None
         weakref.finalize(self, os.close, self._descriptor)
 
     def append(self, block: Block) -> SpilledBlock:
@@ -65,7 +66,18 @@ class SpillFile:
         return SpilledBlock(self, start, skeleton_of(block))
 
     def load(self, offset: int, skeleton: Skeleton) -> Block:
-        """Reads a block back; raises StagingError when the file ends early or cannot be read."""
+        """Reads a block back; raises StagingError when the file ends early or cannot be read.
+
+        The last one is kept until another is read, so that a reader may ask for it as often as it likes.
+        """
+        last = self._last_loaded
+        if last is not None and last[0] == offset:
+            return last[1]
+        block = self._load(offset, skeleton)
+        self._last_loaded = (offset, block)
+        return block
+
+    def _load(self, offset: int, skeleton: Skeleton) -> Block:
         arrays = skeleton.empty_arrays()
         try:
             for array in arrays.values():
@@ -76,6 +88,7 @@ class SpillFile:
 
     def remove(self) -> None:
         """The transaction is acked or forgotten; removing twice is allowed."""
+        self._last_loaded = None
         self.path.unlink(missing_ok=True)
 
     def _write(self, array: npt.NDArray[np.generic], offset: int) -> int:
@@ -104,12 +117,12 @@ class SpilledBlock:
     skeleton: Skeleton
 
     def load(self) -> Block:
-        """Reads it anew at every call and keeps nothing: a huge transaction passes one block at a time."""
+        """Reads it; of a file's blocks at most one is in memory: a huge transaction passes one block at a time."""
         return self.file.load(self.offset, self.skeleton)
 
 
 class SpilledSlice(BlockSlice):
-    """A `BlockSlice` whose block is read when asked for. Take `block` once and drop it before the next slice."""
+    """A `BlockSlice` whose block is read when asked for; asking another slice's gives the memory back."""
 
     def __init__(self, spilled: SpilledBlock, first_event: int, last_event: int) -> None:
         # The frozen dataclass above would store a block; here there is only where to find it.
@@ -121,7 +134,7 @@ class SpilledSlice(BlockSlice):
 
     @property
     def block(self) -> Block:
-        """The block from disk, a new one each time."""
+        """The block from disk."""
         return self.spilled.load()
 
     @property

@@ -11,11 +11,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cdc_engine.binlog.block import transaction_bytes
+from cdc_engine.binlog.block import can_follow, join, transaction_bytes
 from cdc_engine.contracts import Block, BlockSlice, Int64s
+from cdc_engine.limits import READ_BUFFER_BYTES
 from cdc_engine.store.ring import Mark
 from cdc_engine.store.spill import SpilledBlock, SpilledSlice
 
+SMALL_BYTES_MAX = 64 << 10  # a block below this costs its readers more than copying it does
+JOINED_BYTES_MAX = READ_BUFFER_BYTES  # joined blocks are no larger than those read in one go
 NO_TRANSACTIONS = np.zeros(0, np.int64)
 
 
@@ -43,6 +46,13 @@ class Entry:
         """Whether it has neither row events nor table changes: only the place where its last transaction ends is of use."""
         return isinstance(self.content, Block) and not self.content.event_count and not self.content.changes
 
+    @property
+    def small(self) -> bool:
+        """Whether it is worth joining with a neighbour; not if its open transaction was cut off, which is still in its arrays."""
+        if isinstance(self.content, SpilledBlock) or self.content.buffer.nbytes > SMALL_BYTES_MAX:
+            return False
+        return self.end.events - self.start.events == self.content.event_count
+
     def slice(self, first: int, last: int) -> BlockSlice:
         """Its row events [first, last), counted from the store's beginning."""
         first, last = first - self.start.events, last - self.start.events
@@ -58,6 +68,36 @@ def entry_in_memory(block: Block, start: Mark, complete: Mark) -> Entry:
     if not block.transaction_count:
         return entry
     return dataclasses.replace(entry, complete=entry.mark(block.transaction_count - 1))
+
+
+def with_small_joined(entries: Sequence[Entry], get: Mark) -> list[Entry]:
+    """The same content with runs of small neighbours behind `get` as one entry each.
+
+    A source read live comes a few transactions a block; whoever decodes a batch pays by the block.
+    """
+    first = bisect.bisect_left(entries, get.transactions, key=lambda entry: entry.start.transactions)
+    joined, run = list(entries[:first]), list[Entry]()
+    for entry in entries[first:]:
+        if run and not _continues(run, entry):
+            joined.append(_joined(run))
+            run = []
+        run.append(entry)
+    return [*joined, _joined(run)] if run else joined
+
+
+def _continues(run: Sequence[Entry], entry: Entry) -> bool:
+    last = run[-1]
+    if not (isinstance(last.content, Block) and isinstance(entry.content, Block)):
+        return False
+    small = last.small and entry.small and entry.end.bytes - run[0].start.bytes <= JOINED_BYTES_MAX
+    return small and can_follow(entry.content, last.content)
+
+
+def _joined(run: Sequence[Entry]) -> Entry:
+    blocks = [entry.content for entry in run if isinstance(entry.content, Block)]
+    if len(run) == 1:
+        return run[0]
+    return entry_in_memory(join(blocks), run[0].start, run[0].complete)
 
 
 def batch_end(entries: Sequence[Entry], get: Mark, byte_count_max: int, event_count_max: int) -> tuple[int, int]:

@@ -60,7 +60,7 @@ def test_a_run_waits_for_the_one_before_it(tmp_path: Path) -> None:
             entered.set()
 
     with client.run_lock(tmp_path):
-        thread = threading.Thread(target=second_run)
+        thread = threading.Thread(target=second_run, daemon=True)
         thread.start()
         assert not entered.is_set()
     thread.join(10.0)

@@ -134,7 +134,7 @@ def test_a_full_ring_takes_the_next_block_after_an_ack(tmp_path: Path, source: S
     service = CanalService({"shop": (store, meta)})
     service.subscribe(CLIENT)
     store.put(source.block([1] * 8))
-    thread = threading.Thread(target=store.put, args=(source.block([1]),))
+    thread = threading.Thread(target=store.put, args=(source.block([1]),), daemon=True)
     thread.start()
     batch = service.get_without_ack(CLIENT, MANY, 3)
     assert thread.is_alive()

@@ -66,7 +66,6 @@ def test_an_open_transaction_goes_on_over_blocks_and_is_delivered_whole(
     assert numbers_in(store.get(16, 1)) == [0]
     batch = store.get(16, 1)
     assert numbers_in(batch) == [1, 2, 3, 4, 5, 6]
-    assert len(batch.slices) == 3
     assert numbers_in(store.get(16, 1)) == [7]
 
 
@@ -155,6 +154,54 @@ def test_an_empty_block_that_ends_an_open_transaction_is_not_replaced(store: Mem
     assert batch.end.gtid_set == gtid_set(1)
 
 
+def test_small_neighbours_are_handed_out_as_one_slice(store: MemoryEventStore, source: Source) -> None:
+    """Also where a transaction spans them; another file, other table references and table changes end a slice."""
+    for open_events in (2, 0, 1, 0):
+        store.put(source.block([1], open_events))
+    source.file = "mysql-bin.000002"
+    store.put(source.block([1, 0]))
+    source.tables = list(source.tables)
+    store.put(source.block([1]))
+    store.put(source.block([0], changes=(change(),)))
+    store.put(source.block([1]))
+    first = store.get(1, 1)
+    assert numbers_in(first) == [0]
+    batch = store.get(MANY, MANY)
+    assert numbers_in(batch) == list(range(1, 10))
+    assert [each.last_event - each.first_event for each in batch.slices] == [6, 1, 1, 0, 1]
+    assert batch.slices[0].block is first.slices[0].block
+    assert batch.end is not None
+    assert batch.end.gtid_set == gtid_set(9)
+
+
+def test_neighbours_between_which_transactions_were_left_out_keep_their_gtids(
+    store: MemoryEventStore, source: Source
+) -> None:
+    store.put(source.block([1]))
+    source.block([0])  # thinned out by the sink
+    store.put(source.block([1]))
+    batch = store.get(MANY, MANY)
+    assert len(batch.slices) == 2
+    assert batch.end is not None
+    assert batch.end.gtid_set == gtid_set(3)
+
+
+def test_large_neighbours_stay_as_they_are(store: MemoryEventStore, source: Source) -> None:
+    blocks = [source.block([1], size=100_000) for _ in range(2)]
+    for block in blocks:
+        store.put(block)
+    assert [each.block for each in store.get(MANY, MANY).slices] == blocks
+
+
+def test_a_cut_off_open_transaction_does_not_come_back_by_joining(store: MemoryEventStore, source: Source) -> None:
+    store.put(source.block([1], open_events=2))
+    store.drop_open_transaction()
+    source.number, source.transaction = 1, 1
+    store.put(source.block([3]))
+    store.put(source.block([1]))
+    assert numbers_in(store.get(MANY, MANY)) == [0, 1, 2, 3, 4]
+
+
 def test_rollback_hands_out_again_what_was_not_acked(store: MemoryEventStore, source: Source) -> None:
     store.put(source.block([1, 1, 1, 1]))
     batches = [store.get(16, 1) for _ in range(3)]
@@ -227,7 +274,7 @@ def test_put_waits_while_full_and_goes_on_after_an_ack(tmp_path: Path, source: S
     store = MemoryEventStore(tmp_path, bytes_max=1 << 20, events_max=4)
     store.put(source.block([2, 2]))
     blocks = [source.block([1]), source.block([1])]
-    thread = threading.Thread(target=lambda: [store.put(block) for block in blocks])
+    thread = threading.Thread(target=lambda: [store.put(block) for block in blocks], daemon=True)
     thread.start()
     batch = store.get(MANY, MANY)
     assert thread.is_alive()
@@ -242,9 +289,11 @@ def test_put_waits_while_full_and_goes_on_after_an_ack(tmp_path: Path, source: S
 def test_get_waits_for_the_end_of_a_transaction(store: MemoryEventStore, source: Source) -> None:
     store.put(source.block([], open_events=1))
     block = source.block([1])
-    thread = threading.Thread(target=store.put, args=(block,))
+    thread = threading.Thread(target=store.put, args=(block,), daemon=True)
     batches = []
-    waiter = threading.Thread(target=lambda: batches.append(store.get(MANY, MANY, timeout_seconds=DEADLINE_SECONDS)))
+    waiter = threading.Thread(
+        target=lambda: batches.append(store.get(MANY, MANY, timeout_seconds=DEADLINE_SECONDS)), daemon=True
+    )
     waiter.start()
     thread.start()
     waiter.join(DEADLINE_SECONDS)
@@ -270,7 +319,7 @@ def test_a_fenced_thread_can_put_no_more_until_it_drops_the_stream_itself(tmp_pa
         store.drop_open_transaction()
         stages.append("new stream")
 
-    thread = threading.Thread(target=parse)
+    thread = threading.Thread(target=parse, daemon=True)
     thread.start()
     waiting_until(lambda: store._putter is thread)
     store.drop_open_transaction()

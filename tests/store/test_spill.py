@@ -8,13 +8,13 @@ import json
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
 
 from cdc_engine.contracts import Batch
 from cdc_engine.errors import StagingError
-from cdc_engine.store import spill
 from cdc_engine.store.memory_store import MemoryEventStore
 from tests.fix_blocks import Source, numbers_in
 
@@ -75,15 +75,16 @@ def test_a_spilled_transaction_can_be_handed_out_again(store: MemoryEventStore) 
     assert numbers_in(store.get(MANY, MANY)) == first == list(range(10 * RING_EVENTS))
 
 
-def test_a_spilled_block_is_not_kept(store: MemoryEventStore) -> None:
+def test_of_spilled_blocks_only_the_last_read_is_kept(store: MemoryEventStore) -> None:
     source = Source()
     put_huge(store, source)
     store.put(source.block([0]))
-    spilled = store.get(MANY, MANY).slices[5]
-    assert isinstance(spilled, spill.SpilledSlice)
-    assert spilled.block is not spilled.block
-    assert spilled.block.event_count == RING_EVENTS
-    assert spilled.changes == ()
+    first, second = store.get(MANY, MANY).slices[5:7]
+    kept = weakref.ref(first.block)
+    assert first.block is kept()
+    assert second.block.event_count == RING_EVENTS
+    assert kept() is None
+    assert first.changes == ()
 
 
 def test_a_lost_connection_removes_the_spilled_part(store: MemoryEventStore, directory: Path) -> None:
