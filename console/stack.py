@@ -98,7 +98,8 @@ class Stack:
     def up(self) -> list[str]:
         """Starts what does not run yet and waits until all of it answers; returns the names that were started."""
         for record in self.file.running().values():
-            self.say(f"{record.name} runs already (pid {record.pid})")
+            if record.name in STOP_ORDER:
+                self.say(f"{record.name} runs already (pid {record.pid})")
         return self._start_missing()
 
     def revive(self) -> list[str]:

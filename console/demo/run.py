@@ -11,11 +11,12 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 
 from cdc_engine.config import SluiceConfig
@@ -41,6 +42,7 @@ STALL_SECONDS_MAX = (
     600.0  # no ack for so long ends the wait with what is known; a first merge on a busy machine takes minutes
 )
 VIEW_SECONDS = 2.0
+PLAIN_VIEW_SECONDS = 15.0  # where each picture is printed below the last
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,15 +98,21 @@ class Demo:
             raise SetupError(f"These processes outlived SIGKILL: {', '.join(map(str, left))}; see `ps -fp` for each.")
 
     def watch(self, pace: Pace) -> None:
-        """The live view, until Ctrl-C."""
+        """The live view, until Ctrl-C; where there is no terminal, a picture now and then."""
+        if not self.screen.is_terminal:
+            self._watch(pace, self.screen.print, PLAIN_VIEW_SECONDS)
+        with Live(console=self.screen, auto_refresh=False) as view:
+            self._watch(pace, lambda picture: view.update(picture, refresh=True), VIEW_SECONDS)
+
+    def _watch(self, pace: Pace, display: Callable[[Group], None], seconds: float) -> NoReturn:
         query = live.example_query(self.config.lake)
-        with contextlib.closing(self.source.connect()) as connection, Live(console=self.screen, screen=False) as view:
+        with contextlib.closing(self.source.connect()) as connection:
             while True:
                 pace.raise_failure()
                 self.stack.revive()
                 picture = live.take(connection, self.lake, self.runs, self.engine(), pace.transactions)
-                view.update(live.draw(picture, self.stack.url, query), refresh=True)
-                time.sleep(VIEW_SECONDS)
+                display(live.draw(picture, self.stack.url, query))
+                time.sleep(seconds)
 
     def once(self, pace: Pace, before: dict[str, Before]) -> DemoSummary:
         """Traffic for its time, then the wait, then the proof."""
