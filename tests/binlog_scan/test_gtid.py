@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pymysqlreplication.gtid import GtidSet as LibraryGtidSet
 
@@ -31,11 +31,13 @@ def transactions_of(gtid_set: GtidSet) -> set[tuple[str, int]]:
     }
 
 
+@settings(deadline=None)
 @given(members)
 def test_text_and_set_say_the_same(transactions: set[tuple[str, int]]) -> None:
     assert transactions_of(GtidSet.parse(str(of(transactions)))) == transactions
 
 
+@settings(deadline=None)
 @given(members, members)
 def test_union_difference_and_containment_are_those_of_sets(
     left: set[tuple[str, int]], right: set[tuple[str, int]]
@@ -45,6 +47,7 @@ def test_union_difference_and_containment_are_those_of_sets(
     assert of(left).contains(of(right)) == (right <= left)
 
 
+@settings(deadline=None)
 @given(members, st.lists(st.tuples(st.integers(-1, 2), st.integers(1, 30)), max_size=40))
 def test_a_block_of_transactions_is_added_as_one_by_one(
     start: set[tuple[str, int]], block: list[tuple[int, int]]
@@ -55,6 +58,7 @@ def test_a_block_of_transactions_is_added_as_one_by_one(
     assert GtidSet.parse(executed_after(str(of(start)), SOURCES, source, number)) == of(start | added)
 
 
+@settings(deadline=None)
 @given(untagged)
 def test_the_encoding_is_that_of_the_library(transactions: set[tuple[str, int]]) -> None:
     gtid_set = of(transactions)
@@ -75,6 +79,7 @@ def test_what_is_not_a_gtid_set_is_refused(text: str) -> None:
         GtidSet.parse(text)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=80))
 def test_garbage_is_not_an_encoded_set(garbage: bytes) -> None:
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc_engine.errors import ConfigurationError
@@ -145,6 +145,7 @@ def gtids(transactions: set[int]) -> str:
     return str(result)
 
 
+@settings(deadline=None)
 @given(numbers, numbers, numbers, st.booleans())
 def test_a_stream_by_gtid_starts_only_when_it_will_see_everything(
     taken: set[int], executed: set[int], purged: set[int], same_server: bool
