@@ -10,7 +10,7 @@ import dagster as dg
 from dagster import DagsterInstance, DagsterRunStatus
 from dagster._core.storage.dagster_run import RunRecord as StoredRun
 
-from orchestration.batch_reference import BATCH_TAG, DESTINATION_TAG, BatchReference
+from orchestration.batch_reference import BATCH_TAG, BatchReference
 from orchestration.settle import RULES, RunRecord
 
 _log = logging.getLogger(__name__)
@@ -23,21 +23,26 @@ OPEN_STATUSES = [
 
 
 class RunStore:
-    """The runs of one destination's merge job."""
+    """The runs of one destination, which are those of its merge job."""
 
-    def __init__(self, instance: DagsterInstance, destination: str, job_name: str) -> None:
+    def __init__(self, instance: DagsterInstance, job_name: str) -> None:
         self._instance = instance
-        self._destination = destination
         self._job_name = job_name
 
     def of_batch(self, reference: BatchReference) -> list[RunRecord]:
         """All runs with the tags of this very delivery; of the merge job only, so that a tag set by hand elsewhere acks nothing."""
-        return self._find(dg.RunsFilter(job_name=self._job_name, tags={BATCH_TAG: reference.run_key}))
+        records = self._instance.get_run_records(
+            dg.RunsFilter(job_name=self._job_name, tags={BATCH_TAG: reference.run_key})
+        )
+        return [self._fact(record) for record in records]
 
     def open_runs(self) -> list[RunRecord]:
-        """Every run of the destination that should have a process, whatever its batch."""
-        tags = {DESTINATION_TAG: self._destination}
-        return self._find(dg.RunsFilter(job_name=self._job_name, tags=tags, statuses=OPEN_STATUSES))
+        """Every run of the destination that should have a process, whatever its batch.
+
+        Asked for by status alone and picked here: few runs are open, while by tag or job the database would go through all there ever were.
+        """
+        records = self._instance.get_run_records(dg.RunsFilter(statuses=OPEN_STATUSES))
+        return [self._fact(record) for record in records if record.dagster_run.job_name == self._job_name]
 
     def end(self, run_id: str, reason: str) -> None:
         """Marks a run FAILED and asks its process, if there is one, to stop. A run that has ended meanwhile stays as it is.
@@ -60,9 +65,6 @@ class RunStore:
             self._instance.run_launcher.terminate(run_id)
         except Exception as error:  # the launcher's server may be gone, which is why the run is ended
             _log.warning("the process of run %s could not be asked to stop: %s", run_id, type(error).__name__)
-
-    def _find(self, runs_filter: dg.RunsFilter) -> list[RunRecord]:
-        return [self._fact(record) for record in self._instance.get_run_records(runs_filter)]
 
     def _fact(self, record: StoredRun) -> RunRecord:
         run = record.dagster_run

@@ -35,6 +35,6 @@ def engine_sensor(line: Line, job: MergeJob, host: Callable[[], EngineHost]) -> 
         ),
     )
     def sense(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        return ticker.tick(RunStore(context.instance, line.destination, job.name), context.cursor)
+        return ticker.tick(RunStore(context.instance, job.name), context.cursor)
 
     return sense

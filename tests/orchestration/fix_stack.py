@@ -109,6 +109,7 @@ class DagsterStack:
         return server
 
     def start(self) -> None:
+        self.started_at = time.time()
         self.code_server = self.start_code_server()
         self._start("daemon", "dagster._daemon", "run", "-w", str(self.home / "workspace.yaml"))
         self.instance = DagsterInstance.from_config(str(self.home))

@@ -48,6 +48,13 @@ def test_changes_are_merged_by_runs_and_acked(
     assert event is not None
     assert event.asset_materialization is not None
     assert event.asset_materialization.metadata["rows_inserted"].value == 5
+    observed = shop.instance.fetch_observations(dg.AssetKey(["shop", "engine"]), limit=100).records
+    assert observed, "the sensor publishes"
+    assert len(observed) <= 1 + (time.time() - shop.started_at) / 60
+    results = shop.instance.event_log_storage.get_latest_asset_check_execution_by_key(
+        [dg.AssetCheckKey(dg.AssetKey(["shop", "shop", "orders"]), "flowing")]
+    )
+    assert [record.status.value for record in results.values()] == ["SUCCEEDED"]
 
 
 @pytest.mark.parametrize("gate", ["before", "after"])

@@ -1,0 +1,87 @@
+"""The checks executed by hand come to the results that the sensor publishes, from the engine's files alone."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from cdc_engine.contracts import StoppedTable
+from cdc_engine.instance.status import EngineStatus, write_status
+from orchestration.checks import STATUS_FILE, STATUS_SECONDS_MAX, read_failures
+from orchestration.code_location import build_definitions
+from orchestration.observations import failures
+from orchestration.testing import position
+from tests.orchestration.fix_location import make_config, make_seams, write_tables
+
+STOPPED = StoppedTable(
+    database="shop", table="orders", state="DDL_UNSUPPORTED", reason="DROP COLUMN: not yet", position=position(9)
+)
+
+
+def status(**fields: Any) -> EngineStatus:
+    return EngineStatus(**{"state": "RUNNING", "updated_at_us": time.time_ns() // 1000, **fields})
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        status(),
+        status(state="STARTING"),
+        status(state="RECONNECTING", reason="the server went away"),
+        status(state="POSITION_LOST", reason="mysql-bin.000001 was purged"),
+        status(stopped_tables=(STOPPED,)),
+        status(state="POSITION_LOST", reason="x", stopped_tables=(STOPPED,)),
+    ],
+    ids=lambda written: f"{written.state} {len(written.stopped_tables)}",
+)
+def test_the_file_says_what_the_engine_says(tmp_path: Path, written: EngineStatus) -> None:
+    write_status(tmp_path / STATUS_FILE, written)
+    assert read_failures(tmp_path, time.time()) == failures(written)
+
+
+def test_a_file_that_nobody_writes_any_more_fails(tmp_path: Path) -> None:
+    assert read_failures(tmp_path, time.time())[""].startswith("STOPPED: ")
+    write_status(tmp_path / STATUS_FILE, status(stopped_tables=(STOPPED,)))
+    found = read_failures(tmp_path, time.time() + STATUS_SECONDS_MAX + 1)
+    assert found[""].startswith("STOPPED: no engine has written")
+    assert "shop.orders" in found
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\x00", b'{"state": "RUNNING"}', b'{"updated_at_us": "x"}'])
+def test_a_damaged_file_fails_with_a_sentence(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / STATUS_FILE).write_bytes(content)
+    assert read_failures(tmp_path, time.time())[""].startswith("UNKNOWN: ")
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as made:
+        yield made
+
+
+def test_every_check_can_be_executed_by_hand(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    config = make_config(tmp_path)
+    directory = config.destination_dir("shop")
+    write_tables(directory)
+    write_status(directory / STATUS_FILE, status(stopped_tables=(STOPPED,)))
+    defs = build_definitions(config, make_seams(config).seams())
+    job = dg.define_asset_job("checks", selection=dg.AssetSelection.all_asset_checks())
+    result = (
+        dg.Definitions.merge(defs, dg.Definitions(jobs=[job]))
+        .resolve_job_def("checks")
+        .execute_in_process(instance=instance)
+    )
+    found = {(each.asset_key.path[-1], each.check_name): each.passed for each in result.get_asset_check_evaluations()}
+    assert found == {
+        ("engine", "running"): True,
+        ("engine", "tables_flowing"): False,
+        ("orders", "flowing"): False,
+        ("items", "flowing"): True,
+    }, "a table whose name Dagster cannot spell has no check of its own; the engine's names it"
+    assert json.loads((directory / STATUS_FILE).read_text())["state"] == "RUNNING"
