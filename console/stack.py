@@ -45,6 +45,7 @@ STOP_ORDER = (CODE_SERVER, DAEMON, WEBSERVER, SPARK)
 START_SECONDS_MAX = 240.0  # a cold import of dagster and numba takes half a minute, on a busy machine far more
 RUN_SECONDS_MAX = 30.0  # what a run that is merging gets to finish in when everything is stopped
 POLL_SECONDS = 0.2
+DYING_SECONDS_MAX = 3.0
 LOCATION = "sluice"
 
 Say = Callable[[str], None]
@@ -192,7 +193,7 @@ class Stack:
     def _require_ports(self, wanted: list[str]) -> None:
         for name in wanted:
             port = self._port(name)
-            if port and not is_free(port):
+            if port and not _freed(port):
                 owner = port_owner(port)
                 raise PortTakenError(
                     f"Port {port}, wanted for the {name}, is taken by {owner or 'another program'};"
@@ -302,6 +303,16 @@ class Stack:
         if not spark.done():
             self.say("warming up Spark (a first merge would take half a minute)")
         spark.result()
+
+
+def _freed(port: int) -> bool:
+    """Whether the port is free, or becomes so at once: a process that was killed holds its port until the kernel is done with it."""
+    end = time.monotonic() + DYING_SECONDS_MAX
+    while not is_free(port):
+        if time.monotonic() > end:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True
 
 
 def _done() -> Future[None]:
