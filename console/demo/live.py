@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,7 +46,7 @@ def take(
     return Picture(rows, engine, runs.read(), transactions)
 
 
-def draw(picture: Picture, url: str, query: str) -> Group:
+def draw(picture: Picture, url: str) -> Group:
     """The picture as rich shows it."""
     shown = Table("table", title=f"shop: {picture.transactions} transactions so far", title_justify="left")
     for column in ("rows in MySQL", "rows in Delta", "behind", "Delta version"):
@@ -63,15 +64,18 @@ def draw(picture: Picture, url: str, query: str) -> Group:
     )
     ran = Text(f"runs {runs.runs}   batches merged {runs.batches}   last run {runs.last}")
     where = Text.assemble("Dagster's UI: ", (url, "bold cyan underline"), "   (Ctrl-C stops everything)")
-    return Group(shown, state, ran, where, Text("query a table:", "dim"), Text(query))
+    return Group(shown, state, ran, where)
 
 
 def example_query(lake: str) -> str:
-    """How to read a table without Spark."""
+    """How to read a table without Spark: two commands to copy, with this Python and with DuckDB's own program."""
     path = f"{lake}/{DATABASE}/orders"
+    question = "SELECT status, count(*) AS orders FROM orders GROUP BY status"
+    reader = "from deltalake import DeltaTable, QueryBuilder; import pyarrow"
+    table = f"QueryBuilder().register('orders', DeltaTable('{path}')).execute('{question}')"
+    in_duckdb = question.replace("FROM orders", f"FROM delta_scan('{path}')")
     return (
-        f"  duckdb -c \"INSTALL delta; LOAD delta; SELECT status, count(*) FROM delta_scan('{path}') GROUP BY 1\"\n"
-        '  python -c "from deltalake import DeltaTable, QueryBuilder as Q;'
-        f" print(Q().register('o', DeltaTable('{path}'))"
-        ".execute('SELECT status, count(*) FROM o GROUP BY 1').read_all())\""
+        "query a table, for example:\n"
+        f'  {sys.executable} -c "{reader}; print(pyarrow.table({table}.read_all()).to_pandas())"\n'
+        f'  duckdb -c "INSTALL delta; LOAD delta; {in_duckdb}"'
     )

@@ -105,13 +105,13 @@ class Demo:
             self._watch(pace, lambda picture: view.update(picture, refresh=True), VIEW_SECONDS)
 
     def _watch(self, pace: Pace, display: Callable[[Group], None], seconds: float) -> NoReturn:
-        query = live.example_query(self.config.lake)
+        self._say(live.example_query(self.config.lake))
         with contextlib.closing(self.source.connect()) as connection:
             while True:
                 pace.raise_failure()
                 self.stack.revive()
                 picture = live.take(connection, self.lake, self.runs, self.engine(), pace.transactions)
-                display(live.draw(picture, self.stack.url, query))
+                display(live.draw(picture, self.stack.url))
                 time.sleep(seconds)
 
     def once(self, pace: Pace, before: dict[str, Before]) -> DemoSummary:
