@@ -5,11 +5,14 @@ Facts are read from the log with deltalake: a look takes milliseconds, where the
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import deltalake
+import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from spark_jobs import sql_text
@@ -100,6 +103,17 @@ class DeltaTable:
         )
         return self.snapshot
 
+    def rows_in_reach(self, column: str, low: Any, high: Any) -> int:
+        """Rows of the files that may hold a value of `column` in [low, high], by their statistics; all rows where those say nothing."""
+        if not self.snapshot.exists:
+            return 0
+        files: Any = pa.table(self._log.get_add_actions(flatten=True))
+        lowest, highest = f"min.{column}", f"max.{column}"
+        if low is not None and high is not None and {lowest, highest} <= set(files.column_names):
+            with contextlib.suppress(pa.ArrowException):  # a bound of another type than the statistics is no hint
+                files = files.filter(_may_meet(files[lowest], files[highest], low, high))
+        return int(pc.sum(files["num_records"]).as_py() or 0)
+
     def last_commit(self) -> CommitCounts:
         """The counts of the newest commit; refresh first."""
         metrics = self._log.history(1)[0].get("operationMetrics", {})
@@ -114,6 +128,12 @@ class DeltaTable:
             files_added=count("numTargetFilesAdded", "numAddedFiles", "numFiles"),
             files_removed=count("numTargetFilesRemoved", "numRemovedFiles"),
         )
+
+
+def _may_meet(lowest: Any, highest: Any, low: Any, high: Any) -> Any:
+    """A mask of the ranges [lowest, highest] that share a value with [low, high]; a range that is not known may."""
+    apart = pc.or_kleene(pc.greater(lowest, high), pc.less(highest, low))
+    return pc.invert(pc.fill_null(apart, False))
 
 
 def wanted_columns(source: Iterable[Column], *, soft_deletes: bool) -> tuple[Column, ...]:

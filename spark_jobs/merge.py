@@ -71,9 +71,17 @@ class _TableMerge:
 
     def _change(self, segment: ChangesSegment, applied_order_key: int) -> CommitCounts:
         self._give_columns(segment.columns, segment.key)
+        self.lane.expect(segment.rows + self._rows_met(segment))
         self.lane.sql(fold.staged_view(VIEW, segment))
         statement = merge_sql.apply_changes(VIEW, segment, self.target, applied_order_key)
         return self._commit(statement, segment.last_order_key)
+
+    def _rows_met(self, segment: ChangesSegment) -> int:
+        """Rows of the table that a merge must look at; an append looks at none."""
+        if not segment.key:
+            return 0
+        low, high = ((bounds or (None,))[0] for bounds in (segment.key_min, segment.key_max))
+        return self.table.rows_in_reach(segment.key[0], low, high)
 
     def _truncate(self, segment: TruncateSegment) -> CommitCounts:
         if not self.table.snapshot.exists:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +28,14 @@ class Lake:
     def target(self, name: str, **options: Any) -> TableTarget:
         return TableTarget(path=str(self.folder / "lake" / name), **options)
 
-    def stage(self, tables: dict[str, Sequence[Segment]], **options: Any) -> Path:
+    def stage(self, tables: Mapping[str, Sequence[Segment]], **options: Any) -> Path:
         return stage(self.folder / "staging", tables, delivery=next(self.deliveries), **options)
 
-    def merge(self, tables: dict[str, Sequence[Segment]], **options: Any) -> dict[str, TableReport]:
+    def merge(self, tables: Mapping[str, Sequence[Segment]], **options: Any) -> dict[str, TableReport]:
         """Stages and merges one batch; options are those of the targets."""
         return self.merge_staged(self.stage(tables), tables, **options)
 
-    def merge_staged(
-        self, directory: Path, tables: Sequence[str] | dict[str, Any], **options: Any
-    ) -> dict[str, TableReport]:
+    def merge_staged(self, directory: Path, tables: Iterable[str], **options: Any) -> dict[str, TableReport]:
         targets = {name: self.target(name, **options) for name in tables}
         return {report.name: report for report in merge_batch(directory, targets, self.spark)}
 
@@ -48,7 +46,8 @@ class Lake:
         """All rows of a table in order, read without Spark; deletion vectors count."""
         query = f"SELECT {', '.join(columns)} FROM t"
         batches = deltalake.QueryBuilder().register("t", self.log(name)).execute(query).read_all()
-        return sorted((tuple(row.values()) for row in pa.table(batches).to_pylist()), key=repr)
+        found = [tuple(row.values()) for row in pa.table(batches).to_pylist()]
+        return sorted(found, key=lambda row: [(value is not None, value) for value in row])
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ Segment = Changes | Truncate | SchemaChange
 
 
 def stage(
-    root: Path, tables: dict[str, Sequence[Segment]], *, epoch: int = 1, delivery: int = 1, destination: str = "shop"
+    root: Path, tables: Mapping[str, Sequence[Segment]], *, epoch: int = 1, delivery: int = 1, destination: str = "shop"
 ) -> Path:
     """Writes one batch; `tables` is "database.table" → segments."""
     directory = root / f"{epoch}-{delivery}"
