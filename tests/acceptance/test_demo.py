@@ -1,0 +1,140 @@
+"""The demo as a person meets it: Ctrl-C leaves nothing running, and the next start goes on, also when parts of it are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from console.processes import MARK, ProcessFile
+from console.stack import CODE_SERVER
+from console.toolchain.cache import PROJECT_ROOT
+from console.toolchain.ports import free_port
+
+START_SECONDS_MAX = 400
+ONCE_SECONDS_MAX = 1500
+
+
+class DemoProcess:
+    """`sluice demo` in a process of its own, its words in a file."""
+
+    def __init__(self, folder: Path, port_base: int) -> None:
+        self.folder, self.output = folder, folder.with_suffix(".out")
+        self.records = ProcessFile(folder / "data" / "processes.json")
+        self._port_base = port_base
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "console.main", "demo", "--dir", str(self.folder)]
+        environment = {**os.environ, "PYTHONPATH": str(PROJECT_ROOT)}
+        with self.output.open("ab") as output:
+            self._process = subprocess.Popen(
+                [*command, "--port-base", str(self._port_base), *arguments],
+                stdout=output,
+                stderr=output,
+                env=environment,
+            )
+
+    def end(self, number: signal.Signals | None, seconds: float) -> int:
+        """Its exit code, after a signal if one is given."""
+        assert self._process
+        if number is not None:
+            self._process.send_signal(number)
+        return self._process.wait(seconds)
+
+    def wait_for(self, condition: Callable[[], bool], seconds: float) -> None:
+        assert self._process
+        end = time.monotonic() + seconds
+        while not condition():
+            assert self._process.poll() is None, self.words()
+            assert time.monotonic() < end, self.words()
+            time.sleep(0.2)
+
+    def words(self) -> str:
+        return self.output.read_text()[-4000:]
+
+    def left(self) -> list[str]:
+        """Command lines of processes that have anything to do with this demo's folder."""
+        found = []
+        for process in psutil.process_iter(["pid", "cmdline"]):
+            line = " ".join(process.info["cmdline"] or [])
+            marked = str(self.folder) in line
+            if not marked and process.pid != os.getpid():
+                try:
+                    marked = process.environ().get(MARK, "").startswith(str(self.folder))
+                except psutil.Error:
+                    marked = False
+            if marked and process.pid != os.getpid():
+                found.append(line)
+        return found
+
+    def stop_hard(self) -> None:
+        if self._process and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator[DemoProcess]:
+    made = DemoProcess(tmp_path / "demo", min(free_port(), 65000))
+    yield made
+    made.stop_hard()
+
+
+def run_workers(demo: DemoProcess) -> list[psutil.Process]:
+    """Processes below the code server that are in the middle of a run."""
+    record = demo.records.running().get(CODE_SERVER)
+    if record is None:
+        return []
+    lock = demo.folder / "data" / "engine" / "shop" / "run.lock"
+    try:
+        children = psutil.Process(record.pid).children(recursive=True)
+    except psutil.Error:
+        return []
+    return [child for child in children if _holds(child, lock)]
+
+
+def _holds(process: psutil.Process, file: Path) -> bool:
+    try:
+        return any(opened.path == str(file) for opened in process.open_files())
+    except psutil.Error:
+        return False
+
+
+@pytest.mark.timeout(START_SECONDS_MAX * 2 + ONCE_SECONDS_MAX)
+def test_the_demo_ends_on_ctrl_c_and_resumes_to_equal_tables_though_engine_and_run_are_killed(
+    demo: DemoProcess, tmp_path: Path
+) -> None:
+    demo.start()
+    demo.wait_for(lambda: "rows in Delta" in demo.words(), START_SECONDS_MAX)
+    assert set(demo.records.running()) == {"mysql", "spark", "code server", "webserver", "daemon"}
+    assert demo.end(signal.SIGINT, 180) == 0, demo.words()
+    assert demo.left() == []
+
+    summary_file = tmp_path / "summary.json"
+    demo.start("--once", "--seconds", "30", "--json", str(summary_file))
+    demo.wait_for(lambda: "transactions/s" in demo.words(), START_SECONDS_MAX)
+    killed = demo.records.running()[CODE_SERVER]
+    os.kill(killed.pid, signal.SIGKILL)
+    demo.wait_for(lambda: demo.records.running().get(CODE_SERVER, killed).pid != killed.pid, START_SECONDS_MAX)
+    demo.wait_for(lambda: bool(run_workers(demo)), START_SECONDS_MAX)
+    for worker in run_workers(demo):
+        worker.kill()
+    assert demo.end(None, ONCE_SECONDS_MAX) == 0, demo.words()
+    assert demo.left() == []
+
+    summary = json.loads(summary_file.read_text())
+    assert summary["equal"]
+    assert len(summary["tables"]) == 13
+    assert all(table["equal"] and table["rows"] > 0 for table in summary["tables"].values()), summary
+    assert summary["batches"] >= 1
+    assert summary["runs"] > summary["batches"], "the killed run is one more"
+    assert 0 < summary["freshness_p50_s"] <= summary["freshness_p95_s"]
