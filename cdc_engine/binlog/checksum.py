@@ -10,6 +10,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from cdc_engine.binlog.compiled import kernel
 from cdc_engine.contracts import Bytes
 
 POLYNOMIAL = 0xEDB88320  # CRC-32 of IEEE 802.3, bits reversed
@@ -54,7 +55,7 @@ def _fold(word: np.uint32, first: int) -> np.uint32:
     )
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def crc32(buffer: Bytes, begin: int, end: int) -> int:
     """The CRC32 of buffer[begin:end]; the caller has checked that both lie in the buffer."""
     crc = np.uint32(0xFFFFFFFF)

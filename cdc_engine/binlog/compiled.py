@@ -1,16 +1,20 @@
-"""The one decorator of the kernels: numba's compiler, with the types of the function kept for the type checker."""
+"""How the scan's kernels are compiled: they allocate nothing and keep nothing, so numba need not count references to their arrays.
+
+Counting costs an atomic operation for each array at each call between kernels: measured, 60 % of the time of a scan of small
+transactions (272 instead of 107 ns an event). `_nrt` is numba's name for it. A kernel that allocates must not be compiled with this.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-import numba
+import numba as nb
 
-Integer: TypeAlias = Any  # int64 within a kernel, an int for its caller
-Function = TypeVar("Function", bound=Callable[..., Any])
+Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
 
-def compiled(function: Function) -> Function:
-    """Compiles at the first call and keeps the code on disk (`cache`); it runs without the interpreter's lock (`nogil`)."""
-    return cast("Function", numba.njit(cache=True, nogil=True)(function))
+def kernel(function: Kernel) -> Kernel:
+    """Compiled at its first call, or read from numba's cache on disk; runs without the interpreter's lock."""
+    compiler: Any = nb.njit  # its stubs leave `_nrt` out
+    return cast("Kernel", compiler(cache=True, nogil=True, _nrt=False)(function))

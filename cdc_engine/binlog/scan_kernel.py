@@ -11,6 +11,7 @@ import numba as nb
 import numpy as np
 
 from cdc_engine.binlog.checksum import crc32
+from cdc_engine.binlog.compiled import kernel
 from cdc_engine.binlog.event_types import (
     ANONYMOUS_GTID,
     DELETE_ROWS_V1,
@@ -103,7 +104,7 @@ def _number(buffer: Bytes, at: int, width: int) -> int:
     return int(value)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def scan(  # noqa: PLR0917  numba knows no keyword-only arguments
     buffer: Bytes, state: Int64s, events: Int64s, ends: Int64s, tables: Int64s, pool: Bytes, sources: Int64s
 ) -> Verdict:
@@ -127,7 +128,7 @@ def scan(  # noqa: PLR0917  numba knows no keyword-only arguments
             return verdict
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _frame(buffer: Bytes, state: Int64s) -> Verdict:  # noqa: PLR0911
     """Finds the next whole event: a packet is length 3, sequence 1, status 1 (0: an event follows)."""
     at, limit = state[AT], state[LIMIT]
@@ -156,7 +157,7 @@ def _frame(buffer: Bytes, state: Int64s) -> Verdict:  # noqa: PLR0911
     return Verdict.GO_ON
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _check(buffer: Bytes, state: Int64s) -> Verdict:
     """Verifies the event's checksum and end position and steps over it. A format description brings its own rules: Python looks."""
     event, length = state[EVENT], state[EVENT_LENGTH]
@@ -193,7 +194,7 @@ def _step(state: Int64s, end: int, length: int, event_type: int) -> bool:
     return True
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _take(  # noqa: PLR0917
     buffer: Bytes, state: Int64s, events: Int64s, ends: Int64s, tables: Int64s, pool: Bytes, sources: Int64s
 ) -> Verdict:
@@ -235,7 +236,7 @@ def _header_time_us(buffer: Bytes, event: int) -> int:
     return _number(buffer, event, 4) * 1_000_000
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _take_rows(  # noqa: PLR0917
     buffer: Bytes, state: Int64s, events: Int64s, tables: Int64s, kind: int, version: int, body_end: int
 ) -> Verdict:
@@ -273,7 +274,7 @@ def _take_rows(  # noqa: PLR0917
     return Verdict.GO_ON
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _find(tables: Int64s, table_id: int) -> int:
     """The slot of a table id, -1 if it was never seen; as `scan_state.free_or_same` puts it."""
     mask = tables.shape[1] - 1
@@ -287,7 +288,7 @@ def _find(tables: Int64s, table_id: int) -> int:
     return -1
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _take_table_map(buffer: Bytes, state: Int64s, tables: Int64s, pool: Bytes, body_end: int) -> Verdict:
     """Known when its bytes are those last seen for its id; what it says was then looked up once."""
     body = state[EVENT] + HEADER_BYTES
@@ -312,7 +313,7 @@ def _same(left: Bytes, left_at: int, right: Bytes, right_at: int, count: int) ->
     return True
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _take_query(buffer: Bytes, state: Int64s, ends: Int64s, body_end: int) -> Verdict:
     """BEGIN and COMMIT are taken when the text is exactly that; every other statement is for Python."""
     body = state[EVENT] + HEADER_BYTES
@@ -334,7 +335,7 @@ def _take_query(buffer: Bytes, state: Int64s, ends: Int64s, body_end: int) -> Ve
     return Verdict.HAND_OVER
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _end_transaction(buffer: Bytes, state: Int64s, ends: Int64s) -> None:
     count = state[END_COUNT]
     ends[END_EVENTS, count] = state[EVENT_COUNT]
@@ -351,7 +352,7 @@ def _end_transaction(buffer: Bytes, state: Int64s, ends: Int64s) -> None:
     state[NUMBER] = 0
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _take_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> Verdict:
     """Flags 1, source uuid 16, number 8, and since MySQL 5.7 the logical clock, since 8.0 commit times in microseconds."""
     body = state[EVENT] + HEADER_BYTES
@@ -374,7 +375,7 @@ def _take_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> 
     return Verdict.GO_ON
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _take_mariadb_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> Verdict:
     """Sequence number 8, domain 4, flags 1. It is the BEGIN as well, unless a statement follows that stands alone."""
     body = state[EVENT] + HEADER_BYTES
@@ -402,7 +403,7 @@ def _begin(state: Int64s, source: int, number: int) -> None:
     state[GENERATION] += 1
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _source_index(state: Int64s, sources: Int64s, high: int, low: int) -> int:
     """The index of a source, added when it is new; -1 when there is no room. Last used is looked at first: a stream has few writers."""
     last: int = state[SOURCE_COUNT] - 1

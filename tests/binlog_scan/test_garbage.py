@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc_engine.binlog import scan_kernel
+from cdc_engine.binlog import compiled, scan_kernel
 from cdc_engine.binlog import scan_state as at
 from cdc_engine.binlog.scan_state import ScanMemory, Verdict
 from cdc_engine.errors import SluiceError
@@ -40,14 +40,17 @@ class Guarded:
 def _plain_kernel() -> types.ModuleType:
     """The kernel's source with a compiler that compiles nothing."""
 
+    def as_it_is(function: Any) -> Any:
+        return function
+
     def not_compiled(*_: object, **__: object) -> Callable[[Any], Any]:
-        return lambda function: function
+        return as_it_is
 
     spec = importlib.util.find_spec(scan_kernel.__name__)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    with mock.patch.object(numba, "njit", not_compiled):
+    with mock.patch.object(numba, "njit", not_compiled), mock.patch.object(compiled, "kernel", as_it_is):
         spec.loader.exec_module(module)
     return module
 

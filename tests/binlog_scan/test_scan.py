@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cdc_engine.binlog import scan_state as at
+from cdc_engine.binlog.checksum import crc32
 from cdc_engine.binlog.event_types import NAMES
 from cdc_engine.binlog.scan_state import Verdict
-from cdc_engine.contracts import RowEventKind, TableChange, TableChangeKind
+from cdc_engine.contracts import Block, RowEventKind, TableChange, TableChangeKind
 from cdc_engine.errors import BinlogFormatError, ChecksumError, PositionLostError, UnknownEventError
 from cdc_engine.gtid import GtidSet
 from cdc_engine.position import Position, order_key
@@ -430,3 +434,26 @@ def test_the_position_of_a_scan_is_that_of_its_last_event() -> None:
     assert scan.position == Position(
         epoch=3, file=START.file, offset=make.offset, gtid_set=f"{SERVER}:1", server_uuid=SERVER
     )
+
+
+@given(st.binary(max_size=200), st.integers(0, 40))
+@settings(deadline=None)
+def test_the_checksum_is_that_of_zlib(data: bytes, begin: int) -> None:
+    begin = min(begin, len(data))
+    assert crc32(np.frombuffer(data, np.uint8).copy(), begin, len(data)) == zlib.crc32(data[begin:])
+
+
+def test_a_steady_stream_hands_nothing_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once its table map is known, a transaction costs the interpreter nothing."""
+    make, scan = EventFactory(), scanner()
+    feed(scan, [make.format_description(), *make.transaction(1)])
+    taken: list[bytes] = []
+
+    def take(event: bytes) -> Iterator[Block]:
+        taken.append(event)
+        yield from ()
+
+    monkeypatch.setattr(scan._control, "take", take)
+    (block,) = feed(scan, [event for number in range(2, 5000) for event in make.transaction(number, rows=2)])
+    assert not taken
+    assert (block.event_count, block.transaction_count) == (9996, 4998)
