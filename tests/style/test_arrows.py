@@ -36,10 +36,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cdc_engine.staging": VALUES | {"cdc_engine.binlog"},
     "cdc_engine.server": VALUES | {"cdc_engine.meta"},
     "cdc_engine.client": VALUES | {"cdc_engine.meta", "cdc_engine.ha"},
-    "cdc_engine.instance": VALUES | {"cdc_engine.config", "cdc_engine.server", "cdc_engine.binlog", *(f"cdc_engine.{stage}" for stage in STAGES)},
+    "cdc_engine.instance": VALUES
+    | {"cdc_engine.config", "cdc_engine.server", "cdc_engine.binlog", *(f"cdc_engine.{stage}" for stage in STAGES)},
     "cdc_engine.launcher": VALUES | {"cdc_engine.config", "cdc_engine.instance"},
     "orchestration": VALUES
-    | {"cdc_engine.config", "cdc_engine.client", "cdc_engine.launcher", "cdc_engine.instance", "cdc_engine.table_meta.tables_file", "spark_jobs"},
+    | {
+        "cdc_engine.config",
+        "cdc_engine.client",
+        "cdc_engine.launcher",
+        "cdc_engine.instance",
+        "cdc_engine.table_meta.tables_file",
+        "spark_jobs",
+    },
     "spark_jobs": set(),
 }
 FOREIGN: dict[str, set[str]] = {
@@ -91,7 +99,9 @@ def test_a_room_imports_only_what_its_table_allows(path: Path) -> None:
         if not imported.startswith(("cdc_engine.", "orchestration", "spark_jobs", "console", "benchmarks")):
             continue
         allowed = MAY_IMPORT[room] | {room}
-        parent_is_allowed = any(candidate.startswith(f"{imported}.") for candidate in allowed)  # `from cdc_engine import limits`
+        parent_is_allowed = any(
+            candidate.startswith(f"{imported}.") for candidate in allowed
+        )  # `from cdc_engine import limits`
         assert within(imported, allowed) or parent_is_allowed, f"{name} must not import {imported}"
 
 

@@ -16,7 +16,11 @@ FORBIDDEN_NAMES = {"utils", "helpers", "common", "util", "helper", "misc", "mana
 
 
 def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return [
+        node
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
 
 
 def lines_without_docstring(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -24,7 +28,9 @@ def lines_without_docstring(function: ast.FunctionDef | ast.AsyncFunctionDef) ->
     return (body[-1].end_lineno or 0) - body[0].lineno + 2
 
 
-@pytest.mark.parametrize("path", [*modules(), *sorted((ROOT / "tests").rglob("*.py"))], ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "path", [*modules(), *sorted((ROOT / "tests").rglob("*.py"))], ids=lambda path: str(path.relative_to(ROOT))
+)
 def test_a_file_is_short_and_opens_by_saying_what_it_is(path: Path) -> None:
     text = path.read_text()
     assert text.count("\n") <= FILE_LINES_MAX, f"{path} has more than {FILE_LINES_MAX} lines"
@@ -35,7 +41,9 @@ def test_a_file_is_short_and_opens_by_saying_what_it_is(path: Path) -> None:
 @pytest.mark.parametrize("path", modules(), ids=module_name)
 def test_a_function_fits_on_a_screen(path: Path) -> None:
     for function in functions(path):
-        assert lines_without_docstring(function) <= FUNCTION_LINES_MAX, f"{path}: {function.name} is longer than {FUNCTION_LINES_MAX} lines"
+        assert lines_without_docstring(function) <= FUNCTION_LINES_MAX, (
+            f"{path}: {function.name} is longer than {FUNCTION_LINES_MAX} lines"
+        )
 
 
 def test_functions_and_files_are_small_in_the_middle() -> None:
