@@ -108,7 +108,7 @@ class SourceConnection:
                 host=source.host,
                 port=source.port,
                 user=source.user,
-                password=source.password(),
+                password=source.password().encode(),  # PyMySQL would write text as latin-1
                 charset="utf8mb4",
                 autocommit=True,
                 connect_timeout=limits.CONNECT_TIMEOUT_SECONDS,
