@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from console.toolchain.spark_server import SparkConnectServer
@@ -108,7 +108,8 @@ def size(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
-@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
+# each example is some Spark merges, so a failure is shown as it was found instead of made smaller for minutes
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.reuse, Phase.generate])
 @given(streams=STREAMS, cuts=CUTS)
 def test_the_lake_equals_the_replay_of_the_stream(
     size: str, spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFactory, streams: Any, cuts: Any
