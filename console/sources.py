@@ -7,6 +7,7 @@ import dataclasses
 
 from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.errors import ConfigurationError
+from cdc_engine.instance.rooms import source_of
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.server_facts import ServerFacts, read_facts
 from cdc_engine.parser.source import Source
@@ -18,23 +19,6 @@ class Asked:
 
     source: Source
     facts: ServerFacts
-
-
-def source_of(destination: DestinationConfig) -> Source:
-    """The configured server with our identity on it; the password is read when the connection opens."""
-    wanted, tls = destination.source, destination.source.tls
-    return Source(
-        destination=destination.name,
-        host=wanted.host,
-        port=wanted.port,
-        user=wanted.user,
-        password=wanted.password,
-        tls_mode=tls.mode,
-        ca_file=tls.ca_file,
-        certificate_file=tls.certificate_file,
-        key_file=tls.key_file,
-        server_id=wanted.server_id,
-    )
 
 
 def ask_source(destination: DestinationConfig) -> Asked:
