@@ -137,7 +137,7 @@ class SparkConnectServer:
     def _command(self) -> list[str]:
         self._provide()
         scratch = self.folder / "scratch"
-        java_options = f"-Dlog4j2.configurationFile={LOG_SETTINGS_FILE.as_uri()} -XX:+UseParallelGC -Xss4m"
+        java_options = f"-Dlog4j2.configurationFile={LOG_SETTINGS_FILE.as_uri()} -XX:+UseParallelGC -Xss4m -XX:ReservedCodeCacheSize=512m"
         machine = {
             "spark.jars": ",".join(str(jar) for jar in self._jars or ()),
             "spark.driver.memory": self.memory,

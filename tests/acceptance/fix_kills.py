@@ -111,16 +111,18 @@ class KillBench:
         if victim == "mysql":
             self.pipeline.server.kill()
             return
-        records = self.pipeline.stack.file.running()
-        pids = {"engine host": records[CODE_SERVER].pid, "spark": records[SPARK].pid, "run": at_gate}
-        os.kill(pids[victim], signal.SIGKILL)
+        if victim == "run":
+            os.kill(at_gate, signal.SIGKILL)
+            return
+        running, name = self.pipeline.stack.file.running, {"engine host": CODE_SERVER, "spark": SPARK}[victim]
+        os.kill(running()[name].pid, signal.SIGKILL)
+        wait_for(f"the {victim} is gone", lambda: name not in running())
 
-    def revive(self, victim: str) -> None:
-        """What an operator, or a supervisor, does; a run needs nobody."""
-        if victim == "mysql":
+    def revive(self) -> None:
+        """What an operator, or a supervisor, does: whatever does not run is started again. A run needs nobody."""
+        if not self.pipeline.server.running:
             self.pipeline.server.start()
-        elif victim in {"engine host", "spark"}:
-            self.pipeline.start_again()
+        self.pipeline.start_again()
 
     def require_equal(self) -> None:
         """Every table equals MySQL's row by row; the journal, which has no key, holds every entry exactly once."""

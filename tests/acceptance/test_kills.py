@@ -19,11 +19,12 @@ CASES = [
 @pytest.mark.parametrize(("victim", "point"), CASES)
 def test_nothing_is_lost_or_doubled_when_killed(kill_bench: KillBench, victim: str, point: str) -> None:
     kill_bench.shut(point)
-    kill_bench.workload.run()
-    at_gate = kill_bench.reached(point)
-    kill_bench.kill(victim, at_gate)
-    kill_bench.open()
-    kill_bench.revive(victim)
+    try:
+        kill_bench.workload.run()
+        kill_bench.kill(victim, kill_bench.reached(point))
+    finally:
+        kill_bench.open()
+        kill_bench.revive()
     kill_bench.workload.run(1)
     kill_bench.settle()
     kill_bench.require_equal()
