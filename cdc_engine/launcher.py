@@ -30,10 +30,6 @@ def get_or_start(destination: str) -> Engine:
         return _engines[destination]
 
 
-def engines() -> dict[str, Engine]:
-    return dict(_engines)
-
-
 def stop_all() -> None:
     """Ends every engine of this process; called at its exit."""
     with _lock:

@@ -10,7 +10,6 @@ image's key uses the offset of the image's own first byte, so every image of a s
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Any
 
 from cdc_engine.errors import BinlogFormatError
@@ -69,6 +68,3 @@ class Position:
     def from_json(cls, record: dict[str, Any]) -> Position:
         """Inverse of `to_json`; raises KeyError or TypeError on a record of another shape."""
         return cls(**record)
-
-    def to_text(self) -> str:
-        return json.dumps(self.to_json(), sort_keys=True)

@@ -128,9 +128,6 @@ class Engine:
 
     # ── what it says of itself ──
 
-    def ready(self) -> bool:
-        return self._state == RUNNING
-
     def status(self) -> EngineStatus:
         """A moment of the engine; cheap."""
         rooms = self._opened()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from console.demo.compare import compare_table
 from console.pipeline import Pipeline
 from console.stack import CODE_SERVER, SPARK
 from orchestration import failpoints
+from tests.waiting import wait_for
 
 DATABASE = "kills"
 KEYS = 12
@@ -99,7 +98,7 @@ class KillBench:
     def reached(self, point: str) -> int:
         """Waits until some process stands at the gate; its pid."""
         note = self.gates / f"{point}.reached"
-        wait_for(f"a process reaches {point}", lambda: note.exists() and note.read_text())
+        wait_for(f"a process reaches {point}", lambda: note.exists() and note.read_text(), WAIT_SECONDS_MAX)
         return int(note.read_text())
 
     def open(self) -> None:
@@ -116,7 +115,7 @@ class KillBench:
             return
         running, name = self.pipeline.stack.file.running, {"engine host": CODE_SERVER, "spark": SPARK}[victim]
         os.kill(running()[name].pid, signal.SIGKILL)
-        wait_for(f"the {victim} is gone", lambda: name not in running())
+        wait_for(f"the {victim} is gone", lambda: name not in running(), WAIT_SECONDS_MAX)
 
     def revive(self) -> None:
         """What an operator, or a supervisor, does: whatever does not run is started again. A run needs nobody."""
@@ -155,14 +154,6 @@ def _rows(path: Path, statement: str, version: int | None = None) -> list[tuple[
 
 def _silent(_: str) -> None:
     """The stack's progress is of no interest here; what fails raises."""
-
-
-def wait_for(what: str, condition: Callable[[], Any], seconds_max: float = WAIT_SECONDS_MAX) -> None:
-    deadline = time.monotonic() + seconds_max
-    while not condition():
-        if time.monotonic() > deadline:
-            pytest.fail(f"not within {seconds_max:.0f} s: {what}")
-        threading.Event().wait(0.1)
 
 
 @pytest.fixture(scope="session")

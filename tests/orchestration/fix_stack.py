@@ -8,11 +8,10 @@ import shutil
 import signal
 import socket
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import dagster as dg
 import psutil
@@ -27,23 +26,12 @@ from cdc_engine.contracts import OutstandingBatch
 from console.toolchain.process import ChildProcess, last_lines
 from orchestration.batch_reference import DELIVERY_TAG
 from tests.orchestration.fix_location import write_tables
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 LOCATION = "sluice"
 START_SECONDS_MAX = 60.0
 MARK = "SLUICE_TEST_STACK"
-
-T = TypeVar("T")
-
-
-def wait_for(what: str, condition: Callable[[], T | None], seconds_max: float = 60.0) -> T:
-    """The first truthy answer of a condition; fails the test when there is none in time."""
-    deadline = time.monotonic() + seconds_max
-    while time.monotonic() < deadline:
-        if answer := condition():
-            return answer
-        threading.Event().wait(0.1)
-    pytest.fail(f"not within {seconds_max:.0f} s: {what}")
 
 
 def free_port() -> int:
