@@ -83,9 +83,33 @@ class TableChangeKind(enum.Enum):
     STOPPED = "stopped"  #: the table cannot go on; `state` and `reason` say why
 
 
+class AlterationKind(enum.Enum):
+    """What a DDL statement did to one column or to the key of a table. A policy is configured for each (`schema_changes`)."""
+
+    ADD = "add"
+    DROP = "drop"
+    RENAME = "rename"
+    WIDEN = "widen"  #: another type that holds every value of the old one as the same value
+    CONVERT = "convert"  #: any other type: narrower, or another kind of value
+    KEY = "key"  #: the columns of the primary key
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Alteration:
+    """One item of what a statement altered. `new_name`: of RENAME. The types are MySQL's text, of WIDEN and CONVERT; of KEY the key columns."""
+
+    kind: AlterationKind
+    column: str = ""
+    new_name: str = ""
+    old_type: str = ""
+    new_type: str = ""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableChange:
     """A change of a table itself, in stream order with the row events. `order_key` is that of the statement's event end.
+
+    `alterations`: of SCHEMA, what the lake's table is to follow, in the statement's order; what a policy left out is not in it.
 
     `fills`: of SCHEMA, (column, value as MySQL prints it) of each added column that rows already there hold a value in: the binlog has no
     row events for them. An added column that is not in it is NULL in those rows.
@@ -98,6 +122,7 @@ class TableChange:
     time_us: int
     schema: TableVersion | None = None
     fills: tuple[tuple[str, str], ...] = ()
+    alterations: tuple[Alteration, ...] = ()
     state: str = ""
     reason: str = ""
 
