@@ -96,7 +96,7 @@ class AlterationKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Alteration:
-    """One item of what a statement altered. `new_name`: of RENAME. The types are MySQL's text, of WIDEN and CONVERT; of KEY the key columns."""
+    """One item of what a statement altered. `new_name`: of RENAME. Types are MySQL's text, of WIDEN and CONVERT; of KEY the columns."""
 
     kind: AlterationKind
     column: str = ""
