@@ -48,6 +48,8 @@ class Column:
     metadata of the column as one integer, as mysql's docs lay it out (fraction digits, length, precision << 8 | scale, …).
     `charset`: MySQL's charset name ("utf8mb4", "latin1", "binary", …) of character, enum, set columns; empty otherwise.
     `labels`: of enum and set. `mysql_type`: declared type text where the schema history knows it ("int unsigned"), else derived.
+    `default`: the value of a row whose INSERT leaves the column out, as the server prints it, (None,) for NULL; () where it is not known or
+    no constant. `generated`: "virtual", "stored", empty for a column that is not, or "unknown" where only a table map told of the column.
     """
 
     name: str
@@ -58,6 +60,8 @@ class Column:
     labels: tuple[str, ...] = ()
     nullable: bool = True
     mysql_type: str = ""
+    default: tuple[str | None, ...] = ()
+    generated: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,13 +100,17 @@ class AlterationKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Alteration:
-    """One item of what a statement altered. `new_name`: of RENAME. Types are MySQL's text, of WIDEN and CONVERT; of KEY the columns."""
+    """One item of what a statement altered. `new_name`: of RENAME. Types are MySQL's text, of WIDEN and CONVERT; of KEY the columns.
+
+    `plan`: how the lake is to follow, a word of the policy of its kind (`table_meta.policy`); empty until a policy has decided.
+    """
 
     kind: AlterationKind
     column: str = ""
     new_name: str = ""
     old_type: str = ""
     new_type: str = ""
+    plan: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -204,6 +212,9 @@ class Batch:
     @property
     def empty(self) -> bool:
         return self.batch_id == -1
+
+
+NOTHING = Batch(batch_id=-1, start=None, end=None)  #: what `get` hands out when nothing waits
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
