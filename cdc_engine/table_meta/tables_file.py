@@ -52,5 +52,9 @@ def read_tables(path: Path) -> tuple[TableVersion, ...]:
 
 
 def _table(record: dict[str, Any]) -> TableVersion:
-    columns = tuple(Column(**{**column, "labels": tuple(column["labels"])}) for column in record["columns"])
+    columns = tuple(_column(column) for column in record["columns"])
     return TableVersion(**{**record, "columns": columns, "key": tuple(record["key"])})
+
+
+def _column(record: dict[str, Any]) -> Column:
+    return Column(**{**record, **{name: tuple(record.get(name, ())) for name in ("labels", "default")}})
