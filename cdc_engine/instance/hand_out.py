@@ -6,6 +6,7 @@ is not staged in time is handed out by the next tick. A batch that holds nothing
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import shutil
@@ -16,13 +17,15 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 from typing import Protocol
 
-from cdc_engine.contracts import Batch, ClientIdentity, OutstandingBatch, StoppedTable
+from cdc_engine.contracts import NOTHING, Batch, ClientIdentity, OutstandingBatch, StoppedTable
+from cdc_engine.errors import Remedy, SluiceError
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.manager import MetaManager
 from cdc_engine.server.service import CanalService
 
 logger = logging.getLogger(__name__)
 
+MORE_BYTES_MIN = 1 << 20  # row events of a part: after a smaller one the source is nearly read up to its end
 GET_SECONDS = 0.2  # how long a staging thread waits for the first change before it gives the turn back
 
 
@@ -41,7 +44,7 @@ class Staged:
 class Stager(Protocol):
     """`staging`, with the destination's settings bound to it."""
 
-    def __call__(self, batch: Batch, record: OutstandingBatch) -> Staged: ...
+    def __call__(self, batch: Batch, record: OutstandingBatch, more: Callable[[Batch], Batch]) -> Staged: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,6 +72,7 @@ class HandOut:
         self._lock = threading.Lock()
         self._running: Future[OutstandingBatch | None] | None = None
         self.first_commit_time_us = 0  # of the outstanding batch; 0 when none
+        self.trouble: SluiceError | None = None  # why the last try to stage a batch failed; None once one succeeds
 
     def outstanding(self) -> OutstandingBatch | None:
         """The head of the line, once it is staged."""
@@ -82,7 +86,7 @@ class HandOut:
             if head is not None:
                 return head
             if self._running is None:
-                self._running = self._pool.submit(self._stage_next)
+                self._running = self._pool.submit(self._try_next)
             running = self._running
         try:
             batch = running.result(timeout_seconds)
@@ -107,19 +111,31 @@ class HandOut:
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
+    def _try_next(self) -> OutstandingBatch | None:
+        try:
+            batch = self._stage_next()
+        except SluiceError as error:
+            self.trouble = None if error.remedy is Remedy.CALLER else error
+            raise
+        self.trouble = None
+        return batch
+
     def _stage_next(self) -> OutstandingBatch | None:
+        if any(not each.path for each in self._meta.ledger.outstanding):
+            self._service.rollback(self._client)  # of a try whose own rollback could not be kept: the disk was full
         batch = self._service.get_without_ack(
             self._client, self._limits.bytes_max, self._limits.events_max, timeout_seconds=GET_SECONDS
         )
         if batch.empty:
             return None
         record = next(each for each in self._meta.ledger.outstanding if each.batch_id == batch.batch_id)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._service.rollback, self._client)
             staged = self._stage(batch, record)
-        except BaseException:
-            self._service.rollback(self._client)
-            raise
-        return self._keep(batch, record, staged)
+            undo.callback(shutil.rmtree, staged.path, ignore_errors=True)
+            handed_out = self._keep(batch, record, staged)
+            undo.pop_all()
+        return handed_out
 
     def _keep(self, batch: Batch, record: OutstandingBatch, staged: Staged) -> OutstandingBatch | None:
         for stopped in staged.stopped:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -80,6 +81,7 @@ def make_rooms(
     """
     meta = FileMeta(directory, fence=lease.check)
     drop_unusable_batches(meta, directory)
+    remove_strays(meta, directory)
     tables = TableFilter(config.include, config.exclude)
     history = TableHistory(directory / SCHEMA_FILE, tables.keeps)
     begin = _known_begin(config, meta, history, tables)
@@ -107,6 +109,15 @@ def drop_unusable_batches(meta: MetaManager, directory: Path) -> None:
     waiting = meta.ledger.outstanding
     if any(not batch.path or not (directory / batch.path / "manifest.json").exists() for batch in waiting):
         meta.update(lambda ledger: ledger.rollback())
+
+
+def remove_strays(meta: MetaManager, directory: Path) -> None:
+    """What a process that was killed left in the staging directory: no record of the ledger names it, so no run will ever read it."""
+    named = {directory / batch.path for batch in meta.ledger.outstanding}
+    staging = directory / STAGING_DIRECTORY
+    for path in staging.iterdir() if staging.is_dir() else ():
+        if path not in named:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _known_begin(config: DestinationConfig, meta: MetaManager, history: TableHistory, tables: TableFilter) -> Position:
@@ -139,13 +150,14 @@ def make_stager(config: DestinationConfig, directory: Path, meta: MetaManager) -
     columns = ColumnFilter(config.column_include, config.column_exclude)
     keys = {name: table.key for name, table in config.tables.items() if table.key}
 
-    def stager(batch: Batch, record: OutstandingBatch) -> Staged:
+    def stager(batch: Batch, record: OutstandingBatch, more: Callable[[Batch], Batch]) -> Staged:
         left_out = {f"{stopped.database}.{stopped.table}" for stopped in meta.ledger.stopped_tables}
         staged = stage(
             batch,
             config.name,
             record.delivery,
             directory / STAGING_DIRECTORY,
+            more=more,
             kept=columns.kept,
             keys=keys,
             left_out=left_out,

@@ -83,6 +83,15 @@ class Ledger:
             next_delivery=self.next_delivery + 1,
         )
 
+    def extended(self, batch_id: int, end: Position) -> Ledger:
+        """With the last batch, which is still being staged, reaching up to `end`. Raises CanalServiceError or MetaError."""
+        batch = self._outstanding(batch_id, "extended")
+        if batch is not self.outstanding[-1] or batch.path:
+            raise BatchNotFirstError(f"batch {batch_id} cannot grow: it is staged, or another was handed out behind it")
+        if end.epoch != batch.end.epoch or end.order_key <= batch.end.order_key:
+            raise MetaError(f"what ends at {end} does not continue the batch up to {batch.end}")
+        return dataclasses.replace(self, outstanding=(*self.outstanding[:-1], dataclasses.replace(batch, end=end)))
+
     def staged(self, batch_id: int, *, path: str, rows: int, size_bytes: int, tables: tuple[str, ...]) -> Ledger:
         """With what was written for an outstanding batch; raises BatchNotFoundError."""
         self._outstanding(batch_id, "staged")

@@ -12,7 +12,7 @@ import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
-from cdc_engine.contracts import Batch, ClientIdentity, EventStore, OutstandingBatch
+from cdc_engine.contracts import NOTHING, Batch, ClientIdentity, EventStore, OutstandingBatch
 from cdc_engine.errors import (
     CanalServiceError,
     NotStartedError,
@@ -114,6 +114,31 @@ class CanalService:
         with destination.taking:
             batch = destination.store.get(byte_count_max, event_count_max, timeout_seconds)
             return self._entered(destination, batch, lambda ledger, end: ledger.hand_out(end, batch.start))
+
+    def get_more(
+        self,
+        client: ClientIdentity,
+        taken: Batch,
+        byte_count_max: int,
+        event_count_max: int,
+        timeout_seconds: float = 0.0,
+    ) -> Batch:
+        """What follows `taken`, the last batch or the last part of it, as one more part of the same batch; batch_id -1: nothing does.
+
+        For a reader that has written `taken` down: its memory is freed, so a batch can be larger than the ring. A rollback then goes back
+        further than the store does, and the source is read again.
+        """
+        destination = self._subscribed(client)
+        if taken.end is None:
+            raise CanalServiceError("an empty batch has nothing that follows it: get one first")
+        with destination.taking:
+            destination.store.ack(taken.end)
+            part = destination.store.get(byte_count_max, event_count_max, timeout_seconds)
+            if part.end is not None and part.end.epoch != taken.end.epoch:
+                destination.store.take_back()
+                return NOTHING
+            part = self._entered(destination, part, lambda ledger, end: ledger.extended(taken.batch_id, end))
+            return part if part.empty else dataclasses.replace(part, batch_id=taken.batch_id)
 
     def get(
         self, client: ClientIdentity, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0

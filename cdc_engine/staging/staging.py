@@ -17,6 +17,7 @@ from pathlib import Path
 
 from cdc_engine.binlog.rows import Places, RowDecoder
 from cdc_engine.contracts import (
+    NOTHING,
     Batch,
     BlockSlice,
     Int32s,
@@ -66,12 +67,14 @@ def stage(
     delivery: int,
     directory: Path,
     *,
+    more: Callable[[Batch], Batch] = lambda _: NOTHING,
     kept: KeptColumns | None = None,
     keys: Mapping[str, tuple[str, ...]] | None = None,
     left_out: Collection[str] = (),
 ) -> StagedBatch:
     """Decodes `batch` into `directory`/<batch_directory>.
 
+    `more`: called with a part of the batch that is decoded, gives the part that follows it, or an empty batch when that was the last.
     `kept`: indices of the columns wanted of a table version (int32, ascending), all if None. `keys`: by "database.table" the key columns
     where they are not the primary key. `left_out`: "database.table" of tables that stopped in an earlier batch: a table that has a gap
     must not go on behind it.
@@ -83,20 +86,21 @@ def stage(
     """
     if batch.start is None or batch.end is None:
         raise ValueError("an empty batch is not staged")
-    path = directory / batch_directory(batch.end, delivery)
-    partial = path.with_name(path.name + ".partial")
+    partial = directory / (batch_directory(batch.end, delivery) + ".partial")
     staging = _Staging(partial, batch.start, kept, keys or {}, frozenset(left_out))
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        for part in batch.slices:
-            staging.take(part)
-        manifest = _manifest(batch, (batch.start, batch.end), destination, delivery, staging.finish())
+        while not batch.empty:
+            staging.take_batch(batch)
+            batch = more(batch)
+        path = directory / batch_directory(staging.end, delivery)
+        manifest = _manifest(staging, destination, delivery)
         _publish(manifest, partial, path)
     except OSError as error:
         reason = error.strerror or str(error)
         raise StagingError(
-            f"the batch up to {batch.end} could not be staged in {path}: {reason}; make room there or correct its permissions, "
+            f"the batch up to {staging.end} could not be staged in {directory}: {reason}; make room there or correct its permissions, "
             "the batch is staged again"
         ) from error
     finally:
@@ -138,10 +142,17 @@ class _Staging:
         left_out: frozenset[str],
     ) -> None:
         self.directory, self.start, self.kept, self.keys, self.left_out = directory, start, kept, keys, left_out
+        self.end, self.byte_count = start, 0  # of what was taken
         self.tables: dict[str, _Table] = {}
         self.stopped: dict[str, StoppedTable] = {}
         self.places = Places()
         self.files_begun = 0
+
+    def take_batch(self, batch: Batch) -> None:
+        """All of a batch, or of one part of it."""
+        for part in batch.slices:
+            self.take(part)
+        self.end, self.byte_count = batch.end or self.end, self.byte_count + batch.byte_count
 
     def take(self, part: BlockSlice) -> None:
         """All of a slice: its table changes or its rows."""
@@ -243,10 +254,8 @@ def _file_part(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:NAME_CHARS_MAX]
 
 
-def _manifest(
-    batch: Batch, ends: tuple[Position, Position], destination: str, delivery: int, tables: tuple[StagedTable, ...]
-) -> Manifest:
-    start, end = ends
+def _manifest(staging: _Staging, destination: str, delivery: int) -> Manifest:
+    start, end, tables = staging.start, staging.end, staging.finish()
     segments = [segment for table in tables for segment in table.segments if isinstance(segment, ChangesSegment)]
     return Manifest(
         destination=destination,
@@ -257,7 +266,7 @@ def _manifest(
         end_order_key=end.order_key,
         rows=sum(segment.rows for segment in segments),
         changes=sum(segment.changes for segment in segments),
-        bytes=batch.byte_count,
+        bytes=staging.byte_count,
         staged_at_us=time.time_ns() // 1000,
         first_commit_time_us=min((segment.first_commit_time_us for segment in segments), default=0),
         last_commit_time_us=max((segment.last_commit_time_us for segment in segments), default=0),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cdc_engine import limits
 from cdc_engine.binlog.block import end_position
-from cdc_engine.contracts import Batch, Block
+from cdc_engine.contracts import NOTHING, Batch, Block
 from cdc_engine.errors import BatchNotFoundError
 from cdc_engine.position import Position
 from cdc_engine.store.ring import Mark, Ring
@@ -29,8 +29,6 @@ from cdc_engine.store.timeline import (
     with_small_joined,
     without_open,
 )
-
-NOTHING = Batch(batch_id=-1, start=None, end=None)
 
 
 @dataclasses.dataclass(frozen=True)

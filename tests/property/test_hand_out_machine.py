@@ -42,6 +42,11 @@ class Model:
         assert first + len(numbers) in self.ends
         self.handed_out.append((len(numbers), staged))
 
+    def get_more(self, numbers: list[int]) -> None:
+        self.get(numbers, staged=False)
+        (before, _), (more, _) = self.handed_out[-2:]
+        self.handed_out[-2:] = [(before + more, False)]
+
     def ack(self) -> None:
         self.acked += self.handed_out.pop(0)[0]
 
@@ -140,9 +145,25 @@ class HandOut(RuleBasedStateMachine):
         assert record.delivery > self.last_delivery
         assert self.end <= batch.start.order_key < batch.end.order_key
         self.last_id, self.last_delivery, self.end = record.batch_id, record.delivery, batch.end.order_key
+        self.taken = batch
         self.model.get(numbers_in(batch), staged=stage)
         if stage:
             self.meta.update(lambda ledger: ledger.staged(record.batch_id, path="x", rows=1, size_bytes=1, tables=()))
+
+    @precondition(lambda self: self.model.handed_out and not self.model.handed_out[-1][1])
+    @rule(events=LIMITS)
+    def get_more(self, events: int) -> None:
+        """The last batch grows while it is being staged, and what was taken of it before is freed."""
+        part = self.service.get_more(CLIENT, self.taken, 1 << 40, events)
+        if part.empty:
+            return
+        assert part.start is not None
+        assert part.end is not None
+        assert part.start == self.taken.end
+        assert part.batch_id == self.taken.batch_id
+        assert self.end <= part.start.order_key < part.end.order_key
+        self.taken, self.end = part, part.end.order_key
+        self.model.get_more(numbers_in(part))
 
     @precondition(lambda self: self.model.handed_out)
     @rule()
