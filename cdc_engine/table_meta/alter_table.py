@@ -1,7 +1,7 @@
 """ALTER TABLE behind its name: one entry of ACTIONS per kind of action. Called by `ddl`.
 
-An action either leaves columns and rows alone, adds columns, sets the default charset, or is not handled yet: then its first words are
-noted, and the table stops. An action that no entry matches makes the statement unreadable.
+An action leaves columns and rows alone, or is noted as an item that `alteration` follows, or as one that changes rows without row events.
+An action that no entry matches makes the statement unreadable.
 """
 
 from __future__ import annotations
@@ -10,10 +10,22 @@ import dataclasses
 import re
 from collections.abc import Callable
 
-from cdc_engine.table_meta.column_definition import ColumnDefinition, read_charset, read_collation, read_column
-from cdc_engine.table_meta.lexer import TokenCursor, TokenKind
-from cdc_engine.table_meta.names import skip_to_comma
-from cdc_engine.table_meta.statement import AlterTable, TableName
+from cdc_engine.table_meta.column_definition import read_charset, read_collation, read_column
+from cdc_engine.table_meta.lexer import TokenCursor, TokenKind, UnreadableError
+from cdc_engine.table_meta.names import read_key_columns, read_table_name, skip_to_comma
+from cdc_engine.table_meta.statement import (
+    AddColumn,
+    AlterItem,
+    AlterTable,
+    ChangeColumn,
+    DropColumn,
+    DropKey,
+    RenameColumn,
+    SetCharset,
+    SetKey,
+    SetVisible,
+    TableName,
+)
 
 ACTION_WORDS_MAX = 5
 
@@ -21,9 +33,9 @@ ACTION_WORDS_MAX = 5
 @dataclasses.dataclass
 class _Alteration:
     flavour: str
-    additions: list[ColumnDefinition] = dataclasses.field(default_factory=list)
-    charset: str | None = None
-    unsupported: list[str] = dataclasses.field(default_factory=list)
+    items: list[AlterItem] = dataclasses.field(default_factory=list)
+    rows_lost: list[str] = dataclasses.field(default_factory=list)
+    renames_to: TableName | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +45,13 @@ class _Action:
     cursor: TokenCursor
     words: str
     alteration: _Alteration
+
+    @property
+    def if_exists(self) -> bool:
+        return self.words.endswith("IF EXISTS")
+
+    def note(self, item: AlterItem) -> None:
+        self.alteration.items.append(item)
 
 
 def read_actions(cursor: TokenCursor, name: TableName, flavour: str) -> AlterTable:
@@ -45,14 +64,7 @@ def read_actions(cursor: TokenCursor, name: TableName, flavour: str) -> AlterTab
         _read_action(cursor, alteration)
         if not cursor.at_end and not cursor.accept_sign(",") and cursor.peek().kind is TokenKind.SIGN:
             raise cursor.unreadable()
-    return AlterTable(
-        "", name, tuple(alteration.additions), charset=alteration.charset, unsupported=tuple(alteration.unsupported)
-    )
-
-
-def read_index_drop(cursor: TokenCursor) -> str:
-    """The name of an index that is dropped: what makes that unsupported, empty where nothing does."""
-    return "DROP PRIMARY KEY" if cursor.expect_name().upper() == "PRIMARY" else ""
+    return AlterTable("", name, tuple(alteration.items), tuple(alteration.rows_lost), alteration.renames_to)
 
 
 def _read_action(cursor: TokenCursor, alteration: _Alteration) -> None:
@@ -87,44 +99,115 @@ def _option(action: _Action) -> None:
         action.cursor.next()
 
 
-def _unsupported(action: _Action) -> None:
-    action.alteration.unsupported.append(action.words)
-    skip_to_comma(action.cursor)
+def _rows_lost_all(action: _Action) -> None:
+    """The names of partitions behind it are separated by commas too, and nothing can follow."""
+    action.alteration.rows_lost.append(action.words)
+    action.cursor.skip_all()
+
+
+def _versioning(action: _Action) -> None:
+    raise UnreadableError(f"{action.words}: system versioning is not supported")
 
 
 def _add_columns(action: _Action) -> None:
-    cursor, if_not_exists = action.cursor, "EXISTS" in action.words
+    cursor, if_not_exists = action.cursor, action.words.endswith("NOT EXISTS")
     several = cursor.accept_sign("(")
     while True:
-        column = read_column(cursor, action.alteration.flavour)
-        column.if_not_exists = if_not_exists
-        action.alteration.additions.append(column)
-        if not several:
-            return
-        if cursor.accept_sign(")"):
+        if several and _skipped_index(cursor):
+            pass
+        else:
+            column = read_column(cursor, action.alteration.flavour)
+            column.if_not_exists = if_not_exists
+            action.note(AddColumn(column))
+        if not several or cursor.accept_sign(")"):
             return
         cursor.expect_sign(",")
+
+
+_INDEX = re.compile(r"(?:INDEX|KEY|UNIQUE|FULLTEXT|SPATIAL|FOREIGN|CONSTRAINT|CHECK) ")
+
+
+def _skipped_index(cursor: TokenCursor) -> bool:
+    """Whether an index stood among columns in parentheses: ADD (a int, KEY (a))."""
+    if not _INDEX.match(cursor.words(1)):
+        return False
+    skip_to_comma(cursor)
+    return True
+
+
+def _add_key(action: _Action) -> None:
+    action.note(SetKey(read_key_columns(action.cursor), if_not_exists=action.words.endswith("NOT EXISTS")))
 
 
 def _add_constraint(action: _Action) -> None:
     if action.cursor.peek().word not in {"PRIMARY", "UNIQUE", "FOREIGN", "CHECK"}:
         action.cursor.expect_name()
-    if action.cursor.peek().word == "PRIMARY":
-        action.alteration.unsupported.append("ADD PRIMARY KEY")
-    skip_to_comma(action.cursor)
+    if action.cursor.accept("PRIMARY", "KEY"):
+        _add_key(action)
+    else:
+        skip_to_comma(action.cursor)
+
+
+def _drop_column(action: _Action) -> None:
+    action.note(DropColumn(action.cursor.expect_name(), action.if_exists))
+    if action.cursor.peek().word in {"RESTRICT", "CASCADE"}:
+        action.cursor.next()
+
+
+def _drop_key(action: _Action) -> None:
+    action.note(DropKey())
 
 
 def _drop_index(action: _Action) -> None:
-    if unsupported := read_index_drop(action.cursor):
-        action.alteration.unsupported.append(unsupported)
+    if action.cursor.expect_name().upper() == "PRIMARY":
+        action.note(DropKey())
+
+
+def _change_column(action: _Action) -> None:
+    name = action.cursor.expect_name()
+    action.note(ChangeColumn(name, read_column(action.cursor, action.alteration.flavour), action.if_exists))
+
+
+def _modify_column(action: _Action) -> None:
+    definition = read_column(action.cursor, action.alteration.flavour)
+    action.note(ChangeColumn(definition.name, definition, action.if_exists))
+
+
+def _rename_column(action: _Action) -> None:
+    name = action.cursor.expect_name()
+    action.cursor.expect("TO")
+    action.note(RenameColumn(name, action.cursor.expect_name(), action.if_exists))
+
+
+def _alter_column(action: _Action) -> None:
+    """SET DEFAULT and DROP DEFAULT are for rows to come, which tell their values; SET VISIBLE changes what SELECT * shows."""
+    name = action.cursor.expect_name()
+    if action.cursor.peek().word == "SET" and action.cursor.peek(1).word in {"VISIBLE", "INVISIBLE"}:
+        action.note(SetVisible(name, action.cursor.peek(1).word == "VISIBLE"))
+    skip_to_comma(action.cursor)
+
+
+def _rename_table(action: _Action) -> None:
+    action.cursor.accept_sign("=")
+    action.alteration.renames_to = read_table_name(action.cursor)
+
+
+def _convert(action: _Action) -> None:
+    charset = None if action.cursor.accept("DEFAULT") else read_charset(action.cursor)
+    if action.cursor.accept("COLLATE"):
+        charset = read_collation(action.cursor) or charset
+    action.note(SetCharset(charset, converts=True))
 
 
 def _charset(action: _Action) -> None:
-    action.alteration.charset = read_charset(action.cursor)
+    action.cursor.accept_sign("=")
+    charset = None if action.cursor.accept("DEFAULT") else read_charset(action.cursor)
+    action.note(SetCharset(charset))
 
 
 def _collation(action: _Action) -> None:
-    action.alteration.charset = read_collation(action.cursor) or action.alteration.charset
+    if charset := read_collation(action.cursor):
+        action.note(SetCharset(charset))
 
 
 def _order_by(action: _Action) -> None:
@@ -149,25 +232,31 @@ _OPTIONS = (
     r"|SECONDARY_ENGINE_ATTRIBUTE|STATS_AUTO_RECALC|STATS_PERSISTENT|STATS_SAMPLE_PAGES|STORAGE|TABLE_CHECKSUM|TABLESPACE"
     r"|TRANSACTIONAL|TYPE|UNION|ALGORITHM|LOCK)"
 )
+_CHARACTER_SET = r"(?:CHARACTER SET|CHAR SET|CHARSET) "
 _ACTIONS: tuple[tuple[str, Callable[[_Action], None]], ...] = (
     (r"ADD (?:INDEX|KEY|UNIQUE|FULLTEXT|SPATIAL|FOREIGN|CHECK|VECTOR INDEX|VECTOR KEY) ", _skip),
-    (r"ADD PRIMARY KEY ", _unsupported),
-    (r"ADD CONSTRAINT ", _add_constraint),
+    (r"ADD PRIMARY KEY (?:IF NOT EXISTS )?", _add_key),
+    (r"ADD CONSTRAINT (?:IF NOT EXISTS )?", _add_constraint),
     (r"ADD PARTITION ", _skip_all),
-    (r"ADD (?:SYSTEM VERSIONING|PERIOD FOR) ", _unsupported),
+    (r"ADD (?:SYSTEM VERSIONING|PERIOD FOR) ", _versioning),
     (r"ADD (?:COLUMN )?(?:IF NOT EXISTS )?", _add_columns),
+    (r"DROP PRIMARY KEY ", _drop_key),
     (r"DROP (?:INDEX|KEY|FOREIGN KEY|CONSTRAINT|CHECK) (?:IF EXISTS )?", _drop_index),
-    (r"DROP (?:PRIMARY KEY|PARTITION|SYSTEM VERSIONING|PERIOD FOR|COLUMN) ", _unsupported),
-    (r"DROP ", _unsupported),
-    (r"(?:DEFAULT )?(?:CHARACTER SET|CHAR SET|CHARSET) ", _charset),
+    (r"DROP PARTITION ", _rows_lost_all),
+    (r"DROP (?:SYSTEM VERSIONING|PERIOD FOR) ", _versioning),
+    (r"DROP (?:COLUMN )?(?:IF EXISTS )?", _drop_column),
+    (rf"(?:DEFAULT )?{_CHARACTER_SET}", _charset),
     (r"(?:DEFAULT )?COLLATE ", _collation),
-    (r"RENAME (?:INDEX|KEY) ", _skip),
-    (r"RENAME (?:COLUMN |TO |AS )?", _unsupported),
-    (r"ALTER (?:INDEX|CHECK|CONSTRAINT|COLUMN) ", _skip),
-    (r"ALTER ", _skip),
-    (r"(?:CHANGE|MODIFY) (?:COLUMN )?", _unsupported),
-    (r"CONVERT (?:TO |PARTITION |TABLE )", _unsupported),
-    (r"(?:DISCARD|IMPORT|EXCHANGE|TRUNCATE) ", _unsupported),
+    (r"RENAME (?:INDEX|KEY) (?:IF EXISTS )?", _skip),
+    (r"RENAME COLUMN (?:IF EXISTS )?", _rename_column),
+    (r"RENAME (?:TO |AS )?", _rename_table),
+    (r"ALTER (?:INDEX|KEY|CHECK|CONSTRAINT) ", _skip),
+    (r"ALTER (?:COLUMN )?(?:IF EXISTS )?", _alter_column),
+    (r"CHANGE (?:COLUMN )?(?:IF EXISTS )?", _change_column),
+    (r"MODIFY (?:COLUMN )?(?:IF EXISTS )?", _modify_column),
+    (rf"CONVERT TO {_CHARACTER_SET}", _convert),
+    (r"CONVERT (?:PARTITION |TABLE )", _rows_lost_all),
+    (r"(?:DISCARD|IMPORT|EXCHANGE|TRUNCATE) ", _rows_lost_all),
     (r"(?:DISABLE|ENABLE) KEYS ", _skip_nothing),
     (r"(?:WITH|WITHOUT) VALIDATION ", _skip_nothing),
     (r"(?:FORCE|SECONDARY_LOAD|SECONDARY_UNLOAD) ", _skip_nothing),

@@ -10,21 +10,24 @@ import dataclasses
 import re
 from collections.abc import Callable
 
-from cdc_engine.table_meta.alter_table import read_actions, read_index_drop
+from cdc_engine.table_meta.alter_table import read_actions
 from cdc_engine.table_meta.column_definition import read_charset, read_collation
 from cdc_engine.table_meta.create_table import read_create_table
 from cdc_engine.table_meta.lexer import Token, TokenCursor, TokenKind, UnreadableError, tokens
 from cdc_engine.table_meta.names import read_table_name
 from cdc_engine.table_meta.statement import (
+    AlterTable,
     DropDatabase,
+    DropKey,
+    DropTables,
     Nothing,
+    RenameTables,
     RowChange,
     SetDatabase,
     Statement,
     TableName,
     Truncate,
     Unread,
-    Unsupported,
 )
 
 LEADING_WORDS_MAX = 8
@@ -117,29 +120,28 @@ def _read_drop_table(reading: Reading) -> Statement:
     names = [read_table_name(reading.cursor)]
     while reading.cursor.accept_sign(","):
         names.append(read_table_name(reading.cursor))
-    return Unsupported(reading.kind, tuple(names), if_exists="EXISTS" in reading.kind)
+    return DropTables(reading.kind, tuple(names), if_exists="EXISTS" in reading.kind)
 
 
 def _read_rename_table(reading: Reading) -> Statement:
-    """RENAME TABLE a TO b, …: the old and the new names alike."""
-    names: list[TableName] = []
+    pairs: list[tuple[TableName, TableName]] = []
     while True:
-        names.append(read_table_name(reading.cursor))
+        old = read_table_name(reading.cursor)
         if reading.cursor.accept("WAIT"):
             reading.cursor.next()
         reading.cursor.accept("NOWAIT")
         reading.cursor.expect("TO")
-        names.append(read_table_name(reading.cursor))
+        pairs.append((old, read_table_name(reading.cursor)))
         if not reading.cursor.accept_sign(","):
-            return Unsupported(reading.kind, tuple(dict.fromkeys(names)))
+            return RenameTables(reading.kind, tuple(pairs), if_exists="EXISTS" in reading.kind)
 
 
 def _read_drop_index(reading: Reading) -> Statement:
     """Only DROP INDEX `PRIMARY` changes the table as the lake sees it."""
-    unsupported = read_index_drop(reading.cursor)
+    is_key = reading.cursor.expect_name().upper() == "PRIMARY"
     reading.cursor.expect("ON")
     name = read_table_name(reading.cursor)
-    return Unsupported(unsupported, (name,)) if unsupported else Nothing(reading.kind)
+    return AlterTable(reading.kind, name, (DropKey(),)) if is_key else Nothing(reading.kind)
 
 
 def _read_database(reading: Reading) -> Statement:

@@ -1,6 +1,7 @@
 """What a statement means for the captured tables: one effect a table, from the statement and the state before it. Pure; used by `history`.
 
-One function a kind of statement, in EFFECTS. A statement that concerns no captured table has no effect, whatever it is.
+One function a kind of statement, in EFFECTS. The schema is followed for every table, also for one that has stopped and for one that is
+not captured: either may be needed again, once a stop is lifted or a RENAME brings a table in. The lake is told of running tables alone.
 """
 
 from __future__ import annotations
@@ -9,27 +10,23 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from cdc_engine.contracts import TableChangeKind
-from cdc_engine.table_meta.evolution import (
-    DDL_UNSUPPORTED,
-    SCHEMA_UNKNOWN,
-    CannotFollowError,
-    Fills,
-    altered,
-    created,
-)
+from cdc_engine.contracts import Alteration, AlterationKind, TableChangeKind
+from cdc_engine.table_meta.alteration import Altered, altered, difference
+from cdc_engine.table_meta.evolution import DDL_UNSUPPORTED, SCHEMA_UNKNOWN, CannotFollowError, Fills, created
 from cdc_engine.table_meta.known import Known, TableKey, TableState
-from cdc_engine.table_meta.schema import Stopped, TableSchema
+from cdc_engine.table_meta.renaming import carries_on, is_remains, moved
+from cdc_engine.table_meta.schema import Dropped, Stopped, TableSchema
 from cdc_engine.table_meta.statement import (
     AlterTable,
     CreateTable,
     DropDatabase,
+    DropTables,
+    RenameTables,
     RowChange,
     Statement,
     TableName,
     Truncate,
     Unread,
-    Unsupported,
 )
 
 
@@ -39,8 +36,9 @@ class Effect:
 
     name: TableKey
     change: TableChangeKind | None
-    state: TableSchema | Stopped | None = None
+    state: TableSchema | Stopped | Dropped | None = None
     fills: Fills = ()
+    alterations: tuple[Alteration, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +59,11 @@ class Before:
     def state(self, name: TableKey) -> TableState:
         return self.known.table(name, self.key)
 
-    def schema(self, name: TableName) -> TableSchema | None:
-        state = self.state(self.full_name(name))
+    def schema(self, name: TableKey) -> TableSchema | None:
+        """What the table has here, also behind a stop; None where it is not there or not known."""
+        state = self.state(name)
+        if isinstance(state, Stopped):
+            return state.schema
         return state if isinstance(state, TableSchema) else None
 
     def running(self, name: TableKey) -> bool:
@@ -70,12 +71,16 @@ class Before:
         return self.captured(*name) and not isinstance(self.state(name), Stopped)
 
     def running_tables(self) -> list[TableKey]:
-        """Tables with a schema here."""
+        """Captured tables with a schema here."""
         return [
             name
             for name in self.known.table_names()
             if self.captured(*name) and isinstance(self.state(name), TableSchema)
         ]
+
+    def tables(self) -> list[TableKey]:
+        """All tables with a schema here, captured or not, stopped or not."""
+        return [name for name in self.known.table_names() if self.schema(name) is not None]
 
 
 def effects_of(statement: Statement, before: Before) -> tuple[Effect, ...]:
@@ -84,50 +89,130 @@ def effects_of(statement: Statement, before: Before) -> tuple[Effect, ...]:
     return tuple(find(statement, before)) if find else ()
 
 
-def _stop(before: Before, name: TableKey, state: str, kind: str, reason: str) -> Effect:
-    sentence = f"{kind} at {before.place}: {reason}"
-    return Effect(name, TableChangeKind.STOPPED, Stopped(state=state, reason=sentence))
+def _stop(
+    before: Before, name: TableKey, kind: str, why: CannotFollowError, schema: TableSchema | None = None
+) -> Effect:
+    """The table cannot go on; `schema`: what it has from here on, None where that is not known.
+
+    The lake is told of a running table. One that has stopped before keeps its reason; of one that is not captured only its schema counts.
+    """
+    there = before.state(name)
+    if isinstance(there, Stopped):
+        return Effect(name, None, dataclasses.replace(there, schema=schema))
+    if not before.captured(*name) and schema is not None:
+        return Effect(name, None, schema)
+    stopped = Stopped(state=why.state, reason=f"{kind} at {before.place}: {why.reason}", schema=schema)
+    return Effect(name, TableChangeKind.STOPPED if before.captured(*name) else None, stopped)
 
 
-def _stop_each(before: Before, names: Iterable[TableKey], state: str, kind: str, reason: str) -> Iterator[Effect]:
-    return (_stop(before, name, state, kind, reason) for name in dict.fromkeys(names) if before.running(name))
+def _refusal(alterations: tuple[Alteration, ...]) -> str:
+    """Why the lake's table cannot follow; empty where it can."""
+    refused = [_shown(alteration) for alteration in alterations if alteration.kind is not AlterationKind.ADD]
+    return f"{', '.join(refused)} is not supported yet" if refused else ""
+
+
+def _shown(alteration: Alteration) -> str:
+    words = [alteration.kind.value, alteration.column, alteration.old_type]
+    words += ["to", alteration.new_name or alteration.new_type] if alteration.kind is not AlterationKind.DROP else []
+    return " ".join(word for word in words if word)
+
+
+def _become(before: Before, name: TableKey, kind: str, done: Altered, lost: str = "") -> Effect:
+    """The table has another schema; `lost`: what else happened to it that the lake cannot follow."""
+    reason = lost or done.unknown or _refusal(done.alterations)
+    if reason or not before.running(name):
+        effect = _stop(before, name, kind, CannotFollowError(DDL_UNSUPPORTED, reason), done.schema)
+        return dataclasses.replace(effect, alterations=done.alterations)
+    there = before.state(name)
+    unchanged = isinstance(there, TableSchema) and there.columns == done.schema.columns
+    return Effect(name, None if unchanged else TableChangeKind.SCHEMA, done.schema, done.fills, done.alterations)
 
 
 def _create(statement: CreateTable, before: Before) -> Iterator[Effect]:
     name = before.full_name(statement.name)
-    if not before.running(name):
+    there = before.state(name)
+    if statement.if_not_exists and isinstance(there, TableSchema | Stopped):
         return
-    there = before.state(name) is not None
-    if there and statement.if_not_exists:
-        return
-    if there and statement.replaces:
-        yield _stop(before, name, DDL_UNSUPPORTED, statement.kind, "it replaces a table, which is not supported yet")
-        return
+    charset = before.known.database_charset(name[0], before.key)
     try:
-        schema = created(statement, name[0], before.known.database_charset(name[0], before.key), before.schema)
+        schema = created(statement, name[0], charset, lambda like: before.schema(before.full_name(like)))
     except CannotFollowError as error:
-        yield _stop(before, name, error.state, statement.kind, error.reason)
+        yield _stop(before, name, statement.kind, error)
         return
-    yield Effect(name, TableChangeKind.SCHEMA, dataclasses.replace(schema, table=name[1]))
+    schema = dataclasses.replace(schema, table=name[1])
+    if isinstance(there, TableSchema) and statement.replaces and before.running(name):
+        yield Effect(name, TableChangeKind.TRUNCATE)
+    last = there.schema if isinstance(there, Dropped) else there if isinstance(there, TableSchema) else None
+    yield _become(before, name, statement.kind, Altered(schema=schema, alterations=_since(last, schema)))
+
+
+def _since(last: TableSchema | None, schema: TableSchema) -> tuple[Alteration, ...]:
+    """What the lake's table has to follow, where it has one from before."""
+    return () if last is None else difference(last, schema)
 
 
 def _alter(statement: AlterTable, before: Before) -> Iterator[Effect]:
     name = before.full_name(statement.name)
-    if not before.running(name):
-        return
-    state = before.state(name)
-    if not isinstance(state, TableSchema):
-        if statement.additions or statement.unsupported:
-            yield _stop(before, name, SCHEMA_UNKNOWN, statement.kind, "the table is not in the schema history")
+    schema = before.schema(name)
+    if schema is None:
+        if before.running(name) and (statement.items or statement.rows_lost or statement.renames_to):
+            why = CannotFollowError(SCHEMA_UNKNOWN, "the table is not in the schema history")
+            yield _stop(before, name, statement.kind, why)
         return
     try:
-        schema, fills = altered(statement, state)
+        done = altered(statement, schema, before.known.database_charset(name[0], before.key))
     except CannotFollowError as error:
-        yield _stop(before, name, error.state, statement.kind, error.reason)
+        yield _stop(before, name, statement.kind, error)
         return
-    if schema != state:
-        change = TableChangeKind.SCHEMA if schema.columns != state.columns else None
-        yield Effect(name, change, schema, fills)
+    if statement.renames_to is not None:
+        pairs = [(name, before.full_name(statement.renames_to))]
+        yield from _renamed(before, statement.kind, pairs, {name: done.schema})
+    elif statement.rows_lost or done.schema != schema:
+        lost = f"{', '.join(statement.rows_lost)} is not supported yet" if statement.rows_lost else ""
+        yield _become(before, name, statement.kind, done, lost)
+
+
+def _rename(statement: RenameTables, before: Before) -> Iterator[Effect]:
+    pairs = [(before.full_name(old), before.full_name(new)) for old, new in statement.pairs]
+    if statement.if_exists:
+        pairs = [(old, new) for old, new in pairs if before.schema(old) is not None]
+    return _renamed(before, statement.kind, pairs, {})
+
+
+def _renamed(
+    before: Before, kind: str, pairs: list[tuple[TableKey, TableKey]], altered_to: dict[TableKey, TableSchema]
+) -> Iterator[Effect]:
+    """`altered_to`: by name before, schemas that the same statement altered."""
+    now = moved(pairs)
+    carried = {origin for name, origin in now.items() if origin is not None and carries_on(name, origin, now)}
+    for name, origin in now.items():
+        if origin is None:
+            yield from _gone(before, name, kind, "the table has another name now", told=name not in carried)
+            continue
+        schema = altered_to.get(origin) or before.schema(origin)
+        if schema is not None:
+            schema = dataclasses.replace(schema, database=name[0], table=name[1])
+        if schema is not None and origin in carried and (old := before.schema(name)) is not None:
+            yield _become(before, name, kind, Altered(schema=schema, alterations=difference(old, schema)))
+        elif before.schema(origin) is not None or before.captured(*name):
+            yield _came(before, name, origin, kind, schema)
+
+
+def _came(before: Before, name: TableKey, origin: TableKey, kind: str, schema: TableSchema | None) -> Effect:
+    """A table got a name that the lake has other rows under, or none."""
+    reason = f"the table was {origin[0]}.{origin[1]} before: its rows are not in the lake under this name"
+    why = CannotFollowError(DDL_UNSUPPORTED if schema else SCHEMA_UNKNOWN, reason)
+    effect = _stop(before, name, kind, why, schema)
+    return dataclasses.replace(effect, change=None) if is_remains(name, origin) else effect
+
+
+def _gone(before: Before, name: TableKey, kind: str, reason: str, *, told: bool = True) -> Iterator[Effect]:
+    """No table has this name any more. `told`: whether that means anything to the lake."""
+    there = before.state(name)
+    if isinstance(there, Stopped) or (told and before.running(name)):
+        yield _stop(before, name, kind, CannotFollowError(DDL_UNSUPPORTED, reason))
+    elif isinstance(there, TableSchema):
+        yield Effect(name, None, Dropped(schema=there))
 
 
 def _truncate(statement: Truncate, before: Before) -> Iterator[Effect]:
@@ -136,39 +221,46 @@ def _truncate(statement: Truncate, before: Before) -> Iterator[Effect]:
         yield Effect(name, TableChangeKind.TRUNCATE)
 
 
-def _unsupported(statement: Unsupported, before: Before) -> Iterator[Effect]:
+def _drop(statement: DropTables, before: Before) -> Iterator[Effect]:
     names = [before.full_name(name) for name in statement.names]
     if statement.if_exists and before.known.server(before.key) is not None:
         names = [name for name in names if before.state(name) is not None]
-    return _stop_each(before, names, DDL_UNSUPPORTED, statement.kind, "this is not supported yet")
+    for name in dict.fromkeys(names):
+        yield from _gone(before, name, statement.kind, "dropping tables is not supported yet")
 
 
 def _drop_database(statement: DropDatabase, before: Before) -> Iterator[Effect]:
     database = statement.name.lower() if before.lower_case_names else statement.name
-    names = [name for name in before.running_tables() if name[0] == database]
-    return _stop_each(before, names, DDL_UNSUPPORTED, statement.kind, "dropping tables is not supported yet")
+    for name in before.tables():
+        if name[0] == database:
+            yield from _gone(before, name, statement.kind, "dropping tables is not supported yet")
 
 
 def _unread(statement: Unread, before: Before) -> Iterator[Effect]:
     """Where even the table's name could not be read, every table with a schema here that is named anywhere in it."""
-    names = [before.full_name(name) for name in statement.names] or _named(before, statement.words)
-    return _stop_each(before, names, SCHEMA_UNKNOWN, statement.kind, f"it cannot be read: {statement.reason}")
+    names = [before.full_name(name) for name in statement.names] or _named(before.tables(), statement.words)
+    for name in dict.fromkeys(names):
+        if before.captured(*name) or before.schema(name) is not None:
+            why = CannotFollowError(SCHEMA_UNKNOWN, f"it cannot be read: {statement.reason}")
+            yield _stop(before, name, statement.kind, why)
 
 
 def _row_change(statement: RowChange, before: Before) -> Iterator[Effect]:
-    reason = "rows were changed by a statement (binlog_format was not ROW)"
-    return _stop_each(before, _named(before, statement.words), DDL_UNSUPPORTED, statement.kind, reason)
+    why = CannotFollowError(DDL_UNSUPPORTED, "rows were changed by a statement (binlog_format was not ROW)")
+    for name in _named(before.running_tables(), statement.words):
+        yield _stop(before, name, statement.kind, why, before.schema(name))
 
 
-def _named(before: Before, words: frozenset[str]) -> list[TableKey]:
-    return [name for name in before.running_tables() if name[1].lower() in words]
+def _named(tables: list[TableKey], words: frozenset[str]) -> list[TableKey]:
+    return [name for name in tables if name[1].lower() in words]
 
 
 EFFECTS: dict[type, Callable[[Any, Before], Iterable[Effect]]] = {
     CreateTable: _create,
     AlterTable: _alter,
     Truncate: _truncate,
-    Unsupported: _unsupported,
+    RenameTables: _rename,
+    DropTables: _drop,
     DropDatabase: _drop_database,
     Unread: _unread,
     RowChange: _row_change,

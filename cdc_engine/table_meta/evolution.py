@@ -1,4 +1,4 @@
-"""How a statement changes the schema of one table. Pure; called by `history` for captured tables.
+"""The schema that a CREATE TABLE makes, and how a column's definition becomes a column. Pure; called by `effects` and `alteration`.
 
 Raises CannotFollowError where the table cannot go on, with the state and the sentence for the operator; nothing is ever guessed.
 """
@@ -11,13 +11,13 @@ from collections.abc import Callable
 from cdc_engine.binlog.charsets import charset_of_name
 from cdc_engine.table_meta.column_definition import ColumnDefinition
 from cdc_engine.table_meta.declared import DeclaredType, fitted
-from cdc_engine.table_meta.initial_value import InitialValueUnknownError, initial_value
 from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema
-from cdc_engine.table_meta.statement import AlterTable, CreateTable, TableName
+from cdc_engine.table_meta.statement import CreateTable, TableName
 
 SchemaOf = Callable[[TableName], TableSchema | None]
 Fills = tuple[tuple[str, str], ...]
 
+VARCHAR_BYTES_MAX = 65535
 DDL_UNSUPPORTED, SCHEMA_UNKNOWN, SCHEMA_MISMATCH = "DDL_UNSUPPORTED", "SCHEMA_UNKNOWN", "SCHEMA_MISMATCH"
 
 
@@ -37,35 +37,14 @@ def created(statement: CreateTable, database: str, database_charset: str | None,
         return _copied(statement, database, statement.like, schema_of)
     charset = statement.charset or database_charset or ""
     columns = tuple(declared_column(definition, charset) for definition in statement.columns)
-    key = _named_as_declared(statement.key, columns)
+    key = named_as_declared(statement.key, columns)
     columns = tuple(dataclasses.replace(column, nullable=False) if column.name in key else column for column in columns)
     return TableSchema(database=database, table=statement.name.table, charset=charset, columns=columns, key=key)
 
 
-def altered(statement: AlterTable, schema: TableSchema) -> tuple[TableSchema, Fills]:
-    """The schema after an ALTER TABLE, and the values that rows already there got in the columns that were added."""
-    if statement.unsupported:
-        raise CannotFollowError(DDL_UNSUPPORTED, f"{', '.join(statement.unsupported)} is not supported yet")
-    schema = dataclasses.replace(schema, charset=statement.charset or schema.charset)
-    fills: list[tuple[str, str]] = []
-    for addition in statement.additions:
-        if any(_same(addition.name, column.name) for column in schema.columns):
-            if addition.if_not_exists:
-                continue
-            raise CannotFollowError(
-                SCHEMA_MISMATCH, f"it adds the column {addition.name}, which the schema history already has"
-            )
-        value = _fill(addition)
-        column = declared_column(addition, schema.charset)
-        schema = dataclasses.replace(schema, columns=_inserted(schema.columns, column, addition.after))
-        if value is not None:
-            fills.append((column.name, value))
-    return schema, tuple(fills)
-
-
 def declared_column(definition: ColumnDefinition, table_charset: str) -> DeclaredColumn:
     """A definition with its charset decided: the column's own, else the table's default."""
-    declared, charset = _with_charset(definition.type, definition.charset or table_charset)
+    declared, charset = with_charset(definition.type, definition.charset or table_charset)
     return DeclaredColumn(
         name=definition.name,
         type=declared.text,
@@ -76,7 +55,8 @@ def declared_column(definition: ColumnDefinition, table_charset: str) -> Declare
     )
 
 
-def _with_charset(declared: DeclaredType, charset_name: str) -> tuple[DeclaredType, str]:
+def with_charset(declared: DeclaredType, charset_name: str) -> tuple[DeclaredType, str]:
+    """The type as the server makes it with a character set, and that set's name: `binary` for bytes, empty where there is none."""
     if declared.is_binary_string:
         return fitted(declared, 1), "binary"
     if not declared.has_charset:
@@ -86,8 +66,15 @@ def _with_charset(declared: DeclaredType, charset_name: str) -> tuple[DeclaredTy
         raise CannotFollowError(
             SCHEMA_UNKNOWN, f"the default character set of its columns, {charset_name!r}, is not known"
         )
-    declared = fitted(declared, charset.bytes_max)
+    declared = fitted(_short_enough(declared, charset.bytes_max), charset.bytes_max)
     return (declared.as_binary() if charset.name == "binary" else declared), charset.name
+
+
+def _short_enough(declared: DeclaredType, bytes_max: int) -> DeclaredType:
+    """Outside of strict mode a VARCHAR that is too long for a row becomes a text."""
+    if declared.base != "varchar" or declared.length * bytes_max <= VARCHAR_BYTES_MAX:
+        return declared
+    return dataclasses.replace(declared, base="text")
 
 
 def _copied(statement: CreateTable, database: str, like: TableName, schema_of: SchemaOf) -> TableSchema:
@@ -100,32 +87,7 @@ def _copied(statement: CreateTable, database: str, like: TableName, schema_of: S
     return dataclasses.replace(source, database=database, table=statement.name.table)
 
 
-def _fill(addition: ColumnDefinition) -> str | None:
-    if addition.primary:
-        raise CannotFollowError(DDL_UNSUPPORTED, f"it adds the primary key column {addition.name}")
-    try:
-        return initial_value(addition)
-    except InitialValueUnknownError as error:
-        reason = f"the column {addition.name} got values in rows already there that the binlog does not tell: {error}"
-        raise CannotFollowError(DDL_UNSUPPORTED, reason) from error
-
-
-def _inserted(
-    columns: tuple[DeclaredColumn, ...], column: DeclaredColumn, after: str | None
-) -> tuple[DeclaredColumn, ...]:
-    if after is None:
-        return (*columns, column)
-    if not after:
-        return (column, *columns)
-    for index, existing in enumerate(columns):
-        if _same(existing.name, after):
-            return (*columns[: index + 1], column, *columns[index + 1 :])
-    raise CannotFollowError(
-        SCHEMA_MISMATCH, f"it adds the column {column.name} after {after}, which the schema history does not have"
-    )
-
-
-def _named_as_declared(key: tuple[str, ...], columns: tuple[DeclaredColumn, ...]) -> tuple[str, ...]:
+def named_as_declared(key: tuple[str, ...], columns: tuple[DeclaredColumn, ...]) -> tuple[str, ...]:
     """Key columns in the spelling of their definitions: column names have no case."""
     spelling = {column.name.lower(): column.name for column in columns}
     missing = [name for name in key if name.lower() not in spelling]
@@ -134,5 +96,6 @@ def _named_as_declared(key: tuple[str, ...], columns: tuple[DeclaredColumn, ...]
     return tuple(spelling[name.lower()] for name in key)
 
 
-def _same(name: str, other: str) -> bool:
+def same_name(name: str, other: str) -> bool:
+    """Column names have no case."""
     return name.lower() == other.lower()

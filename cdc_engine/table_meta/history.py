@@ -22,10 +22,10 @@ from cdc_engine.table_meta.ddl import read_statement
 from cdc_engine.table_meta.declared import MARIADB, MYSQL
 from cdc_engine.table_meta.effects import Before, Effect, effects_of
 from cdc_engine.table_meta.fitting import fit
-from cdc_engine.table_meta.known import Known
+from cdc_engine.table_meta.known import Known, TableState
 from cdc_engine.table_meta.lexer import UnreadableError
 from cdc_engine.table_meta.repository import Record, RecordKind, SchemaRepository
-from cdc_engine.table_meta.schema import ServerFacts, Stopped, TableSchema
+from cdc_engine.table_meta.schema import Dropped, ServerFacts, Stopped, TableSchema
 from cdc_engine.table_meta.snapshot import Snapshot
 from cdc_engine.table_meta.statement import SetDatabase, Statement
 
@@ -66,7 +66,8 @@ class TableHistory:
         if isinstance(state, Stopped):
             raise TableStoppedError(table_map.database, table_map.table, state.state, state.reason)
         server = self._known.server(position.order_key) or _UNKNOWN_SERVER
-        version, learnt = fit(table_map, state, mariadb=server.flavour == MARIADB)
+        schema = state if isinstance(state, TableSchema) else None
+        version, learnt = fit(table_map, schema, mariadb=server.flavour == MARIADB)
         if learnt is not None:
             self._go_back_to(position)
             self._store([_table_record(RecordKind.TABLE_MAP, position, learnt)])
@@ -96,6 +97,10 @@ class TableHistory:
         ]
         return tuple(state.version() for state in states if isinstance(state, TableSchema))
 
+    def state(self, database: str, table: str, position: Position) -> TableState:
+        """What is known of a table at `position`: its schema, its stop (with the schema behind it), that it was dropped, or nothing."""
+        return self._known.table((database, table), position.order_key)
+
     def _go_back_to(self, position: Position) -> None:
         if self._known.head > position.order_key:
             self.rewind(position)
@@ -112,7 +117,7 @@ def _table_record(kind: RecordKind, position: Position, schema: TableSchema) -> 
 
 
 def _stopped_record(position: Position, name: tuple[str, str], stopped: Stopped) -> Record:
-    content = dataclasses.asdict(stopped)
+    content = stopped.to_json()
     return Record(kind=RecordKind.STOPPED, position=position, database=name[0], table=name[1], content=content)
 
 
@@ -142,6 +147,8 @@ def _effect_records(effects: tuple[Effect, ...], position: Position) -> Iterator
     for effect in effects:
         if isinstance(effect.state, Stopped):
             yield _stopped_record(position, effect.name, effect.state)
+        elif isinstance(effect.state, Dropped):
+            yield _table_record(RecordKind.DROPPED, position, effect.state.schema)
         elif effect.state is not None:
             yield _table_record(RecordKind.DDL, position, effect.state)
 
@@ -159,6 +166,7 @@ def _changes(effects: tuple[Effect, ...], position: Position) -> Iterator[TableC
             time_us=position.time_us,
             schema=effect.state.version() if isinstance(effect.state, TableSchema) else None,
             fills=effect.fills,
+            alterations=effect.alterations,
             state=stopped.state if stopped else "",
             reason=stopped.reason if stopped else "",
         )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from cdc_engine.table_meta.repository import Record, RecordKind
-from cdc_engine.table_meta.schema import ServerFacts, Stopped, TableSchema
+from cdc_engine.table_meta.schema import Dropped, ServerFacts, Stopped, TableSchema
 from cdc_engine.table_meta.timeline import Timeline
 
-TableState = TableSchema | Stopped | None
+TableState = TableSchema | Stopped | Dropped | None
 TableKey = tuple[str, str]
 
 
@@ -16,7 +16,7 @@ class Known:
     def __init__(self) -> None:
         self._server: Timeline[ServerFacts] = Timeline()
         self._databases: dict[str, Timeline[str]] = {}
-        self._tables: dict[TableKey, Timeline[TableSchema | Stopped]] = {}
+        self._tables: dict[TableKey, Timeline[TableSchema | Stopped | Dropped]] = {}
         self.head = -1
 
     def server(self, key: int) -> ServerFacts | None:
@@ -60,8 +60,9 @@ class Known:
         return any(dropped)
 
 
-def table_state(record: Record) -> TableSchema | Stopped:
+def table_state(record: Record) -> TableSchema | Stopped | Dropped:
     """What a record says of its table. Raises KeyError or TypeError on a record of another shape."""
     if record.kind is RecordKind.STOPPED:
-        return Stopped(**record.content)
-    return TableSchema.from_json(record.database, record.table, record.content)
+        return Stopped.from_json(record.database, record.table, record.content)
+    schema = TableSchema.from_json(record.database, record.table, record.content)
+    return Dropped(schema=schema) if record.kind is RecordKind.DROPPED else schema

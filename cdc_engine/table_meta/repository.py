@@ -29,6 +29,7 @@ class RecordKind(enum.Enum):
     DDL = "ddl"  #: a table's schema after a statement
     TABLE_MAP = "table_map"  #: a table's schema, told by a table map with full metadata
     STOPPED = "stopped"  #: a table cannot be followed from here on
+    DROPPED = "dropped"  #: a table is gone; its last schema
     REWIND = "rewind"  #: all records above this position are void
 
 

@@ -77,10 +77,31 @@ class TableSchema:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stopped:
-    """A table that the history cannot follow any further; `state` and `reason` as in TableChange."""
+    """A table that cannot go on; `state` and `reason` as in TableChange. `schema`: what it has behind the stop, None where not known."""
 
     state: str
     reason: str
+    schema: TableSchema | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"state": self.state, "reason": self.reason, "schema": self.schema and self.schema.to_json()}
+
+    @classmethod
+    def from_json(cls, database: str, table: str, record: dict[str, Any]) -> Stopped:
+        """Inverse of `to_json`; raises KeyError or TypeError on a record of another shape."""
+        schema = record.get("schema")
+        return cls(
+            state=record["state"],
+            reason=record["reason"],
+            schema=None if schema is None else TableSchema.from_json(database, table, schema),
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dropped:
+    """There is no such table any more. `schema`: its last, which the lake's table may still have."""
+
+    schema: TableSchema
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -38,29 +38,100 @@ class CreateTable:
 
 
 @dataclasses.dataclass(frozen=True)
+class AddColumn:
+    definition: ColumnDefinition
+
+
+@dataclasses.dataclass(frozen=True)
+class DropColumn:
+    name: str
+    if_exists: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ChangeColumn:
+    """MODIFY and CHANGE: all of the column's definition anew. `name`: its name so far."""
+
+    name: str
+    definition: ColumnDefinition
+    if_exists: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class RenameColumn:
+    name: str
+    new_name: str
+    if_exists: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class SetVisible:
+    """ALTER COLUMN … SET VISIBLE and SET INVISIBLE."""
+
+    name: str
+    visible: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class SetCharset:
+    """`charset`: default of the table's columns to come, None for the database's. `converts`: CONVERT TO, for the columns there too."""
+
+    charset: str | None
+    converts: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class SetKey:
+    """ADD PRIMARY KEY."""
+
+    columns: tuple[str, ...]
+    if_not_exists: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class DropKey:
+    """DROP PRIMARY KEY, in any of its spellings."""
+
+
+AlterItem = AddColumn | DropColumn | ChangeColumn | RenameColumn | SetVisible | SetCharset | SetKey | DropKey
+
+
+@dataclasses.dataclass(frozen=True)
 class AlterTable:
-    """`additions` in their order. `charset`: a new default for columns, also for those added here. `unsupported`: actions not handled."""
+    """`items` in their order. `rows_lost`: actions that take rows away or put rows in without row events (DROP PARTITION, …).
+
+    `renames_to`: the table's new name, where it gets one.
+    """
 
     kind: str
     name: TableName
-    additions: tuple[ColumnDefinition, ...] = ()
-    charset: str | None = None
-    unsupported: tuple[str, ...] = ()
+    items: tuple[AlterItem, ...] = ()
+    rows_lost: tuple[str, ...] = ()
+    renames_to: TableName | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class RenameTables:
+    """Pairs of old and new name, executed from left to right. `if_exists`: a pair whose old name is not there is passed over."""
+
+    kind: str
+    pairs: tuple[tuple[TableName, TableName], ...]
+    if_exists: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class DropTables:
+    """`if_exists`: nothing happens to tables that are not there."""
+
+    kind: str
+    names: tuple[TableName, ...]
+    if_exists: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Truncate:
     kind: str
     name: TableName
-
-
-@dataclasses.dataclass(frozen=True)
-class Unsupported:
-    """A form that is known and not handled. `if_exists`: nothing happens to tables that are not there."""
-
-    kind: str
-    names: tuple[TableName, ...]
-    if_exists: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,5 +170,14 @@ class RowChange:
 
 
 Statement = (
-    CreateTable | AlterTable | Truncate | Unsupported | SetDatabase | DropDatabase | Unread | RowChange | Nothing
+    CreateTable
+    | AlterTable
+    | RenameTables
+    | DropTables
+    | Truncate
+    | SetDatabase
+    | DropDatabase
+    | Unread
+    | RowChange
+    | Nothing
 )

@@ -1,0 +1,42 @@
+"""Which table a name means after RENAME TABLE, and whether a schema change tool put a copy of a table into its place. Pure; for `effects`.
+
+gh-ost and pt-online-schema-change build the altered table beside the old one, copy all rows over while they follow its changes, and then
+swap the two names in one statement. To a reader of rows the table goes on with another schema: no row came or went.
+"""
+
+from __future__ import annotations
+
+import re
+
+TableKey = tuple[str, str]
+NAME_CHARS_MAX = 64  # the tools cut a name that would become longer
+# {t}: the table's name, or its beginning where it was cut
+_COPIES = (r"_+{t}_(?:gho|new)", r"__osc_(?:new|chg)_{t}", r"lhmn_{t}")
+_REMAINS = (r"_+{t}(?:_\d{{14}})?_(?:del|old)", r"__osc_old_{t}", r"lhma_[\d_]+_{t}")
+
+
+def moved(pairs: list[tuple[TableKey, TableKey]]) -> dict[TableKey, TableKey | None]:
+    """For each name in the pairs, executed from left to right: the name that its table had before, None where it means none now."""
+    now: dict[TableKey, TableKey | None] = {}
+    for old, new in pairs:
+        origin = now.get(old, old)
+        now[old] = None
+        now[new] = origin
+    return now
+
+
+def carries_on(name: TableKey, origin: TableKey, now: dict[TableKey, TableKey | None]) -> bool:
+    """Whether the table of this name was swapped for the copy that a schema change tool made of it (its name before: `origin`)."""
+    return _is_named(_COPIES, origin[1], name[1]) and name in now.values()
+
+
+def is_remains(name: TableKey, origin: TableKey) -> bool:
+    """Whether this is the name that a schema change tool gives what it swapped out."""
+    return _is_named(_REMAINS, name[1], origin[1])
+
+
+def _is_named(patterns: tuple[str, ...], name: str, table: str) -> bool:
+    cut = re.escape(table)
+    if len(name) == NAME_CHARS_MAX:
+        cut = "|".join(re.escape(table[:size]) for size in range(len(table), NAME_CHARS_MAX // 2, -1)) or cut
+    return any(re.fullmatch(pattern.format(t=f"(?:{cut})"), name) for pattern in patterns)
