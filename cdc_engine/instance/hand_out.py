@@ -131,7 +131,7 @@ class HandOut:
         record = next(each for each in self._meta.ledger.outstanding if each.batch_id == batch.batch_id)
         with contextlib.ExitStack() as undo:
             undo.callback(self._service.rollback, self._client)
-            staged = self._stage(batch, record)
+            staged = self._stage(batch, record, _Rest(self._service, self._client, self._limits))
             undo.callback(shutil.rmtree, staged.path, ignore_errors=True)
             handed_out = self._keep(batch, record, staged)
             undo.pop_all()
@@ -159,6 +159,23 @@ class HandOut:
     def _remove(self, batch: OutstandingBatch) -> None:
         if batch.path:
             shutil.rmtree(self._directory / batch.path, ignore_errors=True)
+
+
+class _Rest:
+    """What follows a part of a batch that is staged, up to the batch's limits; called by staging, part after part."""
+
+    def __init__(self, service: CanalService, client: ClientIdentity, limits: BatchLimits) -> None:
+        self._service, self._client = service, client
+        self._bytes_left, self._events_left = limits.bytes_max, limits.events_max
+
+    def __call__(self, taken: Batch) -> Batch:
+        self._bytes_left -= taken.byte_count
+        self._events_left -= taken.event_count
+        if taken.byte_count < MORE_BYTES_MIN or min(self._bytes_left, self._events_left) <= 0:
+            return NOTHING
+        return self._service.get_more(
+            self._client, taken, self._bytes_left, self._events_left, timeout_seconds=GET_SECONDS
+        )
 
 
 def _stops(stopped: StoppedTable) -> Callable[[Ledger], Ledger]:
