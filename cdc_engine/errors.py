@@ -11,6 +11,7 @@
     │   └── UnknownEventError       an event that could carry rows and is not understood
     ├── TableStoppedError           one table cannot go on: SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED, …
     ├── LeaseLostError              another process holds the destination
+    ├── EngineStartingError         the engine is being started; ask again
     ├── MetaError                   the meta file is unreadable or was written by something else
     ├── StagingError                a batch could not be written: disk full, not permitted
     └── CanalServiceError           a wrong call of get, ack or rollback (canal.md §6.1)
@@ -111,6 +112,11 @@ class TableStoppedError(SluiceError):
 
 class LeaseLostError(SluiceError):
     code = "LEASE_LOST"
+
+
+class EngineStartingError(SluiceError):
+    code = "STARTING"
+    remedy = Remedy.RETRY
 
 
 class MetaError(SluiceError):
