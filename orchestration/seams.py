@@ -75,7 +75,9 @@ class EngineHost(Protocol):
     """The engines of this process."""
 
     def get_or_start(self, destination: str) -> EngineHandle:
-        """Raises LeaseLostError when another process has the destination, another SluiceError when it cannot start."""
+        """Waits for a moment at most. Raises LeaseLostError while another process has the destination, EngineStartingError while it is
+        being started, another SluiceError when it cannot start.
+        """
 
 
 class DestinationFiles(Protocol):
@@ -161,7 +163,7 @@ def production() -> Seams:
 
 
 def _launcher() -> EngineHost:
-    from cdc_engine import launcher  # noqa: PLC0415  starts nothing, but compiles kernels; a run never comes here
+    from cdc_engine import launcher  # noqa: PLC0415  starts nothing; a run never comes here
 
     return launcher
 

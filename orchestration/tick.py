@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from cdc_engine.errors import CanalServiceError, LeaseLostError, SluiceError
+from cdc_engine.errors import CanalServiceError, EngineStartingError, LeaseLostError, SluiceError
 from cdc_engine.limits import TICK_SECONDS_MAX
 from orchestration import failpoints
 from orchestration.batch_reference import BatchReference
@@ -82,6 +82,8 @@ class Ticker:
             answer = self._settle_and_hand_out(engine, runs, deadline)
         except LeaseLostError as error:
             return _answer(f"STANDBY: {error}{_recycled()}", [], cursor)
+        except EngineStartingError as error:
+            return _answer(f"STARTING: {error}, the next tick looks again", [], cursor)
         except CanalServiceError as error:
             answer = f"{error.code}: {error}, so it was settled elsewhere in this moment and the next tick looks again"
         except SluiceError as error:

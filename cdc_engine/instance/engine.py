@@ -1,7 +1,8 @@
 """The engine of one destination: starts and stops its rooms, hands out batches, says how it is. `launcher` keeps one a destination.
 
 Order of a start: lease → meta → schema → store → sink → service → parser; a stop is the reverse. Whatever ends the parser is a named
-state that `status` shows; the batches that were handed out stay valid and are settled all the same.
+state that `status` shows; the batches that were handed out stay valid and are settled all the same. An engine whose lease is gone
+(LEASE_LOST) reads and writes no more: it is for whoever keeps it to stop it and to start another, which waits for the lease.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import structlog
 
 from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import ClientIdentity, OutstandingBatch
-from cdc_engine.errors import LeaseLostError, SluiceError, SourceConnectionError
+from cdc_engine.errors import LeaseLostError, SluiceError, SourceConnectionError, StagingError
 from cdc_engine.ha.lease import Lease
 from cdc_engine.instance.hand_out import BatchLimits, HandOut
 from cdc_engine.instance.rooms import Rooms, make_rooms, make_stager
@@ -29,6 +30,7 @@ log = structlog.get_logger()
 RUNNING, STARTING, STOPPED = "RUNNING", "STARTING", "STOPPED"
 OPERATOR_WORDS = {STREAMING: RUNNING, CONNECTING: STARTING}  # the parser's own words for the usual states
 STATUS_FILE, STATUS_SECONDS = "status.json", 1.0
+REVIVE_SECONDS = 5.0  # between two tries of a parser that ended because its disk was full
 
 
 class Engine:
@@ -45,9 +47,12 @@ class Engine:
         self._hand_out: HandOut | None = None
         self._state, self._reason = STOPPED, ""
         self._stopping = threading.Event()
+        self._steering = threading.RLock()  # held by who starts or stops the parser
         self._reporter: threading.Thread | None = None
         self._rate = RateMeter()
         self._rows_per_second = 0.0
+        self._waiting = ""
+        self._changed_at = 0.0  # when the parser last changed its state, of the monotonic clock
 
     # ── life ──
 
@@ -71,12 +76,24 @@ class Engine:
         if self._hand_out is not None:
             self._hand_out.close()
         if self._rooms is not None:
-            self._rooms.parser.stop()
+            with self._steering:
+                self._rooms.parser.stop()
         self._service.stop(self.name)
         if self._reporter is not None:
             self._reporter.join()
-        self._rooms = self._hand_out = None
+        self._reporter = self._rooms = self._hand_out = None
         self._lease.release()
+
+    @property
+    def holds_lease(self) -> bool:
+        """Whether the destination is still this engine's. Once False it stays so: another engine must be started."""
+        if self._state == LeaseLostError.code:
+            return False
+        try:
+            self._lease.check()
+        except LeaseLostError:
+            return False
+        return True
 
     def _open(self) -> None:
         self._state, self._reason = STARTING, ""
@@ -102,10 +119,11 @@ class Engine:
     def _rewind(self, position: Position | None) -> None:
         """A rollback went further back than the ring: read again from there."""
         rooms = self._opened()
-        rooms.parser.stop()
-        if position is not None:
-            rooms.store.start_at(position)
-        rooms.parser.start(position)
+        with self._steering:
+            rooms.parser.stop()
+            if position is not None:
+                rooms.store.start_at(position)
+            rooms.parser.start(position)
 
     # ── batches ──
 
@@ -128,13 +146,19 @@ class Engine:
 
     # ── what it says of itself ──
 
+    def tell_waiting(self, reason: str) -> None:
+        """Why the next batch is not handed out yet, for the status; empty when it is."""
+        self._waiting = reason
+
     def status(self) -> EngineStatus:
         """A moment of the engine; cheap."""
         rooms = self._opened()
         metrics, ledger = rooms.store.metrics(), rooms.meta.ledger
+        state, reason = self._state_now()
         return EngineStatus(
-            state=self._state,
-            reason=self._reason,
+            state=state,
+            reason=reason,
+            waiting=self._waiting,
             position=rooms.parser.position,
             cursor=ledger.cursor,
             lag_seconds=self._lag_seconds(rooms),
@@ -152,17 +176,49 @@ class Engine:
         oldest_us = min((each for each in times if each), default=0)
         return round(max(0.0, time.time() - oldest_us / 1e6), 3) if oldest_us else 0.0
 
+    def _state_now(self) -> tuple[str, str]:
+        """The parser's state, unless that is well and batches cannot be staged."""
+        trouble = self._handing_out().trouble
+        if trouble is not None and self._state in {RUNNING, STARTING}:
+            return trouble.code, str(trouble)
+        return self._state, self._reason
+
     def _report(self) -> None:
         while not self._stopping.wait(STATUS_SECONDS):
             try:
+                self._lease.check()
+                self._revive()
                 rooms = self._opened()
                 self._rows_per_second = self._rate.read(rooms.parser.counters.row_events)
                 write_status(self.directory / STATUS_FILE, self.status())
+            except LeaseLostError as error:
+                self._lose(str(error))
+                return
             except (OSError, SluiceError) as error:
                 log.warning("status_not_written", destination=self.name, reason=str(error))
 
+    def _lose(self, reason: str) -> None:
+        """Another process may have the destination by now: nothing of it is read, staged or written here any more."""
+        self._tell(LeaseLostError.code, reason)
+        self._service.stop(self.name)
+        with self._steering:
+            if self._rooms is not None:
+                self._rooms.parser.stop()
+
+    def _revive(self) -> None:
+        """A parser that ended because a disk was full goes on by itself once there is room."""
+        parser = self._opened().parser
+        if not isinstance(parser.last_error, StagingError) or time.monotonic() - self._changed_at < REVIVE_SECONDS:
+            return
+        with self._steering:
+            if not self._stopping.is_set():
+                parser.stop()
+                parser.start(parser.position)
+
     def _tell(self, state: str, reason: str) -> None:
-        self._state, self._reason = OPERATOR_WORDS.get(state, state), reason
+        if self._state == LeaseLostError.code:
+            return  # that the parser then stops says less
+        self._state, self._reason, self._changed_at = OPERATOR_WORDS.get(state, state), reason, time.monotonic()
         if state not in {STREAMING, CONNECTING, RECONNECTING, STOPPED}:
             log.error("engine_stopped", destination=self.name, state=state, reason=reason)
 

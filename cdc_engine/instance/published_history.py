@@ -20,8 +20,10 @@ class PublishedHistory:
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
         return self._history.resolve(table_map, position)
 
-    def apply(self, statement: str, default_database: str, position: Position) -> tuple[TableChange, ...]:
-        changes = self._history.apply(statement, default_database, position)
+    def apply(
+        self, statement: str, default_database: str, position: Position, sql_mode: int = 0
+    ) -> tuple[TableChange, ...]:
+        changes = self._history.apply(statement, default_database, position, sql_mode)
         if changes:
             self.publish(position)
         return changes

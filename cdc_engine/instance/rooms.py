@@ -29,7 +29,7 @@ from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.staging.staging import stage
 from cdc_engine.store.memory_store import MemoryEventStore
 from cdc_engine.table_meta.history import TableHistory
-from cdc_engine.table_meta.snapshot import stable_snapshot
+from cdc_engine.table_meta.snapshot import is_of_users, stable_snapshot
 
 SCHEMA_FILE, TABLES_FILE = "schema.jsonl", "tables.json"
 SPILL_DIRECTORY, STAGING_DIRECTORY = "spill", "staging"
@@ -126,10 +126,15 @@ def _known_begin(config: DestinationConfig, meta: MetaManager, history: TableHis
     if begin is not None and history.covers(begin):
         return begin
     connection = SourceConnection(source_of(config))
+
+    def of_users(database: str, table: str) -> bool:
+        """Also what is not captured: a RENAME may bring it in."""
+        return is_of_users(database) or tables.keeps(database, table)
+
     try:
         check_source(source_of(config), read_facts(connection))
         position_now = (lambda: _configured_begin(config, connection)) if begin is None else (lambda: begin)
-        snapshot, first = connection.ask(lambda session: stable_snapshot(session, tables.keeps, position_now))
+        snapshot, first = connection.ask(lambda session: stable_snapshot(session, of_users, position_now))
     finally:
         connection.close()
     history.seed(snapshot, first)

@@ -16,11 +16,13 @@ from cdc_engine.position import Position
 class EngineStatus:
     """`state` is the parser's (RUNNING, CONNECTING, POSITION_LOST, …); `position`: last transaction read; `cursor`: last one acked.
 
+    `waiting`: why the next batch is held back after failed runs, or empty.
     `lag_seconds`: now minus the commit time of the oldest transaction that is not acked yet; 0 when all is acked.
     """
 
     state: str
     reason: str = ""
+    waiting: str = ""
     position: Position | None = None
     cursor: Position | None = None
     lag_seconds: float = 0.0

@@ -1,0 +1,73 @@
+"""A database of its own on a shared server, a conf/ that captures it, and what an engine staged of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from cdc_engine.client import read_ledger
+from cdc_engine.config import SluiceConfig, load_config
+from cdc_engine.contracts import OutstandingBatch
+from cdc_engine.instance.engine import Engine
+from console.toolchain.servers import DatabaseServer
+from tests.waiting import wait_for
+
+NAMES = (f"engine_{number}" for number in itertools.count(1))
+
+
+class Captured:
+    """The table `numbers` of a new database; each number is written in a transaction of its own and is read again from staged files."""
+
+    def __init__(self, root: Path, server: DatabaseServer) -> None:
+        self.server, self.database = server, next(NAMES)
+        self.conf, self.directory = root / "conf", root / "data" / "engine" / "shop"
+        self.run(
+            f"DROP DATABASE IF EXISTS {self.database}",
+            f"CREATE DATABASE {self.database}",
+            f"CREATE TABLE {self.database}.numbers (n INT PRIMARY KEY, filler LONGTEXT)",
+        )
+        (self.conf / "destinations").mkdir(parents=True)
+        (self.conf / "sluice.yaml").write_text(f"data_dir: {root}/data\nlake: {root}/lake\n")
+        self.describe(f"source: {{user: root, port: {server.port}}}")
+
+    def describe(self, *lines: str) -> None:
+        """Writes the destination's file."""
+        text = "\n".join([*lines, f"include: {self.database}\\..*", ""])
+        (self.conf / "destinations" / "shop.yaml").write_text(text)
+
+    @property
+    def config(self) -> SluiceConfig:
+        return load_config(self.conf)
+
+    def run(self, *statements: str) -> None:
+        with self.server.connect() as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+    def insert(self, numbers: Iterable[int], filler_bytes: int = 0) -> None:
+        self.run(*(f"INSERT INTO {self.database}.numbers VALUES ({n}, REPEAT('x', {filler_bytes}))" for n in numbers))
+
+    def staged(self, batch: OutstandingBatch) -> list[int]:
+        """The numbers in a staged batch, in its order."""
+        files = sorted((self.directory / batch.path).glob("*.parquet"))
+        return [int(n) for file in files for n in pq.read_table(file, columns=["n"])["n"].to_numpy()]
+
+    def take(self, engine: Engine, count: int, seconds_max: float = 60.0) -> list[int]:
+        """The next `count` numbers, batch by batch, each acked."""
+        taken: list[int] = []
+
+        def enough() -> bool:
+            batch = engine.hand_out(0.5)
+            if batch is not None:
+                taken.extend(self.staged(batch))
+                engine.ack(batch)
+            return len(taken) >= count
+
+        wait_for(f"{count} numbers are staged", enough, seconds_max)
+        return taken
+
+    def saved_epoch(self) -> int:
+        return read_ledger(self.directory).epoch
