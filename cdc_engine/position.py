@@ -3,8 +3,9 @@
 A `Position` is the failover passport: it names the server, the file and offset after the last event taken, the GTID set executed up to
 there and the commit time. Every room speaks of places in the stream with it; `meta` persists it, `parser` resumes from it.
 
-The order key packs (epoch, file number, offset) into one int64. The epoch grows whenever file names can no longer be compared. A row
-image's key uses the offset of the image's own first byte, so every image of a stream has its own key, ascending, in any cut of batches.
+The order key packs (epoch, file number, offset, step) into one int64. The epoch grows whenever file names can no longer be compared. A
+row image's key uses the offset of the image's own first byte, so every image of a stream has its own key, ascending, in any cut of batches.
+Images of a compressed event share fewer bytes than they have: four steps a byte give each its own key there too (`binlog/rows.py`).
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import Any
 from cdc_engine.errors import BinlogFormatError
 
 EPOCH_BITS = 8  # 255 re-bootstraps of one destination
-FILE_NUMBER_BITS = 22  # four million binlog files; at 1 GiB each, four petabytes of changes an epoch
+FILE_NUMBER_BITS = 20  # a million binlog files an epoch; at one every five minutes, ten years
 OFFSET_BITS = 33  # 8 GiB: a file may outgrow max_binlog_size (1 GiB) by one transaction
+STEP_BITS = 2  # within one byte of the file
 
 
 def file_number(file: str) -> int:
@@ -34,7 +36,7 @@ def order_key(epoch: int, number: int, offset: int) -> int:
     """
     if not (0 <= epoch < 1 << EPOCH_BITS and 0 <= number < 1 << FILE_NUMBER_BITS and 0 <= offset < 1 << OFFSET_BITS):
         raise BinlogFormatError(f"epoch {epoch}, file number {number}, offset {offset} do not fit an order key")
-    return (epoch << (FILE_NUMBER_BITS + OFFSET_BITS)) | (number << OFFSET_BITS) | offset
+    return ((((epoch << FILE_NUMBER_BITS) | number) << OFFSET_BITS) | offset) << STEP_BITS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -62,6 +62,7 @@ class Source:
             event_table=np.broadcast_to(np.asarray(table, np.int32), count).copy(),
             event_position=self.offset + offsets,
             event_time_us=np.full(count, self.time_us, np.int64),
+            event_limit=np.zeros(count, np.int64),
             transaction_events=ends,
             transaction_end=self.offset + ends * (GAP + size) + 1 + np.arange(len(ends)),
             transaction_time_us=np.full(len(ends), self.time_us, np.int64),

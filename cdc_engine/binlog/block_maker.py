@@ -25,10 +25,13 @@ class BlockMaker:
         self.mariadb = False
         self._tables = tables
         self._buffer: Bytes = np.zeros(0, np.uint8)
-        self._begin = 0
 
-    def start_buffer(self, buffer: Bytes, begin: int) -> None:
-        self._buffer, self._begin = buffer, begin
+    def use(self, buffer: Bytes) -> None:
+        """What is found from here on lies in `buffer`. Everything found before must have been cut, if that is another one."""
+        self._buffer = buffer
+
+    def uses(self, buffer: Bytes) -> bool:
+        return self._buffer is buffer
 
     def position(self, time_us: int = 0) -> Position:
         """After the event in hand; the GTID set is that of the transactions cut so far."""
@@ -49,7 +52,6 @@ class BlockMaker:
         if event_count or end_count or changes:
             block = self._block(self.memory.events[:, :event_count], self.memory.ends[:, :end_count], changes)
         state[at.EVENT_COUNT] = state[at.END_COUNT] = 0
-        self._begin = int(state[at.AT])
         if event_count or end_count or changes:
             yield block
 
@@ -58,19 +60,23 @@ class BlockMaker:
         source = ends[at.END_SOURCE] if self.executed.known else np.full(ends.shape[1], -1, np.int64)
         start_gtid_set = self.executed.text
         self.executed.take(source, ends[at.END_NUMBER])
+        begin, end = (
+            (int(events[at.OFFSET, 0]), int(events[at.OFFSET, -1] + events[at.LENGTH, -1])) if events.size else (0, 0)
+        )
         return Block(
             epoch=self.epoch,
             file=self.file,
             server_uuid=self.server_uuid,
-            buffer=self._buffer[self._begin : int(self.memory.state[at.AT])],
+            buffer=self._buffer[begin:end],
             tables=self._tables,
-            event_offset=events[at.OFFSET] - self._begin,
+            event_offset=events[at.OFFSET] - begin,
             event_length=events[at.LENGTH].copy(),
             event_kind=events[at.KIND].astype(np.int8),
             event_version=events[at.VERSION].astype(np.int8),
             event_table=events[at.TABLE].astype(np.int32),
             event_position=events[at.POSITION].copy(),
             event_time_us=events[at.TIME].copy(),
+            event_limit=events[at.LIMIT_POSITION].copy(),
             transaction_events=ends[at.END_EVENTS].copy(),
             transaction_end=ends[at.END_POSITION].copy(),
             transaction_time_us=ends[at.END_TIME].copy(),

@@ -66,7 +66,7 @@ class ControlEvents:
             raise self._unknown(f"the event {types.event_name(event_type)} is not understood and may carry rows")
 
     def _unknown(self, what: str) -> UnknownEventError:
-        begin = int(self._state[at.FILE_END] - self._state[at.EVENT_LENGTH])
+        begin = int(self._state[at.BEGAN])
         return UnknownEventError(what, self._maker.file, begin)
 
     @property

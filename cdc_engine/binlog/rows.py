@@ -22,6 +22,7 @@ from cdc_engine.binlog.column_types import (
     buffer_of,
     type_of,
 )
+from cdc_engine.binlog.order_keys import image_places, image_steps
 from cdc_engine.contracts import Block, Column, Int8s, Int32s, Int64s, TableVersion
 from cdc_engine.errors import BinlogFormatError, TableStoppedError
 
@@ -43,6 +44,7 @@ class _Events:
     version: Int8s
     position: Int64s
     time_us: Int64s
+    limit: Int64s
 
     @classmethod
     def of(cls, block: Block, chosen: Int64s) -> _Events:
@@ -54,6 +56,7 @@ class _Events:
             np.ascontiguousarray(block.event_version[chosen], np.int8),
             np.ascontiguousarray(block.event_position[chosen], np.int64),
             np.ascontiguousarray(block.event_time_us[chosen], np.int64),
+            np.ascontiguousarray(block.event_limit[chosen], np.int64),
         )
 
 
@@ -97,6 +100,7 @@ class RowDecoder:
         self._key = self._key_slots()
         self._places = places or Places()
         self._starts, self._sizes = self._places.cells(len(self.columns))
+        self._file, self._last_step = "", -1  # of the last image decoded
         self._before_starts, self._before_sizes = (np.empty((len(self.columns), 1), np.int64) for _ in range(2))
         fields = [pa.field(column.name, each.arrow) for column, each in zip(self.columns, self.types, strict=True)]
         meta = [
@@ -116,9 +120,8 @@ class RowDecoder:
         if not len(chosen):
             return
         number = position.file_number(block.file)
-        position.order_key(
-            block.epoch, number, int((events.position + events.length).max())
-        )  # all of them fit, or this raises
+        ends = np.where(events.limit > 0, events.limit, events.position + events.length)
+        position.order_key(block.epoch, number, int(ends.max()))  # all of them fit, or this raises
         base = position.order_key(block.epoch, number, 0)
         cursor, status = np.zeros(3, np.int64), rows_locate.FULL
         while status == rows_locate.FULL:
@@ -143,6 +146,17 @@ class RowDecoder:
             raise TableStoppedError(self.version.database, self.version.table, "SCHEMA_MISMATCH", reason)
         return np.array([names.index(name.lower()) for name in self.version.key], np.int32)
 
+    def _steps(self, events: _Events, event: Int32s, offset: Int64s) -> Int64s:
+        steps = image_steps(offset, events.limit[event], self._last_step if events.block.file == self._file else -1)
+        if steps is None:
+            reason = (
+                f"the compressed transaction at {events.block.file}:{offset[0]} holds more rows of it than order keys: rows that are "
+                "all alike; take the table's rows anew, and leave such a change uncompressed (binlog_transaction_compression=OFF)"
+            )
+            raise TableStoppedError(self.version.database, self.version.table, "ORDER_KEYS_SPENT", reason)
+        self._file, self._last_step = events.block.file, int(steps[-1])
+        return steps
+
     def _locate(self, events: _Events, cursor: Int64s) -> int:
         places, rows = self._places, self._places.rows(len(self.columns))
         status: int = rows_locate.locate(
@@ -156,10 +170,11 @@ class RowDecoder:
     def _batch(self, events: _Events, rows: int, base: int) -> pa.RecordBatch:
         places = self._places
         event = places.image_event[:rows]
-        offset = events.position[event] + (places.image_at[:rows] - events.offset[event])
+        offset = image_places(events.position, events.limit, events.offset, event, places.image_at[:rows])
+        steps = self._steps(events, event, offset)
         arrays = [
             pa.array(places.operation[:rows].copy()),
-            pa.array(base + offset),
+            pa.array(base + steps),
             pa.Array.from_buffers(COMMIT_TIME_TYPE, rows, [None, buffer_of(events.time_us[event])]),
         ]
         for slot, (column, each) in enumerate(zip(self.columns, self.types, strict=True)):

@@ -6,16 +6,18 @@ understood and could carry rows raises, after what came before it was given out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from cdc_engine.binlog import event_types as types
 from cdc_engine.binlog import scan_state as at
 from cdc_engine.binlog.block_maker import BlockMaker
+from cdc_engine.binlog.compressed import COMPRESSED
 from cdc_engine.binlog.control_events import ControlEvents
 from cdc_engine.binlog.executed_track import ExecutedTrack
 from cdc_engine.binlog.scan_kernel import scan
 from cdc_engine.binlog.scan_state import ScanMemory, Verdict
 from cdc_engine.binlog.table_references import Captured, TableReferences
+from cdc_engine.binlog.unpack import Unpacker
 from cdc_engine.contracts import Block, Bytes, SchemaHistory
 from cdc_engine.errors import BinlogFormatError, ChecksumError
 from cdc_engine.position import Position
@@ -30,6 +32,8 @@ SENTENCES = {
     Verdict.OUTSIDE: "a row event lies outside any transaction: the start position is not the end of a transaction",
     Verdict.UNFINISHED: "a transaction begins while another is open: the server wrote half a transaction",
     Verdict.SOURCES_FULL: f"the stream has more than {at.SOURCES_MAX} GTID sources",
+    Verdict.INNER_LENGTH: "an event within a compressed one goes beyond what that says it holds",
+    Verdict.INNER_GOES_ON: "events follow the end of the transaction within a compressed one",
 }
 
 
@@ -61,6 +65,7 @@ class Scanner:
         executed = ExecutedTrack(start.gtid_set, known=executed_known)
         self._maker = BlockMaker(start, self._memory, executed, references.versions)
         self._control = ControlEvents(self._maker, references, history, captured)
+        self._unpacker = Unpacker(self._maker, self._events)
         self.last_verdict = Verdict.INCOMPLETE
 
     @property
@@ -90,19 +95,49 @@ class Scanner:
         """
         self._state[at.AT], self._state[at.LIMIT] = begin, end
         self._state[at.OVERHEAD] = PACKET_OVERHEAD if self._packets and not naked else 0
-        self._maker.start_buffer(buffer, begin)
+        self._use(buffer)
+        verdict = yield from self._events(buffer)
+        yield from self._maker.cut()
+        if verdict not in (Verdict.INCOMPLETE, Verdict.LARGE, Verdict.NOT_AN_EVENT):
+            raise self._broken(verdict)
+        self.last_verdict = verdict
+
+    def _use(self, buffer: Bytes) -> None:
+        self._maker.use(buffer)
+        self._state[at.ELSEWHERE] = 0
+
+    def _events(self, buffer: Bytes) -> Generator[Block, None, Verdict]:
+        """All events up to LIMIT, with what Python does for the kernel in between; why it stopped there."""
         while True:
             verdict = self._scan(buffer)
             if verdict == Verdict.HAND_OVER:
-                event = int(self._state[at.EVENT])
-                yield from self._take(buffer[event : event + int(self._state[at.EVENT_LENGTH])].tobytes())
-                continue
+                yield from self._hand_over(buffer)
+            elif verdict == Verdict.SWITCH:
+                yield from self._maker.cut()
+                self._use(buffer)
+            elif verdict == Verdict.FULL:
+                yield from self._maker.cut()
+            else:
+                return verdict
+
+    def _hand_over(self, buffer: Bytes) -> Iterator[Block]:
+        begin = int(self._state[at.EVENT])
+        event = buffer[begin : begin + int(self._state[at.EVENT_LENGTH])]
+        if event[types.TYPE_AT] in COMPRESSED:
+            yield from self._unpack(event)
+        else:
+            yield from self._take(event.tobytes())
+
+    def _unpack(self, event: Bytes) -> Iterator[Block]:
+        place = int(self._state[at.BEGAN])
+        try:
+            verdict = yield from self._unpacker.take(event[: len(event) - int(self._state[at.CHECKSUM])])
+        except BinlogFormatError as error:
             yield from self._maker.cut()
-            if verdict in (Verdict.INCOMPLETE, Verdict.LARGE, Verdict.NOT_AN_EVENT):
-                self.last_verdict = verdict
-                return
-            if verdict != Verdict.FULL:
-                raise self._broken(verdict)
+            raise type(error)(error.reason, self._maker.file, place) from error
+        if verdict != Verdict.INCOMPLETE:
+            yield from self._maker.cut()
+            raise self._broken(verdict)
 
     def _scan(self, buffer: Bytes) -> Verdict:
         memory = self._memory
@@ -114,13 +149,11 @@ class Scanner:
         except BinlogFormatError as error:
             yield from self._maker.cut()
             if error.offset < 0:
-                begin = int(self._state[at.FILE_END] - self._state[at.EVENT_LENGTH])
-                raise type(error)(error.reason, self._maker.file, begin) from error
+                raise type(error)(error.reason, self._maker.file, int(self._state[at.BEGAN])) from error
             raise
 
     def _broken(self, verdict: Verdict) -> BinlogFormatError:
         kind = ChecksumError if verdict == Verdict.BAD_CHECKSUM else BinlogFormatError
-        begin = int(self._state[at.FILE_END])
-        if verdict not in (Verdict.BAD_LENGTH, Verdict.BAD_CHECKSUM, Verdict.BAD_POSITION):
-            begin -= int(self._state[at.EVENT_LENGTH])  # the kernel had stepped over the event already
+        stepped_over = verdict not in (Verdict.BAD_LENGTH, Verdict.BAD_CHECKSUM, Verdict.BAD_POSITION)
+        begin = int(self._state[at.BEGAN if stepped_over else at.FILE_END])
         return kind(SENTENCES[verdict], self._maker.file, begin)

@@ -39,10 +39,12 @@ from cdc_engine.binlog.event_types import DELETE_ROWS as DELETE_ROWS_V2
 from cdc_engine.binlog.scan_state import (
     ALL_EVENTS,
     AT,
+    BEGAN,
     CHECKSUM,
     CHECKSUMS,
     CONTIGUOUS,
     DROPPED,
+    ELSEWHERE,
     END_COUNT,
     END_EVENTS,
     END_NUMBER,
@@ -56,9 +58,14 @@ from cdc_engine.binlog.scan_state import (
     GENERATION,
     HEARTBEATS,
     IGNORED,
+    INNER_BEGIN,
+    INNER_DONE,
+    INNER_END,
+    INNER_SIZE,
     KIND,
     LENGTH,
     LIMIT,
+    LIMIT_POSITION,
     MAPPED_IN,
     NUMBER,
     OFFSET,
@@ -110,7 +117,7 @@ def scan(  # noqa: PLR0917  numba knows no keyword-only arguments
 ) -> Verdict:
     """Takes events from state[AT] to state[LIMIT] and says why it stopped; AT is then behind the last event taken or handed over.
 
-    buffer (bytes), state (STATE_SIZE), events (7 by n), ends (5 by n), tables (5 by slots), pool (bytes), sources (2 by n).
+    buffer (bytes), state (STATE_SIZE), events (8 by n), ends (5 by n), tables (5 by slots), pool (bytes), sources (2 by n).
     """
     if state[AT] < 0 or state[LIMIT] > buffer.shape[0]:
         return Verdict.BAD_LENGTH
@@ -154,7 +161,14 @@ def _frame(buffer: Bytes, state: Int64s) -> Verdict:  # noqa: PLR0911
         if length < HEADER_BYTES or _number(buffer, event + 9, 4) != length:
             return Verdict.BAD_LENGTH
     state[EVENT], state[EVENT_LENGTH] = event, length
+    if state[ELSEWHERE] == 1 and state[INNER_END] == 0 and _is_rows(buffer[event + 4]):
+        return Verdict.SWITCH
     return Verdict.GO_ON
+
+
+@nb.njit(inline="always")
+def _is_rows(event_type: int) -> bool:
+    return WRITE_ROWS <= event_type <= DELETE_ROWS_V2 or WRITE_ROWS_V1 <= event_type <= DELETE_ROWS_V1
 
 
 @kernel
@@ -168,9 +182,15 @@ def _check(buffer: Bytes, state: Int64s) -> Verdict:
         if crc32(buffer, event, event + length - 4) != _number(buffer, event + length - 4, 4):
             return Verdict.BAD_CHECKSUM
         state[CHECKSUMS] += 1
-    in_file = buffer[event + 17] & FLAG_ARTIFICIAL == 0 and event_type not in (HEARTBEAT, HEARTBEAT_V2)
-    if in_file and not _step(state, _number(buffer, event + 13, 4), length, event_type):
-        return Verdict.BAD_POSITION
+    if state[INNER_END] > 0:
+        verdict = _step_inside(state, length)
+        if verdict != Verdict.GO_ON:
+            return verdict
+    else:
+        state[BEGAN] = state[FILE_END]
+        in_file = buffer[event + 17] & FLAG_ARTIFICIAL == 0 and event_type not in (HEARTBEAT, HEARTBEAT_V2)
+        if in_file and not _step(state, _number(buffer, event + 13, 4), length, event_type):
+            return Verdict.BAD_POSITION
     state[AT] = event + length
     state[ALL_EVENTS] += 1
     return Verdict.GO_ON
@@ -191,7 +211,28 @@ def _step(state: Int64s, end: int, length: int, event_type: int) -> bool:
     if ahead >= REWOUND or (ahead > 0 and state[CONTIGUOUS] == 1):
         return False
     state[FILE_END] = expected + ahead
+    state[BEGAN] += ahead
     return True
+
+
+@nb.njit(inline="always")
+def _step_inside(state: Int64s, length: int) -> Verdict:
+    """Moves FILE_END behind an event of a compressed one, to the place between its two ends that its share of the bytes inside gives."""
+    done = state[INNER_DONE] + length
+    if done > state[INNER_SIZE]:
+        return Verdict.INNER_LENGTH
+    if state[INNER_DONE] > 0 and state[OPEN] == 0:
+        return Verdict.INNER_GOES_ON
+    state[INNER_DONE] = done
+    state[BEGAN] = state[FILE_END]
+    room = state[INNER_END] - state[INNER_BEGIN]
+    if done == state[INNER_SIZE]:
+        state[FILE_END] = state[INNER_END]
+    elif state[INNER_SIZE] > room:
+        state[FILE_END] = state[INNER_BEGIN] + done * room // state[INNER_SIZE]
+    else:
+        state[FILE_END] = state[INNER_BEGIN] + done
+    return Verdict.GO_ON
 
 
 @kernel
@@ -267,7 +308,8 @@ def _take_rows(  # noqa: PLR0917
     events[KIND, count] = kind
     events[VERSION, count] = version
     events[TABLE, count] = tables[REFERENCE, slot]
-    events[POSITION, count] = state[FILE_END] - state[EVENT_LENGTH]
+    events[POSITION, count] = state[BEGAN]
+    events[LIMIT_POSITION, count] = state[INNER_END]
     events[TIME, count] = state[TIME_US] if state[TIME_US] > 0 else _header_time_us(buffer, event)
     state[EVENT_COUNT] = count + 1
     state[OPEN_ROWS] += 1

@@ -37,11 +37,17 @@ HEARTBEATS: Final = 18  # counter
 IGNORED: Final = 19  # counter: events that carry nothing for us (STOP, ROWS_QUERY, …)
 DROPPED: Final = 20  # counter: row events of tables that are not captured
 CHECKSUMS: Final = 21  # counter: events whose CRC32 was verified
-STATE_SIZE: Final = 22
+BEGAN: Final = 22  # file offset of the event in hand
+INNER_END: Final = 23  # file offset of the end of the compressed event whose inside is being scanned; 0: none
+INNER_BEGIN: Final = 24  # file offset of its beginning
+INNER_SIZE: Final = 25  # bytes of the events inside it, decompressed
+INNER_DONE: Final = 26  # bytes of them that were stepped over
+ELSEWHERE: Final = 27  # 1: the entries in `events` lie in another buffer than the one received
+STATE_SIZE: Final = 28
 
 # Rows of `events`.
-OFFSET, LENGTH, KIND, VERSION, TABLE, POSITION, TIME = range(7)
-EVENT_ROWS: Final = 7
+OFFSET, LENGTH, KIND, VERSION, TABLE, POSITION, TIME, LIMIT_POSITION = range(8)
+EVENT_ROWS: Final = 8
 
 # Rows of `ends`.
 END_EVENTS, END_POSITION, END_TIME, END_SOURCE, END_NUMBER = range(5)
@@ -62,7 +68,7 @@ POOL_BYTES_MAX: Final = 1 << 25
 
 
 class Verdict(enum.IntEnum):
-    """Why the kernel came back. Above HAND_OVER the stream is broken; numba reads the members as integers."""
+    """Why the kernel came back. From NOT_AN_EVENT on, but for SWITCH, the stream is broken; numba reads the members as integers."""
 
     GO_ON = 0  #: the event was taken (never returned)
     INCOMPLETE = 1  #: the bytes received end inside a packet
@@ -78,6 +84,9 @@ class Verdict(enum.IntEnum):
     OUTSIDE = 11  #: a table map or row event outside any transaction
     UNFINISHED = 12  #: a transaction begins while another, with rows, is open
     SOURCES_FULL = 13
+    SWITCH = 14  #: a row event follows, and entries that lie in another buffer wait to be cut; it was not taken
+    INNER_LENGTH = 15  #: an event within a compressed one goes beyond what that says it holds
+    INNER_GOES_ON = 16  #: an event within a compressed transaction after the transaction's end
 
 
 @dataclasses.dataclass

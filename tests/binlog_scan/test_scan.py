@@ -141,7 +141,7 @@ def test_an_unknown_event_that_a_replica_may_ignore_is_ignored() -> None:
     assert scan.counters()["ignored_events"] == 1
 
 
-@pytest.mark.parametrize("event_type", [1, 6, 9, 11, 12, 17, 18, 20, 21, 22, 26, 39, 40, 42, *range(165, 172), 77, 200])
+@pytest.mark.parametrize("event_type", [1, 6, 9, 11, 12, 17, 18, 20, 21, 22, 26, 39, 42, 77, 200])
 def test_an_event_that_could_carry_rows_stops_after_what_came_before(event_type: int) -> None:
     make = EventFactory()
     before = make.transaction(1)

@@ -15,7 +15,7 @@ references = st.builds(
     BatchReference,
     destination=st.from_regex(r"[a-z][a-z0-9_]{0,20}", fullmatch=True),
     epoch=st.integers(0, 255),
-    end_file=st.builds("{}.{:06d}".format, st.sampled_from(["mysql-bin", "b", "my.bin"]), st.integers(0, 4_000_000)),
+    end_file=st.builds("{}.{:06d}".format, st.sampled_from(["mysql-bin", "b", "my.bin"]), st.integers(0, 1_000_000)),
     end_offset=st.integers(0, (1 << 33) - 1),
     delivery=st.integers(0, 10**9),
     path=st.from_regex(r"staging/[a-z0-9][a-z0-9.-]{0,40}", fullmatch=True).filter(lambda path: ".." not in path),
