@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -25,7 +27,7 @@ from cdc_engine.server.service import CanalService
 
 logger = logging.getLogger(__name__)
 
-MORE_BYTES_MIN = 1 << 20  # row events of a part: after a smaller one the source is nearly read up to its end
+MORE_BYTES_MIN = 1 << 20  # row events within GET_SECONDS: when fewer come, the source is nearly read up to its end
 GET_SECONDS = 0.2  # how long a staging thread waits for the first change before it gives the turn back
 
 
@@ -162,20 +164,34 @@ class HandOut:
 
 
 class _Rest:
-    """What follows a part of a batch that is staged, up to the batch's limits; called by staging, part after part."""
+    """What follows a part of a batch that is staged, up to the batch's limits; called by staging, part after part.
+
+    The batch ends where the source is nearly read up to its end: at a small first part, or once little came within GET_SECONDS. A run
+    costs more than its rows do, so a backlog is to be few batches, and a live stream is not to wait.
+    """
 
     def __init__(self, service: CanalService, client: ClientIdentity, limits: BatchLimits) -> None:
         self._service, self._client = service, client
         self._bytes_left, self._events_left = limits.bytes_max, limits.events_max
+        self._window_begun, self._window_bytes = -math.inf, 0
 
     def __call__(self, taken: Batch) -> Batch:
         self._bytes_left -= taken.byte_count
         self._events_left -= taken.event_count
-        if taken.byte_count < MORE_BYTES_MIN or min(self._bytes_left, self._events_left) <= 0:
+        self._window_bytes += taken.byte_count
+        if self._nearly_at_the_end() or min(self._bytes_left, self._events_left) <= 0:
             return NOTHING
         return self._service.get_more(
             self._client, taken, self._bytes_left, self._events_left, timeout_seconds=GET_SECONDS
         )
+
+    def _nearly_at_the_end(self) -> bool:
+        now = time.monotonic()
+        if now - self._window_begun < GET_SECONDS:
+            return False
+        little = self._window_bytes < MORE_BYTES_MIN
+        self._window_begun, self._window_bytes = now, 0
+        return little
 
 
 def _stops(stopped: StoppedTable) -> Callable[[Ledger], Ledger]:
