@@ -162,7 +162,7 @@ def _merged(
         with only_writer(seams, config, destination):
             yield from merge_one(seams, config, reference, context.log.info)
     except (BatchReferenceError, MergeFailedError) as error:
-        raise failure(str(error)) from None
+        raise failure(error) from None
 
 
 def _delta_out(config: SluiceConfig, destination: str, table: TableVersion) -> dg.AssetOut:

@@ -18,12 +18,13 @@ import dagster as dg
 from cdc_engine.errors import SluiceError
 from orchestration import failpoints
 from orchestration.batch_reference import BatchReference
-from orchestration.seams import MergeFailedError, MergeOrder, Seams, TableOutcome
+from orchestration.seams import MergeFailedError, MergeOrder, Seams, SparkAwayError, TableOutcome
 
 if TYPE_CHECKING:
     from cdc_engine.config import SluiceConfig
     from cdc_engine.contracts import OutstandingBatch
 
+SPARK_AWAY = "spark_away"  # key of a failure's metadata: no Spark answered
 RUN_LOCK_SECONDS_MAX = 60.0  # how long a run waits for another one's process to end, which Dagster may believe dead
 
 
@@ -82,8 +83,19 @@ def merge_one(
             f"{outcome.name}: merged {outcome.source_rows} rows in {outcome.merge_ms} ms"
         )  # also news: the run is at work
 
+    def refusal() -> str:
+        try:
+            refuse_unless_head(reference, seams.files().head_of_line(directory))
+        except (MergeFailedError, SluiceError) as error:
+            return str(error)
+        return ""
+
     order = MergeOrder(
-        config=config, destination=reference.destination, batch_dir=directory / reference.path, tables=head.tables
+        config=config,
+        destination=reference.destination,
+        batch_dir=directory / reference.path,
+        tables=head.tables,
+        refusal=refusal,
     )
     try:
         seams.merge(order, done)
@@ -94,6 +106,7 @@ def merge_one(
     yield from merged
 
 
-def failure(reason: str) -> dg.Failure:
+def failure(error: Exception) -> dg.Failure:
     """The run's end as one sentence. Dagster must not try again by itself: the batch is rolled back and comes under a new name."""
-    return dg.Failure(description=reason, allow_retries=False)
+    metadata = {SPARK_AWAY: True} if isinstance(error, SparkAwayError) else None
+    return dg.Failure(description=str(error), metadata=metadata, allow_retries=False)

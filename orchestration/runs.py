@@ -1,4 +1,7 @@
-"""Dagster's run storage, as settling needs it: the runs of a batch, the runs that are still open, and ending one. The only reader of it."""
+"""Dagster's run storage, as settling needs it: the runs of a batch, why the newest failed, the runs that are still open, and ending one.
+
+The only reader of it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ import dagster as dg
 from dagster import DagsterInstance, DagsterRunStatus
 from dagster._core.storage.dagster_run import RunRecord as StoredRun
 
-from orchestration.batch_reference import BATCH_TAG, BatchReference
+from orchestration.backoff import Failed, failed_in_a_row
+from orchestration.batch_reference import BATCH_TAG, DELIVERY_TAG, BatchReference
+from orchestration.merge_run import SPARK_AWAY
 from orchestration.settle import RULES, RunRecord
 
 _log = logging.getLogger(__name__)
@@ -20,6 +25,8 @@ OPEN_STATUSES = [
     DagsterRunStatus.STARTED,
     DagsterRunStatus.CANCELING,
 ]  # those that have, or should have, a process
+
+RUNS_LOOKED_AT = 50  # of the newest, to count failures in a row
 
 
 class RunStore:
@@ -35,6 +42,25 @@ class RunStore:
             dg.RunsFilter(job_name=self._job_name, tags={BATCH_TAG: reference.run_key})
         )
         return [self._fact(record) for record in records]
+
+    def failed(self, reference: BatchReference, run: RunRecord) -> Failed:
+        """The failure of a run of the batch, and how many deliveries before it failed too."""
+        newest = self._instance.get_run_records(dg.RunsFilter(job_name=self._job_name), limit=RUNS_LOOKED_AT)
+        ends = [(each.dagster_run.tags.get(DELIVERY_TAG, ""), each.dagster_run.status) for each in newest]
+        away, reason = self._why_failed(run.run_id)
+        in_a_row = failed_in_a_row(str(reference.delivery), ends)
+        return Failed(in_a_row=in_a_row, ago_seconds=run.state_seconds, away=away, reason=reason)
+
+    def _why_failed(self, run_id: str) -> tuple[bool, str]:
+        """Whether no Spark answered, and the run's own sentence; that of Dagster where the run could not say anything."""
+        for kind in (dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.RUN_FAILURE):
+            for record in self._instance.get_records_for_run(run_id, of_type=kind, limit=1).records:
+                event = record.event_log_entry.dagster_event
+                data = event.step_failure_data.user_failure_data if event and event.is_step_failure else None
+                if data is not None:
+                    return SPARK_AWAY in data.metadata, data.description or run_id
+                return False, record.event_log_entry.user_message or (event.message if event else "") or run_id
+        return False, f"run {run_id[:8]} failed without a word"
 
     def open_runs(self) -> list[RunRecord]:
         """Every run of the destination that should have a process, whatever its batch.

@@ -70,6 +70,9 @@ class EngineHandle(Protocol):
     def rollback(self, batch: OutstandingBatch) -> None:
         """The same changes are handed out again under a new delivery. Raises CanalServiceError as `ack` does."""
 
+    def tell_waiting(self, reason: str) -> None:
+        """Why the next try of the batch that is out waits, for the engine's status; empty when it does not."""
+
 
 class EngineHost(Protocol):
     """The engines of this process."""
@@ -126,24 +129,33 @@ class TableOutcome(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergeOrder:
-    """One batch to merge: `batch_dir` is its staged directory, `tables` the "database.table" in it."""
+    """One batch to merge: `batch_dir` is its staged directory, `tables` the "database.table" in it.
+
+    `refusal`: asked before each table, from any thread: why this batch may no longer be merged, or empty.
+    """
 
     config: SluiceConfig
     destination: str
     batch_dir: Path
     tables: Sequence[str]
+    refusal: Callable[[], str] = lambda: ""
 
 
 class Merge(Protocol):
     def __call__(self, order: MergeOrder, on_table_done: Callable[[TableOutcome], None]) -> None:
         """Merges the whole batch and calls back, in the calling thread, after each table.
 
-        Raises MergeFailedError, one sentence. Calling it again with the same batch changes nothing twice.
+        Raises MergeFailedError, one sentence; SparkAwayError when no Spark answered. Calling it again with the same batch changes
+        nothing twice.
         """
 
 
 class MergeFailedError(Exception):
     """A batch could not be merged, or not wholly; the message is a sentence for the run's page and holds no secret."""
+
+
+class SparkAwayError(MergeFailedError):
+    """No Spark answered, or it went away meanwhile: it is tried again soon."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

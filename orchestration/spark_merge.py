@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from orchestration.seams import MergeFailedError, MergeOrder, TableOutcome
+from orchestration.seams import MergeFailedError, MergeOrder, SparkAwayError, TableOutcome
 
 if TYPE_CHECKING:
     from cdc_engine.config import SluiceConfig
@@ -17,7 +17,7 @@ LANES_FILE = "spark-sessions.json"  # so that the next run ends what a killed on
 
 def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]) -> None:
     """Implements `seams.Merge`."""
-    from spark_jobs.errors import SparkJobError  # noqa: PLC0415  pyspark takes a second to import
+    from spark_jobs.errors import SparkJobError, SparkUnavailableError  # noqa: PLC0415  pyspark takes a second to import
     from spark_jobs.run_batch import merge_batch  # noqa: PLC0415
     from spark_jobs.session import SparkSettings  # noqa: PLC0415
 
@@ -33,8 +33,11 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]
             {name: target(config, order.destination, name) for name in order.tables},
             settings,
             on_table_done=on_table_done,
+            refusal=order.refusal,
             storage_options=storage_options(config.storage_options),
         )
+    except SparkUnavailableError as error:
+        raise SparkAwayError(str(error)) from error
     except SparkJobError as error:
         raise MergeFailedError(str(error)) from error
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from cdc_engine.contracts import OutstandingBatch, StoppedTable
 from cdc_engine.errors import BatchNotFoundError, LeaseLostError, MetaError, SluiceError
 from cdc_engine.position import Position
-from orchestration.seams import MergeFailedError, MergeOrder, Seams, TableOutcome
+from orchestration.seams import MergeFailedError, MergeOrder, Seams, SparkAwayError, TableOutcome
 
 BATCH_CHANGES_MAX = 10
 
@@ -73,6 +73,7 @@ class FakeEngine:
         self.acked: list[int] = []
         self.rolled_back: list[int] = []
         self.longest_wait_seconds = 0.0
+        self.waiting = ""
 
     def capture(self, changes: int) -> None:
         self.captured_up_to += changes
@@ -110,6 +111,9 @@ class FakeEngine:
         self._must_be_head(batch)
         self.rolled_back.append(batch.delivery)
         self.head = None
+
+    def tell_waiting(self, reason: str) -> None:
+        self.waiting = reason
 
     def _must_be_head(self, batch: OutstandingBatch) -> None:
         if self.head is None or self.head.delivery != batch.delivery:
@@ -163,19 +167,27 @@ class FakeFiles:
 
 
 class FakeMerge:
-    """Implements `seams.Merge`: remembers its orders. `error`: what it fails with, after the tables in `before_error`."""
+    """Implements `seams.Merge`: remembers its orders. `error`: what it fails with, after the tables in `before_error`.
+
+    `away`: because no Spark answers. `between`: called before each table.
+    """
 
     def __init__(self) -> None:
         self.orders: list[MergeOrder] = []
         self.error: str = ""
         self.before_error: tuple[str, ...] = ()
+        self.away = False
+        self.between: Callable[[str], None] = lambda _: None
 
     def __call__(self, order: MergeOrder, on_table_done: Callable[[TableOutcome], None]) -> None:
         self.orders.append(order)
         for name in self.before_error if self.error else order.tables:
+            self.between(name)
+            if why := order.refusal():
+                raise MergeFailedError(f"{name}: {why}")
             on_table_done(FakeOutcome(name=name))
         if self.error:
-            raise MergeFailedError(self.error)
+            raise SparkAwayError(self.error) if self.away else MergeFailedError(self.error)
 
 
 class FakeSeams:

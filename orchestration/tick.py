@@ -18,6 +18,7 @@ import dagster as dg
 from cdc_engine.errors import CanalServiceError, EngineStartingError, LeaseLostError, SluiceError
 from cdc_engine.limits import TICK_SECONDS_MAX
 from orchestration import failpoints
+from orchestration.backoff import waiting
 from orchestration.batch_reference import BatchReference
 from orchestration.observations import AssetEvent, Published, due, failures
 from orchestration.settle import Ack, EndRun, LockWatch, Reissue, Rollback, Wait, decide, overdue
@@ -103,6 +104,7 @@ class Ticker:
         batch = engine.outstanding()
         if batch is not None and (waiting_for := self._settle(engine, runs, batch)):
             return waiting_for
+        engine.tell_waiting("")
         batch = engine.hand_out(max(0.0, deadline - time.monotonic() - HAND_OUT_RESERVE_SECONDS))
         return "nothing waits" if batch is None else self.request(batch)
 
@@ -110,14 +112,19 @@ class Ticker:
         """Acks or rolls back what has ended; why to wait, or empty when the head of the line is to be handed out."""
         reference = BatchReference.of(self._line.destination, batch)
         for look in range(1, LOOKS_MAX + 1):
-            match decide(runs.of_batch(reference)):
+            records = runs.of_batch(reference)
+            match decide(records):
                 case Ack(run_id):
                     _log.info("run %s merged %s: acked", run_id, reference)
                     failpoints.reach(failpoints.BEFORE_ACK)
                     engine.ack(batch)
                     failpoints.reach(failpoints.AFTER_ACK)
                     return ""
-                case Rollback(_, reason):
+                case Rollback(run_id, reason):
+                    failed = runs.failed(reference, next(run for run in records if run.run_id == run_id))
+                    if why := waiting(failed):
+                        engine.tell_waiting(why)
+                        return why
                     _log.warning("%s: %s is rolled back and handed out again", reason, reference)
                     engine.rollback(batch)
                     return ""

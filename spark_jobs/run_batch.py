@@ -23,12 +23,14 @@ def merge_batch(
     spark: SparkSettings,
     *,
     on_table_done: Callable[[TableReport], None] | None = None,
+    refusal: Callable[[], str] = lambda: "",
     parallelism: int = PARALLEL_TABLES,
     storage_options: Mapping[str, str] | None = None,
 ) -> list[TableReport]:
     """Merges every table of the batch; reports in the manifest's order.
 
     `tables`: "database.table" → target, for every table in the batch. `on_table_done` is called in this thread after each table.
+    `refusal` is asked right before each table, in any thread: why this batch may no longer be merged, or empty.
     `storage_options`: deltalake's, where the lake is not local.
     Raises StagedBatchError before anything is merged; SparkUnavailableError when Spark is or goes away; MergeError after the other tables
     have finished when one could not be merged. Calling it again with the same batch is always safe.
@@ -42,7 +44,7 @@ def merge_batch(
     if not batch.tables:
         return []
     with open_lanes(spark, min(parallelism, len(batch.tables))) as lanes:
-        work = _Work(batch, tables, storage_options or {}, lanes)
+        work = _Work(batch, tables, storage_options or {}, lanes, refusal)
         reports, errors = work.run(on_table_done or _ignore)
     if errors:
         raise _batch_error(batch, reports, errors)
@@ -58,10 +60,11 @@ class _Work:
         targets: Mapping[str, TableTarget],
         storage_options: Mapping[str, str],
         lanes: list[Lane],
+        refusal: Callable[[], str],
     ) -> None:
         self._batch, self._targets, self._storage_options = batch, targets, storage_options
         self._free: queue.SimpleQueue[Lane] = queue.SimpleQueue()
-        self._lane_count = len(lanes)
+        self._lane_count, self._refusal = len(lanes), refusal
         for lane in lanes:
             self._free.put(lane)
 
@@ -86,6 +89,8 @@ class _Work:
 
     def _merge(self, table: StagedTable) -> TableReport:
         with self._lane() as lane:
+            if why := self._refusal():
+                raise TableError(table.name, why)
             return merge_table(lane, self._batch, table, self._targets[table.name], self._storage_options)
 
     @contextmanager

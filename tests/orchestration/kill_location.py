@@ -81,6 +81,9 @@ class NumberEngine:
     def rollback(self, batch: OutstandingBatch) -> None:
         self._meta.update(lambda ledger: ledger.rollback_one(batch.batch_id))
 
+    def tell_waiting(self, reason: str) -> None:
+        atomically(self.directory / "waiting", reason)
+
 
 class NumberHost:
     """The one engine of this process."""

@@ -164,6 +164,19 @@ def test_a_batch_merged_in_part_fails_and_reports_the_part(shop: Shop) -> None:
     assert set(materialized(result)) == {ORDERS}
 
 
+def test_a_batch_that_is_rolled_back_between_two_tables_is_merged_no_further(shop: Shop) -> None:
+    batch, reference = shop.hand_out()
+
+    def roll_back(table: str) -> None:
+        if table == "shop.items":
+            shop.fakes.engine.rollback(batch)
+
+    shop.fakes.merge.between = roll_back
+    result = shop.run(reference)
+    assert "shop.items: delivery 1 up to" in shop.why_failed(result)
+    assert set(materialized(result)) == {ORDERS}
+
+
 def test_a_run_without_its_batch_does_not_start(shop: Shop) -> None:
     with pytest.raises(dg.DagsterInvalidConfigError):
         shop.defs.resolve_job_def("merge_shop_job").execute_in_process(instance=shop.instance)
