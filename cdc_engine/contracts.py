@@ -303,8 +303,13 @@ class SchemaHistory(Protocol):
     def resolve(self, table_map: Any, position: Position) -> TableVersion:
         """Names and types for a table map event at a position. Raises TableStoppedError when they cannot be known or do not fit."""
 
-    def apply(self, statement: str, default_database: str, position: Position) -> tuple[TableChange, ...]:
-        """Takes a DDL statement in stream order and persists it; the changes of captured tables it means for the lake."""
+    def apply(
+        self, statement: str, default_database: str, position: Position, sql_mode: int = 0
+    ) -> tuple[TableChange, ...]:
+        """Takes a DDL statement in stream order and persists it; the changes of captured tables it means for the lake.
+
+        `sql_mode`: the session's, as the bits of the query event's status variable; they decide how the statement is read.
+        """
 
     def rewind(self, position: Position) -> None:
         """The stream starts again from here: forget what came after."""

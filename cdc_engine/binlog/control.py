@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import struct
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 from pymysql.charset import charset_by_id
@@ -33,7 +34,7 @@ CHECKSUM_CRC32 = 1
 # Status variables of a QUERY event before the character sets, with the bytes of their values; they come in this order.
 # https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1Query__event.html
 _FLAGS2, _SQL_MODE, _CATALOG_Z, _AUTO_INCREMENT, _CHARSET, _CATALOG = 0, 1, 2, 3, 4, 6
-_FIXED = {_FLAGS2: 4, _SQL_MODE: 8, _AUTO_INCREMENT: 4}
+_FIXED = {_FLAGS2: 4, _SQL_MODE: 8, _AUTO_INCREMENT: 4, _CHARSET: 6}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,11 +53,12 @@ class FileFormat:
 
 @dataclasses.dataclass(frozen=True)
 class Statement:
-    """A QUERY event. `seconds`: header timestamp."""
+    """A QUERY event. `sql_mode`: bits of the session's modes, 0 where the event does not say."""
 
     text: str
     database: str
     error_code: int
+    sql_mode: int = 0
 
 
 class _Packet:
@@ -134,30 +136,33 @@ def parse_query(event: bytes, checksum_bytes: int) -> Statement:
     database_at = 13 + status_length
     text = body[database_at + database_length + 1 :]
     database = body[database_at : database_at + database_length]
+    variables = dict(_status_variables(status))
+    encoding = _encoding(int.from_bytes(variables[_CHARSET][:2], "little")) if _CHARSET in variables else "utf-8"
     return Statement(
-        text.decode(_client_encoding(status), errors="backslashreplace"),
+        text.decode(encoding, errors="backslashreplace"),
         database.decode("utf-8", errors="backslashreplace"),
         error_code,
+        int.from_bytes(variables.get(_SQL_MODE, b""), "little"),
     )
 
 
-def _client_encoding(status: bytes) -> str:
-    """Python's name of character_set_client; UTF-8 when the event does not say."""
+def _status_variables(status: bytes) -> Iterator[tuple[int, bytes]]:
+    """Code and value of those up to the character sets; none from the first that is not known on."""
     at = 0
     while at < len(status):
         code = status[at]
-        if code == _CHARSET and at + 3 <= len(status):
-            return _encoding(int.from_bytes(status[at + 1 : at + 3], "little"))
         if code in _FIXED:
-            at += 1 + _FIXED[code]
+            size, skipped = _FIXED[code], 1
         elif code in (_CATALOG, _CATALOG_Z) and at + 1 < len(status):
-            at += 2 + status[at + 1] + (code == _CATALOG_Z)
+            size, skipped = status[at + 1] + (code == _CATALOG_Z), 2
         else:
-            break
-    return "utf-8"
+            return
+        yield code, status[at + skipped : at + skipped + size]
+        at += skipped + size
 
 
 def _encoding(collation_id: int) -> str:
+    """Python's name of character_set_client; UTF-8 where it is not known."""
     try:
         encoding = charset_by_id(collation_id).encoding
     except KeyError:

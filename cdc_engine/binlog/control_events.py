@@ -161,7 +161,7 @@ class ControlEvents:
 
     def _apply(self, statement: control.Statement, position: Position) -> tuple[TableChange, ...]:
         try:
-            return self._history.apply(statement.text, statement.database, position)
+            return self._history.apply(statement.text, statement.database, position, statement.sql_mode)
         except TableStoppedError as error:
             return (stopped_change(error, position),)
 

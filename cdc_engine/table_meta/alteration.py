@@ -76,11 +76,17 @@ def altered(statement: AlterTable, schema: TableSchema, database_charset: str | 
     after = dataclasses.replace(schema, charset=charset, columns=columns, key=key)
     fills, unknown = _fills(additions)
     names = {column.name: slot.was.name for column, slot in zip(columns, slots, strict=True) if slot.was}
-    return Altered(schema=after, fills=fills, alterations=difference(schema, after, names), unknown=unknown)
+    alterations = difference(schema, after, names, strict=statement.strict)
+    return Altered(schema=after, fills=fills, alterations=alterations, unknown=unknown)
 
 
-def difference(before: TableSchema, after: TableSchema, names: dict[str, str] | None = None) -> tuple[Alteration, ...]:
-    """The alterations that lead from one schema to the other. `names`: of the columns kept, the name after → before; None: equal ones."""
+def difference(
+    before: TableSchema, after: TableSchema, names: dict[str, str] | None = None, *, strict: bool = True
+) -> tuple[Alteration, ...]:
+    """The alterations that lead from one schema to the other. `names`: of the columns kept, the name after → before; None: equal ones.
+
+    `strict`: as in AlterTable.
+    """
     if names is None:
         there = {column.name.lower(): column.name for column in before.columns}
         names = {column.name: there[column.name.lower()] for column in after.columns if column.name.lower() in there}
@@ -91,7 +97,7 @@ def difference(before: TableSchema, after: TableSchema, names: dict[str, str] | 
             if column.name not in names.values()
         ),
         *(Alteration(kind=AlterationKind.RENAME, column=old, new_name=new) for new, old in names.items() if new != old),
-        *_type_changes(before, after, names),
+        *_type_changes(before, after, names, strict),
         *(
             Alteration(kind=AlterationKind.ADD, column=column.name, new_type=column.type)
             for column in after.columns
@@ -101,13 +107,18 @@ def difference(before: TableSchema, after: TableSchema, names: dict[str, str] | 
     )
 
 
-def _type_changes(before: TableSchema, after: TableSchema, names: dict[str, str]) -> Iterator[Alteration]:
+def _type_changes(before: TableSchema, after: TableSchema, names: dict[str, str], strict: bool) -> Iterator[Alteration]:
     old_columns = {column.name: column for column in before.columns}
     for new in after.columns:
         old = old_columns.get(names.get(new.name, ""))
-        kind = type_change(old, new) if old is not None else None
-        if old is not None and kind is not None:
-            shown = (old.type, new.type) if old.type != new.type else (_with_set(old), _with_set(new))
+        if old is None:
+            continue
+        kind, shown = type_change(old, new), (old.type, new.type)
+        if not strict and old.nullable and not new.nullable:
+            kind, shown = AlterationKind.CONVERT, (f"{old.type} null", f"{new.type} not null")
+        elif old.type == new.type:
+            shown = (_with_set(old), _with_set(new))
+        if kind is not None:
             yield Alteration(kind=kind, column=new.name, old_type=shown[0], new_type=shown[1])
 
 

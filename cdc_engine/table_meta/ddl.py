@@ -13,6 +13,7 @@ from collections.abc import Callable
 from cdc_engine.table_meta.alter_table import read_actions
 from cdc_engine.table_meta.column_definition import read_charset, read_collation
 from cdc_engine.table_meta.create_table import read_create_table
+from cdc_engine.table_meta.declared import MARIADB
 from cdc_engine.table_meta.lexer import Token, TokenCursor, TokenKind, UnreadableError, tokens
 from cdc_engine.table_meta.names import read_table_name
 from cdc_engine.table_meta.statement import (
@@ -31,42 +32,60 @@ from cdc_engine.table_meta.statement import (
 )
 
 LEADING_WORDS_MAX = 8
+# bits of sql_mode, the same for all servers
+# https://dev.mysql.com/doc/dev/mysql-server/latest/system__variables_8h.html, mariadb: sql/sql_class.h
+REAL_AS_FLOAT, ANSI_QUOTES, ORACLE, MAXDB = 1, 4, 512, 4096
+NO_BACKSLASH_ESCAPES, STRICT = 1 << 20, 1 << 21 | 1 << 22
 
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """What a form's reader gets: the cursor behind the form's keywords, and what they were."""
+    """What a form's reader gets: the cursor behind the form's keywords, and what they were. `strict`: the session refused bad values."""
 
     cursor: TokenCursor
     kind: str
     flavour: str
     words: frozenset[str]
+    strict: bool
 
 
 Reader = Callable[[Reading], Statement]
 
 
-def read_statement(statement: str, flavour: str) -> Statement:
+def read_statement(statement: str, flavour: str, sql_mode: int = 0) -> Statement:
     """Reads one statement. Never raises for its content: what cannot be read comes back as `Unread`."""
     try:
-        found = tokens(statement)
+        found = _tokens_under(statement, flavour, sql_mode)
     except UnreadableError as error:
         pieces = re.findall(r"[\w$\x80-\U0010FFFF]+", statement)
         return Unread(" ".join(pieces[:2]).upper(), str(error), words=frozenset(piece.lower() for piece in pieces))
     while found and found[-1] == Token(TokenKind.SIGN, ";"):
         found.pop()
     words = frozenset(token.text.lower() for token in found if token.kind in {TokenKind.WORD, TokenKind.NAME})
-    return _read_form(TokenCursor(found), flavour, words)
+    return _read_form(Reading(TokenCursor(found), "", flavour, words, bool(sql_mode & STRICT)))
 
 
-def _read_form(cursor: TokenCursor, flavour: str, words: frozenset[str]) -> Statement:
+def _tokens_under(statement: str, flavour: str, sql_mode: int) -> list[Token]:
+    """The statement cut as the session's modes say. Raises UnreadableError also for a mode in which types mean something else."""
+    found = tokens(
+        statement, ansi_quotes=bool(sql_mode & ANSI_QUOTES), backslash_escapes=not sql_mode & NO_BACKSLASH_ESCAPES
+    )
+    if sql_mode & MAXDB or (flavour == MARIADB and sql_mode & ORACLE):
+        raise UnreadableError("the session had sql_mode ORACLE or MAXDB, in which types have other meanings")
+    if sql_mode & REAL_AS_FLOAT:  # a reserved word: where it stands bare it is the type
+        found = [Token(TokenKind.WORD, "FLOAT") if token.word == "REAL" else token for token in found]
+    return found
+
+
+def _read_form(reading: Reading) -> Statement:
+    cursor = reading.cursor
     leading = cursor.words(LEADING_WORDS_MAX)
     for pattern, reader in FORMS:
         if match := pattern.match(leading):
             for _ in range(match[0].count(" ")):
                 cursor.next()
-            return _read(reader, Reading(cursor, match[0].strip(), flavour, words))
-    return Unread(leading.strip(), "no rule reads a statement that begins so", words=words)
+            return _read(reader, dataclasses.replace(reading, kind=match[0].strip()))
+    return Unread(leading.strip(), "no rule reads a statement that begins so", words=reading.words)
 
 
 def _read(reader: Reader, reading: Reading) -> Statement:
@@ -90,7 +109,7 @@ def _read_set_statement(reading: Reading) -> Statement:
         if reading.cursor.at_end:
             raise reading.cursor.unreadable()
         reading.cursor.next()
-    return _read_form(reading.cursor, reading.flavour, reading.words)
+    return _read_form(reading)
 
 
 def _read_create_table(reading: Reading) -> Statement:
@@ -107,9 +126,10 @@ def _read_create_table(reading: Reading) -> Statement:
 def _read_alter_table(reading: Reading) -> Statement:
     name = read_table_name(reading.cursor)
     try:
-        return dataclasses.replace(read_actions(reading.cursor, name, reading.flavour), kind=reading.kind)
+        statement = read_actions(reading.cursor, name, reading.flavour)
     except UnreadableError as error:
         return Unread(reading.kind, str(error), names=(name,))
+    return dataclasses.replace(statement, kind=reading.kind, strict=reading.strict)
 
 
 def _read_truncate(reading: Reading) -> Statement:

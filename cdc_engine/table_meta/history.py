@@ -73,13 +73,15 @@ class TableHistory:
             self._store([_table_record(RecordKind.TABLE_MAP, position, learnt)])
         return version
 
-    def apply(self, statement: str, default_database: str, position: Position) -> tuple[TableChange, ...]:
+    def apply(
+        self, statement: str, default_database: str, position: Position, sql_mode: int = 0
+    ) -> tuple[TableChange, ...]:
         """Takes the statement whose event ends at `position`. The same one at the same position gives the same changes again."""
         self._go_back_to(position)
         key = position.order_key - 1
         server = self._known.server(key) or _UNKNOWN_SERVER
         before = Before(self._known, key, self._captured, default_database, server.lower_case_names, str(position))
-        read = read_statement(statement, server.flavour)
+        read = read_statement(statement, server.flavour, sql_mode)
         effects = effects_of(read, before)
         records = [*_database_records(read, before, server, position), *_effect_records(effects, position)]
         self._store([record for record in records if not self._known.holds(record)])

@@ -3,8 +3,7 @@
 sqlglot's tokenizer was tried and does not do for this: it takes the inside of executable comments (`/*!80023 INVISIBLE */`) for a comment,
 drops the backslash of '\\n' in a label, and splits names that begin with a digit; its parser gives up on half of MySQL's column types.
 
-Assumes the default quoting of sql_mode. Under ANSI_QUOTES a name in double quotes arrives as a string, which is taken for a name wherever
-the grammar wants one.
+The session's sql_mode decides about quotes: under ANSI_QUOTES double ones are a name's, under NO_BACKSLASH_ESCAPES a backslash is itself.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ class UnreadableError(Exception):
 
 class TokenKind(enum.Enum):
     WORD = "word"  #: keyword or bare name
-    NAME = "name"  #: in backquotes
+    NAME = "name"  #: in backquotes, or in double quotes that are a name's
     STRING = "string"
     NUMBER = "number"  #: also hexadecimal and bit literals
     SIGN = "sign"
@@ -53,19 +52,21 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_TOKEN_BARE = re.compile(_TOKEN.pattern.replace(r"\\.|", "").replace("\\\\", ""), _TOKEN.flags)
 _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 
 
-def tokens(statement: str) -> list[Token]:
+def tokens(statement: str, *, ansi_quotes: bool = False, backslash_escapes: bool = True) -> list[Token]:
     """Cuts a statement. Raises UnreadableError where a quote is not closed."""
+    pattern = _TOKEN if backslash_escapes else _TOKEN_BARE
     found: list[Token] = []
     at = 0
     while at < len(statement):
-        match = _TOKEN.match(statement, at)
+        match = pattern.match(statement, at)
         if match is None:
             raise UnreadableError(f"a quote is not closed at character {at}")
         at = match.end()
-        token = _token(match.lastgroup or "", match[0])
+        token = _token(match.lastgroup or "", match[0], ansi_quotes, backslash_escapes)
         if token is None:
             continue
         if found and token.kind is found[-1].kind is TokenKind.STRING:  # 'a' 'b' is one string
@@ -74,18 +75,22 @@ def tokens(statement: str) -> list[Token]:
     return found
 
 
-def _token(group: str, text: str) -> Token | None:
+def _token(group: str, text: str, ansi_quotes: bool, backslash_escapes: bool) -> Token | None:
     if group == "space":
         return None
     if group == "name":
         return Token(TokenKind.NAME, text[1:-1].replace("``", "`"))
+    if group == "string" and ansi_quotes and text[0] == '"':
+        return Token(TokenKind.NAME, text[1:-1].replace('""', '"'))
     if group == "string":
-        return Token(TokenKind.STRING, _unquoted(text.lstrip("nN")))
+        return Token(TokenKind.STRING, _unquoted(text.lstrip("nN"), backslash_escapes))
     return Token(TokenKind(group), text)
 
 
-def _unquoted(literal: str) -> str:
+def _unquoted(literal: str, backslash_escapes: bool) -> str:
     quote = literal[0]
+    if not backslash_escapes:
+        return literal[1:-1].replace(quote * 2, quote)
     pattern = rf"\\(.)|{quote}{quote}"
     return re.sub(pattern, lambda match: _unescaped(match[1], quote), literal[1:-1], flags=re.DOTALL)
 

@@ -23,6 +23,7 @@ from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, TableSchem
 
 ATTEMPTS_MAX = 5  # of a snapshot during which nobody changes the schema
 
+_SYSTEM_DATABASES = {"mysql", "sys", "information_schema", "performance_schema"}
 _SERVER = "SELECT VERSION(), @@character_set_server, @@lower_case_table_names"
 _DATABASES = "SELECT schema_name, default_character_set_name FROM information_schema.schemata"
 _TABLES = (
@@ -92,6 +93,11 @@ def stable_snapshot(
     raise SourceConnectionError(
         f"the schema of the source changed during each of {ATTEMPTS_MAX} snapshots; start again when it is at rest"
     )
+
+
+def is_of_users(database: str) -> bool:
+    """Not one of the databases that a server keeps for itself."""
+    return database.lower() not in _SYSTEM_DATABASES
 
 
 def charset_name(name: str) -> str:

@@ -100,7 +100,8 @@ AlterItem = AddColumn | DropColumn | ChangeColumn | RenameColumn | SetVisible | 
 class AlterTable:
     """`items` in their order. `rows_lost`: actions that take rows away or put rows in without row events (DROP PARTITION, …).
 
-    `renames_to`: the table's new name, where it gets one.
+    `renames_to`: the table's new name, where it gets one. `strict`: the session refused values that a new type cannot hold; outside of
+    strict mode NULL becomes a value where a column becomes NOT NULL.
     """
 
     kind: str
@@ -108,6 +109,7 @@ class AlterTable:
     items: tuple[AlterItem, ...] = ()
     rows_lost: tuple[str, ...] = ()
     renames_to: TableName | None = None
+    strict: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -115,7 +115,13 @@ class NoHistory:
             raise TableStoppedError(table_map.database, table_map.table, "SCHEMA_UNKNOWN", "told to")
         return TableVersion(database=table_map.database, table=table_map.table, columns=())
 
-    def apply(self, statement: str, default_database: str, position: Position) -> tuple[TableChange, ...]:
+    def apply(
+        self,
+        statement: str,
+        default_database: str,
+        position: Position,
+        sql_mode: int = 0,  # noqa: ARG002  part of the contract
+    ) -> tuple[TableChange, ...]:
         self.statements.append((statement, default_database, position.offset))
         return self.changes
 

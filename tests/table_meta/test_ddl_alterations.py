@@ -9,12 +9,12 @@ import pytest
 from cdc_engine.contracts import Alteration, AlterationKind, TableChangeKind
 from cdc_engine.position import Position
 from cdc_engine.table_meta.alteration import Altered, altered
-from cdc_engine.table_meta.ddl import read_statement
+from cdc_engine.table_meta.ddl import ANSI_QUOTES, NO_BACKSLASH_ESCAPES, ORACLE, REAL_AS_FLOAT, STRICT, read_statement
 from cdc_engine.table_meta.history import TableHistory
 from cdc_engine.table_meta.known import TableState
 from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, Stopped, TableSchema
 from cdc_engine.table_meta.snapshot import Snapshot
-from cdc_engine.table_meta.statement import AlterTable
+from cdc_engine.table_meta.statement import AlterTable, Unread
 
 COLUMNS = (
     DeclaredColumn(name="id", type="int", nullable=False),
@@ -30,8 +30,8 @@ def at(offset: int) -> Position:
     return Position(epoch=1, file="mysql-bin.000007", offset=offset, time_us=offset * 1000)
 
 
-def alter(actions: str, schema: TableSchema = T) -> Altered:
-    statement = read_statement(f"ALTER TABLE t {actions}", "mariadb")
+def alter(actions: str, schema: TableSchema = T, sql_mode: int = STRICT) -> Altered:
+    statement = read_statement(f"ALTER TABLE t {actions}", "mariadb", sql_mode)
     assert isinstance(statement, AlterTable), statement
     return altered(statement, schema, "utf8mb4")
 
@@ -111,6 +111,22 @@ def test_converting_the_character_set_makes_room_for_as_many_characters() -> Non
 def test_key_columns_are_not_null() -> None:
     schema = alter("ADD x int, DROP PRIMARY KEY, ADD PRIMARY KEY (x, name)").schema
     assert [column.name for column in schema.columns if not column.nullable] == ["id", "name", "x"]
+
+
+def test_outside_of_strict_mode_null_becomes_a_value() -> None:
+    done = alter("MODIFY name varchar(20) NOT NULL", sql_mode=0)
+    assert shown(done.alterations) == ["convert name varchar(20) null varchar(20) not null"]
+
+
+def test_the_mode_of_the_session_decides_how_a_statement_is_read() -> None:
+    done = alter('ADD "a""b" int DEFAULT 1, DROP "name"', sql_mode=ANSI_QUOTES)
+    assert [column.name for column in done.schema.columns] == ["id", "price", "kind", "body", 'a"b']
+    done = alter(r"ADD e enum('a\','b'), ADD f int", sql_mode=NO_BACKSLASH_ESCAPES)
+    assert [column.type for column in done.schema.columns[-2:]] == [r"enum('a\\','b')", "int"]
+    assert alter("ADD x REAL, ADD `real` REAL", sql_mode=REAL_AS_FLOAT).schema.columns[-1].type == "float"
+    assert alter("ADD x REAL").schema.columns[-1].type == "double"
+    assert isinstance(read_statement("ALTER TABLE t ADD x DATE", "mariadb", ORACLE), Unread)
+    assert isinstance(read_statement("ALTER TABLE t ADD x DATE", "mysql", ORACLE), AlterTable)
 
 
 WIDENINGS = [
