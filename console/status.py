@@ -27,11 +27,15 @@ WELL = ("RUNNING", "STARTING", "CONNECTING")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DestinationStatus:
-    """One destination. `state`: the engine's, or STOPPED / STALE as seen from outside. `cursor`, `position`: `file:offset@epoch`."""
+    """One destination. `state`: the engine's, or STOPPED / STALE as seen from outside. `cursor`, `position`: `file:offset@epoch`.
+
+    `waiting`: why the batch that is out waits for its next try, or empty.
+    """
 
     name: str
     state: str
     reason: str = ""
+    waiting: str = ""
     cursor: str = ""
     position: str = ""
     lag_seconds: float = 0.0
@@ -84,6 +88,7 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
         name=name,
         state=state,
         reason=reason,
+        waiting="" if age_seconds > STALE_SECONDS else str(engine.get("waiting") or ""),
         cursor=place(meta.get("cursor")),
         position=place(engine.get("position")),
         lag_seconds=round(float(engine.get("lag_seconds") or 0.0), 1),
@@ -109,6 +114,8 @@ def find_problems(running: Sequence[dict[str, Any]], destinations: Sequence[Dest
     for one in destinations:
         if one.state not in WELL:
             found.append(f"{one.name} is {one.state}" + (f": {one.reason}" if one.reason else ""))
+        if one.waiting:
+            found.append(f"{one.name} is {one.waiting}")
         found += [
             f"{one.name}: the table {table.get('database')}.{table.get('table')} stopped:"
             f" {table.get('state')}: {table.get('reason')}"

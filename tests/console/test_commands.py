@@ -131,6 +131,12 @@ def test_status_of_a_running_engine_is_well(place: Place) -> None:
     assert "all is well" in shown.stdout
 
 
+def test_status_says_why_a_batch_waits_for_its_next_try(place: Place) -> None:
+    sentence = "waiting 20 s before the next try (3 failed in a row): shop.items: a type differs"
+    running_engine(place.destination(1), waiting=sentence)
+    assert sentence in " ".join(RUNNER.invoke(app, ["status"]).stdout.split())
+
+
 def test_status_names_a_dead_process_a_silent_engine_and_a_stopped_table(place: Place) -> None:
     directory = place.destination(1)
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -163,6 +169,8 @@ def test_every_state_but_the_good_ones_is_a_problem() -> None:
         assert find_problems([process], [DestinationStatus(name="shop", state=state)]) == []
     lost = DestinationStatus(name="shop", state="POSITION_LOST", reason="purged")
     assert find_problems([process], [lost]) == ["shop is POSITION_LOST: purged"]
+    held_back = DestinationStatus(name="shop", state="RUNNING", waiting="waiting 20 s before the next try")
+    assert find_problems([process], [held_back]) == ["shop is waiting 20 s before the next try"]
 
 
 # ── check ──
