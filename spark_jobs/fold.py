@@ -18,8 +18,7 @@ RANK = "_sluice_rank"
 
 def staged_view(view: str, segment: ChangesSegment) -> str:
     """A view of the staged file. The columns are named, so Spark reads no footer to find them out."""
-    types = {**STAGED_TYPES, **{column.name: column.type for column in segment.columns}}
-    columns = ", ".join(f"{sql_text.identifier(name)} {type_name}" for name, type_name in types.items())
+    columns = ", ".join(f"{sql_text.identifier(name)} {type_name}" for name, type_name in segment.staged_types.items())
     path = sql_text.text(segment.path.resolve().as_uri())
     return (
         f"CREATE OR REPLACE TEMPORARY VIEW {sql_text.identifier(view)} ({columns}) USING parquet OPTIONS (path {path})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_jobs import fold, sql_text
+from spark_jobs import fold, fold_partial, merge_clauses, sql_text
 from spark_jobs.report import TableTarget
 from spark_jobs.staged_batch import (
     COMMIT_TIME,
@@ -14,19 +14,20 @@ from spark_jobs.staged_batch import (
     TruncateSegment,
 )
 
-# the position guard: an image older than the row never changes it, whatever brought the row there
-NEWER = f"(t.{ORDER_KEY} IS NULL OR s.{ORDER_KEY} > t.{ORDER_KEY})"
-REMOVES = f"s.{OPERATION} IN ({fold.UPDATE_BEFORE}, {fold.DELETE})"
-LEAVES = f"s.{OPERATION} IN ({fold.INSERT}, {fold.UPDATE_AFTER})"
-
 
 def apply_changes(view: str, segment: ChangesSegment, target: TableTarget, applied_order_key: int) -> str:
     """MERGE for a table with a key, INSERT of every image for one without."""
     if not segment.key:
         return append(view, segment, target, applied_order_key)
-    source = fold.last_images(view, segment, applied_order_key)
-    clauses = _soft_clauses(segment) if target.deletes == "soft" else _hard_clauses(segment)
-    return f"MERGE INTO {sql_text.delta_path(target.path)} AS t USING ({source}) AS s ON {condition(segment)} {clauses}"
+    relation = sql_text.delta_path(target.path)
+    values = {**_source_values(segment, "s."), **fold.metadata_values("s.", fold.KEYED_NAMES)}
+    if segment.partial:
+        source = fold_partial.source(view, segment, applied_order_key, relation, _reach(segment, target))
+        clauses = merge_clauses.partial(segment, values, soft=target.deletes == "soft")
+    else:
+        source = fold.last_images(view, segment, applied_order_key)
+        clauses = merge_clauses.whole(values, soft=target.deletes == "soft")
+    return f"MERGE INTO {relation} AS t USING ({source}) AS s ON {condition(segment)} {clauses}"
 
 
 def append(view: str, segment: ChangesSegment, target: TableTarget, applied_order_key: int) -> str:
@@ -59,6 +60,13 @@ def fill(segment: SchemaSegment, target: TableTarget) -> str:
     return f"UPDATE {sql_text.delta_path(target.path)} SET {', '.join(values)} WHERE {ORDER_KEY} < {segment.order_key}L"
 
 
+def _reach(segment: ChangesSegment, target: TableTarget) -> str:
+    """A condition on the rows `t` of the table that are there and may have a key of the segment."""
+    nullable = {column.name for column in segment.columns if column.nullable}
+    alive = [f"NOT coalesce(t.{DELETED}, false)"] if target.deletes == "soft" else []
+    return " AND ".join([*alive, *_bounds(segment, nullable)]) or "true"
+
+
 def condition(segment: ChangesSegment) -> str:
     """Equal keys, and the keys' bounds as literals, by which Delta leaves out files before it reads any."""
     nullable = {column.name for column in segment.columns if column.nullable}
@@ -82,32 +90,5 @@ def _bounds(segment: ChangesSegment, nullable: set[str]) -> list[str]:
     return bounds
 
 
-def _hard_clauses(segment: ChangesSegment) -> str:
-    values = _keyed_values(segment)
-    return (
-        f"WHEN MATCHED AND {NEWER} AND {REMOVES} THEN DELETE "
-        f"WHEN MATCHED AND {NEWER} THEN UPDATE SET {_assignments(values)} "
-        f"WHEN NOT MATCHED AND {LEAVES} THEN {_insert(values)}"
-    )
-
-
-def _soft_clauses(segment: ChangesSegment) -> str:
-    """A delete image holds the row's last values, so it is written like any other, also where the row came and went within a batch."""
-    values = {**_keyed_values(segment), DELETED: REMOVES}
-    return f"WHEN MATCHED AND {NEWER} THEN UPDATE SET {_assignments(values)} WHEN NOT MATCHED THEN {_insert(values)}"
-
-
-def _keyed_values(segment: ChangesSegment) -> dict[str, str]:
-    return {**_source_values(segment, "s."), **fold.metadata_values("s.", fold.KEYED_NAMES)}
-
-
 def _source_values(segment: ChangesSegment, prefix: str) -> dict[str, str]:
     return {column.name: prefix + sql_text.identifier(column.name) for column in segment.columns}
-
-
-def _assignments(values: dict[str, str]) -> str:
-    return ", ".join(f"t.{sql_text.identifier(name)} = {value}" for name, value in values.items())
-
-
-def _insert(values: dict[str, str]) -> str:
-    return f"INSERT ({sql_text.identifiers(tuple(values))}) VALUES ({', '.join(values.values())})"

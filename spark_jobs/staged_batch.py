@@ -23,6 +23,8 @@ ORDER_KEY = "_sluice_order_key"
 COMMIT_TIME = "_sluice_commit_time"
 DELETED = "_sluice_deleted"
 STAGED_TYPES = {OPERATION: "tinyint", ORDER_KEY: "bigint", COMMIT_TIME: "timestamp"}
+PRESENT, MOVED, ORIGIN = "_sluice_present_", "_sluice_moved", "_sluice_origin_"
+GROUP_COLUMNS = 63  # columns of the table to an int64 of presence bits
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,7 +38,10 @@ class Column:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChangesSegment:
-    """Row images of one table and one schema version, in one Parquet file, in stream order."""
+    """Row images of one table and one schema version, in one Parquet file, in stream order.
+
+    `partial`: images lack columns, and the file says which. `moves`: updates that changed the key and lack columns.
+    """
 
     path: Path
     size_bytes: int
@@ -53,6 +58,18 @@ class ChangesSegment:
     key_min: tuple[Any, ...]
     key_max: tuple[Any, ...]
     columns: tuple[Column, ...]
+    partial: bool = False
+    moves: int = 0
+
+    @property
+    def staged_types(self) -> dict[str, str]:
+        """Every column of the file with Spark's name of its type, in the file's order."""
+        types = {**STAGED_TYPES, **{column.name: column.type for column in self.columns}}
+        if not self.partial:
+            return types
+        present = {f"{PRESENT}{group}": "bigint" for group in range(-(-len(self.columns) // GROUP_COLUMNS))}
+        origins = {f"{ORIGIN}{index}": types[name] for index, name in enumerate(self.key)}
+        return {**types, **present, MOVED: "boolean", **origins}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -220,6 +237,8 @@ def _changes(directory: Path, record: dict[str, Any]) -> ChangesSegment:
         key_min=tuple(record.get("key_min") or ()),
         key_max=tuple(record.get("key_max") or ()),
         columns=columns,
+        partial=bool(record.get("partial", False)),
+        moves=int(record.get("moves", 0)),
         **numbers,
     )
 
@@ -244,6 +263,6 @@ def _check_file(segment: ChangesSegment) -> None:
         raise StagedBatchError(f"{path} is not a Parquet file: {error}{again}") from error
     if footer.num_rows != segment.rows:
         raise StagedBatchError(f"{path} has {footer.num_rows} rows, its manifest says {segment.rows}{again}")
-    missing = {*STAGED_TYPES, *(column.name for column in segment.columns)} - set(footer.schema.to_arrow_schema().names)
+    missing = segment.staged_types.keys() - set(footer.schema.to_arrow_schema().names)
     if missing:
         raise StagedBatchError(f"{path} lacks the columns {', '.join(sorted(missing))} of its manifest{again}")

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdc_engine import position
-from cdc_engine.binlog import rows_locate
+from cdc_engine.binlog import rows_locate, rows_locate_partial, rows_partial
 from cdc_engine.binlog.column_types import (
     ColumnType,
     TypeUnsupportedError,
@@ -22,8 +22,9 @@ from cdc_engine.binlog.column_types import (
     buffer_of,
     type_of,
 )
+from cdc_engine.binlog.column_types.entry import AnyArray
 from cdc_engine.binlog.order_keys import image_places, image_steps
-from cdc_engine.contracts import Block, Column, Int8s, Int32s, Int64s, TableVersion
+from cdc_engine.contracts import Block, Column, Int8s, Int32s, Int64s, Operation, TableVersion
 from cdc_engine.errors import BinlogFormatError, TableStoppedError
 
 OPERATION, ORDER_KEY, COMMIT_TIME = "_sluice_operation", "_sluice_order_key", "_sluice_commit_time"
@@ -100,8 +101,11 @@ class RowDecoder:
         self._key = self._key_slots()
         self._places = places or Places()
         self._starts, self._sizes = self._places.cells(len(self.columns))
-        self._file, self._last_step = "", -1  # of the last image decoded
         self._before_starts, self._before_sizes = (np.empty((len(self.columns), 1), np.int64) for _ in range(2))
+        self._file, self._last_step = "", -1  # of the last image decoded
+        self._leaves_out = False  # an event that leaves columns out has come: from there on the slower kernel locates
+        self._facts = rows_partial.facts_of(version, self._slot)
+        self._before, self._after = np.zeros(len(every), np.int8), np.zeros(len(every), np.int8)
         fields = [pa.field(column.name, each.arrow) for column, each in zip(self.columns, self.types, strict=True)]
         meta = [
             pa.field(OPERATION, pa.int8(), False),
@@ -109,12 +113,14 @@ class RowDecoder:
             pa.field(COMMIT_TIME, COMMIT_TIME_TYPE, False),
         ]
         self.schema = pa.schema([*meta, *fields])
+        self.partial_schema = rows_partial.partial_schema(self.schema, self.version.key)
 
     def chunks(self, block: Block, chosen: Int64s) -> Iterator[pa.RecordBatch]:
         """Rows of the events of `block` with these indices (int64, ascending; all of this table version), in stream order.
 
+        A batch has `self.schema`, or `self.partial_schema` where a row of it lacks columns that only the lake can tell.
         Raises BinlogFormatError on bytes that are no row images, TableStoppedError on a column count that is not the schema's
-        (SCHEMA_MISMATCH), on images with columns left out (IMAGE_NOT_FULL) and on values that are refused (TYPE_UNSUPPORTED).
+        (SCHEMA_MISMATCH), on columns left out that nobody can tell (IMAGE_NOT_FULL) and on values that are refused (TYPE_UNSUPPORTED).
         """
         events = _Events.of(block, chosen)
         if not len(chosen):
@@ -123,11 +129,11 @@ class RowDecoder:
         ends = np.where(events.limit > 0, events.limit, events.position + events.length)
         position.order_key(block.epoch, number, int(ends.max()))  # all of them fit, or this raises
         base = position.order_key(block.epoch, number, 0)
-        cursor, status = np.zeros(3, np.int64), rows_locate.FULL
+        cursor, status = np.zeros(4, np.int64), rows_locate.FULL
         while status == rows_locate.FULL:
-            status = self._locate(events, cursor)
+            status = self._locate_any(events, cursor)
             if status not in (rows_locate.DONE, rows_locate.FULL):
-                raise self._refusal(events, int(cursor[0]), status)
+                raise self._refusal(events, cursor, status)
             if cursor[2]:
                 yield self._batch(events, int(cursor[2]), base)
 
@@ -157,6 +163,26 @@ class RowDecoder:
         self._file, self._last_step = events.block.file, int(steps[-1])
         return steps
 
+    def _locate_any(self, events: _Events, cursor: Int64s) -> int:
+        """Full images by the fast kernel, as long as there are no others; the chunk in which one comes is located anew."""
+        begun = cursor.copy()
+        status = rows_locate.IMAGE_NOT_FULL if self._leaves_out else self._locate(events, cursor)
+        if status == rows_locate.IMAGE_NOT_FULL:
+            self._leaves_out = True
+            cursor[:] = begun
+            status = self._locate_partial(events, cursor)
+        return status
+
+    def _locate_partial(self, events: _Events, cursor: Int64s) -> int:
+        places, rows = self._places, self._places.rows(len(self.columns))
+        status: int = rows_locate_partial.locate_partial(
+            events.block.buffer, events.offset, events.length, events.kind, events.version,
+            self._prefix, self._width, self._slot, self._key, self._facts, self._before, self._after, cursor, CHUNK_BYTES_MAX,
+            self._starts, self._sizes, self._before_starts, self._before_sizes,
+            places.operation[:rows], places.image_at[:rows], places.image_event[:rows],
+        )  # fmt: skip
+        return status
+
     def _locate(self, events: _Events, cursor: Int64s) -> int:
         places, rows = self._places, self._places.rows(len(self.columns))
         status: int = rows_locate.locate(
@@ -169,30 +195,48 @@ class RowDecoder:
 
     def _batch(self, events: _Events, rows: int, base: int) -> pa.RecordBatch:
         places = self._places
-        event = places.image_event[:rows]
+        event, operation = places.image_event[:rows], places.operation[:rows].copy()
         offset = image_places(events.position, events.limit, events.offset, event, places.image_at[:rows])
         steps = self._steps(events, event, offset)
-        arrays = [
-            pa.array(places.operation[:rows].copy()),
+        absent = rows_partial.absences(self._starts[:, :rows]) if self._leaves_out else None
+        arrays: list[AnyArray] = [
+            pa.array(operation),
             pa.array(base + steps),
             pa.Array.from_buffers(COMMIT_TIME_TYPE, rows, [None, buffer_of(events.time_us[event])]),
+            *(self._column(slot, events, offset) for slot in range(len(self.columns))),
         ]
-        for slot, (column, each) in enumerate(zip(self.columns, self.types, strict=True)):
-            values = Values(events.block.buffer, self._starts[slot, :rows], self._sizes[slot, :rows])
-            try:
-                arrays.append(each.finish(values))
-            except ValueRefusedError as error:
-                where = f"{events.block.file}:{offset[error.row]}"
-                reason = f"the value of column {column.name} ({column.mysql_type}) in the row at {where} {error.reason}"
-                raise TableStoppedError(self.version.database, self.version.table, "TYPE_UNSUPPORTED", reason) from None
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        if absent is None:
+            return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        inserted = absent & (operation == Operation.INSERT)
+        for slot in np.flatnonzero(inserted.any(axis=1)).tolist():
+            arrays[slot + 3] = self._with_default(slot, arrays[slot + 3], inserted[slot])
+        batch, left_out = pa.RecordBatch.from_arrays(arrays, schema=self.schema), absent & ~inserted
+        return rows_partial.with_presence(batch, self.version.key, left_out) if left_out.any() else batch
 
-    def _refusal(self, events: _Events, event: int, status: int) -> BinlogFormatError | TableStoppedError:
-        file, offset = events.block.file, int(events.position[event])
+    def _column(self, slot: int, events: _Events, offset: Int64s) -> AnyArray:
+        rows = len(offset)
+        values = Values(events.block.buffer, self._starts[slot, :rows], self._sizes[slot, :rows])
+        try:
+            return self.types[slot].finish(values)
+        except ValueRefusedError as error:
+            column, where = self.columns[slot], f"{events.block.file}:{offset[error.row]}"
+            reason = f"the value of column {column.name} ({column.mysql_type}) in the row at {where} {error.reason}"
+            raise TableStoppedError(self.version.database, self.version.table, "TYPE_UNSUPPORTED", reason) from None
+
+    def _with_default(self, slot: int, array: AnyArray, chosen: rows_partial.Mask) -> AnyArray:
+        column, each = self.columns[slot], self.types[slot]
+        try:
+            return rows_partial.with_default(array, chosen, column.default[0], each)
+        except pa.ArrowException:
+            reason = f"the default {column.default[0]!r} of column {column.name} cannot be read as {each.spark}; set binlog_row_image=FULL"
+            raise TableStoppedError(self.version.database, self.version.table, "IMAGE_NOT_FULL", reason) from None
+
+    def _refusal(self, events: _Events, cursor: Int64s, status: int) -> BinlogFormatError | TableStoppedError:
+        file, offset = events.block.file, int(events.position[cursor[0]])
         if status == rows_locate.WRONG_COLUMN_COUNT:
             reason = f"the row event at {file}:{offset} does not have the {len(self.version.columns)} columns of the schema known"
             return TableStoppedError(self.version.database, self.version.table, "SCHEMA_MISMATCH", reason)
-        if status == rows_locate.IMAGE_NOT_FULL:
-            reason = f"the row event at {file}:{offset} leaves columns out; set binlog_row_image=FULL on the source"
+        if status >= rows_locate_partial.KEY_ABSENT:
+            reason = rows_partial.refusal(status, self.version.columns[cursor[3]], f"{file}:{offset}")
             return TableStoppedError(self.version.database, self.version.table, "IMAGE_NOT_FULL", reason)
         return BinlogFormatError(f"a row event of table {self.version.name} ends within a value", file, offset)

@@ -29,6 +29,8 @@ class ChangesSegment:
     `key_min` and `key_max` have one entry a key column, over every image: an integer or a text (ordered by its UTF-8 bytes), None where the
     type has no bound or all is NULL. `unique_keys`: every image has another key (told exactly for one integer column, else false).
     `first_commit_time_us` and `last_commit_time_us` are the least and the greatest of the images.
+    `partial`: images lack columns, and the file has the columns of `binlog.rows_partial.partial_schema`. `moves`: updates among them that
+    changed the key and lack columns; the key each had before is not met earlier in the segment, so the rest of it is in the lake.
     """
 
     kind: str = "changes"
@@ -49,6 +51,8 @@ class ChangesSegment:
     key_min: tuple[Bound, ...]
     key_max: tuple[Bound, ...]
     columns: tuple[StagedColumn, ...]
+    partial: bool = False
+    moves: int = 0
 
     @property
     def changes(self) -> int:

@@ -18,9 +18,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdc_engine.binlog.rows import COMMIT_TIME, OPERATION, ORDER_KEY, RowDecoder
+from cdc_engine.binlog.rows_partial import MOVED, with_presence
 from cdc_engine.contracts import Int64s, Operation
 from cdc_engine.errors import BinlogFormatError
 from cdc_engine.staging.manifest import Bound, ChangesSegment
+from cdc_engine.staging.moves import lacks_columns
 from cdc_engine.staging.staged_columns import staged_columns
 
 ROW_GROUP_BYTES = 16 << 20  # of Arrow data: large enough for fast scans, small beside the host's memory
@@ -89,8 +91,9 @@ def _bound(value: Any) -> Bound:
 class SegmentWriter:
     """Writes the segment of one decoder's rows to `path`. Use: `add` in stream order, then `finish` or `discard`."""
 
-    def __init__(self, path: Path, decoder: RowDecoder) -> None:
-        self.path, self.decoder = path, decoder
+    def __init__(self, path: Path, decoder: RowDecoder, *, partial: bool = False) -> None:
+        self.path, self.decoder, self.partial = path, decoder, partial
+        self.moves = 0
         self.pending_bytes = 0
         self.rows = 0
         self._pending: list[pa.RecordBatch] = []
@@ -102,7 +105,13 @@ class SegmentWriter:
         self._key = _KeyFacts(decoder)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Takes rows that follow those before. Raises BinlogFormatError where they do not follow: the lake's order would be wrong."""
+        """Takes rows that follow those before, only into a `partial` segment such as lack columns.
+
+        Raises BinlogFormatError where they do not follow: the lake's order would be wrong.
+        """
+        if self.partial:
+            batch = batch if lacks_columns(batch) else with_presence(batch, self.decoder.version.key)
+            self.moves += int(batch.column(MOVED).to_numpy(zero_copy_only=False).sum())
         order_keys = batch.column(ORDER_KEY).to_numpy()
         if order_keys[0] <= self._order_keys[1] or (np.diff(order_keys) <= 0).any():
             raise BinlogFormatError(f"rows of table {self.decoder.version.name} do not come in the order of the binlog")
@@ -128,7 +137,7 @@ class SegmentWriter:
         if self._writer is None:
             self._writer = pq.ParquetWriter(
                 self.path,
-                self.decoder.schema,
+                self._pending[0].schema,
                 compression=COMPRESSION,
                 use_dictionary=False,
                 write_batch_size=WRITE_BATCH_ROWS,
@@ -163,6 +172,8 @@ class SegmentWriter:
             key_min=tuple(_bound(low) for low, _ in self._key.bounds),
             key_max=tuple(_bound(high) for _, high in self._key.bounds),
             columns=staged_columns(self.decoder),
+            partial=self.partial,
+            moves=self.moves,
         )
 
     def discard(self) -> None:

@@ -39,6 +39,7 @@ from cdc_engine.staging.manifest import (
     StagedTable,
     TruncateSegment,
 )
+from cdc_engine.staging.moves import lacks_columns, parts
 from cdc_engine.staging.segment_writer import SegmentWriter, force_to_disk
 from cdc_engine.staging.staged_columns import staged_columns
 
@@ -224,15 +225,21 @@ class _Staging:
     def _rows(self, table: _Table, part: BlockSlice, version: TableVersion, chosen: Int64s) -> None:
         if table.writer is None or table.source != version:
             table.close()
-            table.source, table.writer = version, self._writer(version)
-        for rows in table.writer.decoder.chunks(part.block, chosen):
-            table.writer.add(rows)
+            table.source, table.writer = version, self._writer(self._decoder(version))
+        writer = table.writer
+        for rows in writer.decoder.chunks(part.block, chosen):
+            for cut, piece in parts(rows, writer.decoder.version.key, begun=writer.rows > 0):
+                if cut or (lacks_columns(piece) and not writer.partial):
+                    table.close()
+                    table.writer = writer = self._writer(writer.decoder, partial=lacks_columns(piece))
+                writer.add(piece)
 
-    def _writer(self, version: TableVersion) -> SegmentWriter:
-        decoder = self._decoder(version)
+    def _writer(self, decoder: RowDecoder, *, partial: bool = False) -> SegmentWriter:
+        """A writer of a segment, `partial` where its images may lack columns."""
+        version = decoder.version
         file = f"{_file_part(version.database)}.{_file_part(version.table)}.{self.files_begun}.parquet"
         self.files_begun += 1
-        return SegmentWriter(self.directory / file, decoder)
+        return SegmentWriter(self.directory / file, decoder, partial=partial)
 
     def _decoder(self, version: TableVersion) -> RowDecoder:
         keyed = dataclasses.replace(version, key=self.keys.get(version.name) or version.key)
