@@ -62,12 +62,13 @@ class _Events:
 
 
 class Places:
-    """Room for the located values of one chunk, used again for the next; decoders that take turns may share it."""
+    """Room for the located values of one chunk, used again for the next; decoders that take turns share it, and those of a table must."""
 
     def __init__(self) -> None:
         self.starts, self.sizes = np.empty(CHUNK_CELLS_MAX, np.int64), np.empty(CHUNK_CELLS_MAX, np.int64)
         self.operation, self.image_at = np.empty(CHUNK_ROWS_MAX, np.int8), np.empty(CHUNK_ROWS_MAX, np.int64)
         self.image_event = np.empty(CHUNK_ROWS_MAX, np.int32)
+        self.last_steps: dict[str, tuple[str, int]] = {}  # by table: file and step of the last image decoded
 
     def rows(self, columns: int) -> int:
         """Rows of so many columns that find room."""
@@ -102,7 +103,6 @@ class RowDecoder:
         self._places = places or Places()
         self._starts, self._sizes = self._places.cells(len(self.columns))
         self._before_starts, self._before_sizes = (np.empty((len(self.columns), 1), np.int64) for _ in range(2))
-        self._file, self._last_step = "", -1  # of the last image decoded
         self._leaves_out = False  # an event that leaves columns out has come: from there on the slower kernel locates
         self._facts = rows_partial.facts_of(version, self._slot)
         self._before, self._after = np.zeros(len(every), np.int8), np.zeros(len(every), np.int8)
@@ -153,14 +153,15 @@ class RowDecoder:
         return np.array([names.index(name.lower()) for name in self.version.key], np.int32)
 
     def _steps(self, events: _Events, event: Int32s, offset: Int64s) -> Int64s:
-        steps = image_steps(offset, events.limit[event], self._last_step if events.block.file == self._file else -1)
+        file, last = self._places.last_steps.get(self.version.name, ("", -1))
+        steps = image_steps(offset, events.limit[event], last if events.block.file == file else -1)
         if steps is None:
             reason = (
                 f"the compressed transaction at {events.block.file}:{offset[0]} holds more rows of it than order keys: rows that are "
                 "all alike; take the table's rows anew, and leave such a change uncompressed (binlog_transaction_compression=OFF)"
             )
             raise TableStoppedError(self.version.database, self.version.table, "ORDER_KEYS_SPENT", reason)
-        self._file, self._last_step = events.block.file, int(steps[-1])
+        self._places.last_steps[self.version.name] = (events.block.file, int(steps[-1]))
         return steps
 
     def _locate_any(self, events: _Events, cursor: Int64s) -> int:

@@ -137,7 +137,7 @@ class Scanner:
             raise type(error)(error.reason, self._maker.file, place) from error
         if verdict != Verdict.INCOMPLETE:
             yield from self._maker.cut()
-            raise self._broken(verdict)
+            raise BinlogFormatError(SENTENCES[verdict], self._maker.file, place)
 
     def _scan(self, buffer: Bytes) -> Verdict:
         memory = self._memory

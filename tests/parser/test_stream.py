@@ -308,15 +308,6 @@ def test_a_purged_position_is_lost_with_its_reason(fresh_server: ServerFactory) 
         server.stop()
 
 
-def test_compressed_transactions_stop_the_stream(mysql80: DatabaseServer) -> None:
-    make_shop(mysql80)
-    with capturing(source_of(mysql80)) as capture:
-        with mysql80.connect() as connection, connection.cursor() as cursor:
-            cursor.execute("SET SESSION binlog_transaction_compression = ON")
-            cursor.execute("INSERT INTO shop.orders VALUES (1, REPEAT('x', 10000))")
-        assert "TRANSACTION_PAYLOAD (40)" in capture.states.wait("UNKNOWN_EVENT")
-
-
 def test_a_silent_server_is_dropped_and_found_again(shop: DatabaseServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cdc_engine.limits.READ_TIMEOUT_SECONDS", 2)
     with Proxy(shop.port) as proxy, capturing(source_of(shop, port=proxy.port, tls_mode="DISABLED")) as capture:
