@@ -9,6 +9,8 @@ run is a fork of it. The process has no threads of its own and holds nothing: no
 Nothing is imported at module level: every run reads this module again as its main one.
 """
 
+DEFINITIONS = "orchestration.definitions"
+
 # What a run imports, found by PYTHONPROFILEIMPORTTIME; one that lacks is passed over, and a test holds that none does.
 WARM_MODULES = (
     "dagster._grpc.server",
@@ -63,6 +65,24 @@ def start_runs_warm(definitions_module: str) -> None:
     DagsterApiServer.__init__ = make_warm  # type: ignore[method-assign]
 
 
+def start_engines() -> None:
+    """Every destination's engine, beside the server's own start: the first tick finds them at work. What hinders one, its ticks say."""
+    import contextlib  # noqa: PLC0415
+    import threading  # noqa: PLC0415
+
+    from cdc_engine import launcher  # noqa: PLC0415
+    from cdc_engine.config import load_config  # noqa: PLC0415
+    from cdc_engine.errors import SluiceError  # noqa: PLC0415
+
+    def start() -> None:
+        with contextlib.suppress(SluiceError):
+            for destination in load_config().destinations:
+                with contextlib.suppress(SluiceError):
+                    launcher.get_or_start(destination)
+
+    threading.Thread(target=start, name="start-engines", daemon=True).start()
+
+
 def main() -> None:
     """Runs until it is told to shut down."""
     import sys  # noqa: PLC0415
@@ -70,8 +90,10 @@ def main() -> None:
     from dagster._cli import cli  # noqa: PLC0415
 
     arguments = sys.argv[1:]
-    module = arguments[arguments.index("-m") + 1] if "-m" in arguments else "orchestration.definitions"
+    module = arguments[arguments.index("-m") + 1] if "-m" in arguments else DEFINITIONS
     start_runs_warm(module)
+    if module == DEFINITIONS:  # other definitions bring their own host of engines
+        start_engines()
     cli(["api", "grpc", *arguments], prog_name="dagster")
 
 
