@@ -129,12 +129,14 @@ class MemoryEventStore:
 
         After either the store is as it was before.
         """
-        if block.changes and (block.event_count or block.transaction_count != 1):
-            raise ValueError(f"a block of table changes at {block.file} is one transaction without row events")
+        if block.changes and (block.event_count or block.transaction_count > 1):
+            raise ValueError(
+                f"a block of table changes at {block.file} has no row events and ends one transaction at most"
+            )
         with self._changed:
             self._enter()
             self._wait_for_room()
-            if self._ring.full and not block.transaction_count:
+            if self._ring.full and not block.transaction_count and not block.changes:
                 self._append_to_disk(block)
             else:
                 self._append(block)

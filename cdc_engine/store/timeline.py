@@ -58,12 +58,16 @@ class Entry:
         first, last = first - self.start.events, last - self.start.events
         if isinstance(self.content, SpilledBlock):
             return SpilledSlice(self.content, first, last)
-        return BlockSlice(self.content, first, last)
+        return BlockSlice(self.content, first, min(last, self.content.event_count))
 
 
 def entry_in_memory(block: Block, start: Mark, complete: Mark) -> Entry:
-    """`complete`: the end of the last whole transaction before this block."""
-    end = start.plus(block.transaction_count, block.event_count, block.byte_count)
+    """`complete`: the end of the last whole transaction before this block.
+
+    Table changes within a transaction that goes on count as one row event: their place must differ from that of what is around them.
+    """
+    within = bool(block.changes) and not block.transaction_count
+    end = start.plus(block.transaction_count, block.event_count + within, block.byte_count)
     entry = Entry(block, block.epoch, start, complete, end, block.transaction_events, transaction_bytes(block))
     if not block.transaction_count:
         return entry

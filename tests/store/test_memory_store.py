@@ -119,6 +119,38 @@ def test_table_changes_keep_their_place_and_count_as_a_transaction(store: Memory
     assert numbers_in(store.get(MANY, 1)) == [1]
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["before its rows", "between its rows"])
+@pytest.mark.parametrize("events_max", [1, 1000], ids=["a full ring", "room"])
+def test_table_changes_within_a_transaction_are_handed_out_with_it(
+    tmp_path: Path, source: Source, first: bool, events_max: int
+) -> None:
+    """A table that stops at its table map, or CREATE TABLE ... SELECT: the transaction goes on behind the change."""
+    store = MemoryEventStore(tmp_path / "spill", events_max=events_max)
+    if not first:
+        store.put(source.block([], open_events=2))
+    store.put(source.block([], changes=(change(),)))
+    assert store.get(MANY, MANY).empty
+    store.put(source.block([2]))
+    for _ in range(2):
+        batch = store.get(MANY, MANY)
+        assert [len(each.changes) for each in batch.slices] == ([1, 0] if first else [0, 1, 0])
+        assert [each.last_event - each.first_event for each in batch.slices if each.changes] == [0]
+        store.rollback()
+    batch = store.get(MANY, MANY)
+    assert batch.end is not None
+    store.ack(batch.end)
+    store.put(source.block([1]))
+    assert [len(each.changes) for each in store.get(MANY, MANY).slices] == [0]
+
+
+def test_table_changes_of_a_dropped_transaction_are_forgotten(store: MemoryEventStore, source: Source) -> None:
+    store.put(source.block([1]))
+    store.put(source.block([], changes=(change(),)))
+    store.drop_open_transaction()
+    store.put(source.block([1]))
+    assert [len(each.changes) for each in store.get(MANY, MANY).slices if each.changes] == []
+
+
 def test_table_changes_beside_row_events_are_refused(store: MemoryEventStore, source: Source) -> None:
     with pytest.raises(ValueError, match="table changes"):
         store.put(source.block([1], changes=(change(),)))
