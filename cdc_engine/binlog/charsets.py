@@ -3,25 +3,21 @@
 Called by `column_types` (decoding) and `table_meta` (lengths in bytes, labels). The table of ids is what MySQL 8.0 and MariaDB 11.4 list
 in information_schema; they agree wherever both have an id, so one table serves both. (PyMySQL's table ends where MySQL 5.7 does.)
 
-Python's codecs differ from the server's conversion in a few characters, and `latin1` is no Python codec at all: MySQL's is cp1252 with its
-five holes filled. So the codec of a charset is a name of our own, "mysql_<charset>", registered here: Python's nearest codec with those
-characters put right. tests/binlog/test_charsets.py holds every one against a real server. Bytes that are no character raise
-UnicodeDecodeError, never a replacement character.
+The codecs are made by `charset_codecs`.
 """
 
 from __future__ import annotations
 
-import codecs
 import dataclasses
-import functools
-from typing import Any
+
+from cdc_engine.binlog.charset_codecs import codec_of
 
 Ranges = tuple[tuple[int, int], ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Charset:
-    """`bytes_max`: bytes of its widest character. `codec`: name for bytes.decode, empty where no exact codec is known."""
+    """`bytes_max`: bytes of its widest character. `codec`: name for bytes.decode, empty of `binary`."""
 
     name: str
     bytes_max: int
@@ -106,56 +102,12 @@ _COLLATIONS: dict[str, tuple[int, Ranges]] = {
     ),
 }
 
-# charset → Python's nearest codec, and characters it reads otherwise than the server
-_CODECS: dict[str, tuple[str, dict[str, str]]] = {
-    "ascii": ("ascii", {}),
-    "big5": ("big5", {}),
-    "cp1250": ("cp1250", {}),
-    "cp1251": ("cp1251", {}),
-    "cp1256": ("cp1256", {}),
-    "cp1257": ("cp1257", {}),
-    "cp850": ("cp850", {}),
-    "cp852": ("cp852", {}),
-    "cp866": ("cp866", {"№": "ⁿ", "¤": "²"}),
-    "cp932": ("cp932", {}),
-    "eucjpms": ("euc_jp", {"〜": "～", "‖": "∥", "−": "－", "¢": "￠", "£": "￡", "¬": "￢"}),  # noqa: RUF001 - that they look alike is the point
-    "euckr": ("cp949", {}),
-    "gb18030": ("gb18030", {"\ue7c7": "ḿ"}),
-    "gb2312": ("gb2312", {}),
-    "gbk": ("gbk", {}),
-    "greek": ("iso8859_7", {"‘": "ʽ", "’": "ʼ"}),  # noqa: RUF001 - that they look alike is the point
-    "hebrew": ("iso8859_8", {"¯": "‾"}),
-    "koi8r": ("koi8_r", {}),
-    "koi8u": ("koi8_u", {"∙": "•"}),
-    "latin1": ("cp1252", {}),
-    "latin2": ("iso8859_2", {}),
-    "latin5": ("iso8859_9", {}),
-    "latin7": ("iso8859_13", {}),
-    "macce": ("mac_latin2", {}),
-    "macroman": ("mac_roman", {}),
-    "sjis": ("shift_jis", {"＼": "\\"}),  # noqa: RUF001 - that they look alike is the point
-    "tis620": ("tis_620", {}),
-    "ucs2": ("utf_16_be", {}),
-    "ujis": ("euc_jp", {"＼": "\\"}),  # noqa: RUF001 - that they look alike is the point
-    "utf16": ("utf_16_be", {}),
-    "utf16le": ("utf_16_le", {}),
-    "utf32": ("utf_32_be", {}),
-    "utf8mb3": ("utf_8", {}),
-    "utf8mb4": ("utf_8", {}),
-}
-_LATIN1_HOLES = "\x81\x8d\x8f\x90\x9d"  # cp1252 has no characters there; MySQL keeps them as control characters
-
 _ALIASES = {"utf8": "utf8mb3"}  # the name that MySQL 5.7 and MariaDB print
-_CODEC_PREFIX = "mysql_"
 
-
-def _charset(name: str) -> Charset:
-    python_codec, differences = _CODECS.get(name, ("", {}))
-    ours = differences or name == "latin1"
-    return Charset(name, _COLLATIONS[name][0], f"{_CODEC_PREFIX}{name}" if ours else python_codec)
-
-
-CHARSETS: dict[str, Charset] = {name: BINARY if name == "binary" else _charset(name) for name in _COLLATIONS}
+CHARSETS: dict[str, Charset] = {
+    name: BINARY if name == "binary" else Charset(name, bytes_max, codec_of(name))
+    for name, (bytes_max, _) in _COLLATIONS.items()
+}
 _BY_ID = {
     number: CHARSETS[name]
     for name, (_, ranges) in _COLLATIONS.items()
@@ -178,40 +130,3 @@ def charset_of_name(name: str) -> Charset | None:
 def charset_of_collation(collation: str) -> Charset | None:
     """The charset a collation belongs to: its name begins with it. None for MariaDB's collations that fit several charsets."""
     return charset_of_name(collation.partition("_")[0])
-
-
-def _fill_hole(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeDecodeError):
-        raise error
-    return chr(error.object[error.start]), error.start + 1
-
-
-def _exact_codec(codec_name: str) -> codecs.CodecInfo | None:
-    """Python asks this for every codec name it does not know."""
-    charset = codec_name.removeprefix(_CODEC_PREFIX)
-    if charset == codec_name or charset not in _CODECS:
-        return None
-    base, differences = _CODECS[charset]
-    errors = "mysql_latin1_hole" if charset == "latin1" else "strict"
-    reading = str.maketrans(differences)
-    writing = {ord(server): python for python, server in differences.items()}
-
-    def decode(data: Any, _errors: str = "strict") -> tuple[str, int]:
-        octets = bytes(data)
-        return octets.decode(base, errors).translate(reading), len(octets)
-
-    def encode(text: str, given: str = "strict") -> tuple[bytes, int]:
-        if charset == "latin1":
-            return b"".join(_encode_latin1(character) for character in text), len(text)
-        return codecs.encode(text.translate(writing), base, given), len(text)
-
-    return codecs.CodecInfo(encode=encode, decode=decode, name=codec_name)
-
-
-@functools.cache
-def _encode_latin1(character: str) -> bytes:
-    return bytes([ord(character)]) if character in _LATIN1_HOLES else character.encode("cp1252")
-
-
-codecs.register_error("mysql_latin1_hole", _fill_hole)
-codecs.register(_exact_codec)

@@ -25,6 +25,9 @@ class TypeCode(enum.IntEnum):
     TIMESTAMP2 = 17
     DATETIME2 = 18
     TIME2 = 19
+    BLOB_COMPRESSED = 140  # MariaDB's COMPRESSED columns
+    VARCHAR_COMPRESSED = 141
+    VECTOR = 242  # MySQL 9
     JSON = 245
     NEWDECIMAL = 246
     ENUM = 247

@@ -58,7 +58,7 @@ _NAMES = {
             ),
             *("tinytext", "text", "mediumtext", "longtext", "tinyblob", "blob", "mediumblob", "longblob"),
             *("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon"),
-            *("uuid", "inet4", "inet6"),
+            *("uuid", "inet4", "inet6", "vector"),
         )
     },
 }
@@ -91,7 +91,7 @@ _BINARY_OF = {
 }
 _NUMBERS = {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double"}
 _NATIONAL = {"nchar": "char", "nvarchar": "varchar"}
-_ONE = {"bit": 1, "char": 1, "nchar": 1, "binary": 1}  # length where none is declared
+_LENGTHS = {"bit": 1, "char": 1, "nchar": 1, "binary": 1, "vector": 2048}  # length where none is declared
 FLOAT_DIGITS_MAX = 24  # binary digits; FLOAT(25) and more is a double
 
 
@@ -114,7 +114,7 @@ class DeclaredType:
     @property
     def is_binary_string(self) -> bool:
         """Strings of bytes: their charset is `binary`."""
-        return self.base in _FIXED_BYTES or self.base in _BINARY_OF.values()
+        return self.base in _FIXED_BYTES or self.base in _BINARY_OF.values() or self.base == "vector"
 
     @property
     def is_number(self) -> bool:
@@ -156,6 +156,7 @@ class DeclaredType:
             "decimal": (TypeCode.NEWDECIMAL, self.length << 8 | max(self.scale, 0)),
             "bit": (TypeCode.BIT, self.length // 8 << 8 | self.length % 8),
             "json": (TypeCode.JSON, 4),
+            "vector": (TypeCode.VECTOR, 4),
             "enum": (TypeCode.ENUM, 1 if label_count < 256 else 2),
             "set": (TypeCode.SET, set_bytes if set_bytes <= 4 else 8),
             "varchar": (varchar, length_bytes),
@@ -246,7 +247,7 @@ def _canonical(base: str, length: int, scale: int) -> DeclaredType:
     if base in _FRACTIONAL:
         return DeclaredType(base=base, length=length if length > 0 else -1)
     return DeclaredType(
-        base=_NATIONAL.get(base, base), length=_ONE.get(base, -1) if length < 0 else length, scale=scale
+        base=_NATIONAL.get(base, base), length=_LENGTHS.get(base, -1) if length < 0 else length, scale=scale
     )
 
 

@@ -27,6 +27,7 @@ _PLAIN = {
     TypeCode.TIME: "time",
     TypeCode.DATETIME: "datetime",
     TypeCode.TIMESTAMP: "timestamp",
+    TypeCode.VECTOR: "vector",
 }
 _FRACTIONAL = {TypeCode.TIME2: "time", TypeCode.DATETIME2: "datetime", TypeCode.TIMESTAMP2: "timestamp"}
 _BLOB_SIZES = {1: "tiny", 2: "", 3: "medium", 4: "long"}

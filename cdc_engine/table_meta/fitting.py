@@ -14,17 +14,20 @@ from cdc_engine.binlog.table_map import CHARACTER, LABELLED, NUMERIC, TableMap
 from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.contracts import Column, TableVersion
 from cdc_engine.errors import TableStoppedError
+from cdc_engine.table_meta.declared import declared_type
 from cdc_engine.table_meta.derived import derived_type
 from cdc_engine.table_meta.evolution import SCHEMA_MISMATCH, SCHEMA_UNKNOWN
 from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema, table_version
 
-# formats of before MySQL 5.6, which a table keeps until it is rebuilt; they have no metadata and no fraction
+# formats of before MySQL 5.6, which a table keeps until it is rebuilt; they have no metadata, and a fraction only on MariaDB
 _OLD_FORMATS = {
     TypeCode.TIMESTAMP2: TypeCode.TIMESTAMP,
     TypeCode.DATETIME2: TypeCode.DATETIME,
     TypeCode.TIME2: TypeCode.TIME,
 }
 _COLUMNS_SHOWN_MAX = 8
+VECTOR_ITEM_BYTES = 4
+HIDING_BYTES = {4, 16}  # of INET4; of UUID and INET6
 
 
 def fit(
@@ -38,11 +41,11 @@ def fit(
         reason = f"the table map has a column of type code {table_map.unknown_type}, which is not known"
         raise TableStoppedError(table_map.database, table_map.table, "TYPE_UNSUPPORTED", reason)
     columns = _map_columns(table_map, mariadb=mariadb)
-    problem = "" if schema is None else mismatch(table_map, columns, schema)
+    problem = "" if schema is None else mismatch(table_map, columns, schema, mariadb=mariadb)
     if schema is not None and not problem:
         return _confirmed(table_map, schema), None
     told = _told(table_map, columns, schema.charset if schema else "")
-    if told is not None:
+    if told is not None and not (mariadb and any(_hides_another(column) for column in columns)):
         return told.version(), told
     if schema is None:
         reason = (
@@ -53,7 +56,7 @@ def fit(
     raise TableStoppedError(table_map.database, table_map.table, SCHEMA_MISMATCH, problem)
 
 
-def mismatch(table_map: TableMap, columns: tuple[Column, ...], schema: TableSchema) -> str:
+def mismatch(table_map: TableMap, columns: tuple[Column, ...], schema: TableSchema, *, mariadb: bool = False) -> str:
     """The first difference as a sentence that shows both sides; empty where all that the table map tells agrees.
 
     `columns`: those of the table map, as far as it tells.
@@ -64,7 +67,7 @@ def mismatch(table_map: TableMap, columns: tuple[Column, ...], schema: TableSche
             f"{len(schema.columns)} ({_shown([f'{column.name} {column.type}' for column in schema.columns])})"
         )
     for index, (told, declared) in enumerate(zip(columns, schema.columns, strict=True)):
-        if difference := _column_difference(table_map, told, declared):
+        if difference := _column_difference(table_map, told, declared, mariadb=mariadb):
             return f"column {index + 1} ({declared.name}): {difference}"
     told_key = _told_key(table_map)
     # a table map gives the first unique key for a primary key where there is none
@@ -73,11 +76,11 @@ def mismatch(table_map: TableMap, columns: tuple[Column, ...], schema: TableSche
     return ""
 
 
-def _column_difference(table_map: TableMap, told: Column, declared: DeclaredColumn) -> str:
+def _column_difference(table_map: TableMap, told: Column, declared: DeclaredColumn, *, mariadb: bool) -> str:
     expected = declared.column()
     sides = (
         ("", told.name, expected.name, table_map.names is not None),
-        ("", _layout(told), _layout(expected), not _same_layout(told, expected)),
+        ("", _layout(told), _layout(expected), not _same_layout(told, expected, mariadb=mariadb)),
         ("", _sign(told), _sign(expected), table_map.unsigned is not None and _has_sign(expected)),
         ("the character set ", told.charset, expected.charset, bool(told.charset and expected.charset)),
         ("the labels ", _shown(told.labels), _shown(expected.labels), table_map.labels is not None),
@@ -93,10 +96,21 @@ def _column_difference(table_map: TableMap, told: Column, declared: DeclaredColu
 _TIMESTAMPS = (TypeCode.TIMESTAMP, TypeCode.TIMESTAMP2)
 
 
-def _same_layout(told: Column, expected: Column) -> bool:
+def _same_layout(told: Column, expected: Column, *, mariadb: bool) -> bool:
     if (told.type_code, told.metadata) == (expected.type_code, expected.metadata):
         return True
-    return expected.metadata == 0 and told.type_code == _OLD_FORMATS.get(TypeCode(expected.type_code), -1)
+    if mariadb and expected.type_code == TypeCode.VECTOR:
+        length_bytes = VECTOR_ITEM_BYTES * declared_type(expected.mysql_type).length
+        return (told.type_code, told.metadata) == (TypeCode.VARCHAR, length_bytes)
+    old = told.type_code == _OLD_FORMATS.get(TypeCode(expected.type_code), -1)
+    return old and (mariadb or expected.metadata == 0)
+
+
+def _hides_another(column: Column) -> bool:
+    """MariaDB's UUID and INET types look like BINARY, and its times from before 10.1 do not tell their fraction: only a schema knows."""
+    if column.type_code in _OLD_FORMATS.values():
+        return True
+    return column.type_code == TypeCode.STRING and column.charset == "binary" and column.metadata in HIDING_BYTES
 
 
 def _layout(column: Column) -> str:
@@ -170,7 +184,12 @@ def _told(table_map: TableMap, columns: tuple[Column, ...], default_charset: str
     visible = table_map.visible or (True,) * len(columns)
     declared = tuple(
         DeclaredColumn(
-            name=column.name, type=column.mysql_type, charset=column.charset, nullable=column.nullable, visible=seen
+            name=column.name,
+            type=column.mysql_type,
+            charset=column.charset,
+            nullable=column.nullable,
+            generated="unknown",
+            visible=seen,
         )
         for column, seen in zip(columns, visible, strict=True)
     )

@@ -1,6 +1,16 @@
 """The register of column types, one file a family; importing this package fills it. See `entry` for what a type is."""
 
-from cdc_engine.binlog.column_types import dates, decimals, documents, labels, numbers, text, times
+from cdc_engine.binlog.column_types import (
+    compressed,
+    dates,
+    decimals,
+    documents,
+    identifiers,
+    labels,
+    numbers,
+    text,
+    times,
+)
 from cdc_engine.binlog.column_types.entry import (
     ColumnType,
     TypeUnsupportedError,
@@ -12,4 +22,14 @@ from cdc_engine.binlog.column_types.entry import (
 
 __all__ = ["ColumnType", "TypeUnsupportedError", "ValueRefusedError", "Values", "buffer_of", "type_of"]
 
-FAMILIES = (numbers, decimals, text, labels, dates, times, documents)  # importing each has registered its types
+FAMILIES = (
+    numbers,
+    decimals,
+    text,
+    identifiers,
+    labels,
+    dates,
+    times,
+    documents,
+    compressed,
+)  # importing each has registered its types

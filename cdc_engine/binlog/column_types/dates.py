@@ -1,7 +1,8 @@
 """DATE, DATETIME and TIMESTAMP, in the formats of MySQL 5.6 and later (`…2`, sql-common/my_time.cc) and in the older ones.
 
 DATETIME has no zone and becomes `timestamp_ntz`; TIMESTAMP is an instant, kept as UTC seconds. Zero and partial dates, and days that do not
-exist (ALLOW_INVALID_DATES), become NULL. Year 0 does too: Spark's and Arrow's calendars begin with year 1.
+exist (ALLOW_INVALID_DATES), become NULL, or what the table's policy says (see `zero_dates`). Year 0 does too: Spark's and Arrow's
+calendars begin with year 1.
 """
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name
 
@@ -17,18 +18,19 @@ from cdc_engine.binlog import rows_gather
 from cdc_engine.binlog.column_types.entry import (
     AnyArray,
     ColumnType,
-    TypeUnsupportedError,
     Values,
     buffer_of,
     column_type,
     validity_of,
 )
+from cdc_engine.binlog.column_types.zero_dates import Packed, declared_digits, with_zero_dates
 from cdc_engine.binlog.compiled import compiled
 from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.contracts import Column, Int64s
 
 NO_DATE = np.iinfo(np.int64).min  # what the kernels write for a date that is none
 MICROS_OF_FRACTION = (1, 10_000, 100, 1)  # by bytes of fraction: hundredths, ten-thousandths, millionths
+OLD_DATETIME_BYTES = (8, 6, 6, 7, 7, 7, 8)  # by digits of fraction, in MariaDB's format of before 10.1
 DATETIME2_BYTES, DATETIME2_ZERO = 5, 1 << 39  # forty bits, the highest set for a value that is not negative
 
 
@@ -39,50 +41,57 @@ def fraction_bytes(digits: int) -> int:
 
 @column_type(TypeCode.DATE)
 def date(_column: Column) -> ColumnType:
-    return ColumnType(width=3, arrow=pa.date32(), spark="date", finish=_dates, null_beside_source=True)
+    found = ColumnType(width=3, arrow=pa.date32(), spark="date", finish=_dates, null_beside_source=True)
+    return with_zero_dates(found, lambda values: (_little_endian(values, 3) << 17, 0), digits=-1)
 
 
 @column_type(TypeCode.DATETIME2)
 def datetime2(column: Column) -> ColumnType:
     fraction = fraction_bytes(column.metadata)
-    return _datetime(DATETIME2_BYTES + fraction, functools.partial(_datetimes2, fraction=fraction))
+    return _datetime(
+        DATETIME2_BYTES + fraction, functools.partial(_packed_datetimes2, fraction=fraction), column.metadata
+    )
 
 
 @column_type(TypeCode.DATETIME)
 def datetime_before_56(column: Column) -> ColumnType:
-    _refuse_old_fraction(column)
-    return _datetime(8, _datetimes)
+    digits = old_fraction_digits(column)
+    if not digits:
+        return _datetime(8, _packed_datetimes, 0)
+    return _datetime(OLD_DATETIME_BYTES[digits], functools.partial(_old_datetimes, digits=digits), digits)
 
 
 @column_type(TypeCode.TIMESTAMP2)
 def timestamp2(column: Column) -> ColumnType:
     fraction = fraction_bytes(column.metadata)
-    return _timestamp(4 + fraction, functools.partial(_timestamps2, fraction=fraction))
+    return _timestamp(4 + fraction, functools.partial(_timestamps2, fraction=fraction), column.metadata)
 
 
 @column_type(TypeCode.TIMESTAMP)
 def timestamp_before_56(column: Column) -> ColumnType:
-    _refuse_old_fraction(column)
-    return _timestamp(4, _timestamps)
+    digits = old_fraction_digits(column)
+    if not digits:
+        return _timestamp(4, _timestamps, 0)
+    return _timestamp(4 + fraction_bytes(digits), functools.partial(_old_timestamps, digits=digits), digits)
 
 
-def _datetime(width: int, finish: Any) -> ColumnType:
-    arrow = pa.timestamp("us")
-    return ColumnType(width=width, arrow=arrow, spark="timestamp_ntz", finish=finish, null_beside_source=True)
+def _datetime(width: int, packed: Packed, digits: int) -> ColumnType:
+    finish = functools.partial(_datetimes, packed=packed)
+    found = ColumnType(
+        width=width, arrow=pa.timestamp("us"), spark="timestamp_ntz", finish=finish, null_beside_source=True
+    )
+    return with_zero_dates(found, packed, digits)
 
 
-def _timestamp(width: int, finish: Any) -> ColumnType:
+def _timestamp(width: int, finish: Any, digits: int) -> ColumnType:
     arrow = pa.timestamp("us", "UTC")
-    return ColumnType(width=width, arrow=arrow, spark="timestamp", finish=finish, null_beside_source=True)
+    found = ColumnType(width=width, arrow=arrow, spark="timestamp", finish=finish, null_beside_source=True)
+    return with_zero_dates(found, functools.partial(_packed_instants, finish=finish), digits)
 
 
-def _refuse_old_fraction(column: Column) -> None:
-    """MariaDB's own format of fractions (mysql56_temporal_format=OFF) has another width for every precision."""
-    if column.metadata or "(" in column.mysql_type:
-        raise TypeUnsupportedError(
-            f"column {column.name} is {column.mysql_type or 'a time with a fraction'} in MariaDB's old format, which is not decoded yet; "
-            "set mysql56_temporal_format=ON and ALTER TABLE … FORCE"
-        )
+def old_fraction_digits(column: Column) -> int:
+    """Of MariaDB's formats from before it had MySQL's (mysql56_temporal_format=OFF): only the declared type tells them."""
+    return declared_digits(column.mysql_type)
 
 
 @compiled
@@ -125,14 +134,6 @@ def micros_of_packed(packed: Int64s, out: Int64s) -> None:
         out[row] = micros_of(months // 13, months % 13, value >> 17 & 31, hour, minute, second)
 
 
-@compiled
-def micros_of_digits(digits: Int64s, out: Int64s) -> None:
-    """The number YYYYMMDDhhmmss → microseconds since 1970."""
-    for row in range(digits.shape[0]):
-        day, time = digits[row] // 1_000_000, digits[row] % 1_000_000
-        out[row] = micros_of(day // 10000, day // 100 % 100, day % 100, time // 10000, time // 100 % 100, time % 100)
-
-
 def big_endian_parts(values: Values, whole_bytes: int, fraction: int) -> tuple[Int64s, Int64s]:
     """(whole, microseconds): an unsigned big-endian number and behind it `fraction` bytes of a second's fraction."""
     wide = np.empty(values.count, np.int64)
@@ -154,17 +155,36 @@ def _dates(values: Values) -> AnyArray:
     return pa.Array.from_buffers(pa.date32(), values.count, [validity_of(valid), buffer_of(days.astype(np.int32))])
 
 
-def _datetimes2(values: Values, fraction: int) -> AnyArray:
-    packed, fraction_micros = big_endian_parts(values, DATETIME2_BYTES, fraction)
+def _datetimes(values: Values, packed: Packed) -> AnyArray:
+    whole, fraction_micros = packed(values)
     micros = np.empty(values.count, np.int64)
-    micros_of_packed(packed - DATETIME2_ZERO, micros)
+    micros_of_packed(whole, micros)
     return _instants(micros, fraction_micros, pa.timestamp("us"))
 
 
-def _datetimes(values: Values) -> AnyArray:
-    micros = np.empty(values.count, np.int64)
-    micros_of_digits(_little_endian(values, 8), micros)
-    return _instants(micros, 0, pa.timestamp("us"))
+def _packed_datetimes2(values: Values, fraction: int) -> tuple[Int64s, Int64s]:
+    packed, fraction_micros = big_endian_parts(values, DATETIME2_BYTES, fraction)
+    return packed - DATETIME2_ZERO, fraction_micros
+
+
+def _packed_datetimes(values: Values) -> tuple[Int64s, int]:
+    """From the number YYYYMMDDhhmmss."""
+    digits = _little_endian(values, 8)
+    day, time = digits // 1_000_000, digits % 1_000_000
+    months = day // 10000 * 13 + day // 100 % 100
+    return months << 22 | day % 100 << 17 | time // 10000 << 12 | time // 100 % 100 << 6 | time % 100, 0
+
+
+def _old_datetimes(values: Values, digits: int) -> tuple[Int64s, Int64s]:
+    """From one big-endian number: year, month of 13, day of 32, hour, minute, second and the fraction's digits, each times the next."""
+    number = np.empty(values.count, np.int64)
+    rows_gather.big_endian_integers(values.buffer, values.starts, OLD_DATETIME_BYTES[digits], number)
+    rest, fraction = np.divmod(number, 10**digits)
+    rest, second = np.divmod(rest, 60)
+    rest, minute = np.divmod(rest, 60)
+    rest, hour = np.divmod(rest, 24)
+    months, day = np.divmod(rest, 32)
+    return months << 22 | day << 17 | hour << 12 | minute << 6 | second, fraction * 10 ** (6 - digits)
 
 
 def _timestamps2(values: Values, fraction: int) -> AnyArray:
@@ -175,6 +195,30 @@ def _timestamps2(values: Values, fraction: int) -> AnyArray:
 def _timestamps(values: Values) -> AnyArray:
     seconds = _little_endian(values, 4)
     return _instants(np.where(seconds == 0, NO_DATE, seconds * 1_000_000), 0, pa.timestamp("us", "UTC"))
+
+
+def _old_timestamps(values: Values, digits: int) -> AnyArray:
+    """Seconds, and behind them the fraction's digits as a number; both big-endian."""
+    size = fraction_bytes(digits)
+    wide = np.empty(values.count, np.int64)
+    rows_gather.big_endian_integers(values.buffer, values.starts, 4 + size, wide)
+    seconds, fraction = wide >> 8 * size, wide & ((1 << 8 * size) - 1)
+    micros = np.where(seconds == 0, NO_DATE, seconds * 1_000_000)
+    return _instants(micros, fraction * 10 ** (6 - digits), pa.timestamp("us", "UTC"))
+
+
+def _packed_instants(values: Values, finish: Any) -> tuple[Int64s, Int64s]:
+    """An instant as UTC's calendar shows it, in the layout of DATETIME; the zero timestamp is zero."""
+    array = finish(values)
+    moments = np.asarray(array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False), np.int64)
+    days, micros = np.divmod(moments, 86_400_000_000)
+    dates = days.astype("datetime64[D]")
+    year = dates.astype("datetime64[Y]").astype(np.int64) + 1970
+    month = dates.astype("datetime64[M]").astype(np.int64) % 12 + 1
+    day = (dates - dates.astype("datetime64[M]")).astype(np.int64) + 1
+    second, fraction = np.divmod(micros, 1_000_000)
+    packed = (year * 13 + month) << 22 | day << 17 | second // 3600 << 12 | second // 60 % 60 << 6 | second % 60
+    return np.where(moments == 0, 0, packed), fraction
 
 
 def _instants(micros: Int64s, fraction_micros: Int64s | int, arrow: pa.DataType) -> AnyArray:

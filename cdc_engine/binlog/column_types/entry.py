@@ -1,14 +1,15 @@
 """What one column type is: how its values lie in a row image, what they become, and the register of all types.
 
-A type is one function from a `contracts.Column` to a `ColumnType`, registered under its type codes by the decorator `column_type`; a new
-one is a new function in the file of its family and touches nothing else. `cdc_engine.binlog.rows` decodes with the result, and staging
+A type is one function from a `contracts.Column` to a `ColumnType`, registered under its type codes by the decorator `column_type`, or under
+its declared name by `declared_type` where it hides behind the code of another; a new one is a new function in the file of its family and
+touches nothing else. `cdc_engine.binlog.rows` decodes with the result, and staging
 writes the Spark names into manifests.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -71,6 +72,7 @@ class ColumnType:
 
     `finish` turns the values of a column into an array of `arrow`, all rows at once. `spark`: the type's name in Spark SQL.
     `null_beside_source`: NULL stands for some values that are not NULL in the source (zero dates), so a NOT NULL column may have it too.
+    `by_zero_dates`: what the type is under another policy of zero dates than "null"; empty where it has none.
     """
 
     prefix_bytes: int = 0
@@ -79,17 +81,13 @@ class ColumnType:
     spark: str
     finish: Callable[[Values], AnyArray]
     null_beside_source: bool = False
+    by_zero_dates: Mapping[str, ColumnType] = dataclasses.field(default_factory=dict)
 
 
 Factory = Callable[[Column], ColumnType]
 REGISTER: dict[int, Factory] = {}
-NOT_DECODED = (
-    "uuid",
-    "inet4",
-    "inet6",
-    "xmltype",
-    "vector",
-)  # declared types of MariaDB and MySQL 9 that hide behind others' codes
+REGISTER_BY_NAME: dict[str, Factory] = {}
+NOT_DECODED = ("xmltype",)  # declared types that hide behind others' codes
 
 
 def column_type(*codes: TypeCode) -> Callable[[Factory], Factory]:
@@ -102,10 +100,25 @@ def column_type(*codes: TypeCode) -> Callable[[Factory], Factory]:
     return register
 
 
-def type_of(column: Column) -> ColumnType:
-    """The type of a column. Raises TypeUnsupportedError naming column and type where there is none."""
+def declared_type(name: str) -> Callable[[Factory], Factory]:
+    """Registers the decorated function for columns that are declared with this type, whatever their code."""
+
+    def register(factory: Factory) -> Factory:
+        REGISTER_BY_NAME[name] = factory
+        return factory
+
+    return register
+
+
+def type_of(column: Column, zero_dates: str = "null") -> ColumnType:
+    """The type of a column. Raises TypeUnsupportedError naming column and type where there is none.
+
+    `zero_dates`: what a date that is none becomes: "null", "error" (ValueRefusedError) or "text" (the column is what SELECT prints).
+    """
     declared = column.mysql_type.lower().split("(")[0].split(" ")[0]
-    if column.type_code not in REGISTER or declared in NOT_DECODED:
+    factory = REGISTER_BY_NAME.get(declared) or REGISTER.get(column.type_code)
+    if factory is None or declared in NOT_DECODED:
         named = column.mysql_type or f"with type code {column.type_code}"
         raise TypeUnsupportedError(f"column {column.name} is {named}, which is not decoded yet")
-    return REGISTER[column.type_code](column)
+    found = factory(column)
+    return found.by_zero_dates.get(zero_dates, found)

@@ -1,4 +1,6 @@
-"""Character and byte strings: CHAR, VARCHAR, TEXT, BINARY, VARBINARY, BLOB and geometry (SRID and WKB, as the server stores it)."""
+"""Character and byte strings: CHAR, VARCHAR, TEXT, BINARY, VARBINARY, BLOB, geometry (SRID and WKB) and VECTOR (floats, little-endian), the
+last two as the server stores and SELECT returns them.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,8 @@ from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.contracts import Column
 
 PREFIX_BYTES = {TypeCode.TINY_BLOB: 1, TypeCode.BLOB: 2, TypeCode.MEDIUM_BLOB: 3, TypeCode.LONG_BLOB: 4}
+
+VECTOR_PREFIX_BYTES = 4
 
 
 @column_type(TypeCode.STRING)
@@ -43,6 +47,12 @@ def blob(column: Column) -> ColumnType:
 @column_type(TypeCode.GEOMETRY)
 def geometry(column: Column) -> ColumnType:
     return _binary(column.metadata, _bytes)
+
+
+@column_type(TypeCode.VECTOR)
+def vector(column: Column) -> ColumnType:
+    """Of MySQL; MariaDB's lies in the row image as a VARBINARY does."""
+    return _binary(column.metadata or VECTOR_PREFIX_BYTES, _bytes)
 
 
 def _binary(prefix_bytes: int, finish: Callable[[Values], AnyArray]) -> ColumnType:

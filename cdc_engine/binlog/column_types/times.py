@@ -18,15 +18,17 @@ from cdc_engine.binlog.column_types.dates import MICROS_OF_FRACTION, fraction_by
 from cdc_engine.binlog.column_types.entry import (
     AnyArray,
     ColumnType,
-    TypeUnsupportedError,
     Values,
     buffer_of,
     column_type,
 )
+from cdc_engine.binlog.column_types.zero_dates import declared_digits, put_number
 from cdc_engine.binlog.compiled import compiled
 from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.contracts import Bytes, Column, Int64s
 
+OLD_TIME_BYTES = (3, 4, 4, 5, 5, 5, 6)  # by digits of fraction
+TIME_SECONDS_MAX = 838 * 3600 + 59 * 60 + 59 + 1  # MariaDB's zero point: one second beyond the greatest time
 TEXT_BYTES_MAX = (
     len("-838:59:59.000000") + 1
 )  # the packed hours have ten bits, so a lying value stays within four digits
@@ -41,21 +43,11 @@ def time2(column: Column) -> ColumnType:
 
 @column_type(TypeCode.TIME)
 def time_before_56(column: Column) -> ColumnType:
-    if column.metadata or "(" in column.mysql_type:
-        raise TypeUnsupportedError(
-            f"column {column.name} is {column.mysql_type} in MariaDB's old format, which is not decoded yet; "
-            "set mysql56_temporal_format=ON and ALTER TABLE … FORCE"
-        )
-    return ColumnType(width=3, arrow=pa.string(), spark="string", finish=_times)
-
-
-@compiled
-def put_number(out: Bytes, at: int, value: int, digits: int) -> int:
-    """Writes `value` with this many digits; where it ends."""
-    for index in range(digits):
-        out[at + digits - 1 - index] = 48 + value % 10
-        value //= 10
-    return at + digits
+    digits = declared_digits(column.mysql_type)
+    if not digits:
+        return ColumnType(width=3, arrow=pa.string(), spark="string", finish=_times)
+    finish = functools.partial(_old_times, digits=digits)
+    return ColumnType(width=OLD_TIME_BYTES[digits], arrow=pa.string(), spark="string", finish=finish)
 
 
 @compiled
@@ -99,6 +91,16 @@ def _times(values: Values) -> AnyArray:
     size = np.abs(number)
     seconds = size // 10000 << 12 | size // 100 % 100 << 6 | size % 100
     return _texts(values, seconds, np.zeros_like(size), number < 0, 0)
+
+
+def _old_times(values: Values, digits: int) -> AnyArray:
+    """MariaDB's own format of fractions (mysql56_temporal_format=OFF): a big-endian count of the smallest unit, above the lowest time."""
+    count = np.empty(values.count, np.int64)
+    rows_gather.big_endian_integers(values.buffer, values.starts, OLD_TIME_BYTES[digits], count)
+    count -= TIME_SECONDS_MAX * 10**digits
+    seconds, fraction = np.divmod(np.abs(count), 10**digits)
+    packed = seconds // 3600 << 12 | seconds // 60 % 60 << 6 | seconds % 60
+    return _texts(values, packed, fraction * 10 ** (6 - digits), count < 0, digits)
 
 
 def _texts(values: Values, seconds: Int64s, micros: Int64s, negative: Any, digits: int) -> AnyArray:

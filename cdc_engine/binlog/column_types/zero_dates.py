@@ -1,0 +1,110 @@
+"""What a table may choose for dates that are none: zero and partial ones, days that no month has, and the year 0.
+
+"null" is what every type of a date does by itself. "error" refuses such a value, and "text" makes the column the text that SELECT prints
+(of a TIMESTAMP in UTC), in which nothing is lost. Called by the types of `dates`, which give their values in DATETIME's layout.
+"""
+# ruff: noqa: PLR0917 - a kernel takes every array it touches by name
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cdc_engine.binlog.column_types.entry import AnyArray, ColumnType, ValueRefusedError, Values, buffer_of
+from cdc_engine.binlog.compiled import compiled
+from cdc_engine.contracts import Bytes, Int64s
+
+# (year * 13 + month) << 22 | day << 17 | hour << 12 | minute << 6 | second, and microseconds, one a row
+Packed = Callable[[Values], tuple[Int64s, Int64s | int]]
+DATE_ONLY = -1  # instead of digits of a fraction
+MOMENT_BYTES = len("9999-12-31 23:59:59.999999")
+
+
+def declared_digits(mysql_type: str) -> int:
+    """Digits of a second in a declared type: of `datetime(3)` it is 3."""
+    found = re.search(r"\((\d)\)", mysql_type)
+    return int(found[1]) if found else 0
+
+
+def with_zero_dates(found: ColumnType, packed: Packed, digits: int) -> ColumnType:
+    """The type with its forms under the policies "error" and "text". `digits` of a second, DATE_ONLY of a date."""
+    strict = dataclasses.replace(
+        found, finish=functools.partial(_refusing, finish=found.finish), null_beside_source=False
+    )
+    if digits == DATE_ONLY:
+        packed = functools.partial(_packed_days, days=packed)
+    finish = functools.partial(_texts, packed=packed, digits=digits)
+    text = ColumnType(width=found.width, arrow=pa.string(), spark="string", finish=finish)
+    return dataclasses.replace(found, by_zero_dates={"error": strict, "text": text})
+
+
+def _refusing(values: Values, finish: Callable[[Values], AnyArray]) -> AnyArray:
+    array = finish(values)
+    if array.null_count:
+        refused = np.flatnonzero(np.asarray(array.is_null()) & (values.starts >= 0))
+        if len(refused):
+            raise ValueRefusedError(
+                int(refused[0]),
+                "is a date that is none (zero, partial or not in the calendar), and zero_dates is error",
+            )
+    return array
+
+
+def _packed_days(values: Values, days: Packed) -> tuple[Int64s, int]:
+    """year << 9 | month << 5 | day, moved up to the day's place → DATETIME's layout."""
+    whole = days(values)[0] >> 17
+    months = (whole >> 9) * 13 + (whole >> 5 & 15)
+    return months << 22 | (whole & 31) << 17, 0
+
+
+@compiled
+def put_number(out: Bytes, at: int, value: int, digits: int) -> int:
+    """Writes `value` with this many digits; where it ends."""
+    for index in range(digits):
+        out[at + digits - 1 - index] = 48 + value % 10
+        value //= 10
+    return at + digits
+
+
+@compiled
+def print_moments(starts: Int64s, packed: Int64s, micros: Int64s, digits: int, offsets: Any, out: Bytes) -> int:
+    """Prints `YYYY-MM-DD[ hh:mm:ss[.f]]` back to back. Bytes written."""
+    used = 0
+    offsets[0] = 0
+    for row in range(starts.shape[0]):
+        if starts[row] >= 0:
+            value = packed[row]
+            months = value >> 22
+            used = put_number(out, used, months // 13, 4)
+            out[used] = 45
+            used = put_number(out, used + 1, months % 13, 2)
+            out[used] = 45
+            used = put_number(out, used + 1, value >> 17 & 31, 2)
+            if digits >= 0:
+                out[used] = 32
+                used = put_number(out, used + 1, value >> 12 & 31, 2)
+                out[used] = 58
+                used = put_number(out, used + 1, value >> 6 & 63, 2)
+                out[used] = 58
+                used = put_number(out, used + 1, value & 63, 2)
+            if digits > 0:
+                out[used] = 46
+                used = put_number(out, used + 1, micros[row] // 10 ** (6 - digits), digits)
+        offsets[row + 1] = used
+    return used
+
+
+def _texts(values: Values, packed: Packed, digits: int) -> AnyArray:
+    whole, micros = packed(values)
+    offsets, out = np.empty(values.count + 1, np.int32), np.empty(values.count * MOMENT_BYTES, np.uint8)
+    fractions = np.broadcast_to(np.asarray(micros, np.int64), whole.shape).copy()
+    used = print_moments(values.starts, np.ascontiguousarray(whole), fractions, digits, offsets, out)
+    return pa.Array.from_buffers(
+        pa.string(), values.count, [values.validity(), buffer_of(offsets), buffer_of(out[:used])]
+    )
