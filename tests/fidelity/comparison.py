@@ -1,0 +1,60 @@
+"""A staged value and what SELECT returned of it, brought to one form; used by every test that has a server for its judge."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from typing import Any
+
+BYTE_STRINGS = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "geometry", "point", "linestring", "polygon",
+                "multipoint", "multilinestring", "multipolygon", "geometrycollection", "vector")  # fmt: skip
+TEMPORAL = ("date", "datetime", "timestamp")
+
+
+def base_of(declared: str) -> str:
+    return declared.partition("(")[0].partition(" ")[0]
+
+
+def fraction_digits(declared: str) -> int:
+    return int(declared.partition("(")[2][:1] or 0) if base_of(declared) in {"datetime", "timestamp"} else 0
+
+
+def printed(value: Any, declared: str) -> Any:
+    """A staged value as the server's text of it; bytes for byte strings, a float for floats, None for NULL."""
+    digits = fraction_digits(declared)
+    match value:
+        case bool():
+            return str(int(value))
+        case dt.datetime():
+            fraction = f".{value.microsecond:06}"[: digits + 1] if digits else ""
+            return f"{value.year:04}-{value:%m-%d %H:%M:%S}{fraction}"
+        case dt.date():
+            return f"{value.year:04}-{value:%m-%d}"
+        case decimal.Decimal():
+            return f"{value:f}"
+        case int():
+            return str(value)
+        case _:
+            return value
+
+
+def expected(raw: bytes | None, declared: str, zero_dates: str = "null") -> Any:
+    """What SELECT printed (raw bytes, fetched without conversion) in the form of `printed`."""
+    base = base_of(declared)
+    if raw is None or base in BYTE_STRINGS:
+        return raw
+    if base in {"float", "double"}:
+        return float(raw)
+    shown = raw.decode()
+    if base in TEMPORAL and zero_dates == "null" and not is_day(shown):
+        return None
+    return str(int(shown)) if base == "year" else shown
+
+
+def is_day(shown: str) -> bool:
+    """Whether a printed date or moment is one of the calendar: year 1 or later, no zero month or day, no 30th of February."""
+    try:
+        dt.date.fromisoformat(shown[:10])
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,118 @@
+"""A server's changes on the engine's own way to a staged batch: parser, schema history, sink, store, staging; without Dagster and Spark.
+
+`Pipeline` knows the schema at the place where it begins, as an engine does that meets a server for the first time. What is written after
+that is read from the server's dump by a parser of its own, and comes out as staged files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pymysql
+
+from cdc_engine.contracts import Batch
+from cdc_engine.parser.event_parser import EventParser
+from cdc_engine.parser.source import Source
+from cdc_engine.parser.start_position import StartChoice
+from cdc_engine.position import Position
+from cdc_engine.sink.event_sink import EventSink
+from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.staging import StagedBatch, stage
+from cdc_engine.staging.manifest import ChangesSegment
+from cdc_engine.staging.reader import read_rows
+from cdc_engine.store.memory_store import MemoryEventStore
+from cdc_engine.table_meta.history import TableHistory
+from cdc_engine.table_meta.snapshot import stable_snapshot
+from console.toolchain.servers import DatabaseServer
+from tests.waiting import wait_for
+
+RING_BYTES, RING_EVENTS = 64 << 20, 1 << 20
+SERVERS = ("mysql57", "mysql80", "mariadb1011", "mariadb114")
+
+
+@dataclasses.dataclass
+class Pipeline:
+    """Captures one database from `begin` on, where its tables have the schema that the history knows."""
+
+    server: DatabaseServer
+    database: str
+    folder: Path
+    begin: Position
+    deliveries: int = 0
+
+    @classmethod
+    def of(cls, server: DatabaseServer, database: str, folder: Path) -> Pipeline:
+        """Begins at the end of the binlog, with the tables the database has now."""
+        with server.connect() as connection:
+            snapshot, begin = stable_snapshot(
+                connection, lambda name, _: name == database, lambda: binlog_end(connection)
+            )
+        made = cls(server, database, folder, begin)
+        made._history().seed(snapshot, begin)
+        return made
+
+    def staged(self, **options: Any) -> StagedBatch:
+        """Everything written since the beginning, as one staged batch; `options` are those of `stage`."""
+        self.deliveries += 1
+        return stage(self.batch(), "fidelity", self.deliveries, self.folder / "staging", **options)
+
+    def batch(self) -> Batch:
+        store = MemoryEventStore(
+            self.folder / f"spill-{self.deliveries}", bytes_max=RING_BYTES, events_max=RING_EVENTS, start=self.begin
+        )
+        tables = TableFilter(rf"{self.database}\..*", "")
+        parser = EventParser(
+            Source(destination="fidelity", host="127.0.0.1", port=self.server.port, user="root"),
+            StartChoice(),
+            sink=EventSink(store, tables),
+            history=self._history(),
+            captured=tables.keeps,
+        )
+        with self.server.connect() as connection:
+            end = binlog_end(connection)
+
+        def arrived() -> bool:
+            if parser.last_error is not None:
+                raise parser.last_error
+            return parser.position is not None and parser.position.order_key >= end.order_key
+
+        parser.start(self.begin)
+        try:
+            wait_for(f"the stream up to {end}", arrived)
+        finally:
+            parser.stop()
+        return store.get(RING_BYTES, RING_EVENTS)
+
+    def _history(self) -> TableHistory:
+        return TableHistory(self.folder / "schema.jsonl", lambda name, _: name == self.database)
+
+
+def binlog_end(connection: pymysql.Connection[Any]) -> Position:
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW MASTER STATUS")
+        row = cursor.fetchone()
+    assert row is not None
+    return Position(epoch=1, file=str(row[0]), offset=int(row[1]))
+
+
+def images(staged: StagedBatch, table: str) -> pa.Table:
+    """The staged row images of a table, of every segment, in stream order. Fails where the table stopped."""
+    assert not staged.stopped, [f"{each.state}: {each.reason}" for each in staged.stopped]
+    segments = [
+        segment
+        for each in staged.manifest.tables
+        if each.table == table
+        for segment in each.segments
+        if isinstance(segment, ChangesSegment)
+    ]
+    return pa.concat_tables([read_rows(staged.path, segment) for segment in segments])
+
+
+def run(server: DatabaseServer, *statements: str, **session: Any) -> None:
+    """Runs the statements on one connection with relaxed value checks, in UTC."""
+    with server.connect(**session) as connection, connection.cursor() as cursor:
+        for statement in ("SET sql_mode = '', time_zone = '+00:00'", *statements):
+            cursor.execute(statement)
