@@ -28,6 +28,7 @@ METADATA_COLUMNS = (
 DELETED_COLUMN = Column(name=DELETED, type="boolean")
 VECTORS_PROPERTY = "delta.enableDeletionVectors"
 MAPPING_PROPERTY = "delta.columnMapping.mode"
+LOCAL_TIMES_FEATURE = "timestampNtz"  # a table made without such a column must be told to take one
 UNMAPPED_CHARACTERS = frozenset(
     " ,;{}()\n\t="
 )  # Delta refuses these in a column's name unless columns are mapped by name
@@ -43,6 +44,7 @@ class Snapshot:
     columns: Mapping[str, tuple[str, str]]
     properties: Mapping[str, str]
     applied_order_key: int
+    features: frozenset[str] = frozenset()
 
     @property
     def exists(self) -> bool:
@@ -100,8 +102,17 @@ class DeltaTable:
             columns={name.lower(): (name, type_name) for name, type_name in fields},
             properties=dict(self._log.metadata().configuration),
             applied_order_key=-1 if applied is None else applied,
+            features=frozenset(self._log.protocol().writer_features or ()),
         )
         return self.snapshot
+
+    @property
+    def row_count(self) -> int:
+        """Rows by the files' statistics, with those that deletion vectors mark."""
+        if not self.snapshot.exists:
+            return 0
+        files: Any = pa.table(self._log.get_add_actions(flatten=True))
+        return int(pc.sum(files["num_records"]).as_py() or 0)
 
     def rows_in_reach(self, column: str, low: Any, high: Any) -> int:
         """Rows of the files that may hold a value of `column` in [low, high], by their statistics; all rows where those say nothing."""
@@ -187,7 +198,9 @@ def _property_changes(table: DeltaTable, target: TableTarget, wanted: tuple[Colu
         changes[VECTORS_PROPERTY] = str(target.deletion_vectors).lower()
     if _needs_mapping(wanted) and properties.get(MAPPING_PROPERTY, "none") == "none":
         changes[MAPPING_PROPERTY] = "name"
-    return [f"ALTER TABLE {sql_text.delta_path(target.path)} SET TBLPROPERTIES ({_pairs(changes)})"] if changes else []
+    if any(column.type == "timestamp_ntz" for column in wanted) and LOCAL_TIMES_FEATURE not in table.snapshot.features:
+        changes[f"delta.feature.{LOCAL_TIMES_FEATURE}"] = "supported"
+    return [set_properties(target.path, changes)] if changes else []
 
 
 def _added_columns(table: DeltaTable, target: TableTarget, wanted: tuple[Column, ...]) -> list[str]:
@@ -207,6 +220,10 @@ def _added_columns(table: DeltaTable, target: TableTarget, wanted: tuple[Column,
 
 def _needs_mapping(wanted: tuple[Column, ...]) -> bool:
     return any(UNMAPPED_CHARACTERS & set(column.name) for column in wanted)
+
+
+def set_properties(path: str, properties: Mapping[str, str]) -> str:
+    return f"ALTER TABLE {sql_text.delta_path(path)} SET TBLPROPERTIES ({_pairs(properties)})"
 
 
 def _pairs(properties: Mapping[str, str]) -> str:

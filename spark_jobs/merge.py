@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Mapping
 
-from spark_jobs import fold, merge_sql
+from spark_jobs import fold, following, merge_sql
 from spark_jobs.delta_table import CommitCounts, DeltaTable, schema_statements, wanted_columns
 from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.session import Lane
@@ -73,7 +73,8 @@ class _TableMerge:
         self._give_columns(segment.columns, segment.key)
         self.lane.expect(segment.rows + self._rows_met(segment))
         self.lane.sql(fold.staged_view(VIEW, segment))
-        statement = merge_sql.apply_changes(VIEW, segment, self.target, applied_order_key)
+        left = following.left_columns(segment, self.table)
+        statement = merge_sql.apply_changes(VIEW, segment, self.target, applied_order_key, left)
         return self._commit(statement, segment.last_order_key)
 
     def _rows_met(self, segment: ChangesSegment) -> int:
@@ -90,12 +91,27 @@ class _TableMerge:
         return self._commit(merge_sql.truncate(segment, self.target, marks=marks), segment.order_key)
 
     def _evolve(self, segment: SchemaSegment) -> CommitCounts:
-        """New columns, and in one commit the value they have in the rows already there: the binlog has no row events for those."""
+        """The table follows a statement; then, in one commit, the values that rows already there have: no row event tells them."""
         existed = self.table.snapshot.exists
+        self.lane.expect(self.table.row_count)
+        plan = following.begin(self.lane, self.table, self.app_id, segment) if existed and segment.alterations else None
         self._give_columns(segment.columns, segment.key)
-        if not segment.fills or not existed:
+        values = {**(dict(plan.copies) if plan else {}), **merge_sql.fill_values(segment)}
+        if not existed or not (values or plan):
             return CommitCounts()
-        return self._commit(merge_sql.fill(segment, self.target), segment.order_key)
+        counts = CommitCounts()
+        if plan is not None and plan.leftovers:
+            if values:
+                values_id = (
+                    f"{self.app_id}#values"  # the statement's own transaction is the last: it stands for all steps
+                )
+                counts = self._commit(
+                    merge_sql.assign(values, segment.order_key, self.target), segment.order_key, values_id
+                )
+                values = {}
+            following.end(self.lane, self.table, self.app_id, segment, plan)
+        last = merge_sql.assign(values, segment.order_key, self.target) if values else merge_sql.nothing(self.target)
+        return counts + self._commit(last, segment.order_key)
 
     def _give_columns(self, source: tuple[Column, ...], key: tuple[str, ...]) -> None:
         wanted = wanted_columns(source, soft_deletes=self.target.deletes == "soft" and bool(key))
@@ -105,10 +121,10 @@ class _TableMerge:
         if statements:
             self.table.refresh()
 
-    def _commit(self, statement: str, version: int) -> CommitCounts:
+    def _commit(self, statement: str, version: int, app_id: str = "") -> CommitCounts:
         """One Delta commit, and what it did. No new version: Delta found the transaction there already, or nothing to change."""
         before = self.table.snapshot.version
-        self.lane.commit_as(self.app_id, version, self.user_metadata)
+        self.lane.commit_as(app_id or self.app_id, version, self.user_metadata)
         self.lane.sql(statement)
         after = self.table.refresh().version
         return self.table.last_commit() if after > before else CommitCounts()

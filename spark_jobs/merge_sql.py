@@ -15,12 +15,15 @@ from spark_jobs.staged_batch import (
 )
 
 
-def apply_changes(view: str, segment: ChangesSegment, target: TableTarget, applied_order_key: int) -> str:
-    """MERGE for a table with a key, INSERT of every image for one without."""
+def apply_changes(
+    view: str, segment: ChangesSegment, target: TableTarget, applied_order_key: int, left: tuple[str, ...] = ()
+) -> str:
+    """MERGE for a table with a key, INSERT of every image for one without. `left`: columns that left the source; a written row has NULL."""
     if not segment.key:
         return append(view, segment, target, applied_order_key)
     relation = sql_text.delta_path(target.path)
     values = {**_source_values(segment, "s."), **fold.metadata_values("s.", fold.KEYED_NAMES)}
+    values |= dict.fromkeys(left, "NULL")
     if segment.partial:
         source = fold_partial.source(view, segment, applied_order_key, relation, _reach(segment, target))
         clauses = merge_clauses.partial(segment, values, soft=target.deletes == "soft")
@@ -51,13 +54,21 @@ def truncate(segment: TruncateSegment, target: TableTarget, *, marks: bool) -> s
     )
 
 
-def fill(segment: SchemaSegment, target: TableTarget) -> str:
-    """The value of a new column in every row there is; none of them is younger than the column."""
+def fill_values(segment: SchemaSegment) -> dict[str, str]:
+    """New column → its value in every row there is, as an expression."""
     types = {column.name: column.type for column in segment.columns}
-    values = [
-        f"{sql_text.identifier(name)} = CAST({sql_text.text(value)} AS {types[name]})" for name, value in segment.fills
-    ]
-    return f"UPDATE {sql_text.delta_path(target.path)} SET {', '.join(values)} WHERE {ORDER_KEY} < {segment.order_key}L"
+    return {name: f"CAST({sql_text.text(value)} AS {types[name]})" for name, value in segment.fills}
+
+
+def assign(values: dict[str, str], order_key: int, target: TableTarget) -> str:
+    """Sets columns in every row there is before a statement; none of them is younger than it."""
+    pairs = [f"{sql_text.identifier(name)} = {value}" for name, value in values.items()]
+    return f"UPDATE {sql_text.delta_path(target.path)} SET {', '.join(pairs)} WHERE {ORDER_KEY} < {order_key}L"
+
+
+def nothing(target: TableTarget) -> str:
+    """A commit without a row: it carries a transaction."""
+    return f"INSERT INTO {sql_text.delta_path(target.path)} ({ORDER_KEY}) SELECT CAST(NULL AS bigint) WHERE false"
 
 
 def _reach(segment: ChangesSegment, target: TableTarget) -> str:

@@ -81,14 +81,25 @@ class TruncateSegment:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Alteration:
+    """What the table is to follow. `kind`: add, drop, rename, widen, convert or key; `plan`: how, as docs/architecture.md says."""
+
+    kind: str
+    column: str
+    new_name: str = ""
+    plan: str = "apply"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SchemaSegment:
-    """The table was created or got columns at `order_key`. `fills`: (column, value as text) of a new column in rows already there."""
+    """The table was created or altered at `order_key`. `fills`: (column, value as text) of a new column in rows already there."""
 
     order_key: int
     commit_time_us: int
     key: tuple[str, ...]
     columns: tuple[Column, ...]
     fills: tuple[tuple[str, str], ...] = ()
+    alterations: tuple[Alteration, ...] = ()
 
 
 Segment = ChangesSegment | TruncateSegment | SchemaSegment
@@ -213,8 +224,18 @@ def _segment(directory: Path, record: dict[str, Any]) -> Segment:
             key=tuple(record["key"]),
             columns=_columns(record["columns"]),
             fills=tuple((str(name), str(value)) for name, value in record.get("fills", ())),
+            alterations=tuple(_alteration(item) for item in record.get("alterations", ())),
         )
     raise ValueError(f"unknown kind of segment {kind!r}")
+
+
+def _alteration(record: dict[str, Any]) -> Alteration:
+    return Alteration(
+        kind=str(record["kind"]),
+        column=str(record.get("column", "")),
+        new_name=str(record.get("new_name", "")),
+        plan=str(record.get("plan") or "apply"),
+    )
 
 
 def _changes(directory: Path, record: dict[str, Any]) -> ChangesSegment:

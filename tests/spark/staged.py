@@ -14,10 +14,12 @@ import pyarrow.parquet as pq
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 1, 2, 3, 4
 ARROW_TYPES = {
     "tinyint": pa.int8(),
+    "smallint": pa.int16(),
     "int": pa.int32(),
     "bigint": pa.int64(),
     "string": pa.string(),
     "boolean": pa.bool_(),
+    "float": pa.float32(),
     "double": pa.float64(),
     "date": pa.date32(),
     "binary": pa.binary(),
@@ -25,6 +27,7 @@ ARROW_TYPES = {
     "timestamp_ntz": pa.timestamp("us"),
     "decimal(20,0)": pa.decimal128(20, 0),
     "decimal(10,2)": pa.decimal128(10, 2),
+    "decimal(12,2)": pa.decimal128(12, 2),
 }
 TIME_US = 1_700_000_000_000_000
 
@@ -69,6 +72,8 @@ class Truncate:
 class SchemaChange:
     order_key: int
     schema: Schema
+    alterations: tuple[dict[str, str], ...] = ()
+    fills: tuple[tuple[str, str], ...] = ()
 
 
 Segment = Changes | Truncate | SchemaChange
@@ -118,6 +123,7 @@ def _segment(directory: Path, file: str, segment: Segment) -> dict[str, Any]:
         return {"kind": "truncate", "order_key": segment.order_key, "commit_time_us": TIME_US}
     if isinstance(segment, SchemaChange):
         record = {"kind": "schema", "order_key": segment.order_key, "commit_time_us": TIME_US, "version": "v"}
+        record |= {"alterations": list(segment.alterations), "fills": [list(fill) for fill in segment.fills]}
         return {**record, "key": list(segment.schema.key), "columns": segment.schema.records()}
     return _changes(directory, file, segment)
 
