@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import math
 import shutil
 import threading
 import time
@@ -28,6 +27,7 @@ from cdc_engine.server.service import CanalService
 logger = logging.getLogger(__name__)
 
 MORE_BYTES_MIN = 1 << 20  # row events within GET_SECONDS: when fewer come, the source is nearly read up to its end
+LIVE_SECONDS_MAX = 2.0  # from a commit until it is taken; more means that the reader is behind, or a clock is
 GET_SECONDS = 0.2  # how long a staging thread waits for the first change before it gives the turn back
 
 
@@ -110,6 +110,14 @@ class HandOut:
         self.first_commit_time_us = 0
         self._remove(batch)
 
+    def while_idle(self, act: Callable[[], None]) -> bool:
+        """Calls `act` while no batch is out or being staged, and holds up the next; whether it was called."""
+        with self._lock:
+            if self._running is not None or self._meta.ledger.outstanding:
+                return False
+            act()
+            return True
+
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
@@ -166,19 +174,21 @@ class HandOut:
 class _Rest:
     """What follows a part of a batch that is staged, up to the batch's limits; called by staging, part after part.
 
-    The batch ends where the source is nearly read up to its end: at a small first part, or once little came within GET_SECONDS. A run
-    costs more than its rows do, so a backlog is to be few batches, and a live stream is not to wait.
+    The batch ends where the source is nearly read up to its end: at a small first part of young changes, or once little came within
+    GET_SECONDS. A run costs more than its rows do, so a backlog is to be few batches, and a live stream is not to wait.
     """
 
     def __init__(self, service: CanalService, client: ClientIdentity, limits: BatchLimits) -> None:
         self._service, self._client = service, client
         self._bytes_left, self._events_left = limits.bytes_max, limits.events_max
-        self._window_begun, self._window_bytes = -math.inf, 0
+        self._window_begun, self._window_bytes = 0.0, 0
 
     def __call__(self, taken: Batch) -> Batch:
         self._bytes_left -= taken.byte_count
         self._events_left -= taken.event_count
         self._window_bytes += taken.byte_count
+        if not self._window_begun and _old(taken):
+            self._window_begun = time.monotonic()
         if self._nearly_at_the_end() or min(self._bytes_left, self._events_left) <= 0:
             return NOTHING
         return self._service.get_more(
@@ -192,6 +202,11 @@ class _Rest:
         little = self._window_bytes < MORE_BYTES_MIN
         self._window_begun, self._window_bytes = now, 0
         return little
+
+
+def _old(taken: Batch) -> bool:
+    """Whether its last change was committed so long ago that more should follow."""
+    return taken.end is not None and time.time() - taken.end.time_us / 1e6 > LIVE_SECONDS_MAX
 
 
 def _stops(stopped: StoppedTable) -> Callable[[Ledger], Ledger]:
