@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Callable
 
-from cdc_engine.table_meta.column_definition import read_charset, read_collation, read_column
+from cdc_engine.table_meta.column_definition import read_charset, read_collation, read_column, read_default
 from cdc_engine.table_meta.lexer import TokenCursor, TokenKind, UnreadableError
 from cdc_engine.table_meta.names import read_key_columns, read_table_name, skip_to_comma
 from cdc_engine.table_meta.statement import (
@@ -22,6 +22,7 @@ from cdc_engine.table_meta.statement import (
     DropKey,
     RenameColumn,
     SetCharset,
+    SetDefault,
     SetKey,
     SetVisible,
     TableName,
@@ -180,8 +181,12 @@ def _rename_column(action: _Action) -> None:
 
 
 def _alter_column(action: _Action) -> None:
-    """SET DEFAULT and DROP DEFAULT are for rows to come, which tell their values; SET VISIBLE changes what SELECT * shows."""
+    """SET DEFAULT and DROP DEFAULT are for rows to come; SET VISIBLE changes what SELECT * shows."""
     name = action.cursor.expect_name()
+    if action.cursor.accept("SET", "DEFAULT"):
+        action.note(SetDefault(name, read_default(action.cursor)))
+    elif action.cursor.peek().word == "DROP" and action.cursor.peek(1).word == "DEFAULT":
+        action.note(SetDefault(name, None))
     if action.cursor.peek().word == "SET" and action.cursor.peek(1).word in {"VISIBLE", "INVISIBLE"}:
         action.note(SetVisible(name, action.cursor.peek(1).word == "VISIBLE"))
     skip_to_comma(action.cursor)

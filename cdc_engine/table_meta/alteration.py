@@ -19,11 +19,12 @@ from cdc_engine.table_meta.evolution import (
     CannotFollowError,
     Fills,
     declared_column,
+    in_key,
     named_as_declared,
     same_name,
     with_charset,
 )
-from cdc_engine.table_meta.initial_value import InitialValueUnknownError, initial_value
+from cdc_engine.table_meta.initial_value import InitialValueUnknownError, initial_value, known_default
 from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema
 from cdc_engine.table_meta.statement import (
     AddColumn,
@@ -33,6 +34,7 @@ from cdc_engine.table_meta.statement import (
     DropKey,
     RenameColumn,
     SetCharset,
+    SetDefault,
     SetKey,
     SetVisible,
 )
@@ -72,7 +74,7 @@ def altered(statement: AlterTable, schema: TableSchema, database_charset: str | 
     slots = _kept(statement, schema, charset, converts)
     additions = _placed(statement, schema, slots, charset)
     key = _key(statement, schema, slots)
-    columns = tuple(_in_key(slot.column, key) for slot in slots)
+    columns = tuple(in_key(slot.column, key) for slot in slots)
     after = dataclasses.replace(schema, charset=charset, columns=columns, key=key)
     fills, unknown = _fills(additions)
     names = {column.name: slot.was.name for column, slot in zip(columns, slots, strict=True) if slot.was}
@@ -146,7 +148,7 @@ def _kept(statement: AlterTable, schema: TableSchema, charset: str, converts: bo
     changed = {
         _found(schema, item.name, item.if_exists): item for item in statement.items if isinstance(item, ChangeColumn)
     }
-    others = [item for item in statement.items if isinstance(item, RenameColumn | SetVisible)]
+    others = [item for item in statement.items if isinstance(item, RenameColumn | SetVisible | SetDefault)]
     slots = []
     for column in schema.columns:
         if column.name in dropped or ((change := changed.get(column.name)) and change.definition.after is not None):
@@ -163,9 +165,12 @@ def _kept(statement: AlterTable, schema: TableSchema, charset: str, converts: bo
     return slots
 
 
-def _touched(column: DeclaredColumn, item: RenameColumn | SetVisible) -> DeclaredColumn:
+def _touched(column: DeclaredColumn, item: RenameColumn | SetVisible | SetDefault) -> DeclaredColumn:
     if isinstance(item, RenameColumn):
         return dataclasses.replace(column, name=item.new_name)
+    if isinstance(item, SetDefault):
+        definition = ColumnDefinition(column.name, declared_type(column.type), default=item.default)
+        return dataclasses.replace(column, default=() if item.default is None else known_default(definition))
     return dataclasses.replace(column, visible=item.visible)
 
 
@@ -233,10 +238,6 @@ def _key(statement: AlterTable, schema: TableSchema, slots: list[_Slot]) -> tupl
         elif isinstance(item, AddColumn | ChangeColumn) and item.definition.primary:
             key = named_as_declared((item.definition.name,), columns)
     return key
-
-
-def _in_key(column: DeclaredColumn, key: tuple[str, ...]) -> DeclaredColumn:
-    return dataclasses.replace(column, nullable=False) if column.name in key else column
 
 
 def _converted(column: DeclaredColumn, charset_name: str) -> DeclaredColumn:

@@ -177,7 +177,8 @@ def _references(cursor: TokenCursor, _column: ColumnDefinition) -> None:
         cursor.next()
 
 
-def _default(cursor: TokenCursor, column: ColumnDefinition) -> None:
+def read_default(cursor: TokenCursor) -> Default:
+    """What stands behind DEFAULT."""
     negative = cursor.peek().text == "-"
     if cursor.peek().text in {"-", "+"}:
         cursor.next()
@@ -186,11 +187,13 @@ def _default(cursor: TokenCursor, column: ColumnDefinition) -> None:
     token = cursor.peek()
     literal = _literal(token)
     _skip_value(cursor)
-    column.default = (
-        Default(None, constant=False) if literal is None else Default(f"{'-' if negative else ''}{literal}")
-    )
     if token.word == "NULL":
-        column.default = Default(None)
+        return Default(None)
+    return Default(None, constant=False) if literal is None else Default(f"{'-' if negative else ''}{literal}")
+
+
+def _default(cursor: TokenCursor, column: ColumnDefinition) -> None:
+    column.default = read_default(cursor)
 
 
 def _literal(token: Token) -> str | None:

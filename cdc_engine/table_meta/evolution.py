@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from cdc_engine.binlog.charsets import charset_of_name
 from cdc_engine.table_meta.column_definition import ColumnDefinition
-from cdc_engine.table_meta.declared import DeclaredType, fitted
+from cdc_engine.table_meta.declared import DeclaredType, declared_type, fitted
+from cdc_engine.table_meta.initial_value import known_default
 from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema
 from cdc_engine.table_meta.statement import CreateTable, TableName
 
@@ -38,7 +39,7 @@ def created(statement: CreateTable, database: str, database_charset: str | None,
     charset = statement.charset or database_charset or ""
     columns = tuple(declared_column(definition, charset) for definition in statement.columns)
     key = named_as_declared(statement.key, columns)
-    columns = tuple(dataclasses.replace(column, nullable=False) if column.name in key else column for column in columns)
+    columns = tuple(in_key(column, key) for column in columns)
     return TableSchema(database=database, table=statement.name.table, charset=charset, columns=columns, key=key)
 
 
@@ -52,7 +53,17 @@ def declared_column(definition: ColumnDefinition, table_charset: str) -> Declare
         nullable=definition.nullable,
         generated=definition.generated,
         visible=definition.visible,
+        default=known_default(dataclasses.replace(definition, type=declared)),
     )
+
+
+def in_key(column: DeclaredColumn, key: tuple[str, ...]) -> DeclaredColumn:
+    """A column of the primary key is NOT NULL, and so has another default where none is declared."""
+    if column.name not in key or not column.nullable:
+        return column
+    bare = ColumnDefinition(column.name, declared_type(column.type), nullable=False)
+    default = known_default(bare) if column.default == (None,) else column.default
+    return dataclasses.replace(column, nullable=False, default=default)
 
 
 def with_charset(declared: DeclaredType, charset_name: str) -> tuple[DeclaredType, str]:

@@ -7,6 +7,7 @@ convert) is an error, and the table stops. Pure; used by `evolution`.
 
 from __future__ import annotations
 
+import decimal
 import re
 
 from cdc_engine.table_meta.column_definition import ColumnDefinition
@@ -28,6 +29,10 @@ _ZERO_TEXTS = {"tinytext", "mediumtext", "longtext"}
 _ZERO_DATES = {"date", "datetime"}
 
 
+_DECIMAL_DIGITS_MAX = 65
+_BY_SERVER = {"timestamp"}  # without a DEFAULT it has one or none by a setting of the server
+
+
 class InitialValueUnknownError(Exception):
     """The message says why."""
 
@@ -44,6 +49,30 @@ def initial_value(column: ColumnDefinition) -> str | None:
     if not default.constant:
         raise InitialValueUnknownError("its DEFAULT is an expression, a function or a literal in another notation")
     return None if default.value is None else _literal(column.type, default.value)
+
+
+def known_default(column: ColumnDefinition) -> tuple[str | None, ...]:
+    """As `contracts.Column.default`: what a row gets whose INSERT leaves the column out, which is what rows already there would.
+
+    However a number was written in the statement, it comes out in one way.
+    """
+    if column.type.base in _BY_SERVER:
+        return ()
+    try:
+        value = initial_value(column)
+    except InitialValueUnknownError:
+        return ()
+    return (None if value is None else _one_way(column.type, value),)
+
+
+def _one_way(declared: DeclaredType, value: str) -> str:
+    if declared.base in _INTEGERS:
+        return str(int(value))
+    if declared.base == "decimal":
+        unit = decimal.Decimal(1).scaleb(-max(declared.scale, 0))
+        digits = decimal.Context(prec=_DECIMAL_DIGITS_MAX, rounding=decimal.ROUND_HALF_UP)
+        return format(decimal.Decimal(value).quantize(unit, context=digits), "f")
+    return repr(float(value)) if declared.base in {"float", "double"} else value
 
 
 def _zero(declared: DeclaredType) -> str | None:

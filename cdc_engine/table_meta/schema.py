@@ -21,7 +21,8 @@ VERSION_DIGITS = 16  # 64 bits of a digest: no table ever has so many versions t
 class DeclaredColumn:
     """`type`: canonical text of `declared`. `charset`: of texts, enums and sets, `binary` of byte strings, else empty.
 
-    `generated`: "virtual", "stored" or empty. Generated and invisible columns are in the row images of both servers, in their place.
+    `generated`: "virtual", "stored", empty, or "unknown". Generated and invisible columns are in the row images of both servers, in their
+    place. `default`: as in contracts.Column.
     """
 
     name: str
@@ -30,6 +31,7 @@ class DeclaredColumn:
     nullable: bool = True
     generated: str = ""
     visible: bool = True
+    default: tuple[str | None, ...] = ()
 
     def column(self) -> Column:
         """The column as row images have it."""
@@ -45,7 +47,17 @@ class DeclaredColumn:
             labels=declared.labels,
             nullable=self.nullable,
             mysql_type=self.type,
+            default=() if self.default == (None,) and not self.nullable else self.default,
+            generated=self.generated,
         )
+
+    def to_json(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "default": list(self.default)}
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> DeclaredColumn:
+        """Inverse of `to_json`; a record of before defaults were kept has none that is known."""
+        return cls(**{**record, "default": tuple(record.get("default", ()))})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,13 +77,13 @@ class TableSchema:
         return {
             "charset": self.charset,
             "key": list(self.key),
-            "columns": [dataclasses.asdict(column) for column in self.columns],
+            "columns": [column.to_json() for column in self.columns],
         }
 
     @classmethod
     def from_json(cls, database: str, table: str, record: dict[str, Any]) -> TableSchema:
         """Inverse of `to_json`; raises KeyError or TypeError on a record of another shape."""
-        columns = tuple(DeclaredColumn(**column) for column in record["columns"])
+        columns = tuple(DeclaredColumn.from_json(column) for column in record["columns"])
         return cls(database=database, table=table, charset=record["charset"], columns=columns, key=tuple(record["key"]))
 
 

@@ -17,8 +17,10 @@ from pymysql.cursors import Cursor
 from cdc_engine.binlog.charsets import charset_of_collation
 from cdc_engine.errors import SourceConnectionError
 from cdc_engine.position import Position
+from cdc_engine.table_meta.column_definition import ColumnDefinition, Default, read_default
 from cdc_engine.table_meta.declared import MARIADB, MYSQL, declared_type
-from cdc_engine.table_meta.lexer import UnreadableError
+from cdc_engine.table_meta.initial_value import known_default
+from cdc_engine.table_meta.lexer import TokenCursor, UnreadableError, tokens
 from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, TableSchema
 
 ATTEMPTS_MAX = 5  # of a snapshot during which nobody changes the schema
@@ -30,7 +32,7 @@ _TABLES = (
     "SELECT table_schema, table_name, table_collation FROM information_schema.tables WHERE table_type = 'BASE TABLE'"
 )
 _COLUMNS = (
-    "SELECT table_schema, table_name, column_name, column_type, character_set_name, is_nullable, extra "
+    "SELECT table_schema, table_name, column_name, column_type, character_set_name, is_nullable, extra, column_default "
     "FROM information_schema.columns WHERE table_schema IN %s ORDER BY table_schema, table_name, ordinal_position"
 )
 _KEYS = (
@@ -70,7 +72,7 @@ def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bo
     tables, unreadable = [], []
     for name in sorted(collations):
         try:
-            tables.append(_table(name, collations[name], columns[name], keys[name]))
+            tables.append(_table(name, collations[name], columns[name], keys[name], server.flavour))
         except UnreadableError as error:
             unreadable.append((*name, f"information_schema shows a column of a type that cannot be read: {error}"))
     return Snapshot(server, databases, tuple(tables), tuple(unreadable))
@@ -116,13 +118,18 @@ def _server(row: tuple[Any, ...]) -> ServerFacts:
     return ServerFacts(flavour=flavour, charset=charset_name(charset), lower_case_names=int(lower_case) > 0)
 
 
-def _table(name: tuple[str, str], collation: str | None, columns: list[Any], key: list[str]) -> TableSchema:
+def _table(
+    name: tuple[str, str], collation: str | None, columns: list[Any], key: list[str], flavour: str
+) -> TableSchema:
     charset = charset_of_collation(collation or "")
     return TableSchema(
         database=name[0],
         table=name[1],
         charset=charset.name if charset else "",
-        columns=tuple(_column(*column) for column in columns),
+        columns=tuple(
+            dataclasses.replace(column, default=_default(column, extra, default, flavour))
+            for column, extra, default in ((_column(*shown), shown[-1], default) for *shown, default in columns)
+        ),
         key=tuple(key),
     )
 
@@ -140,3 +147,28 @@ def _column(name: str, column_type: str, charset: str | None, nullable: str, ext
         generated=generated,
         visible="INVISIBLE" not in extra.upper(),
     )
+
+
+def _default(column: DeclaredColumn, extra: str, shown: str | None, flavour: str) -> tuple[str | None, ...]:
+    """The default as information_schema shows it: MariaDB prints an expression, MySQL a constant's text."""
+    try:
+        default = _shown_default(shown, extra, flavour)
+    except UnreadableError:
+        return ()
+    definition = ColumnDefinition(
+        column.name,
+        declared_type(column.type),
+        nullable=column.nullable,
+        generated=column.generated,
+        auto_increment="auto_increment" in extra,
+        default=default,
+    )
+    return known_default(definition)
+
+
+def _shown_default(shown: str | None, extra: str, flavour: str) -> Default | None:
+    if shown is None:
+        return None
+    if flavour == MARIADB:
+        return read_default(TokenCursor(tokens(shown)))
+    return Default(shown, constant="DEFAULT_GENERATED" not in extra)

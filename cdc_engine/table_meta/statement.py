@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from cdc_engine.table_meta.column_definition import ColumnDefinition
+from cdc_engine.table_meta.column_definition import ColumnDefinition, Default
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +73,14 @@ class SetVisible:
 
 
 @dataclasses.dataclass(frozen=True)
+class SetDefault:
+    """ALTER COLUMN … SET DEFAULT and DROP DEFAULT: then None."""
+
+    name: str
+    default: Default | None
+
+
+@dataclasses.dataclass(frozen=True)
 class SetCharset:
     """`charset`: default of the table's columns to come, None for the database's. `converts`: CONVERT TO, for the columns there too."""
 
@@ -93,7 +101,9 @@ class DropKey:
     """DROP PRIMARY KEY, in any of its spellings."""
 
 
-AlterItem = AddColumn | DropColumn | ChangeColumn | RenameColumn | SetVisible | SetCharset | SetKey | DropKey
+AlterItem = (
+    AddColumn | DropColumn | ChangeColumn | RenameColumn | SetVisible | SetDefault | SetCharset | SetKey | DropKey
+)
 
 
 @dataclasses.dataclass(frozen=True)
