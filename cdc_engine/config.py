@@ -80,6 +80,17 @@ class TableConfig(Strict):
         True, description="off: copy-on-write, readable by every Delta reader, merges several times slower"
     )
     path: str = Field("", description="Delta path; empty: <lake>/<database>/<table>")
+    zero_dates: Literal["null", "error", "text"] = Field(
+        "null",
+        description="dates that are none: NULL; refused as undecodable; or the column is the text that SELECT prints",
+    )
+    undecodable: Literal["stop", "quarantine"] = Field(
+        "stop",
+        description="a value that cannot be decoded: the table stops, or the value goes to quarantine and the row on with NULL",
+    )
+    charsets: dict[str, str] = Field(
+        {}, description="column: charset that its bytes really have, where the source declares another"
+    )
 
 
 class DestinationConfig(Strict):
@@ -138,6 +149,10 @@ class SluiceConfig(Strict):
     def destination_dir(self, destination: str) -> Path:
         """Meta, schema history, lease and staged batches of one destination."""
         return self.data_dir / "engine" / destination
+
+    def quarantine_path(self, destination: str) -> str:
+        """The Delta table with the values of a destination that could not be decoded."""
+        return f"{self.lake}/_sluice_quarantine/{destination}"
 
     def table_path(self, destination: str, database: str, table: str) -> str:
         configured = self.destinations[destination].table(database, table).path

@@ -35,6 +35,7 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]
             on_table_done=on_table_done,
             refusal=order.refusal,
             storage_options=storage_options(config.storage_options),
+            quarantine_path=config.quarantine_path(order.destination),
         )
     except SparkUnavailableError as error:
         raise SparkAwayError(str(error)) from error

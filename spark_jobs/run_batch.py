@@ -10,6 +10,7 @@ from pathlib import Path
 
 from spark_jobs.errors import MergeError, SparkJobError, SparkUnavailableError, StagedBatchError, TableError
 from spark_jobs.merge import merge_table
+from spark_jobs.quarantine import append_quarantine
 from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.session import Lane, SparkSettings, first_line, is_away, open_lanes
 from spark_jobs.staged_batch import StagedBatch, StagedTable, read_staged_batch
@@ -26,12 +27,13 @@ def merge_batch(
     refusal: Callable[[], str] = lambda: "",
     parallelism: int = PARALLEL_TABLES,
     storage_options: Mapping[str, str] | None = None,
+    quarantine_path: str = "",
 ) -> list[TableReport]:
     """Merges every table of the batch; reports in the manifest's order.
 
     `tables`: "database.table" → target, for every table in the batch. `on_table_done` is called in this thread after each table.
     `refusal` is asked right before each table, in any thread: why this batch may no longer be merged, or empty.
-    `storage_options`: deltalake's, where the lake is not local.
+    `storage_options`: deltalake's, where the lake is not local. `quarantine_path`: the Delta table for values that could not be decoded.
     Raises StagedBatchError before anything is merged; SparkUnavailableError when Spark is or goes away; MergeError after the other tables
     have finished when one could not be merged. Calling it again with the same batch is always safe.
     """
@@ -41,6 +43,7 @@ def merge_batch(
         raise StagedBatchError(
             f"{batch_dir} has changes of {', '.join(unknown)}, for which no Delta table is configured"
         )
+    append_quarantine(batch, quarantine_path, storage_options or {})
     if not batch.tables:
         return []
     with open_lanes(spark, min(parallelism, len(batch.tables))) as lanes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,14 @@ from cdc_engine.binlog.column_types import (
 )
 from cdc_engine.binlog.column_types.entry import AnyArray
 from cdc_engine.binlog.order_keys import image_places, image_steps
+from cdc_engine.binlog.refused_values import (
+    DEFAULT_POLICY,
+    QUARANTINE,
+    REFUSED_VALUES_MAX,
+    RefusedValue,
+    ValuePolicy,
+    refusals,
+)
 from cdc_engine.contracts import Block, Column, Int8s, Int32s, Int64s, Operation, TableVersion
 from cdc_engine.errors import BinlogFormatError, TableStoppedError
 
@@ -88,12 +97,20 @@ class RowDecoder:
     a wanted column of the table.
     """
 
-    def __init__(self, version: TableVersion, kept: Int32s | None = None, places: Places | None = None) -> None:
-        self.version = version
+    def __init__(
+        self,
+        version: TableVersion,
+        kept: Int32s | None = None,
+        places: Places | None = None,
+        policy: ValuePolicy = DEFAULT_POLICY,
+    ) -> None:
+        self.version, self.policy = version, policy
+        self._refused: list[RefusedValue] = []
+        self._found: list[tuple[int, int, bytes, str]] = []  # slot, row, bytes, reason: of the chunk being decoded
         indices = range(len(version.columns)) if kept is None else kept.tolist()
-        self.columns = tuple(version.columns[index] for index in indices)
+        self.columns = tuple(policy.corrected(version.columns[index]) for index in indices)
         wanted = set(indices)
-        every = [self._type(column, index in wanted) for index, column in enumerate(version.columns)]
+        every = [self._type(policy.corrected(column), index in wanted) for index, column in enumerate(version.columns)]
         self.types = tuple(every[index] for index in indices)
         self._prefix = np.array([each.prefix_bytes for each in every], np.int8)
         self._width = np.array([each.width for each in every], np.int32)
@@ -137,10 +154,16 @@ class RowDecoder:
             if cursor[2]:
                 yield self._batch(events, int(cursor[2]), base)
 
+    def take_refused(self) -> list[RefusedValue]:
+        """The values that were taken out of the rows decoded since the last call, under the policy "quarantine"."""
+        taken, self._refused = self._refused, []
+        return taken
+
     def _type(self, column: Column, wanted: bool) -> ColumnType:
         """Of a column that is stepped over only the layout counts, so its charset and labels may be ones that nothing reads."""
         try:
-            return type_of(column if wanted else dataclasses.replace(column, charset="", labels=("",)))
+            stepped_over = column if wanted else dataclasses.replace(column, charset="", labels=("",))
+            return type_of(stepped_over, self.policy.zero_dates)
         except TypeUnsupportedError as error:
             raise TableStoppedError(self.version.database, self.version.table, "TYPE_UNSUPPORTED", str(error)) from None
 
@@ -206,6 +229,10 @@ class RowDecoder:
             pa.Array.from_buffers(COMMIT_TIME_TYPE, rows, [None, buffer_of(events.time_us[event])]),
             *(self._column(slot, events, offset) for slot in range(len(self.columns))),
         ]
+        if self._found:
+            self._refused += self._described(events, offset, arrays)
+            if len(self._refused) > REFUSED_VALUES_MAX:
+                raise self._too_many_refused()
         if absent is None:
             return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         inserted = absent & (operation == Operation.INSERT)
@@ -221,8 +248,52 @@ class RowDecoder:
             return self.types[slot].finish(values)
         except ValueRefusedError as error:
             column, where = self.columns[slot], f"{events.block.file}:{offset[error.row]}"
+            if self.policy.undecodable == QUARANTINE and slot not in self._key:
+                return self._without_refused(slot, values)
             reason = f"the value of column {column.name} ({column.mysql_type}) in the row at {where} {error.reason}"
             raise TableStoppedError(self.version.database, self.version.table, "TYPE_UNSUPPORTED", reason) from None
+
+    def _without_refused(self, slot: int, values: Values) -> AnyArray:
+        """The column with NULL in place of each value that its type refuses; these are kept for `_described`."""
+        finish = self.types[slot].finish
+        found = refusals(values, finish)
+        self._found += [(slot, *each) for each in found]
+        starts, sizes = values.starts.copy(), values.sizes.copy()
+        rows = [row for row, _, _ in found]
+        starts[rows], sizes[rows] = -1, 0
+        return finish(Values(values.buffer, starts, sizes))
+
+    def _described(self, events: _Events, offset: Int64s, arrays: list[AnyArray]) -> list[RefusedValue]:
+        found, self._found = self._found, []
+        rows = pa.RecordBatch.from_arrays(arrays, schema=self.schema).take(pa.array([row for _, row, _, _ in found]))
+        described = zip(found, rows.select(self.schema.names[:3]).to_pylist(), self._keys(rows), strict=True)
+        return [
+            RefusedValue(
+                column=self.columns[slot],
+                raw=raw,
+                reason=reason,
+                file=events.block.file,
+                offset=int(offset[row]),
+                order_key=meta[ORDER_KEY],
+                operation=meta[OPERATION],
+                commit_time=meta[COMMIT_TIME],
+                key=key,
+            )
+            for (slot, row, raw, reason), meta, key in described
+        ]
+
+    def _keys(self, rows: pa.RecordBatch) -> list[dict[str, Any]]:
+        names = [self.columns[slot].name for slot in self._key]
+        values = [rows.column(int(slot) + 3).to_pylist() for slot in self._key]
+        return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)] or [{}] * rows.num_rows
+
+    def _too_many_refused(self) -> TableStoppedError:
+        last = self._refused[-1]
+        reason = (
+            f"more than {REFUSED_VALUES_MAX} values of a batch cannot be decoded, the last at {last.file}:{last.offset} in column "
+            f"{last.column.name}, which {last.reason}; correct its charset in the table's `charsets`"
+        )
+        return TableStoppedError(self.version.database, self.version.table, "TYPE_UNSUPPORTED", reason)
 
     def _with_default(self, slot: int, array: AnyArray, chosen: rows_partial.Mask) -> AnyArray:
         column, each = self.columns[slot], self.types[slot]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+from cdc_engine.binlog.refused_values import ValuePolicy
 from cdc_engine.config import DestinationConfig
 from cdc_engine.contracts import Batch, OutstandingBatch
 from cdc_engine.errors import PositionLostError
@@ -154,6 +155,10 @@ def make_stager(config: DestinationConfig, directory: Path, meta: MetaManager) -
     """`staging` with the destination's columns and keys bound to it."""
     columns = ColumnFilter(config.column_include, config.column_exclude)
     keys = {name: table.key for name, table in config.tables.items() if table.key}
+    policies = {
+        name: ValuePolicy(zero_dates=table.zero_dates, undecodable=table.undecodable, charsets=table.charsets)
+        for name, table in config.tables.items()
+    }
 
     def stager(batch: Batch, record: OutstandingBatch, more: Callable[[Batch], Batch]) -> Staged:
         left_out = {f"{stopped.database}.{stopped.table}" for stopped in meta.ledger.stopped_tables}
@@ -166,6 +171,7 @@ def make_stager(config: DestinationConfig, directory: Path, meta: MetaManager) -
             kept=columns.kept,
             keys=keys,
             left_out=left_out,
+            policies=policies,
         )
         return _described(staged)
 

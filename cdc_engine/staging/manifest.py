@@ -98,9 +98,19 @@ class StagedTable:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class StagedQuarantine:
+    """The file of values that could not be decoded. `last_order_key`: the greatest in it."""
+
+    file: str
+    size_bytes: int
+    rows: int
+    last_order_key: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
     """The whole batch. `bytes`: of its row events in the binlog. `start` and `end`: Position.to_json. Times: microseconds since 1970 UTC,
-    commit times 0 where the batch has no rows.
+    commit times 0 where the batch has no rows. `quarantine`: the file of values that could not be decoded, where there are any.
     """
 
     format: int = FORMAT
@@ -117,6 +127,7 @@ class Manifest:
     first_commit_time_us: int
     last_commit_time_us: int
     tables: tuple[StagedTable, ...]
+    quarantine: StagedQuarantine | None = None
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -126,7 +137,14 @@ class Manifest:
         """Inverse of `to_json`; raises KeyError, TypeError or ValueError on a record of another shape."""
         if record["format"] != FORMAT:
             raise ValueError(f"format {record['format']!r} is not {FORMAT}")
-        return cls(**{**record, "tables": tuple(_table(item) for item in record["tables"])})
+        quarantine = record.get("quarantine")
+        return cls(
+            **{
+                **record,
+                "tables": tuple(_table(item) for item in record["tables"]),
+                "quarantine": StagedQuarantine(**quarantine) if quarantine else None,
+            }
+        )
 
 
 def _table(record: dict[str, Any]) -> StagedTable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cdc_engine.binlog.refused_values import QUARANTINE
 from cdc_engine.binlog.rows import RowDecoder
 from cdc_engine.staging.manifest import StagedColumn
 
@@ -13,7 +14,7 @@ def staged_columns(decoder: RowDecoder) -> tuple[StagedColumn, ...]:
         StagedColumn(
             name=column.name,
             type=each.spark,
-            nullable=column.nullable or each.null_beside_source,
+            nullable=column.nullable or each.null_beside_source or decoder.policy.undecodable == QUARANTINE,
             mysql_type=column.mysql_type,
         )
         for column, each in pairs

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
+from cdc_engine.binlog.refused_values import DEFAULT_POLICY, RefusedValue, ValuePolicy
 from cdc_engine.binlog.rows import Places, RowDecoder
 from cdc_engine.contracts import (
     NOTHING,
@@ -36,10 +37,12 @@ from cdc_engine.staging.manifest import (
     Manifest,
     SchemaSegment,
     Segment,
+    StagedQuarantine,
     StagedTable,
     TruncateSegment,
 )
 from cdc_engine.staging.moves import lacks_columns, parts
+from cdc_engine.staging.quarantine import write_quarantine
 from cdc_engine.staging.segment_writer import SegmentWriter, force_to_disk
 from cdc_engine.staging.staged_columns import staged_columns
 
@@ -72,13 +75,14 @@ def stage(
     kept: KeptColumns | None = None,
     keys: Mapping[str, tuple[str, ...]] | None = None,
     left_out: Collection[str] = (),
+    policies: Mapping[str, ValuePolicy] | None = None,
 ) -> StagedBatch:
     """Decodes `batch` into `directory`/<batch_directory>.
 
     `more`: called with a part of the batch that is decoded, gives the part that follows it, or an empty batch when that was the last.
     `kept`: indices of the columns wanted of a table version (int32, ascending), all if None. `keys`: by "database.table" the key columns
     where they are not the primary key. `left_out`: "database.table" of tables that stopped in an earlier batch: a table that has a gap
-    must not go on behind it.
+    must not go on behind it. `policies`: by "database.table" what happens to values that cannot be right, where it is not the default.
 
     The same batch gives the same files; a directory of that name is replaced. A table that cannot be decoded stops: what was complete
     before stays, it is named in `stopped` with the batch's start, the other tables go on. Raises StagingError when the files cannot be
@@ -88,7 +92,7 @@ def stage(
     if batch.start is None or batch.end is None:
         raise ValueError("an empty batch is not staged")
     partial = directory / (batch_directory(batch.end, delivery) + ".partial")
-    staging = _Staging(partial, batch.start, kept, keys or {}, frozenset(left_out))
+    staging = _Staging(partial, batch.start, kept, keys or {}, frozenset(left_out), policies=policies or {})
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -117,12 +121,14 @@ class _Table:
     database: str
     table: str
     segments: list[Segment] = dataclasses.field(default_factory=list)
+    refused: list[RefusedValue] = dataclasses.field(default_factory=list)
     writer: SegmentWriter | None = None
     source: TableVersion | None = None  # the version the writer was made for, before key and columns were chosen
 
     def close(self) -> None:
         if self.writer is not None and self.writer.rows:
             self.segments.append(self.writer.finish())
+            self.refused += self.writer.decoder.take_refused()
         self.writer = None
 
     def discard(self) -> None:
@@ -141,7 +147,10 @@ class _Staging:
         kept: KeptColumns | None,
         keys: Mapping[str, tuple[str, ...]],
         left_out: frozenset[str],
+        *,
+        policies: Mapping[str, ValuePolicy],
     ) -> None:
+        self.policies = policies
         self.directory, self.start, self.kept, self.keys, self.left_out = directory, start, kept, keys, left_out
         self.end, self.byte_count = start, 0  # of what was taken
         self.tables: dict[str, _Table] = {}
@@ -176,6 +185,15 @@ class _Staging:
             for each in self.tables.values()
             if each.segments
         )
+
+    def quarantined(self) -> StagedQuarantine | None:
+        """Writes the values that were taken out of the finished segments; None where there are none."""
+        refused = [
+            (each.database, each.table, value)
+            for each in self.tables.values()
+            for value in sorted(each.refused, key=lambda value: value.order_key)
+        ]
+        return write_quarantine(self.directory, refused)
 
     def abandon(self) -> None:
         """Closes what is still open and drops it."""
@@ -243,7 +261,8 @@ class _Staging:
 
     def _decoder(self, version: TableVersion) -> RowDecoder:
         keyed = dataclasses.replace(version, key=self.keys.get(version.name) or version.key)
-        return RowDecoder(keyed, None if self.kept is None else self.kept(keyed), self.places)
+        policy = self.policies.get(version.name, DEFAULT_POLICY)
+        return RowDecoder(keyed, None if self.kept is None else self.kept(keyed), self.places, policy)
 
     def _make_room(self) -> None:
         """Writes the largest heaps of waiting rows until all that wait are few enough."""
@@ -278,6 +297,7 @@ def _manifest(staging: _Staging, destination: str, delivery: int) -> Manifest:
         first_commit_time_us=min((segment.first_commit_time_us for segment in segments), default=0),
         last_commit_time_us=max((segment.last_commit_time_us for segment in segments), default=0),
         tables=tables,
+        quarantine=staging.quarantined(),
     )
 
 

@@ -205,13 +205,13 @@ def test_a_table_that_cannot_be_decoded_stops_alone(tmp_path: Path) -> None:
     odd = TableVersion(
         database="shop",
         table="odd",
-        columns=(ID, Column(name="v", type_code=242, mysql_type="vector(3)")),
+        columns=(ID, Column(name="v", type_code=99, mysql_type="xmltype(3)")),
         version="v1",
     )
     given_block = rows_block((odd, INSERT, [(1, 1)]), (ORDERS, INSERT, [(1, 1, "")]), (odd, INSERT, [(2, 2)]))
     staged = stage(batch(whole(given_block)), "shop", 7, tmp_path)
     assert [(each.table, each.state) for each in staged.stopped] == [("odd", "TYPE_UNSUPPORTED")]
-    assert "vector(3)" in staged.stopped[0].reason
+    assert "xmltype(3)" in staged.stopped[0].reason
     assert [table.name for table in staged.manifest.tables] == ["shop.orders"]
 
 

@@ -1,0 +1,78 @@
+"""Values that could not be decoded, on their way to the quarantine table: `quarantine.parquet` beside a batch's other files.
+
+Written by `staging` only where there are any; the run appends it to the destination's quarantine (spark_jobs/quarantine.py), from where
+`sluice quarantine` lists it. A row has all that decoding the value again needs: its bytes and the column as the engine knew it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdc_engine.binlog.refused_values import RefusedValue
+from cdc_engine.contracts import Column, Operation
+from cdc_engine.staging.manifest import StagedQuarantine
+from cdc_engine.staging.segment_writer import force_to_disk
+
+QUARANTINE_FILE = "quarantine.parquet"
+FIELDS: list[pa.Field[Any]] = [
+    pa.field("database", pa.string(), False),
+    pa.field("table", pa.string(), False),
+    pa.field("column", pa.string(), False),
+    pa.field("mysql_type", pa.string(), False),
+    pa.field("charset", pa.string(), False),
+    pa.field("key", pa.string(), False),  # a JSON object: the row's key columns, empty without a key
+    pa.field("raw", pa.binary(), False),
+    pa.field("reason", pa.string(), False),
+    pa.field("file", pa.string(), False),
+    pa.field("offset", pa.int64(), False),
+    pa.field("order_key", pa.int64(), False),
+    pa.field("operation", pa.string(), False),
+    pa.field("commit_time", pa.timestamp("us", "UTC"), False),
+    pa.field("layout", pa.string(), False),  # a JSON object: the column as `contracts.Column`
+]
+SCHEMA = pa.schema(FIELDS)
+
+
+def write_quarantine(directory: Path, refused: Sequence[tuple[str, str, RefusedValue]]) -> StagedQuarantine | None:
+    """Writes (database, table, value) of each into the directory and forces them to disk; None, and no file, where there are none."""
+    if not refused:
+        return None
+    path = directory / QUARANTINE_FILE
+    rows = [_row(database, table, value) for database, table, value in refused]
+    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
+    force_to_disk(path)
+    last = max(value.order_key for _, _, value in refused)
+    return StagedQuarantine(file=path.name, size_bytes=path.stat().st_size, rows=len(rows), last_order_key=last)
+
+
+def _row(database: str, table: str, value: RefusedValue) -> dict[str, Any]:
+    return {
+        "database": database,
+        "table": table,
+        "column": value.column.name,
+        "mysql_type": value.column.mysql_type,
+        "charset": value.column.charset,
+        "key": json.dumps(value.key, ensure_ascii=False, default=str),
+        "raw": value.raw,
+        "reason": value.reason,
+        "file": value.file,
+        "offset": value.offset,
+        "order_key": value.order_key,
+        "operation": Operation(value.operation).name.lower(),
+        "commit_time": value.commit_time,
+        "layout": json.dumps(dataclasses.asdict(value.column), ensure_ascii=False),
+    }
+
+
+def column_of(layout: str) -> Column:
+    """The column of a quarantined value. Raises KeyError, TypeError or ValueError where the text is not what `write_quarantine` wrote."""
+    record: dict[str, Any] = json.loads(layout)
+    fields: dict[str, Any] = {name: tuple(item) if isinstance(item, list) else item for name, item in record.items()}
+    return Column(**fields)
