@@ -69,6 +69,29 @@ class BatchConfig(Strict):
     events_max: int = Field(limits.BATCH_EVENTS_MAX, ge=1)
 
 
+class SchemaChangesConfig(Strict):
+    """What the lake does when a table changes in the source: a word for each kind of change, as docs/operations.md explains them.
+
+    `hold`: the table waits for `sluice schema approve`. `stop`: it waits until this file says another word and it is resumed.
+    """
+
+    add: Literal["apply", "hold", "stop"] = "apply"
+    drop: Literal["keep", "apply", "hold", "stop"] = Field(
+        "keep", description="keep: the column stays, NULL from then on"
+    )
+    rename: Literal["hold", "apply", "new_column", "stop"] = "hold"
+    widen: Literal["apply", "rewrite", "hold", "stop"] = Field("apply", description="apply: Delta type widening")
+    convert: Literal["hold", "apply", "new_column", "stop"] = Field(
+        "hold", description="a type that holds other values"
+    )
+    key: Literal["hold", "apply", "stop"] = Field("hold", description="the columns of the primary key")
+    truncate: Literal["apply", "ignore", "hold", "stop"] = "apply"
+    drop_table: Literal["ignore", "apply", "hold", "stop"] = Field("ignore", description="apply: the rows go")
+    drop_partition: Literal["hold", "ignore", "stop"] = Field(
+        "hold", description="DROP or TRUNCATE PARTITION: rows that no row event names"
+    )
+
+
 class TableConfig(Strict):
     """How one table is merged. Keys of the mapping in a destination are "database.table"."""
 
@@ -91,6 +114,9 @@ class TableConfig(Strict):
     charsets: dict[str, str] = Field(
         {}, description="column: charset that its bytes really have, where the source declares another"
     )
+    schema_changes: SchemaChangesConfig = Field(
+        SchemaChangesConfig(), description="the words that differ from the destination's"
+    )
 
 
 class DestinationConfig(Strict):
@@ -105,7 +131,15 @@ class DestinationConfig(Strict):
     start: StartConfig = StartConfig()
     ring: RingConfig = RingConfig()
     batch: BatchConfig = BatchConfig()
+    schema_changes: SchemaChangesConfig = SchemaChangesConfig()
     tables: dict[str, TableConfig] = {}
+
+    def schema_policy(self, database: str, table: str) -> dict[str, str]:
+        """Kind of change → word of one table: its own words over the destination's. A declared key does not change with the source's."""
+        configured = self.table(database, table)
+        own = configured.schema_changes.model_dump(include=configured.schema_changes.model_fields_set)
+        declared = {"key": "apply"} if configured.key else {}
+        return {**self.schema_changes.model_dump(), **declared, **own}
 
     def table(self, database: str, table: str) -> TableConfig:
         return self.tables.get(f"{database}.{table}", TableConfig())

@@ -30,6 +30,8 @@ from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.staging.staging import stage
 from cdc_engine.store.memory_store import MemoryEventStore
 from cdc_engine.table_meta.history import TableHistory
+from cdc_engine.table_meta.policy import Review
+from cdc_engine.table_meta.review_files import ReviewFiles
 from cdc_engine.table_meta.snapshot import is_of_users, stable_snapshot
 
 SCHEMA_FILE, TABLES_FILE = "schema.jsonl", "tables.json"
@@ -84,7 +86,7 @@ def make_rooms(
     drop_unusable_batches(meta, directory)
     remove_strays(meta, directory)
     tables = TableFilter(config.include, config.exclude)
-    history = TableHistory(directory / SCHEMA_FILE, tables.keeps)
+    history = TableHistory(directory / SCHEMA_FILE, tables.keeps, review_of(config, directory))
     begin = _known_begin(config, meta, history, tables)
     published = PublishedHistory(history, directory / TABLES_FILE)
     published.publish(begin)
@@ -103,6 +105,12 @@ def make_rooms(
         on_idle=sink.idle,
     )
     return Rooms(source=source_of(config), meta=meta, history=published, store=store, sink=sink, parser=parser)
+
+
+def review_of(config: DestinationConfig, directory: Path) -> Review:
+    """What the configuration and the operators say about changes of tables."""
+    files = ReviewFiles(directory)
+    return Review(destination=config.name, policy=config.schema_policy, approved=files.approved, note=files.note)
 
 
 def drop_unusable_batches(meta: MetaManager, directory: Path) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from cdc_engine.contracts import Alteration
+
 FORMAT = 1
 MANIFEST_FILE = "manifest.json"
 Bound = int | str | None
@@ -70,7 +72,10 @@ class TruncateSegment:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SchemaSegment:
-    """From `order_key` on the table has these columns. `fills`: (column, value as text) that rows already there hold in a new column."""
+    """From `order_key` on the table has these columns. `fills`: (column, value as text) that rows already there hold in a new column.
+
+    `alterations`: what the lake's table follows, in order; `kind` is an AlterationKind's text, `plan` how (docs/architecture.md).
+    """
 
     kind: str = "schema"
     order_key: int
@@ -79,6 +84,13 @@ class SchemaSegment:
     key: tuple[str, ...]
     columns: tuple[StagedColumn, ...]
     fills: tuple[tuple[str, str], ...] = ()
+    alterations: tuple[dict[str, str], ...] = ()
+
+
+def manifest_alteration(alteration: Alteration) -> dict[str, str]:
+    """An alteration as it stands in a schema segment: what says nothing is left out."""
+    record = {name: str(value) for name, value in dataclasses.asdict(alteration).items() if value}
+    return {**record, "kind": alteration.kind.value}
 
 
 Segment = ChangesSegment | TruncateSegment | SchemaSegment
@@ -159,6 +171,8 @@ def _segment(record: dict[str, Any]) -> Segment:
             values[name] = tuple(values[name])
     if "fills" in values:
         values["fills"] = tuple(tuple(fill) for fill in values["fills"])
+    if "alterations" in values:
+        values["alterations"] = tuple(dict(alteration) for alteration in values["alterations"])
     if "columns" in values:
         values["columns"] = tuple(StagedColumn(**column) for column in values["columns"])
     return kinds[record["kind"]](**values)

@@ -40,6 +40,7 @@ from cdc_engine.staging.manifest import (
     StagedQuarantine,
     StagedTable,
     TruncateSegment,
+    manifest_alteration,
 )
 from cdc_engine.staging.moves import lacks_columns, parts
 from cdc_engine.staging.quarantine import write_quarantine
@@ -237,6 +238,7 @@ class _Staging:
                     key=decoder.version.key,
                     columns=columns,
                     fills=tuple(fill for fill in change.fills if fill[0] in staged_names),
+                    alterations=tuple(manifest_alteration(each) for each in change.alterations),
                 )
             )
 

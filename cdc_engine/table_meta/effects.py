@@ -10,10 +10,24 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from cdc_engine.contracts import Alteration, AlterationKind, TableChangeKind
+from cdc_engine.contracts import Alteration, TableChangeKind
 from cdc_engine.table_meta.alteration import Altered, altered, difference
 from cdc_engine.table_meta.evolution import DDL_UNSUPPORTED, SCHEMA_UNKNOWN, CannotFollowError, Fills, created
 from cdc_engine.table_meta.known import Known, TableKey, TableState
+from cdc_engine.table_meta.policy import (
+    DROP_PARTITION,
+    DROP_TABLE,
+    PLANS,
+    TRUNCATE,
+    Decision,
+    Held,
+    Item,
+    Review,
+    Verdict,
+    choices,
+    decide,
+    items_of,
+)
 from cdc_engine.table_meta.renaming import carries_on, is_remains, moved
 from cdc_engine.table_meta.schema import Dropped, Stopped, TableSchema
 from cdc_engine.table_meta.statement import (
@@ -32,18 +46,23 @@ from cdc_engine.table_meta.statement import (
 
 @dataclasses.dataclass(frozen=True)
 class Effect:
-    """`change`: what the lake is told, None for nothing. `state`: what the history has from here on, None where it stays."""
+    """`change`: what the lake is told, None for nothing. `state`: what the history has from here on, None where it stays.
+
+    `early`: another change of the table follows at the same place, and each needs an order key of its own. `held`: what waits for review.
+    """
 
     name: TableKey
     change: TableChangeKind | None
     state: TableSchema | Stopped | Dropped | None = None
     fills: Fills = ()
     alterations: tuple[Alteration, ...] = ()
+    held: Held | None = None
+    early: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Before:
-    """The place of a statement and what held just before it (`key`). `place` is for sentences."""
+    """The place of a statement and what held just before it (`key`). `place` and `text` (of the statement) are for sentences."""
 
     known: Known
     key: int
@@ -51,6 +70,8 @@ class Before:
     default_database: str
     lower_case_names: bool
     place: str
+    text: str = ""
+    review: Review = dataclasses.field(default_factory=Review)
 
     def full_name(self, name: TableName) -> TableKey:
         full = (name.database or self.default_database, name.table)
@@ -105,27 +126,54 @@ def _stop(
     return Effect(name, TableChangeKind.STOPPED if before.captured(*name) else None, stopped)
 
 
-def _refusal(alterations: tuple[Alteration, ...]) -> str:
-    """Why the lake's table cannot follow; empty where it can."""
-    refused = [_shown(alteration) for alteration in alterations if alteration.kind is not AlterationKind.ADD]
-    return f"{', '.join(refused)} is not supported yet" if refused else ""
-
-
-def _shown(alteration: Alteration) -> str:
-    words = [alteration.kind.value, alteration.column, alteration.old_type]
-    words += ["to", alteration.new_name or alteration.new_type] if alteration.kind is not AlterationKind.DROP else []
-    return " ".join(word for word in words if word)
-
-
-def _become(before: Before, name: TableKey, kind: str, done: Altered, lost: str = "") -> Effect:
-    """The table has another schema; `lost`: what else happened to it that the lake cannot follow."""
-    reason = lost or done.unknown or _refusal(done.alterations)
-    if reason or not before.running(name):
+def _become(
+    before: Before, name: TableKey, kind: str, done: Altered, rows_lost: tuple[str, ...] = ()
+) -> Iterator[Effect]:
+    """The table has another schema, if its policy lets the lake follow. `rows_lost`: actions that took rows without row events."""
+    items = [*items_of(done.alterations), *(Item(kind=DROP_PARTITION, what=words.lower()) for words in rows_lost)]
+    unknown = done.unknown or ", ".join(words for words in rows_lost if words not in PARTITION_LOST)
+    if unknown or not before.running(name):
+        reason = unknown if done.unknown else f"{unknown} is not supported"
         effect = _stop(before, name, kind, CannotFollowError(DDL_UNSUPPORTED, reason), done.schema)
-        return dataclasses.replace(effect, alterations=done.alterations)
+        yield dataclasses.replace(effect, alterations=done.alterations)
+        return
+    refused = _reviewed(before, name, kind, items, done.schema)
+    if isinstance(refused, Effect):
+        yield refused
+        return
     there = before.state(name)
-    unchanged = isinstance(there, TableSchema) and there.columns == done.schema.columns
-    return Effect(name, None if unchanged else TableChangeKind.SCHEMA, done.schema, done.fills, done.alterations)
+    unchanged = isinstance(there, TableSchema) and there.columns == done.schema.columns and not refused.alterations
+    yield Effect(name, None if unchanged else TableChangeKind.SCHEMA, done.schema, done.fills, refused.alterations)
+
+
+def _reviewed(
+    before: Before, name: TableKey, kind: str, items: list[Item], schema: TableSchema | None
+) -> Decision | Effect:
+    """What the table's policy says of a statement: the decision to follow, or the effect of a stop."""
+    policy = before.review.policy(*name)
+    decision = decide(items, policy, before.review.approved(*name, before.key + 1))
+    if decision.verdict is Verdict.FOLLOW:
+        return decision
+    if decision.verdict is Verdict.STOPPED:
+        reason = f"{', '.join(item.what for item in items)} is not followed: schema_changes says stop"
+        effect = _stop(before, name, kind, CannotFollowError(decision.verdict.value, reason), schema)
+        return dataclasses.replace(effect, alterations=_told(items))
+    held = Held(
+        destination=before.review.destination,
+        database=name[0],
+        table=name[1],
+        order_key=before.key + 1,
+        place=before.place,
+        statement=shortened(before.text),
+        items=tuple(items),
+        choices=choices(items, policy),
+    )
+    stopped = Stopped(state=decision.verdict.value, reason=held.reason, schema=schema)
+    return Effect(name, TableChangeKind.STOPPED, stopped, alterations=_told(items), held=held)
+
+
+def _told(items: list[Item]) -> tuple[Alteration, ...]:
+    return tuple(item.alteration for item in items if item.alteration is not None)
 
 
 def _create(statement: CreateTable, before: Before) -> Iterator[Effect]:
@@ -140,10 +188,12 @@ def _create(statement: CreateTable, before: Before) -> Iterator[Effect]:
         yield _stop(before, name, statement.kind, error)
         return
     schema = dataclasses.replace(schema, table=name[1])
-    if isinstance(there, TableSchema) and statement.replaces and before.running(name):
-        yield Effect(name, TableChangeKind.TRUNCATE)
+    anew = isinstance(there, Dropped) or (isinstance(there, TableSchema) and statement.replaces)
+    if anew and before.running(name):
+        yield Effect(name, TableChangeKind.TRUNCATE, early=True)  # no row of the table that had the name is in this one
+        before = dataclasses.replace(before, review=RECREATED)
     last = there.schema if isinstance(there, Dropped) else there if isinstance(there, TableSchema) else None
-    yield _become(before, name, statement.kind, Altered(schema=schema, alterations=_since(last, schema)))
+    yield from _become(before, name, statement.kind, Altered(schema=schema, alterations=_since(last, schema)))
 
 
 def _since(last: TableSchema | None, schema: TableSchema) -> tuple[Alteration, ...]:
@@ -168,8 +218,7 @@ def _alter(statement: AlterTable, before: Before) -> Iterator[Effect]:
         pairs = [(name, before.full_name(statement.renames_to))]
         yield from _renamed(before, statement.kind, pairs, {name: done.schema})
     elif statement.rows_lost or done.schema != schema:
-        lost = f"{', '.join(statement.rows_lost)} is not supported yet" if statement.rows_lost else ""
-        yield _become(before, name, statement.kind, done, lost)
+        yield from _become(before, name, statement.kind, done, statement.rows_lost)
 
 
 def _rename(statement: RenameTables, before: Before) -> Iterator[Effect]:
@@ -193,7 +242,7 @@ def _renamed(
         if schema is not None:
             schema = dataclasses.replace(schema, database=name[0], table=name[1])
         if schema is not None and origin in carried and (old := before.schema(name)) is not None:
-            yield _become(before, name, kind, Altered(schema=schema, alterations=difference(old, schema)))
+            yield from _become(before, name, kind, Altered(schema=schema, alterations=difference(old, schema)))
         elif before.schema(origin) is not None or before.captured(*name):
             yield _came(before, name, origin, kind, schema)
 
@@ -206,34 +255,46 @@ def _came(before: Before, name: TableKey, origin: TableKey, kind: str, schema: T
     return dataclasses.replace(effect, change=None) if is_remains(name, origin) else effect
 
 
-def _gone(before: Before, name: TableKey, kind: str, reason: str, *, told: bool = True) -> Iterator[Effect]:
+def _gone(before: Before, name: TableKey, kind: str, what: str, *, told: bool = True) -> Iterator[Effect]:
     """No table has this name any more. `told`: whether that means anything to the lake."""
     there = before.state(name)
-    if isinstance(there, Stopped) or (told and before.running(name)):
-        yield _stop(before, name, kind, CannotFollowError(DDL_UNSUPPORTED, reason))
+    if isinstance(there, Stopped):
+        yield _stop(before, name, kind, CannotFollowError(DDL_UNSUPPORTED, what))
     elif isinstance(there, TableSchema):
+        if told and before.running(name):
+            item = Item(kind=DROP_TABLE, what=what)
+            decision = _reviewed(before, name, kind, [item], None)
+            if isinstance(decision, Effect):
+                yield decision
+                return
+            if decision.words == ("apply",):
+                yield Effect(name, TableChangeKind.TRUNCATE)
         yield Effect(name, None, Dropped(schema=there))
 
 
 def _truncate(statement: Truncate, before: Before) -> Iterator[Effect]:
     name = before.full_name(statement.name)
-    if before.running(name):
+    if not before.running(name):
+        return
+    decision = _reviewed(
+        before, name, statement.kind, [Item(kind=TRUNCATE, what="all rows are gone")], before.schema(name)
+    )
+    if isinstance(decision, Effect):
+        yield decision
+    elif decision.words == ("apply",):
         yield Effect(name, TableChangeKind.TRUNCATE)
 
 
 def _drop(statement: DropTables, before: Before) -> Iterator[Effect]:
-    names = [before.full_name(name) for name in statement.names]
-    if statement.if_exists and before.known.server(before.key) is not None:
-        names = [name for name in names if before.state(name) is not None]
-    for name in dict.fromkeys(names):
-        yield from _gone(before, name, statement.kind, "dropping tables is not supported yet")
+    for name in dict.fromkeys(before.full_name(name) for name in statement.names):
+        yield from _gone(before, name, statement.kind, "the table is dropped")
 
 
 def _drop_database(statement: DropDatabase, before: Before) -> Iterator[Effect]:
     database = statement.name.lower() if before.lower_case_names else statement.name
     for name in before.tables():
         if name[0] == database:
-            yield from _gone(before, name, statement.kind, "dropping tables is not supported yet")
+            yield from _gone(before, name, statement.kind, "the table is dropped with its database")
 
 
 def _unread(statement: Unread, before: Before) -> Iterator[Effect]:
@@ -255,6 +316,16 @@ def _named(tables: list[TableKey], words: frozenset[str]) -> list[TableKey]:
     return [name for name in tables if name[1].lower() in words]
 
 
+def shortened(text: str) -> str:
+    """A statement as it is shown: one line, no backquote that would end it in Markdown."""
+    line = " ".join(text.split()).replace("`", "")
+    return line if len(line) <= STATEMENT_CHARS_MAX else f"{line[:STATEMENT_CHARS_MAX]} …"
+
+
+STATEMENT_CHARS_MAX = 500
+PARTITION_LOST = {"DROP PARTITION", "TRUNCATE"}  # of ALTER TABLE: rows went and none came
+# a table that is made anew in the place of another has no row that an alteration could harm
+RECREATED = Review(policy=lambda _database, _table: {kind: "keep" if kind == "drop" else "apply" for kind in PLANS})
 EFFECTS: dict[type, Callable[[Any, Before], Iterable[Effect]]] = {
     CreateTable: _create,
     AlterTable: _alter,

@@ -24,6 +24,7 @@ from cdc_engine.table_meta.effects import Before, Effect, effects_of
 from cdc_engine.table_meta.fitting import fit
 from cdc_engine.table_meta.known import Known, TableState
 from cdc_engine.table_meta.lexer import UnreadableError
+from cdc_engine.table_meta.policy import Review
 from cdc_engine.table_meta.repository import Record, RecordKind, SchemaRepository
 from cdc_engine.table_meta.schema import Dropped, ServerFacts, Stopped, TableSchema
 from cdc_engine.table_meta.snapshot import Snapshot
@@ -35,8 +36,9 @@ _UNKNOWN_SERVER = ServerFacts(flavour=MYSQL, charset="")
 class TableHistory:
     """One destination's history, over its file. `captured` says whether a table is of this destination."""
 
-    def __init__(self, path: Path, captured: Callable[[str, str], bool]) -> None:
-        """Loads the file, if there is one. Raises MetaError when it is damaged."""
+    def __init__(self, path: Path, captured: Callable[[str, str], bool], review: Review | None = None) -> None:
+        """Loads the file, if there is one. Raises MetaError when it is damaged. `review`: which changes the lake follows, and how."""
+        self._review = review or Review()
         self._repository = SchemaRepository(path)
         self._captured = captured
         self._known = Known()
@@ -80,10 +82,22 @@ class TableHistory:
         self._go_back_to(position)
         key = position.order_key - 1
         server = self._known.server(key) or _UNKNOWN_SERVER
-        before = Before(self._known, key, self._captured, default_database, server.lower_case_names, str(position))
+        before = Before(
+            self._known,
+            key,
+            self._captured,
+            default_database,
+            server.lower_case_names,
+            str(position),
+            text=statement,
+            review=self._review,
+        )
         read = read_statement(statement, server.flavour, sql_mode)
         effects = effects_of(read, before)
         records = [*_database_records(read, before, server, position), *_effect_records(effects, position)]
+        for effect in effects:
+            if effect.held is not None:
+                self._review.note(effect.held)
         self._store([record for record in records if not self._known.holds(record)])
         return tuple(_changes(effects, position))
 
@@ -164,7 +178,7 @@ def _changes(effects: tuple[Effect, ...], position: Position) -> Iterator[TableC
             kind=effect.change,
             database=effect.name[0],
             table=effect.name[1],
-            order_key=position.order_key,
+            order_key=position.order_key - effect.early,
             time_us=position.time_us,
             schema=effect.state.version() if isinstance(effect.state, TableSchema) else None,
             fills=effect.fills,

@@ -208,7 +208,7 @@ def names(state: TableState) -> list[str]:
 def test_a_stopped_table_names_what_altered_and_its_schema_is_followed(history: TableHistory) -> None:
     (change,) = history.apply("ALTER TABLE t DROP name, MODIFY price decimal(12,2), ADD x int", "shop", at(200))
     assert change.kind is TableChangeKind.STOPPED
-    assert "drop name varchar(20), widen price decimal(10,2) to decimal(12,2) is not supported yet" in change.reason
+    assert "drop name varchar(20), widen price decimal(10,2) to decimal(12,2), add x int is not" in change.reason
     assert [each.kind.value for each in change.alterations] == ["drop", "widen", "add"]
     assert history.apply("ALTER TABLE t ADD y int FIRST", "shop", at(300)) == ()
     assert names(history.state("shop", "t", at(199))) == ["id", "name", "price", "kind", "body"]
