@@ -297,6 +297,37 @@ class EventStore(Protocol):
         """Undoes the last get, which is not acked: its batch could not be entered into the ledger."""
 
 
+class Content(Protocol):
+    """Bytes of binlog events, read piece by piece. `size`: how many there are."""
+
+    size: int
+
+    def read_into(self, space: memoryview) -> int:
+        """The next bytes, at most as many as there is room for, and how many; 0 at the end. Raises BinlogFormatError."""
+
+
+class PreparedTransactions(Protocol):
+    """The events of XA transactions that are prepared and not decided yet, by XA name; one at a time is being recorded."""
+
+    def begin(self) -> None:
+        """A transaction begins; what was recorded of one that was not prepared is forgotten."""
+
+    def record(self, event: bytes) -> None:
+        """A whole event without checksum."""
+
+    def recorded(self) -> Content:
+        """What was recorded since `begin`: it commits without having been prepared."""
+
+    def prepare(self, name: str) -> None:
+        """The recorded transaction waits for its decision under this name; one of the same name is replaced."""
+
+    def commit(self, name: str, order_key: int) -> Content | None:
+        """Its events, None when it is not known. `order_key`: of the commit, which may be read again after a restart."""
+
+    def roll_back(self, name: str) -> None:
+        """Forget it, if it is known."""
+
+
 class SchemaHistory(Protocol):
     """The schema at the position being read; `table_meta` implements it for the parser."""
 

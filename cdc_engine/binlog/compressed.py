@@ -14,27 +14,19 @@ from __future__ import annotations
 import dataclasses
 import struct
 import zlib
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
 from cdc_engine import limits
 from cdc_engine.binlog import event_types as types
-from cdc_engine.contracts import Bytes
+from cdc_engine.binlog.recorded import RecordedEvents
+from cdc_engine.contracts import Bytes, Content
 from cdc_engine.errors import BinlogFormatError
 
 FIELD_END, FIELD_SIZE, FIELD_COMPRESSION, FIELD_UNCOMPRESSED_SIZE = range(4)
 ZSTD, NONE = 0, 255
 FIELD_BYTES_MAX = 256  # of all fields in front of a payload; MySQL writes about twenty
-
-
-class Content(Protocol):
-    """`size`: bytes that will come. `read_into` gives the next of them, at most as many as asked for, 0 at the end."""
-
-    size: int
-
-    def read_into(self, space: memoryview) -> int:
-        """Raises BinlogFormatError on bytes that are not what they say."""
 
 
 COMPRESSED = frozenset(
@@ -51,7 +43,7 @@ def content_of(event: Bytes) -> Content:
     """Of an event of one of the types in COMPRESSED, without its checksum. Raises BinlogFormatError."""
     if event[types.TYPE_AT] == types.TRANSACTION_PAYLOAD:
         return _payload_content(event[types.HEADER_BYTES :])
-    return _Event(_plain_event(event.tobytes()))
+    return RecordedEvents(_plain_event(event.tobytes()))
 
 
 # ── MySQL: transactions ──
@@ -137,19 +129,6 @@ PLAIN_TYPE = {
 QUERY_HEADER_BYTES = 13
 IS_COMPRESSED, METHOD, LENGTH_BYTES = 0x80, 0x70, 0x07  # bits of a compressed part's first byte
 ZLIB = 0x00
-
-
-class _Event:
-    """One event in memory."""
-
-    def __init__(self, event: bytes) -> None:
-        self.size = len(event)
-        self._left = memoryview(event)
-
-    def read_into(self, space: memoryview) -> int:
-        part, self._left = self._left[: len(space)], self._left[len(space) :]
-        space[: len(part)] = part
-        return len(part)
 
 
 def _plain_event(event: bytes) -> bytes:

@@ -14,18 +14,20 @@ from cdc_engine.binlog import control
 from cdc_engine.binlog import event_types as types
 from cdc_engine.binlog import scan_state as at
 from cdc_engine.binlog.block_maker import BlockMaker
-from cdc_engine.binlog.statements import StatementKind, changed_table, savepoint_name, statement_kind, xa_name
+from cdc_engine.binlog.statements import StatementKind, changed_table, savepoint_name, statement_kind
 from cdc_engine.binlog.table_references import Captured, TableReferences, stopped_change
+from cdc_engine.binlog.xa import XaTransactions
 from cdc_engine.contracts import Block, SchemaHistory, TableChange
 from cdc_engine.errors import BinlogFormatError, TableStoppedError, UnknownEventError
 from cdc_engine.gtid import GtidSet, MariadbPosition
 from cdc_engine.position import Position
 
-# A GTID event of MariaDB comes here with a flag of XA: what follows says the same in words, and is looked at there.
-HARMLESS = frozenset(
-    {types.IGNORABLE, types.TRANSACTION_CONTEXT, types.VIEW_CHANGE, types.MARIADB_START_ENCRYPTION, types.MARIADB_GTID}
+HARMLESS = frozenset({types.IGNORABLE, types.TRANSACTION_CONTEXT, types.VIEW_CHANGE, types.MARIADB_START_ENCRYPTION})
+MARIADB_PREPARED_XA = 0x40  # flag of MariaDB's GTID event: the rows of an XA transaction follow, without an XA START
+ROWS = (
+    *(types.WRITE_ROWS_V1, types.UPDATE_ROWS_V1, types.DELETE_ROWS_V1),
+    *(types.WRITE_ROWS, types.UPDATE_ROWS, types.DELETE_ROWS),
 )
-XA_LATER = "XA transactions on captured tables are not supported yet"
 GTID_LIST_COUNT_BITS = 28  # the upper four bits of the count are flags
 
 
@@ -33,7 +35,12 @@ class ControlEvents:
     """Handlers by event type; `take` is called with the event in hand, header and checksum included."""
 
     def __init__(
-        self, maker: BlockMaker, references: TableReferences, history: SchemaHistory, captured: Captured
+        self,
+        maker: BlockMaker,
+        references: TableReferences,
+        history: SchemaHistory,
+        captured: Captured,
+        xa: XaTransactions,
     ) -> None:
         self._maker = maker
         self._memory = maker.memory
@@ -42,7 +49,7 @@ class ControlEvents:
         self._history = history
         self._captured = captured
         self._savepoints: dict[str, int] = {}  # name → row events kept before it, of the open transaction
-        self._rowless_xa: set[str] = set()  # prepared XA transactions without captured rows
+        self._xa = xa
         self._handlers: dict[int, Callable[[bytes], Iterator[Block]]] = {
             types.ROTATE: self._rotate,
             types.FORMAT_DESCRIPTION: self._format_description,
@@ -51,6 +58,8 @@ class ControlEvents:
             types.PREVIOUS_GTIDS: self._previous_gtids,
             types.MARIADB_GTID_LIST: self._gtid_list,
             types.XA_PREPARE: self._xa_prepare,
+            types.MARIADB_GTID: self._mariadb_xa,
+            **dict.fromkeys(ROWS, self._held_rows),
         }
 
     def take(self, event: bytes) -> Iterator[Block]:
@@ -120,6 +129,9 @@ class ControlEvents:
     # ── tables ──
 
     def _table_map(self, event: bytes) -> Iterator[Block]:
+        if self._xa.recording:
+            self._xa.record_table_map(event)
+            return
         body = np.frombuffer(self._body(event), np.uint8)
         reference, change = self._references.reference(body, self._maker.position(self._time_us(event)))
         if change is not None:
@@ -141,10 +153,11 @@ class ControlEvents:
             self._savepoint(kind, statement.text)
         elif kind is StatementKind.BEGIN:
             self._open()
-        elif kind in (StatementKind.XA_START, StatementKind.XA_END):
-            self._xa_begins_or_ends(kind, statement.text)
-        else:
-            self._check_end(kind, statement.text)
+        elif kind is StatementKind.XA_START:
+            self._open()
+            self._xa.start()
+        elif kind is not StatementKind.XA_END:  # which says nothing that its XA_PREPARE does not say
+            yield from self._decide(kind, statement.text)
             yield from self._end(event)
 
     def _definition(self, statement: control.Statement, event: bytes) -> Iterator[Block]:
@@ -182,24 +195,15 @@ class ControlEvents:
         elif kind is StatementKind.ROLLBACK_TO and rows > self._savepoints.get(name, 0):
             raise self._unknown("a ROLLBACK TO undoes rows of captured tables within their transaction")
 
-    def _check_end(self, kind: StatementKind, text: str) -> None:
+    def _decide(self, kind: StatementKind, text: str) -> Iterator[Block]:
         if kind is StatementKind.ROLLBACK:
             self._refuse_rows("a ROLLBACK ends a transaction that has rows of captured tables")
-        elif kind in (StatementKind.XA_COMMIT, StatementKind.XA_ROLLBACK):
-            known = xa_name(text) in self._rowless_xa
-            self._rowless_xa.discard(xa_name(text))
-            if kind is StatementKind.XA_COMMIT and not known:
-                raise self._unknown(
-                    f"{text[:80]!r} commits rows that were prepared before the stream began; {XA_LATER}"
-                )
-
-    def _xa_begins_or_ends(self, kind: StatementKind, text: str) -> None:
-        """Rows of a prepared XA transaction count only with its XA COMMIT, which may come days later or never."""
-        if kind is StatementKind.XA_START:
-            self._open()
-        else:
-            self._refuse_rows(f"an XA transaction with rows of captured tables is prepared; {XA_LATER}")
-            self._rowless_xa.add(xa_name(text))
+        elif kind is StatementKind.XA_COMMIT:
+            yield from self._xa.commit(text)
+        elif kind is StatementKind.XA_ROLLBACK:
+            self._xa.roll_back(text)
+        elif self._xa.recording:
+            self._refuse_rows(f"a {kind.value.upper()} ends an XA transaction that was not prepared")
 
     def _refuse_rows(self, what: str) -> None:
         if self._state[at.OPEN_ROWS]:
@@ -209,7 +213,7 @@ class ControlEvents:
 
     def _open(self) -> None:
         self._state[at.OPEN] = 1
-        self._state[at.OPEN_ROWS] = 0
+        self._state[at.OPEN_ROWS] = self._state[at.HELD] = 0
         self._state[at.GENERATION] += 1
         self._savepoints.clear()
 
@@ -227,11 +231,23 @@ class ControlEvents:
         entry = (state[at.EVENT_COUNT], state[at.FILE_END], self._time_us(event), state[at.SOURCE], state[at.NUMBER])
         ends[:, state[at.END_COUNT]] = entry
         state[at.END_COUNT] += 1
-        state[at.OPEN] = state[at.OPEN_ROWS] = state[at.TIME_US] = state[at.NUMBER] = 0
+        state[[at.OPEN, at.OPEN_ROWS, at.HELD, at.TIME_US, at.NUMBER, at.GROUP_BEGAN]] = 0
         state[at.SOURCE] = -1
         state[at.GENERATION] += 1
         self._savepoints.clear()
 
+    # ── XA ──
+
+    def _mariadb_xa(self, event: bytes) -> Iterator[Block]:
+        """A GTID event with a flag of XA, which the kernel has taken already."""
+        if event[types.HEADER_BYTES + 12] & MARIADB_PREPARED_XA:
+            self._xa.start()
+        yield from ()
+
+    def _held_rows(self, event: bytes) -> Iterator[Block]:
+        self._xa.record_rows(event)
+        yield from ()
+
     def _xa_prepare(self, event: bytes) -> Iterator[Block]:
-        """Comes after XA END, which refused rows."""
+        yield from self._xa.prepare(event)
         yield from self._end(event)

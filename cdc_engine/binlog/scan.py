@@ -11,14 +11,16 @@ from collections.abc import Generator, Iterator
 from cdc_engine.binlog import event_types as types
 from cdc_engine.binlog import scan_state as at
 from cdc_engine.binlog.block_maker import BlockMaker
-from cdc_engine.binlog.compressed import COMPRESSED
+from cdc_engine.binlog.compressed import COMPRESSED, content_of
 from cdc_engine.binlog.control_events import ControlEvents
 from cdc_engine.binlog.executed_track import ExecutedTrack
+from cdc_engine.binlog.recorded import MemoryPrepared
 from cdc_engine.binlog.scan_kernel import scan
 from cdc_engine.binlog.scan_state import ScanMemory, Verdict
 from cdc_engine.binlog.table_references import Captured, TableReferences
 from cdc_engine.binlog.unpack import Unpacker
-from cdc_engine.contracts import Block, Bytes, SchemaHistory
+from cdc_engine.binlog.xa import XaTransactions
+from cdc_engine.contracts import Block, Bytes, Content, PreparedTransactions, SchemaHistory
 from cdc_engine.errors import BinlogFormatError, ChecksumError
 from cdc_engine.position import Position
 
@@ -41,7 +43,8 @@ class Scanner:
     """One stream from one start. `consumed`: buffer offset up to which the bytes are done with; `last_verdict`: why it stopped there.
 
     `checksum`: events end in a CRC32, until a file says otherwise. `contiguous`: the server sends every event, so a gap is an error.
-    `executed_known`: `start.gtid_set` is all that was executed before `start`. `packets`: False for naked events, as in a file.
+    `executed_known`: `start.gtid_set` is all that was executed before `start`. `prepared`: what was recorded of XA transactions, in memory
+    when it is not given. `packets`: False for naked events, as in a file.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Scanner:
         contiguous: bool = False,
         executed_known: bool = True,
         packets: bool = True,
+        prepared: PreparedTransactions | None = None,
     ) -> None:
         self._memory = ScanMemory.make()
         self._state = self._memory.state
@@ -64,8 +68,9 @@ class Scanner:
         references = TableReferences(history, captured)
         executed = ExecutedTrack(start.gtid_set, known=executed_known)
         self._maker = BlockMaker(start, self._memory, executed, references.versions)
-        self._control = ControlEvents(self._maker, references, history, captured)
         self._unpacker = Unpacker(self._maker, self._events)
+        xa = XaTransactions(self._maker, captured, prepared or MemoryPrepared(), self._unpack)
+        self._control = ControlEvents(self._maker, references, history, captured, xa)
         self.last_verdict = Verdict.INCOMPLETE
 
     @property
@@ -124,14 +129,24 @@ class Scanner:
         begin = int(self._state[at.EVENT])
         event = buffer[begin : begin + int(self._state[at.EVENT_LENGTH])]
         if event[types.TYPE_AT] in COMPRESSED:
-            yield from self._unpack(event)
+            yield from self._decompress(event[: len(event) - int(self._state[at.CHECKSUM])])
         else:
             yield from self._take(event.tobytes())
 
-    def _unpack(self, event: Bytes) -> Iterator[Block]:
+    def _decompress(self, event: Bytes) -> Iterator[Block]:
         place = int(self._state[at.BEGAN])
         try:
-            verdict = yield from self._unpacker.take(event[: len(event) - int(self._state[at.CHECKSUM])])
+            content = content_of(event)
+        except BinlogFormatError as error:
+            yield from self._maker.cut()
+            raise type(error)(error.reason, self._maker.file, place) from error
+        yield from self._unpack(content, place)
+
+    def _unpack(self, content: Content, begin: int) -> Iterator[Block]:
+        """Scans events as if they lay between the file offset `begin` and the end of the event in hand. Errors name that event's place."""
+        place = int(self._state[at.BEGAN])
+        try:
+            verdict = yield from self._unpacker.inside(content, begin)
         except BinlogFormatError as error:
             yield from self._maker.cut()
             raise type(error)(error.reason, self._maker.file, place) from error

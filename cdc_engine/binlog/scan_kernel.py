@@ -56,7 +56,9 @@ from cdc_engine.binlog.scan_state import (
     EVENT_LENGTH,
     FILE_END,
     GENERATION,
+    GROUP_BEGAN,
     HEARTBEATS,
+    HELD,
     IGNORED,
     INNER_BEGIN,
     INNER_DONE,
@@ -236,7 +238,7 @@ def _step_inside(state: Int64s, length: int) -> Verdict:
 
 
 @kernel
-def _take(  # noqa: PLR0917
+def _take(  # noqa: PLR0911, PLR0917
     buffer: Bytes, state: Int64s, events: Int64s, ends: Int64s, tables: Int64s, pool: Bytes, sources: Int64s
 ) -> Verdict:
     event = state[EVENT]
@@ -251,6 +253,8 @@ def _take(  # noqa: PLR0917
     if event_type == QUERY:
         return _take_query(buffer, state, ends, body_end)
     if event_type == XID:
+        if state[HELD] == 1:
+            return Verdict.HAND_OVER
         _end_transaction(buffer, state, ends)
         return Verdict.GO_ON
     if event_type in (GTID, ANONYMOUS_GTID):
@@ -291,6 +295,8 @@ def _take_rows(  # noqa: PLR0917
     ):
         return Verdict.BAD_BODY
     table_id = _number(buffer, body, 6)
+    if state[HELD] == 1 and table_id not in DUMMY_TABLES:
+        return Verdict.HAND_OVER
     slot = _find(tables, table_id)
     if slot < 0 or tables[MAPPED_IN, slot] != state[GENERATION]:
         if table_id in DUMMY_TABLES:
@@ -339,7 +345,7 @@ def _take_table_map(buffer: Bytes, state: Int64s, tables: Int64s, pool: Bytes, b
     if state[OPEN] == 0:
         return Verdict.OUTSIDE
     slot = _find(tables, _number(buffer, body, 6))
-    if slot < 0 or tables[POOL_LENGTH, slot] != body_end - body:
+    if state[HELD] == 1 or slot < 0 or tables[POOL_LENGTH, slot] != body_end - body:
         return Verdict.HAND_OVER
     if not _same(buffer, body, pool, tables[POOL_BEGIN, slot], body_end - body):
         return Verdict.HAND_OVER
@@ -368,10 +374,10 @@ def _take_query(buffer: Bytes, state: Int64s, ends: Int64s, body_end: int) -> Ve
         if state[OPEN] == 1 and state[OPEN_ROWS] > 0:
             return Verdict.UNFINISHED
         state[OPEN] = 1
-        state[OPEN_ROWS] = 0
+        state[OPEN_ROWS] = state[HELD] = 0
         state[GENERATION] += 1
         return Verdict.GO_ON
-    if body_end - text == len(COMMIT) and _same(buffer, text, COMMIT, 0, len(COMMIT)):
+    if state[HELD] == 0 and body_end - text == len(COMMIT) and _same(buffer, text, COMMIT, 0, len(COMMIT)):
         _end_transaction(buffer, state, ends)
         return Verdict.GO_ON
     return Verdict.HAND_OVER
@@ -392,6 +398,7 @@ def _end_transaction(buffer: Bytes, state: Int64s, ends: Int64s) -> None:
     state[TIME_US] = 0
     state[SOURCE] = -1
     state[NUMBER] = 0
+    state[GROUP_BEGAN] = 0
 
 
 @kernel
@@ -441,7 +448,8 @@ def _begin(state: Int64s, source: int, number: int) -> None:
     state[SOURCE] = source
     state[NUMBER] = number
     state[TIME_US] = 0
-    state[OPEN_ROWS] = 0
+    state[OPEN_ROWS] = state[HELD] = 0
+    state[GROUP_BEGAN] = state[BEGAN]
     state[GENERATION] += 1
 
 

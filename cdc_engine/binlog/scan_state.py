@@ -43,7 +43,9 @@ INNER_BEGIN: Final = 24  # file offset of its beginning
 INNER_SIZE: Final = 25  # bytes of the events inside it, decompressed
 INNER_DONE: Final = 26  # bytes of them that were stepped over
 ELSEWHERE: Final = 27  # 1: the entries in `events` lie in another buffer than the one received
-STATE_SIZE: Final = 28
+HELD: Final = 28  # 1: within an XA transaction, whose table maps and row events are handed over
+GROUP_BEGAN: Final = 29  # file offset of the transaction's GTID event, 0 without one
+STATE_SIZE: Final = 30
 
 # Rows of `events`.
 OFFSET, LENGTH, KIND, VERSION, TABLE, POSITION, TIME, LIMIT_POSITION = range(8)

@@ -86,9 +86,9 @@ def savepoint_name(statement: str) -> str:
 
 
 def xa_name(statement: str) -> str:
-    """The transaction in XA END x, XA COMMIT x …, as the server writes it: X'…',X'…',1; a trailing ONE PHASE is not part of it."""
+    """The transaction in XA COMMIT x …, as the server writes it but lower case: x'…',x'…',1; a trailing ONE PHASE is not part of it."""
     words = without_comments(statement).split(None, 2)
-    return re.sub(r"\s+ONE\s+PHASE\s*\Z", "", words[2] if len(words) > 2 else "", flags=re.IGNORECASE).strip()
+    return re.sub(r"\s+ONE\s+PHASE\s*\Z", "", words[2] if len(words) > 2 else "", flags=re.IGNORECASE).strip().lower()
 
 
 def _unquoted(name: str) -> str:

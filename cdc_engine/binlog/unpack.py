@@ -18,13 +18,12 @@ from cdc_engine import limits
 from cdc_engine.binlog import event_types as types
 from cdc_engine.binlog import scan_state as at
 from cdc_engine.binlog.block_maker import BlockMaker
-from cdc_engine.binlog.compressed import Content, content_of
 from cdc_engine.binlog.scan_state import Verdict
-from cdc_engine.contracts import Block, Bytes
+from cdc_engine.contracts import Block, Bytes, Content
 from cdc_engine.errors import BinlogFormatError
 
 SHORT_ROOM_BYTES = 4096  # behind an incomplete event: less room than this goes to a fresh arena
-OUTER = (at.AT, at.LIMIT, at.OVERHEAD, at.CHECKSUM)
+OUTER = (at.AT, at.LIMIT, at.OVERHEAD, at.CHECKSUM, at.EVENT, at.EVENT_LENGTH, at.BEGAN)
 ScanEvents = Callable[[Bytes], Generator[Block, None, Verdict]]
 
 
@@ -38,27 +37,23 @@ class Unpacker:
         self._arena: Bytes = np.empty(0, np.uint8)
         self._begin = self._end = 0  # of the arena: bytes that were read and not scanned yet
 
-    def take(self, event: Bytes) -> Generator[Block, None, Verdict]:
-        """The blocks of a compressed event, checksum left out, that the scan has just stepped over; INCOMPLETE when all went well.
-
-        The errors of its inside name the compressed event's own place.
-        """
+    def inside(self, content: Content, begin: int) -> Generator[Block, None, Verdict]:
+        """The blocks of events that lie between the file offset `begin` and the end of the event in hand; INCOMPLETE when all went well."""
         state = self._state
         if state[at.INNER_END]:
             raise BinlogFormatError("a compressed event lies in a compressed event")
-        begin, end, outer = int(state[at.BEGAN]), int(state[at.FILE_END]), state[list(OUTER)]
-        content = content_of(event)
+        end, outer = int(state[at.FILE_END]), state[list(OUTER)]
         state[at.INNER_BEGIN], state[at.INNER_END] = begin, end
         state[at.INNER_SIZE], state[at.INNER_DONE] = content.size, 0
         state[at.FILE_END], state[at.OVERHEAD], state[at.CHECKSUM] = begin, 0, 0
         try:
-            return (yield from self._inside(content))
+            return (yield from self._pieces(content))
         finally:
             state[list(OUTER)] = outer
-            state[at.BEGAN], state[at.FILE_END], state[at.INNER_END] = begin, end, 0
+            state[at.FILE_END], state[at.INNER_END] = end, 0
             state[at.ELSEWHERE] = 1
 
-    def _inside(self, content: Content) -> Generator[Block, None, Verdict]:
+    def _pieces(self, content: Content) -> Generator[Block, None, Verdict]:
         left = content.size
         yield from self._room_for(min(left, limits.READ_BUFFER_BYTES))
         while left:

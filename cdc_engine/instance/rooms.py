@@ -29,13 +29,14 @@ from cdc_engine.sink.event_sink import EventSink
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.staging.staging import stage
 from cdc_engine.store.memory_store import MemoryEventStore
+from cdc_engine.store.prepared import PreparedFiles
 from cdc_engine.table_meta.history import TableHistory
 from cdc_engine.table_meta.policy import Review
 from cdc_engine.table_meta.review_files import ReviewFiles
 from cdc_engine.table_meta.snapshot import is_of_users, stable_snapshot
 
 SCHEMA_FILE, TABLES_FILE = "schema.jsonl", "tables.json"
-SPILL_DIRECTORY, STAGING_DIRECTORY = "spill", "staging"
+SPILL_DIRECTORY, STAGING_DIRECTORY, PREPARED_DIRECTORY = "spill", "staging", "prepared"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,6 +104,7 @@ def make_rooms(
         on_state=on_state,
         on_start=on_start,
         on_idle=sink.idle,
+        prepared=PreparedFiles(directory / PREPARED_DIRECTORY, lambda: store.acked_position),
     )
     return Rooms(source=source_of(config), meta=meta, history=published, store=store, sink=sink, parser=parser)
 

@@ -20,8 +20,9 @@ import structlog
 
 from cdc_engine import limits
 from cdc_engine.binlog.framing import PacketFramer
+from cdc_engine.binlog.recorded import MemoryPrepared
 from cdc_engine.binlog.scan import Scanner
-from cdc_engine.contracts import Block, BlockSink, SchemaHistory
+from cdc_engine.contracts import Block, BlockSink, PreparedTransactions, SchemaHistory
 from cdc_engine.errors import BinlogFormatError, PositionLostError, SluiceError, SourceConnectionError
 from cdc_engine.parser.connection import SourceConnection, answer_error
 from cdc_engine.parser.reconnect import Attempts
@@ -84,12 +85,14 @@ class EventParser:
         on_state: Callable[[str, str], None] = _no_state,
         on_start: Callable[[DumpStart], None] = _no_start,
         on_idle: Callable[[], None] = _no_idle,
+        prepared: PreparedTransactions | None = None,
     ) -> None:
         self._source = source
         self._choice = choice
         self._sink = sink
         self._history = history
         self._captured = captured
+        self._prepared = prepared or MemoryPrepared()
         self._on_state, self._on_start, self._on_idle = on_state, on_start, on_idle
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -179,6 +182,7 @@ class EventParser:
             checksum=checksum,
             contiguous=not start.by_gtid and not connection.mariadb,
             executed_known=start.executed_known,
+            prepared=self._prepared,
         )
         if start.by_gtid:
             connection.dump_after_gtids(start.position.gtid_set)

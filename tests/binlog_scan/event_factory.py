@@ -7,6 +7,7 @@ import struct
 import uuid
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -133,7 +134,7 @@ def not_hidden(database: str, table: str) -> bool:
     return "hidden" not in (database, table)
 
 
-def scanner(history: NoHistory | None = None, start: Position = START, **options: bool) -> Scanner:
+def scanner(history: NoHistory | None = None, start: Position = START, **options: Any) -> Scanner:
     return Scanner(
         start=start,
         history=history or NoHistory(),

@@ -66,4 +66,4 @@ def test_the_table_a_statement_changes_is_named_only_with_certainty(
 def test_names_of_savepoints_and_xa_transactions() -> None:
     assert savepoint_name("SAVEPOINT `My ``Point`") == "my `point"
     assert savepoint_name("ROLLBACK TO SAVEPOINT a") == savepoint_name("rollback to A") == "a"
-    assert xa_name("XA END X'61',X'',1") == xa_name("XA COMMIT X'61',X'',1 ONE PHASE") == "X'61',X'',1"
+    assert xa_name("XA END X'61',X'',1") == xa_name("XA COMMIT X'61',X'',1 ONE PHASE") == "x'61',x'',1"

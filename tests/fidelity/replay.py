@@ -1,0 +1,57 @@
+"""What a table holds after its staged images, folded as the lake's merge does; compared with what the server answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from cdc_engine.binlog.rows import OPERATION, ORDER_KEY
+from cdc_engine.contracts import Operation
+from console.toolchain.servers import DatabaseServer
+from tests.fidelity.pipeline import Pipeline, images
+
+GONE = (Operation.DELETE, Operation.UPDATE_BEFORE)
+
+
+def assert_replayed(pipeline: Pipeline, *tables: str, **options: Any) -> dict[str, pa.Table]:
+    """All tables (first column their key) are what SELECT answers, and no image shares its order key; the images by table."""
+    staged = pipeline.staged(**options)
+    assert not staged.stopped
+    found = {table: images(staged, table) for table in tables}
+    for table, rows in found.items():
+        keys: list[Any] = rows[ORDER_KEY].to_pylist()
+        assert keys == sorted(set(keys))
+        assert folded(rows) == selected(pipeline.server, pipeline.database, table)
+    return found
+
+
+def folded(rows: pa.Table) -> list[tuple[Any, ...]]:
+    """The last image of each key, without those that say that it is gone."""
+    last: dict[Any, tuple[Any, ...]] = {}
+    names = [name for name in rows.column_names if not name.startswith("_sluice_")]
+    every: list[dict[str, Any]] = rows.to_pylist()
+    for row in every:
+        values = tuple(row[name] for name in names)
+        last[values[0]] = () if row[OPERATION] in GONE else values
+    return sorted(values for values in last.values() if values)
+
+
+def selected(server: DatabaseServer, database: str, table: str) -> list[tuple[Any, ...]]:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT * FROM `{database}`.`{table}`")
+        return sorted(tuple(row) for row in cursor.fetchall())
+
+
+def pipeline_with(server: DatabaseServer, folder: Path, database: str, *statements: str) -> Pipeline:
+    """A new database with the tables that `statements` make, captured from there on."""
+    with server.connect(autocommit=True) as connection, connection.cursor() as cursor:
+        for statement in (
+            f"DROP DATABASE IF EXISTS {database}",
+            f"CREATE DATABASE {database}",
+            f"USE {database}",
+            *statements,
+        ):
+            cursor.execute(statement)
+    return Pipeline.of(server, database, folder)
