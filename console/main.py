@@ -31,10 +31,10 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a progr
 
 @app.command()
 def setup() -> None:
-    """Download and unpack what the demo needs: Java, the Delta jars and MySQL."""
+    """Download and unpack what the demo needs: Java, the Delta jars and MySQL; compile the engine's kernels."""
     from console.toolchain.setup import DEMO_SERVERS, set_up  # noqa: PLC0415
 
-    toolchain = set_up(DEMO_SERVERS)
+    toolchain = set_up(DEMO_SERVERS, kernels=True)
     servers = ", ".join(toolchain.servers)
     screen.print(f"ready: Java {toolchain.java.version}, {servers}, Delta, in {toolchain.cache.root}")
 
@@ -52,7 +52,10 @@ def up() -> None:
     """Start the engine host, Spark, Dagster's webserver and daemon; harmless when they run already."""
     from cdc_engine.config import conf_dir, load_config  # noqa: PLC0415
     from console.stack import Stack  # noqa: PLC0415
+    from console.toolchain.cache import open_cache  # noqa: PLC0415
+    from console.toolchain.kernels import compile_kernels  # noqa: PLC0415
 
+    compile_kernels(open_cache(), screen.print)
     stack = Stack(load_config(), conf_dir(), screen.print)
     stack.up()
     screen.print(f"Dagster's UI: {stack.url}   logs: {stack.logs}", highlight=False, soft_wrap=True)
@@ -127,6 +130,58 @@ def position_set(
     set_position(
         load_config(), destination, request, confirm=(lambda _: True) if yes else typer.confirm, say=screen.print
     )
+
+
+schema_app = typer.Typer(
+    name="schema", help="Show tables, and decide on changes of them that wait.", no_args_is_help=True
+)
+app.add_typer(schema_app)
+TableArgument = Annotated[str, typer.Argument(metavar="DATABASE.TABLE")]
+
+
+@schema_app.command("show")
+def schema_show(destination: str, as_json: JsonOption = False) -> None:
+    """Show the tables of a destination: columns, key, whether changes flow, and which changes would wait for approval."""
+    from cdc_engine.config import load_config  # noqa: PLC0415
+    from console.schema import render_schema, schema_json  # noqa: PLC0415
+
+    tables = schema_json(load_config(), destination)
+    screen.print_json(json.dumps(tables)) if as_json else screen.print(render_schema(tables))
+
+
+@schema_app.command("held")
+def schema_held(destination: Annotated[str, typer.Argument()] = "", as_json: JsonOption = False) -> None:
+    """Show the changes that wait for review, with what each plan would do."""
+    from cdc_engine.config import load_config  # noqa: PLC0415
+    from console.schema import held_changes, render_held  # noqa: PLC0415
+
+    changes = held_changes(load_config(), destination)
+    shown = json.dumps([change.to_json() for change in changes])
+    screen.print_json(shown) if as_json else screen.print(render_held(changes))
+
+
+@schema_app.command("approve")
+def schema_approve(
+    destination: str,
+    table: TableArgument,
+    plan: Annotated[str, typer.Option("--plan", help="one of those `schema held` names")] = "apply",
+) -> None:
+    """Let the lake follow a held change by one of its plans; the running engine then takes the table up again by itself."""
+    from cdc_engine.config import load_config  # noqa: PLC0415
+    from console.schema import approve  # noqa: PLC0415
+
+    record = approve(load_config(), destination, table, plan)
+    screen.print(f"{table}: approved `{record.statement}` as {plan}; it goes on from there", markup=False)
+
+
+@schema_app.command("resume")
+def schema_resume(destination: str, table: TableArgument) -> None:
+    """Take a stopped table up again, once the cause of its stop is gone; meeting it again stops it again."""
+    from cdc_engine.config import load_config  # noqa: PLC0415
+    from console.schema import resume_table  # noqa: PLC0415
+
+    stop = resume_table(load_config(), destination, table)
+    screen.print(f"{table}: goes on from its stop at {stop.position} ({stop.state})", markup=False)
 
 
 bench_app = typer.Typer(name="bench", help="Measure Sluice against its limits and its peers.", no_args_is_help=True)

@@ -180,7 +180,7 @@ def run_demo(options: DemoOptions, screen: Console) -> int:
     with home.alone(), _terminable():
         if options.fresh:
             home.start_over()
-        set_up(screen=screen)
+        set_up(kernels=True, screen=screen)
         demo = Demo(options, home, screen)
         try:
             return _run(demo)

@@ -22,7 +22,7 @@ STATIC_CHECKS = {
 def run_quality(pytest_arguments: Sequence[str]) -> int:
     """Set every server up, run all checks even if one fails, and return an exit code; no tests found is a failure too."""
     screen = Console(stderr=True)
-    set_up(ALL_SERVERS, screen=screen)
+    set_up(ALL_SERVERS, kernels=True, screen=screen)
     checks = {**STATIC_CHECKS, "tests": ("pytest", *_workers(), *pytest_arguments)}
     failed = [name for name, command in checks.items() if not _passes(name, command, screen)]
     if failed:

@@ -1,4 +1,7 @@
-"""Brings the machine to where Sluice runs: Java, jars, database servers; called by `sluice setup`, the demo and the tests."""
+"""Brings the machine to where Sluice runs: Java, jars, database servers, compiled kernels.
+
+Called by `sluice setup`, the demo and the tests.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +13,7 @@ from console.toolchain.artifacts import DATABASE_VERSIONS, DELTA, Artifact, load
 from console.toolchain.cache import Cache, locked, open_cache
 from console.toolchain.download import fetch
 from console.toolchain.java import Java, provide_java
+from console.toolchain.kernels import compile_kernels
 from console.toolchain.unpack import ServerHome, is_unpacked, server_home, unpack
 
 DEMO_SERVERS = ("mysql-8.0.31",)
@@ -30,10 +34,14 @@ def set_up(
     servers: Sequence[str] = DEMO_SERVERS,
     *,
     delta: bool = True,
+    kernels: bool = False,
     cache: Cache | None = None,
     screen: Console | None = None,
 ) -> Toolchain:
-    """Fetch and unpack what is missing of the named servers and of the Delta jars; quick when nothing is."""
+    """Fetch and unpack what is missing of the named servers and of the Delta jars; quick when nothing is.
+
+    `kernels`: also compile the engine's kernels, where they are out of date.
+    """
     cache = cache or open_cache()
     screen = screen or Console(stderr=True)
     with locked(cache, screen.print):
@@ -42,6 +50,8 @@ def set_up(
         packed = [artifact for artifact in load_artifacts(*servers) if not is_unpacked(cache, artifact)]
         fetch(cache, java, [*jars, *packed], screen)
         _unpack_all(cache, packed, screen)
+        if kernels:
+            compile_kernels(cache, screen.print)
         homes = {version: server_home(cache, version) for version in servers}
     return Toolchain(cache, java, tuple(cache.jars / jar.file_name for jar in jars), homes)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -31,16 +32,25 @@ class Captured:
         )
         (self.conf / "destinations").mkdir(parents=True)
         (self.conf / "sluice.yaml").write_text(f"data_dir: {root}/data\nlake: {root}/lake\n")
-        self.describe(f"source: {{user: root, port: {server.port}}}")
+        self.describe()
 
     def describe(self, *lines: str) -> None:
         """Writes the destination's file."""
-        text = "\n".join([*lines, f"include: {self.database}\\..*", ""])
+        text = "\n".join([f"source: {{user: root, port: {self.server.port}}}", *lines, f"include: {self.database}\\..*", ""])
         (self.conf / "destinations" / "shop.yaml").write_text(text)
 
     @property
     def config(self) -> SluiceConfig:
         return load_config(self.conf)
+
+    def wait_until_running(self) -> None:
+        """Until an engine of another process reads the source."""
+
+        def running() -> bool:
+            path = self.directory / "status.json"
+            return path.exists() and json.loads(path.read_text())["state"] == "RUNNING"
+
+        wait_for("the engine runs", running)
 
     def run(self, *statements: str) -> None:
         with self.server.connect() as connection, connection.cursor() as cursor:

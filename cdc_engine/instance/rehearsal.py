@@ -1,0 +1,83 @@
+"""Takes the engine's own way through a small recorded binlog, so that numba compiles every kernel and keeps it on disk.
+
+    python -m cdc_engine.instance.rehearsal FOLDER
+
+`console.toolchain.kernels` calls it at set-up: otherwise the first changes of a new machine wait for the compiler. It runs what the
+engine runs (frames, scan, filter, ring, spill, staging) instead of naming signatures, which would be out of date with the next kernel. The
+recording is a binlog of MySQL 8.0.31 with a row of every kind of column; `tests/instance/record_rehearsal.py` made it and says how.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from cdc_engine import limits
+from cdc_engine.binlog.event_types import HEADER_BYTES, LENGTH_AT
+from cdc_engine.binlog.framing import PacketFramer
+from cdc_engine.binlog.scan import Scanner
+from cdc_engine.position import Position
+from cdc_engine.sink.event_sink import EventSink
+from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.staging.staging import stage
+from cdc_engine.store.memory_store import MemoryEventStore
+from cdc_engine.table_meta.declared import MYSQL
+from cdc_engine.table_meta.history import TableHistory
+from cdc_engine.table_meta.schema import ServerFacts
+from cdc_engine.table_meta.snapshot import Snapshot
+
+RECORDING = Path(__file__).with_name("rehearsal.binlog")
+MAGIC_BYTES = 4
+START = Position(epoch=1, file="rehearsal.000001", offset=MAGIC_BYTES)
+SPILLING_EVENTS = 2  # a ring so small that a transaction of the recording spills
+
+
+def rehearse(folder: Path, recording: Path = RECORDING) -> int:
+    """Stages the recording into `folder`, once from memory and once over spill files; the rows staged."""
+    events = list(recorded_events(recording.read_bytes()))
+    return sum(
+        _staged_rows(events, folder / str(events_max), events_max)
+        for events_max in (limits.RING_EVENTS_MAX, SPILLING_EVENTS)
+    )
+
+
+def recorded_events(data: bytes) -> Iterator[bytes]:
+    """The events of a binlog file."""
+    at = MAGIC_BYTES
+    while at + HEADER_BYTES <= len(data):
+        length = int.from_bytes(data[at + LENGTH_AT : at + LENGTH_AT + 4], "little")
+        yield data[at : at + length]
+        at += length
+
+
+def _staged_rows(events: list[bytes], folder: Path, events_max: int) -> int:
+    captured = TableFilter(r".*\..*", "")
+    history = TableHistory(folder / "schema.jsonl", captured.keeps)
+    history.seed(Snapshot(ServerFacts(flavour=MYSQL, charset="utf8mb4"), databases=(), tables=()), START)
+    store = MemoryEventStore(folder / "spill", events_max=events_max, start=START)
+    sink = EventSink(store, captured)
+    framer = PacketFramer(Scanner(start=START, history=history, captured=captured.keeps))
+    rows = 0
+    for event in events:
+        packet = struct.pack("<I", len(event) + 1)[:3] + b"\0\0" + event
+        framer.space()[: len(packet)] = packet
+        for block in framer.received(len(packet)):
+            sink.accept(block)
+        rows += _taken_rows(store, folder)
+    return rows
+
+
+def _taken_rows(store: MemoryEventStore, folder: Path) -> int:
+    """Stages and acks what is whole by now."""
+    rows = 0
+    while not (batch := store.get(limits.BATCH_BYTES_MAX, limits.BATCH_EVENTS_MAX)).empty:
+        rows += stage(batch, "rehearsal", 1, folder / "staging").manifest.rows
+        if batch.end is not None:
+            store.ack(batch.end)
+    return rows
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{rehearse(Path(sys.argv[1]))}\n")

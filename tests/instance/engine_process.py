@@ -1,0 +1,73 @@
+"""An engine in a process of its own: `python -m tests.instance.engine_process CONF ROWS` runs until so many rows are staged and acked.
+
+Prints a line of JSON: `rows`, `batches`, `bytes`, `seconds`, and `peak_bytes`, the most memory the process ever held (VmHWM).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from cdc_engine.config import load_config
+from cdc_engine.instance.engine import Engine
+
+ROOT = Path(__file__).parents[2]
+
+
+def start(conf: Path, rows: int, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    """Stands between a test and this module's `main`."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.instance.engine_process", str(conf), str(rows)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
+    )
+
+
+def finished(process: subprocess.Popen[str], seconds_max: float) -> dict[str, Any]:
+    """What it printed last."""
+    try:
+        output, _ = process.communicate(timeout=seconds_max)
+    finally:
+        process.kill()
+    assert process.returncode == 0, output
+    answer: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return answer
+
+
+def peak_bytes() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
+
+
+def require_well(engine: Engine) -> None:
+    """Ends the process when what it waits for will not come."""
+    status = engine.status()
+    if status.stopped_tables or status.state not in {"RUNNING", "STARTING"}:
+        sys.exit(f"{status.state}: {status.reason} {status.stopped_tables}")
+
+
+def main(conf: Path, wanted: int) -> None:
+    engine = Engine(load_config(conf), "shop")
+    engine.start()
+    began, rows, sizes = time.monotonic(), 0, []
+    while rows < wanted:
+        batch = engine.hand_out(1.0)
+        if batch is None:
+            require_well(engine)
+            continue
+        rows += batch.rows
+        sizes.append(sum(file.stat().st_size for file in (engine.directory / batch.path).iterdir()))
+        engine.ack(batch)
+    engine.stop()
+    answer = {"rows": rows, "batches": len(sizes), "bytes": sum(sizes), "seconds": time.monotonic() - began}
+    sys.stdout.write(json.dumps({**answer, "peak_bytes": peak_bytes()}) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,114 @@
+"""Taking stopped tables up again: what becomes of the ledger and the stream, and what an operator is told where it cannot be."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.contracts import StoppedTable
+from cdc_engine.errors import MetaError
+from cdc_engine.instance.resume import Request, request, requests, take_up
+from cdc_engine.meta.ledger import Ledger
+from cdc_engine.meta.memory_meta import MemoryMeta
+from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
+from cdc_engine.position import Position
+
+SERVER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+
+
+def at(offset: int, file: int = 7, epoch: int = 1) -> Position:
+    return Position(epoch=epoch, file=f"mysql-bin.{file:06d}", offset=offset, server_uuid=SERVER)
+
+
+def stopped(table: str, position: Position) -> StoppedTable:
+    return StoppedTable(database="shop", table=table, state="DDL_HELD", reason=f"rename of {table}", position=position)
+
+
+def never_begun(_position: Position | None) -> None:
+    pytest.fail("the stream must not begin anew")
+
+
+@dataclasses.dataclass
+class Source:
+    """A ledger with stops, what the server says, and where the stream was begun anew."""
+
+    meta: MemoryMeta
+    facts: ServerFacts
+    begun: list[Position | None] = dataclasses.field(default_factory=list)
+
+    def take_up(self, *tables: str) -> None:
+        wanted = [Request("shop", table, Path("/nonexistent") / table) for table in tables]
+        take_up(wanted, self.meta, lambda: self.facts, self.begun.append)
+
+    @property
+    def states(self) -> dict[str, str]:
+        return {stop.table: stop.state for stop in self.meta.ledger.stopped_tables}
+
+
+@pytest.fixture
+def source() -> Source:
+    ledger = Ledger(
+        cursor=at(900),
+        server_uuid=SERVER,
+        stopped_tables=(stopped("early", at(200)), stopped("late", at(500)), stopped("old", at(100, file=3))),
+    )
+    logs = tuple(BinaryLog(file=f"mysql-bin.{number:06d}", size_bytes=10_000) for number in (6, 7))
+    facts = ServerFacts(version="8.0.31", mariadb=False, server_uuid=SERVER, gtid_enabled=False, logs=logs)
+    return Source(MemoryMeta(ledger), facts)
+
+
+def test_ddl_the_stream_begins_at_the_stop_and_stops_before_it_stay(source: Source) -> None:
+    source.take_up("late")
+    assert source.begun == [at(500)]
+    assert source.meta.ledger.cursor == at(500)
+    assert source.states == {"early": "DDL_HELD", "old": "DDL_HELD"}
+
+
+def test_ddl_of_several_the_first_stop_counts_and_those_behind_it_are_met_again(source: Source) -> None:
+    source.take_up("late", "early")
+    assert source.begun == [at(200)]
+    assert source.states == {"old": "DDL_HELD"}
+
+
+def test_ddl_a_table_whose_binlog_is_purged_says_so_and_the_others_go_on(source: Source) -> None:
+    source.take_up("old", "late")
+    assert source.begun == [at(500)]
+    assert source.states == {"early": "DDL_HELD", "old": "RESUME_LOST"}
+    lost = source.meta.ledger.stopped("shop", "old")
+    assert lost is not None
+    assert lost.position == at(100, file=3)
+    assert "mysql-bin.000003" in lost.reason
+    assert "rename of old" in lost.reason
+    source.take_up("old")
+    assert source.meta.ledger.stopped("shop", "old") == lost
+
+
+def test_ddl_a_stop_of_an_earlier_epoch_cannot_be_read_from(source: Source) -> None:
+    source.meta.update(lambda ledger: ledger.grow_epoch())
+    source.take_up("late")
+    assert source.begun == []
+    assert source.states["late"] == "RESUME_LOST"
+
+
+def test_ddl_a_table_that_has_not_stopped_is_left_as_it_is(source: Source) -> None:
+    before = source.meta.ledger
+    source.take_up("calm")
+    assert (source.begun, source.meta.ledger) == ([], before)
+
+
+def test_ddl_a_request_is_kept_until_it_is_dealt_with(tmp_path: Path) -> None:
+    request(tmp_path, "shop", "or/ders")
+    request(tmp_path, "shop", "or/ders")
+    (found,) = requests(tmp_path)
+    assert (found.database, found.table) == ("shop", "or/ders")
+    take_up([found], MemoryMeta(Ledger()), pytest.fail, never_begun)
+    assert requests(tmp_path) == ()
+
+
+def test_ddl_a_request_that_is_not_one_is_named(tmp_path: Path) -> None:
+    (tmp_path / "resume-requests").mkdir()
+    (tmp_path / "resume-requests" / "x.json").write_text("[]")
+    with pytest.raises(MetaError, match=r"x\.json cannot be read"):
+        requests(tmp_path)

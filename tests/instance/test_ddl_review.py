@@ -1,0 +1,122 @@
+"""A table's whole way through its DDL, on a real MySQL and a real Spark: what is followed, what is held, approved, and equal at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from cdc_engine.client import read_ledger
+from cdc_engine.config import load_config
+from cdc_engine.instance.engine import Engine
+from console.schema import approve, held_changes, schema_json
+from console.toolchain.errors import SetupError
+from console.toolchain.servers import DatabaseServer
+from console.toolchain.spark_server import SparkConnectServer
+from orchestration.spark_merge import target
+from spark_jobs import SparkSettings, merge_batch
+from tests.instance.fix_destination import Captured
+from tests.waiting import wait_for
+
+
+class Pipeline:
+    """An engine whose batches are merged as they come."""
+
+    def __init__(self, captured: Captured, spark: SparkSettings) -> None:
+        self.captured, self.spark = captured, spark
+        self.config = load_config(captured.conf)
+        self.engine = Engine(self.config, "shop")
+        self.deliveries = 0
+
+    def flow_until(self, what: str, condition: Any) -> None:
+        """Hands out, merges and acks until the condition holds."""
+
+        def flows() -> bool:
+            batch = self.engine.hand_out(0.5)
+            if batch is not None:
+                self.deliveries += 1
+                targets = {name: target(self.config, "shop", name) for name in batch.tables}
+                merge_batch(self.engine.directory / batch.path, targets, self.spark)
+                self.engine.ack(batch)
+            return batch is None and condition()
+
+        wait_for(what, flows, 120.0)
+
+    def rows(self, table: str, columns: str) -> list[tuple[Any, ...]]:
+        """Of the lake."""
+        path = self.config.table_path("shop", self.captured.database, table)
+        query = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(path))
+        found = pa.table(query.execute(f"SELECT {columns} FROM t ORDER BY id").read_all())
+        return [tuple(row.values()) for row in found.to_pylist()]
+
+    def source_rows(self, table: str, columns: str) -> list[tuple[Any, ...]]:
+        with self.captured.server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"SELECT {columns} FROM {self.captured.database}.{table} ORDER BY id")
+            return list(cursor.fetchall())
+
+    def equal(self, table: str, columns: str) -> bool:
+        path = self.config.table_path("shop", self.captured.database, table)
+        if not deltalake.DeltaTable.is_deltatable(path):
+            return False
+        there = {field.name for field in deltalake.DeltaTable(path).schema().fields}
+        return set(columns.split(", ")) <= there and self.rows(table, columns) == self.source_rows(table, columns)
+
+    def state(self, table: str) -> str:
+        stop = read_ledger(self.engine.directory).stopped(self.captured.database, table)
+        return stop.state if stop else "FLOWING"
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, mysql80: DatabaseServer, spark_server: SparkConnectServer) -> Iterator[Pipeline]:
+    captured = Captured(tmp_path, mysql80)
+    captured.describe("schema_changes: {widen: rewrite}")
+    made = Pipeline(captured, SparkSettings(remote=spark_server.url))
+    made.engine.start()
+    yield made
+    made.engine.stop()
+
+
+def test_ddl_add_widen_drop_rename_and_convert_end_equal(pipeline: Pipeline) -> None:
+    database = pipeline.captured.database
+    name = f"{database}.orders"
+    run = pipeline.captured.run
+    run(
+        f"CREATE TABLE {database}.calm (id INT PRIMARY KEY)",
+        f"CREATE TABLE {name} (id INT PRIMARY KEY, a INT, b VARCHAR(20), c INT, d VARCHAR(10))",
+        f"INSERT INTO {name} VALUES (1, 10, 'x', 100, '11'), (2, 20, 'y', 200, '12')",
+        f"ALTER TABLE {name} ADD e INT NOT NULL DEFAULT 7, MODIFY a BIGINT, DROP c",
+        f"INSERT INTO {name} VALUES (3, 3000000000, 'z', '13', 8)",
+        f"UPDATE {name} SET b = 'Y' WHERE id = 2",
+    )
+    pipeline.flow_until("what is added, widened and dropped flows", lambda: pipeline.equal("orders", "id, a, b, d, e"))
+    assert pipeline.rows("orders", "id, c") == [(1, 100), (2, None), (3, None)]
+    run(
+        f"ALTER TABLE {name} RENAME COLUMN b TO bb",
+        f"INSERT INTO {name} VALUES (4, 40, 'w', '14', 9)",
+        f"ALTER TABLE {name} MODIFY d INT",
+        f"DELETE FROM {name} WHERE id = 1",
+        f"INSERT INTO {database}.calm VALUES (1), (2)",
+    )
+    pipeline.flow_until("the other table goes on", lambda: pipeline.equal("calm", "id"))
+    assert pipeline.state("orders") == "DDL_HELD"
+    (held,) = held_changes(pipeline.config)
+    assert held.to_json()["statement"] == f"ALTER TABLE {name} RENAME COLUMN b TO bb"
+    assert held.to_json()["choices"] == ["apply", "new_column"]
+    shown = {table["table"]: table["state"] for table in schema_json(pipeline.config, "shop")}
+    assert shown == {name: "DDL_HELD", f"{database}.calm": "FLOWING", f"{database}.numbers": "FLOWING"}
+    with pytest.raises(SetupError, match="'keep' is no plan"):
+        approve(pipeline.config, "shop", name, "keep")
+    approve(pipeline.config, "shop", name, "apply")
+    pipeline.flow_until(
+        "the next change is held",
+        lambda: "MODIFY d INT" in str([each.to_json() for each in held_changes(pipeline.config)]),
+    )
+    assert pipeline.rows("orders", "id, bb") == [(1, "x"), (2, "Y"), (3, "z"), (4, "w")]
+    approve(pipeline.config, "shop", name, "apply")
+    pipeline.flow_until("the table is equal", lambda: pipeline.equal("orders", "id, a, bb, d, e"))
+    assert pipeline.state("orders") == "FLOWING"
+    assert pipeline.equal("calm", "id")
