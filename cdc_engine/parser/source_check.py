@@ -37,10 +37,11 @@ def _setting_problems(facts: ServerFacts) -> list[str]:
         problems.append(f"the server's version {facts.version} is below {'.'.join(map(str, lowest))}")
     if variables.get("log_bin", "OFF").upper() not in ("ON", "1"):
         problems.append("log_bin is OFF: the server writes no binlog; start it with log_bin set")
-    for name, wanted in (("binlog_format", "ROW"), ("binlog_row_image", "FULL")):
-        value = variables.get(name, wanted).upper()
-        if value != wanted:
-            problems.append(f"{name} is {value}: SET GLOBAL {name} = '{wanted}', and in the server's option file")
+    row_format = variables.get("binlog_format", "ROW").upper()
+    if row_format != "ROW":
+        problems.append(
+            f"binlog_format is {row_format}: SET GLOBAL binlog_format = 'ROW', and in the server's option file"
+        )
     return problems
 
 
@@ -84,6 +85,21 @@ def _refuse_clash(source: Source, facts: ServerFacts) -> None:
 
 
 def _warnings(facts: ServerFacts) -> list[str]:
+    return [*_image_warnings(facts), *_retention_warnings(facts)]
+
+
+def _image_warnings(facts: ServerFacts) -> list[str]:
+    """Row images without all columns are followed, but not everything can be told from them."""
+    image = facts.variables.get("binlog_row_image", "FULL").upper()
+    if image == "FULL":
+        return []
+    lost = "an update of a row that the lake does not have fails, and a table without a primary key may stop"
+    if facts.mariadb:
+        lost += "; a REPLACE looks like an update that keeps the columns it left out, and stops the table where it can be told apart"
+    return [f"binlog_row_image is {image}: {lost}; SET GLOBAL binlog_row_image = 'FULL' is safe"]
+
+
+def _retention_warnings(facts: ServerFacts) -> list[str]:
     seconds = retention_seconds(facts)
     if not 0 < seconds < DAY_SECONDS:
         return []
