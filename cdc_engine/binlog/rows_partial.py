@@ -27,6 +27,8 @@ LARGE_CODES = {
     TypeCode.LONG_BLOB,
     TypeCode.JSON,
     TypeCode.GEOMETRY,
+    TypeCode.BLOB_COMPRESSED,
+    TypeCode.VECTOR,
 }
 Mask = np.typing.NDArray[np.bool_]
 
