@@ -108,7 +108,7 @@ def images(staged: StagedBatch, table: str) -> pa.Table:
         for segment in each.segments
         if isinstance(segment, ChangesSegment)
     ]
-    return pa.concat_tables([read_rows(staged.path, segment) for segment in segments])
+    return pa.concat_tables([read_rows(staged.path, segment) for segment in segments], promote_options="default")
 
 
 def run(server: DatabaseServer, *statements: str, **session: Any) -> None:

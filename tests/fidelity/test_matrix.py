@@ -1,18 +1,20 @@
-"""The fidelity matrix: on each server, with each amount of table metadata, one table with a column of every type is inserted, updated
-and deleted from, and every staged image is what SELECT returned of the row at that moment.
+"""The fidelity matrix: on each server, with each amount of table metadata and each row image, rows of every type are inserted, updated and
+deleted, and what the staged images make of them is what SELECT returned at that moment.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from cdc_engine.binlog.rows import OPERATION
+from cdc_engine.binlog.rows_partial import GROUP_COLUMNS, PRESENT
 from cdc_engine.contracts import Operation
 from console.toolchain.servers import DatabaseServer
 from tests.fidelity.catalogue import Kind, kinds_of
@@ -27,7 +29,10 @@ CASES = [
     if (server, metadata) != ("mysql57", "FULL")
 ]
 COLUMNS_A_TABLE = 60  # so that a row of every type at its widest stays under the servers' row size
+IDS_AN_IMAGE = 1000
+IMAGES = {"FULL": 0, "MINIMAL": 1000, "NOBLOB": 2000}  # first id of its rows
 Rows = dict[int, tuple[Any, ...]]
+Statements = Callable[[str, tuple[Kind, ...], int], Iterator[str]]
 
 
 @contextlib.contextmanager
@@ -64,14 +69,20 @@ def row_count(kinds: tuple[Kind, ...]) -> int:
     return 1 + max(len(kind.values) for kind in kinds)
 
 
-def inserts(table: str, kinds: tuple[Kind, ...]) -> str:
-    rows = ", ".join(f"({row}, {', '.join(literals(kinds, row))})" for row in range(row_count(kinds)))
-    return f"INSERT INTO {table} VALUES {rows}"
+def inserts(table: str, kinds: tuple[Kind, ...], first: int) -> Iterator[str]:
+    rows = ", ".join(f"({first + row}, {', '.join(literals(kinds, row))})" for row in range(row_count(kinds)))
+    yield f"INSERT INTO {table} VALUES {rows}"
 
 
-def update(table: str, kinds: tuple[Kind, ...], row: int) -> str:
-    pairs = ", ".join(f"c{index} = {value}" for index, value in enumerate(literals(kinds, row + 1)))
-    return f"UPDATE {table} SET {pairs} WHERE id = {row}"
+def updates(table: str, kinds: tuple[Kind, ...], first: int) -> Iterator[str]:
+    """Each row gets the values of the next; those of every second column, so that an image has columns to leave out."""
+    for row in range(row_count(kinds)):
+        changed = list(enumerate(literals(kinds, row + 1)))[row % 2 :: 2]
+        yield f"UPDATE {table} SET {', '.join(f'c{index} = {value}' for index, value in changed)} WHERE id = {first + row}"
+
+
+def deletes(table: str, _kinds: tuple[Kind, ...], first: int) -> Iterator[str]:
+    yield f"DELETE FROM {table} WHERE id BETWEEN {first} AND {first + IDS_AN_IMAGE}"
 
 
 def selected(server: DatabaseServer, table: str, kinds: tuple[Kind, ...]) -> Rows:
@@ -85,39 +96,87 @@ def selected(server: DatabaseServer, table: str, kinds: tuple[Kind, ...]) -> Row
         }
 
 
-@pytest.mark.parametrize(("name", "metadata"), CASES)
-def test_every_type_is_what_select_returns_fidelity(
-    name: str, metadata: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+@dataclasses.dataclass(frozen=True)
+class Played:
+    """What SELECT returned after the inserts and after the updates, by table, of all row images' rows; and the staged images."""
+
+    kinds: dict[str, tuple[Kind, ...]]
+    before: dict[str, Rows]
+    after: dict[str, Rows]
+    staged: dict[str, pa.Table]
+
+
+@pytest.fixture(scope="module", params=CASES, ids="-".join)
+def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """One server with one amount of metadata; every row image writes rows of its own, all into one binlog."""
+    name, metadata = request.param
     server: DatabaseServer = request.getfixturevalue(name)
-    chosen = tables(name)
+    kinds = tables(name)
     run(server, f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")
-    run(server, *(create(table, kinds) for table, kinds in chosen.items()), database=DATABASE)
+    run(server, *(create(table, each) for table, each in kinds.items()), database=DATABASE)
     with row_metadata(server, metadata):
-        pipeline = Pipeline.of(server, DATABASE, tmp_path)
-        run(server, *(inserts(table, kinds) for table, kinds in chosen.items()), database=DATABASE)
-        before = {table: selected(server, table, kinds) for table, kinds in chosen.items()}
-        run(
-            server,
-            *(update(table, kinds, row) for table, kinds in chosen.items() for row in range(row_count(kinds))),
-            database=DATABASE,
-        )
-        after = {table: selected(server, table, kinds) for table, kinds in chosen.items()}
-        run(server, *(f"DELETE FROM {table}" for table in chosen), database=DATABASE)
+        pipeline = Pipeline.of(server, DATABASE, tmp_path_factory.mktemp("matrix"))
+        _write(server, kinds, inserts)
+        before = {table: selected(server, table, each) for table, each in kinds.items()}
+        _write(server, kinds, updates)
+        after = {table: selected(server, table, each) for table, each in kinds.items()}
+        _write(server, kinds, deletes)
         staged = pipeline.staged()
-    for table, kinds in chosen.items():
-        found = images(staged, table)
-        for operation, rows in ((Operation.INSERT, before), (Operation.UPDATE_AFTER, after), (Operation.DELETE, after)):
-            assert_rows(found.filter(found[OPERATION].to_numpy() == operation), rows[table], kinds)
+    return Played(kinds, before, after, {table: images(staged, table) for table in kinds})
 
 
-def assert_rows(found: Any, rows: Rows, kinds: tuple[Kind, ...]) -> None:
-    ids = found["id"].to_pylist()
-    assert sorted(ids) == sorted(rows)
+def _write(server: DatabaseServer, kinds: dict[str, tuple[Kind, ...]], statements: Statements) -> None:
+    for image, first in IMAGES.items():
+        made = (statement for table, each in kinds.items() for statement in statements(table, each, first))
+        run(server, f"SET SESSION binlog_row_image = {image}", *made, database=DATABASE)
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_every_type_is_what_select_returns_fidelity(played: Played, image: str) -> None:
+    for table, kinds in played.kinds.items():
+        rows = Replay(kinds, range(IMAGES[image], IMAGES[image] + IDS_AN_IMAGE))
+        found = played.staged[table]
+        operations = found[OPERATION].to_numpy()
+        rows.apply(found.filter(operations == Operation.INSERT))
+        assert_rows(rows, played.before[table])
+        rows.apply(found.filter(operations == Operation.UPDATE_AFTER))
+        assert_rows(rows, played.after[table])
+        gone = [
+            number for number in found.filter(operations == Operation.DELETE)["id"].to_pylist() if number in rows.ids
+        ]
+        assert sorted(gone) == sorted(rows.values)
+
+
+class Replay:
+    """The rows of one image kind as the staged images leave them: what an image does not have stays as it was."""
+
+    def __init__(self, kinds: tuple[Kind, ...], ids: range) -> None:
+        self.kinds, self.ids = kinds, ids
+        self.values: dict[int, list[Any]] = {}
+
+    def apply(self, found: pa.Table) -> None:
+        names = [f"c{index}" for index in range(len(self.kinds))]
+        for row in found.to_pylist():
+            if row["id"] in self.ids:
+                values = self.values.setdefault(row["id"], [None] * len(names))
+                for index, name in enumerate(names):
+                    if _is_present(row, index + 1):
+                        values[index] = row[name]
+
+
+def _is_present(row: dict[str, Any], column: int) -> bool:
+    """Whether the image has this column of the table; one without the columns that say so has all."""
+    bits = row.get(f"{PRESENT}{column // GROUP_COLUMNS}")
+    return bits is None or bool(bits >> column % GROUP_COLUMNS & 1)
+
+
+def assert_rows(rows: Replay, selected_rows: Rows) -> None:
+    wanted = {number: values for number, values in selected_rows.items() if number in rows.ids}
+    assert sorted(rows.values) == sorted(wanted)
     problems = []
-    for index, kind in enumerate(kinds):
-        for number, value in zip(ids, found[f"c{index}"].to_pylist(), strict=True):
-            ours, theirs = printed(value, kind.declared), rows[number][index]
+    for index, kind in enumerate(rows.kinds):
+        for number, values in rows.values.items():
+            ours, theirs = printed(values[index], kind.declared), wanted[number][index]
             if kind.by_value and ours is not None:
                 ours, theirs = json.loads(ours), json.loads(theirs)
             if ours != theirs:
