@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 
 from cdc_engine.table_meta.column_definition import read_charset, read_collation, read_column, read_default
-from cdc_engine.table_meta.lexer import TokenCursor, TokenKind, UnreadableError
+from cdc_engine.table_meta.lexer import Token, TokenCursor, TokenKind, UnreadableError
 from cdc_engine.table_meta.names import read_key_columns, read_table_name, skip_to_comma
 from cdc_engine.table_meta.statement import (
     AddColumn,
@@ -28,7 +28,7 @@ from cdc_engine.table_meta.statement import (
     TableName,
 )
 
-ACTION_WORDS_MAX = 5
+ACTION_WORDS_MAX = 6
 
 
 @dataclasses.dataclass
@@ -76,7 +76,10 @@ def _read_action(cursor: TokenCursor, alteration: _Alteration) -> None:
                 cursor.next()
             read(_Action(cursor, match[0].strip(), alteration))
             return
-    raise cursor.unreadable()
+    if cursor.peek(1) != Token(TokenKind.SIGN, "="):
+        raise cursor.unreadable()
+    cursor.next()  # an option of a storage engine, whose name may stand in backquotes
+    _option(_Action(cursor, "", alteration))
 
 
 def _skip(action: _Action) -> None:
@@ -184,9 +187,9 @@ def _alter_column(action: _Action) -> None:
     """SET DEFAULT and DROP DEFAULT are for rows to come; SET VISIBLE changes what SELECT * shows."""
     name = action.cursor.expect_name()
     if action.cursor.accept("SET", "DEFAULT"):
-        action.note(SetDefault(name, read_default(action.cursor)))
+        action.note(SetDefault(name, read_default(action.cursor), action.if_exists))
     elif action.cursor.peek().word == "DROP" and action.cursor.peek(1).word == "DEFAULT":
-        action.note(SetDefault(name, None))
+        action.note(SetDefault(name, None, action.if_exists))
     if action.cursor.peek().word == "SET" and action.cursor.peek(1).word in {"VISIBLE", "INVISIBLE"}:
         action.note(SetVisible(name, action.cursor.peek(1).word == "VISIBLE"))
     skip_to_comma(action.cursor)

@@ -40,6 +40,7 @@ from cdc_engine.table_meta.statement import (
 )
 from cdc_engine.table_meta.widening import type_change
 
+_WIDE_CHARSETS = {"ucs2", "utf16", "utf16le", "utf32"}
 _TEXT_PREFIX_BYTES = {"tinytext": 1, "text": 2, "mediumtext": 3}  # a longtext stays one
 
 
@@ -158,7 +159,7 @@ def _kept(statement: AlterTable, schema: TableSchema, charset: str, converts: bo
             now = declared_column(change.definition, charset)
         slots.append(_Slot(now, column))
     for item in others:
-        name = _found(schema, item.name, if_exists=isinstance(item, RenameColumn) and item.if_exists)
+        name = _found(schema, item.name, if_exists=not isinstance(item, SetVisible) and item.if_exists)
         for slot in slots:
             if slot.was is not None and slot.was.name == name:
                 slot.column = _touched(slot.column, item)
@@ -248,6 +249,10 @@ def _converted(column: DeclaredColumn, charset_name: str) -> DeclaredColumn:
     charset = charset_of_name(column.charset)
     if charset is None:
         raise CannotFollowError(SCHEMA_UNKNOWN, f"the character set {column.charset!r} is not known")
+    if declared.labels and charset_name in _WIDE_CHARSETS:
+        raise CannotFollowError(
+            SCHEMA_UNKNOWN, f"MySQL changes the labels of {column.name} when it converts them to {charset_name}"
+        )
     if declared.base in _TEXT_PREFIX_BYTES:
         bytes_max = (1 << 8 * _TEXT_PREFIX_BYTES[declared.base]) - 1
         declared = dataclasses.replace(declared, base="text", length=bytes_max // charset.bytes_max)

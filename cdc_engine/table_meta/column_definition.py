@@ -6,6 +6,7 @@ Attributes are entries of a table: a word that is not in it makes the statement 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 
 from cdc_engine.binlog.charsets import charset_of_collation, charset_of_name
@@ -13,6 +14,9 @@ from cdc_engine.table_meta.declared import MARIADB, DeclaredType, read_type, rea
 from cdc_engine.table_meta.lexer import Token, TokenCursor, TokenKind, UnreadableError
 
 NATIONAL_CHARSET = "utf8mb3"
+_PARTITIONS = re.compile(
+    r"PARTITION BY |REMOVE PARTITIONING "
+)  # they follow the last column of an ALTER without a comma
 FIRST = ""  # as the column that a new one stands behind: none, it stands first
 
 
@@ -53,7 +57,7 @@ def read_column(cursor: TokenCursor, flavour: str) -> ColumnDefinition:
         column.charset = "utf8mb4"
     elif first == "SERIAL" and second != "DEFAULT":
         column.nullable, column.auto_increment = False, True
-    while not cursor.at_end and cursor.peek().text not in {",", ")"}:
+    while not cursor.at_end and cursor.peek().text not in {",", ")"} and not _PARTITIONS.match(cursor.words(2)):
         _read_attribute(cursor, column)
     return column
 

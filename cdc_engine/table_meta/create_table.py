@@ -34,6 +34,7 @@ def read_create_table(cursor: TokenCursor, name: TableName, flavour: str) -> Cre
 def _read_elements(cursor: TokenCursor, flavour: str) -> tuple[tuple[ColumnDefinition, ...], tuple[str, ...]]:
     columns: list[ColumnDefinition] = []
     key: tuple[str, ...] = ()
+    in_period: frozenset[str] = frozenset()
     while True:
         if cursor.accept("CONSTRAINT") and cursor.peek().word not in {"PRIMARY", "UNIQUE", "FOREIGN", "CHECK"}:
             cursor.expect_name()
@@ -41,14 +42,23 @@ def _read_elements(cursor: TokenCursor, flavour: str) -> tuple[tuple[ColumnDefin
         if _PRIMARY.match(words):
             key = read_key_columns(cursor)
         elif _PERIOD.match(words):
-            raise UnreadableError("periods and system versioning are not supported")
+            in_period = _read_period(cursor)
         elif _INDEX.match(words):
             skip_to_comma(cursor)
         else:
             columns.append(read_column(cursor, flavour))
         if cursor.accept_sign(")"):
+            for column in columns:
+                column.nullable = column.nullable and column.name.lower() not in in_period
             return tuple(columns), key or tuple(column.name for column in columns if column.primary)
         cursor.expect_sign(",")
+
+
+def _read_period(cursor: TokenCursor) -> frozenset[str]:
+    """MariaDB's PERIOD FOR name (begin, end): both columns are NOT NULL by it."""
+    if cursor.words(3).startswith("PERIOD FOR SYSTEM"):
+        raise UnreadableError("system versioning is not supported")
+    return frozenset(name.lower() for name in read_key_columns(cursor))
 
 
 def _read_options(cursor: TokenCursor, statement: CreateTable) -> CreateTable:

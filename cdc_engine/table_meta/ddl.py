@@ -68,7 +68,10 @@ def read_statement(statement: str, flavour: str, sql_mode: int = 0) -> Statement
 def _tokens_under(statement: str, flavour: str, sql_mode: int) -> list[Token]:
     """The statement cut as the session's modes say. Raises UnreadableError also for a mode in which types mean something else."""
     found = tokens(
-        statement, ansi_quotes=bool(sql_mode & ANSI_QUOTES), backslash_escapes=not sql_mode & NO_BACKSLASH_ESCAPES
+        statement,
+        ansi_quotes=bool(sql_mode & ANSI_QUOTES),
+        backslash_escapes=not sql_mode & NO_BACKSLASH_ESCAPES,
+        mariadb=flavour == MARIADB,
     )
     if sql_mode & MAXDB or (flavour == MARIADB and sql_mode & ORACLE):
         raise UnreadableError("the session had sql_mode ORACLE or MAXDB, in which types have other meanings")

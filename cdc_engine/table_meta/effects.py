@@ -37,6 +37,7 @@ from cdc_engine.table_meta.statement import (
     DropTables,
     RenameTables,
     RowChange,
+    SetDatabase,
     Statement,
     TableName,
     Truncate,
@@ -297,6 +298,13 @@ def _drop_database(statement: DropDatabase, before: Before) -> Iterator[Effect]:
             yield from _gone(before, name, statement.kind, "the table is dropped with its database")
 
 
+def _set_database(statement: SetDatabase, before: Before) -> Iterator[Effect]:
+    """MariaDB's CREATE OR REPLACE DATABASE drops all that was in it."""
+    if statement.name is None or "REPLACE" not in statement.kind:
+        return iter(())
+    return _drop_database(DropDatabase(statement.kind, statement.name), before)
+
+
 def _unread(statement: Unread, before: Before) -> Iterator[Effect]:
     """Where even the table's name could not be read, every table with a schema here that is named anywhere in it."""
     names = [before.full_name(name) for name in statement.names] or _named(before.tables(), statement.words)
@@ -333,6 +341,7 @@ EFFECTS: dict[type, Callable[[Any, Before], Iterable[Effect]]] = {
     RenameTables: _rename,
     DropTables: _drop,
     DropDatabase: _drop_database,
+    SetDatabase: _set_database,
     Unread: _unread,
     RowChange: _row_change,
 }

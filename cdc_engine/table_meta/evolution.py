@@ -69,7 +69,7 @@ def in_key(column: DeclaredColumn, key: tuple[str, ...]) -> DeclaredColumn:
 def with_charset(declared: DeclaredType, charset_name: str) -> tuple[DeclaredType, str]:
     """The type as the server makes it with a character set, and that set's name: `binary` for bytes, empty where there is none."""
     if declared.is_binary_string:
-        return fitted(declared, 1), "binary"
+        return fitted(_short_enough(declared, 1), 1), "binary"
     if not declared.has_charset:
         return declared, ""
     charset = charset_of_name(charset_name)
@@ -82,10 +82,11 @@ def with_charset(declared: DeclaredType, charset_name: str) -> tuple[DeclaredTyp
 
 
 def _short_enough(declared: DeclaredType, bytes_max: int) -> DeclaredType:
-    """Outside of strict mode a VARCHAR that is too long for a row becomes a text."""
-    if declared.base != "varchar" or declared.length * bytes_max <= VARCHAR_BYTES_MAX:
+    """Outside of strict mode a VARCHAR or VARBINARY that is too long for a row becomes a text or a blob."""
+    longer = {"varchar": "text", "varbinary": "blob"}.get(declared.base)
+    if longer is None or declared.length * bytes_max <= VARCHAR_BYTES_MAX:
         return declared
-    return dataclasses.replace(declared, base="text")
+    return dataclasses.replace(declared, base=longer)
 
 
 def _copied(statement: CreateTable, database: str, like: TableName, schema_of: SchemaOf) -> TableSchema:

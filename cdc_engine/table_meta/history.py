@@ -22,13 +22,13 @@ from cdc_engine.table_meta.ddl import read_statement
 from cdc_engine.table_meta.declared import MARIADB, MYSQL
 from cdc_engine.table_meta.effects import Before, Effect, effects_of
 from cdc_engine.table_meta.fitting import fit
-from cdc_engine.table_meta.known import Known, TableState
+from cdc_engine.table_meta.known import Known, TableKey, TableState
 from cdc_engine.table_meta.lexer import UnreadableError
 from cdc_engine.table_meta.policy import Review
 from cdc_engine.table_meta.repository import Record, RecordKind, SchemaRepository
 from cdc_engine.table_meta.schema import Dropped, ServerFacts, Stopped, TableSchema
 from cdc_engine.table_meta.snapshot import Snapshot
-from cdc_engine.table_meta.statement import SetDatabase, Statement
+from cdc_engine.table_meta.statement import DropDatabase, SetDatabase, Statement
 
 _UNKNOWN_SERVER = ServerFacts(flavour=MYSQL, charset="")
 
@@ -117,6 +117,10 @@ class TableHistory:
         """What is known of a table at `position`: its schema, its stop (with the schema behind it), that it was dropped, or nothing."""
         return self._known.table((database, table), position.order_key)
 
+    def table_names(self) -> list[TableKey]:
+        """Every table that was ever known of, captured or not."""
+        return self._known.table_names()
+
     def _go_back_to(self, position: Position) -> None:
         if self._known.head > position.order_key:
             self.rewind(position)
@@ -150,12 +154,18 @@ def _snapshot_records(snapshot: Snapshot, position: Position) -> Iterator[Record
 def _database_records(
     statement: Statement, before: Before, server: ServerFacts, position: Position
 ) -> Iterator[Record]:
-    if not isinstance(statement, SetDatabase):
+    if not isinstance(statement, SetDatabase | DropDatabase):
         return
-    charset = statement.charset or (server.charset if statement.creates else None)
     database = statement.name or before.default_database
-    if charset:
-        name = database.lower() if server.lower_case_names else database
+    name = database.lower() if server.lower_case_names else database
+    there = before.known.database_charset(name, before.key)
+    if isinstance(statement, DropDatabase):
+        charset: str | None = ""
+    elif statement.kind.endswith("NOT EXISTS") and there:
+        charset = None
+    else:
+        charset = statement.charset or (server.charset if statement.creates else None)
+    if charset is not None and charset != there:
         yield Record(kind=RecordKind.DATABASE, position=position, database=name, content={"charset": charset})
 
 

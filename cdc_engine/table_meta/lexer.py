@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import re
 
 
@@ -52,13 +53,25 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_TOKEN_BARE = re.compile(_TOKEN.pattern.replace(r"\\.|", "").replace("\\\\", ""), _TOKEN.flags)
 _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 
 
-def tokens(statement: str, *, ansi_quotes: bool = False, backslash_escapes: bool = True) -> list[Token]:
-    """Cuts a statement. Raises UnreadableError where a quote is not closed."""
-    pattern = _TOKEN if backslash_escapes else _TOKEN_BARE
+@functools.cache
+def _pattern(backslash_escapes: bool, mariadb: bool) -> re.Pattern[str]:
+    pattern = _TOKEN.pattern
+    if not backslash_escapes:
+        pattern = pattern.replace(r"\\.|", "").replace("\\\\", "")
+    return re.compile(pattern if mariadb else pattern.replace("/\\*M?!", "/\\*!"), _TOKEN.flags)
+
+
+def tokens(
+    statement: str, *, ansi_quotes: bool = False, backslash_escapes: bool = True, mariadb: bool = True
+) -> list[Token]:
+    """Cuts a statement; `/*M! … */` is a comment unless `mariadb`. Raises UnreadableError where a quote is not closed.
+
+    A server that does not execute an executable comment, for its version, writes it into the binlog as a plain one.
+    """
+    pattern = _pattern(backslash_escapes, mariadb)
     found: list[Token] = []
     at = 0
     while at < len(statement):

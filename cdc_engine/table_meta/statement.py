@@ -78,6 +78,7 @@ class SetDefault:
 
     name: str
     default: Default | None
+    if_exists: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,75 @@
+"""The corpus read without a server: restarts and returns to earlier positions between any two statements change no schema."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cdc_engine.position import Position
+from cdc_engine.table_meta.history import TableHistory
+from cdc_engine.table_meta.known import TableKey, TableState
+from cdc_engine.table_meta.schema import ServerFacts
+from cdc_engine.table_meta.snapshot import Snapshot
+from tests.table_meta.ddl_corpus import Group, groups
+
+GROUPS = {group.name: group for group in groups() if len(group.of("mysql80")) > 10}
+States = dict[TableKey, TableState]
+EXPECTED: dict[str, list[States]] = {}
+
+
+def at(index: int) -> Position:
+    return Position(epoch=1, file="binlog.000001", offset=100 + 10 * index)
+
+
+def opened(folder: Path) -> TableHistory:
+    return TableHistory(folder / "schema.jsonl", lambda _, table: not table.startswith("f"))
+
+
+def begun(folder: Path, group: Group) -> TableHistory:
+    history = opened(folder)
+    facts = ServerFacts(flavour="mysql", charset="utf8mb4")
+    history.seed(Snapshot(facts, ((group.database, "utf8mb4"),), ()), at(-1))
+    return history
+
+
+def states(history: TableHistory, index: int) -> States:
+    found = {name: history.state(*name, at(index)) for name in history.table_names()}
+    return {name: state for name, state in found.items() if state is not None}
+
+
+def expected(factory: pytest.TempPathFactory, group: Group) -> list[States]:
+    """The states after each statement, read once from beginning to end."""
+    if group.name not in EXPECTED:
+        history = begun(factory.mktemp("straight"), group)
+        EXPECTED[group.name] = []
+        for index, statement in enumerate(group.of("mysql80")):
+            history.apply(statement, group.database, at(index))
+            EXPECTED[group.name].append(states(history, index))
+    return EXPECTED[group.name]
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_a_restart_or_a_return_between_any_two_statements_gives_the_same_schemas(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    group = GROUPS[data.draw(st.sampled_from(sorted(GROUPS)))]
+    statements, wanted = group.of("mysql80"), expected(tmp_path_factory, group)
+    folder = tmp_path_factory.mktemp("restarted")
+    history = begun(folder, group)
+    index = 0
+    restarts = data.draw(st.sets(st.integers(0, len(statements) - 1), max_size=5))
+    returns = data.draw(st.dictionaries(st.integers(0, len(statements) - 1), st.integers(1, 20), max_size=3))
+    while index < len(statements):
+        history.apply(statements[index], group.database, at(index))
+        assert states(history, index) == wanted[index], statements[index]
+        if index in restarts:
+            history = opened(folder)
+            assert states(history, index) == wanted[index], statements[index]
+        index = max(0, index - returns.pop(index)) if index in returns else index + 1
+    history = opened(folder)
+    for index, state in enumerate(wanted):
+        assert states(history, index) == state, statements[index]
