@@ -17,7 +17,7 @@ from cdc_engine.limits import READ_BUFFER_BYTES
 from cdc_engine.store.ring import Mark
 from cdc_engine.store.spill import SpilledBlock, SpilledSlice
 
-SMALL_BYTES_MAX = 64 << 10  # a block below this costs its readers more than copying it does
+SMALL_BYTES_MAX = 1 << 20  # a block below this costs its readers more than copying it does: a millisecond, and 100 µs
 JOINED_BYTES_MAX = READ_BUFFER_BYTES  # joined blocks are no larger than those read in one go
 NO_TRANSACTIONS = np.zeros(0, np.int64)
 
