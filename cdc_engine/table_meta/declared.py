@@ -15,6 +15,7 @@ from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.table_meta.lexer import TokenCursor, TokenKind, UnreadableError, tokens
 
 MYSQL, MARIADB = "mysql", "mariadb"
+OLD_UUID = "uuid /* old */"  # as MariaDB shows it in information_schema
 
 # spelling → canonical base; the longest run of words that is here is the type's name
 _NAMES = {
@@ -183,6 +184,8 @@ _SAME_AS = {
 @functools.lru_cache(maxsize=4096)
 def declared_type(text: str) -> DeclaredType:
     """Reads a whole column_type text. Raises UnreadableError where it is not one that is known."""
+    if OLD_UUID in text:
+        raise UnreadableError("it is a uuid of before MariaDB 10.11.5, whose bytes lie otherwise; ALTER TABLE … FORCE")
     cursor = TokenCursor(tokens(text))
     declared = read_type(cursor, MYSQL)
     while not cursor.at_end:

@@ -1,0 +1,84 @@
+"""docs/fidelity.md as the catalogue has it. `python -m tests.fidelity.document` writes the page; a test holds it to what is there."""
+# ruff: noqa: E501 - rows of a page's tables are long
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cdc_engine.binlog.charsets import CHARSETS
+from tests.fidelity.catalogue import KINDS, Kind
+from tests.fidelity.pipeline import SERVERS
+
+PAGE = Path(__file__).parents[2] / "docs" / "fidelity.md"
+NAMES = {
+    "mysql57": "MySQL 5.7.22",
+    "mysql80": "MySQL 8.0.31",
+    "mariadb1011": "MariaDB 10.11.5",
+    "mariadb114": "MariaDB 11.4.5",
+}
+LABELS_SHOWN = 40  # characters of a long enum or set
+MATRIX, ORACLE = "test_matrix", "test_oracle_schemas"
+
+HEAD = """# Fidelity: what becomes of every type
+
+What is read in Delta is what `SELECT` returns in the source, or the table has stopped in a named state that says why. Made by
+`python -m tests.fidelity.document` from the catalogue of the tests; `tests/fidelity/test_document_fidelity.py` fails where it is stale.
+
+M: `tests/fidelity/test_matrix.py` writes this type's corner values on that server with row images FULL, MINIMAL and NOBLOB, with MINIMAL and
+(where the server has it) FULL metadata, and compares inserts, updates and deletes with `SELECT`. -: the server has no such type.
+
+"""
+TAIL = """
+## Choices of a table
+
+| `conf/destinations/*.yaml`, `tables: {database.table: …}` | what it does | test |
+|---|---|---|
+| `zero_dates: null` (default) | zero and partial dates, days that no month has and year 0 are NULL | `test_matrix` |
+| `zero_dates: text` | date, datetime and timestamp columns are strings as `SELECT` prints them; timestamps in UTC | `test_oracle_corners` |
+| `zero_dates: error` | such a date is a value that cannot be decoded | `test_quarantine_fidelity` |
+| `undecodable: stop` (default) | the table stops with TYPE_UNSUPPORTED, naming column, position and reason | `test_quarantine_fidelity` |
+| `undecodable: quarantine` | NULL in the row, the bytes in `<lake>/_sluice_quarantine/<destination>`; a key column still stops the table | `test_quarantine_fidelity` |
+| `charsets: {column: charset}` | decodes a column by the charset its bytes really have | `test_quarantine_fidelity` |
+
+## What no server here can show
+
+| type | Delta | tested by |
+|---|---|---|
+| MySQL 9 `vector(n)`, MariaDB 11.7 `vector(n)` | binary: the floats as `SELECT` returns them, four bytes each, little-endian | hand-made images, `tests/rows/test_column_types.py` |
+| MariaDB `xmltype` | none: the table stops with TYPE_UNSUPPORTED | `tests/rows/test_column_types.py` |
+| MariaDB times with `mysql56_temporal_format=OFF` | as the types of today, fractions too | `tests/oracle/test_old_formats_oracle.py` |
+| MariaDB `uuid` columns made before 10.11.5 (`uuid /* old */`) | none: the table stops, since they are stored otherwise; `ALTER TABLE … FORCE` on a newer server | `tests/fidelity/test_document_fidelity.py` |
+
+## Character sets
+
+Every character set of the four servers is decoded as the server converts it, held against the servers by `tests/binlog/test_charsets.py`;
+bytes that are no character of theirs are values that cannot be decoded:
+"""
+
+
+def rendered() -> str:
+    header = "| declared | Delta | " + " | ".join(NAMES[server] for server in SERVERS) + " | |"
+    lines = [header, "|---" * (len(SERVERS) + 3) + "|"]
+    lines += [_row(group) for group in _groups()]
+    charsets = ", ".join(f"`{name}`" for name in sorted(CHARSETS))
+    return f"{HEAD}{chr(10).join(lines)}\n{TAIL}{charsets}.\n"
+
+
+def _groups() -> list[list[Kind]]:
+    """Kinds that are declared alike and become the same, once."""
+    groups: dict[tuple[str, str, str], list[Kind]] = {}
+    for kind in KINDS:
+        groups.setdefault((kind.declared, kind.delta, kind.note), []).append(kind)
+    return list(groups.values())
+
+
+def _row(group: list[Kind]) -> str:
+    servers = {server for kind in group for server in kind.servers}
+    declared = group[0].declared
+    shown = declared if len(declared) <= LABELS_SHOWN else f"{declared[:LABELS_SHOWN]}…"
+    cells = " | ".join("M" if server in servers else "-" for server in SERVERS)
+    return f"| `{shown}` | {group[0].delta} | {cells} | {group[0].note} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(rendered())
