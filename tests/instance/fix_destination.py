@@ -34,9 +34,10 @@ class Captured:
         (self.conf / "sluice.yaml").write_text(f"data_dir: {root}/data\nlake: {root}/lake\n")
         self.describe()
 
-    def describe(self, *lines: str) -> None:
-        """Writes the destination's file."""
-        text = "\n".join([f"source: {{user: root, port: {self.server.port}}}", *lines, f"include: {self.database}\\..*", ""])
+    def describe(self, *lines: str, source: str = "") -> None:
+        """Writes the destination's file. `source`: as root, without a password, if empty."""
+        source = source or f"{{user: root, port: {self.server.port}}}"
+        text = "\n".join([f"source: {source}", *lines, f"include: {self.database}\\..*", ""])
         (self.conf / "destinations" / "shop.yaml").write_text(text)
 
     @property
