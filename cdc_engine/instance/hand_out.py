@@ -87,7 +87,7 @@ class HandOut:
             head = self.outstanding()
             if head is not None:
                 return head
-            if self._running is None:
+            if self._running is None or self._succeeded(self._running):
                 self._running = self._pool.submit(self._try_next)
             running = self._running
         try:
@@ -113,13 +113,19 @@ class HandOut:
     def while_idle(self, act: Callable[[], None]) -> bool:
         """Calls `act` while no batch is out or being staged, and holds up the next; whether it was called."""
         with self._lock:
-            if self._running is not None or self._meta.ledger.outstanding:
+            staging = self._running is not None and not self._running.done()
+            if staging or self._meta.ledger.outstanding:
                 return False
             act()
             return True
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+    @staticmethod
+    def _succeeded(staging: Future[OutstandingBatch | None]) -> bool:
+        """Whether a try ended after its caller had left: its batch was handed out as the head of the line, and is settled by now."""
+        return staging.done() and staging.exception() is None
 
     def _try_next(self) -> OutstandingBatch | None:
         try:
