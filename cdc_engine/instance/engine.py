@@ -7,6 +7,7 @@ state that `status` shows; the batches that were handed out stay valid and are s
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import ClientIdentity, OutstandingBatch
 from cdc_engine.errors import LeaseLostError, SluiceError, SourceConnectionError, StagingError
 from cdc_engine.ha.lease import Lease
+from cdc_engine.instance import resume
 from cdc_engine.instance.hand_out import BatchLimits, HandOut
 from cdc_engine.instance.rooms import Rooms, make_rooms, make_stager
 from cdc_engine.instance.status import EngineStatus, RateMeter, write_status
@@ -133,7 +135,16 @@ class Engine:
 
     def hand_out(self, timeout_seconds: float) -> OutstandingBatch | None:
         """The outstanding batch, else the next as soon as it is staged; None when none is within the time given."""
+        self._resume_tables()
         return self._handing_out().next(timeout_seconds)
+
+    def _resume_tables(self) -> None:
+        """Stopped tables that an operator takes up again: the stream is read from their stop anew, once nothing is out."""
+        wanted = resume.requests(self.directory)
+        if wanted:
+            rooms = self._opened()
+            ask = functools.partial(resume.facts_of, rooms.source)
+            self._handing_out().while_idle(lambda: resume.take_up(wanted, rooms.meta, ask, self._rewind))
 
     def ack(self, batch: OutstandingBatch) -> None:
         """Raises CanalServiceError when the batch is not outstanding any more."""

@@ -136,6 +136,13 @@ class Ledger:
             return self
         return dataclasses.replace(self, stopped_tables=(*self.stopped_tables, stopped))
 
+    def restate_stop(self, stopped: StoppedTable) -> Ledger:
+        """With another state and reason of a table that has stopped; at its place it stays."""
+        there = self.stopped(stopped.database, stopped.table)
+        return dataclasses.replace(
+            self, stopped_tables=tuple(stopped if each == there else each for each in self.stopped_tables)
+        )
+
     def resume_table(self, database: str, table: str) -> Ledger:
         """Without the stop of a table; raises MetaError when it has not stopped."""
         stopped = self.stopped(database, table)

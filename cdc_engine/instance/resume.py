@@ -1,0 +1,127 @@
+"""Takes stopped tables up again while the engine runs: an operator asks with a file, the engine reads the stream from the stop anew.
+
+The console writes a request (`request`), `engine` looks for them before each hand-out and calls `take_up` while no batch is out. The cursor
+goes back to the first stop: whatever stopped at or behind it is met again with what an operator changed meanwhile (an approval, a policy,
+a schema, a setting of the source), and the other tables leave out by order key what they have. A table that meets the same obstacle again
+stops again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import urllib.parse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import structlog
+
+from cdc_engine.contracts import StoppedTable
+from cdc_engine.errors import MetaError
+from cdc_engine.meta.ledger import Ledger
+from cdc_engine.meta.manager import MetaManager
+from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.parser.server_facts import ServerFacts, read_facts
+from cdc_engine.parser.source import Source
+from cdc_engine.parser.start_position import Lost, StartChoice, decide_start
+from cdc_engine.position import Position
+
+FOLDER = "resume-requests"
+RESUME_LOST = "RESUME_LOST"  # the changes behind the stop are not in the source's binlog any more
+
+log = structlog.get_logger()
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """An operator wants the table to go on. `path`: the file that says so, removed when it has been dealt with."""
+
+    database: str
+    table: str
+    path: Path
+
+
+def request(destination_dir: Path, database: str, table: str) -> None:
+    """Asks the engine of the destination to take a stopped table up again, now or when it runs. Raises MetaError."""
+    folder = destination_dir / FOLDER
+    path = folder / f"{urllib.parse.quote(f'{database}.{table}', safe='')}.json"
+    temporary = path.with_suffix(".tmp")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps({"database": database, "table": table}))
+        temporary.replace(path)
+    except OSError as error:
+        raise MetaError(
+            f"{path} could not be written ({error.strerror}): free space or give permission there"
+        ) from error
+
+
+def requests(destination_dir: Path) -> tuple[Request, ...]:
+    """The requests that wait. Raises MetaError when one cannot be understood."""
+    found = []
+    for path in sorted((destination_dir / FOLDER).glob("*.json")):
+        try:
+            record = json.loads(path.read_text())
+            found.append(Request(str(record["database"]), str(record["table"]), path))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise MetaError(f"{path} cannot be read ({error}); remove it and ask anew") from error
+    return tuple(found)
+
+
+def facts_of(source: Source) -> ServerFacts:
+    """Asks the source over a connection of its own. Raises SourceConnectionError."""
+    connection = SourceConnection(source)
+    try:
+        return read_facts(connection)
+    finally:
+        connection.close()
+
+
+def take_up(
+    wanted: Sequence[Request],
+    meta: MetaManager,
+    ask: Callable[[], ServerFacts],
+    rewind: Callable[[Position | None], None],
+) -> None:
+    """Moves the cursor back to the first stop that can be read from, and has the stream begin there. No batch may be out.
+
+    `ask`: what the source is and has. `rewind`: empties the store and starts the parser at a position. Raises SourceConnectionError when
+    the source does not answer; then nothing has changed and the requests wait.
+    """
+    stops = [stop for each in wanted if (stop := meta.ledger.stopped(each.database, each.table)) is not None]
+    if stops:
+        facts = ask()
+        lost = {stop: why for stop in stops if (why := _why_lost(stop, meta.ledger, facts))}
+        for stop, why in lost.items():
+            meta.update(_restates(dataclasses.replace(stop, state=RESUME_LOST, reason=why)))
+        places = [stop.position for stop in stops if stop not in lost]
+        if places:
+            _begin_at(min(places, key=lambda place: place.order_key), meta, rewind)
+    for each in wanted:
+        log.info("table_resumed", database=each.database, table=each.table)
+        each.path.unlink(missing_ok=True)
+
+
+def _begin_at(place: Position, meta: MetaManager, rewind: Callable[[Position | None], None]) -> None:
+    meta.update(lambda ledger: ledger.set_cursor(place))
+    rewind(place)
+
+
+def _why_lost(stop: StoppedTable, ledger: Ledger, facts: ServerFacts) -> str:
+    """Why a table cannot go on from its stop, or empty. What it had stopped for stays in the sentence."""
+    before = stop.reason if stop.state == RESUME_LOST else f"{stop.state}: {stop.reason}"
+    if stop.position.epoch != ledger.epoch:
+        why = f"the stop lies in epoch {stop.position.epoch}, before the source was changed (now {ledger.epoch})"
+    else:
+        start = decide_start(stop.position, StartChoice(), facts)
+        if not isinstance(start, Lost):
+            return ""
+        why = str(start)
+    if stop.state == RESUME_LOST:
+        return before
+    lost = f"the changes since {stop.position} cannot be read any more ({why}); take the rows of the table anew"
+    return f"{lost}. It had stopped: {before}"
+
+
+def _restates(stop: StoppedTable) -> Callable[[Ledger], Ledger]:
+    return lambda ledger: ledger.restate_stop(stop)
