@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -104,15 +104,21 @@ def checks(destination: str, tables: Iterable[str], failing: Mapping[str, str], 
 
 
 def result_of(key: dg.AssetKey, check: str, why: str) -> dg.AssetCheckEvaluation:
-    """A check's result; `why` it fails, "STATE: reason", or empty."""
+    """A check's result; `why` it fails, "STATE: reason", or empty. A reason of several lines is a plan that waits for a decision."""
     state, _, reason = why.partition(": ")
+    metadata: dict[str, dg.MetadataValue[Any]] = {
+        "state": dg.MetadataValue.text(state or "RUNNING"),
+        "reason": dg.MetadataValue.text(reason.partition("\n")[0] or why or "none"),
+    }
+    if "\n" in reason:
+        metadata["plan"] = dg.MetadataValue.md(reason)
     return dg.AssetCheckEvaluation(
         asset_key=key,
         check_name=check,
         passed=not why,
         severity=dg.AssetCheckSeverity.WARN if state in WARNING_STATES else dg.AssetCheckSeverity.ERROR,
-        description=why or None,
-        metadata={"state": state or "RUNNING", "reason": reason or why or "none"},
+        description=why.partition("\n")[0] or None,
+        metadata=metadata,
     )
 
 

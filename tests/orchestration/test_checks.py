@@ -13,9 +13,10 @@ import pytest
 
 from cdc_engine.contracts import StoppedTable
 from cdc_engine.instance.status import EngineStatus, write_status
+from cdc_engine.table_meta.policy import Held, Item
 from orchestration.checks import STATUS_FILE, STATUS_SECONDS_MAX, read_failures
 from orchestration.code_location import build_definitions
-from orchestration.observations import failures
+from orchestration.observations import TABLE_CHECK, Published, due, failures
 from orchestration.testing import position
 from tests.orchestration.fix_location import make_config, make_seams, write_tables
 
@@ -86,3 +87,40 @@ def test_every_check_can_be_executed_by_hand(tmp_path: Path, instance: dg.Dagste
         ("items", "flowing"): True,
     }, "a table whose name Dagster cannot spell has no check of its own; the engine's names it"
     assert json.loads((directory / STATUS_FILE).read_text())["state"] == "RUNNING"
+
+
+HELD = Held(
+    destination="shop",
+    database="shop",
+    table="orders",
+    order_key=9,
+    place="mysql-bin.000001:9@1",
+    statement="ALTER TABLE orders RENAME COLUMN a TO b",
+    items=(Item(kind="rename", what="rename a to b"),),
+    choices=("apply", "new_column"),
+)
+
+
+def test_ddl_a_held_change_fails_its_tables_check_with_the_plan_and_turns_green(tmp_path: Path) -> None:
+    held = StoppedTable(database="shop", table="orders", state="DDL_HELD", reason=HELD.reason, position=position(9))
+    write_status(tmp_path / STATUS_FILE, status(stopped_tables=(held,)))
+    failing = read_failures(tmp_path, time.time())
+    events, published = due("shop", ["shop.orders"], status(), failing, published=Published(), now_seconds=1e9)
+    (check,) = [each for each in events if getattr(each, "check_name", "") == TABLE_CHECK]
+    assert isinstance(check, dg.AssetCheckEvaluation)
+    assert (check.passed, check.severity, check.asset_key) == (
+        False,
+        dg.AssetCheckSeverity.ERROR,
+        dg.AssetKey(["shop", "shop", "orders"]),
+    )
+    plan = check.metadata["plan"]
+    assert isinstance(plan, dg.MarkdownMetadataValue)
+    assert plan.md_str is not None
+    assert "./sluice schema approve shop shop.orders --plan apply|new_column" in plan.md_str
+    assert "`new_column`: a column of the new name" in plan.md_str
+    assert check.description == f"DDL_HELD: `{HELD.statement}` at {HELD.place} waits for review."
+    events, _ = due("shop", ["shop.orders"], status(), {}, published=published, now_seconds=1e9 + 1)
+    (check,) = [each for each in events if getattr(each, "check_name", "") == TABLE_CHECK]
+    assert isinstance(check, dg.AssetCheckEvaluation)
+    assert check.passed
+    assert "plan" not in check.metadata
