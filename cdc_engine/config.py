@@ -129,6 +129,9 @@ class DestinationConfig(Strict):
     column_include: str = Field("", description="database.table:a/b,… keeps only these columns (canal.md §2.7)")
     column_exclude: str = ""
     start: StartConfig = StartConfig()
+    schema_history_url: str = Field(
+        "", description="SQLAlchemy URL of a database that keeps the schema history, its password as $NAME; empty: a file"
+    )
     ring: RingConfig = RingConfig()
     batch: BatchConfig = BatchConfig()
     schema_changes: SchemaChangesConfig = SchemaChangesConfig()

@@ -32,9 +32,11 @@ from cdc_engine.store.memory_store import MemoryEventStore
 from cdc_engine.store.prepared import PreparedFiles
 from cdc_engine.table_meta.history import TableHistory
 from cdc_engine.table_meta.policy import Review
+from cdc_engine.table_meta.repository import Repository
 from cdc_engine.table_meta.review_files import ReviewFiles
 from cdc_engine.table_meta.snapshot import is_of_users, stable_snapshot
 
+COMPACTED_RECORDS_MIN = 500  # of the schema history; fewer are left where they are
 SCHEMA_FILE, TABLES_FILE = "schema.jsonl", "tables.json"
 SPILL_DIRECTORY, STAGING_DIRECTORY, PREPARED_DIRECTORY = "spill", "staging", "prepared"
 
@@ -87,8 +89,9 @@ def make_rooms(
     drop_unusable_batches(meta, directory)
     remove_strays(meta, directory)
     tables = TableFilter(config.include, config.exclude)
-    history = TableHistory(directory / SCHEMA_FILE, tables.keeps, review_of(config, directory))
+    history = TableHistory(history_kept(config, directory), tables.keeps, review_of(config, directory))
     begin = _known_begin(config, meta, history, tables)
+    history.compact(_oldest_needed(meta, begin), COMPACTED_RECORDS_MIN)
     published = PublishedHistory(history, directory / TABLES_FILE)
     published.publish(begin)
     store = MemoryEventStore(
@@ -107,6 +110,20 @@ def make_rooms(
         prepared=PreparedFiles(directory / PREPARED_DIRECTORY, lambda: store.acked_position),
     )
     return Rooms(source=source_of(config), meta=meta, history=published, store=store, sink=sink, parser=parser)
+
+
+def history_kept(config: DestinationConfig, directory: Path) -> Path | Repository:
+    """Where the schema history of the destination is: its file, or the database that the configuration names."""
+    if not config.schema_history_url:
+        return directory / SCHEMA_FILE
+    from cdc_engine.table_meta.sql_repository import SqlRepository  # noqa: PLC0415  most destinations do without SQLAlchemy
+
+    return SqlRepository(config.schema_history_url, config.name)
+
+
+def _oldest_needed(meta: MetaManager, begin: Position) -> Position:
+    """No one reads from before it: the stream begins here, and a stopped table may be read again from where it stopped."""
+    return min([begin, *(stopped.position for stopped in meta.ledger.stopped_tables)], key=lambda each: each.order_key)
 
 
 def review_of(config: DestinationConfig, directory: Path) -> Review:

@@ -5,6 +5,9 @@ starts again somewhere; and by the instance: `seed` with a snapshot where nothin
 disk before they return, so the history is never behind what was handed on. It may be ahead of what was acked: then the stream passes
 the same statements again, `rewind` has taken their records back, and they give the same changes.
 
+The history is for one stream: a snapshot taken at a position is what the statements behind it in the stream are applied to, and those
+before it are not. `compact` forgets what lies before every position that anyone may go back to.
+
 A table that a statement stopped stays stopped in the history until a new `seed` gives it a schema or a `rewind` goes back before it.
 """
 
@@ -25,7 +28,7 @@ from cdc_engine.table_meta.fitting import fit
 from cdc_engine.table_meta.known import Known, TableKey, TableState
 from cdc_engine.table_meta.lexer import UnreadableError
 from cdc_engine.table_meta.policy import Review
-from cdc_engine.table_meta.repository import Record, RecordKind, SchemaRepository
+from cdc_engine.table_meta.repository import Record, RecordKind, Repository, SchemaRepository
 from cdc_engine.table_meta.schema import Dropped, ServerFacts, Stopped, TableSchema
 from cdc_engine.table_meta.snapshot import Snapshot
 from cdc_engine.table_meta.statement import DropDatabase, SetDatabase, Statement
@@ -34,12 +37,17 @@ _UNKNOWN_SERVER = ServerFacts(flavour=MYSQL, charset="")
 
 
 class TableHistory:
-    """One destination's history, over its file. `captured` says whether a table is of this destination."""
+    """One destination's history, over its repository. `captured` says whether a table is of this destination."""
 
-    def __init__(self, path: Path, captured: Callable[[str, str], bool], review: Review | None = None) -> None:
-        """Loads the file, if there is one. Raises MetaError when it is damaged. `review`: which changes the lake follows, and how."""
+    def __init__(
+        self, kept: Path | Repository, captured: Callable[[str, str], bool], review: Review | None = None
+    ) -> None:
+        """Loads what is `kept`, in a file or elsewhere. Raises MetaError when it is damaged.
+
+        `review`: which changes the lake follows, and how.
+        """
         self._review = review or Review()
-        self._repository = SchemaRepository(path)
+        self._repository: Repository = SchemaRepository(kept) if isinstance(kept, Path) else kept
         self._captured = captured
         self._known = Known()
         try:
@@ -47,7 +55,7 @@ class TableHistory:
                 self._known.remember(record)
         except (KeyError, TypeError, ValueError, UnreadableError) as error:
             raise MetaError(
-                f"{path} has a record that is not of this version's shape; move it away and start again"
+                f"{self._repository} has a record that is not of this version's shape; move it away and start again"
             ) from error
 
     def covers(self, position: Position) -> bool:
@@ -106,6 +114,18 @@ class TableHistory:
         if self._known.drop_after(position.order_key):
             self._repository.append([Record(kind=RecordKind.REWIND, position=position)])
 
+    def compact(self, position: Position, records_min: int = 1) -> int:
+        """Forgets what only held before `position`, which no one goes back behind any more; how many records that were.
+
+        Fewer than `records_min` are not worth it.
+        """
+        records = self._repository.load()
+        kept = _needed(records, position.order_key)
+        if len(records) - len(kept) < records_min:
+            return 0
+        self._repository.replace(kept)
+        return len(records) - len(kept)
+
     def versions(self, position: Position) -> tuple[TableVersion, ...]:
         """Every captured table that has a schema at `position`, by name; for `tables_file`."""
         states = [
@@ -130,6 +150,16 @@ class TableHistory:
             self._repository.append(records)
         for record in records:
             self._known.remember(record)
+
+
+def _needed(records: list[Record], key: int) -> list[Record]:
+    """Those above the key, and of each table, database and of the server the last one below."""
+    last: dict[tuple[bool, str, str], Record] = {}
+    for record in records:
+        if record.position.order_key <= key:
+            last[record.kind is RecordKind.SERVER, record.database, record.table] = record
+    below = {id(record) for record in last.values()}
+    return [record for record in records if record.position.order_key > key or id(record) in below]
 
 
 def _table_record(kind: RecordKind, position: Position, schema: TableSchema) -> Record:

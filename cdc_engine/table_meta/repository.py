@@ -1,5 +1,6 @@
-"""The file of the schema history, `schema.jsonl`: appended to, one JSON record a line, never rewritten. Driven by `history` alone.
+"""Where the schema history is kept: its records, what a repository promises, and the file `schema.jsonl`. Driven by `history` alone.
 
+The file is appended to, one JSON record a line; only compaction replaces it, as a whole. `sql_repository` keeps the same in a database.
 A record is on disk before `append` returns. A crash can tear only the last line: without its newline it never happened, and the next
 `load` cuts it off. Going back in the stream is a record too (`rewind`): reading the file from its start makes void what it takes back.
 """
@@ -12,7 +13,7 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from cdc_engine.errors import MetaError
 from cdc_engine.position import Position
@@ -66,6 +67,19 @@ class Record:
         )
 
 
+class Repository(Protocol):
+    """Keeps records in the order in which they were written. All methods raise MetaError when that is not possible."""
+
+    def load(self) -> list[Record]:
+        """All records that hold: those that a REWIND took back are left out, and so is the REWIND."""
+
+    def append(self, records: Iterable[Record]) -> None:
+        """All or none of them is kept, for good when this returns."""
+
+    def replace(self, records: Iterable[Record]) -> None:
+        """These instead of all before, at once."""
+
+
 _HEADER = json.dumps({"format": FORMAT, "what": "schema history"}).encode() + b"\n"
 
 
@@ -91,7 +105,7 @@ class SchemaRepository:
             return []
         if lines[0] != _HEADER:
             raise MetaError(f"{self._path} is not a schema history of format {FORMAT}; move it away and start again")
-        return _holding(self._record(line, number) for number, line in enumerate(lines[1:], start=2))
+        return holding(self._record(line, number) for number, line in enumerate(lines[1:], start=2))
 
     def append(self, records: Iterable[Record]) -> None:
         """Writes records; they are on disk when this returns. Raises MetaError when they cannot be written."""
@@ -105,6 +119,22 @@ class SchemaRepository:
                 _sync_directory(self._path.parent)
         except OSError as error:
             raise MetaError(f"the schema history {self._path} cannot be written: {error.strerror}") from error
+
+    def replace(self, records: Iterable[Record]) -> None:
+        """Written beside, synced, renamed: a crash leaves the old file or the new one."""
+        beside = self._path.with_name(f"{self._path.name}.new")
+        try:
+            with beside.open("wb") as file:
+                file.write(_HEADER + b"".join(record.to_line() for record in records))
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(self._path)
+            _sync_directory(self._path.parent)
+        except OSError as error:
+            raise MetaError(f"the schema history {self._path} cannot be written: {error.strerror}") from error
+
+    def __str__(self) -> str:
+        return str(self._path)
 
     def _record(self, line: bytes, number: int) -> Record:
         try:
@@ -120,7 +150,8 @@ class SchemaRepository:
             os.fsync(file.fileno())
 
 
-def _holding(records: Iterable[Record]) -> list[Record]:
+def holding(records: Iterable[Record]) -> list[Record]:
+    """The records that none behind them took back."""
     held: list[Record] = []
     for record in records:
         if record.kind is RecordKind.REWIND:
