@@ -36,7 +36,7 @@ DUMP_OFFSET_MAX = 0xFFFFFFFF  # COM_BINLOG_DUMP has four bytes for the offset
 FIRST_OFFSET = 4  # behind a binlog file's magic
 GATHER_SECONDS = 0.002  # how long a read waits for more before it hands over little
 CLOSED = -1
-GATHER_BYTES = 512 * 1024  # with this much in hand a read no longer waits
+GATHER_BYTES = 2 << 20  # with this much in hand a read no longer waits
 # Errors that another try does not mend.
 ACCESS_DENIED = frozenset({1044, 1045, 1227, 1251, 1396, 1698, 2059, 2061, 3118})
 NOT_UNDERSTOOD = frozenset({1064, 1193, 1289})

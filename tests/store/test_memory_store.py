@@ -11,6 +11,7 @@ import pytest
 from cdc_engine.contracts import TableChange, TableChangeKind
 from cdc_engine.errors import BatchNotFoundError
 from cdc_engine.store.memory_store import MemoryEventStore
+from cdc_engine.store.timeline import SMALL_BYTES_MAX
 from tests.fix_blocks import Source, gtid_set, numbers_in
 
 MANY = 1 << 40
@@ -219,7 +220,7 @@ def test_neighbours_between_which_transactions_were_left_out_keep_their_gtids(
 
 
 def test_large_neighbours_stay_as_they_are(store: MemoryEventStore, source: Source) -> None:
-    blocks = [source.block([1], size=100_000) for _ in range(2)]
+    blocks = [source.block([1], size=SMALL_BYTES_MAX) for _ in range(2)]
     for block in blocks:
         store.put(block)
     assert [each.block for each in store.get(MANY, MANY).slices] == blocks
