@@ -42,6 +42,7 @@ def run_checks(conf: Path) -> Iterator[Finding]:
     yield check_configuration(config, conf)
     for name in sorted(config.destinations):
         yield check_destination(config.destinations[name])
+        yield Finding(policy_sentence(config.destinations[name]))
     yield from check_spark(config, conf)
     yield from (check_disk(what, folder) for what, folder in _folders(config))
 
@@ -64,6 +65,20 @@ def check_destination(destination: DestinationConfig) -> Finding:
         return Finding(what, tuple(error.problems))
     except SluiceError as error:
         return Finding(what, (str(error),))
+
+
+def policy_sentence(destination: DestinationConfig) -> str:
+    """Which changes of tables the lake follows by itself, and which wait for an operator; tables with other words by name."""
+
+    def spoken(policy: dict[str, str]) -> str:
+        waits = [kind for kind, word in policy.items() if word in {"hold", "stop"}]
+        follows = [f"{kind} ({word})" for kind, word in policy.items() if kind not in waits]
+        return f"follows {', '.join(follows) or 'nothing'}; waits at {', '.join(waits) or 'nothing'}"
+
+    general = destination.schema_changes.model_dump()
+    own = {name: destination.schema_policy(*name.split(".", 1)) for name in sorted(destination.tables) if "." in name}
+    tables = [f"; {name}: {spoken(policy)}" for name, policy in own.items() if policy != general]
+    return f"schema changes of {destination.name}: {spoken(general)}{''.join(tables)}"
 
 
 def check_spark(config: SluiceConfig, conf: Path) -> Iterator[Finding]:
