@@ -1,0 +1,50 @@
+"""Before each table of a batch it is asked whether the batch may still be merged; no Spark is needed to see that a refusal is obeyed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_jobs import run_batch
+from spark_jobs.errors import MergeError
+from spark_jobs.report import TableTarget
+from spark_jobs.session import SparkSettings
+from tests.spark.staged import INSERT, Changes, Image, Schema, stage
+
+NAMES = ("shop.customers", "shop.items", "shop.orders")
+
+
+def test_a_refusal_between_two_tables_leaves_the_rest_untouched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merged: list[str] = []
+
+    def merge_table(_lane: object, _batch: object, table: Any, *_: object) -> object:
+        merged.append(table.name)
+        return SimpleNamespace(name=table.name)
+
+    @contextmanager
+    def lanes(*_: object) -> Iterator[list[object]]:
+        yield [object()]
+
+    monkeypatch.setattr(run_batch, "merge_table", merge_table)
+    monkeypatch.setattr(run_batch, "open_lanes", lanes)
+    schema = Schema({"id": "bigint"}, key=("id",))
+    tables = {name: [Changes(schema, [Image(INSERT, 1, {"id": 1})])] for name in NAMES}
+    staged = stage(tmp_path / "staging", tables, delivery=1)
+    with pytest.raises(MergeError, match="was rolled back") as caught:
+        run_batch.merge_batch(
+            staged,
+            {name: TableTarget(path=str(tmp_path / name)) for name in NAMES},
+            SparkSettings(),
+            refusal=lambda: "delivery 1 was rolled back" if merged else "",
+            parallelism=1,
+        )
+    assert len(merged) == 1
+    assert caught.value.merged == tuple(merged)
+    assert set(caught.value.failed) == set(NAMES) - set(merged)
