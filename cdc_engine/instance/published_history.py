@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from cdc_engine.binlog.table_map import TableMap
@@ -12,23 +13,29 @@ from cdc_engine.table_meta.tables_file import write_tables
 
 
 class PublishedHistory:
-    """Implements `contracts.SchemaHistory` over a `TableHistory`, and keeps tables.json beside it."""
+    """Implements `contracts.SchemaHistory` over a `TableHistory`, and keeps tables.json beside it.
 
-    def __init__(self, history: TableHistory, tables_file: Path) -> None:
-        self._history, self._tables_file = history, tables_file
+    `fence` is called before whatever may write the history and raises when this process may write no more (`ha.lease.Lease.check`).
+    """
+
+    def __init__(self, history: TableHistory, tables_file: Path, fence: Callable[[], None]) -> None:
+        self._history, self._tables_file, self._fence = history, tables_file, fence
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
+        self._fence()
         return self._history.resolve(table_map, position)
 
     def apply(
         self, statement: str, default_database: str, position: Position, sql_mode: int = 0
     ) -> tuple[TableChange, ...]:
+        self._fence()
         changes = self._history.apply(statement, default_database, position, sql_mode)
         if changes:
             self.publish(position)
         return changes
 
     def rewind(self, position: Position) -> None:
+        self._fence()
         self._history.rewind(position)
 
     def publish(self, position: Position) -> None:

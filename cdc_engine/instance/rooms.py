@@ -92,7 +92,7 @@ def make_rooms(
     history = TableHistory(history_kept(config, directory), tables.keeps, review_of(config, directory))
     begin = _known_begin(config, meta, history, tables)
     history.compact(_oldest_needed(meta, begin), COMPACTED_RECORDS_MIN)
-    published = PublishedHistory(history, directory / TABLES_FILE)
+    published = PublishedHistory(history, directory / TABLES_FILE, fence=lease.check)
     published.publish(begin)
     store = MemoryEventStore(
         directory / SPILL_DIRECTORY, bytes_max=config.ring.bytes_max, events_max=config.ring.events_max, start=begin
