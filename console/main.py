@@ -184,6 +184,20 @@ def schema_resume(destination: str, table: TableArgument) -> None:
     screen.print(f"{table}: goes on from its stop at {stop.position} ({stop.state})", markup=False)
 
 
+@schema_app.command("resolve")
+def schema_resolve(
+    destination: str,
+    table: TableArgument,
+    create_table: Annotated[str, typer.Option("--create-table", metavar="FILE", help="with the statement; - for stdin")],
+) -> None:
+    """Say what a table looks like that stopped in SCHEMA_UNKNOWN or SCHEMA_MISMATCH; it goes on from its stop with that schema."""
+    from cdc_engine.config import load_config  # noqa: PLC0415
+    from console.schema_resolve import resolve, statement_of  # noqa: PLC0415
+
+    stop = resolve(load_config(), destination, table, statement_of(create_table))
+    screen.print(f"{table}: goes on from its stop at {stop.position} with this schema", markup=False)
+
+
 bench_app = typer.Typer(name="bench", help="Measure Sluice against its limits and its peers.", no_args_is_help=True)
 app.add_typer(bench_app)
 BenchJson = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]

@@ -33,6 +33,7 @@ from cdc_engine.store.prepared import PreparedFiles
 from cdc_engine.table_meta.history import TableHistory
 from cdc_engine.table_meta.policy import Review
 from cdc_engine.table_meta.repository import Repository
+from cdc_engine.table_meta.resolutions import Resolutions
 from cdc_engine.table_meta.review_files import ReviewFiles
 from cdc_engine.table_meta.snapshot import is_of_users, stable_snapshot
 
@@ -129,7 +130,13 @@ def _oldest_needed(meta: MetaManager, begin: Position) -> Position:
 def review_of(config: DestinationConfig, directory: Path) -> Review:
     """What the configuration and the operators say about changes of tables."""
     files = ReviewFiles(directory)
-    return Review(destination=config.name, policy=config.schema_policy, approved=files.approved, note=files.note)
+    return Review(
+        destination=config.name,
+        policy=config.schema_policy,
+        approved=files.approved,
+        note=files.note,
+        resolved=Resolutions(directory).schema,
+    )
 
 
 def drop_unusable_batches(meta: MetaManager, directory: Path) -> None:

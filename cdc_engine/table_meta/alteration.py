@@ -110,6 +110,26 @@ def difference(
     )
 
 
+def followed(before: TableSchema | None, after: TableSchema) -> Altered:
+    """A table that goes on with another schema without a statement that says what was altered: a copy swapped in, or a schema given.
+
+    Rows already there hold the default in a column that is new: a copy was filled without it.
+    """
+    if before is None:
+        return Altered(schema=after)
+    alterations = difference(before, after)
+    added = {each.column for each in alterations if each.kind is AlterationKind.ADD}
+    fills, unknown = [], ""
+    for column in after.columns:
+        if column.name not in added:
+            continue
+        if not column.default or column.generated:
+            unknown = f"the column {column.name} got values in rows already there that the binlog does not tell"
+        elif column.default[0] is not None:
+            fills.append((column.name, column.default[0]))
+    return Altered(schema=after, fills=tuple(fills), alterations=alterations, unknown=unknown)
+
+
 def _type_changes(before: TableSchema, after: TableSchema, names: dict[str, str], strict: bool) -> Iterator[Alteration]:
     old_columns = {column.name: column for column in before.columns}
     for new in after.columns:

@@ -11,8 +11,15 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from cdc_engine.contracts import Alteration, TableChangeKind
-from cdc_engine.table_meta.alteration import Altered, altered, difference
-from cdc_engine.table_meta.evolution import DDL_UNSUPPORTED, SCHEMA_UNKNOWN, CannotFollowError, Fills, created
+from cdc_engine.table_meta.alteration import Altered, altered, difference, followed
+from cdc_engine.table_meta.evolution import (
+    DDL_UNSUPPORTED,
+    SCHEMA_MISMATCH,
+    SCHEMA_UNKNOWN,
+    CannotFollowError,
+    Fills,
+    created,
+)
 from cdc_engine.table_meta.known import Known, TableKey, TableState
 from cdc_engine.table_meta.policy import (
     DROP_PARTITION,
@@ -108,7 +115,17 @@ class Before:
 def effects_of(statement: Statement, before: Before) -> tuple[Effect, ...]:
     """The effects in the order of their tables in the statement."""
     find = EFFECTS.get(type(statement))
-    return tuple(find(statement, before)) if find else ()
+    return tuple(each for effect in (find(statement, before) if find else ()) for each in _resolved(effect, before))
+
+
+def _resolved(effect: Effect, before: Before) -> Iterable[Effect]:
+    """A table whose schema is not known has the one that an operator gave for just this stop."""
+    if not isinstance(effect.state, Stopped) or effect.change is None or effect.state.state not in RESOLVABLE:
+        return (effect,)
+    schema = before.review.resolved(*effect.name, effect.state.reason)
+    if schema is None:
+        return (effect,)
+    return _become(before, effect.name, "schema resolve", followed(before.schema(effect.name), schema))
 
 
 def _stop(
@@ -243,7 +260,7 @@ def _renamed(
         if schema is not None:
             schema = dataclasses.replace(schema, database=name[0], table=name[1])
         if schema is not None and origin in carried and (old := before.schema(name)) is not None:
-            yield from _become(before, name, kind, Altered(schema=schema, alterations=difference(old, schema)))
+            yield from _become(before, name, kind, followed(old, schema))
         elif before.schema(origin) is not None or before.captured(*name):
             yield _came(before, name, origin, kind, schema)
 
@@ -334,6 +351,7 @@ STATEMENT_CHARS_MAX = 500
 PARTITION_LOST = {"DROP PARTITION", "TRUNCATE"}  # of ALTER TABLE: rows went and none came
 # a table that is made anew in the place of another has no row that an alteration could harm
 RECREATED = Review(policy=lambda _database, _table: {kind: "keep" if kind == "drop" else "apply" for kind in PLANS})
+RESOLVABLE = {SCHEMA_UNKNOWN, SCHEMA_MISMATCH}
 EFFECTS: dict[type, Callable[[Any, Before], Iterable[Effect]]] = {
     CreateTable: _create,
     AlterTable: _alter,

@@ -77,11 +77,24 @@ class TableHistory:
             raise TableStoppedError(table_map.database, table_map.table, state.state, state.reason)
         server = self._known.server(position.order_key) or _UNKNOWN_SERVER
         schema = state if isinstance(state, TableSchema) else None
-        version, learnt = fit(table_map, schema, mariadb=server.flavour == MARIADB)
+        version, learnt = self._fitted(table_map, schema, mariadb=server.flavour == MARIADB)
         if learnt is not None:
             self._go_back_to(position)
             self._store([_table_record(RecordKind.TABLE_MAP, position, learnt)])
         return version
+
+    def _fitted(
+        self, table_map: TableMap, schema: TableSchema | None, *, mariadb: bool
+    ) -> tuple[TableVersion, TableSchema | None]:
+        """As `fit`; where nothing fits, with the schema that an operator gave for just that, if it does."""
+        try:
+            return fit(table_map, schema, mariadb=mariadb)
+        except TableStoppedError as error:
+            resolved = self._review.resolved(error.database, error.table, error.reason)
+            if resolved is None:
+                raise
+        version, learnt = fit(table_map, resolved, mariadb=mariadb)
+        return version, learnt or resolved
 
     def apply(
         self, statement: str, default_database: str, position: Position, sql_mode: int = 0
@@ -132,6 +145,13 @@ class TableHistory:
             self._known.table(name, position.order_key) for name in self._known.table_names() if self._captured(*name)
         ]
         return tuple(state.version() for state in states if isinstance(state, TableSchema))
+
+    def stopped_versions(self, position: Position) -> tuple[TableVersion, ...]:
+        """Captured tables that a statement stopped, with the schema that is followed behind the stop."""
+        states = [
+            self._known.table(name, position.order_key) for name in self._known.table_names() if self._captured(*name)
+        ]
+        return tuple(state.schema.version() for state in states if isinstance(state, Stopped) and state.schema)
 
     def state(self, database: str, table: str, position: Position) -> TableState:
         """What is known of a table at `position`: its schema, its stop (with the schema behind it), that it was dropped, or nothing."""

@@ -19,7 +19,7 @@ from cdc_engine.binlog.column_types import type_of
 from cdc_engine.binlog.column_types.entry import TypeUnsupportedError
 from cdc_engine.contracts import Alteration, AlterationKind
 from cdc_engine.table_meta.evolution import DDL_UNSUPPORTED
-from cdc_engine.table_meta.schema import DeclaredColumn
+from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema
 
 HOLD, STOP = "hold", "stop"
 DDL_HELD = "DDL_HELD"
@@ -189,6 +189,10 @@ def _no_approval(_database: str, _table: str, _order_key: int) -> str:
     return ""
 
 
+def _unresolved(_database: str, _table: str, _reason: str) -> TableSchema | None:
+    return None
+
+
 def _unnoted(_held: Held) -> None:
     """For a history that nobody reviews."""
 
@@ -196,9 +200,11 @@ def _unnoted(_held: Held) -> None:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Review:
     """Where `history` gets policies and approvals, and tells what is held. As made, it lets the lake
-    follow what harms no row, approves of nothing and tells nobody."""
+    follow what harms no row, approves of nothing and tells nobody. `resolved`: the schema that an operator
+    gave for a table that stopped for a reason."""
 
     destination: str = ""
     policy: Callable[[str, str], Policy] = _wary
     approved: Callable[[str, str, int], str] = _no_approval
     note: Callable[[Held], None] = _unnoted
+    resolved: Callable[[str, str, str], TableSchema | None] = _unresolved
