@@ -5,6 +5,7 @@ Exit codes: 0 all well, 1 something is wrong or failed, 2 the command line or co
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -196,6 +197,35 @@ def schema_resolve(
 
     stop = resolve(load_config(), destination, table, statement_of(create_table))
     screen.print(f"{table}: goes on from its stop at {stop.position} with this schema", markup=False)
+
+
+quarantine_app = typer.Typer(
+    name="quarantine", help="Values that could not be decoded, and their way back.", no_args_is_help=True
+)
+app.add_typer(quarantine_app)
+TableOption = Annotated[str, typer.Option("--table", metavar="DATABASE.TABLE", help="only of this table")]
+
+
+@quarantine_app.command("list")
+def quarantine_list(destination: str, table: TableOption = "", as_json: JsonOption = False) -> None:
+    """Show the values of a destination that could not be decoded: NULL stands in their rows."""
+    from cdc_engine.config import load_config  # noqa: PLC0415
+    from console.quarantine import quarantined, render, to_json  # noqa: PLC0415
+
+    records = quarantined(load_config(), destination, table)
+    screen.print_json(json.dumps([to_json(each) for each in records])) if as_json else screen.print(render(records))
+
+
+@quarantine_app.command("replay")
+def quarantine_replay(destination: str, table: TableOption = "", as_json: JsonOption = False) -> None:
+    """Decode them again, as conf/ says by now, and put back what can be; exit code 1 while some are still refused."""
+    from cdc_engine.config import load_config  # noqa: PLC0415
+    from console.quarantine import render_replayed, replay  # noqa: PLC0415
+
+    results = replay(load_config(), destination, table)
+    shown = json.dumps([dataclasses.asdict(each) for each in results])
+    screen.print_json(shown) if as_json else screen.print(render_replayed(results))
+    raise typer.Exit(1 if any(each.refused for each in results) else 0)
 
 
 bench_app = typer.Typer(name="bench", help="Measure Sluice against its limits and its peers.", no_args_is_help=True)

@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,12 +17,15 @@ from hypothesis import strategies as st
 from cdc_engine.binlog.rows import OPERATION
 from cdc_engine.contracts import Operation
 from console.toolchain.servers import DatabaseServer
+from console.toolchain.spark_server import SparkConnectServer
+from spark_jobs import SparkSettings, TableTarget, merge_batch
 from tests.fidelity.comparison import expected, printed
 from tests.fidelity.pipeline import SERVERS, Pipeline, images, run
 from tests.oracle.test_values_oracle import CASES, Case
 
 DATABASE = "oracle_schemas"
 TABLES, COLUMNS_MAX, ROWS_MAX = 8, 25, 25
+MERGED = 2  # of them
 Row = tuple[Any, ...]
 
 
@@ -118,6 +122,33 @@ def test_generated_tables_are_what_select_returns_oracle(
         if name == "mysql57":  # prints a whole double in a document without its `.0`
             ours, theirs = _parsed(ours, table), _parsed(theirs, table)
         assert ours == theirs, [case.declared for case in table.cases]
+
+
+@pytest.mark.parametrize("name", ["mysql80", "mariadb114"])
+def test_merged_tables_are_what_select_returns_oracle(
+    name: str, tmp_path: Path, spark_server: SparkConnectServer, request: pytest.FixtureRequest
+) -> None:
+    """Only tables with a key: the others are appended to."""
+    server: DatabaseServer = request.getfixturevalue(name)
+    made = {f"t{index}": dataclasses.replace(table, keyed=True) for index, table in enumerate(tables()[-MERGED:])}
+    run(server, f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")
+    run(server, *(table.create(name) for name, table in made.items()), database=DATABASE)
+    pipeline = Pipeline.of(server, DATABASE, tmp_path)
+    write(server, made)
+    targets = {
+        f"{DATABASE}.{table}": TableTarget(path=str(tmp_path / "lake" / table), deletion_vectors=False)
+        for table in made
+    }
+    spark = SparkSettings(remote=spark_server.url, lanes_file=tmp_path / "lanes.json")
+    staged = pipeline.staged()
+    merge_batch(staged.path, {table.name: targets[table.name] for table in staged.manifest.tables}, spark)
+    for table_name, table in made.items():
+        merged = deltalake.DeltaTable(targets[f"{DATABASE}.{table_name}"].path).to_pyarrow_table().to_pylist()
+        ours = {
+            row["id"]: [printed(row[f"c{index}"], case.declared) for index, case in enumerate(table.cases)]
+            for row in merged
+        }
+        assert ours == selected(server, table_name, table), [case.declared for case in table.cases]
 
 
 def _parsed(rows: dict[int, list[Any]], table: Table) -> dict[int, list[Any]]:

@@ -1,0 +1,101 @@
+"""From the source to the quarantine and back: what could not be decoded is NULL in the lake, listed, and in its row after a replay."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+
+from cdc_engine.binlog.refused_values import ValuePolicy
+from cdc_engine.config import DestinationConfig, SluiceConfig, SourceConfig, SparkConfig, TableConfig
+from console.quarantine import quarantined, render, replay, to_json
+from console.toolchain.servers import DatabaseServer
+from console.toolchain.spark_server import SparkConnectServer
+from spark_jobs import SparkSettings, TableTarget, merge_batch
+from spark_jobs.quarantine import append_quarantine
+from spark_jobs.staged_batch import read_staged_batch
+from tests.fidelity.pipeline import Pipeline, run
+
+DATABASE, DESTINATION = "quarantine_replay", "fidelity"
+TABLES = ("notes",)
+
+
+def config(folder: Path, spark: SparkConnectServer, charset: str) -> SluiceConfig:
+    tables = {
+        f"{DATABASE}.{table}": TableConfig(charsets={"body": charset}, undecodable="quarantine") for table in TABLES
+    }
+    destination = DestinationConfig(name=DESTINATION, source=SourceConfig(user="root"), tables=tables)
+    (folder / "engine" / DESTINATION).mkdir(parents=True, exist_ok=True)
+    return SluiceConfig(
+        data_dir=folder,
+        lake=str(folder / "lake"),
+        spark=SparkConfig(remote=spark.url),
+        destinations={DESTINATION: destination},
+    )
+
+
+def merge(pipeline: Pipeline, chosen: SluiceConfig) -> Path:
+    policy = ValuePolicy(charsets={"body": "ascii"}, undecodable="quarantine")
+    staged = pipeline.staged(policies={f"{DATABASE}.{table}": policy for table in TABLES})
+    assert not staged.stopped
+    targets = {
+        f"{DATABASE}.{table}": TableTarget(path=chosen.table_path(DESTINATION, DATABASE, table)) for table in TABLES
+    }
+    spark = SparkSettings(remote=chosen.spark.remote, lanes_file=chosen.data_dir / "lanes.json")
+    merge_batch(staged.path, targets, spark, quarantine_path=chosen.quarantine_path(DESTINATION))
+    return staged.path
+
+
+def rows(chosen: SluiceConfig, table: str) -> list[tuple[Any, ...]]:
+    log = deltalake.DeltaTable(chosen.table_path(DESTINATION, DATABASE, table))
+    found = (
+        deltalake.QueryBuilder()
+        .register("t", log)
+        .execute("SELECT id, body FROM t ORDER BY _sluice_order_key")
+        .read_all()
+    )
+    return [tuple(row.values()) for row in pa.table(found).to_pylist()]
+
+
+def test_a_value_is_quarantined_listed_and_put_back_fidelity(
+    mysql80: DatabaseServer, spark_server: SparkConnectServer, tmp_path: Path
+) -> None:
+    run(mysql80, f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")
+    run(
+        mysql80,
+        "CREATE TABLE notes (id int PRIMARY KEY, body varchar(40) character set latin1, n int)",
+        database=DATABASE,
+    )
+    pipeline = Pipeline.of(mysql80, DATABASE, tmp_path)
+    values = "(1, x'C3A4', 1), (2, 'plain', 2), (3, x'FF', 3), (4, x'C3B6', 4)"
+    run(mysql80, *(f"INSERT INTO {table} VALUES {values}" for table in TABLES), database=DATABASE)
+    chosen = config(tmp_path, spark_server, "ascii")
+    assert quarantined(chosen, DESTINATION) == []
+    merge(pipeline, chosen)
+    unknown = [(1, None), (2, "plain"), (3, None), (4, None)]
+    assert rows(chosen, "notes") == unknown
+    listed = quarantined(chosen, DESTINATION, f"{DATABASE}.notes")
+    assert [(each["key"], each["raw"]) for each in listed] == [
+        ('{"id": 1}', b"\xc3\xa4"),
+        ('{"id": 3}', b"\xff"),
+        ('{"id": 4}', b"\xc3\xb6"),
+    ]
+    assert json.loads(json.dumps(to_json(listed[0])))["raw"] == "c3a4"
+    assert render(listed).row_count == 3
+
+    run(mysql80, "UPDATE notes SET body = 'later' WHERE id = 4", database=DATABASE)
+    again = merge(pipeline, chosen)  # everything once more, and the update behind it
+    assert len(quarantined(chosen, DESTINATION)) == 3
+    assert [each.refused for each in replay(chosen, DESTINATION)] == [3]
+    results = replay(config(tmp_path, spark_server, "utf8mb4"), DESTINATION)
+    outcome = {each.table: (each.put_back, each.superseded, each.refused) for each in results}
+    assert outcome == {f"{DATABASE}.notes": (1, 1, 1)}
+    assert rows(chosen, "notes") == [(1, "ä"), (2, "plain"), (3, None), (4, "later")]
+    left = [(each["key"], each["raw"]) for each in quarantined(chosen, DESTINATION)]
+    assert sorted(left) == [('{"id": 3}', b"\xff"), ('{"id": 4}', b"\xc3\xb6")]
+    assert append_quarantine(read_staged_batch(again), chosen.quarantine_path(DESTINATION), {}) == 0, (
+        "what was put back stays so"
+    )
