@@ -219,7 +219,8 @@ def test_neighbours_between_which_transactions_were_left_out_keep_their_gtids(
     assert batch.end.gtid_set == gtid_set(3)
 
 
-def test_large_neighbours_stay_as_they_are(store: MemoryEventStore, source: Source) -> None:
+def test_large_neighbours_stay_as_they_are(tmp_path: Path, source: Source) -> None:
+    store = MemoryEventStore(tmp_path, bytes_max=4 * SMALL_BYTES_MAX)
     blocks = [source.block([1], size=SMALL_BYTES_MAX) for _ in range(2)]
     for block in blocks:
         store.put(block)
