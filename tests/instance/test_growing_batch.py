@@ -1,0 +1,43 @@
+"""A batch may be larger than the ring: what is staged of it makes room for more. Rolled back, it is read from the source again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cdc_engine.contracts import OutstandingBatch
+from cdc_engine.instance.engine import Engine
+from cdc_engine.limits import READ_BUFFER_BYTES
+from console.toolchain.servers import DatabaseServer
+from tests.instance.fix_destination import Captured
+from tests.waiting import wait_for
+
+ROWS, ROW_BYTES = 24, 1 << 20
+RING_BYTES = READ_BUFFER_BYTES  # the least there is; the backlog is six times as large
+
+
+def next_batch(engine: Engine) -> OutstandingBatch:
+    return wait_for("a batch is staged", lambda: engine.hand_out(0.5))
+
+
+def test_a_backlog_beyond_the_ring_is_few_batches(mysql80: DatabaseServer, tmp_path: Path) -> None:
+    captured = Captured(tmp_path, mysql80)
+    captured.describe(f"ring: {{bytes_max: {RING_BYTES}}}")
+    engine = Engine(captured.config, "shop")
+    engine.start()
+    captured.insert([0])
+    captured.take(engine, 1)
+    engine.stop()
+    captured.insert(range(1, ROWS + 1), filler_bytes=ROW_BYTES)
+    engine = Engine(captured.config, "shop")
+    engine.start()
+    try:
+        batch = next_batch(engine)
+        first = captured.staged(batch)
+        assert first == list(range(1, len(first) + 1))
+        assert engine.status().ring_bytes <= RING_BYTES + READ_BUFFER_BYTES < batch.bytes
+        engine.rollback(batch)
+        assert captured.take(engine, ROWS) == list(range(1, ROWS + 1))
+        captured.insert([ROWS + 1])
+        assert captured.take(engine, 1) == [ROWS + 1]
+    finally:
+        engine.stop()
