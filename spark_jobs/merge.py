@@ -12,8 +12,9 @@ import json
 import time
 from collections.abc import Mapping
 
-from spark_jobs import fold, following, merge_sql
+from spark_jobs import fold, following, merge_clauses, merge_sql
 from spark_jobs.delta_table import CommitCounts, DeltaTable, schema_statements, wanted_columns
+from spark_jobs.errors import TableError
 from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.session import Lane
 from spark_jobs.staged_batch import (
@@ -125,7 +126,12 @@ class _TableMerge:
         """One Delta commit, and what it did. No new version: Delta found the transaction there already, or nothing to change."""
         before = self.table.snapshot.version
         self.lane.commit_as(app_id or self.app_id, version, self.user_metadata)
-        self.lane.sql(statement)
+        try:
+            self.lane.sql(statement)
+        except Exception as error:  # ours are raised within Spark's, whose first line says only that a task failed
+            if reason := merge_clauses.unknown_row(str(error)):
+                raise TableError(self.table.name, reason) from error
+            raise
         after = self.table.refresh().version
         return self.table.last_commit() if after > before else CommitCounts()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from spark_jobs import fold, fold_partial, sql_text
 from spark_jobs.staged_batch import DELETED, MOVED, OPERATION, ORDER_KEY, ChangesSegment
 
@@ -13,6 +15,12 @@ UNKNOWN_ROW = (
     "an update whose image lacks columns (binlog_row_image is not FULL) is of a row the Delta table does not have, so it cannot be "
     "made whole; load the table anew, or move it away and set binlog_row_image=FULL to go on with what changes. Order key of the image: "
 )
+
+
+def unknown_row(text: str) -> str:
+    """The sentence of an update that could not be made whole, if it is in the text of an error; else empty."""
+    found = re.search(re.escape(UNKNOWN_ROW) + r"\d+", text)
+    return found[0] if found else ""
 
 
 def whole(values: dict[str, str], *, soft: bool) -> str:

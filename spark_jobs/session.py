@@ -115,7 +115,7 @@ def is_away(error: BaseException) -> bool:
         "ConnectionRefusedError",
     }:
         return True
-    name = getattr(error, "getErrorClass", lambda: "")() or getattr(error, "getCondition", lambda: "")() or ""
+    name = getattr(error, "getCondition", lambda: "")() or ""
     return any(word in name for word in AWAY) or "StatusCode.UNAVAILABLE" in str(error)
 
 

@@ -22,6 +22,7 @@ from cdc_engine.staging import stage
 from cdc_engine.staging.manifest import ChangesSegment
 from console.toolchain.spark_server import SparkConnectServer
 from spark_jobs import SparkSettings
+from spark_jobs.errors import MergeError
 from tests.rows.event_bytes import block
 from tests.rows.partial_events import Change, number, partial_event, text
 from tests.spark.conftest import Lake
@@ -54,7 +55,7 @@ STEPS = st.tuples(
     st.sampled_from(["insert", "insert", "update", "update", "delete", "move", "move", "swap", "replace"]),
     *(st.tuples(KEYS, KEYS), VALUES, SHOWN, SHOWN),
 )
-HISTORIES = st.lists(st.lists(STEPS, min_size=4, max_size=9), min_size=20, max_size=40)
+HISTORIES = st.lists(st.lists(STEPS, min_size=4, max_size=8), min_size=20, max_size=30)
 # a delivery is a place to start from, not after what was delivered, and a place to end; in hundredths of the history
 CUTS = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=1, max_size=2)
 
@@ -179,6 +180,44 @@ def test_the_lake_equals_the_replay_of_full_rows_fidelity(
     ]
     assert [sorted_rows(lakes.rows("hard"))] == expected[:1]
     assert [sorted_rows(lakes.rows("soft", gone)) for gone in (False, True)] == expected
+
+
+WIDE = dataclasses.replace(
+    TABLE,
+    columns=(number("id", nullable=False), *(number(f"c{place}", (None,)) for place in range(70))),
+    key=("id",),
+)
+
+
+def test_the_bits_of_a_wide_table_and_rows_the_lake_does_not_have_fidelity(lakes: Lakes) -> None:
+    """In one story, for each merge costs seconds: two groups of bits, deletes of only the key, and what cannot be made whole."""
+    whole = {f"c{place}": place for place in range(70)}
+    given_block = block(
+        [
+            (WIDE, change.kind, partial_event(WIDE, [change]))
+            for change in (
+                Change(INSERT, after={"id": 1, **whole}),
+                Change(INSERT, after={"id": 2, **whole}),
+                *(Change(UPDATE, {"id": 1}, {f"c{place}": -place}) for place in (61, 62, 63, 69)),
+                Change(DELETE, before={"id": 2}),
+                Change(DELETE, before={"id": 3}),
+                Change(UPDATE, {"id": 4}, {"c0": 1}),
+                Change(UPDATE, {"id": 5}, {"id": 1, "c0": 1}),
+            )
+        ]
+    )
+    lakes.merge(batch_of(given_block, 0, 8))
+    changed = tuple(-place if place in {61, 62, 63, 69} else place for place in range(70))
+    names = ("id", *whole)
+    assert lakes.lake("hard").rows("shop.t", *names) == [(1, *changed)]
+    assert lakes.lake("soft").rows("shop.t", *names, "_sluice_deleted") == [
+        (1, *changed, False),
+        (2, *whole.values(), True),
+    ]
+    for first in (8, 9):  # an update, and a change of the key into one that is there
+        with pytest.raises(MergeError, match="of a row the Delta table does not have"):
+            lakes.merge(batch_of(given_block, first, first + 1))
+    assert lakes.lake("hard").rows("shop.t", *names) == [(1, *changed)]
 
 
 def sorted_rows(rows: Sequence[Row | tuple[Any, ...]]) -> list[tuple[Any, ...]]:
