@@ -141,10 +141,14 @@ class Engine:
     def _resume_tables(self) -> None:
         """Stopped tables that an operator takes up again: the stream is read from their stop anew, once nothing is out."""
         wanted = resume.requests(self.directory)
-        if wanted:
-            rooms = self._opened()
-            ask = functools.partial(resume.facts_of, rooms.source)
+        if not wanted or self._state != RUNNING:
+            return
+        rooms = self._opened()
+        ask = functools.partial(resume.facts_of, rooms.source)
+        try:
             self._handing_out().while_idle(lambda: resume.take_up(wanted, rooms.meta, ask, self._rewind))
+        except SourceConnectionError as error:  # what is in the ring is handed out all the same
+            log.warning("tables_not_resumed_yet", destination=self.name, reason=str(error))
 
     def ack(self, batch: OutstandingBatch) -> None:
         """Raises CanalServiceError when the batch is not outstanding any more."""

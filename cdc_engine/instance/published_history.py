@@ -39,4 +39,5 @@ class PublishedHistory:
         self._history.rewind(position)
 
     def publish(self, position: Position) -> None:
-        write_tables(self._tables_file, self._history.versions(position))
+        tables = (*self._history.versions(position), *self._history.stopped_versions(position))
+        write_tables(self._tables_file, tuple(sorted(tables, key=lambda table: table.name)))

@@ -108,6 +108,8 @@ def test_ddl_add_widen_drop_rename_and_convert_end_equal(pipeline: Pipeline) -> 
     assert held.to_json()["choices"] == ["apply", "new_column"]
     shown = {table["table"]: table["state"] for table in schema_json(pipeline.config, "shop")}
     assert shown == {name: "DDL_HELD", f"{database}.calm": "FLOWING", f"{database}.numbers": "FLOWING"}
+    (orders,) = [table for table in schema_json(pipeline.config, "shop") if table["table"] == name]
+    assert [column["name"] for column in orders["columns"]] == ["id", "a", "bb", "d", "e"]  # followed behind the stop
     with pytest.raises(SetupError, match="'keep' is no plan"):
         approve(pipeline.config, "shop", name, "keep")
     approve(pipeline.config, "shop", name, "apply")
