@@ -13,6 +13,7 @@ from cdc_engine.config import DestinationConfig
 from cdc_engine.contracts import Batch, OutstandingBatch
 from cdc_engine.errors import PositionLostError
 from cdc_engine.ha.lease import Lease
+from cdc_engine.instance.answers import SchemaAnswers
 from cdc_engine.instance.hand_out import Staged, Stager
 from cdc_engine.instance.published_history import PublishedHistory
 from cdc_engine.meta.file_meta import FileMeta
@@ -33,7 +34,6 @@ from cdc_engine.store.prepared import PreparedFiles
 from cdc_engine.table_meta.history import TableHistory
 from cdc_engine.table_meta.policy import Review
 from cdc_engine.table_meta.repository import Repository
-from cdc_engine.table_meta.resolutions import Resolutions
 from cdc_engine.table_meta.review_files import ReviewFiles
 from cdc_engine.table_meta.snapshot import is_of_users, stable_snapshot
 
@@ -135,7 +135,7 @@ def review_of(config: DestinationConfig, directory: Path) -> Review:
         policy=config.schema_policy,
         approved=files.approved,
         note=files.note,
-        resolved=Resolutions(directory).schema,
+        resolved=SchemaAnswers(lambda: source_of(config), directory).resolved,
     )
 
 

@@ -119,10 +119,10 @@ def effects_of(statement: Statement, before: Before) -> tuple[Effect, ...]:
 
 
 def _resolved(effect: Effect, before: Before) -> Iterable[Effect]:
-    """A table whose schema is not known has the one that an operator gave for just this stop."""
+    """A table whose schema is not known has the one that was given for just this stop."""
     if not isinstance(effect.state, Stopped) or effect.change is None or effect.state.state not in RESOLVABLE:
         return (effect,)
-    schema = before.review.resolved(*effect.name, effect.state.reason)
+    schema = before.review.resolved(*effect.name, effect.state.reason, before.key + 1)
     if schema is None:
         return (effect,)
     return _become(before, effect.name, "schema resolve", followed(before.schema(effect.name), schema))

@@ -90,7 +90,7 @@ class TableHistory:
         try:
             return fit(table_map, schema, mariadb=mariadb)
         except TableStoppedError as error:
-            resolved = self._review.resolved(error.database, error.table, error.reason)
+            resolved = self._review.resolved(error.database, error.table, error.reason, 0)
             if resolved is None:
                 raise
         version, learnt = fit(table_map, resolved, mariadb=mariadb)

@@ -189,7 +189,7 @@ def _no_approval(_database: str, _table: str, _order_key: int) -> str:
     return ""
 
 
-def _unresolved(_database: str, _table: str, _reason: str) -> TableSchema | None:
+def _unresolved(_database: str, _table: str, _reason: str, _order_key: int) -> TableSchema | None:
     return None
 
 
@@ -200,11 +200,11 @@ def _unnoted(_held: Held) -> None:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Review:
     """Where `history` gets policies and approvals, and tells what is held. As made, it lets the lake
-    follow what harms no row, approves of nothing and tells nobody. `resolved`: the schema that an operator
-    gave for a table that stopped for a reason."""
+    follow what harms no row, approves of nothing and tells nobody. `resolved`: the schema that was given
+    for a table that stopped for a reason, at the end of the statement with this order key, 0 for no statement."""
 
     destination: str = ""
     policy: Callable[[str, str], Policy] = _wary
     approved: Callable[[str, str, int], str] = _no_approval
     note: Callable[[Held], None] = _unnoted
-    resolved: Callable[[str, str, str], TableSchema | None] = _unresolved
+    resolved: Callable[[str, str, str, int], TableSchema | None] = _unresolved

@@ -36,7 +36,8 @@ def at(offset: int) -> Position:
 
 
 def opened(folder: Path) -> TableHistory:
-    review = Review(resolved=Resolutions(folder).schema)
+    resolutions = Resolutions(folder)
+    review = Review(resolved=lambda database, table, reason, _: resolutions.schema(database, table, reason))
     return TableHistory(folder / "schema.jsonl", lambda *_: True, review)
 
 

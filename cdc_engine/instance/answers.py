@@ -1,0 +1,43 @@
+"""Where a table stops because its schema is not known: the answer of an operator, else at the live end that of the server. Made by `rooms`.
+
+What the server says is kept like an operator's answer, so that the stream read anew gives the same changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.parser.source import Source
+from cdc_engine.table_meta.live_schema import schema_now
+from cdc_engine.table_meta.resolutions import Resolutions
+from cdc_engine.table_meta.schema import TableSchema
+
+log = structlog.get_logger()
+
+
+class SchemaAnswers:
+    """For `policy.Review.resolved`; called on the parser's thread."""
+
+    def __init__(self, source: Callable[[], Source], directory: Path) -> None:
+        self._source, self._resolutions = source, Resolutions(directory)
+
+    def resolved(self, database: str, table: str, reason: str, order_key: int) -> TableSchema | None:
+        """Raises SourceConnectionError when the server must be asked and does not answer: the statement then comes again."""
+        kept = self._resolutions.schema(database, table, reason)
+        if kept is not None or not order_key:
+            return kept
+        connection = SourceConnection(self._source())
+        try:
+            found: Any = connection.ask(lambda session: schema_now(session, database, table, order_key))
+        finally:
+            connection.close()
+        if found is None:
+            return None
+        log.warning("schema_read_again", database=database, table=table, reason=reason)
+        self._resolutions.keep(found, reason)
+        return self._resolutions.schema(database, table, reason)
