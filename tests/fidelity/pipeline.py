@@ -6,7 +6,9 @@ that is read from the server's dump by a parser of its own, and comes out as sta
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +118,18 @@ def run(server: DatabaseServer, *statements: str, **session: Any) -> None:
     with server.connect(**session) as connection, connection.cursor() as cursor:
         for statement in ("SET sql_mode = '', time_zone = '+00:00'", *statements):
             cursor.execute(statement)
+
+
+@contextlib.contextmanager
+def row_metadata(server: DatabaseServer, metadata: str) -> Iterator[None]:
+    """The server's own default where it has no such variable (MySQL 5.7)."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        if not cursor.execute("SHOW GLOBAL VARIABLES LIKE 'binlog_row_metadata'"):
+            yield
+            return
+        (before,) = (value for _, value in cursor.fetchall())
+        cursor.execute(f"SET GLOBAL binlog_row_metadata = {metadata}")
+        try:
+            yield
+        finally:
+            cursor.execute(f"SET GLOBAL binlog_row_metadata = {before}")

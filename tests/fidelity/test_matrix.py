@@ -4,7 +4,6 @@ deleted, and what the staged images make of them is what SELECT returned at that
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from cdc_engine.contracts import Operation
 from console.toolchain.servers import DatabaseServer
 from tests.fidelity.catalogue import Kind, kinds_of
 from tests.fidelity.comparison import expected, printed
-from tests.fidelity.pipeline import SERVERS, Pipeline, images, run
+from tests.fidelity.pipeline import SERVERS, Pipeline, images, row_metadata, run
 
 DATABASE = "fidelity"
 CASES = [
@@ -33,21 +32,6 @@ IDS_AN_IMAGE = 1000
 IMAGES = {"FULL": 0, "MINIMAL": 1000, "NOBLOB": 2000}  # first id of its rows
 Rows = dict[int, tuple[Any, ...]]
 Statements = Callable[[str, tuple[Kind, ...], int], Iterator[str]]
-
-
-@contextlib.contextmanager
-def row_metadata(server: DatabaseServer, metadata: str) -> Iterator[None]:
-    """The server's own default where it has no such variable (MySQL 5.7)."""
-    with server.connect() as connection, connection.cursor() as cursor:
-        if not cursor.execute("SHOW GLOBAL VARIABLES LIKE 'binlog_row_metadata'"):
-            yield
-            return
-        (before,) = (value for _, value in cursor.fetchall())
-        cursor.execute(f"SET GLOBAL binlog_row_metadata = {metadata}")
-        try:
-            yield
-        finally:
-            cursor.execute(f"SET GLOBAL binlog_row_metadata = {before}")
 
 
 def tables(server: str) -> dict[str, tuple[Kind, ...]]:

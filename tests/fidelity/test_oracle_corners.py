@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from cdc_engine.binlog.charsets import BINARY, Charset, charset_of_name
 from cdc_engine.binlog.refused_values import ValuePolicy
 from console.toolchain.servers import DatabaseServer
-from tests.fidelity.pipeline import SERVERS, Pipeline, images, run
+from tests.fidelity.pipeline import SERVERS, Pipeline, images, row_metadata, run
 
 DATABASE = "oracle_corners"
 MANY_COLUMNS = 600
+MANY_SCRIPTS = "Aé~ßŽЖΩ中文あア한한글€，\u00a0😀"  # noqa: RUF001 - every script
 DATES = (
     "'0000-00-00'",
     "'2020-00-00'",
@@ -107,6 +109,51 @@ def test_a_table_of_hundreds_of_columns_oracle(server: DatabaseServer, tmp_path:
     (ours,) = found.to_pylist()
     ours_shown = [ours[f"c{index}"] for index in range(MANY_COLUMNS)]
     assert [None if value is None else str(value) for value in ours_shown] == list(selected[0])
+
+
+def alphabet(charset: Charset) -> str:
+    """Characters of a charset: all of a small one, some of each script of a large one."""
+    if charset.bytes_max > 1:
+        return "".join(character for character in MANY_SCRIPTS if _encodes(character, charset.codec))
+    octets = [bytes([octet]) for octet in range(0x20, 0x100)]
+    return "".join(octet.decode(charset.codec) for octet in octets if _decodes(octet, charset.codec))
+
+
+def _encodes(character: str, codec: str) -> bool:
+    try:
+        return bool(character.encode(codec))
+    except UnicodeEncodeError:
+        return False
+
+
+def _decodes(octet: bytes, codec: str) -> bool:
+    try:
+        return octet.decode(codec).isprintable()
+    except UnicodeDecodeError:
+        return False
+
+
+@pytest.mark.parametrize("metadata", ["MINIMAL", "FULL"])
+def test_text_and_labels_of_every_charset_oracle(server: DatabaseServer, tmp_path: Path, metadata: str) -> None:
+    """A text and an enum of each character set of the server, each read by its column's own."""
+    names = [str(row[0]) for row in shown(server, "SHOW CHARACTER SET") if row[0] != "binary"]
+    texts = [alphabet(charset_of_name(name) or BINARY) for name in names]
+    labels = ["".join(character for character in text if character.isalnum())[-8:] for text in texts]
+    columns = ", ".join(
+        f"c{index} text CHARACTER SET {name}, e{index} enum('a', '{labels[index]}') CHARACTER SET {name}"
+        for index, name in enumerate(names)
+    )
+    values = ", ".join(f"CONVERT(x'{text.encode().hex()}' USING utf8mb4), 2" for text in texts)
+    with row_metadata(server, metadata):
+        found = captured(
+            server, tmp_path, f"CREATE TABLE t (id int PRIMARY KEY, {columns})", f"INSERT INTO t VALUES (1, {values})"
+        )
+    (ours,) = found.to_pylist()
+    (theirs,) = shown(server, "SELECT * FROM t")
+    assert [str(value) for value in list(ours.values())[3:]] == list(theirs)
+    kept = [ours[f"e{index}"] == labels[index] for index in range(len(names))]
+    assert kept.count(False) <= 1, "cp1256 of the servers lacks a letter that Python's has"
+    assert all(len(ours[f"c{index}"]) >= len("Aé") for index in range(len(names)))
 
 
 def test_generated_and_invisible_columns_are_in_their_places_oracle(server: DatabaseServer, tmp_path: Path) -> None:
