@@ -257,6 +257,17 @@ def bench_e2e(json_file: BenchJson = None) -> None:
     run(json_file)
 
 
+@bench_app.command("fuzz")
+def bench_fuzz(
+    seconds: Annotated[int, typer.Option(min=1, help="Length of all runs together.")] = 600,
+    seed: Annotated[int, typer.Option(help="The same seed damages the same bytes.")] = 1,
+) -> None:
+    """Read damaged binlogs in processes of their own; exit code 1 when one crashed, hung, grew or failed without a named error."""
+    from benchmarks.fuzz import run  # noqa: PLC0415
+
+    raise typer.Exit(1 if run(seconds, seed) else 0)
+
+
 @app.command()
 def demo(  # noqa: PLR0917  one argument an option
     once: Annotated[bool, typer.Option("--once", help="Unattended: traffic, wait, compare with MySQL, exit.")] = False,

@@ -10,6 +10,7 @@ from cdc_engine.binlog import scan_state as at
 from cdc_engine.binlog.executed_track import ExecutedTrack
 from cdc_engine.binlog.scan_state import ScanMemory
 from cdc_engine.contracts import Block, Bytes, Int64s, TableChange, TableVersion
+from cdc_engine.errors import BinlogFormatError
 from cdc_engine.position import Position
 
 
@@ -59,7 +60,14 @@ class BlockMaker:
         self.executed.name_sources(self.memory.sources, int(self.memory.state[at.SOURCE_COUNT]), mariadb=self.mariadb)
         source = ends[at.END_SOURCE] if self.executed.known else np.full(ends.shape[1], -1, np.int64)
         start_gtid_set = self.executed.text
-        self.executed.take(source, ends[at.END_NUMBER])
+        try:
+            self.executed.take(source, ends[at.END_NUMBER])
+        except ValueError as error:
+            raise BinlogFormatError(
+                f"the GTIDs of the stream are not of one kind of server ({error})",
+                self.file,
+                int(self.memory.state[at.BEGAN]),
+            ) from error
         begin, end = (
             (int(events[at.OFFSET, 0]), int(events[at.OFFSET, -1] + events[at.LENGTH, -1])) if events.size else (0, 0)
         )

@@ -56,6 +56,16 @@ CHARACTER: frozenset[int] = frozenset(
     }
 )
 LABELLED: frozenset[int] = frozenset({TypeCode.ENUM, TypeCode.SET})
+# Highest metadata of a type, where a kernel would take more for a number of bytes or digits that no value has.
+_METADATA_MAX: dict[int, int] = {
+    **dict.fromkeys((TypeCode.BLOB, TypeCode.JSON, TypeCode.GEOMETRY, BLOB_COMPRESSED, VECTOR), 4),
+    **dict.fromkeys((TypeCode.TINY_BLOB, TypeCode.MEDIUM_BLOB, TypeCode.LONG_BLOB), 4),
+    **dict.fromkeys((TypeCode.FLOAT, TypeCode.DOUBLE, TypeCode.SET), 8),
+    **dict.fromkeys((TypeCode.TIME2, TypeCode.DATETIME2, TypeCode.TIMESTAMP2), 6),
+    TypeCode.ENUM: 2,
+    TypeCode.NEWDECIMAL: 65 << 8 | 65,
+    TypeCode.BIT: 8 << 8 | 7,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,6 +237,9 @@ def _name(cursor: ByteCursor) -> str:
 def _layout(types: bytes, metadata: ByteCursor) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Type code and metadata integer of each column, from the type bytes and all of the metadata."""
     pairs = [_column_layout(code, metadata) for code in types]
+    for code, value in pairs:
+        if value > _METADATA_MAX.get(code, value) or (code == TypeCode.NEWDECIMAL and value & 0xFF > value >> 8):
+            raise BinlogFormatError(f"{metadata.what} says {value} of a column of type {code}")
     if metadata.left:
         raise BinlogFormatError(f"{metadata.what} is {metadata.left} bytes longer than its columns need")
     return tuple(code for code, _ in pairs), tuple(value for _, value in pairs)

@@ -442,3 +442,21 @@ def test_a_steady_stream_hands_nothing_to_python(monkeypatch: pytest.MonkeyPatch
     (block,) = feed(scan, [event for number in range(2, 5000) for event in make.transaction(number, rows=2)])
     assert not taken
     assert (block.event_count, block.transaction_count) == (9996, 4998)
+
+
+def test_gtids_of_both_kinds_of_server_in_one_stream_are_an_error_fidelity() -> None:
+    make = EventFactory()
+    events = [*make.transaction(1), make.mariadb_gtid(7), make.table_map(5), make.rows(5, 23), make.xid()]
+    with pytest.raises(BinlogFormatError, match="not of one kind") as caught:
+        feed(scanner(start=dataclasses.replace(START, gtid_set="0-1-6")), events)
+    assert caught.value.file == START.file
+
+
+@pytest.mark.parametrize("blob_length_bytes", [5, 255])
+def test_a_table_map_with_metadata_that_no_column_has_is_an_error_fidelity(blob_length_bytes: int) -> None:
+    make = EventFactory(checksum=False)
+    event = make.table_map(5).replace(b"\x01\x03\x00\x00", bytes([1, 252, 1, blob_length_bytes, 0]))
+    event = event[:9] + len(event).to_bytes(4, "little") + bytes(4) + event[17:]
+    begin = make.query("BEGIN")
+    with pytest.raises(BinlogFormatError, match="says"):
+        feed(scanner(checksum=False), [begin, event])

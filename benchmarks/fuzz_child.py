@@ -1,0 +1,168 @@
+"""Damages recorded binlog events and reads them, until the time is over; the process that `fuzz` watches. Started as a module of its own.
+
+Checksums are taken off first: with them every damage would end there. What is read must end in rows or in an error of the engine's own
+that names its place. `python -m benchmarks.fuzz_child CORPUS SEED FIRST SECONDS PROGRESS`: CORPUS holds whole binlog files without
+checksums, one behind the other; PROGRESS takes the number of each round before it begins, so that a round that crashes is known.
+"""
+
+from __future__ import annotations
+
+import mmap
+import random
+import resource
+import struct
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.fuzz_damage import Event, damaged, events_of
+from cdc_engine import limits
+from cdc_engine.binlog.block import compact
+from cdc_engine.binlog.framing import PacketFramer
+from cdc_engine.binlog.rows import RowDecoder
+from cdc_engine.binlog.scan import Scanner
+from cdc_engine.binlog.table_map import TableMap
+from cdc_engine.contracts import Block, Bytes, Column, TableChange, TableVersion
+from cdc_engine.errors import BinlogFormatError, SluiceError, TableStoppedError
+from cdc_engine.position import Position
+
+START = Position(epoch=1, file="binlog.000001", offset=4)
+ADDRESS_BYTES_MAX = 8 << 30
+RESIDENT_BYTES_MAX = 2 << 30
+PACKET_MAX = 0xFFFFFF
+LABELS = tuple("abcdefgh")
+
+
+class NamelessHistory:
+    """Takes every table for what its table map says; columns get numbers for names, the first is the key."""
+
+    def resolve(self, table_map: TableMap, position: Position) -> TableVersion:  # noqa: ARG002  of the contract
+        columns = [
+            Column(
+                name=f"c{index}",
+                type_code=int(code),
+                metadata=table_map.metadata[index],
+                charset="utf8mb4",
+                labels=LABELS,
+            )
+            for index, code in enumerate(table_map.type_codes)
+        ]
+        return TableVersion(
+            database=table_map.database, table=table_map.table, columns=tuple(columns), key=("c0",) if columns else ()
+        )
+
+    def apply(
+        self, statement: str, default_database: str, position: Position, sql_mode: int = 0
+    ) -> tuple[TableChange, ...]:
+        del statement, default_database, position, sql_mode
+        return ()
+
+    def rewind(self, position: Position) -> None:
+        """Nothing is kept."""
+
+
+def captured(database: str, table: str) -> bool:
+    return not database.startswith("mysql") and table != "left_out"
+
+
+def as_packets(stream: bytes, events: list[Event]) -> bytes:
+    """As a dump sends them; where lengths lie, the packets do not."""
+    sent, at = bytearray(), 0
+    for event in events:
+        payload = b"\0" + stream[at : at + len(event)]
+        at += len(event)
+        for begin in range(0, len(payload) + 1, PACKET_MAX):
+            part = payload[begin : begin + PACKET_MAX]
+            sent += struct.pack("<I", len(part))[:3] + b"\x01" + part
+    return bytes(sent)
+
+
+def blocks_of(stream: bytes, events: list[Event], chance: random.Random) -> list[Block]:
+    """Through the scan alone, or through packets in pieces of any size."""
+    naked = chance.random() < 0.5
+    scanner = Scanner(
+        start=START,
+        history=NamelessHistory(),
+        captured=captured,
+        checksum=False,
+        executed_known=False,
+        packets=not naked,
+    )
+    blocks: list[Block] = []
+    if naked:
+        buffer: Bytes = np.frombuffer(stream, np.uint8)
+        blocks.extend(scanner.feed(buffer, 0, len(buffer)))
+        return blocks
+    framer = PacketFramer(scanner, chance.choice([64, 1000, 1 << 16]))
+    data, at = as_packets(stream, events), 0
+    if chance.random() < 0.3:
+        at_byte = chance.randrange(len(data))
+        data = data[:at_byte] + bytes([chance.randrange(256)]) + data[at_byte + 1 :]
+    while at < len(data) and framer.answer is None:
+        space = framer.space()
+        count = min(len(space), len(data) - at, chance.choice([1, 100, 1 << 20]))
+        space[:count] = data[at : at + count]
+        blocks.extend(framer.received(count))
+        at += count
+    return blocks
+
+
+def check_and_decode(block: Block) -> None:
+    """Raises AssertionError where a block breaks its contract."""
+    if block.event_count:
+        ends = block.event_offset + block.event_length
+        assert int(block.event_offset.min()) >= 0
+        assert int(ends.max()) <= len(block.buffer)
+        assert bool((np.diff(block.event_position) >= 0).all())
+    for index in np.unique(block.event_table):
+        try:
+            decoder = RowDecoder(block.tables[index])
+            for rows in decoder.chunks(compact(block), np.flatnonzero(block.event_table == index)):
+                rows.validate(full=True)
+        except TableStoppedError:
+            continue
+
+
+def attempt(events: list[Event], chance: random.Random) -> str:
+    """One round; what it ended in. Any error that is not the engine's own goes on to the caller, and ends the process."""
+    limits.READ_BUFFER_BYTES = chance.choice([500, 1 << 14, 4 << 20])
+    parts = damaged(events, chance)
+    stream = b"".join(parts)
+    try:
+        for block in blocks_of(stream, parts, chance):
+            check_and_decode(block)
+    except BinlogFormatError as error:
+        return type(error).__name__ if not error.file or error.offset >= 0 else _without_place(error)
+    except SluiceError as error:
+        return type(error).__name__
+    return "read"
+
+
+def _without_place(error: BinlogFormatError) -> str:
+    raise AssertionError(f"{error!r} names no place")
+
+
+def main() -> None:
+    corpus, seed, first, seconds, progress = sys.argv[1:]
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_BYTES_MAX, ADDRESS_BYTES_MAX))
+    pa.set_cpu_count(1)
+    events, number, outcomes = events_of(Path(corpus).read_bytes()), int(first), dict[str, int]()
+    with Path(progress).open("r+b") as file, mmap.mmap(file.fileno(), 8) as told:
+        for block in blocks_of(b"".join(events), events, random.Random(3)):
+            check_and_decode(block)
+        end = time.monotonic() + float(seconds)
+        while time.monotonic() < end:
+            told[:] = struct.pack("<q", number)
+            outcome = attempt(events, random.Random(int(seed) << 32 | number))
+            outcomes[outcome] = outcomes.get(outcome, 0) + 1
+            number += 1
+            resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            assert resident < RESIDENT_BYTES_MAX, f"{resident} bytes of memory"
+    sys.stdout.write(f"{outcomes}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Events of a binlog as bytes without checksums, and ways to damage them. Pure; used by `fuzz` and `fuzz_child`."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pyarrow as pa
+
+from cdc_engine.binlog import event_types as types
+
+Event = bytes
+MAGIC = b"\xfebin"
+CHECKSUM_BYTES = 4
+ALGORITHM_AT = -1  # of a format description without its checksum: the last byte says which
+INTERESTING = (0, 1, 0x7F, 0x80, 0xFA, 0xFB, 0xFC, 0xFD, 0xFE, 0xFF)
+STRETCH_MAX = 40  # events of a round
+
+
+def without_checksums(binlog: bytes) -> bytes:
+    """Of a whole binlog file that has them: events one behind the other, the magic left out, each length its own."""
+    at, parts = len(MAGIC), []
+    while at + types.HEADER_BYTES <= len(binlog):
+        (length,) = struct.unpack_from("<I", binlog, at + types.LENGTH_AT)
+        event = bytearray(binlog[at : at + length - CHECKSUM_BYTES])
+        if event[types.TYPE_AT] == types.FORMAT_DESCRIPTION:
+            event = bytearray(binlog[at : at + length])  # it has room for a checksum in any case
+            event[-CHECKSUM_BYTES - 1] = 0
+        parts.append(with_length(bytes(event)))
+        at += length
+    return b"".join(parts)
+
+
+def with_length(event: bytes) -> bytes:
+    """The event with its own length, and no end position: damage then is not told by the gap it leaves."""
+    return event[: types.LENGTH_AT] + struct.pack("<II", len(event), 0) + event[types.LENGTH_AT + 8 :]
+
+
+def events_of(stream: bytes) -> list[Event]:
+    at, events = 0, []
+    while at + types.HEADER_BYTES <= len(stream):
+        (length,) = struct.unpack_from("<I", stream, at + types.LENGTH_AT)
+        events.append(stream[at : at + max(length, types.HEADER_BYTES)])
+        at += len(events[-1])
+    return events
+
+
+def damaged(events: list[Event], chance: random.Random) -> list[Event]:
+    """A stretch of the stream with one to three of its events changed, some left out, doubled or moved."""
+    begin = chance.randrange(len(events))
+    part = [events[0], *events[begin : begin + chance.randrange(1, STRETCH_MAX)]]
+    for _ in range(chance.randrange(1, 4)):
+        index = chance.randrange(len(part))
+        part[index] = chance.choice(WAYS)(part[index], chance)
+    if chance.random() < 0.2:
+        index = chance.randrange(len(part))
+        part.insert(chance.randrange(len(part)), part[index]) if chance.random() < 0.5 else part.pop(index)
+    return [event for event in part if event]
+
+
+def flip(event: Event, chance: random.Random) -> Event:
+    changed = bytearray(event)
+    for _ in range(chance.randrange(1, 8)):
+        place = chance.randrange(types.HEADER_BYTES, len(changed)) if len(changed) > types.HEADER_BYTES else 4
+        if place not in range(types.LENGTH_AT, types.LENGTH_AT + 4):
+            changed[place] = chance.choice((*INTERESTING, changed[place] ^ (1 << chance.randrange(8))))
+    return bytes(changed)
+
+
+def head(event: Event, chance: random.Random) -> Event:
+    """Damage where headers, lengths, counts and bitmaps are."""
+    changed = bytearray(event)
+    for _ in range(chance.randrange(1, 4)):
+        place = types.HEADER_BYTES + chance.randrange(40)
+        if place < len(changed):
+            changed[place] = chance.choice((*INTERESTING, chance.randrange(256)))
+    return bytes(changed)
+
+
+def cut(event: Event, chance: random.Random) -> Event:
+    return with_length(event[: chance.randrange(types.HEADER_BYTES, len(event) + 1)])
+
+
+def grow(event: Event, chance: random.Random) -> Event:
+    place = chance.randrange(types.HEADER_BYTES, len(event) + 1)
+    return with_length(event[:place] + chance.randbytes(chance.choice((1, 2, 7, 300))) + event[place:])
+
+
+def lie(event: Event, chance: random.Random) -> Event:
+    """A length that is not the event's own."""
+    length = chance.choice(
+        (0, 1, 18, 19, 20, len(event) - 1, len(event) + 1, 0xFFFFFF, 1 << 30, 0xFFFFFFFF, chance.getrandbits(32))
+    )
+    return event[: types.LENGTH_AT] + struct.pack("<I", length & 0xFFFFFFFF) + event[types.LENGTH_AT + 4 :]
+
+
+def retype(event: Event, chance: random.Random) -> Event:
+    kinds = (chance.choice(list(types.NAMES)), chance.randrange(256))
+    return event[: types.TYPE_AT] + bytes([chance.choice(kinds)]) + event[types.TYPE_AT + 1 :]
+
+
+def inside(event: Event, chance: random.Random) -> Event:
+    """A compressed transaction with damage within: its events changed, its sizes lying, or a bomb."""
+    if event[types.TYPE_AT] != types.TRANSACTION_PAYLOAD:
+        return flip(event, chance)
+    at, fields = _payload_at(event)
+    try:
+        plain = pa.CompressedInputStream(pa.BufferReader(event[at:]), "zstd").read()
+    except OSError:
+        return event
+    if chance.random() < 0.15:
+        plain = chance.choice((bytes(chance.choice((1 << 16, 200 << 20))), plain * 50))
+    else:
+        plain = b"".join(damaged_inside(events_of(plain), chance))
+    packed = pa.Codec("zstd").compress(plain, asbytes=True)
+    said = len(plain) if chance.random() < 0.8 else chance.choice((0, 1, len(plain) + 1, 1 << 32, 1 << 62))
+    body = (
+        b"\x02\x01\x00\x03\x09\xfe"
+        + struct.pack("<Q", said)
+        + b"\x01\x09\xfe"
+        + struct.pack("<Q", len(packed))
+        + b"\x00"
+    )
+    return with_length(event[: types.HEADER_BYTES] + (body if fields else b"\x00") + packed)
+
+
+def damaged_inside(events: list[Event], chance: random.Random) -> list[Event]:
+    index = chance.randrange(len(events)) if events else 0
+    return [
+        chance.choice((flip, head, cut, grow, lie, retype))(event, chance) if place == index else event
+        for place, event in enumerate(events)
+    ]
+
+
+def _payload_at(event: Event) -> tuple[int, bool]:
+    """Where a payload begins, behind fields of one-byte types and lengths."""
+    at = types.HEADER_BYTES
+    while at + 1 < len(event) and event[at]:
+        at += 2 + event[at + 1]
+    return at + 1, at > types.HEADER_BYTES
+
+
+WAYS = (flip, head, head, cut, grow, lie, retype, inside, inside)
