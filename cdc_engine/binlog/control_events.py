@@ -28,6 +28,12 @@ ROWS = (
     *(types.WRITE_ROWS_V1, types.UPDATE_ROWS_V1, types.DELETE_ROWS_V1),
     *(types.WRITE_ROWS, types.UPDATE_ROWS, types.DELETE_ROWS),
 )
+REFUSED = {
+    types.INCIDENT: "LOST_EVENTS: the server says that it lost changes before they reached its binlog; take the tables' rows anew",
+    types.PARTIAL_UPDATE_ROWS: "PARTIAL_UPDATE_ROWS (39) has JSON documents as differences, which are not read yet: "
+    "SET GLOBAL binlog_row_value_options = '', and take the rows anew of the tables whose documents were changed so",
+    types.GTID_TAGGED: "GTID_TAGGED (42), a GTID with a tag, is not read yet: commit with GTID_NEXT = 'AUTOMATIC', without a tag",
+}
 GTID_LIST_COUNT_BITS = 28  # the upper four bits of the count are flags
 
 
@@ -69,8 +75,8 @@ class ControlEvents:
             yield from self._handlers[event_type](event)
         elif event_type in HARMLESS or struct.unpack_from("<H", event, types.FLAGS_AT)[0] & types.FLAG_IGNORABLE:
             self._state[at.IGNORED] += 1
-        elif event_type == types.INCIDENT:
-            raise self._unknown("the server says that it lost changes before they reached its binlog (INCIDENT)")
+        elif event_type in REFUSED:
+            raise self._unknown(REFUSED[event_type])
         else:
             raise self._unknown(f"the event {types.event_name(event_type)} is not understood and may carry rows")
 

@@ -180,8 +180,9 @@ class RowDecoder:
         steps = image_steps(offset, events.limit[event], last if events.block.file == file else -1)
         if steps is None:
             reason = (
-                f"the compressed transaction at {events.block.file}:{offset[0]} holds more rows of it than order keys: rows that are "
-                "all alike; take the table's rows anew, and leave such a change uncompressed (binlog_transaction_compression=OFF)"
+                f"the transaction at {events.block.file}:{offset[0]} has more rows of the table than there are order keys between the two "
+                "ends of its event, because it is compressed (rows that are all alike) or an XA COMMIT; take the table's rows anew, and "
+                "leave such a change uncompressed (binlog_transaction_compression=OFF) or out of XA"
             )
             raise TableStoppedError(self.version.database, self.version.table, "ORDER_KEYS_SPENT", reason)
         self._places.last_steps[self.version.name] = (events.block.file, int(steps[-1]))

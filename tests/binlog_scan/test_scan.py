@@ -460,3 +460,31 @@ def test_a_table_map_with_metadata_that_no_column_has_is_an_error_fidelity(blob_
     begin = make.query("BEGIN")
     with pytest.raises(BinlogFormatError, match="says"):
         feed(scanner(checksum=False), [begin, event])
+
+
+@pytest.mark.parametrize(
+    ("event_type", "words"), [(26, "LOST_EVENTS"), (39, "binlog_row_value_options"), (42, "without a tag")]
+)
+def test_what_is_refused_says_what_to_do_fidelity(event_type: int, words: str) -> None:
+    make = EventFactory()
+    before = make.transaction(1)
+    begin = make.offset
+    with pytest.raises(UnknownEventError, match=words) as caught:
+        feed(scanner(), [*before, make.event(event_type, bytes(30))])
+    assert caught.value.offset == begin
+
+
+def test_heartbeats_of_both_versions_and_rotations_move_nothing_within_a_file_fidelity() -> None:
+    make = EventFactory()
+    events = [
+        *make.transaction(1),
+        make.event(27, b"binlog.000007", artificial=True),
+        make.event(41, bytes(20), artificial=True),
+    ]
+    end = make.offset
+    scan = scanner(contiguous=True)
+    feed(scan, events)
+    assert (scan.position.file, scan.position.offset) == (START.file, end)
+    assert scan.counters()["heartbeats"] == 2
+    feed(scan, [make.rotate("binlog.000008", artificial=False), *make.transaction(2)])
+    assert (scan.position.file, scan.position.offset) == ("binlog.000008", make.offset)
