@@ -9,8 +9,8 @@ stops again.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
-import urllib.parse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -44,7 +44,7 @@ class Request:
 def request(destination_dir: Path, database: str, table: str) -> None:
     """Asks the engine of the destination to take a stopped table up again, now or when it runs. Raises MetaError."""
     folder = destination_dir / FOLDER
-    path = folder / f"{urllib.parse.quote(f'{database}.{table}', safe='')}.json"
+    path = folder / f"{hashlib.sha256(json.dumps([database, table]).encode()).hexdigest()[:32]}.json"
     temporary = path.with_suffix(".tmp")
     try:
         folder.mkdir(parents=True, exist_ok=True)

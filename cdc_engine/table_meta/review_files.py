@@ -8,6 +8,7 @@ long as the destination does: the stream may pass the statement again.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import time
@@ -20,6 +21,7 @@ from cdc_engine.table_meta.policy import Held, described
 
 FOLDER = "schema-changes"
 HELD, APPROVED = "held", "approved"
+NAME_CHARS_MAX = 180  # of the table in a file's name: a file system takes 255 bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,10 +103,12 @@ class ReviewFiles:
 
 
 def _quoted(database: str, table: str) -> str:
-    """As a file may be called: two different tables never share a name. No dot and no letter of a glob's is left."""
-    return "+".join(
-        urllib.parse.quote(name, safe="").replace(".", "%2E").replace("~", "%7E") for name in (database, table)
-    )
+    """As a file may be called: two tables never share a name, no dot and no letter of a glob's is left, and no name is too long."""
+    quoted = (urllib.parse.quote(name, safe="").replace(".", "%2E").replace("~", "%7E") for name in (database, table))
+    whole = "+".join(quoted)
+    if len(whole) <= NAME_CHARS_MAX:
+        return whole
+    return f"{whole[: NAME_CHARS_MAX // 2]}+{hashlib.sha256(whole.encode()).hexdigest()[:32]}"
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -99,10 +99,11 @@ def test_ddl_a_table_that_has_not_stopped_is_left_as_it_is(source: Source) -> No
 
 
 def test_ddl_a_request_is_kept_until_it_is_dealt_with(tmp_path: Path) -> None:
-    request(tmp_path, "shop", "or/ders")
-    request(tmp_path, "shop", "or/ders")
+    name = "/." + 62 * "你"
+    request(tmp_path, "shop", name)
+    request(tmp_path, "shop", name)
     (found,) = requests(tmp_path)
-    assert (found.database, found.table) == ("shop", "or/ders")
+    assert (found.database, found.table) == ("shop", name)
     take_up([found], MemoryMeta(Ledger()), pytest.fail, never_begun)
     assert requests(tmp_path) == ()
 

@@ -9,7 +9,7 @@ import dataclasses
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_jobs.alterations import (
@@ -107,6 +107,7 @@ class Played:
         self.columns |= {name: (self.columns[name][0], value) for name, value in values.items()}
 
 
+@settings(deadline=None)
 @given(changes(), st.sets(st.sampled_from(NAMES)))
 def test_ddl_every_column_has_the_values_it_is_to_have(change: Change, left: set[str]) -> None:
     """`left`: columns that the source dropped before, and the table kept."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc_engine.config import SchemaChangesConfig
@@ -21,6 +21,7 @@ from cdc_engine.table_meta.policy import (
     HOLD,
     PLANS,
     STOP,
+    Held,
     Item,
     Review,
     Verdict,
@@ -59,6 +60,7 @@ def items(draw: st.DrawFn) -> Item:
     return Item(kind=kind, what=kind, alteration=alteration)
 
 
+@settings(deadline=None)
 @given(st.lists(items()), POLICIES, WORDS | st.just(""))
 def test_ddl_a_decision_follows_the_policy_and_an_approval_answers_hold_alone(
     wanted: list[Item], policy: dict[str, str], approved: str
@@ -83,6 +85,7 @@ def test_ddl_a_decision_follows_the_policy_and_an_approval_answers_hold_alone(
         assert decision.alterations == ()
 
 
+@settings(deadline=None)
 @given(st.lists(items()), POLICIES)
 def test_ddl_each_choice_that_is_offered_ends_the_wait(wanted: list[Item], policy: dict[str, str]) -> None:
     policy = {kind: HOLD if word == STOP else word for kind, word in policy.items()}
@@ -247,3 +250,28 @@ def test_ddl_an_approval_that_cannot_be_read_is_no_approval_and_no_refusal(revie
     path.write_text("{")
     with pytest.raises(MetaError, match="cannot be read"):
         reviewed.apply("ALTER TABLE t RENAME COLUMN name TO title")
+
+
+@pytest.mark.parametrize("name", ["plain", "a.b", "*[x]?", "/../..", 64 * "你"])
+def test_ddl_a_table_of_any_name_is_held_and_approved(reviewed: Reviewed, name: str) -> None:
+    item = Item(kind="rename", what="rename a to b")
+    held = Held(
+        destination="d",
+        database=name,
+        table=name,
+        order_key=7,
+        place="here",
+        statement="s",
+        items=(item,),
+        choices=("apply",),
+    )
+    other = dataclasses.replace(held, table=name[:-1] + "z")
+    for each in (held, other):
+        reviewed.files.note(each)
+    record = reviewed.files.held(name, name, held.reason)
+    assert record is not None
+    assert (record.table, record.items) == (name, ((item.what, dict(item.plans)),))
+    reviewed.files.approve(record, "apply")
+    assert reviewed.files.approved(name, name, 7) == "apply"
+    assert reviewed.files.approved(name, other.table, 7) == ""
+    assert reviewed.files.held(name, other.table, other.reason) is not None
