@@ -1,0 +1,107 @@
+"""RENAME TABLE: copies of schema change tools carry a table on, everything else that changes a table's rows stops it. No server needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.contracts import TableChange, TableChangeKind
+from cdc_engine.position import Position
+from cdc_engine.table_meta.history import TableHistory
+from cdc_engine.table_meta.policy import PLANS, Review
+from cdc_engine.table_meta.renaming import moved
+from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, Stopped, TableSchema
+from cdc_engine.table_meta.snapshot import Snapshot
+
+LONG = "a_table_with_a_name_that_leaves_no_room_for_what_a_tool_appends"
+
+# all that is altered is followed, and no table goes unseen
+REVIEW = Review(policy=lambda *_: {kind: {"drop": "keep", "drop_table": "hold"}.get(kind, "apply") for kind in PLANS})
+
+
+def table(name: str) -> TableSchema:
+    columns = (
+        DeclaredColumn(name="id", type="int", nullable=False),
+        DeclaredColumn(name="v", type="varchar(9)", charset="utf8mb4"),
+    )
+    return TableSchema(database="shop", table=name, charset="utf8mb4", columns=columns, key=("id",))
+
+
+def at(offset: int) -> Position:
+    return Position(epoch=1, file="mysql-bin.000007", offset=offset)
+
+
+@pytest.fixture(params=["only the table is captured", "all tables are captured"])
+def history(request: pytest.FixtureRequest, tmp_path: Path) -> TableHistory:
+    everything = request.param.startswith("all")
+    made = TableHistory(
+        tmp_path / "schema.jsonl", lambda _, name: everything or name in {"orders", "items", LONG}, REVIEW
+    )
+    facts = ServerFacts(flavour="mysql", charset="utf8mb4")
+    made.seed(Snapshot(facts, (("shop", "utf8mb4"),), (table("orders"), table("items"), table(LONG))), at(100))
+    return made
+
+
+def swapped(history: TableHistory, name: str, copy: str, old: str) -> tuple[TableChange, ...]:
+    """What the swap of a tool means: its copy was altered before."""
+    history.apply(f"CREATE TABLE {copy} LIKE {name}", "shop", at(200))
+    history.apply(f"ALTER TABLE {copy} ADD added varchar(3) NOT NULL DEFAULT 'x' AFTER id", "shop", at(210))
+    history.apply(f"ALTER TABLE {copy} MODIFY id bigint", "shop", at(220))
+    return history.apply(f"RENAME TABLE {name} TO {old}, {copy} TO {name}", "shop", at(300))
+
+
+@pytest.mark.parametrize(
+    ("name", "copy", "old"),
+    [
+        ("orders", "_orders_gho", "_orders_del"),
+        ("orders", "_orders_gho", "_orders_20260101120000_del"),
+        ("orders", "_orders_new", "_orders_old"),
+        ("orders", "___orders_new", "___orders_old"),
+        (LONG, f"_{LONG[:59]}_gho", f"_{LONG[:59]}_del"),
+    ],
+)
+def test_ddl_a_copy_of_a_tool_carries_the_table_on(history: TableHistory, name: str, copy: str, old: str) -> None:
+    (change,) = swapped(history, name, copy, old)
+    assert (change.kind, change.table) == (TableChangeKind.SCHEMA, name)
+    assert [(each.kind.value, each.column) for each in change.alterations] == [("widen", "id"), ("add", "added")]
+    assert change.fills == (("added", "x"),)
+    assert change.schema is not None
+    assert [column.name for column in change.schema.columns] == ["id", "added", "v"]
+    assert history.apply(f"DROP TABLE IF EXISTS {old}", "shop", at(400)) == ()
+    (later,) = history.apply(f"ALTER TABLE {name} ADD more int", "shop", at(500))
+    assert (later.kind, later.table) == (TableChangeKind.SCHEMA, name)
+
+
+def test_ddl_tables_that_merely_change_names_stop(history: TableHistory) -> None:
+    changes = history.apply("RENAME TABLE orders TO t, items TO orders, t TO items", "shop", at(300))
+    assert {change.table for change in changes} == {"orders", "items"}
+    assert {change.kind for change in changes} == {TableChangeKind.STOPPED}
+    assert all("its rows are not in the lake under this name" in change.reason for change in changes)
+
+
+def test_ddl_a_copy_that_replaces_nothing_is_no_swap(history: TableHistory) -> None:
+    history.apply("CREATE TABLE _orders_gho LIKE orders", "shop", at(200))
+    history.apply("RENAME TABLE orders TO elsewhere.orders", "shop", at(250))
+    changes = history.apply("RENAME TABLE _orders_gho TO orders", "shop", at(300))
+    told = {change.table: change.kind for change in changes}
+    assert told.get("orders") is not TableChangeKind.SCHEMA
+
+
+def test_ddl_the_schema_of_a_table_outside_the_filter_is_known_when_a_rename_brings_it_in(tmp_path: Path) -> None:
+    history = TableHistory(tmp_path / "schema.jsonl", lambda _, name: name == "orders")
+    history.seed(Snapshot(ServerFacts(flavour="mysql", charset="utf8mb4"), (), (table("outside"),)), at(100))
+    assert history.apply("ALTER TABLE outside ADD added int FIRST, DROP v", "shop", at(200)) == ()
+    (change,) = history.apply("RENAME TABLE outside TO orders", "shop", at(300))
+    assert change.kind is TableChangeKind.STOPPED
+    state = TableHistory(tmp_path / "schema.jsonl", lambda *_: True).state("shop", "orders", at(300))
+    assert isinstance(state, Stopped)
+    assert state.schema is not None
+    assert [column.name for column in state.schema.columns] == ["added", "id"]
+    assert state.schema.table == "orders"
+
+
+def test_ddl_pairs_are_executed_from_left_to_right() -> None:
+    a, b, c = ("d", "a"), ("d", "b"), ("d", "c")
+    assert moved([(a, c), (b, a), (c, b)]) == {a: b, b: a, c: None}
+    assert moved([(a, b), (b, a)]) == {a: a, b: None}
