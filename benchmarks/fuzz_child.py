@@ -7,6 +7,7 @@ checksums, one behind the other; PROGRESS takes the number of each round before 
 
 from __future__ import annotations
 
+import gc
 import mmap
 import random
 import resource
@@ -33,6 +34,7 @@ START = Position(epoch=1, file="binlog.000001", offset=4)
 ADDRESS_BYTES_MAX = 8 << 30
 RESIDENT_BYTES_MAX = 2 << 30
 PACKET_MAX = 0xFFFFFF
+COLLECT_ROUNDS = 64
 LABELS = tuple("abcdefgh")
 
 
@@ -159,6 +161,8 @@ def main() -> None:
             outcome = attempt(events, random.Random(int(seed) << 32 | number))
             outcomes[outcome] = outcomes.get(outcome, 0) + 1
             number += 1
+            if number % COLLECT_ROUNDS == 0:
+                gc.collect()  # else the buffers of hundreds of rounds wait for it
             resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
             assert resident < RESIDENT_BYTES_MAX, f"{resident} bytes of memory"
     sys.stdout.write(f"{outcomes}\n")

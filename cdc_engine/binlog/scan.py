@@ -6,6 +6,7 @@ understood and could carry rows raises, after what came before it was given out.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Generator, Iterator
 
 from cdc_engine.binlog import event_types as types
@@ -68,8 +69,12 @@ class Scanner:
         references = TableReferences(history, captured)
         executed = ExecutedTrack(start.gtid_set, known=executed_known)
         self._maker = BlockMaker(start, self._memory, executed, references.versions)
-        self._unpacker = Unpacker(self._maker, self._events)
-        xa = XaTransactions(self._maker, captured, prepared or MemoryPrepared(), self._unpack)
+        self._decompressed = Unpacker(self._maker, self._events)
+        recorded = Unpacker(
+            self._maker, self._events
+        )  # of its own: an XA transaction may be committed within a compressed one
+        unpack_recorded = functools.partial(self._unpack, recorded)
+        xa = XaTransactions(self._maker, captured, prepared or MemoryPrepared(), unpack_recorded)
         self._control = ControlEvents(self._maker, references, history, captured, xa)
         self.last_verdict = Verdict.INCOMPLETE
 
@@ -136,17 +141,19 @@ class Scanner:
     def _decompress(self, event: Bytes) -> Iterator[Block]:
         place = int(self._state[at.BEGAN])
         try:
+            if self._state[at.INNER_END]:
+                raise BinlogFormatError("a compressed event lies in a compressed event")
             content = content_of(event)
         except BinlogFormatError as error:
             yield from self._maker.cut()
             raise type(error)(error.reason, self._maker.file, place) from error
-        yield from self._unpack(content, place)
+        yield from self._unpack(self._decompressed, content, place)
 
-    def _unpack(self, content: Content, begin: int) -> Iterator[Block]:
+    def _unpack(self, unpacker: Unpacker, content: Content, begin: int) -> Iterator[Block]:
         """Scans events as if they lay between the file offset `begin` and the end of the event in hand. Errors name that event's place."""
         place = int(self._state[at.BEGAN])
         try:
-            verdict = yield from self._unpacker.inside(content, begin)
+            verdict = yield from unpacker.inside(content, begin)
         except BinlogFormatError as error:
             yield from self._maker.cut()
             raise type(error)(error.reason, self._maker.file, place) from error

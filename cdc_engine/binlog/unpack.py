@@ -23,7 +23,10 @@ from cdc_engine.contracts import Block, Bytes, Content
 from cdc_engine.errors import BinlogFormatError
 
 SHORT_ROOM_BYTES = 4096  # behind an incomplete event: less room than this goes to a fresh arena
-OUTER = (at.AT, at.LIMIT, at.OVERHEAD, at.CHECKSUM, at.EVENT, at.EVENT_LENGTH, at.BEGAN)
+OUTER = (
+    *(at.AT, at.LIMIT, at.OVERHEAD, at.CHECKSUM, at.EVENT, at.EVENT_LENGTH, at.BEGAN),
+    *(at.INNER_BEGIN, at.INNER_END, at.INNER_SIZE, at.INNER_DONE),
+)
 ScanEvents = Callable[[Bytes], Generator[Block, None, Verdict]]
 
 
@@ -40,8 +43,6 @@ class Unpacker:
     def inside(self, content: Content, begin: int) -> Generator[Block, None, Verdict]:
         """The blocks of events that lie between the file offset `begin` and the end of the event in hand; INCOMPLETE when all went well."""
         state = self._state
-        if state[at.INNER_END]:
-            raise BinlogFormatError("a compressed event lies in a compressed event")
         end, outer = int(state[at.FILE_END]), state[list(OUTER)]
         state[at.INNER_BEGIN], state[at.INNER_END] = begin, end
         state[at.INNER_SIZE], state[at.INNER_DONE] = content.size, 0
@@ -50,7 +51,7 @@ class Unpacker:
             return (yield from self._pieces(content))
         finally:
             state[list(OUTER)] = outer
-            state[at.FILE_END], state[at.INNER_END] = end, 0
+            state[at.FILE_END] = end
             state[at.ELSEWHERE] = 1
 
     def _pieces(self, content: Content) -> Generator[Block, None, Verdict]:
