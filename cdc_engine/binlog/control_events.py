@@ -29,7 +29,7 @@ ROWS = (
     *(types.WRITE_ROWS, types.UPDATE_ROWS, types.DELETE_ROWS),
 )
 REFUSED = {
-    types.INCIDENT: "LOST_EVENTS: the server says that it lost changes before they reached its binlog; take the tables' rows anew",
+    types.INCIDENT: "INCIDENT, LOST_EVENTS: the server lost changes before they reached its binlog; take the tables' rows anew",
     types.PARTIAL_UPDATE_ROWS: "PARTIAL_UPDATE_ROWS (39) has JSON documents as differences, which are not read yet: "
     "SET GLOBAL binlog_row_value_options = '', and take the rows anew of the tables whose documents were changed so",
     types.GTID_TAGGED: "GTID_TAGGED (42), a GTID with a tag, is not read yet: commit with GTID_NEXT = 'AUTOMATIC', without a tag",
