@@ -189,7 +189,9 @@ def schema_resume(destination: str, table: TableArgument) -> None:
 def schema_resolve(
     destination: str,
     table: TableArgument,
-    create_table: Annotated[str, typer.Option("--create-table", metavar="FILE", help="with the statement; - for stdin")],
+    create_table: Annotated[
+        str, typer.Option("--create-table", metavar="FILE", help="with the statement; - for stdin")
+    ],
 ) -> None:
     """Say what a table looks like that stopped in SCHEMA_UNKNOWN or SCHEMA_MISMATCH; it goes on from its stop with that schema."""
     from cdc_engine.config import load_config  # noqa: PLC0415

@@ -138,7 +138,7 @@ class MergeOrder:
     destination: str
     batch_dir: Path
     tables: Sequence[str]
-    refusal: Callable[[], str] = lambda: ""
+    refusal: Callable[[], str] = str  # always empty
 
 
 class Merge(Protocol):

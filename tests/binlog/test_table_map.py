@@ -18,14 +18,17 @@ PLAIN = [TypeCode.TINY, TypeCode.SHORT, TypeCode.INT24, TypeCode.LONG, TypeCode.
 COLUMNS = st.one_of(
     st.tuples(st.sampled_from(PLAIN), st.just(0)),
     st.tuples(
-        st.sampled_from([TypeCode.FLOAT, TypeCode.DOUBLE, TypeCode.BLOB, TypeCode.JSON, TypeCode.GEOMETRY]),
-        st.integers(1, 8),
+        st.sampled_from([TypeCode.BLOB, TypeCode.JSON, TypeCode.GEOMETRY]),
+        st.integers(1, 4),
     ),
+    st.tuples(st.sampled_from([TypeCode.FLOAT, TypeCode.DOUBLE, TypeCode.SET]), st.integers(1, 8)),
+    st.tuples(st.just(TypeCode.ENUM), st.integers(1, 2)),
     st.tuples(st.sampled_from([TypeCode.TIME2, TypeCode.DATETIME2, TypeCode.TIMESTAMP2]), st.integers(0, 6)),
     st.tuples(st.just(TypeCode.VARCHAR), st.integers(0, 65535)),
     st.tuples(st.just(TypeCode.STRING), st.integers(0, 1023)),
-    st.tuples(st.sampled_from([TypeCode.ENUM, TypeCode.SET]), st.integers(1, 8)),
-    st.tuples(st.just(TypeCode.NEWDECIMAL), st.builds(lambda p, s: p << 8 | s, st.integers(1, 65), st.integers(0, 30))),
+    st.tuples(
+        st.just(TypeCode.NEWDECIMAL), st.builds(lambda p, s: p << 8 | min(p, s), st.integers(1, 65), st.integers(0, 30))
+    ),
     st.tuples(st.just(TypeCode.BIT), st.builds(lambda n: n // 8 << 8 | n % 8, st.integers(1, 64))),
 )
 NUMERIC = {*PLAIN, TypeCode.FLOAT, TypeCode.DOUBLE, TypeCode.NEWDECIMAL} - {TypeCode.DATE}
