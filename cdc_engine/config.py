@@ -130,7 +130,8 @@ class DestinationConfig(Strict):
     column_exclude: str = ""
     start: StartConfig = StartConfig()
     schema_history_url: str = Field(
-        "", description="SQLAlchemy URL of a database that keeps the schema history, its password as $NAME; empty: a file"
+        "",
+        description="SQLAlchemy URL of a database that keeps the schema history, its password as $NAME; empty: a file",
     )
     ring: RingConfig = RingConfig()
     batch: BatchConfig = BatchConfig()
