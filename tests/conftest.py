@@ -1,8 +1,15 @@
-"""The plugins that bring real things to the tests, and which tests go to the same worker when several run them."""
+"""The plugins that bring real things to the tests, the settings of property tests, and which tests go to the same worker when several run
+them.
+"""
 
 import pytest
+from hypothesis import settings
 
 pytest_plugins = ["tests.fix_servers", "tests.acceptance.fix_kills"]
+
+# A busy machine is no defect: no example has a time limit. The rest stays as hypothesis chose it (it has a profile of its own for CI).
+settings.register_profile("sluice", settings.default, deadline=None)
+settings.load_profile("sluice")
 
 SPARK_FIXTURES = {"spark_server", "lake"}  # one Spark for all its tests: it is slow to start and warm
 LONGEST = (
