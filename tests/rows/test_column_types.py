@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import struct
 
 import numpy as np
 import pytest
 
 from cdc_engine.binlog.column_types import TypeUnsupportedError, ValueRefusedError, Values, type_of
+from cdc_engine.binlog.rows import RowDecoder
 from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Column
+from cdc_engine.contracts import Column, RowEventKind, TableVersion
+from tests.rows.event_bytes import ID, block, event
 
 
 def values(*items: bytes | None) -> Values:
@@ -140,3 +143,21 @@ def test_a_value_that_its_type_does_not_allow_is_refused_with_its_row(given: Col
     with pytest.raises(ValueRefusedError, match=reason) as caught:
         type_of(given).finish(values(None, good, item))
     assert caught.value.row == 2
+
+
+def test_a_vector_of_mysql_9_is_its_floats_as_bytes_fidelity() -> None:
+    """As the server's table map and row image have it: metadata 4, a length of four bytes, the floats."""
+    vectors = [struct.pack("<3f", 1.0, -2.5, 3.4e38), struct.pack("<f", 0.1), struct.pack("<16383f", *range(16383))]
+    table = TableVersion(
+        database="shop",
+        table="places",
+        columns=(ID, column(TypeCode.VECTOR, 4, mysql_type="vector(16383)")),
+        key=("id",),
+        version="v1",
+    )
+    images = [b"\x00" + struct.pack("<iI", n, len(vector)) + vector for n, vector in enumerate(vectors)]
+    images.append(b"\x02" + struct.pack("<i", 3))  # NULL
+    rows = event(RowEventKind.INSERT, [], columns=2) + b"".join(images)
+    (batch,) = RowDecoder(table).chunks(block([(table, RowEventKind.INSERT, rows)]), np.arange(1))
+    assert batch["c"].to_pylist() == [*vectors, None]
+    assert batch["id"].to_pylist() == [0, 1, 2, 3]
