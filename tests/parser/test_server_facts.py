@@ -1,0 +1,88 @@
+"""What a server is asked about itself where servers word it differently: the answer decides, not the version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pymysql
+import pytest
+
+from cdc_engine.errors import SourceConnectionError
+from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.parser.server_facts import ServerFacts, read_facts
+from cdc_engine.parser.source import Source
+
+NEW, OLD = "SHOW BINARY LOG STATUS", "SHOW MASTER STATUS"
+END = {"File": "binlog.000042", "Position": 157, "Executed_Gtid_Set": "3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5"}
+SYNTAX, FORBIDDEN, GONE = 1064, 1227, 2013
+
+
+class FakeSession:
+    """A cursor and its connection. `answers`: statement → its rows, or the number of the error; nothing for the others."""
+
+    def __init__(self, answers: dict[str, list[dict[str, Any]] | int]) -> None:
+        self._answers = answers
+        self._rows: list[dict[str, Any]] = []
+        self.asked: list[str] = []
+
+    def cursor(self) -> FakeSession:
+        return self
+
+    def __enter__(self) -> FakeSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to give back."""
+
+    def execute(self, sql: str, arguments: tuple[Any, ...] = ()) -> None:  # noqa: ARG002  of a cursor
+        self.asked.append(sql)
+        answer = self._answers.get(sql, [])
+        if isinstance(answer, int):
+            raise pymysql.err.ProgrammingError(answer, "told to")
+        self._rows = answer
+
+    def fetchall(self) -> list[dict[str, Any]]:
+        return self._rows
+
+    def get_server_info(self) -> str:
+        return "8.4.0"
+
+
+def facts_of(session: FakeSession) -> ServerFacts:
+    connection = SourceConnection.__new__(SourceConnection)
+    connection.source = Source(destination="shop", host="h", port=1, user="u")
+    connection._connection = session  # type: ignore[assignment]
+    return read_facts(connection)
+
+
+def test_the_wording_since_8_4_is_asked_first_and_alone() -> None:
+    session = FakeSession({NEW: [END], OLD: SYNTAX})
+    facts = facts_of(session)
+    assert (facts.file, facts.offset, facts.executed) == tuple(END.values())
+    assert OLD not in session.asked
+
+
+@pytest.mark.parametrize("refusal", [SYNTAX, FORBIDDEN])
+def test_a_server_that_refuses_it_is_asked_in_the_old_words(refusal: int) -> None:
+    session = FakeSession({NEW: refusal, OLD: [END]})
+    facts = facts_of(session)
+    assert (facts.file, facts.offset, facts.executed) == tuple(END.values())
+    assert session.asked.index(NEW) < session.asked.index(OLD)
+
+
+def test_a_server_that_answers_neither_leaves_the_place_open() -> None:
+    facts = facts_of(FakeSession({NEW: SYNTAX, OLD: FORBIDDEN}))
+    assert (facts.file, facts.offset) == ("", 0)
+
+
+def test_a_line_that_breaks_is_not_taken_for_another_wording() -> None:
+    session = FakeSession({NEW: GONE, OLD: [END]})
+    with pytest.raises(SourceConnectionError):
+        facts_of(session)
+    assert OLD not in session.asked
+
+
+def test_an_empty_answer_is_an_answer() -> None:
+    session = FakeSession({NEW: [], OLD: [END]})
+    assert facts_of(session).file == ""
+    assert OLD not in session.asked
