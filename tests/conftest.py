@@ -12,13 +12,10 @@ settings.register_profile("sluice", settings.default, deadline=None)
 settings.load_profile("sluice")
 
 SPARK_FIXTURES = {"spark_server", "lake"}  # one Spark for all its tests: it is slow to start and warm
-LONGEST = (
-    "tests/acceptance",
-    "tests/orchestration",
-    "tests/spark",
-)  # first, so that no worker is left with them at the end
+LONGEST = ("tests/acceptance", "tests/orchestration", "tests/spark")  # first: no worker is left with them at the end
 
 
+@pytest.hookimpl(tryfirst=True)  # before the plugin of the workers reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A file's tests stay together, for they share what they start; so do all tests of the one Spark."""
     items.sort(key=lambda item: next((at for at, folder in enumerate(LONGEST) if item.nodeid.startswith(folder)), 9))
