@@ -318,14 +318,17 @@ class PreparedTransactions(Protocol):
     def recorded(self) -> Content:
         """What was recorded since `begin`: it commits without having been prepared."""
 
-    def prepare(self, name: str) -> None:
-        """The recorded transaction waits for its decision under this name; one of the same name is replaced."""
+    def prepare(self, name: str, order_key: int) -> None:
+        """The recorded transaction waits for its decision under this name, in place of another one. `order_key`: of its prepare."""
 
     def commit(self, name: str, order_key: int) -> Content | None:
         """Its events, None when it is not known. `order_key`: of the commit, which may be read again after a restart."""
 
     def roll_back(self, name: str) -> None:
         """Forget it, if it is known."""
+
+    def rewind(self, position: Position) -> None:
+        """The stream begins again behind `position`: what was prepared behind it is forgotten, and recorded anew when it comes."""
 
 
 class SchemaHistory(Protocol):

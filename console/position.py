@@ -22,6 +22,7 @@ from cdc_engine.meta.ledger import Ledger
 from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.parser.start_position import Lost, StartChoice, decide_start
 from cdc_engine.position import Position
+from cdc_engine.store.prepared import forget_prepared
 from console.sources import ask_source, require_destination
 from console.toolchain.errors import SetupError
 
@@ -88,6 +89,10 @@ def set_position(
         position = choose(meta.ledger, request, ask_source(destination).facts)
         if not confirm(question(name, meta.ledger, position)):
             raise SetupError("nothing was changed")
+        if not read_up_to(meta.ledger, request, position):
+            forget_prepared(
+                directory
+            )  # before the cursor moves: a crash in between costs a stop at their commit, no wrong row
         meta.update(lambda ledger: ledger.set_cursor(position))
     finally:
         lease.release()
@@ -117,6 +122,16 @@ def next_epoch(ledger: Ledger, facts: ServerFacts) -> int:
     if same_server and not isinstance(decide_start(ledger.cursor, StartChoice(), facts), Lost):
         return ledger.epoch
     return ledger.grow_epoch().epoch
+
+
+def read_up_to(ledger: Ledger, request: Request, position: Position) -> bool:
+    """Whether the stream was read without a gap up to the position: then XA transactions recorded before it are still undecided there."""
+    resume = ledger.resume_position
+    if (
+        resume is None or request.choice.gtid_set
+    ):  # a set of transactions is no place in a file: they may leave some out
+        return False
+    return position.epoch == resume.epoch and position.order_key <= resume.order_key
 
 
 def question(name: str, ledger: Ledger, position: Position) -> str:

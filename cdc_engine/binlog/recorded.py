@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from cdc_engine.position import Position
+
 
 class RecordedEvents:
     """`contracts.Content` of bytes in memory."""
@@ -21,7 +23,7 @@ class MemoryPrepared:
 
     def __init__(self) -> None:
         self._open = bytearray()
-        self._prepared: dict[str, bytes] = {}
+        self._prepared: dict[str, tuple[int, bytes]] = {}  # name → order key of the prepare, events
 
     def begin(self) -> None:
         self._open = bytearray()
@@ -32,13 +34,16 @@ class MemoryPrepared:
     def recorded(self) -> RecordedEvents:
         return RecordedEvents(bytes(self._open))
 
-    def prepare(self, name: str) -> None:
-        self._prepared[name] = bytes(self._open)
+    def prepare(self, name: str, order_key: int) -> None:
+        self._prepared[name] = order_key, bytes(self._open)
         self._open = bytearray()
 
     def commit(self, name: str, order_key: int) -> RecordedEvents | None:  # noqa: ARG002  nothing is read again
-        content = self._prepared.pop(name, None)
-        return None if content is None else RecordedEvents(content)
+        found = self._prepared.pop(name, None)
+        return None if found is None else RecordedEvents(found[1])
 
     def roll_back(self, name: str) -> None:
         self._prepared.pop(name, None)
+
+    def rewind(self, position: Position) -> None:
+        self._prepared = {name: kept for name, kept in self._prepared.items() if kept[0] <= position.order_key}

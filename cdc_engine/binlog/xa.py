@@ -68,7 +68,7 @@ class XaTransactions:
         if one_phase:
             yield from self._replay(self._prepared.recorded())
         else:
-            self._prepared.prepare(name)
+            self._prepared.prepare(name, self._maker.position().order_key)
 
     def commit(self, text: str) -> Iterator[Block]:
         """Raises UnknownEventError when it was prepared before anything was recorded."""

@@ -30,7 +30,7 @@ from cdc_engine.sink.event_sink import EventSink
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.staging.staging import stage
 from cdc_engine.store.memory_store import MemoryEventStore
-from cdc_engine.store.prepared import PreparedFiles
+from cdc_engine.store.prepared import PREPARED_DIRECTORY, PreparedFiles, forget_prepared
 from cdc_engine.table_meta.history import TableHistory
 from cdc_engine.table_meta.policy import Review
 from cdc_engine.table_meta.repository import Repository
@@ -39,7 +39,7 @@ from cdc_engine.table_meta.snapshot import is_of_users, stable_snapshot
 
 COMPACTED_RECORDS_MIN = 500  # of the schema history; fewer are left where they are
 SCHEMA_FILE, TABLES_FILE = "schema.jsonl", "tables.json"
-SPILL_DIRECTORY, STAGING_DIRECTORY, PREPARED_DIRECTORY = "spill", "staging", "prepared"
+SPILL_DIRECTORY, STAGING_DIRECTORY = "spill", "staging"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,6 +89,8 @@ def make_rooms(
     meta = FileMeta(directory, fence=lease.check)
     drop_unusable_batches(meta, directory)
     remove_strays(meta, directory)
+    if meta.ledger.resume_position is None:
+        forget_prepared(directory)  # of a ledger that was removed
     tables = TableFilter(config.include, config.exclude)
     history = TableHistory(history_kept(config, directory), tables.keeps, review_of(config, directory))
     begin = _known_begin(config, meta, history, tables)

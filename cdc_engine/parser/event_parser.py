@@ -202,6 +202,7 @@ class EventParser:
         before = self.position or start.position
         if before.file:
             self._history.rewind(before)
+        self._prepared.rewind(before)
         if start.position != self.position:
             self._on_start(start)
             self.position = start.position

@@ -124,6 +124,35 @@ def test_a_record_outlives_the_engine_until_its_commit_was_acked_fidelity(tmp_pa
     assert not list(tmp_path.glob("*.prepared"))
 
 
+def test_a_name_that_is_used_again_keeps_its_rows_apart_when_it_is_read_again_fidelity(tmp_path: Path) -> None:
+    make = EventFactory()
+    feed(scanner(PreparedFiles(tmp_path, lambda: START)), prepared(make, "a", [b"first"]))
+    middle = dataclasses.replace(START, offset=make.offset)
+    rest = [*committed(make, "a"), *prepared(make, "a", [b"second"])]
+    feed(scanner(PreparedFiles(tmp_path, lambda: START), middle), rest)
+    for _ in range(2):
+        records = PreparedFiles(tmp_path, lambda: START)
+        records.rewind(middle)
+        blocks = feed(scanner(records, middle), rest)
+        assert rows_of(blocks) == [b"first"]
+    end = dataclasses.replace(START, offset=make.offset)
+    records.rewind(end)
+    assert rows_of(feed(scanner(records, end), committed(make, "a"))) == [b"second"]
+
+
+def test_what_was_prepared_behind_the_place_where_the_stream_begins_again_is_recorded_anew_fidelity() -> None:
+    make, records = EventFactory(), MemoryPrepared()
+    feed(scanner(records), prepared(make, "a", [b"1"]))
+    middle = dataclasses.replace(START, offset=make.offset)
+    behind = prepared(make, "b", [b"2"])
+    feed(scanner(records, middle), behind)
+    records.rewind(middle)
+    last = dataclasses.replace(START, offset=make.offset)
+    assert rows_of(feed(scanner(records, last), committed(make, "a"))) == [b"1"]
+    with pytest.raises(UnknownEventError, match="prepared before the stream began"):
+        feed(scanner(records, dataclasses.replace(START, offset=make.offset)), committed(make, "b"))
+
+
 @pytest.mark.parametrize("last", ["xid", "COMMIT", "gtid", "prepare alone"])
 def test_an_xa_transaction_that_is_not_prepared_is_refused_fidelity(last: str) -> None:
     make = EventFactory()

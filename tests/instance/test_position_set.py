@@ -1,4 +1,7 @@
-"""`sluice position set` on a real server: the engine goes on behind exactly the place that was asked for, forwards and back."""
+"""Where an engine goes on, on a real server: behind exactly the place of `sluice position set`, forwards and back, and behind a restart.
+
+What it recorded of XA transactions goes with it as far as the stream was read without a gap.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from cdc_engine.position import Position
 from console.position import Request, set_position
 from console.toolchain.servers import DatabaseServer
 from tests.instance.fix_destination import Captured
+from tests.waiting import wait_for
 
 
 @contextmanager
@@ -63,3 +67,76 @@ def test_an_engine_goes_on_behind_the_gtid_set_it_was_given(mysql80: DatabaseSer
     captured.insert([9])
     with running(captured) as engine:
         assert captured.take(engine, 1) == [9], "and then with what is new"
+
+
+def prepare(captured: Captured, name: str, number: int) -> None:
+    """An XA transaction that inserts one number and waits for its decision; its session ends."""
+    xid = f"'{captured.database}-{name}'"
+    insert = f"INSERT INTO {captured.database}.numbers VALUES ({number}, '')"
+    captured.run(f"XA START {xid}", insert, f"XA END {xid}", f"XA PREPARE {xid}")
+
+
+def decide(captured: Captured, decision: str, name: str) -> None:
+    captured.run(f"XA {decision} '{captured.database}-{name}'")
+
+
+def saved_place(captured: Captured) -> str:
+    cursor = read_ledger(captured.directory).cursor
+    assert cursor is not None
+    return f"{cursor.file}:{cursor.offset}"
+
+
+def recorded(captured: Captured) -> int:
+    return len(list((captured.directory / "prepared").glob("*.prepared")))
+
+
+def test_an_xa_transaction_over_a_restart_is_staged_once_and_one_rolled_back_never_fidelity(
+    mysql80: DatabaseServer, tmp_path: Path
+) -> None:
+    captured = Captured(tmp_path, mysql80)
+    with running(captured) as engine:
+        captured.insert([0])
+        prepare(captured, "kept", 1)
+        prepare(captured, "gone", 2)
+        captured.insert([3])
+        assert captured.take(engine, 2) == [0, 3]
+    place = saved_place(captured)
+    with running(captured) as engine:
+        captured.insert([4])
+        assert captured.take(engine, 1) == [4]
+    assert recorded(captured) == 2
+    move(captured, place=place)  # back, but behind the prepares: they hold
+    decide(captured, "COMMIT", "kept")
+    decide(captured, "ROLLBACK", "gone")
+    captured.insert([5])
+    with running(captured) as engine:
+        assert captured.take(engine, 3) == [4, 1, 5]
+    captured.insert([6])
+    with running(captured) as engine:
+        assert captured.take(engine, 1) == [6]
+    assert recorded(captured) == 0
+
+
+def test_a_record_does_not_meet_a_name_that_was_used_again_where_nobody_read_fidelity(
+    mysql80: DatabaseServer, tmp_path: Path
+) -> None:
+    captured = Captured(tmp_path, mysql80)
+    with running(captured) as engine:
+        captured.insert([0])
+        assert captured.take(engine, 1) == [0]
+        first = saved_place(captured)
+        prepare(captured, "again", 1)
+        captured.insert([2])
+        assert captured.take(engine, 1) == [2]
+    decide(captured, "COMMIT", "again")
+    prepare(captured, "again", 3)
+    set_position(
+        captured.config, "shop", Request.parse("", "", latest=True), confirm=lambda _: True, say=lambda _: None
+    )
+    decide(captured, "COMMIT", "again")
+    with running(captured) as engine:
+        wait_for("the stream stops", lambda: engine.status().state == "UNKNOWN_EVENT")
+        assert "prepared before the stream began" in engine.status().reason
+    move(captured, place=first)
+    with running(captured) as engine:
+        assert captured.take(engine, 3) == [2, 1, 3]
