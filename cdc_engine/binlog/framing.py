@@ -14,6 +14,7 @@ from cdc_engine import limits
 from cdc_engine.binlog.event_types import HEADER_BYTES, LENGTH_AT
 from cdc_engine.binlog.scan import Scanner
 from cdc_engine.binlog.scan_state import Verdict
+from cdc_engine.binlog.skipping import FileBeginning
 from cdc_engine.contracts import Block, Bytes
 from cdc_engine.errors import BinlogFormatError
 
@@ -68,11 +69,18 @@ class LargeEvent:
 class PacketFramer:
     """`space` is where the socket writes next; `received` scans what is there. `bytes_received` counts all of it.
 
-    `answer`: the payload of a packet that is no event, an error or the end of the dump; nothing comes after it.
+    `answer`: the payload of a packet that is no event, an error or the end of the dump; nothing comes after it. `beginning`: what comes
+    first and is passed over.
     """
 
-    def __init__(self, scanner: Scanner, buffer_bytes: int = limits.READ_BUFFER_BYTES) -> None:
+    def __init__(
+        self,
+        scanner: Scanner,
+        buffer_bytes: int = limits.READ_BUFFER_BYTES,
+        beginning: FileBeginning | None = None,
+    ) -> None:
         self._scanner = scanner
+        self._beginning = beginning
         self._buffer_bytes = buffer_bytes
         self._buffer: Bytes = np.empty(buffer_bytes, np.uint8)
         self._begin = self._end = 0
@@ -91,6 +99,10 @@ class PacketFramer:
         """The socket wrote `count` bytes into `space`: the blocks they complete. Raises what `Scanner.feed` raises."""
         self._end += count
         self.bytes_received += count
+        if self._beginning is not None:
+            yield from self._pass_over(self._beginning)
+            if self._beginning is not None:
+                return
         while True:
             if self._large is not None:
                 yield from self._go_on_with_large()
@@ -102,6 +114,13 @@ class PacketFramer:
                 self._take_answer()
             if self._scanner.last_verdict != Verdict.LARGE or not self._begin_large():
                 return
+
+    def _pass_over(self, beginning: FileBeginning) -> Iterator[Block]:
+        self._begin = yield from beginning.pass_over(self._scanner, self._buffer, self._begin, self._end)
+        if beginning.answered:
+            self._take_answer()
+        if beginning.done:
+            self._beginning = None
 
     def _take_answer(self) -> None:
         begin = self._begin + PACKET_HEADER_BYTES

@@ -112,6 +112,10 @@ class Scanner:
             raise self._broken(verdict)
         self.last_verdict = verdict
 
+    def go_on_at(self, offset: int) -> None:
+        """The next event lies at `offset` of the file: what is between was passed over."""
+        self._state[at.FILE_END] = self._state[at.BEGAN] = offset
+
     def _use(self, buffer: Bytes) -> None:
         self._maker.use(buffer)
         self._state[at.ELSEWHERE] = 0

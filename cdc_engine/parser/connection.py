@@ -181,14 +181,12 @@ class SourceConnection:
             self._connection.answer()
         return str(checksum).upper() not in ("NONE", "")
 
-    def dump_from_file(self, file: str, offset: int) -> None:
-        """Everything from a place in a file on, for ever. Raises PositionLostError above 4 GiB: the command has four bytes for it."""
-        if offset > DUMP_OFFSET_MAX:
-            raise PositionLostError(
-                f"{file}:{offset} lies above 4 GiB, which a server without GTID cannot be asked for; "
-                "start at the next file and take the tables' rows anew, or switch gtid_mode on"
-            )
-        self._dump(COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", offset, 0, self.source.replica_id) + file.encode())
+    def dump_from_file(self, file: str, offset: int) -> bool:
+        """Everything from a place in a file on, for ever; False when all of the file comes, for the place lies too far in it."""
+        within = offset <= DUMP_OFFSET_MAX
+        begin = offset if within else FIRST_OFFSET
+        self._dump(COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", begin, 0, self.source.replica_id) + file.encode())
+        return within
 
     def dump_after_gtids(self, executed: str) -> None:
         """Everything that is not in a GTID set (MySQL) or comes after a GTID position (MariaDB), for ever."""

@@ -22,6 +22,7 @@ from cdc_engine import limits
 from cdc_engine.binlog.framing import PacketFramer
 from cdc_engine.binlog.recorded import MemoryPrepared
 from cdc_engine.binlog.scan import Scanner
+from cdc_engine.binlog.skipping import FileBeginning
 from cdc_engine.contracts import Block, BlockSink, PreparedTransactions, SchemaHistory
 from cdc_engine.errors import BinlogFormatError, PositionLostError, SluiceError, SourceConnectionError
 from cdc_engine.parser.connection import SourceConnection, answer_error
@@ -175,23 +176,25 @@ class EventParser:
     def _stream(self, connection: SourceConnection) -> None:
         start = self._decide(connection)
         checksum = connection.prepare_dump()
+        contiguous = not start.by_gtid and not connection.mariadb
         scanner = Scanner(
             start=start.position,
             history=self._history,
             captured=self._captured,
             checksum=checksum,
-            contiguous=not start.by_gtid and not connection.mariadb,
+            contiguous=contiguous,
             executed_known=start.executed_known,
             prepared=self._prepared,
         )
+        beginning = None
         if start.by_gtid:
             connection.dump_after_gtids(start.position.gtid_set)
-        else:
-            connection.dump_from_file(start.position.file, start.position.offset)
+        elif not connection.dump_from_file(start.position.file, start.position.offset):
+            beginning = FileBeginning(start.position, contiguous=contiguous)
         self.counters.connections += 1
         self.counters.connected_since = time.time()
         self._tell(STREAMING, "")
-        self._read(connection, scanner)
+        self._read(connection, scanner, PacketFramer(scanner, beginning=beginning))
 
     def _decide(self, connection: SourceConnection) -> DumpStart:
         facts = read_facts(connection)
@@ -208,8 +211,7 @@ class EventParser:
             self.position = start.position
         return start
 
-    def _read(self, connection: SourceConnection, scanner: Scanner) -> None:
-        framer = PacketFramer(scanner)
+    def _read(self, connection: SourceConnection, scanner: Scanner, framer: PacketFramer) -> None:
         heard_at = time.monotonic()
         while not self._stopping.is_set():
             count = connection.receive_into(framer.space(), IDLE_SECONDS)

@@ -1,0 +1,136 @@
+"""Passes over the beginning of a binlog file that the server could only be asked for from its first byte on. Driven by `framing`.
+
+COM_BINLOG_DUMP has four bytes for the offset. A place above 4 GiB is reached by asking for the whole file and stepping from event to event
+by their lengths: nothing is decoded and no checksum computed, but every end position is held against the bytes, and an event must begin
+exactly where the stream is to go on. The scanner sees the two events that open a file, for they say how to read the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import numpy as np
+
+from cdc_engine.binlog.compiled import Integer, kernel
+from cdc_engine.binlog.event_types import (
+    FLAG_ARTIFICIAL,
+    FORMAT_DESCRIPTION,
+    HEADER_BYTES,
+    HEARTBEAT,
+    HEARTBEAT_V2,
+    ROTATE,
+)
+from cdc_engine.binlog.scan import PACKET_OVERHEAD, SENTENCES, Scanner
+from cdc_engine.binlog.scan_kernel import PACKET_GOES_ON, REWOUND
+from cdc_engine.binlog.scan_state import Verdict
+from cdc_engine.contracts import Block, Bytes, Int64s
+from cdc_engine.errors import BinlogFormatError, PositionLostError
+from cdc_engine.position import Position
+
+PACKET_HEADER_BYTES = 4
+# What the kernel keeps: buffer offset, file offset, bytes of the packet in hand that are still to come, whether its event goes on in the
+# next packet.
+AT, PLACE, LEFT, GOES_ON, STATE_SIZE = 0, 1, 2, 3, 4
+
+
+class FileBeginning:
+    """What lies before `target` in its file. `contiguous`: as the scanner's. `done`: the next event begins at the target."""
+
+    def __init__(self, target: Position, *, contiguous: bool) -> None:
+        self._target, self._contiguous = target, contiguous
+        self._state = np.zeros(STATE_SIZE, np.int64)
+        self.done = self.answered = False
+
+    def pass_over(self, scanner: Scanner, buffer: Bytes, begin: int, end: int) -> Generator[Block, None, int]:
+        """Takes what it can of buffer[begin:end]; the offset of the first byte not taken. `answered`: a packet there is no event.
+
+        Raises BinlogFormatError on what is no stream of events, PositionLostError when no event begins at the target.
+        """
+        state, verdict = self._state, Verdict.HAND_OVER
+        state[AT] = begin
+        while verdict == Verdict.HAND_OVER:
+            verdict = Verdict(_pass_over(buffer, state, end, self._target.offset, self._contiguous))
+            if verdict == Verdict.HAND_OVER:
+                yield from self._open_file(scanner, buffer)
+        if verdict not in (Verdict.GO_ON, Verdict.INCOMPLETE, Verdict.NOT_AN_EVENT):
+            raise BinlogFormatError(SENTENCES[verdict], self._target.file, int(state[PLACE]))
+        self.answered = verdict == Verdict.NOT_AN_EVENT
+        if verdict == Verdict.GO_ON:
+            self._arrive(scanner)
+        return int(state[AT])
+
+    def _open_file(self, scanner: Scanner, buffer: Bytes) -> Generator[Block, None, None]:
+        begin = int(self._state[AT])
+        yield from scanner.feed(buffer, begin, begin + PACKET_HEADER_BYTES + _length(buffer, begin, 3))
+        self._state[AT], self._state[PLACE] = scanner.consumed, scanner.position.offset
+        if scanner.position.file != self._target.file:
+            raise self._lost(f"the file ends before it, {scanner.position.file} follows")
+
+    def _arrive(self, scanner: Scanner) -> None:
+        if self._state[PLACE] != self._target.offset:
+            raise self._lost(f"an event reaches over it, to {int(self._state[PLACE])}")
+        scanner.go_on_at(self._target.offset)
+        self.done = True
+
+    def _lost(self, why: str) -> PositionLostError:
+        return PositionLostError(
+            f"no event begins at {self._target.file}:{self._target.offset}: {why}; set a position that is the end of a transaction"
+        )
+
+
+@kernel
+def _length(buffer: Bytes, at: Integer, width: Integer) -> Integer:
+    value = np.int64(0)
+    for index in range(width):
+        value |= np.int64(buffer[at + index]) << np.int64(8 * index)
+    return value
+
+
+@kernel
+def _pass_over(buffer: Bytes, state: Int64s, limit: Integer, target: Integer, contiguous: Integer) -> Verdict:
+    """GO_ON at or behind the target, INCOMPLETE, HAND_OVER for a whole event that opens a file, else what is wrong."""
+    while True:
+        taken = min(state[LEFT], limit - state[AT])
+        state[AT] += taken
+        state[LEFT] -= taken
+        if state[LEFT] > 0:
+            return Verdict.INCOMPLETE
+        if state[GOES_ON] == 0 and state[PLACE] >= target:
+            return Verdict.GO_ON
+        if state[AT] + PACKET_HEADER_BYTES > limit:
+            return Verdict.INCOMPLETE
+        if state[GOES_ON] == 0:
+            verdict = _step(buffer, state, limit, contiguous)
+            if verdict != Verdict.GO_ON:
+                return verdict
+        payload = _length(buffer, state[AT], 3)
+        state[AT] += PACKET_HEADER_BYTES
+        state[LEFT] = payload
+        state[GOES_ON] = 1 if payload == PACKET_GOES_ON else 0
+
+
+@kernel
+def _step(buffer: Bytes, state: Int64s, limit: Integer, contiguous: Integer) -> Verdict:
+    """Moves PLACE behind the event whose packet begins at AT, by its header alone."""
+    payload, event = _length(buffer, state[AT], 3), state[AT] + PACKET_OVERHEAD
+    whole = state[AT] + PACKET_HEADER_BYTES + payload <= limit
+    if payload == 0 or (event <= limit and buffer[event - 1] != 0):
+        return Verdict.NOT_AN_EVENT if whole else Verdict.INCOMPLETE
+    if payload <= HEADER_BYTES:
+        return Verdict.BAD_LENGTH
+    if event + HEADER_BYTES > limit:
+        return Verdict.INCOMPLETE
+    length, kind = _length(buffer, event + 9, 4), buffer[event + 4]
+    if length != payload - 1 and (payload < PACKET_GOES_ON or length < payload - 1):
+        return Verdict.BAD_LENGTH
+    artificial = buffer[event + 17] & FLAG_ARTIFICIAL != 0
+    if kind == FORMAT_DESCRIPTION or (artificial and kind == ROTATE):
+        return Verdict.HAND_OVER if whole else Verdict.INCOMPLETE
+    if artificial or kind in (HEARTBEAT, HEARTBEAT_V2):
+        return Verdict.GO_ON
+    expected, end = state[PLACE] + length, _length(buffer, event + 13, 4)
+    ahead = (end - expected) & 0xFFFFFFFF if end > 0 else 0  # MariaDB 11 leaves it 0 within a transaction
+    if ahead >= REWOUND or (ahead > 0 and contiguous):
+        return Verdict.BAD_POSITION
+    state[PLACE] = expected + ahead
+    return Verdict.GO_ON
