@@ -90,9 +90,8 @@ def set_position(
         if not confirm(question(name, meta.ledger, position)):
             raise SetupError("nothing was changed")
         if not read_up_to(meta.ledger, request, position):
-            forget_prepared(
-                directory
-            )  # before the cursor moves: a crash in between costs a stop at their commit, no wrong row
+            # Before the cursor moves: a crash in between costs a stop at their commit, no wrong row.
+            forget_prepared(directory)
         meta.update(lambda ledger: ledger.set_cursor(position))
     finally:
         lease.release()
@@ -127,9 +126,8 @@ def next_epoch(ledger: Ledger, facts: ServerFacts) -> int:
 def read_up_to(ledger: Ledger, request: Request, position: Position) -> bool:
     """Whether the stream was read without a gap up to the position: then XA transactions recorded before it are still undecided there."""
     resume = ledger.resume_position
-    if (
-        resume is None or request.choice.gtid_set
-    ):  # a set of transactions is no place in a file: they may leave some out
+    # A set of transactions is no place in a file: it may leave some out.
+    if resume is None or request.choice.gtid_set:
         return False
     return position.epoch == resume.epoch and position.order_key <= resume.order_key
 
