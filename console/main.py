@@ -24,7 +24,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-screen = Console()
+PIPE_COLUMNS = 400  # a cell that is cut is of no use to what reads the pipe
+screen = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)
 errors = Console(stderr=True)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")]
