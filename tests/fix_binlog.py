@@ -25,6 +25,7 @@ ROWS = {  # event type → kind, version of the rows header
     30: (RowEventKind.INSERT, 2),
     31: (RowEventKind.UPDATE, 2),
     32: (RowEventKind.DELETE, 2),
+    39: (RowEventKind.UPDATE, 3),
 }
 LABEL = re.compile(r"'((?:[^']|'')*)'")
 COLUMNS = (
@@ -82,7 +83,7 @@ def framed(data: bytes, file: str, offset: int, epoch: int, server: DatabaseServ
             table = refs[int.from_bytes(body[:6], "little")]
             events.append((at, length - CHECKSUM_BYTES, kind, version, table, offset + at, seconds * 1_000_000))
         else:
-            assert code not in (38, 39, 40, 165, 166, 167, 169, 170, 171), f"rows in an event of type {code}"
+            assert code not in (38, 40, 165, 166, 167, 169, 170, 171), f"rows in an event of type {code}"
         at += length
     return block_of(data, file, epoch, tables, events)
 

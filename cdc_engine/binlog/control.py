@@ -22,6 +22,7 @@ from cdc_engine.binlog.event_types import (
     FLAG_IN_USE,
     FLAGS_AT,
     HEADER_BYTES,
+    PARTIAL_UPDATE_ROWS,
     TABLE_MAP,
     TYPE_AT,
     WRITE_ROWS,
@@ -122,7 +123,14 @@ def parse_format_description(event: bytes) -> FileFormat:
 
 
 def _require_header_sizes(sizes: tuple[int, ...], version: str) -> None:
-    wanted = {TABLE_MAP: 8, WRITE_ROWS_V1: 8, DELETE_ROWS_V1: 8, WRITE_ROWS: 10, DELETE_ROWS: 10}
+    wanted = {
+        TABLE_MAP: 8,
+        WRITE_ROWS_V1: 8,
+        DELETE_ROWS_V1: 8,
+        WRITE_ROWS: 10,
+        DELETE_ROWS: 10,
+        PARTIAL_UPDATE_ROWS: 10,
+    }
     for event_type, size in wanted.items():
         if event_type <= len(sizes) and sizes[event_type - 1] not in (0, size):
             raise BinlogFormatError(f"a server {version} writes headers of row events that are not understood")

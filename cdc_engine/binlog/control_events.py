@@ -26,12 +26,10 @@ HARMLESS = frozenset({types.IGNORABLE, types.TRANSACTION_CONTEXT, types.VIEW_CHA
 MARIADB_PREPARED_XA = 0x40  # flag of MariaDB's GTID event: the rows of an XA transaction follow, without an XA START
 ROWS = (
     *(types.WRITE_ROWS_V1, types.UPDATE_ROWS_V1, types.DELETE_ROWS_V1),
-    *(types.WRITE_ROWS, types.UPDATE_ROWS, types.DELETE_ROWS),
+    *(types.WRITE_ROWS, types.UPDATE_ROWS, types.DELETE_ROWS, types.PARTIAL_UPDATE_ROWS),
 )
 REFUSED = {
     types.INCIDENT: "INCIDENT, LOST_EVENTS: the server lost changes before they reached its binlog; take the tables' rows anew",
-    types.PARTIAL_UPDATE_ROWS: "PARTIAL_UPDATE_ROWS (39) has JSON documents as differences, which are not read yet: "
-    "SET GLOBAL binlog_row_value_options = '', and take the rows anew of the tables whose documents were changed so",
     types.GTID_TAGGED: "GTID_TAGGED (42), a GTID with a tag, is not read yet: commit with GTID_NEXT = 'AUTOMATIC', without a tag",
 }
 GTID_LIST_COUNT_BITS = 28  # the upper four bits of the count are flags

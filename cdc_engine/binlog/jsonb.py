@@ -1,4 +1,4 @@
-"""MySQL's binary JSON as the text the server prints. Called by `column_types.documents`, once a distinct document.
+"""MySQL's binary JSON as the text the server prints. Called by `column_types.documents`, once a distinct document, and by `json_diff`.
 
 The format is that of sql-common/json_binary.h: a type byte and a value. An object or array begins with its element count and its size
 (2 bytes each, 4 in the large form), an entry a key (offset, 2-byte length), an entry a value (type, then offset or the value itself where
@@ -13,6 +13,7 @@ import re
 import struct
 from collections.abc import Callable
 from decimal import Decimal
+from typing import Any
 
 from cdc_engine.binlog.type_codes import TypeCode
 
@@ -36,26 +37,42 @@ class JsonFormatError(Exception):
     """The bytes are not a document; the message says what is wrong with them."""
 
 
+Built = Callable[[list[str] | None, list[Any]], Any]
+
+
 def render(document: bytes) -> str:
     """The document's text. No bytes at all are the JSON null, as the server reads them."""
+    return str(read(document, printed))
+
+
+def read(document: bytes, built: Built) -> Any:
+    """The text of a scalar; of an object or array what `built` makes of its keys (None: an array) and of its values, each read so."""
     if not document:
-        return "null"
+        return LITERALS[0]
     try:
-        return _Reader(document).value(document[0], 1, 0)
+        return _Reader(document, built).value(document[0], 1, 0)
     except (struct.error, IndexError):
         raise JsonFormatError("it is cut off") from None
     except UnicodeDecodeError:
         raise JsonFormatError("a string in it is not UTF-8") from None
 
 
+def printed(keys: list[str] | None, values: list[str]) -> str:
+    """An object or array of values that are printed already."""
+    if keys is None:
+        return f"[{', '.join(values)}]"
+    members = [f"{quoted(key)}: {value}" for key, value in zip(keys, values, strict=True)]
+    return f"{{{', '.join(members)}}}"
+
+
 class _Reader:
-    def __init__(self, data: bytes) -> None:
-        self.data = data
+    def __init__(self, data: bytes, built: Built) -> None:
+        self.data, self.built = data, built
         self.values_left = len(
             data
         )  # a value has an entry of three bytes at least: more values than bytes means offsets in circles
 
-    def value(self, kind: int, at: int, depth: int) -> str:
+    def value(self, kind: int, at: int, depth: int) -> Any:
         self.values_left -= 1
         if self.values_left < 0 or depth > DEPTH_MAX:
             raise JsonFormatError("its parts lie in each other")
@@ -73,7 +90,7 @@ class _Reader:
             return _opaque(self.data[at], self._sized(at + 1))
         raise JsonFormatError(f"it has a value of the unknown type {kind}")
 
-    def _container(self, kind: int, at: int, depth: int) -> str:
+    def _container(self, kind: int, at: int, depth: int) -> Any:
         large = kind in (LARGE_OBJECT, LARGE_ARRAY)
         width, layout = (4, "<I") if large else (2, "<H")
         count, size = struct.unpack_from("<II" if large else "<HH", self.data, at)
@@ -83,24 +100,23 @@ class _Reader:
         content = values_at + count * (1 + width) - at
         if content > size or at + size > len(self.data):
             raise JsonFormatError("an object or array in it is larger than itself")
-        parts = []
+        keys: list[str] = []
+        values: list[Any] = []
         for index in range(count):
             entry = values_at + index * (1 + width)
             child = self.data[entry]
             place = entry + 1
             if child not in (INLINE_LARGE if large else INLINE_SMALL):
                 place = at + self._offset(layout, place, content)
-            text = self.value(child, place, depth + 1)
-            parts.append(
-                f"{self._key(keys_at + index * (width + 2), at, layout, width, content)}: {text}" if keyed else text
-            )
-        joined = ", ".join(parts)
-        return f"{{{joined}}}" if keyed else f"[{joined}]"
+            values.append(self.value(child, place, depth + 1))
+            if keyed:
+                keys.append(self._key(keys_at + index * (width + 2), at, layout, width, content))
+        return self.built(keys if keyed else None, values)
 
     def _key(self, entry: int, at: int, layout: str, width: int, content: int) -> str:
         start = at + self._offset(layout, entry, content)
         (length,) = struct.unpack_from("<H", self.data, entry + width)
-        return quoted(self._bytes(start, length).decode())
+        return self._bytes(start, length).decode()
 
     def _offset(self, layout: str, at: int, content: int) -> int:
         offset: int = struct.unpack_from(layout, self.data, at)[0]

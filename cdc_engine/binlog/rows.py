@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdc_engine import position
-from cdc_engine.binlog import rows_locate, rows_locate_partial, rows_partial
+from cdc_engine.binlog import rows_diffs, rows_locate, rows_locate_partial, rows_partial
 from cdc_engine.binlog.column_types import (
     ColumnType,
     TypeUnsupportedError,
@@ -122,7 +122,8 @@ class RowDecoder:
         self._before_starts, self._before_sizes = (np.empty((len(self.columns), 1), np.int64) for _ in range(2))
         self._leaves_out = False  # an event that leaves columns out has come: from there on the slower kernel locates
         self._facts = rows_partial.facts_of(version, self._slot)
-        self._before, self._after = np.zeros(len(every), np.int8), np.zeros(len(every), np.int8)
+        self._before, self._after, self._partial = (np.zeros(len(every), np.int8) for _ in range(3))
+        self._differences = rows_diffs.room(len(self.columns))
         fields = [pa.field(column.name, each.arrow) for column, each in zip(self.columns, self.types, strict=True)]
         meta = [
             pa.field(OPERATION, pa.int8(), False),
@@ -146,13 +147,13 @@ class RowDecoder:
         ends = np.where(events.limit > 0, events.limit, events.position + events.length)
         position.order_key(block.epoch, number, int(ends.max()))  # all of them fit, or this raises
         base = position.order_key(block.epoch, number, 0)
-        cursor, status = np.zeros(4, np.int64), rows_locate.FULL
+        cursor, status = np.zeros(5, np.int64), rows_locate.FULL
         while status == rows_locate.FULL:
             status = self._locate_any(events, cursor)
             if status not in (rows_locate.DONE, rows_locate.FULL):
                 raise self._refusal(events, cursor, status)
             if cursor[2]:
-                yield self._batch(events, int(cursor[2]), base)
+                yield self._batch(events, int(cursor[2]), base, self._differences[:, : cursor[4]])
 
     def take_refused(self) -> list[RefusedValue]:
         """The values that were taken out of the rows decoded since the last call, under the policy "quarantine"."""
@@ -202,7 +203,8 @@ class RowDecoder:
         places, rows = self._places, self._places.rows(len(self.columns))
         status: int = rows_locate_partial.locate_partial(
             events.block.buffer, events.offset, events.length, events.kind, events.version,
-            self._prefix, self._width, self._slot, self._key, self._facts, self._before, self._after, cursor, CHUNK_BYTES_MAX,
+            self._prefix, self._width, self._slot, self._key, self._facts, self._before, self._after, self._partial,
+            self._differences, cursor, CHUNK_BYTES_MAX,
             self._starts, self._sizes, self._before_starts, self._before_sizes,
             places.operation[:rows], places.image_at[:rows], places.image_event[:rows],
         )  # fmt: skip
@@ -218,7 +220,7 @@ class RowDecoder:
         )  # fmt: skip
         return status
 
-    def _batch(self, events: _Events, rows: int, base: int) -> pa.RecordBatch:
+    def _batch(self, events: _Events, rows: int, base: int, differences: Int64s) -> pa.RecordBatch:
         places = self._places
         event, operation = places.image_event[:rows], places.operation[:rows].copy()
         offset = image_places(events.position, events.limit, events.offset, event, places.image_at[:rows])
@@ -228,7 +230,7 @@ class RowDecoder:
             pa.array(operation),
             pa.array(base + steps),
             pa.Array.from_buffers(COMMIT_TIME_TYPE, rows, [None, buffer_of(events.time_us[event])]),
-            *(self._column(slot, events, offset) for slot in range(len(self.columns))),
+            *(self._column(slot, events, offset, differences) for slot in range(len(self.columns))),
         ]
         if self._found:
             self._refused += self._described(events, offset, arrays)
@@ -242,17 +244,39 @@ class RowDecoder:
         batch, left_out = pa.RecordBatch.from_arrays(arrays, schema=self.schema), absent & ~inserted
         return rows_partial.with_presence(batch, self.version.key, left_out) if left_out.any() else batch
 
-    def _column(self, slot: int, events: _Events, offset: Int64s) -> AnyArray:
+    def _column(self, slot: int, events: _Events, offset: Int64s, differences: Int64s) -> AnyArray:
         rows = len(offset)
         values = Values(events.block.buffer, self._starts[slot, :rows], self._sizes[slot, :rows])
+        own = rows_diffs.of_column(differences, slot)
+        if own.shape[1]:
+            return self._changed_documents(slot, values, own, events, offset)
+        return self._finished(slot, values, events, offset)
+
+    def _changed_documents(
+        self, slot: int, values: Values, differences: Int64s, events: _Events, offset: Int64s
+    ) -> AnyArray:
+        """A JSON column of which some rows have differences. One that cannot be applied stops the table: its bytes alone tell no value."""
+        try:
+            texts = rows_diffs.documents(values, differences)
+        except ValueRefusedError as error:
+            raise self._type_unsupported(slot, events, int(offset[error.row]), error.reason) from None
+        others = self._finished(slot, rows_diffs.without(values, differences), events, offset)
+        return rows_diffs.joined(others, differences, texts)
+
+    def _finished(self, slot: int, values: Values, events: _Events, offset: Int64s) -> AnyArray:
         try:
             return self.types[slot].finish(values)
         except ValueRefusedError as error:
-            column, where = self.columns[slot], f"{events.block.file}:{offset[error.row]}"
             if self.policy.undecodable == QUARANTINE and slot not in self._key:
                 return self._without_refused(slot, values)
-            reason = f"the value of column {column.name} ({column.mysql_type}) in the row at {where} {error.reason}"
-            raise TableStoppedError(self.version.database, self.version.table, "TYPE_UNSUPPORTED", reason) from None
+            raise self._type_unsupported(slot, events, int(offset[error.row]), error.reason) from None
+
+    def _type_unsupported(self, slot: int, events: _Events, offset: int, why: str) -> TableStoppedError:
+        column = self.columns[slot]
+        reason = (
+            f"the value of column {column.name} ({column.mysql_type}) in the row at {events.block.file}:{offset} {why}"
+        )
+        return TableStoppedError(self.version.database, self.version.table, "TYPE_UNSUPPORTED", reason)
 
     def _without_refused(self, slot: int, values: Values) -> AnyArray:
         """The column with NULL in place of each value that its type refuses; these are kept for `_described`."""
@@ -312,4 +336,7 @@ class RowDecoder:
         if status >= rows_locate_partial.KEY_ABSENT:
             reason = rows_partial.refusal(status, self.version.columns[cursor[3]], f"{file}:{offset}")
             return TableStoppedError(self.version.database, self.version.table, "IMAGE_NOT_FULL", reason)
+        if status == rows_locate_partial.OPTIONS_UNKNOWN:
+            what = f"a row of table {self.version.name} has value options that are not known"
+            return BinlogFormatError(f"{what}: SET GLOBAL binlog_row_value_options = '' on the source", file, offset)
         return BinlogFormatError(f"a row event of table {self.version.name} ends within a value", file, offset)

@@ -61,9 +61,11 @@ def column_count_at(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, 
 def first_image(
     buffer: Bytes, at: Integer, end: Integer, kind: Integer, version: Integer, column_count: Integer
 ) -> Integer:
-    """Offset in `buffer` of the event's first row image, or minus the reason why there is none."""
+    """Offset in `buffer` of the event's first row image, or minus the reason why there is none; version 3 is for the other kernel."""
     at += HEADER_BYTES + 8
-    if version == 2:
+    if version >= 2:
+        if version == 3:
+            return -IMAGE_NOT_FULL
         extra = little_endian(buffer, at, 2) if at + 2 <= end else 0
         if extra < 2:
             return -TRUNCATED

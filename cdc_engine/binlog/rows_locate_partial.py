@@ -1,4 +1,5 @@
-"""The kernel for row events that leave columns out (binlog_row_image MINIMAL, NOBLOB, FULL_NODUP). Driven by `rows.py`.
+"""The kernel for row events that leave columns out (binlog_row_image MINIMAL, NOBLOB, FULL_NODUP) or have differences of JSON documents
+(version 3, see `rows_locate_diffs`). Driven by `rows.py`.
 
 It does what `rows_locate` does, more slowly: each event's bitmaps of present columns are read, and an image has a NULL bit for each of them
 only. What an update's after image leaves out and its before image holds is taken from there. A value that is in neither starts at ABSENT.
@@ -31,11 +32,20 @@ from cdc_engine.binlog.rows_locate import (
     little_endian,
     make_room_before,
 )
+from cdc_engine.binlog.rows_locate_diffs import (
+    ROW,
+    UNKNOWN_OPTIONS,
+    column_without_document,
+    note_differences,
+    read_value_options,
+)
 from cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 
 ABSENT = -2  # as a value's start
 # Why an event is refused, beside the answers of `rows_locate`; cursor[3] is then the column of the table it is about.
 KEY_ABSENT, VALUE_ABSENT, DEFAULT_UNKNOWN, GENERATED_ABSENT, REPLACE_POSSIBLE, ALL_ABSENT = 10, 11, 12, 13, 14, 15
+DOCUMENT_ABSENT = 16
+OPTIONS_UNKNOWN = 5  # the one of these that is about bytes, not about a column
 # Facts of a column: it is wanted, part of the key, its default is known, it is or may be virtual, it is one that NOBLOB leaves out.
 WANTED, KEY, DEFAULTED, VIRTUAL, LARGE = 1, 2, 4, 8, 16
 
@@ -52,7 +62,7 @@ def first_image_of(
 ) -> Integer:
     """Offset of the event's first row image, or minus the reason why there is none; what is present goes into `before` and `after`."""
     at += HEADER_BYTES + 8
-    if version == 2:
+    if version >= 2:
         extra = little_endian(buffer, at, 2) if at + 2 <= end else 0
         if extra < 2:
             return -TRUNCATED
@@ -153,18 +163,40 @@ def inherit(starts: Int64s, sizes: Int64s, row: Integer, before_starts: Int64s, 
 
 
 @compiled
+def locate_after(
+    buffer: Bytes, at: Integer, end: Integer, prefix: Int8s, width: Int32s, slot: Int32s, version: Integer, facts: Int8s,
+    before: Int8s, after: Int8s, partial: Int8s, starts: Int64s, sizes: Int64s, row: Integer, cursor: Int64s,
+) -> Integer:  # fmt: skip
+    """As `locate_present`, of an update's after image; -3 where its options are not known, -4 where a document to differ from is absent."""
+    if version == 3:
+        at = read_value_options(buffer, at, end, facts, partial)
+        if at < 0:
+            return at
+        lacking = column_without_document(partial, slot, before, after)
+        if lacking >= 0:
+            cursor[3] = lacking
+            return -4
+    return locate_present(buffer, at, end, prefix, width, slot, after, starts, sizes, row)
+
+
+@compiled
 def locate_partial_update(
-    buffer: Bytes, at: Integer, end: Integer, prefix: Int8s, width: Int32s, slot: Int32s, key: Int32s,
-    before: Int8s, after: Int8s, starts: Int64s, sizes: Int64s, before_starts: Int64s, before_sizes: Int64s, row: Integer,
-    image_at: Int64s, operation: Int8s, doubted: bool,
+    buffer: Bytes, at: Integer, end: Integer, prefix: Int8s, width: Int32s, slot: Int32s, key: Int32s, version: Integer, facts: Int8s,
+    before: Int8s, after: Int8s, partial: Int8s, starts: Int64s, sizes: Int64s, before_starts: Int64s, before_sizes: Int64s,
+    row: Integer, image_at: Int64s, operation: Int8s, differences: Int64s, cursor: Int64s, doubted: bool,
 ) -> tuple[Integer, Integer]:  # fmt: skip
-    """As `rows_locate.locate_update`; (-2, 0) where a `doubted` update leaves the key as it is."""
+    """As `rows_locate.locate_update`; (-2, 0) where a `doubted` update leaves the key as it is, and what `locate_after` answers."""
     after_at = locate_present(buffer, at, end, prefix, width, slot, before, before_starts, before_sizes, 0)
     if after_at < 0:
         return -1, 0
-    next_at = locate_present(buffer, after_at, end, prefix, width, slot, after, starts, sizes, row)
+    next_at = locate_after(
+        buffer, after_at, end, prefix, width, slot, version, facts, before, after, partial, starts, sizes, row, cursor
+    )
     if next_at < 0:
-        return -1, 0
+        return next_at, 0
+    noted = cursor[4]
+    if version == 3:
+        cursor[4] = note_differences(partial, slot, starts, row, before_starts, before_sizes, differences, noted)
     inherit(starts, sizes, row, before_starts, before_sizes)
     differs = key_differs(buffer, key, starts, sizes, row, before_starts, before_sizes)
     if doubted and not differs:
@@ -176,23 +208,37 @@ def locate_partial_update(
         operation[row] = UPDATE_BEFORE
         row += 1
         count = 2
+        differences[ROW, noted : cursor[4]] = row
     image_at[row] = after_at
     operation[row] = UPDATE_AFTER
     return next_at, count
 
 
 @compiled
+def why_stopped(at: Integer) -> Integer:
+    """The answer for a negative end of an image."""
+    if at == -2:
+        return REPLACE_POSSIBLE
+    if at == UNKNOWN_OPTIONS:
+        return OPTIONS_UNKNOWN
+    return DOCUMENT_ABSENT if at == -4 else TRUNCATED
+
+
+@compiled
 def locate_partial(
     buffer: Bytes, event_offset: Int64s, event_length: Int64s, event_kind: Int8s, event_version: Int8s,
-    prefix: Int8s, width: Int32s, slot: Int32s, key: Int32s, facts: Int8s, before: Int8s, after: Int8s,
-    cursor: Int64s, bytes_max: Integer, starts: Int64s, sizes: Int64s, before_starts: Int64s, before_sizes: Int64s,
+    prefix: Int8s, width: Int32s, slot: Int32s, key: Int32s, facts: Int8s, before: Int8s, after: Int8s, partial: Int8s,
+    differences: Int64s, cursor: Int64s, bytes_max: Integer, starts: Int64s, sizes: Int64s, before_starts: Int64s, before_sizes: Int64s,
     operation: Int8s, image_at: Int64s, image_event: Int32s,
 ) -> Integer:  # fmt: skip
-    """As `rows_locate.locate`, for events of any images. `facts`, `before`, `after`: int8, one a column of the table; the two are room.
+    """As `rows_locate.locate`, for events of any images. `facts`, `before`, `after`, `partial`: int8, one a column of the table; the last
+    three are room.
 
-    `cursor` (int64, 4) has the table's column that a refusal is about as its last.
+    `cursor` (int64, 5) has fourth the table's column that a refusal is about, and last how many `differences` (int64, 4 by as many as
+    columns at least; see `rows_locate_diffs`) were written by this call.
     """
     event, resumed, row, taken = cursor[0], cursor[1], np.int64(0), np.int64(0)
+    cursor[4] = 0
     while event < event_offset.shape[0]:
         end, kind, version = event_offset[event] + event_length[event], event_kind[event], event_version[event]
         cursor[0] = event
@@ -207,14 +253,14 @@ def locate_partial(
         doubted = kind == KIND_UPDATE and key.shape[0] > 0 and replace_possible(version, facts, before, after)
         at = max(at, resumed)
         while at < end:
-            if row + 2 > operation.shape[0] or taken >= bytes_max:
+            if row + 2 > operation.shape[0] or taken >= bytes_max or cursor[4] + starts.shape[0] > differences.shape[1]:
                 cursor[1], cursor[2] = at, row
                 return FULL
             begin, count = at, 1
             if kind == KIND_UPDATE:
                 at, count = locate_partial_update(
-                    buffer, at, end, prefix, width, slot, key, before, after, starts, sizes, before_starts, before_sizes, row,
-                    image_at, operation, doubted,
+                    buffer, at, end, prefix, width, slot, key, version, facts, before, after, partial, starts, sizes,
+                    before_starts, before_sizes, row, image_at, operation, differences, cursor, doubted,
                 )  # fmt: skip
             else:
                 present = after if kind == KIND_INSERT else before
@@ -222,7 +268,7 @@ def locate_partial(
                 image_at[row] = begin
                 operation[row] = INSERT if kind == KIND_INSERT else DELETE
             if at < 0:
-                return REPLACE_POSSIBLE if at == -2 else TRUNCATED
+                return why_stopped(at)
             for index in range(count):
                 image_event[row + index] = event
             row += count

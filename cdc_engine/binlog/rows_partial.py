@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from cdc_engine.binlog import rows_locate_partial as locating
 from cdc_engine.binlog.column_types import ColumnType
 from cdc_engine.binlog.column_types.entry import AnyArray
+from cdc_engine.binlog.rows_locate_diffs import DOCUMENT
 from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.contracts import Column, Int8s, Int64s, Operation, TableVersion
 
@@ -39,6 +40,8 @@ _REASONS = {
     locating.GENERATED_ABSENT: "leaves out the column {column}, which is virtual or may be: this server does so even if its value changed",
     locating.REPLACE_POSSIBLE: "names a key column it does not change and leaves the column {column} out: this server writes a REPLACE, "
     "which sets that to its default, like an update, which does not",
+    locating.DOCUMENT_ABSENT: "has differences of the JSON document in column {column} (binlog_row_value_options=PARTIAL_JSON) and leaves "
+    "the document out of its before image",
     locating.ALL_ABSENT: "inserts rows without any column, so their number is not known",
 }
 
@@ -62,6 +65,7 @@ def _facts(column: Column, wanted: bool, key: set[str]) -> int:
         + locating.DEFAULTED * bool(column.default)
         + locating.VIRTUAL * (column.generated in {"virtual", "unknown"})
         + locating.LARGE * (column.type_code in LARGE_CODES)
+        + DOCUMENT * (column.type_code == TypeCode.JSON)
     )
 
 

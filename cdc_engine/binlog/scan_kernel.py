@@ -25,6 +25,7 @@ from cdc_engine.binlog.event_types import (
     MARIADB_ANNOTATE_ROWS,
     MARIADB_BINLOG_CHECKPOINT,
     MARIADB_GTID,
+    PARTIAL_UPDATE_ROWS,
     QUERY,
     RAND,
     ROWS_QUERY,
@@ -170,7 +171,8 @@ def _frame(buffer: Bytes, state: Int64s) -> Verdict:  # noqa: PLR0911
 
 @nb.njit(inline="always")
 def _is_rows(event_type: int) -> bool:
-    return WRITE_ROWS <= event_type <= DELETE_ROWS_V2 or WRITE_ROWS_V1 <= event_type <= DELETE_ROWS_V1
+    plain = WRITE_ROWS <= event_type <= DELETE_ROWS_V2 or WRITE_ROWS_V1 <= event_type <= DELETE_ROWS_V1
+    return plain or event_type == PARTIAL_UPDATE_ROWS
 
 
 @kernel
@@ -261,6 +263,8 @@ def _take(  # noqa: PLR0911, PLR0917
         return _take_gtid(buffer, state, sources, body_end)
     if event_type == MARIADB_GTID:
         return _take_mariadb_gtid(buffer, state, sources, body_end)
+    if event_type == PARTIAL_UPDATE_ROWS:
+        return _take_rows(buffer, state, events, tables, 2, 3, body_end)
     return _take_harmless(event_type, state)
 
 
@@ -285,12 +289,12 @@ def _header_time_us(buffer: Bytes, event: int) -> int:
 def _take_rows(  # noqa: PLR0917
     buffer: Bytes, state: Int64s, events: Int64s, tables: Int64s, kind: int, version: int, body_end: int
 ) -> Verdict:
-    """A row event: table id 6, flags 2, in version 2 the length of extra data 2 (itself included) and the data."""
+    """A row event: table id 6, flags 2, from version 2 on the length of extra data 2 (itself included) and the data."""
     event = state[EVENT]
     body = event + HEADER_BYTES
     if body + 8 > body_end:
         return Verdict.BAD_BODY
-    if version == 2 and (
+    if version >= 2 and (
         body + 10 > body_end or _number(buffer, body + 8, 2) < 2 or body + 8 + _number(buffer, body + 8, 2) > body_end
     ):
         return Verdict.BAD_BODY

@@ -49,6 +49,12 @@ TAIL = """
 | MariaDB times with `mysql56_temporal_format=OFF` | as the types of today, fractions too | `tests/oracle/test_old_formats_oracle.py` |
 | MariaDB `uuid` columns made before 10.11.5 (`uuid /* old */`) | none: the table stops, since they are stored otherwise; `ALTER TABLE … FORCE` on a newer server | `tests/fidelity/test_document_fidelity.py` |
 
+## Documents logged as differences
+
+With `binlog_row_value_options=PARTIAL_JSON` an update has what JSON_SET, JSON_REPLACE and JSON_REMOVE changed in a document (PARTIAL_UPDATE_ROWS).
+The differences are applied to the document of the before image, which NOBLOB has too; a table whose image (MINIMAL) leaves the document out
+stops with IMAGE_NOT_FULL: `tests/fidelity/test_partial_json.py`.
+
 ## Character sets
 
 Every character set of the four servers is decoded as the server converts it, held against the servers by `tests/binlog/test_charsets.py`;

@@ -37,6 +37,8 @@ def written(mysql80: DatabaseServer) -> Block:
         recording = Recording.begin(mysql80)
         execute(connection, "INSERT INTO t VALUES " + ",".join(ROW.format(id=number) for number in range(8)))
         execute(connection, "UPDATE t SET id = id + 100, b = NULL WHERE id < 3", "DELETE FROM t WHERE id > 5")
+        differences = "UPDATE t SET d = JSON_SET(d, '$.a[1]', 7, '$.n', 'new')"
+        execute(connection, "SET binlog_row_value_options = PARTIAL_JSON", differences)
     return recording.block()
 
 
