@@ -19,6 +19,6 @@ READ_TIMEOUT_SECONDS = 25  # heartbeat + 10 s: silence longer than this is a dea
 CONNECT_TIMEOUT_SECONDS = 10
 RECONNECT_SECONDS_MIN = 0.5  # first wait after a lost connection; doubles with jitter up to the next
 RECONNECT_SECONDS_MAX = 20.0
-TICK_SECONDS_MAX = 2.0  # a sensor tick may wait this long for a batch to be staged
+TICK_SECONDS_MAX = 4.2  # a sensor tick waits this long for a batch, or for its run's end; Dagster begins one every 5 s
 OBSERVATION_SECONDS = 60  # Dagster plots the last 100 events: one a minute shows 100 minutes
 RUN_SECONDS_MAX = 3600  # a run with no news for this long is ended and its batch rolled back

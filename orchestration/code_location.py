@@ -10,7 +10,7 @@ from orchestration.assets import delta_assets, merge_job, merge_name, source_spe
 from orchestration.checks import destination_checks
 from orchestration.sensors import engine_sensor
 from orchestration.table_catalog import read_tables
-from orchestration.tick import Line
+from orchestration.tick import Line, tick_seconds
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +32,7 @@ def destination_definitions(config: SluiceConfig, destination: str, seams: Seams
         op_name=merge_name(destination),
         tables=tuple(table.name for table in tables),
         run_lock_held=run_lock_held,
+        tick_seconds=tick_seconds(len(config.destinations)),
     )
     assets: list[dg.AssetsDefinition | dg.AssetSpec] = [*source_specs(destination, tables)]
     if tables:

@@ -10,6 +10,7 @@ Nothing is imported at module level: every run reads this module again as its ma
 """
 
 DEFINITIONS = "orchestration.definitions"
+TAKE_UP_SECONDS = 15.0  # for the first change to come and its batch to be staged; what takes longer is met by the ticks
 
 # What a run imports, found by PYTHONPROFILEIMPORTTIME; one that lacks is passed over, and a test holds that none does.
 WARM_MODULES = (
@@ -66,21 +67,35 @@ def start_runs_warm(definitions_module: str) -> None:
 
 
 def start_engines() -> None:
-    """Every destination's engine, beside the server's own start: the first tick finds them at work. What hinders one, its ticks say."""
-    import contextlib  # noqa: PLC0415
+    """The engines, beside the server's own start: the first tick finds a backlog staged already. What hinders an engine, its ticks say."""
     import threading  # noqa: PLC0415
 
-    from cdc_engine import launcher  # noqa: PLC0415
     from cdc_engine.config import load_config  # noqa: PLC0415
-    from cdc_engine.errors import SluiceError  # noqa: PLC0415
+    from cdc_engine.errors import ConfigurationError  # noqa: PLC0415
 
-    def start() -> None:
-        with contextlib.suppress(SluiceError):
-            for destination in load_config().destinations:
-                with contextlib.suppress(SluiceError):
-                    launcher.get_or_start(destination)
+    try:
+        destinations = list(load_config().destinations)
+    except ConfigurationError:
+        return  # the definitions, which are loaded next, say what is wrong
+    for name in destinations:
+        threading.Thread(target=take_up, args=(name,), name=f"take-up-{name}", daemon=True).start()
 
-    threading.Thread(target=start, name="start-engines", daemon=True).start()
+
+def take_up(destination: str) -> None:
+    """Starts the engine and has its first batch staged, if one waits."""
+    import contextlib  # noqa: PLC0415
+
+    from cdc_engine import launcher  # noqa: PLC0415
+    from cdc_engine.errors import EngineStartingError, SluiceError  # noqa: PLC0415
+
+    with contextlib.suppress(SluiceError):
+        while True:
+            try:
+                engine = launcher.get_or_start(destination)
+                break
+            except EngineStartingError:
+                continue  # the call itself waits for a moment
+        engine.hand_out(TAKE_UP_SECONDS)
 
 
 def main() -> None:

@@ -88,11 +88,8 @@ class Rollback:
 
 @dataclasses.dataclass(frozen=True)
 class Wait:
-    """`at_work`: the run has begun, so its end may be near."""
-
     run_id: str
     reason: str
-    at_work: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,8 +137,7 @@ def decide(runs: Sequence[RunRecord]) -> Decision:
         case Verdict.END:
             return EndRun(run.run_id, overdue(run))
         case Verdict.WAIT:
-            at_work = run.status is DagsterRunStatus.STARTED
-            return Wait(run.run_id, f"run {run.run_id[:8]} is {run.status.value}", at_work)
+            return Wait(run.run_id, f"run {run.run_id[:8]} is {run.status.value}")
         case Verdict.REISSUE:
             return Reissue()
         case Verdict.ROLLBACK:

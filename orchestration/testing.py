@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cdc_engine.contracts import OutstandingBatch, StoppedTable
-from cdc_engine.errors import BatchNotFoundError, LeaseLostError, MetaError, SluiceError
+from cdc_engine.errors import BatchNotFoundError, EngineStartingError, LeaseLostError, MetaError, SluiceError
 from cdc_engine.position import Position
 from orchestration.seams import MergeFailedError, MergeOrder, Seams, SparkAwayError, TableOutcome
 
@@ -121,18 +121,25 @@ class FakeEngine:
 
 
 class FakeHost:
-    """Implements `seams.EngineHost`. `holder`: a pid that keeps the lease from us; `error`: why the engine cannot start."""
+    """Implements `seams.EngineHost`. `holder`: a pid that keeps the lease from us; `error`: why the engine cannot start.
+
+    `starting`: so many calls find the engine still being started.
+    """
 
     def __init__(self, engine: FakeEngine) -> None:
         self.engine = engine
         self.holder: int | None = None
         self.error: SluiceError | None = None
+        self.starting = 0
 
     def get_or_start(self, destination: str) -> FakeEngine:
         if self.holder is not None:
             raise LeaseLostError(f"process {self.holder} runs the engine of {destination}; this one waits for its end")
         if self.error is not None:
             raise self.error
+        if self.starting:
+            self.starting -= 1
+            raise EngineStartingError(f"the engine of {destination} is being started")
         return self.engine
 
 

@@ -1,4 +1,7 @@
-"""One tick of a destination's sensor, in under two seconds: settle the batch that is out, publish, hand out the next.
+"""One tick of a destination's sensor: settle the batch that is out, publish, hand out the next.
+
+Dagster's daemon begins a tick every five seconds and not sooner. A tick that has nothing to do therefore waits for what comes, a run's end
+or a change, nearly until the next one begins: so both are met at once and not five seconds later.
 
 A tick may be lost at any point (it timed out, the daemon died, the UI's "test sensor" threw its answer away): the batch stays
 outstanding in the ledger and the next tick asks for the same run again, under the same run key, which Dagster starts once.
@@ -35,21 +38,27 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 HAND_OUT_RESERVE_SECONDS = 0.3  # of the budget, for what comes after the hand-out
-LOOK_SECONDS = 0.2
-LOOKS_MAX = 6  # at a run at work, in one tick: Dagster's next tick is five seconds away, and the run may end before
+LOOK_SECONDS = 0.2  # between two looks at a run, or at an engine that starts
+SENSOR_WORKERS = 4  # ticks that Dagster's daemon has under way at once: dagster.yaml, sensors.num_workers
+
+
+def tick_seconds(destinations: int) -> float:
+    """How long a tick may wait: all of the time between two, unless the destinations are so many that they would wait for each other."""
+    return TICK_SECONDS_MAX * min(1.0, SENSOR_WORKERS / max(1, destinations))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Line:
     """A destination as its definitions know it. `tables`: "database.table" of its assets; `op_name`: the step that merges.
 
-    `run_lock_held`: whether some process holds the run lock of a destination's directory.
+    `run_lock_held`: whether some process holds the run lock of a destination's directory. `tick_seconds`: how long a tick may take.
     """
 
     destination: str
     op_name: str
     tables: tuple[str, ...]
     run_lock_held: Callable[[Path], bool]
+    tick_seconds: float
 
 
 class Ticker:
@@ -69,7 +78,7 @@ class Ticker:
         if not self._one_at_a_time.acquire(blocking=False):
             return _answer("an earlier tick is still at work and this one leaves everything to it", [], cursor)
         try:
-            return self._tick(runs, cursor, time.monotonic() + TICK_SECONDS_MAX)
+            return self._tick(runs, cursor, time.monotonic() + self._line.tick_seconds)
         finally:
             self._one_at_a_time.release()
 
@@ -78,9 +87,10 @@ class Ticker:
         trouble = ""
         answer: dg.RunRequest | str
         try:
-            engine = self._host().get_or_start(self._line.destination)
+            engine = self._engine(deadline)
             status = engine.status()
             answer = self._settle_and_hand_out(engine, runs, deadline)
+            status = engine.status()  # of now: much may have come while we waited
         except LeaseLostError as error:
             return _answer(f"STANDBY: {error}{_recycled()}", [], cursor)
         except EngineStartingError as error:
@@ -98,20 +108,31 @@ class Ticker:
             answer = f"{answer}; {describe(status)}"
         return _answer(answer, events, published.to_cursor())
 
+    def _engine(self, deadline: float) -> EngineHandle:
+        """The running engine; one that is being started is waited for."""
+        while True:
+            try:
+                return self._host().get_or_start(self._line.destination)
+            except EngineStartingError:
+                if time.monotonic() >= deadline - HAND_OUT_RESERVE_SECONDS:
+                    raise
+            self._pause(LOOK_SECONDS)
+
     def _settle_and_hand_out(self, engine: EngineHandle, runs: RunStore, deadline: float) -> dg.RunRequest | str:
         """A request for the run of the head of the line, or why there is none. Raises SluiceError."""
         self._end_lost_runs(engine, runs)
         batch = engine.outstanding()
-        if batch is not None and (waiting_for := self._settle(engine, runs, batch)):
+        if batch is not None and (waiting_for := self._settle(engine, runs, batch, deadline)):
             return waiting_for
         engine.tell_waiting("")
         batch = engine.hand_out(max(0.0, deadline - time.monotonic() - HAND_OUT_RESERVE_SECONDS))
         return "nothing waits" if batch is None else self.request(batch)
 
-    def _settle(self, engine: EngineHandle, runs: RunStore, batch: OutstandingBatch) -> str:
+    def _settle(self, engine: EngineHandle, runs: RunStore, batch: OutstandingBatch, deadline: float) -> str:
         """Acks or rolls back what has ended; why to wait, or empty when the head of the line is to be handed out."""
         reference = BatchReference.of(self._line.destination, batch)
-        for look in range(1, LOOKS_MAX + 1):
+        last_look = deadline - HAND_OUT_RESERVE_SECONDS
+        while True:
             records = runs.of_batch(reference)
             match decide(records):
                 case Ack(run_id):
@@ -131,13 +152,14 @@ class Ticker:
                 case EndRun(run_id, reason):
                     _log.warning("run %s is ended: %s", run_id, reason)
                     runs.end(run_id, reason)
-                case Wait(_, reason, at_work):
-                    if not at_work or look == LOOKS_MAX:
+                    if time.monotonic() >= last_look:
+                        return f"runs of {reference} were ended, the next tick goes on"
+                case Wait(_, reason):
+                    if time.monotonic() >= last_look:
                         return f"{reason} with {reference}"
                     self._pause(LOOK_SECONDS)
                 case Reissue():
                     return ""
-        return f"many runs of {reference} were ended, the next tick goes on"
 
     def _end_lost_runs(self, engine: EngineHandle, runs: RunStore) -> None:
         """Open runs of any delivery, also of old ones: one without a process would hold its place in the queue for ever."""

@@ -135,8 +135,12 @@ class Engine:
 
     def hand_out(self, timeout_seconds: float) -> OutstandingBatch | None:
         """The outstanding batch, else the next as soon as it is staged; None when none is within the time given."""
-        self._resume_tables()
-        return self._handing_out().next(timeout_seconds)
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            self._resume_tables()
+            batch = self._handing_out().next(max(0.0, deadline - time.monotonic()))
+            if batch is not None or time.monotonic() >= deadline:
+                return batch
 
     def _resume_tables(self) -> None:
         """Stopped tables that an operator takes up again: the stream is read from their stop anew, once nothing is out."""

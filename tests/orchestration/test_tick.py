@@ -9,6 +9,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+import yaml
 from dagster import DagsterRunStatus as S
 
 from cdc_engine.contracts import OutstandingBatch, StoppedTable
@@ -19,9 +20,11 @@ from orchestration.code_location import build_definitions
 from orchestration.runs import RunStore
 from orchestration.settle import RunRecord
 from orchestration.testing import FakeSeams, FakeState, position
+from orchestration.tick import LOOK_SECONDS, SENSOR_WORKERS, tick_seconds
 from tests.orchestration.fix_location import make_config, make_seams, write_tables
 
 JOB = "merge_shop_job"
+TICK_SECONDS = 1.0  # a tick with nothing to do waits this long
 
 
 class Shop:
@@ -72,8 +75,15 @@ class Shop:
         return self.engine.head
 
 
+def _look_at(clock: list[float]) -> float:
+    """A clock that is set by its test, and goes on a little with each look: a tick that waits comes to its end."""
+    clock[0] += 0.05
+    return clock[0]
+
+
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    monkeypatch.setattr("orchestration.tick.TICK_SECONDS_MAX", TICK_SECONDS)
     with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
         yield Shop(tmp_path, instance)
 
@@ -196,7 +206,7 @@ def test_a_started_run_whose_process_is_gone_is_ended_and_rolled_back(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1000.0]
-    monkeypatch.setattr("orchestration.tick.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("orchestration.tick.time.monotonic", lambda: _look_at(clock))
     shop.engine.capture(5)
     run = shop.run(shop.request(), S.STARTED)
     shop.fakes.files.held_by = 77
@@ -215,7 +225,7 @@ def test_a_started_run_whose_process_is_gone_is_ended_and_rolled_back(
 
 def test_a_lost_run_of_an_old_delivery_is_ended_too(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1000.0]
-    monkeypatch.setattr("orchestration.tick.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("orchestration.tick.time.monotonic", lambda: _look_at(clock))
     shop.engine.capture(5)
     old = shop.request()
     shop.run(old, S.FAILURE)
@@ -289,7 +299,39 @@ def test_before_any_table_is_known_there_is_a_job_all_the_same(tmp_path: Path) -
 
 def test_the_hand_out_stays_within_the_budget_of_a_tick(shop: Shop) -> None:
     shop.tick()
-    assert 0.5 < shop.engine.longest_wait_seconds < TICK_SECONDS_MAX
+    assert 0.5 * TICK_SECONDS < shop.engine.longest_wait_seconds < TICK_SECONDS
+
+
+def test_a_run_that_ends_while_a_tick_waits_for_it_is_settled_by_that_tick(shop: Shop) -> None:
+    shop.engine.capture(5)
+    first = shop.request()
+    run = shop.run(first, S.STARTED)
+    threading.Timer(LOOK_SECONDS, shop.instance.report_run_canceled, [run]).start()
+    assert shop.request().run_key != first.run_key
+    assert shop.engine.rolled_back == [1]
+
+
+def test_an_engine_that_is_being_started_is_waited_for(shop: Shop) -> None:
+    shop.engine.capture(5)
+    shop.fakes.host.starting = 2
+    assert shop.request().run_key
+
+
+def test_an_engine_whose_start_takes_long_is_left_to_the_next_tick(shop: Shop) -> None:
+    shop.fakes.host.starting = 1_000_000
+    assert shop.tick().skip_message.startswith("STARTING: ")
+
+
+@pytest.mark.parametrize("destinations", range(40))
+def test_ticks_of_many_destinations_do_not_wait_for_each_other(destinations: int) -> None:
+    assert tick_seconds(destinations) * destinations <= TICK_SECONDS_MAX * SENSOR_WORKERS
+    assert tick_seconds(destinations) == TICK_SECONDS_MAX or destinations > SENSOR_WORKERS
+    assert tick_seconds(destinations) > 0
+
+
+def test_the_instance_has_the_workers_that_ticks_count_on() -> None:
+    settings = yaml.safe_load((Path(__file__).parents[2] / "conf" / "dagster.yaml").read_text())
+    assert settings["sensors"] == {"use_threads": True, "num_workers": SENSOR_WORKERS}
 
 
 def test_a_tick_beside_a_slow_one_leaves_everything_to_it(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
