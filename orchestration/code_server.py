@@ -72,11 +72,13 @@ def start_engines() -> None:
 
     from cdc_engine.config import load_config  # noqa: PLC0415
     from cdc_engine.errors import ConfigurationError  # noqa: PLC0415
+    from cdc_engine.instance.without_pandas import leave_pandas_out  # noqa: PLC0415
 
     try:
         destinations = list(load_config().destinations)
     except ConfigurationError:
         return  # the definitions, which are loaded next, say what is wrong
+    leave_pandas_out()
     for name in destinations:
         threading.Thread(target=take_up, args=(name,), name=f"take-up-{name}", daemon=True).start()
 
