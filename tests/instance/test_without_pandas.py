@@ -13,8 +13,7 @@ from cdc_engine.instance.without_pandas import leave_pandas_out
 leave_pandas_out()
 from cdc_engine.instance.rehearsal import rehearse
 rows = rehearse(Path(sys.argv[1]))
-print(rows > 0, "pandas" in sys.modules, [finder for finder in sys.meta_path if "Pandas" in repr(finder)])
-import pandas
+print(rows > 0, "pandas" in sys.modules)
 """
 
 
@@ -22,4 +21,4 @@ def test_an_engine_stages_every_kind_of_column_without_pandas(tmp_path: Path) ->
     ran = subprocess.run(
         [sys.executable, "-c", REHEARSE, str(tmp_path)], capture_output=True, text=True, check=True, timeout=250
     )
-    assert ran.stdout.split("\n")[0] == "True False []"
+    assert ran.stdout.split() == ["True", "False"]
