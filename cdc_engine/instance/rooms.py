@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import structlog
+
 from cdc_engine.binlog.refused_values import ValuePolicy
 from cdc_engine.config import DestinationConfig
 from cdc_engine.contracts import Batch, OutstandingBatch
@@ -20,6 +22,7 @@ from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.manager import MetaManager
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.event_parser import EventParser
+from cdc_engine.parser.look_through import look_through
 from cdc_engine.parser.server_facts import read_facts
 from cdc_engine.parser.source import Source
 from cdc_engine.parser.source_check import check_source
@@ -35,11 +38,14 @@ from cdc_engine.table_meta.history import TableHistory
 from cdc_engine.table_meta.policy import Review
 from cdc_engine.table_meta.repository import Repository
 from cdc_engine.table_meta.review_files import ReviewFiles
-from cdc_engine.table_meta.snapshot import is_of_users, stable_snapshot
+from cdc_engine.table_meta.snapshot import Snapshot, is_of_users, stable_snapshot
+from cdc_engine.table_meta.touched import TouchedTables
 
 COMPACTED_RECORDS_MIN = 500  # of the schema history; fewer are left where they are
 SCHEMA_FILE, TABLES_FILE = "schema.jsonl", "tables.json"
 SPILL_DIRECTORY, STAGING_DIRECTORY = "spill", "staging"
+
+log = structlog.get_logger()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -174,10 +180,22 @@ def _known_begin(config: DestinationConfig, meta: MetaManager, history: TableHis
         snapshot, first = connection.ask(lambda session: stable_snapshot(session, of_users, position_now))
     finally:
         connection.close()
+    if begin is not None or choice_of(config) != StartChoice():
+        snapshot = _of_then(config, snapshot, first)
     history.seed(snapshot, first)
     if meta.ledger.cursor is None:
         meta.update(lambda ledger: ledger.set_cursor(first))
     return cast("Position", first)
+
+
+def _of_then(config: DestinationConfig, snapshot: Snapshot, begin: Position) -> Snapshot:
+    """What of a snapshot of now held at a position in the past: tables that a statement changed since are not known there."""
+    touched = TouchedTables(snapshot)
+    look_through(source_of(config), begin, touched)
+    if touched.names:
+        names = sorted(".".join(name) for name in touched.names)
+        log.info("schemas_unknown_at_start", destination=config.name, position=str(begin), changed_since=names)
+    return touched.left()
 
 
 def _configured_begin(config: DestinationConfig, connection: SourceConnection) -> Position:

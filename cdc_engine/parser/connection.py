@@ -32,6 +32,7 @@ from cdc_engine.parser.source import Source
 
 COM_BINLOG_DUMP_GTID = 0x1E
 THROUGH_GTID = 0x04  # flag of COM_BINLOG_DUMP_GTID: the set follows
+NON_BLOCKING = 0x01  # flag of a dump: at its end the server says so and does not wait (BINLOG_DUMP_NON_BLOCK)
 DUMP_OFFSET_MAX = 0xFFFFFFFF  # COM_BINLOG_DUMP has four bytes for the offset
 FIRST_OFFSET = 4  # behind a binlog file's magic
 GATHER_SECONDS = 0.002  # how long a read waits for more before it hands over little
@@ -181,22 +182,27 @@ class SourceConnection:
             self._connection.answer()
         return str(checksum).upper() not in ("NONE", "")
 
-    def dump_from_file(self, file: str, offset: int) -> bool:
-        """Everything from a place in a file on, for ever; False when all of the file comes, for the place lies too far in it."""
+    def dump_from_file(self, file: str, offset: int, *, to_end: bool = False) -> bool:
+        """Everything from a place in a file on; False when all of the file comes, for the place lies too far in it.
+
+        For ever, or `to_end` of what the server has now; an answer that is no event then ends it.
+        """
         within = offset <= DUMP_OFFSET_MAX
         begin = offset if within else FIRST_OFFSET
-        self._dump(COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", begin, 0, self.source.replica_id) + file.encode())
+        flags = NON_BLOCKING if to_end else 0
+        self._dump(COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", begin, flags, self.source.replica_id) + file.encode())
         return within
 
-    def dump_after_gtids(self, executed: str) -> None:
-        """Everything that is not in a GTID set (MySQL) or comes after a GTID position (MariaDB), for ever."""
+    def dump_after_gtids(self, executed: str, *, to_end: bool = False) -> None:
+        """Everything that is not in a GTID set (MySQL) or comes after a GTID position (MariaDB); as long as `dump_from_file`."""
+        flags = NON_BLOCKING if to_end else 0
         if self.mariadb:
             for name, value in (("state", executed), ("strict", 1), ("duplicates", 0)):
                 self.rows(_MARIADB_START[name], (value,))
-            self._dump(COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", FIRST_OFFSET, 0, self.source.replica_id))
+            self._dump(COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", FIRST_OFFSET, flags, self.source.replica_id))
             return
         encoded = GtidSet.parse(executed).encoded()
-        head = struct.pack("<HIIQI", THROUGH_GTID, self.source.replica_id, 0, FIRST_OFFSET, len(encoded))
+        head = struct.pack("<HIIQI", THROUGH_GTID | flags, self.source.replica_id, 0, FIRST_OFFSET, len(encoded))
         self._dump(COM_BINLOG_DUMP_GTID, head + encoded)
 
     def _dump(self, command: int, payload: bytes) -> None:

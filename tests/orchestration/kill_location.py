@@ -18,6 +18,7 @@ from pathlib import Path
 from cdc_engine import client
 from cdc_engine.config import load_config
 from cdc_engine.contracts import OutstandingBatch
+from cdc_engine.limits import TICK_SECONDS_MAX
 from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.position import Position
@@ -52,13 +53,17 @@ class NumberEngine:
         return self._meta.ledger.head
 
     def hand_out(self, timeout_seconds: float) -> OutstandingBatch | None:
-        with self._lock:
-            if self._meta.ledger.head is None:
-                self._stage_next(timeout_seconds)
-            return self._meta.ledger.head
+        assert timeout_seconds < TICK_SECONDS_MAX
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            with self._lock:
+                if self._meta.ledger.head is None:
+                    self._stage_next()
+                if self._meta.ledger.head is not None or time.monotonic() >= deadline:
+                    return self._meta.ledger.head
+            threading.Event().wait(0.05)
 
-    def _stage_next(self, timeout_seconds: float) -> None:
-        assert timeout_seconds < 2
+    def _stage_next(self) -> None:
         cursor = self._meta.ledger.cursor or Position(epoch=1, file=FILE, offset=FIRST)
         end = int((self.directory / "captured").read_text())
         if end <= cursor.offset:

@@ -1,0 +1,91 @@
+"""Which tables the statements of a stretch of the stream may have changed. `instance` asks it where a snapshot is younger than the stream.
+
+A snapshot is of now. Where the stream begins in the past, a table that a statement changed in between had other columns there, and nobody
+knows which: its schema of now must not be used for its rows of then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from cdc_engine.binlog.table_map import TableMap
+from cdc_engine.contracts import TableChange, TableVersion
+from cdc_engine.errors import TableStoppedError
+from cdc_engine.position import Position
+from cdc_engine.table_meta.ddl import read_statement
+from cdc_engine.table_meta.evolution import SCHEMA_UNKNOWN
+from cdc_engine.table_meta.known import TableKey
+from cdc_engine.table_meta.snapshot import Snapshot
+from cdc_engine.table_meta.statement import (
+    AlterTable,
+    CreateTable,
+    DropDatabase,
+    DropTables,
+    RenameTables,
+    SetDatabase,
+    Statement,
+    TableName,
+    Unread,
+)
+
+
+class TouchedTables:
+    """Implements `contracts.SchemaHistory` for a stretch without rows. `names`: what was touched, also of tables not in the snapshot."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self.names: set[TableKey] = set()
+
+    def resolve(self, table_map: TableMap, position: Position) -> TableVersion:  # noqa: ARG002
+        raise TableStoppedError(table_map.database, table_map.table, SCHEMA_UNKNOWN, "only statements are read here")
+
+    def apply(
+        self,
+        statement: str,
+        default_database: str,
+        position: Position,  # noqa: ARG002
+        sql_mode: int = 0,
+    ) -> tuple[TableChange, ...]:
+        read = read_statement(statement, self._snapshot.server.flavour, sql_mode)
+        self.names |= {self._full_name(name, default_database) for name in _named(read)}
+        self.names |= self._meant(read, default_database)
+        return ()
+
+    def rewind(self, position: Position) -> None:
+        """Nothing is kept by position."""
+
+    def left(self) -> Snapshot:
+        """The snapshot without what was touched: that becomes known by a statement that makes it, by its table map, or by an operator."""
+        tables = tuple(schema for schema in self._snapshot.tables if (schema.database, schema.table) not in self.names)
+        return dataclasses.replace(self._snapshot, tables=tables)
+
+    def _full_name(self, name: TableName, default_database: str) -> TableKey:
+        database, table = name.database or default_database, name.table
+        return (database.lower(), table.lower()) if self._snapshot.server.lower_case_names else (database, table)
+
+    def _meant(self, statement: Statement, default_database: str) -> set[TableKey]:
+        """Tables that a statement means without naming them: those of its database, or whatever it may be that cannot be read."""
+        there = {(schema.database, schema.table) for schema in self._snapshot.tables}
+        if isinstance(statement, DropDatabase) or (isinstance(statement, SetDatabase) and "REPLACE" in statement.kind):
+            database = (statement.name or default_database).lower()
+            return {key for key in there if key[0].lower() == database}
+        if isinstance(statement, Unread) and not statement.names:
+            return {key for key in there if key[1].lower() in statement.words}
+        return set()
+
+
+def _named(statement: Statement) -> tuple[TableName, ...]:
+    """The tables whose columns a statement may change. One that changes rows only, or nothing, has none."""
+    match statement:
+        case CreateTable():
+            return (statement.name,)
+        case AlterTable(renames_to=TableName() as new_name):
+            return statement.name, new_name
+        case AlterTable(items=[_, *_]):
+            return (statement.name,)
+        case RenameTables():
+            return tuple(name for pair in statement.pairs for name in pair)
+        case DropTables() | Unread():
+            return tuple(statement.names)
+        case _:
+            return ()
