@@ -2,8 +2,14 @@
 them.
 """
 
+import functools
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 pytest_plugins = ["tests.fix_servers", "tests.acceptance.fix_kills"]
 
@@ -11,15 +17,32 @@ pytest_plugins = ["tests.fix_servers", "tests.acceptance.fix_kills"]
 settings.register_profile("sluice", settings.default, deadline=None)
 settings.load_profile("sluice")
 
-SPARK_FIXTURES = {"spark_server", "lake"}  # one Spark for all its tests: it is slow to start and warm
+ROOT = Path(__file__).parents[1]
 LONGEST = ("tests/acceptance", "tests/orchestration", "tests/spark")  # first: no worker is left with them at the end
+USES_SPARK = re.compile(r"\b(spark_server|lake)\b[,:)]")  # as a fixture of a test
 
 
-@pytest.hookimpl(tryfirst=True)  # before the plugin of the workers reads the groups
+@functools.cache
+def group_of(file: str) -> str:
+    """What runs one after the other on one worker: whole stacks, which would starve each other; the one Spark, slow to start and to warm;
+    else the tests of a file, for they share what they start.
+    """
+    if file.startswith("tests/acceptance/"):
+        return "stacks"
+    return "spark" if USES_SPARK.search((ROOT / file).read_text()) else file
+
+
+class Groups(LoadScopeScheduling):
+    """xdist's own groups (`--dist loadgroup`) go by a mark that pytest 9.2 no longer lets through."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid.partition("::")[0])
+
+
+@pytest.hookimpl(optionalhook=True)  # there only where several workers run
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Groups:
+    return Groups(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A file's tests stay together, for they share what they start; so do all tests of the one Spark."""
     items.sort(key=lambda item: next((at for at, folder in enumerate(LONGEST) if item.nodeid.startswith(folder)), 9))
-    for item in items:
-        fixtures = set(getattr(item, "fixturenames", ()))
-        group = "spark" if fixtures & SPARK_FIXTURES else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))

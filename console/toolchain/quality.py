@@ -33,7 +33,7 @@ def run_quality(pytest_arguments: Sequence[str]) -> int:
 def _workers() -> tuple[str, ...]:
     """Tests mostly wait for servers, so one core runs one worker with room to spare. tests/conftest.py says what stays together."""
     workers = min(WORKERS_MAX, os.cpu_count() or 1)
-    return ("-n", str(workers), "--dist", "loadgroup", "--no-loadscope-reorder", "--max-worker-restart", "0")
+    return ("-n", str(workers), "--no-loadscope-reorder", "--max-worker-restart", "0")
 
 
 def _passes(name: str, command: Sequence[str], screen: Console) -> bool:
