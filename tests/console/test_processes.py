@@ -17,6 +17,7 @@ import pytest
 
 from console import processes
 from console.processes import MARK, ProcessFile, ProcessRecord, StopStep
+from tests.waiting import wait_for
 
 SLEEP = "import time; time.sleep(600)"
 STUBBORN = (
@@ -42,6 +43,8 @@ class Nursery:
             env={**os.environ, MARK: self.mark},
         )
         self.started.append(child)
+        # exec tells Popen that it went well a moment before the kernel shows the new environment
+        wait_for("the program's environment is there", psutil.Process(child.pid).environ)
         self.file.add(name, child.pid)
         return child
 
