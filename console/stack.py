@@ -120,12 +120,17 @@ class Stack:
             self._discover()
         with ThreadPoolExecutor(1) as pool:
             spark = pool.submit(self._start_spark) if SPARK in wanted else _done()
-            for together in ((CODE_SERVER,), (WEBSERVER, DAEMON)):  # those two look for the code server when they start
-                waits = [self._start(name) for name in together if name in wanted]
-                for wait in waits:
-                    wait()
-            self._wait_for(spark)
+            for name in (CODE_SERVER, WEBSERVER):  # which looks for the code server when it starts
+                self._start_one(name, wanted)
+            spark.result()  # the daemon's first run would find no Spark
+            warm = pool.submit(self._warm_spark) if SPARK in wanted else _done()
+            self._start_one(DAEMON, wanted)
+            self._wait_for(warm)
         return wanted
+
+    def _start_one(self, name: str, wanted: list[str]) -> None:
+        if name in wanted:
+            self._start(name)()
 
     def _discover(self) -> None:
         """Asks each source for its tables, which become the assets; a source that is down is no reason not to start."""
@@ -297,12 +302,14 @@ class Stack:
         self._spark.start()
         self._children[SPARK] = self._spark
         self.file.add(SPARK, self._spark.pid, self._spark.port)
+
+    def _warm_spark(self) -> None:
         self._spark.warm()
 
-    def _wait_for(self, spark: Future[None]) -> None:
-        if not spark.done():
+    def _wait_for(self, warm: Future[None]) -> None:
+        if not warm.done():
             self.say("warming up Spark (a first merge would take half a minute)")
-        spark.result()
+        warm.result()
 
 
 def _freed(port: int) -> bool:
