@@ -39,7 +39,7 @@ def run(json_file: Path | None, *, runs: int = RUNS, oltp: int = OLTP_TRANSACTIO
         with DatabaseServer("mysql-8.0.31", folder / "mysql", options=options) as server:
             cursor = server.connect().cursor()
             prepare(cursor)
-            record = {}
+            record: dict[str, dict[str, Any]] = {}
             for make in (lambda: make_oltp(cursor, oltp), lambda: make_bulk(cursor, bulk, BULK_STATEMENTS)):
                 binlog = make()  # each is the end of the binlog while it is measured: a batch takes what follows along
                 record[binlog.name] = measure(server, binlog, folder, runs)
