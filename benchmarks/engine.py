@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,8 @@ def run(json_file: Path | None, *, runs: int = RUNS, oltp: int = OLTP_TRANSACTIO
             cursor = server.connect().cursor()
             prepare(cursor)
             record: dict[str, dict[str, Any]] = {}
-            for make in (lambda: make_oltp(cursor, oltp), lambda: make_bulk(cursor, bulk, BULK_STATEMENTS)):
+            makers = (partial(make_oltp, cursor, oltp), partial(make_bulk, cursor, bulk, BULK_STATEMENTS))
+            for make in makers:
                 binlog = make()  # each is the end of the binlog while it is measured: a batch takes what follows along
                 record[binlog.name] = measure(server, binlog, folder, runs)
     host_rss_mb = max(row["engine_rss_mb_max"] for row in record.values())
