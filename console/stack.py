@@ -14,7 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -119,18 +119,17 @@ class Stack:
         if CODE_SERVER in wanted:
             self._discover()
         with ThreadPoolExecutor(1) as pool:
-            spark = pool.submit(self._start_spark) if SPARK in wanted else _done()
+            spark = pool.submit(self._start_spark) if SPARK in wanted else None
             for name in (CODE_SERVER, WEBSERVER):  # which looks for the code server when it starts
                 self._start_one(name, wanted)
-            spark.result()  # the daemon's first run would find no Spark
-            warm = pool.submit(self._warm_spark) if SPARK in wanted else _done()
+            if spark:
+                spark.result()  # the daemon's first run would find no Spark
+            warm = pool.submit(self._spark.warm) if spark else None
             self._start_one(DAEMON, wanted)
-            self._wait_for(warm)
+            if warm:
+                self.say("warming up Spark (a first merge would take half a minute)")
+                warm.result()
         return wanted
-
-    def _start_one(self, name: str, wanted: list[str]) -> None:
-        if name in wanted:
-            self._start(name)()
 
     def _discover(self) -> None:
         """Asks each source for its tables, which become the assets; a source that is down is no reason not to start."""
@@ -220,29 +219,23 @@ class Stack:
         location = {"host": LOOPBACK, "port": self.config.ports.code_server, "location_name": LOCATION}
         (self.dagster_home / "workspace.yaml").write_text(yaml.safe_dump({"load_from": [{"grpc_server": location}]}))
 
-    def _start(self, name: str) -> Callable[[], None]:
-        """Starts one process; what is returned waits until it answers."""
+    def _start_one(self, name: str, wanted: list[str]) -> None:
+        """Starts one process, if it is wanted, and waits until it answers."""
+        if name not in wanted:
+            return
         self.say(f"starting the {name}")
         self._forget(name)
         log = self.logs / f"{name.replace(' ', '-')}.log"
-        answers = {
-            CODE_SERVER: self._code_server_answers,
-            WEBSERVER: self._webserver_answers,
-            DAEMON: self._daemon_beats(time.time()),
-        }[name]
+        answers = self._answers(name)
         child = ChildProcess(
             self._command(name), log, environment=self.environment(), die_with_parent=self._die_with_parent
         )
         self._children[name] = child
         self.file.add(name, child.pid, self._port(name))
-
-        def wait() -> None:
-            end = time.monotonic() + START_SECONDS_MAX
-            while not answers():
-                self._require_alive(name, child, log, end)
-                time.sleep(POLL_SECONDS)
-
-        return wait
+        end = time.monotonic() + START_SECONDS_MAX
+        while not answers():
+            self._require_alive(name, child, log, end)
+            time.sleep(POLL_SECONDS)
 
     def _forget(self, name: str) -> None:
         """Ends the leash of a child that has died, before another takes its name."""
@@ -269,6 +262,12 @@ class Stack:
             where = ["-h", LOOPBACK, "-p", str(self.config.ports.webserver), "-w", workspace]
             return [*module, "dagster_webserver", *where]
         return [*module, "dagster._daemon", "run", "-w", workspace]
+
+    def _answers(self, name: str) -> Callable[[], bool]:
+        """Asks a process that is about to be started whether it is there."""
+        if name == DAEMON:
+            return self._daemon_beats(time.time())
+        return self._code_server_answers if name == CODE_SERVER else self._webserver_answers
 
     def _code_server_answers(self) -> bool:
         from dagster._grpc.client import DagsterGrpcClient  # noqa: PLC0415  dagster takes seconds to import
@@ -303,14 +302,6 @@ class Stack:
         self._children[SPARK] = self._spark
         self.file.add(SPARK, self._spark.pid, self._spark.port)
 
-    def _warm_spark(self) -> None:
-        self._spark.warm()
-
-    def _wait_for(self, warm: Future[None]) -> None:
-        if not warm.done():
-            self.say("warming up Spark (a first merge would take half a minute)")
-        warm.result()
-
 
 def _freed(port: int) -> bool:
     """Whether the port is free, or becomes so at once: a process that was killed holds its port until the kernel is done with it."""
@@ -320,9 +311,3 @@ def _freed(port: int) -> bool:
             return False
         time.sleep(POLL_SECONDS)
     return True
-
-
-def _done() -> Future[None]:
-    future: Future[None] = Future()
-    future.set_result(None)
-    return future

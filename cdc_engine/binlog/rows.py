@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdc_engine import position
-from cdc_engine.binlog import rows_diffs, rows_locate, rows_locate_partial, rows_partial
+from cdc_engine.binlog import rows_diffs, rows_locate, rows_locate_diffs, rows_locate_partial, rows_partial
 from cdc_engine.binlog.column_types import (
     ColumnType,
     TypeUnsupportedError,
@@ -336,7 +336,7 @@ class RowDecoder:
         if status >= rows_locate_partial.KEY_ABSENT:
             reason = rows_partial.refusal(status, self.version.columns[cursor[3]], f"{file}:{offset}")
             return TableStoppedError(self.version.database, self.version.table, "IMAGE_NOT_FULL", reason)
-        if status == rows_locate_partial.OPTIONS_UNKNOWN:
+        if status == rows_locate_diffs.OPTIONS_UNKNOWN:
             what = f"a row of table {self.version.name} has value options that are not known"
             return BinlogFormatError(f"{what}: SET GLOBAL binlog_row_value_options = '' on the source", file, offset)
         return BinlogFormatError(f"a row event of table {self.version.name} ends within a value", file, offset)

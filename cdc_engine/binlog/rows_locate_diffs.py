@@ -11,11 +11,12 @@ from __future__ import annotations
 import numpy as np
 
 from cdc_engine.binlog.compiled import Integer, compiled
+from cdc_engine.binlog.rows_locate import TRUNCATED
 from cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 
 PARTIAL_JSON = 1  # the one value option there is
 DOCUMENT = 32  # fact of a column, beside those of `rows_locate_partial`: it is JSON
-CUT_OFF, UNKNOWN_OPTIONS = -1, -3
+OPTIONS_UNKNOWN = 5  # why an event is refused, beside the answers of `rows_locate`
 # Rows of the array of differences: where the value goes (slot and row), and the document before; -1: that is NULL, -2: it is absent.
 SLOT, ROW, BEFORE_START, BEFORE_SIZE = range(4)
 DIFFERENCE_ROWS = 4
@@ -23,13 +24,13 @@ DIFFERENCE_ROWS = 4
 
 @compiled
 def read_value_options(buffer: Bytes, at: Integer, end: Integer, facts: Int8s, partial: Int8s) -> Integer:
-    """Where the options at `at` end, CUT_OFF or UNKNOWN_OPTIONS; `partial` (one a column) says then which values are differences."""
+    """Where the options at `at` end, or minus why they cannot be read; `partial` (one a column) says then which values are differences."""
     partial[:] = 0
     if at + 1 > end:
-        return CUT_OFF
+        return -TRUNCATED
     options = buffer[at]
     if options > PARTIAL_JSON:
-        return UNKNOWN_OPTIONS
+        return -OPTIONS_UNKNOWN
     at += 1
     if options == 0:
         return at
@@ -37,7 +38,7 @@ def read_value_options(buffer: Bytes, at: Integer, end: Integer, facts: Int8s, p
     for column in range(facts.shape[0]):
         if facts[column] & DOCUMENT:
             if at + (index >> 3) >= end:
-                return CUT_OFF
+                return -TRUNCATED
             partial[column] = (np.int64(buffer[at + (index >> 3)]) >> (index & 7)) & 1
             index += 1
     return at + ((index + 7) >> 3)

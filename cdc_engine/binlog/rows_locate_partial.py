@@ -34,7 +34,6 @@ from cdc_engine.binlog.rows_locate import (
 )
 from cdc_engine.binlog.rows_locate_diffs import (
     ROW,
-    UNKNOWN_OPTIONS,
     column_without_document,
     note_differences,
     read_value_options,
@@ -42,11 +41,12 @@ from cdc_engine.binlog.rows_locate_diffs import (
 from cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 
 ABSENT = -2  # as a value's start
-# Why an event is refused, beside the answers of `rows_locate`; cursor[3] is then the column of the table it is about.
-KEY_ABSENT, VALUE_ABSENT, DEFAULT_UNKNOWN, GENERATED_ABSENT, REPLACE_POSSIBLE, ALL_ABSENT = 10, 11, 12, 13, 14, 15
-DOCUMENT_ABSENT = 16
-OPTIONS_UNKNOWN = 5  # the one of these that is about bytes, not about a column
-# Facts of a column: it is wanted, part of the key, its default is known, it is or may be virtual, it is one that NOBLOB leaves out.
+# Why an event is refused, beside the answers of `rows_locate` and `rows_locate_diffs`; cursor[3] is then the column it is about.
+KEY_ABSENT, VALUE_ABSENT, DEFAULT_UNKNOWN, GENERATED_ABSENT, REPLACE_POSSIBLE, ALL_ABSENT, DOCUMENT_ABSENT = range(
+    10, 17
+)
+# Facts of a column: it is wanted, part of the key, its default is known, it is or may be virtual, it is one that NOBLOB leaves out;
+# and DOCUMENT of `rows_locate_diffs`.
 WANTED, KEY, DEFAULTED, VIRTUAL, LARGE = 1, 2, 4, 8, 16
 
 
@@ -125,13 +125,13 @@ def locate_present(
     buffer: Bytes, at: Integer, end: Integer, prefix: Int8s, width: Int32s, slot: Int32s, present: Int8s,
     starts: Int64s, sizes: Int64s, row: Integer,
 ) -> Integer:  # fmt: skip
-    """As `rows_locate.locate_image`, of an image that holds the columns `present`."""
+    """As `rows_locate.locate_image`, of an image that holds the columns `present`; -TRUNCATED where it does not fit."""
     nulls, count, index = at, np.int64(0), np.int64(0)
     for column in range(present.shape[0]):
         count += present[column]
     at += (count + 7) >> 3
     if at > end:
-        return -1
+        return -TRUNCATED
     for column in range(present.shape[0]):
         wanted = slot[column]
         start, size = np.int64(ABSENT), np.int64(0)
@@ -141,11 +141,11 @@ def locate_present(
                 size = np.int64(width[column])
                 if prefix[column]:
                     if at + prefix[column] > end:
-                        return -1
+                        return -TRUNCATED
                     size = little_endian(buffer, at, np.int64(prefix[column]))
                     at += prefix[column]
                 if size > end - at:
-                    return -1
+                    return -TRUNCATED
                 start = at
                 at += size
             index += 1
@@ -167,7 +167,7 @@ def locate_after(
     buffer: Bytes, at: Integer, end: Integer, prefix: Int8s, width: Int32s, slot: Int32s, version: Integer, facts: Int8s,
     before: Int8s, after: Int8s, partial: Int8s, starts: Int64s, sizes: Int64s, row: Integer, cursor: Int64s,
 ) -> Integer:  # fmt: skip
-    """As `locate_present`, of an update's after image; -3 where its options are not known, -4 where a document to differ from is absent."""
+    """As `locate_present`, of an update's after image; also minus what `read_value_options` says, or -DOCUMENT_ABSENT."""
     if version == 3:
         at = read_value_options(buffer, at, end, facts, partial)
         if at < 0:
@@ -175,7 +175,7 @@ def locate_after(
         lacking = column_without_document(partial, slot, before, after)
         if lacking >= 0:
             cursor[3] = lacking
-            return -4
+            return -DOCUMENT_ABSENT
     return locate_present(buffer, at, end, prefix, width, slot, after, starts, sizes, row)
 
 
@@ -185,10 +185,10 @@ def locate_partial_update(
     before: Int8s, after: Int8s, partial: Int8s, starts: Int64s, sizes: Int64s, before_starts: Int64s, before_sizes: Int64s,
     row: Integer, image_at: Int64s, operation: Int8s, differences: Int64s, cursor: Int64s, doubted: bool,
 ) -> tuple[Integer, Integer]:  # fmt: skip
-    """As `rows_locate.locate_update`; (-2, 0) where a `doubted` update leaves the key as it is, and what `locate_after` answers."""
+    """As `rows_locate.locate_update`; (minus the reason, 0) where it is refused. `doubted`: one that leaves the key as it is."""
     after_at = locate_present(buffer, at, end, prefix, width, slot, before, before_starts, before_sizes, 0)
     if after_at < 0:
-        return -1, 0
+        return after_at, 0
     next_at = locate_after(
         buffer, after_at, end, prefix, width, slot, version, facts, before, after, partial, starts, sizes, row, cursor
     )
@@ -200,7 +200,7 @@ def locate_partial_update(
     inherit(starts, sizes, row, before_starts, before_sizes)
     differs = key_differs(buffer, key, starts, sizes, row, before_starts, before_sizes)
     if doubted and not differs:
-        return -2, 0
+        return -REPLACE_POSSIBLE, 0
     count = 1
     if key.shape[0] == 0 or differs:
         make_room_before(starts, sizes, row, before_starts, before_sizes)
@@ -212,16 +212,6 @@ def locate_partial_update(
     image_at[row] = after_at
     operation[row] = UPDATE_AFTER
     return next_at, count
-
-
-@compiled
-def why_stopped(at: Integer) -> Integer:
-    """The answer for a negative end of an image."""
-    if at == -2:
-        return REPLACE_POSSIBLE
-    if at == UNKNOWN_OPTIONS:
-        return OPTIONS_UNKNOWN
-    return DOCUMENT_ABSENT if at == -4 else TRUNCATED
 
 
 @compiled
@@ -268,7 +258,7 @@ def locate_partial(
                 image_at[row] = begin
                 operation[row] = INSERT if kind == KIND_INSERT else DELETE
             if at < 0:
-                return why_stopped(at)
+                return -at
             for index in range(count):
                 image_event[row + index] = event
             row += count

@@ -51,6 +51,7 @@ POSITION_SENTENCES = (
     "position > file size",
     "not in the master",
 )
+SERVER_ERROR = b"\xff"  # first byte of an error packet; the one at the end of a dump has another
 ERROR_TEXT_AT = 9
 
 
@@ -284,7 +285,7 @@ def error_code(error: pymysql.err.MySQLError) -> int:
 
 def answer_error(source: Source, answer: bytes) -> SluiceError:
     """A packet in the place of an event: an error (0xFF, code 2, '#' and state 6, text), or the end of the dump (0xFE)."""
-    if answer[:1] != b"\xff" or len(answer) < ERROR_TEXT_AT:
+    if answer[:1] != SERVER_ERROR or len(answer) < ERROR_TEXT_AT:
         return SourceConnectionError(f"{source.address} ended the dump")
     text = answer[ERROR_TEXT_AT:].decode("utf-8", errors="replace")
     return translated_error(source, int.from_bytes(answer[1:3], "little"), text)

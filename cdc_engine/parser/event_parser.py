@@ -22,10 +22,10 @@ from cdc_engine import limits
 from cdc_engine.binlog.framing import PacketFramer
 from cdc_engine.binlog.recorded import MemoryPrepared
 from cdc_engine.binlog.scan import Scanner
-from cdc_engine.binlog.skipping import FileBeginning
 from cdc_engine.contracts import Block, BlockSink, PreparedTransactions, SchemaHistory
 from cdc_engine.errors import BinlogFormatError, PositionLostError, SluiceError, SourceConnectionError
 from cdc_engine.parser.connection import SourceConnection, answer_error
+from cdc_engine.parser.dump import begin_dump
 from cdc_engine.parser.reconnect import Attempts
 from cdc_engine.parser.server_facts import read_facts
 from cdc_engine.parser.source import Source
@@ -175,26 +175,11 @@ class EventParser:
 
     def _stream(self, connection: SourceConnection) -> None:
         start = self._decide(connection)
-        checksum = connection.prepare_dump()
-        contiguous = not start.by_gtid and not connection.mariadb
-        scanner = Scanner(
-            start=start.position,
-            history=self._history,
-            captured=self._captured,
-            checksum=checksum,
-            contiguous=contiguous,
-            executed_known=start.executed_known,
-            prepared=self._prepared,
-        )
-        beginning = None
-        if start.by_gtid:
-            connection.dump_after_gtids(start.position.gtid_set)
-        elif not connection.dump_from_file(start.position.file, start.position.offset):
-            beginning = FileBeginning(start.position, contiguous=contiguous)
+        scanner, framer = begin_dump(connection, start, self._history, self._captured, prepared=self._prepared)
         self.counters.connections += 1
         self.counters.connected_since = time.time()
         self._tell(STREAMING, "")
-        self._read(connection, scanner, PacketFramer(scanner, beginning=beginning))
+        self._read(connection, scanner, framer)
 
     def _decide(self, connection: SourceConnection) -> DumpStart:
         facts = read_facts(connection)

@@ -49,6 +49,8 @@ from cdc_engine.table_meta.statement import (
     TableName,
     Truncate,
     Unread,
+    dropped_database,
+    mentioned,
 )
 
 
@@ -82,8 +84,7 @@ class Before:
     review: Review = dataclasses.field(default_factory=Review)
 
     def full_name(self, name: TableName) -> TableKey:
-        full = (name.database or self.default_database, name.table)
-        return (full[0].lower(), full[1].lower()) if self.lower_case_names else full
+        return name.key(self.default_database, lower_case=self.lower_case_names)
 
     def state(self, name: TableKey) -> TableState:
         return self.known.table(name, self.key)
@@ -308,23 +309,19 @@ def _drop(statement: DropTables, before: Before) -> Iterator[Effect]:
         yield from _gone(before, name, statement.kind, "the table is dropped")
 
 
-def _drop_database(statement: DropDatabase, before: Before) -> Iterator[Effect]:
-    database = statement.name.lower() if before.lower_case_names else statement.name
+def _drop_database(statement: DropDatabase | SetDatabase, before: Before) -> Iterator[Effect]:
+    dropped = dropped_database(statement)
+    if dropped is None:
+        return
+    database = dropped.lower() if before.lower_case_names else dropped
     for name in before.tables():
         if name[0] == database:
             yield from _gone(before, name, statement.kind, "the table is dropped with its database")
 
 
-def _set_database(statement: SetDatabase, before: Before) -> Iterator[Effect]:
-    """MariaDB's CREATE OR REPLACE DATABASE drops all that was in it."""
-    if statement.name is None or "REPLACE" not in statement.kind:
-        return iter(())
-    return _drop_database(DropDatabase(statement.kind, statement.name), before)
-
-
 def _unread(statement: Unread, before: Before) -> Iterator[Effect]:
     """Where even the table's name could not be read, every table with a schema here that is named anywhere in it."""
-    names = [before.full_name(name) for name in statement.names] or _named(before.tables(), statement.words)
+    names = [before.full_name(name) for name in statement.names] or mentioned(before.tables(), statement.words)
     for name in dict.fromkeys(names):
         if before.captured(*name) or before.schema(name) is not None:
             why = CannotFollowError(SCHEMA_UNKNOWN, f"it cannot be read: {statement.reason}")
@@ -333,12 +330,8 @@ def _unread(statement: Unread, before: Before) -> Iterator[Effect]:
 
 def _row_change(statement: RowChange, before: Before) -> Iterator[Effect]:
     why = CannotFollowError(DDL_UNSUPPORTED, "rows were changed by a statement (binlog_format was not ROW)")
-    for name in _named(before.running_tables(), statement.words):
+    for name in mentioned(before.running_tables(), statement.words):
         yield _stop(before, name, statement.kind, why, before.schema(name))
-
-
-def _named(tables: list[TableKey], words: frozenset[str]) -> list[TableKey]:
-    return [name for name in tables if name[1].lower() in words]
 
 
 def shortened(text: str) -> str:
@@ -359,7 +352,7 @@ EFFECTS: dict[type, Callable[[Any, Before], Iterable[Effect]]] = {
     RenameTables: _rename,
     DropTables: _drop,
     DropDatabase: _drop_database,
-    SetDatabase: _set_database,
+    SetDatabase: _drop_database,
     Unread: _unread,
     RowChange: _row_change,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 from cdc_engine.table_meta.column_definition import ColumnDefinition, Default
 
@@ -13,6 +14,11 @@ class TableName:
 
     database: str
     table: str
+
+    def key(self, default_database: str, *, lower_case: bool) -> tuple[str, str]:
+        """`known.TableKey`. `lower_case`: the server's lower_case_table_names is not 0."""
+        key = (self.database or default_database, self.table)
+        return (key[0].lower(), key[1].lower()) if lower_case else key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,3 +200,15 @@ Statement = (
     | RowChange
     | Nothing
 )
+
+
+def dropped_database(statement: Statement) -> str | None:
+    """The database whose tables the statement drops; MariaDB's CREATE OR REPLACE DATABASE begins with that."""
+    if isinstance(statement, SetDatabase):
+        return statement.name if "REPLACE" in statement.kind else None
+    return statement.name if isinstance(statement, DropDatabase) else None
+
+
+def mentioned(tables: Iterable[tuple[str, str]], words: frozenset[str]) -> list[tuple[str, str]]:
+    """Those of the tables (database and name) that a statement with these words may be about."""
+    return [table for table in tables if table[1].lower() in words]

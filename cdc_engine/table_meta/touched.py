@@ -19,13 +19,13 @@ from cdc_engine.table_meta.snapshot import Snapshot
 from cdc_engine.table_meta.statement import (
     AlterTable,
     CreateTable,
-    DropDatabase,
     DropTables,
     RenameTables,
-    SetDatabase,
     Statement,
     TableName,
     Unread,
+    dropped_database,
+    mentioned,
 )
 
 
@@ -47,8 +47,9 @@ class TouchedTables:
         sql_mode: int = 0,
     ) -> tuple[TableChange, ...]:
         read = read_statement(statement, self._snapshot.server.flavour, sql_mode)
-        self.names |= {self._full_name(name, default_database) for name in _named(read)}
-        self.names |= self._meant(read, default_database)
+        lower_case = self._snapshot.server.lower_case_names
+        self.names |= {name.key(default_database, lower_case=lower_case) for name in _named(read)}
+        self.names |= self._meant(read)
         return ()
 
     def rewind(self, position: Position) -> None:
@@ -59,18 +60,14 @@ class TouchedTables:
         tables = tuple(schema for schema in self._snapshot.tables if (schema.database, schema.table) not in self.names)
         return dataclasses.replace(self._snapshot, tables=tables)
 
-    def _full_name(self, name: TableName, default_database: str) -> TableKey:
-        database, table = name.database or default_database, name.table
-        return (database.lower(), table.lower()) if self._snapshot.server.lower_case_names else (database, table)
-
-    def _meant(self, statement: Statement, default_database: str) -> set[TableKey]:
+    def _meant(self, statement: Statement) -> set[TableKey]:
         """Tables that a statement means without naming them: those of its database, or whatever it may be that cannot be read."""
         there = {(schema.database, schema.table) for schema in self._snapshot.tables}
-        if isinstance(statement, DropDatabase) or (isinstance(statement, SetDatabase) and "REPLACE" in statement.kind):
-            database = (statement.name or default_database).lower()
-            return {key for key in there if key[0].lower() == database}
+        database = dropped_database(statement)
+        if database is not None:
+            return {key for key in there if key[0].lower() == database.lower()}
         if isinstance(statement, Unread) and not statement.names:
-            return {key for key in there if key[1].lower() in statement.words}
+            return set(mentioned(there, statement.words))
         return set()
 
 

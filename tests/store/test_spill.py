@@ -46,7 +46,7 @@ def open_files_of(directory: Path) -> list[str]:
     held: list[str] = []
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):
-            held.append(os.readlink(descriptor))
+            held.append(str(descriptor.readlink()))
     return [each for each in held if each.startswith(str(directory))]
 
 
