@@ -21,6 +21,7 @@ from cdc_engine.errors import PositionLostError
 
 Runs = tuple[tuple[int, int], ...]  # closed intervals (first, last), ascending, never touching
 NUMBER_MAX = (1 << 63) - 2  # MySQL's GNO_END - 1
+TAGGED = 1  # the form of an encoded set in which sources may have tags (MySQL 8.3 and above)
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
@@ -125,41 +126,52 @@ class GtidSet:
             result[name] = merged((*result.get(name, ()), *zip(firsts, lasts, strict=True)))
         return GtidSet(result)
 
-    @property
-    def tagged(self) -> bool:
-        """Whether a source has a tag (MySQL 8.3 and above); such a set has no encoding here."""
-        return any(":" in source for source in self.runs)
-
     def encoded(self) -> bytes:
         """The form of COM_BINLOG_DUMP_GTID: count, then per source its uuid, interval count and half-open intervals, little-endian.
 
-        https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_binlog_dump_gtid.html. Raises ValueError on tags.
+        https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_binlog_dump_gtid.html. A set with tags has TAGGED at both ends
+        of the count, and behind each uuid twice the length of its tag and the tag.
         """
-        if self.tagged:
-            raise ValueError("a GTID set with tags cannot be sent to the server yet; start from a file and offset")
-        parts = [struct.pack("<Q", len(self.runs))]
+        tagged = any(":" in source for source in self.runs)
+        count = len(self.runs)
+        parts = [struct.pack("<Q", TAGGED << 56 | count << 8 | TAGGED if tagged else count)]
         for source, runs in sorted(self.runs.items()):
-            parts += [uuid.UUID(source).bytes, struct.pack("<Q", len(runs))]
-            parts += [struct.pack("<QQ", first, last + 1) for first, last in runs]
+            server, _, tag = source.partition(":")
+            parts += [uuid.UUID(server).bytes, bytes([2 * len(tag)]) + tag.encode() if tagged else b""]
+            parts += [struct.pack("<Q", len(runs)), *(struct.pack("<QQ", first, last + 1) for first, last in runs)]
         return b"".join(parts)
 
     @classmethod
     def decode(cls, encoded: bytes) -> GtidSet:
-        """Inverse of `encoded`, the body of a PREVIOUS_GTIDS event; raises ValueError when cut short or of the tagged form."""
+        """Inverse of `encoded`, the body of a PREVIOUS_GTIDS event; raises ValueError when it is cut short or of another form."""
         try:
-            (count,) = struct.unpack_from("<Q", encoded)
+            (head,) = struct.unpack_from("<Q", encoded)
+            tagged = head >> 56 == TAGGED
             at, runs = 8, {}
-            for _ in range(count):
-                server = str(uuid.UUID(bytes=encoded[at : at + 16]))
-                (run_count,) = struct.unpack_from("<Q", encoded, at + 16)
+            for _ in range(head >> 8 & 0xFFFFFFFFFFFF if tagged else head):
+                source, at = _decode_source(encoded, at, tagged=tagged)
+                (run_count,) = struct.unpack_from("<Q", encoded, at)
                 if run_count > len(encoded) // 16:
                     raise ValueError("more intervals than bytes")
-                numbers = struct.unpack_from(f"<{2 * run_count}Q", encoded, at + 24)
-                runs[server] = merged((a, b - 1) for a, b in zip(numbers[::2], numbers[1::2], strict=True))
-                at += 24 + 16 * run_count
+                numbers = struct.unpack_from(f"<{2 * run_count}Q", encoded, at + 8)
+                runs[source] = merged((a, b - 1) for a, b in zip(numbers[::2], numbers[1::2], strict=True))
+                at += 8 + 16 * run_count
         except (struct.error, ValueError) as error:
-            raise ValueError(f"not an encoded GTID set without tags: {error}") from error
-        return cls({server: ranges for server, ranges in runs.items() if ranges})
+            raise ValueError(f"not an encoded GTID set: {error}") from error
+        return cls({source: ranges for source, ranges in runs.items() if ranges})
+
+
+def _decode_source(encoded: bytes, at: int, *, tagged: bool) -> tuple[str, int]:
+    """A source and the offset behind it; raises ValueError."""
+    server = str(uuid.UUID(bytes=encoded[at : at + 16]))
+    at += 16
+    if not tagged:
+        return server, at
+    length = encoded[at] >> 1 if at < len(encoded) else 0
+    tag = encoded[at + 1 : at + 1 + length].decode("ascii")
+    if tag and not _TAG.fullmatch(tag):
+        raise ValueError(f"{tag!r} is not a tag")
+    return f"{server}:{tag}" if tag else server, at + 1 + length
 
 
 def _parse_range(text: str) -> tuple[int, int]:

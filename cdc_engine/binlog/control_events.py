@@ -30,7 +30,7 @@ ROWS = (
 )
 REFUSED = {
     types.INCIDENT: "INCIDENT, LOST_EVENTS: the server lost changes before they reached its binlog; take the tables' rows anew",
-    types.GTID_TAGGED: "GTID_TAGGED (42), a GTID with a tag, is not read yet: commit with GTID_NEXT = 'AUTOMATIC', without a tag",
+    types.GTID_TAGGED: "GTID_TAGGED (42) has a form that is not known: this server is newer than what can be read here",
 }
 GTID_LIST_COUNT_BITS = 28  # the upper four bits of the count are flags
 

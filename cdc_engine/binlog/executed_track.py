@@ -6,6 +6,7 @@ PREVIOUS_GTIDS. Until then its transactions count as without GTID: a set with a 
 
 from __future__ import annotations
 
+import struct
 import uuid
 
 import numpy as np
@@ -38,13 +39,16 @@ class ExecutedTrack:
         """The stream has said what was executed up to here."""
         self._executed, self.known, self._text = executed, True, None
 
-    def name_sources(self, halves: Int64s, count: int, *, mariadb: bool) -> None:
-        """Names for the sources the kernel added: `halves` (2 by n) are a uuid's two halves as stored, or domain and server id."""
+    def name_sources(self, sources: Int64s, count: int, *, mariadb: bool) -> None:
+        """Names for those of the kernel's `sources` (see `scan_state.SOURCE_NEW`) that it added, up to `count`."""
         for index in range(len(self.sources), count):
+            high, low = sources[:2, index].tolist()
             if mariadb:
-                self.sources.append(f"{halves[0, index]}-{halves[1, index]}")
+                self.sources.append(f"{high}-{low}")
             else:
-                self.sources.append(str(uuid.UUID(bytes=halves[:, index].astype("<i8").tobytes())))
+                server = uuid.UUID(bytes=struct.pack("<qq", high, low))
+                tag = sources[2:, index].astype("<i8").tobytes().rstrip(b"\0").decode()
+                self.sources.append(f"{server}:{tag}" if tag else str(server))
 
     def take(self, source: Int64s, number: Int64s) -> None:
         """The transactions (t) of a block have been executed."""

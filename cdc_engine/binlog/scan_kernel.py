@@ -18,6 +18,7 @@ from cdc_engine.binlog.event_types import (
     FLAG_ARTIFICIAL,
     FORMAT_DESCRIPTION,
     GTID,
+    GTID_TAGGED,
     HEADER_BYTES,
     HEARTBEAT,
     HEARTBEAT_V2,
@@ -37,6 +38,7 @@ from cdc_engine.binlog.event_types import (
     XID,
 )
 from cdc_engine.binlog.event_types import DELETE_ROWS as DELETE_ROWS_V2
+from cdc_engine.binlog.scan_gtid import little_endian, take_gtid, take_mariadb_gtid, take_tagged_gtid
 from cdc_engine.binlog.scan_state import (
     ALL_EVENTS,
     AT,
@@ -80,7 +82,6 @@ from cdc_engine.binlog.scan_state import (
     POSITION,
     REFERENCE,
     SOURCE,
-    SOURCE_COUNT,
     TABLE,
     TABLE_ID,
     TIME,
@@ -95,23 +96,9 @@ COMMIT = np.frombuffer(b"COMMIT", np.uint8)
 QUERY_POST_HEADER = (
     13  # thread 4, seconds 4, length of the database's name 1, error 2, length of the status variables 2
 )
-LOGICAL_CLOCK = (
-    42  # a GTID event's flags 1, source 16, number 8, clock kind 1, two clocks 8 each; then commit times of 7 bytes
-)
-HAS_ORIGINAL_TIME = 1 << 55  # a replica's own commit time is followed by that of the server that committed first
-STANDALONE, PREPARED_OR_COMPLETED_XA = 0x01, 0xC0  # flags of MariaDB's GTID event
 DUMMY_TABLES = (0xFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFF)  # a row event that only ends a statement
 PACKET_GOES_ON = 0xFFFFFF
 REWOUND = 1 << 31  # an end position "ahead" by more than half of 32 bits is one behind
-
-
-@nb.njit(inline="always")
-def _number(buffer: Bytes, at: int, width: int) -> int:
-    """An unsigned little-endian integer of up to eight bytes (as int64)."""
-    value = np.int64(0)
-    for index in range(width):
-        value |= np.int64(buffer[at + index]) << np.int64(8 * index)
-    return int(value)
 
 
 @kernel
@@ -120,7 +107,7 @@ def scan(  # noqa: PLR0917  numba knows no keyword-only arguments
 ) -> Verdict:
     """Takes events from state[AT] to state[LIMIT] and says why it stopped; AT is then behind the last event taken or handed over.
 
-    buffer (bytes), state (STATE_SIZE), events (8 by n), ends (5 by n), tables (5 by slots), pool (bytes), sources (2 by n).
+    buffer (bytes), state (STATE_SIZE), events (8 by n), ends (5 by n), tables (5 by slots), pool (bytes), sources (6 by n).
     """
     if state[AT] < 0 or state[LIMIT] > buffer.shape[0]:
         return Verdict.BAD_LENGTH
@@ -145,7 +132,7 @@ def _frame(buffer: Bytes, state: Int64s) -> Verdict:  # noqa: PLR0911
     if state[OVERHEAD] == 0:
         if at + HEADER_BYTES > limit:
             return Verdict.INCOMPLETE
-        event, length = at, _number(buffer, at + 9, 4)
+        event, length = at, little_endian(buffer, at + 9, 4)
         if length < HEADER_BYTES:
             return Verdict.BAD_LENGTH
         if event + length > limit:
@@ -153,7 +140,7 @@ def _frame(buffer: Bytes, state: Int64s) -> Verdict:  # noqa: PLR0911
     else:
         if at + 4 > limit:
             return Verdict.INCOMPLETE
-        payload = _number(buffer, at, 3)
+        payload = little_endian(buffer, at, 3)
         if payload == PACKET_GOES_ON:
             return Verdict.LARGE
         if at + 4 + payload > limit:
@@ -161,7 +148,7 @@ def _frame(buffer: Bytes, state: Int64s) -> Verdict:  # noqa: PLR0911
         if payload == 0 or buffer[at + 4] != 0:
             return Verdict.NOT_AN_EVENT
         event, length = at + 5, payload - 1
-        if length < HEADER_BYTES or _number(buffer, event + 9, 4) != length:
+        if length < HEADER_BYTES or little_endian(buffer, event + 9, 4) != length:
             return Verdict.BAD_LENGTH
     state[EVENT], state[EVENT_LENGTH] = event, length
     if state[ELSEWHERE] == 1 and state[INNER_END] == 0 and _is_rows(buffer[event + 4]):
@@ -183,7 +170,7 @@ def _check(buffer: Bytes, state: Int64s) -> Verdict:
     if state[CHECKSUM] > 0 and event_type != FORMAT_DESCRIPTION:
         if length < HEADER_BYTES + 4:
             return Verdict.BAD_LENGTH
-        if crc32(buffer, event, event + length - 4) != _number(buffer, event + length - 4, 4):
+        if crc32(buffer, event, event + length - 4) != little_endian(buffer, event + length - 4, 4):
             return Verdict.BAD_CHECKSUM
         state[CHECKSUMS] += 1
     if state[INNER_END] > 0:
@@ -193,7 +180,7 @@ def _check(buffer: Bytes, state: Int64s) -> Verdict:
     else:
         state[BEGAN] = state[FILE_END]
         in_file = buffer[event + 17] & FLAG_ARTIFICIAL == 0 and event_type not in (HEARTBEAT, HEARTBEAT_V2)
-        if in_file and not _step(state, _number(buffer, event + 13, 4), length, event_type):
+        if in_file and not _step(state, little_endian(buffer, event + 13, 4), length, event_type):
             return Verdict.BAD_POSITION
     state[AT] = event + length
     state[ALL_EVENTS] += 1
@@ -260,9 +247,11 @@ def _take(  # noqa: PLR0911, PLR0917
         _end_transaction(buffer, state, ends)
         return Verdict.GO_ON
     if event_type in (GTID, ANONYMOUS_GTID):
-        return _take_gtid(buffer, state, sources, body_end)
+        return take_gtid(buffer, state, sources, body_end)
     if event_type == MARIADB_GTID:
-        return _take_mariadb_gtid(buffer, state, sources, body_end)
+        return take_mariadb_gtid(buffer, state, sources, body_end)
+    if event_type == GTID_TAGGED:
+        return take_tagged_gtid(buffer, state, sources, body_end)
     if event_type == PARTIAL_UPDATE_ROWS:
         return _take_rows(buffer, state, events, tables, 2, 3, body_end)
     return _take_harmless(event_type, state)
@@ -282,7 +271,7 @@ def _take_harmless(event_type: int, state: Int64s) -> Verdict:
 
 @nb.njit(inline="always")
 def _header_time_us(buffer: Bytes, event: int) -> int:
-    return _number(buffer, event, 4) * 1_000_000
+    return little_endian(buffer, event, 4) * 1_000_000
 
 
 @kernel
@@ -295,10 +284,12 @@ def _take_rows(  # noqa: PLR0917
     if body + 8 > body_end:
         return Verdict.BAD_BODY
     if version >= 2 and (
-        body + 10 > body_end or _number(buffer, body + 8, 2) < 2 or body + 8 + _number(buffer, body + 8, 2) > body_end
+        body + 10 > body_end
+        or little_endian(buffer, body + 8, 2) < 2
+        or body + 8 + little_endian(buffer, body + 8, 2) > body_end
     ):
         return Verdict.BAD_BODY
-    table_id = _number(buffer, body, 6)
+    table_id = little_endian(buffer, body, 6)
     if state[HELD] == 1 and table_id not in DUMMY_TABLES:
         return Verdict.HAND_OVER
     slot = _find(tables, table_id)
@@ -348,7 +339,7 @@ def _take_table_map(buffer: Bytes, state: Int64s, tables: Int64s, pool: Bytes, b
         return Verdict.BAD_BODY
     if state[OPEN] == 0:
         return Verdict.OUTSIDE
-    slot = _find(tables, _number(buffer, body, 6))
+    slot = _find(tables, little_endian(buffer, body, 6))
     if state[HELD] == 1 or slot < 0 or tables[POOL_LENGTH, slot] != body_end - body:
         return Verdict.HAND_OVER
     if not _same(buffer, body, pool, tables[POOL_BEGIN, slot], body_end - body):
@@ -371,7 +362,7 @@ def _take_query(buffer: Bytes, state: Int64s, ends: Int64s, body_end: int) -> Ve
     body = state[EVENT] + HEADER_BYTES
     if body + QUERY_POST_HEADER > body_end:
         return Verdict.BAD_BODY
-    text = body + QUERY_POST_HEADER + _number(buffer, body + 11, 2) + np.int64(buffer[body + 8]) + 1
+    text = body + QUERY_POST_HEADER + little_endian(buffer, body + 11, 2) + np.int64(buffer[body + 8]) + 1
     if text > body_end:
         return Verdict.BAD_BODY
     if body_end - text == len(BEGIN) and _same(buffer, text, BEGIN, 0, len(BEGIN)):
@@ -403,70 +394,3 @@ def _end_transaction(buffer: Bytes, state: Int64s, ends: Int64s) -> None:
     state[SOURCE] = -1
     state[NUMBER] = 0
     state[GROUP_BEGAN] = 0
-
-
-@kernel
-def _take_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> Verdict:
-    """Flags 1, source uuid 16, number 8, and since MySQL 5.7 the logical clock, since 8.0 commit times in microseconds."""
-    body = state[EVENT] + HEADER_BYTES
-    if body + 25 > body_end:
-        return Verdict.BAD_BODY
-    if state[OPEN] == 1 and state[OPEN_ROWS] > 0:
-        return Verdict.UNFINISHED
-    source = -1
-    if buffer[state[EVENT] + 4] == GTID:
-        source = _source_index(state, sources, _number(buffer, body + 1, 8), _number(buffer, body + 9, 8))
-        if source < 0:
-            return Verdict.SOURCES_FULL
-    _begin(state, source, _number(buffer, body + 17, 8))
-    state[OPEN] = 0  # a BEGIN follows, or a statement that stands alone
-    times = body + LOGICAL_CLOCK
-    if times + 7 <= body_end:
-        state[TIME_US] = _number(buffer, times, 7)
-        if state[TIME_US] & HAS_ORIGINAL_TIME:
-            state[TIME_US] = _number(buffer, times + 7, 7) if times + 14 <= body_end else 0
-    return Verdict.GO_ON
-
-
-@kernel
-def _take_mariadb_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> Verdict:
-    """Sequence number 8, domain 4, flags 1. It is the BEGIN as well, unless a statement follows that stands alone."""
-    body = state[EVENT] + HEADER_BYTES
-    if body + 13 > body_end:
-        return Verdict.BAD_BODY
-    if state[OPEN] == 1 and state[OPEN_ROWS] > 0:
-        return Verdict.UNFINISHED
-    flags = buffer[body + 12]
-    source = _source_index(state, sources, _number(buffer, body + 8, 4), _number(buffer, state[EVENT] + 5, 4))
-    if source < 0:
-        return Verdict.SOURCES_FULL
-    _begin(state, source, _number(buffer, body, 8))
-    state[OPEN] = 0 if flags & STANDALONE else 1
-    if flags & PREPARED_OR_COMPLETED_XA:
-        return Verdict.HAND_OVER
-    return Verdict.GO_ON
-
-
-@nb.njit(inline="always")
-def _begin(state: Int64s, source: int, number: int) -> None:
-    state[SOURCE] = source
-    state[NUMBER] = number
-    state[TIME_US] = 0
-    state[OPEN_ROWS] = state[HELD] = 0
-    state[GROUP_BEGAN] = state[BEGAN]
-    state[GENERATION] += 1
-
-
-@kernel
-def _source_index(state: Int64s, sources: Int64s, high: int, low: int) -> int:
-    """The index of a source, added when it is new; -1 when there is no room. Last used is looked at first: a stream has few writers."""
-    last: int = state[SOURCE_COUNT] - 1
-    for index in range(last, -1, -1):
-        if sources[0, index] == high and sources[1, index] == low:
-            return index
-    if last + 1 >= sources.shape[1]:
-        return -1
-    sources[0, last + 1] = high
-    sources[1, last + 1] = low
-    state[SOURCE_COUNT] = last + 2
-    return last + 1

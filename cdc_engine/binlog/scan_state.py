@@ -1,7 +1,8 @@
 """The memory of a scan: what the kernel and `scan.Scanner` share, as plain arrays with named places.
 
 `state` (int64) holds one number a name below; `events` and `ends` (int64, one row a name, one column an entry) collect what was found;
-`tables` and `pool` are the table maps seen before; `sources` (int64, 2 by n) the GTID sources by their two halves.
+`tables` and `pool` are the table maps seen before; `sources` (int64, one row a place from SOURCE_NEW on) the GTID
+sources.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ INNER_DONE: Final = 26  # bytes of them that were stepped over
 ELSEWHERE: Final = 27  # 1: the entries in `events` lie in another buffer than the one received
 HELD: Final = 28  # 1: within an XA transaction, whose table maps and row events are handed over
 GROUP_BEGAN: Final = 29  # file offset of the transaction's GTID event, 0 without one
-STATE_SIZE: Final = 30
+SOURCE_NEW: Final = 30  # the GTID source in hand: a uuid's two halves as stored, or domain and server id; then a tag's bytes, 0 behind it
+SOURCE_ROWS: Final = 6
+TAG_BYTES_MAX: Final = 32
+STATE_SIZE: Final = 36
 
 # Rows of `events`.
 OFFSET, LENGTH, KIND, VERSION, TABLE, POSITION, TIME, LIMIT_POSITION = range(8)
@@ -112,7 +116,7 @@ class ScanMemory:
             ends=np.empty((END_ROWS, ENTRIES_MAX), np.int64),
             tables=_free_slots(SLOTS_FIRST),
             pool=np.empty(POOL_BYTES_FIRST, np.uint8),
-            sources=np.zeros((2, SOURCES_MAX), np.int64),
+            sources=np.zeros((SOURCE_ROWS, SOURCES_MAX), np.int64),
         )
         memory.state[SOURCE] = -1
         return memory

@@ -66,7 +66,7 @@ def _from_cursor(cursor: Position, facts: ServerFacts) -> DumpStart | Lost:
         return Lost(
             reason=f"{cursor.file} comes after the server's last binlog file {facts.file}: its binlog was reset"
         )
-    if not (cursor.gtid_set and _can_ask_by_gtid(cursor.gtid_set, facts)):
+    if not (cursor.gtid_set and facts.gtid_enabled):
         return _from_cursor_by_file(cursor, facts, same_server)
     gap = _gtid_gap(cursor.gtid_set, facts)
     if gap is not None:
@@ -121,13 +121,8 @@ def _latest(facts: ServerFacts) -> DumpStart | Lost:
         gtid_set=facts.executed if facts.gtid_enabled else "",
         server_uuid=facts.server_uuid,
     )
-    by_gtid = _can_ask_by_gtid(facts.executed, facts) and (bool(facts.executed) or not facts.mariadb)
+    by_gtid = facts.gtid_enabled and (bool(facts.executed) or not facts.mariadb)
     return DumpStart(position=position, by_gtid=by_gtid, executed_known=facts.gtid_enabled)
-
-
-def _can_ask_by_gtid(gtid_set: str, facts: ServerFacts) -> bool:
-    parsed = _parsed(gtid_set, facts)
-    return facts.gtid_enabled and not (isinstance(parsed, GtidSet) and parsed.tagged)
 
 
 def _file_gap(file: str, offset: int, facts: ServerFacts) -> Lost | None:

@@ -6,7 +6,7 @@ import dataclasses
 import struct
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,23 @@ class EventFactory:
         body = b"\0" + bytes(16) + struct.pack("<qBqq", 0, 2, 0, 1) + time_us.to_bytes(7, "little")
         return self.event(34, body)
 
+    def tagged_gtid(
+        self, number: int, tag: str, fields: Iterable[tuple[int, bytes]] = (), *, last_needed: int = 0
+    ) -> bytes:
+        """`fields`: beside flags, source, number, tag and clocks, by id."""
+        known = {
+            0: varlen(1),
+            1: b"".join(varlen(byte) for byte in uuid.UUID(SERVER).bytes),
+            2: varlen(number << 1),
+            3: varlen(len(tag)) + tag.encode(),
+            4: varlen(0),
+            5: varlen(2),
+            **dict(fields),
+        }
+        content = varlen(last_needed) + b"".join(varlen(field) + known[field] for field in sorted(known))
+        size = len(content) + 2
+        return self.event(42, varlen(1) + varlen(size if size < 128 else size + 1) + content)
+
     def mariadb_gtid(self, number: int, domain: int = 0, flags: int = 0) -> bytes:
         return self.event(162, struct.pack("<QIB", number, domain, flags) + bytes(6))
 
@@ -88,6 +105,14 @@ class EventFactory:
         head = [self.gtid(number), self.query("BEGIN"), self.table_map(table_id)]
         inserts = [self.rows(table_id) for _ in range(rows)]
         return [*head, *inserts, self.xid()]
+
+
+def varlen(number: int) -> bytes:
+    """An integer of MySQL's serialization: one bit more of its first byte is set for each byte that follows."""
+    follow = max(0, (number.bit_length() - 1) // 7)
+    if follow >= 8:
+        return b"\xff" + struct.pack("<Q", number)
+    return ((number << (follow + 1)) | ((1 << follow) - 1)).to_bytes(follow + 1, "little")
 
 
 def packets(events: list[bytes]) -> bytes:

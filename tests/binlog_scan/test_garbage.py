@@ -18,11 +18,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc_engine.binlog import compiled, scan_kernel
+from cdc_engine.binlog import compiled, scan_gtid, scan_kernel
 from cdc_engine.binlog import scan_state as at
 from cdc_engine.binlog.scan_state import ScanMemory, Verdict
 from cdc_engine.errors import SluiceError
-from tests.binlog_scan.event_factory import EventFactory, as_buffer, packets, scanner
+from tests.binlog_scan.event_factory import EventFactory, as_buffer, packets, scanner, varlen
 
 
 class Guarded:
@@ -37,8 +37,8 @@ class Guarded:
         return np.int64(self._data[int(place)])
 
 
-def _plain_kernel() -> types.ModuleType:
-    """The kernel's source with a compiler that compiles nothing."""
+def _plain(*kernels: types.ModuleType) -> types.ModuleType:
+    """The last of the kernels' modules, from source, with a compiler that compiles nothing; each finds those before it so too."""
 
     def as_it_is(function: Any) -> Any:
         return function
@@ -46,16 +46,22 @@ def _plain_kernel() -> types.ModuleType:
     def not_compiled(*_: object, **__: object) -> Callable[[Any], Any]:
         return as_it_is
 
-    spec = importlib.util.find_spec(scan_kernel.__name__)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with mock.patch.object(numba, "njit", not_compiled), mock.patch.object(compiled, "kernel", as_it_is):
-        spec.loader.exec_module(module)
-    return module
+    loaded: dict[str, types.ModuleType] = {}
+    for kernel in kernels:
+        spec = importlib.util.find_spec(kernel.__name__)
+        assert spec is not None
+        assert spec.loader is not None
+        loaded[kernel.__name__] = importlib.util.module_from_spec(spec)
+        with (
+            mock.patch.object(numba, "njit", not_compiled),
+            mock.patch.object(compiled, "kernel", as_it_is),
+            mock.patch.dict(sys.modules, loaded),
+        ):
+            spec.loader.exec_module(loaded[kernel.__name__])
+    return loaded[kernels[-1].__name__]
 
 
-PLAIN = _plain_kernel()
+PLAIN = _plain(scan_gtid, scan_kernel)
 
 
 def plain_crc32(buffer: Guarded, begin: int, end: int) -> int:
@@ -70,12 +76,18 @@ def legal() -> bytes:
     make = EventFactory(checksum=False)
     events = [make.rotate("binlog.000008"), make.gtid(1, time_us=5, original_us=4), make.query("BEGIN")]
     events += [make.table_map(5), make.rows(5), make.rows(5, 23), make.xid(), make.mariadb_gtid(3), make.table_map(5)]
+    events += [
+        make.query("COMMIT"),
+        make.tagged_gtid(300, "night", [(7, varlen(1 << 60))]),
+        make.query("BEGIN"),
+        make.table_map(5),
+    ]
     events += [make.rows(5, 25), make.query("COMMIT"), make.event(27, b"abc", artificial=True), make.query("DROP x")]
     return packets(events)
 
 
 LEGAL = legal()
-KNOWN_TYPES = [2, 16, 19, 23, 25, 30, 32, 33, 34, 162]
+KNOWN_TYPES = [2, 16, 19, 23, 25, 30, 32, 33, 34, 42, 162]
 mutations = st.lists(st.tuples(st.integers(0, len(LEGAL) - 1), st.integers(0, 255)), max_size=12)
 
 
@@ -124,6 +136,24 @@ def test_an_event_of_any_type_and_body_is_never_read_outside(event_type: int, li
     event = bytes(4) + bytes([event_type]) + bytes(4) + max(0, length).to_bytes(4, "little") + bytes(6) + body
     run_plain(event, 0, 0)
     run_plain((len(event) + 1).to_bytes(3, "little") + b"\x00\x00" + event, 0, 5)
+
+
+tagged_fields = st.lists(
+    st.tuples(st.sampled_from(range(14)), st.integers(0, 1 << 62).map(varlen) | st.binary(max_size=20))
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(tagged_fields, st.integers(0, 70), st.integers(0, 9))
+def test_a_tagged_gtid_of_any_fields_is_never_read_outside_fidelity(
+    fields: list[tuple[int, bytes]], end: int, change: int
+) -> None:
+    """`change`: a place near the beginning of the message that is one more."""
+    event = bytearray(EventFactory(checksum=False).tagged_gtid(5, "night", fields))
+    event[19 + change] = (event[19 + change] + 1) & 0xFF
+    event = event[: len(event) - end % max(1, len(event) - 19)]
+    event[9:13] = len(event).to_bytes(4, "little")
+    run_plain(bytes(event), 0, 0)
 
 
 @settings(max_examples=300, deadline=None)

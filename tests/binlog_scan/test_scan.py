@@ -141,7 +141,7 @@ def test_an_unknown_event_that_a_replica_may_ignore_is_ignored() -> None:
     assert scan.counters()["ignored_events"] == 1
 
 
-@pytest.mark.parametrize("event_type", [1, 6, 9, 11, 12, 17, 18, 20, 21, 22, 26, 42, 77, 200])
+@pytest.mark.parametrize("event_type", [1, 6, 9, 11, 12, 17, 18, 20, 21, 22, 26, 77, 200])
 def test_an_event_that_could_carry_rows_stops_after_what_came_before(event_type: int) -> None:
     make = EventFactory()
     before = make.transaction(1)
@@ -462,13 +462,12 @@ def test_a_table_map_with_metadata_that_no_column_has_is_an_error_fidelity(blob_
         feed(scanner(checksum=False), [begin, event])
 
 
-@pytest.mark.parametrize(("event_type", "words"), [(26, "LOST_EVENTS"), (42, "without a tag")])
-def test_what_is_refused_says_what_to_do_fidelity(event_type: int, words: str) -> None:
+def test_an_incident_says_what_to_do_fidelity() -> None:
     make = EventFactory()
     before = make.transaction(1)
     begin = make.offset
-    with pytest.raises(UnknownEventError, match=words) as caught:
-        feed(scanner(), [*before, make.event(event_type, bytes(30))])
+    with pytest.raises(UnknownEventError, match="LOST_EVENTS") as caught:
+        feed(scanner(), [*before, make.event(26, bytes(30))])
     assert caught.value.offset == begin
 
 

@@ -129,10 +129,11 @@ def test_the_latest_place_goes_by_gtid_where_there_are_any() -> None:
     assert "does not say" in lost(None, dataclasses.replace(MYSQL, file=""))
 
 
-def test_a_tagged_set_goes_by_file_on_the_same_server_and_is_lost_on_another() -> None:
+def test_a_tagged_set_goes_by_gtid_also_on_another_server() -> None:
     tagged = dataclasses.replace(CURSOR, gtid_set=f"{A}:1-60:night:1")
-    assert not started(tagged, MYSQL).by_gtid
-    assert lost(tagged, dataclasses.replace(MYSQL, server_uuid=B))
+    executed = dataclasses.replace(MYSQL, executed=f"{MYSQL.executed}:night:1-3", server_uuid=B)
+    assert started(tagged, executed).by_gtid
+    assert lost(tagged, MYSQL)
 
 
 numbers = st.sets(st.integers(1, 12), max_size=12)
