@@ -4,6 +4,7 @@ them.
 
 import functools
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,10 @@ pytest_plugins = ["tests.fix_servers", "tests.acceptance.fix_kills"]
 # A busy machine is no defect: no example has a time limit. The rest stays as hypothesis chose it (it has a profile of its own for CI).
 settings.register_profile("sluice", settings.default, deadline=None)
 settings.load_profile("sluice")
+
+# As in a terminal, also where a shell started the tests in the background: what is started here is to hear Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parents[1]
 LONGEST = ("tests/acceptance", "tests/orchestration", "tests/spark")  # first: no worker is left with them at the end
@@ -45,4 +50,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Groups:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first."""
     items.sort(key=lambda item: next((at for at, folder in enumerate(LONGEST) if item.nodeid.startswith(folder)), 9))

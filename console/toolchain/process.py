@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 POLL_SECONDS = 0.05
+# A shell lets what it starts in the background ignore SIGINT. A child must not inherit that: Dagster has SIGTERM do what SIGINT does.
+LISTENS = ("/usr/bin/env", "--default-signal=INT")
 
 
 class ChildProcess:
@@ -31,7 +33,7 @@ class ChildProcess:
         """Start the program at once."""
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                command,
+                [*LISTENS, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

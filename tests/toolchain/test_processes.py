@@ -15,6 +15,7 @@ from console.toolchain.ports import is_free, listens
 from console.toolchain.process import ChildProcess, last_lines, wait_until_gone
 from console.toolchain.servers import DatabaseServer
 from console.toolchain.spark_server import SparkConnectServer
+from tests.waiting import wait_for
 
 STUBBORN = ["/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done"]
 
@@ -54,6 +55,19 @@ def test_child_that_ignores_the_request_is_killed_at_the_deadline(tmp_path: Path
     child.stop(0.2)
     assert child.exit_code == -signal.SIGKILL
     assert wait_until_gone(child.pid, 1)
+
+
+def test_child_hears_ctrl_c_also_where_its_parent_does_not(tmp_path: Path) -> None:
+    """A shell that starts `sluice up` in the background lets it ignore SIGINT; Dagster would make SIGTERM the same in its servers."""
+    earlier = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        child = ChildProcess(["/bin/sh", "-c", "echo ready; kill -INT $$; echo deaf"], tmp_path / "log")
+    finally:
+        signal.signal(signal.SIGINT, earlier)
+    wait_for("the child has ended", lambda: not child.running)
+    assert child.exit_code == -signal.SIGINT
+    assert last_lines(tmp_path / "log") == "ready"
+    child.kill()
 
 
 def test_taken_port_is_seen(taken_port: int) -> None:
