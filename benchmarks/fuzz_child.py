@@ -26,7 +26,7 @@ from cdc_engine.binlog.framing import PacketFramer
 from cdc_engine.binlog.rows import RowDecoder
 from cdc_engine.binlog.scan import Scanner
 from cdc_engine.binlog.table_map import TableMap
-from cdc_engine.contracts import Block, Bytes, Column, TableChange, TableVersion
+from cdc_engine.contracts import NO_SESSION, Block, Bytes, Column, StatementSession, TableChange, TableVersion
 from cdc_engine.errors import BinlogFormatError, SluiceError, TableStoppedError
 from cdc_engine.position import Position
 
@@ -57,9 +57,9 @@ class NamelessHistory:
         )
 
     def apply(
-        self, statement: str, default_database: str, position: Position, sql_mode: int = 0
+        self, statement: str, default_database: str, position: Position, session: StatementSession = NO_SESSION
     ) -> tuple[TableChange, ...]:
-        del statement, default_database, position, sql_mode
+        del statement, default_database, position, session
         return ()
 
     def rewind(self, position: Position) -> None:

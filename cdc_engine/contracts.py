@@ -332,6 +332,24 @@ class PreparedTransactions(Protocol):
         """The stream begins again behind `position`: what was prepared behind it is forgotten, and recorded anew when it comes."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StatementSession:
+    """What a query event tells of the session that ran its statement: it decides how the statement is read and what it does to rows.
+
+    `sql_mode`: its bits. `started_us`: what CURRENT_TIMESTAMP was, µs since 1970, of whole seconds unless `fraction`; 0 where not told.
+    `time_zone`: as it was set, empty where not told. `explicit_timestamps`: explicit_defaults_for_timestamp, None where not told.
+    """
+
+    sql_mode: int = 0
+    started_us: int = 0
+    fraction: bool = False
+    time_zone: str = ""
+    explicit_timestamps: bool | None = None
+
+
+NO_SESSION = StatementSession()
+
+
 class SchemaHistory(Protocol):
     """The schema at the position being read; `table_meta` implements it for the parser."""
 
@@ -339,12 +357,9 @@ class SchemaHistory(Protocol):
         """Names and types for a table map event at a position. Raises TableStoppedError when they cannot be known or do not fit."""
 
     def apply(
-        self, statement: str, default_database: str, position: Position, sql_mode: int = 0
+        self, statement: str, default_database: str, position: Position, session: StatementSession = NO_SESSION
     ) -> tuple[TableChange, ...]:
-        """Takes a DDL statement in stream order and persists it; the changes of captured tables it means for the lake.
-
-        `sql_mode`: the session's, as the bits of the query event's status variable; they decide how the statement is read.
-        """
+        """Takes a DDL statement in stream order and persists it; the changes of captured tables it means for the lake."""
 
     def rewind(self, position: Position) -> None:
         """The stream starts again from here: forget what came after."""

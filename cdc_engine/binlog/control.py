@@ -28,14 +28,35 @@ from cdc_engine.binlog.event_types import (
     WRITE_ROWS,
     WRITE_ROWS_V1,
 )
+from cdc_engine.contracts import NO_SESSION, StatementSession
 from cdc_engine.errors import BinlogFormatError
 from cdc_engine.position import file_number, order_key
 
 CHECKSUM_CRC32 = 1
-# Status variables of a QUERY event before the character sets, with the bytes of their values; they come in this order.
-# https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1Query__event.html
-_FLAGS2, _SQL_MODE, _CATALOG_Z, _AUTO_INCREMENT, _CHARSET, _CATALOG = 0, 1, 2, 3, 4, 6
-_FIXED = {_FLAGS2: 4, _SQL_MODE: 8, _AUTO_INCREMENT: 4, _CHARSET: 6}
+# Status variables of a QUERY event: codes of those that are of use, the bytes of values of one size, and of those that say their length.
+# https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1Query__event.html, sql/log_event.h of MariaDB
+_SQL_MODE, _CATALOG_Z, _CHARSET, _TIME_ZONE, _INVOKER, _DATABASES = 1, 2, 4, 5, 11, 12
+_MICROSECONDS, _EXPLICIT_TIMESTAMPS, _MARIADB_MICROSECONDS = 13, 16, 128
+_SIZES = {
+    0: 4,
+    _SQL_MODE: 8,
+    3: 4,
+    _CHARSET: 6,
+    7: 2,
+    8: 2,
+    9: 8,
+    10: 4,
+    _MICROSECONDS: 3,
+    _EXPLICIT_TIMESTAMPS: 1,
+    17: 8,
+    18: 2,
+    19: 1,
+    20: 1,
+    _MARIADB_MICROSECONDS: 3,
+    129: 8,
+}
+_TEXTS = {_CATALOG_Z: 1, _TIME_ZONE: 0, 6: 0}  # code → bytes behind the text
+_MANY_DATABASES = 254  # more than are listed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,12 +75,12 @@ class FileFormat:
 
 @dataclasses.dataclass(frozen=True)
 class Statement:
-    """A QUERY event. `sql_mode`: bits of the session's modes, 0 where the event does not say."""
+    """A QUERY event."""
 
     text: str
     database: str
     error_code: int
-    sql_mode: int = 0
+    session: StatementSession = NO_SESSION
 
 
 class _Packet:
@@ -150,23 +171,52 @@ def parse_query(event: bytes, checksum_bytes: int) -> Statement:
         text.decode(encoding, errors="backslashreplace"),
         database.decode("utf-8", errors="backslashreplace"),
         error_code,
-        int.from_bytes(variables.get(_SQL_MODE, b""), "little"),
+        _session(struct.unpack_from("<I", event)[0], variables),
+    )
+
+
+def _session(started_seconds: int, variables: dict[int, bytes]) -> StatementSession:
+    microseconds = variables.get(_MICROSECONDS, variables.get(_MARIADB_MICROSECONDS))
+    explicit = variables.get(_EXPLICIT_TIMESTAMPS)
+    return StatementSession(
+        sql_mode=int.from_bytes(variables.get(_SQL_MODE, b""), "little"),
+        started_us=started_seconds * 1_000_000 + int.from_bytes(microseconds or b"", "little"),
+        fraction=microseconds is not None,
+        time_zone=variables.get(_TIME_ZONE, b"").decode("ascii", errors="backslashreplace"),
+        explicit_timestamps=None if explicit is None else explicit != b"\0",
     )
 
 
 def _status_variables(status: bytes) -> Iterator[tuple[int, bytes]]:
-    """Code and value of those up to the character sets; none from the first that is not known on."""
+    """Code and value of each; none from the first that is not known, or is cut off, on."""
     at = 0
     while at < len(status):
-        code = status[at]
-        if code in _FIXED:
-            size, skipped = _FIXED[code], 1
-        elif code in (_CATALOG, _CATALOG_Z) and at + 1 < len(status):
-            size, skipped = status[at + 1] + (code == _CATALOG_Z), 2
+        code, begin = status[at], at + 1
+        if code in _SIZES:
+            end = begin + _SIZES[code]
+        elif code in _TEXTS and begin < len(status):
+            begin, end = begin + 1, begin + 1 + status[begin] + _TEXTS[code]
         else:
+            end = _end_of_names(status, begin) if code in (_INVOKER, _DATABASES) else 0
+        if not begin <= end <= len(status):
             return
-        yield code, status[at + skipped : at + skipped + size]
-        at += skipped + size
+        yield code, status[begin:end]
+        at = end
+
+
+def _end_of_names(status: bytes, at: int) -> int:
+    """Behind the user and host of an invoker, or the names of databases that were changed, whose code stands before `at`; 0: cut off."""
+    if status[at - 1] == _INVOKER:
+        for _ in range(2):
+            at += 1 + (status[at] if at < len(status) else 0)
+        return at
+    count = status[at] if at < len(status) else 0
+    at += 1
+    for _ in range(count if count != _MANY_DATABASES else 0):
+        at = status.find(b"\0", at) + 1
+        if not at:
+            return 0
+    return at
 
 
 def _encoding(collation_id: int) -> str:

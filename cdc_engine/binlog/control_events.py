@@ -178,7 +178,7 @@ class ControlEvents:
 
     def _apply(self, statement: control.Statement, position: Position) -> tuple[TableChange, ...]:
         try:
-            return self._history.apply(statement.text, statement.database, position, statement.sql_mode)
+            return self._history.apply(statement.text, statement.database, position, statement.session)
         except TableStoppedError as error:
             return (stopped_change(error, position),)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cdc_engine.binlog.table_map import TableMap
-from cdc_engine.contracts import TableChange, TableVersion
+from cdc_engine.contracts import NO_SESSION, StatementSession, TableChange, TableVersion
 from cdc_engine.position import Position
 from cdc_engine.table_meta.history import TableHistory
 from cdc_engine.table_meta.tables_file import write_tables
@@ -26,10 +26,10 @@ class PublishedHistory:
         return self._history.resolve(table_map, position)
 
     def apply(
-        self, statement: str, default_database: str, position: Position, sql_mode: int = 0
+        self, statement: str, default_database: str, position: Position, session: StatementSession = NO_SESSION
     ) -> tuple[TableChange, ...]:
         self._fence()
-        changes = self._history.apply(statement, default_database, position, sql_mode)
+        changes = self._history.apply(statement, default_database, position, session)
         if changes:
             self.publish(position)
         return changes

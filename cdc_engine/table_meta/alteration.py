@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from cdc_engine.binlog.charsets import charset_of_name
-from cdc_engine.contracts import Alteration, AlterationKind
+from cdc_engine.contracts import NO_SESSION, Alteration, AlterationKind, StatementSession
 from cdc_engine.table_meta.column_definition import ColumnDefinition
 from cdc_engine.table_meta.declared import declared_type
 from cdc_engine.table_meta.evolution import (
@@ -66,8 +66,13 @@ class _Slot:
     was: DeclaredColumn | None
 
 
-def altered(statement: AlterTable, schema: TableSchema, database_charset: str | None = None) -> Altered:
-    """What the statement makes of `schema`. `database_charset`: its database's default, None where not known.
+def altered(
+    statement: AlterTable,
+    schema: TableSchema,
+    database_charset: str | None = None,
+    session: StatementSession = NO_SESSION,
+) -> Altered:
+    """What the statement makes of `schema`. `database_charset`: its database's default, None where not known. `session`: what ran it.
 
     Raises CannotFollowError where the statement and the schema cannot both be true, or a character set is not known.
     """
@@ -77,7 +82,7 @@ def altered(statement: AlterTable, schema: TableSchema, database_charset: str | 
     key = _key(statement, schema, slots)
     columns = tuple(in_key(slot.column, key) for slot in slots)
     after = dataclasses.replace(schema, charset=charset, columns=columns, key=key)
-    fills, unknown = _fills(additions)
+    fills, unknown = _fills(additions, session)
     names = {column.name: slot.was.name for column, slot in zip(columns, slots, strict=True) if slot.was}
     alterations = difference(schema, after, names, strict=statement.strict)
     return Altered(schema=after, fills=fills, alterations=alterations, unknown=unknown)
@@ -280,12 +285,12 @@ def _converted(column: DeclaredColumn, charset_name: str) -> DeclaredColumn:
     return dataclasses.replace(column, type=declared.text, charset=name)
 
 
-def _fills(additions: list[tuple[DeclaredColumn, ColumnDefinition]]) -> tuple[Fills, str]:
+def _fills(additions: list[tuple[DeclaredColumn, ColumnDefinition]], session: StatementSession) -> tuple[Fills, str]:
     """Values of the added columns in rows already there, and why one of them cannot be known."""
     fills, unknown = [], ""
     for column, definition in additions:
         try:
-            value = _fill(definition)
+            value = _fill(definition, session)
         except InitialValueUnknownError as error:
             unknown = (
                 f"the column {column.name} got values in rows already there that the binlog does not tell: {error}"
@@ -296,7 +301,7 @@ def _fills(additions: list[tuple[DeclaredColumn, ColumnDefinition]]) -> tuple[Fi
     return tuple(fills), unknown
 
 
-def _fill(definition: ColumnDefinition) -> str | None:
+def _fill(definition: ColumnDefinition, session: StatementSession) -> str | None:
     if definition.primary:
         raise InitialValueUnknownError("it is the primary key")
-    return initial_value(definition)
+    return initial_value(definition, session)

@@ -17,25 +17,36 @@ NATIONAL_CHARSET = "utf8mb3"
 _PARTITIONS = re.compile(
     r"PARTITION BY |REMOVE PARTITIONING "
 )  # they follow the last column of an ALTER without a comma
+_BITS = re.compile(r"[bB]'([01]+)'|0b([01]+)")
+_NOW = {"CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP"}
 FIRST = ""  # as the column that a new one stands behind: none, it stands first
 
 
 @dataclasses.dataclass(frozen=True)
 class Default:
-    """A column's DEFAULT: `value` is the literal's text, None for NULL; `constant` is False for an expression or a function."""
+    """A column's DEFAULT: `value` is the literal's text, None for NULL; `constant` is False for an expression or a function.
+
+    `bits`: a literal of bits, whose text is b'101' however it is written. `now`: it is CURRENT_TIMESTAMP.
+    """
 
     value: str | None
     constant: bool = True
+    bits: bool = False
+    now: bool = False
 
 
 @dataclasses.dataclass
 class ColumnDefinition:
-    """`charset`: as said for the column, None where the table's applies. `after`: column it stands behind, FIRST, or None: at the end."""
+    """`charset`: as said for the column, None where the table's applies. `after`: column it stands behind, FIRST, or None: at the end.
+
+    `says_null`: the statement has NULL, without which a TIMESTAMP may be NOT NULL.
+    """
 
     name: str
     type: DeclaredType
     charset: str | None = None
     nullable: bool = True
+    says_null: bool = False
     primary: bool = False
     generated: str = ""
     visible: bool = True
@@ -107,6 +118,10 @@ def _fixed_charset(name: str) -> Callable[[TokenCursor, ColumnDefinition], None]
 
 def _not_null(_cursor: TokenCursor, column: ColumnDefinition) -> None:
     column.nullable = False
+
+
+def _null(_cursor: TokenCursor, column: ColumnDefinition) -> None:
+    column.says_null = True
 
 
 def _primary(_cursor: TokenCursor, column: ColumnDefinition) -> None:
@@ -188,12 +203,17 @@ def read_default(cursor: TokenCursor) -> Default:
         cursor.next()
     if cursor.peek().word.startswith("_") and cursor.peek(1).kind is TokenKind.STRING:
         cursor.next()  # _utf8mb4'text'
-    token = cursor.peek()
-    literal = _literal(token)
+    in_parentheses = cursor.peek().text == "(" and cursor.peek(2) == Token(TokenKind.SIGN, ")")
+    token = cursor.peek(1 if in_parentheses else 0)
+    literal, bits = _literal(token), _bits(token)
     _skip_value(cursor)
     if token.word == "NULL":
         return Default(None)
-    return Default(None, constant=False) if literal is None else Default(f"{'-' if negative else ''}{literal}")
+    if bits is not None:
+        return Default(bits, bits=True)
+    if literal is None:
+        return Default(None, constant=False, now=token.word in _NOW and not in_parentheses)
+    return Default(f"{'-' if negative else ''}{literal}")
 
 
 def _default(cursor: TokenCursor, column: ColumnDefinition) -> None:
@@ -206,6 +226,12 @@ def _literal(token: Token) -> str | None:
     if token.kind is TokenKind.NUMBER and token.text[-1] != "'" and not token.text.lower().startswith(("0x", "0b")):
         return token.text
     return {"TRUE": "1", "FALSE": "0"}.get(token.word)
+
+
+def _bits(token: Token) -> str | None:
+    """b'101', B'101' and 0b101 as the first of them."""
+    found = _BITS.fullmatch(token.text) if token.kind is TokenKind.NUMBER else None
+    return f"b'{found[1] or found[2]}'" if found else None
 
 
 def _skip_value(cursor: TokenCursor) -> None:
@@ -231,7 +257,7 @@ Attribute = Callable[[TokenCursor, ColumnDefinition], None]
 # longer runs of words before their beginnings
 _ATTRIBUTES: tuple[tuple[tuple[str, ...], Attribute], ...] = (
     (("NOT", "NULL"), _not_null),
-    (("NULL",), _nothing),
+    (("NULL",), _null),
     (("CHARACTER", "SET"), _set_charset),
     (("CHAR", "SET"), _set_charset),
     (("CHARSET",), _set_charset),

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from cdc_engine.contracts import Alteration, TableChangeKind
+from cdc_engine.contracts import NO_SESSION, Alteration, StatementSession, TableChangeKind
 from cdc_engine.table_meta.alteration import Altered, altered, difference, followed
 from cdc_engine.table_meta.evolution import (
     DDL_UNSUPPORTED,
@@ -82,6 +82,7 @@ class Before:
     place: str
     text: str = ""
     review: Review = dataclasses.field(default_factory=Review)
+    session: StatementSession = NO_SESSION
 
     def full_name(self, name: TableName) -> TableKey:
         return name.key(self.default_database, lower_case=self.lower_case_names)
@@ -229,7 +230,7 @@ def _alter(statement: AlterTable, before: Before) -> Iterator[Effect]:
             yield _stop(before, name, statement.kind, why)
         return
     try:
-        done = altered(statement, schema, before.known.database_charset(name[0], before.key))
+        done = altered(statement, schema, before.known.database_charset(name[0], before.key), before.session)
     except CannotFollowError as error:
         yield _stop(before, name, statement.kind, error)
         return

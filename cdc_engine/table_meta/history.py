@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cdc_engine.binlog.table_map import TableMap
-from cdc_engine.contracts import TableChange, TableVersion
+from cdc_engine.contracts import NO_SESSION, StatementSession, TableChange, TableVersion
 from cdc_engine.errors import MetaError, TableStoppedError
 from cdc_engine.position import Position
 from cdc_engine.table_meta.ddl import read_statement
@@ -97,7 +97,7 @@ class TableHistory:
         return version, learnt or resolved
 
     def apply(
-        self, statement: str, default_database: str, position: Position, sql_mode: int = 0
+        self, statement: str, default_database: str, position: Position, session: StatementSession = NO_SESSION
     ) -> tuple[TableChange, ...]:
         """Takes the statement whose event ends at `position`. The same one at the same position gives the same changes again."""
         self._go_back_to(position)
@@ -112,8 +112,9 @@ class TableHistory:
             str(position),
             text=statement,
             review=self._review,
+            session=server.known(session),
         )
-        read = read_statement(statement, server.flavour, sql_mode)
+        read = read_statement(statement, server.flavour, session.sql_mode)
         effects = effects_of(read, before)
         records = [*_database_records(read, before, server, position), *_effect_records(effects, position)]
         for effect in effects:

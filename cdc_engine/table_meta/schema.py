@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from cdc_engine.binlog.charsets import charset_of_name
-from cdc_engine.contracts import Column, TableVersion
+from cdc_engine.contracts import Column, StatementSession, TableVersion
 from cdc_engine.table_meta.declared import declared_type
 
 VERSION_DIGITS = 16  # 64 bits of a digest: no table ever has so many versions that two meet
@@ -118,11 +118,23 @@ class Dropped:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerFacts:
-    """What decides how the source's DDL is read: "mysql" or "mariadb", its default charset, and whether it folds table names."""
+    """What decides how the source's DDL is read: "mysql" or "mariadb", its default charset, and whether it folds table names.
+
+    `explicit_timestamps`, `system_time_zone`: what a session has that does not say (explicit_defaults_for_timestamp) or says SYSTEM; None
+    and empty where not known.
+    """
 
     flavour: str
     charset: str
     lower_case_names: bool = False
+    explicit_timestamps: bool | None = None
+    system_time_zone: str = ""
+
+    def known(self, session: StatementSession) -> StatementSession:
+        """With what the server's settings say of the session."""
+        explicit = self.explicit_timestamps if session.explicit_timestamps is None else session.explicit_timestamps
+        zone = self.system_time_zone if session.time_zone == "SYSTEM" else session.time_zone
+        return dataclasses.replace(session, explicit_timestamps=explicit, time_zone=zone)
 
 
 def table_version(database: str, table: str, columns: tuple[Column, ...], key: tuple[str, ...]) -> TableVersion:

@@ -26,7 +26,7 @@ from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, TableSchem
 ATTEMPTS_MAX = 5  # of a snapshot during which nobody changes the schema
 
 _SYSTEM_DATABASES = {"mysql", "sys", "information_schema", "performance_schema"}
-_SERVER = "SELECT VERSION(), @@character_set_server, @@lower_case_table_names"
+_SERVER = "SELECT VERSION(), @@character_set_server, @@lower_case_table_names, @@GLOBAL.explicit_defaults_for_timestamp, @@system_time_zone"
 _DATABASES = "SELECT schema_name, default_character_set_name FROM information_schema.schemata"
 _TABLES = (
     "SELECT table_schema, table_name, table_collation FROM information_schema.tables WHERE table_type = 'BASE TABLE'"
@@ -113,9 +113,15 @@ def _rows(cursor: Cursor, statement: str, databases: tuple[str, ...] = ()) -> li
 
 
 def _server(row: tuple[Any, ...]) -> ServerFacts:
-    version, charset, lower_case = row
+    version, charset, lower_case, explicit_timestamps, time_zone = row
     flavour = MARIADB if "mariadb" in version.lower() else MYSQL
-    return ServerFacts(flavour=flavour, charset=charset_name(charset), lower_case_names=int(lower_case) > 0)
+    return ServerFacts(
+        flavour=flavour,
+        charset=charset_name(charset),
+        lower_case_names=int(lower_case) > 0,
+        explicit_timestamps=bool(int(explicit_timestamps)),
+        system_time_zone=time_zone,
+    )
 
 
 def _table(

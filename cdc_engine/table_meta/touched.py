@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from cdc_engine.binlog.table_map import TableMap
-from cdc_engine.contracts import TableChange, TableVersion
+from cdc_engine.contracts import NO_SESSION, StatementSession, TableChange, TableVersion
 from cdc_engine.errors import TableStoppedError
 from cdc_engine.position import Position
 from cdc_engine.table_meta.ddl import read_statement
@@ -44,9 +44,9 @@ class TouchedTables:
         statement: str,
         default_database: str,
         position: Position,  # noqa: ARG002
-        sql_mode: int = 0,
+        session: StatementSession = NO_SESSION,
     ) -> tuple[TableChange, ...]:
-        read = read_statement(statement, self._snapshot.server.flavour, sql_mode)
+        read = read_statement(statement, self._snapshot.server.flavour, session.sql_mode)
         lower_case = self._snapshot.server.lower_case_names
         self.names |= {name.key(default_database, lower_case=lower_case) for name in _named(read)}
         self.names |= self._meant(read)

@@ -13,7 +13,7 @@ import numpy as np
 
 from cdc_engine.binlog.scan import Scanner
 from cdc_engine.binlog.table_map import TableMap
-from cdc_engine.contracts import Block, Bytes, TableChange, TableVersion
+from cdc_engine.contracts import NO_SESSION, Block, Bytes, StatementSession, TableChange, TableVersion
 from cdc_engine.errors import TableStoppedError
 from cdc_engine.position import Position
 
@@ -146,7 +146,7 @@ class NoHistory:
         statement: str,
         default_database: str,
         position: Position,
-        sql_mode: int = 0,  # noqa: ARG002  part of the contract
+        session: StatementSession = NO_SESSION,  # noqa: ARG002  part of the contract
     ) -> tuple[TableChange, ...]:
         self.statements.append((statement, default_database, position.offset))
         return self.changes

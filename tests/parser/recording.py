@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from cdc_engine.binlog.table_map import TableMap
-from cdc_engine.contracts import Block, TableChange, TableChangeKind, TableVersion
+from cdc_engine.contracts import NO_SESSION, Block, StatementSession, TableChange, TableChangeKind, TableVersion
 from cdc_engine.errors import TableStoppedError
 from cdc_engine.parser.event_parser import STREAMING, EventParser
 from cdc_engine.parser.source import Source
@@ -41,7 +41,7 @@ class AgreeableHistory:
         statement: str,
         default_database: str,
         position: Position,
-        sql_mode: int = 0,  # noqa: ARG002  part of the contract
+        session: StatementSession = NO_SESSION,  # noqa: ARG002  part of the contract
     ) -> tuple[TableChange, ...]:
         self.statements.append((statement, default_database, position))
         change = TableChange(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pymysql
 
+from cdc_engine.binlog.control import parse_query
 from cdc_engine.binlog.table_map import TableMap, parse_table_map
 from cdc_engine.contracts import TableChange, TableVersion
 from cdc_engine.errors import TableStoppedError
@@ -62,11 +63,15 @@ class Scene:
     def replay(self, history: TableHistory) -> Replayed:
         """All events since the scene began, in their order."""
         replayed = Replayed([], [], [])
-        for event_type, end, body in events_since(self.server, self.file, self.start):
+        for event_type, end, event in events_since(self.server, self.file, self.start):
             position = _position(self.file, end)
             if event_type == QUERY:
-                replayed.changes += history.apply(*_statement(body), position)
-            elif event_type == TABLE_MAP and (table_map := parse_table_map(body)).database == self.database:
+                query = parse_query(event, 0)
+                replayed.changes += history.apply(query.text, query.database, position, query.session)
+            elif (
+                event_type == TABLE_MAP
+                and (table_map := parse_table_map(event[HEADER_BYTES:])).database == self.database
+            ):
                 try:
                     replayed.versions.append((table_map, history.resolve(table_map, position)))
                 except TableStoppedError as error:
@@ -95,20 +100,13 @@ def scene(server: DatabaseServer, database: str, charset: str = "utf8mb4") -> It
 
 
 def events_since(server: DatabaseServer, file: str, start: int) -> Iterator[tuple[int, int, bytes]]:
-    """Type, end offset and body without checksum of each event in the binlog file. MariaDB writes end positions of 0: they are counted."""
+    """Type, end offset and bytes without checksum of each event in the binlog file. MariaDB writes end positions of 0: they are counted."""
     data = (server.data_folder / file).read_bytes()
     at = start
     while at < len(data):
         event_type, size = data[at + 4], struct.unpack_from("<I", data, at + 9)[0]
-        yield event_type, at + size, data[at + HEADER_BYTES : at + size - CHECKSUM_BYTES]
+        yield event_type, at + size, data[at : at + size - CHECKSUM_BYTES]
         at += size
-
-
-def _statement(body: bytes) -> tuple[str, str]:
-    """Text and default database of a query event (mysql's Query_event: thread 4, time 4, length 1, error 2, status variables 2)."""
-    database_bytes, status_bytes = body[8], struct.unpack_from("<H", body, 11)[0]
-    at = 13 + status_bytes
-    return body[at + database_bytes + 1 :].decode(), body[at : at + database_bytes].decode()
 
 
 def _end_of_binlog(connection: pymysql.Connection[Any]) -> tuple[str, int]:

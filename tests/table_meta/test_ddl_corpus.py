@@ -16,7 +16,7 @@ from cdc_engine.table_meta.schema import DeclaredColumn, Stopped, TableSchema
 from cdc_engine.table_meta.snapshot import read_snapshot
 from console.toolchain.servers import DatabaseServer
 from tests.table_meta.ddl_corpus import Group, groups
-from tests.table_meta.replay import HEADER_BYTES, QUERY, Scene, events_since, scene
+from tests.table_meta.replay import QUERY, Scene, events_since, scene
 
 ACCEPTED_MIN = {"mysql80": 400, "mariadb114": 400, "mysql57": 90, "mariadb1011": 100}
 # the older servers run what reads otherwise there
@@ -60,11 +60,11 @@ def played_group(played: Scene, group: Group, server: str) -> list[Step]:
 def fed(played: Scene, folder: Path) -> TableHistory:
     history = TableHistory(folder / "schema.jsonl", lambda database, _: database.startswith("ddl_"))
     history.seed(played.before, Position(epoch=1, file=played.file, offset=played.start))
-    for event_type, end, body in events_since(played.server, played.file, played.start):
+    for event_type, end, event in events_since(played.server, played.file, played.start):
         if event_type == QUERY:
-            query = parse_query(bytes(HEADER_BYTES) + body, 0)
+            query = parse_query(event, 0)
             position = Position(epoch=1, file=played.file, offset=end)
-            history.apply(query.text, query.database, position, query.sql_mode)
+            history.apply(query.text, query.database, position, query.session)
     return history
 
 
