@@ -7,6 +7,7 @@ their row events that information_schema does not show.
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -54,7 +55,8 @@ class Snapshot:
 def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bool]) -> Snapshot:
     """The captured tables as they are now. Raises pymysql.MySQLError when the server refuses."""
     with connection.cursor(Cursor) as cursor:
-        server = _server(_rows(cursor, _SERVER)[0])
+        facts = _rows(cursor, _SERVER)[0]
+        server, notation = _server(facts), _notation(facts[0])
         databases = tuple((name, charset_name(charset)) for name, charset in _rows(cursor, _DATABASES))
         collations = {
             (database, table): collation
@@ -72,7 +74,7 @@ def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bo
     tables, unreadable = [], []
     for name in sorted(collations):
         try:
-            tables.append(_table(name, collations[name], columns[name], keys[name], server.flavour))
+            tables.append(_table(name, collations[name], columns[name], keys[name], notation))
         except UnreadableError as error:
             unreadable.append((*name, f"information_schema shows a column of a type that cannot be read: {error}"))
     return Snapshot(server, databases, tuple(tables), tuple(unreadable))
@@ -112,6 +114,20 @@ def _rows(cursor: Cursor, statement: str, databases: tuple[str, ...] = ()) -> li
     return list(cursor.fetchall())
 
 
+class _Notation(enum.Enum):
+    """How information_schema shows a DEFAULT."""
+
+    EXPRESSION = "MariaDB"  #: as in DDL
+    TEXT = "MySQL 5.7"  #: a constant's text
+    HEXADECIMAL = "MySQL 8.0"  #: as TEXT, but of a binary string 0x616263
+
+
+def _notation(version: str) -> _Notation:
+    if "mariadb" in version.lower():
+        return _Notation.EXPRESSION
+    return _Notation.TEXT if version.startswith("5.") else _Notation.HEXADECIMAL
+
+
 def _server(row: tuple[Any, ...]) -> ServerFacts:
     version, charset, lower_case, explicit_timestamps, time_zone = row
     flavour = MARIADB if "mariadb" in version.lower() else MYSQL
@@ -125,7 +141,7 @@ def _server(row: tuple[Any, ...]) -> ServerFacts:
 
 
 def _table(
-    name: tuple[str, str], collation: str | None, columns: list[Any], key: list[str], flavour: str
+    name: tuple[str, str], collation: str | None, columns: list[Any], key: list[str], notation: _Notation
 ) -> TableSchema:
     charset = charset_of_collation(collation or "")
     return TableSchema(
@@ -133,7 +149,7 @@ def _table(
         table=name[1],
         charset=charset.name if charset else "",
         columns=tuple(
-            dataclasses.replace(column, default=_default(column, extra, default, flavour))
+            dataclasses.replace(column, default=_default(column, extra, default, notation))
             for column, extra, default in ((_column(*shown), shown[-1], default) for *shown, default in columns)
         ),
         key=tuple(key),
@@ -155,11 +171,10 @@ def _column(name: str, column_type: str, charset: str | None, nullable: str, ext
     )
 
 
-def _default(column: DeclaredColumn, extra: str, shown: str | None, flavour: str) -> tuple[str | None, ...]:
-    """The default as information_schema shows it: MariaDB prints an expression, MySQL a constant's text."""
+def _default(column: DeclaredColumn, extra: str, shown: str | None, notation: _Notation) -> tuple[str | None, ...]:
     try:
-        default = _shown_default(shown, extra, flavour)
-    except UnreadableError:
+        default = _shown_default(shown, extra, notation, of_bytes=declared_type(column.type).is_binary_string)
+    except (UnreadableError, ValueError):
         return ()
     definition = ColumnDefinition(
         column.name,
@@ -172,9 +187,12 @@ def _default(column: DeclaredColumn, extra: str, shown: str | None, flavour: str
     return known_default(definition)
 
 
-def _shown_default(shown: str | None, extra: str, flavour: str) -> Default | None:
+def _shown_default(shown: str | None, extra: str, notation: _Notation, *, of_bytes: bool) -> Default | None:
+    """Raises UnreadableError or ValueError where it cannot be read."""
     if shown is None:
         return None
-    if flavour == MARIADB:
+    if notation is _Notation.EXPRESSION:
         return read_default(TokenCursor(tokens(shown)))
+    if notation is _Notation.HEXADECIMAL and of_bytes:
+        return Default(bytes.fromhex(shown.removeprefix("0x")).decode("ascii"))
     return Default(shown, constant="DEFAULT_GENERATED" not in extra)
