@@ -17,6 +17,7 @@ from console.processes import ProcessFile
 from console.sources import ask_source
 from console.stack import SPARK, Stack
 from console.toolchain.java import Java, inspect_java
+from console.toolchain.process import why_no_run_can_start
 
 FREE_BYTES_MIN = 2 << 30  # staged batches, spill and Delta's old files need room
 CONNECT_SECONDS_MAX = 5.0
@@ -44,6 +45,7 @@ def run_checks(conf: Path) -> Iterator[Finding]:
         yield check_destination(config.destinations[name])
         yield Finding(policy_sentence(config.destinations[name]))
     yield from check_spark(config, conf)
+    yield check_semaphores()
     yield from (check_disk(what, folder) for what, folder in _folders(config))
 
 
@@ -109,6 +111,11 @@ def check_java() -> Finding:
         return Finding("Java: none on PATH; `sluice setup` finds or installs one")
     found = inspect_java(Path(program))
     return Finding(f"Java {found.version}: {program}") if isinstance(found, Java) else Finding("Java", (found,))
+
+
+def check_semaphores() -> Finding:
+    problem = why_no_run_can_start()
+    return Finding("semaphores of runs", (problem,) if problem else ())
 
 
 def check_disk(what: str, folder: Path) -> Finding:

@@ -37,7 +37,7 @@ from console.processes import (
 from console.toolchain.cache import PROJECT_ROOT
 from console.toolchain.errors import PortTakenError, ServerError
 from console.toolchain.ports import LOOPBACK, is_free
-from console.toolchain.process import ChildProcess, last_lines
+from console.toolchain.process import ChildProcess, last_lines, why_no_run_can_start
 from console.toolchain.spark_server import SparkConnectServer
 
 CODE_SERVER, DAEMON, WEBSERVER, SPARK = "code server", "daemon", "webserver", "spark"
@@ -115,6 +115,8 @@ class Stack:
         wanted = [name for name in (CODE_SERVER, WEBSERVER, DAEMON, SPARK) if name not in running]
         wanted = [name for name in wanted if name != SPARK or self.starts_spark]
         self._require_ports(wanted)
+        if problem := why_no_run_can_start():
+            raise ServerError(problem[0].upper() + problem[1:])
         self._write_dagster_home()
         if CODE_SERVER in wanted:
             self._discover()

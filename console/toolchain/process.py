@@ -1,4 +1,4 @@
-"""One child process that is never left behind; driven by the database servers and the Spark server.
+"""One child process that is never left behind; driven by the database servers, the Spark server and `stack`.
 
 Each child leads its own process group, so Ctrl-C in the terminal reaches only the program that started it. A leash (a
 shell waiting on a pipe) kills the child when that program dies, also by SIGKILL. The kernel's own parent-death signal
@@ -6,6 +6,7 @@ is not used: it fires when the thread that started the child ends, not when the 
 """
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -90,6 +91,16 @@ def _leash(pid: int) -> "subprocess.Popen[bytes]":
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+
+
+def why_no_run_can_start() -> str:
+    """A run is a process that shares semaphores with the code server. Empty where the machine lets them be made."""
+    try:
+        multiprocessing.Lock()
+    except OSError as error:
+        mend = "mount -t tmpfs -o mode=1777 tmpfs /dev/shm"
+        return f"no run can start: semaphores cannot be made in /dev/shm ({error.strerror}); as root: {mend}"
+    return ""
 
 
 def last_lines(log: Path, count: int = 5) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import multiprocessing
 import os
 import socket
 import subprocess
@@ -16,6 +18,7 @@ import yaml
 from typer.testing import CliRunner
 
 from cdc_engine.client import read_ledger
+from cdc_engine.config import load_config
 from cdc_engine.contracts import OutstandingBatch, StoppedTable
 from cdc_engine.errors import ConfigurationError, LeaseLostError, PositionLostError, SourceCheckError
 from cdc_engine.ha.lease import Lease
@@ -28,9 +31,10 @@ from cdc_engine.position import Position
 from console.main import app, exit_code
 from console.position import Request, choose, next_epoch
 from console.processes import ProcessFile
+from console.stack import Stack
 from console.status import DestinationStatus, find_problems
 from console.toolchain.cache import PROJECT_ROOT
-from console.toolchain.errors import SetupError
+from console.toolchain.errors import ServerError, SetupError
 from console.toolchain.ports import free_port
 from console.toolchain.servers import DatabaseServer
 
@@ -218,6 +222,21 @@ def test_check_finds_every_mistake_in_conf_and_a_stranger_on_a_port(place: Place
         stranger.bind(("127.0.0.1", yaml.safe_load((place.conf / "sluice.yaml").read_text())["ports"]["spark_connect"]))
         stranger.listen()
         assert "another program listens" in RUNNER.invoke(app, ["check"]).stdout
+
+
+def test_check_and_up_say_that_no_run_could_start_without_semaphores(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused() -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(multiprocessing, "Lock", refused)
+    place.destination(1)
+    answer = RUNNER.invoke(app, ["check"])
+    assert answer.exit_code == 1
+    assert "semaphores cannot be made in /dev/shm (Permission denied)" in answer.stdout
+    with pytest.raises(ServerError, match=r"No run can start: semaphores .* mode=1777"):
+        Stack(load_config(place.conf), place.conf, print).up()
 
 
 # ── position ──
