@@ -20,7 +20,7 @@ from spark_jobs.staged_batch import read_staged_batch
 from tests.fidelity.pipeline import Pipeline, run
 
 DATABASE, DESTINATION = "quarantine_replay", "fidelity"
-TABLES = ("notes",)
+TABLES = ("notes", "log")  # with a key, and without one
 
 
 def config(folder: Path, spark: SparkConnectServer, charset: str) -> SluiceConfig:
@@ -64,9 +64,11 @@ def test_a_value_is_quarantined_listed_and_put_back_fidelity(
     mysql80: DatabaseServer, spark_server: SparkConnectServer, tmp_path: Path
 ) -> None:
     run(mysql80, f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")
+    body = "body varchar(40) character set latin1"
     run(
         mysql80,
-        "CREATE TABLE notes (id int PRIMARY KEY, body varchar(40) character set latin1, n int)",
+        f"CREATE TABLE notes (id int PRIMARY KEY, {body}, n int)",
+        f"CREATE TABLE log (id int, {body}, n int)",
         database=DATABASE,
     )
     pipeline = Pipeline.of(mysql80, DATABASE, tmp_path)
@@ -76,7 +78,7 @@ def test_a_value_is_quarantined_listed_and_put_back_fidelity(
     assert quarantined(chosen, DESTINATION) == []
     merge(pipeline, chosen)
     unknown = [(1, None), (2, "plain"), (3, None), (4, None)]
-    assert rows(chosen, "notes") == unknown
+    assert rows(chosen, "notes") == rows(chosen, "log") == unknown
     listed = quarantined(chosen, DESTINATION, f"{DATABASE}.notes")
     assert [(each["key"], each["raw"]) for each in listed] == [
         ('{"id": 1}', b"\xc3\xa4"),
@@ -88,13 +90,14 @@ def test_a_value_is_quarantined_listed_and_put_back_fidelity(
 
     run(mysql80, "UPDATE notes SET body = 'later' WHERE id = 4", database=DATABASE)
     again = merge(pipeline, chosen)  # everything once more, and the update behind it
-    assert len(quarantined(chosen, DESTINATION)) == 3
-    assert [each.refused for each in replay(chosen, DESTINATION)] == [3]
+    assert len(quarantined(chosen, DESTINATION)) == 6
+    assert [each.refused for each in replay(chosen, DESTINATION)] == [3, 3]
     results = replay(config(tmp_path, spark_server, "utf8mb4"), DESTINATION)
     outcome = {each.table: (each.put_back, each.superseded, each.refused) for each in results}
-    assert outcome == {f"{DATABASE}.notes": (1, 1, 1)}
+    assert outcome == {f"{DATABASE}.notes": (1, 1, 1), f"{DATABASE}.log": (2, 0, 1)}
     assert rows(chosen, "notes") == [(1, "ä"), (2, "plain"), (3, None), (4, "later")]
-    left = [(each["key"], each["raw"]) for each in quarantined(chosen, DESTINATION)]
+    assert rows(chosen, "log") == [(1, "ä"), (2, "plain"), (3, None), (4, "ö")]
+    left = [(each["key"], each["raw"]) for each in quarantined(chosen, DESTINATION, f"{DATABASE}.notes")]
     assert sorted(left) == [('{"id": 3}', b"\xff"), ('{"id": 4}', b"\xc3\xb6")]
     assert append_quarantine(read_staged_batch(again), chosen.quarantine_path(DESTINATION), {}) == 0, (
         "what was put back stays so"
