@@ -11,7 +11,7 @@ from cdc_engine.client import read_ledger
 from cdc_engine.contracts import OutstandingBatch
 from cdc_engine.instance.engine import Engine
 from cdc_engine.instance.rooms import SCHEMA_FILE
-from console.toolchain.servers import DatabaseServer
+from console.schema_resolve import resolve
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
 
@@ -44,14 +44,16 @@ def stops(captured: Captured) -> dict[str, str]:
     return {stopped.table: stopped.state for stopped in read_ledger(captured.directory).stopped_tables}
 
 
-@pytest.mark.parametrize("flavour", ["mysql80", "mariadb114"])
+@pytest.fixture(params=["mysql80", "mariadb114"])
+def captured(request: pytest.FixtureRequest, tmp_path: Path) -> Captured:
+    """With a table `pairs` that has columns n, a, b."""
+    made = Captured(tmp_path, request.getfixturevalue(request.param))
+    made.run(f"CREATE TABLE {made.database}.pairs (n INT PRIMARY KEY, a INT, b INT)")
+    return made
+
+
 @pytest.mark.parametrize("why", ["history lost", "start configured"])
-def test_ddl_a_table_altered_since_the_start_stops_and_the_others_are_read(
-    flavour: str, why: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    server: DatabaseServer = request.getfixturevalue(flavour)
-    captured = Captured(tmp_path, server)
-    captured.run(f"CREATE TABLE {captured.database}.pairs (n INT PRIMARY KEY, a INT, b INT)")
+def test_ddl_a_table_altered_since_the_start_stops_and_the_others_are_read(captured: Captured, why: str) -> None:
     file, offset = place_now(captured)
     if why == "start configured":
         captured.describe(f"start: {{file: {file}, offset: {offset}}}")
@@ -76,5 +78,28 @@ def test_ddl_a_table_altered_since_the_start_stops_and_the_others_are_read(
         assert stops(captured) == {"pairs": "SCHEMA_UNKNOWN"}
         captured.run(f"INSERT INTO {captured.database}.young VALUES (8, 'and read on')")
         assert read_rows(captured, engine, "young", 1)[-1] == {"n": 8, "note": "and read on"}
+    finally:
+        engine.stop()
+
+
+def test_ddl_a_table_goes_on_from_its_stop_with_the_schema_that_an_operator_gives(captured: Captured) -> None:
+    """While the engine runs: the rows before the ALTER and those behind it, each with the columns of its time."""
+    file, offset = place_now(captured)
+    captured.describe(f"start: {{file: {file}, offset: {offset}}}")
+    captured.run(
+        f"INSERT INTO {captured.database}.pairs VALUES (1, 10, 20)",
+        f"ALTER TABLE {captured.database}.pairs MODIFY a INT AFTER b",
+        f"INSERT INTO {captured.database}.pairs (n, a, b) VALUES (2, 11, 21)",
+        f"INSERT INTO {captured.database}.numbers VALUES (1, 'x')",
+    )
+    engine = Engine(captured.config, "shop")
+    engine.start()
+    try:
+        assert captured.take(engine, 1) == [1]
+        assert stops(captured) == {"pairs": "SCHEMA_UNKNOWN"}
+        then = "CREATE TABLE `pairs` (`n` int NOT NULL, `a` int, `b` int, PRIMARY KEY (`n`)) DEFAULT CHARSET=utf8mb4"
+        resolve(captured.config, "shop", f"{captured.database}.pairs", then)
+        assert read_rows(captured, engine, "pairs", 2) == [{"n": 1, "a": 10, "b": 20}, {"n": 2, "b": 21, "a": 11}]
+        assert stops(captured) == {}
     finally:
         engine.stop()
