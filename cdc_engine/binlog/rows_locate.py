@@ -16,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from cdc_engine.binlog.compiled import Integer, compiled
+from cdc_engine.binlog.little_endian import little_endian
 from cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 
 # What `locate` answers; cursor[0] is then the event it stands in.
@@ -24,15 +25,6 @@ DONE, FULL, TRUNCATED, WRONG_COLUMN_COUNT, IMAGE_NOT_FULL = 0, 1, 2, 3, 4
 HEADER_BYTES = 19
 KIND_INSERT, KIND_UPDATE, KIND_DELETE = 1, 2, 3  # contracts.RowEventKind
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 1, 2, 3, 4  # contracts.Operation
-
-
-@compiled
-def little_endian(buffer: Bytes, at: Integer, size: Integer) -> Integer:
-    """Unsigned integer of up to 7 bytes, lowest first."""
-    value = np.int64(0)
-    for index in range(size):
-        value |= np.int64(buffer[at + index]) << np.int64(8 * index)
-    return value
 
 
 @compiled

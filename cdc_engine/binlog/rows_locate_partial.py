@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from cdc_engine.binlog.compiled import Integer, compiled
+from cdc_engine.binlog.little_endian import little_endian
 from cdc_engine.binlog.rows_locate import (
     DELETE,
     DONE,
@@ -29,7 +30,6 @@ from cdc_engine.binlog.rows_locate import (
     WRONG_COLUMN_COUNT,
     column_count_at,
     key_differs,
-    little_endian,
     make_room_before,
 )
 from cdc_engine.binlog.rows_locate_diffs import (

@@ -12,6 +12,7 @@ import numpy as np
 
 from cdc_engine.binlog.compiled import Integer, kernel
 from cdc_engine.binlog.event_types import GTID, HEADER_BYTES
+from cdc_engine.binlog.little_endian import little_endian
 from cdc_engine.binlog.scan_state import (
     BEGAN,
     EVENT,
@@ -40,15 +41,6 @@ SERIALIZATION = 1  # version of the message in a tagged GTID event
 # Its fields, by id; the others that are known are numbers which nothing here needs.
 FLAGS_FIELD, UUID_FIELD, NUMBER_FIELD, TAG_FIELD, TIME_FIELD, ORIGINAL_TIME_FIELD, LAST_FIELD = 0, 1, 2, 3, 6, 7, 11
 NEEDED_FIELDS = 1 << UUID_FIELD | 1 << NUMBER_FIELD | 1 << TAG_FIELD
-
-
-@nb.njit(inline="always")
-def little_endian(buffer: Bytes, at: Integer, width: Integer) -> int:
-    """An unsigned little-endian integer of up to eight bytes (as int64)."""
-    value = np.int64(0)
-    for index in range(width):
-        value |= np.int64(buffer[at + index]) << np.int64(8 * index)
-    return int(value)
 
 
 @kernel

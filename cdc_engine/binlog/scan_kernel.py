@@ -38,7 +38,8 @@ from cdc_engine.binlog.event_types import (
     XID,
 )
 from cdc_engine.binlog.event_types import DELETE_ROWS as DELETE_ROWS_V2
-from cdc_engine.binlog.scan_gtid import little_endian, take_gtid, take_mariadb_gtid, take_tagged_gtid
+from cdc_engine.binlog.little_endian import little_endian
+from cdc_engine.binlog.scan_gtid import take_gtid, take_mariadb_gtid, take_tagged_gtid
 from cdc_engine.binlog.scan_state import (
     ALL_EVENTS,
     AT,
@@ -271,7 +272,8 @@ def _take_harmless(event_type: int, state: Int64s) -> Verdict:
 
 @nb.njit(inline="always")
 def _header_time_us(buffer: Bytes, event: int) -> int:
-    return little_endian(buffer, event, 4) * 1_000_000
+    seconds: int = little_endian(buffer, event, 4)
+    return seconds * 1_000_000
 
 
 @kernel

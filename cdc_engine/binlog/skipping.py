@@ -20,6 +20,7 @@ from cdc_engine.binlog.event_types import (
     HEARTBEAT_V2,
     ROTATE,
 )
+from cdc_engine.binlog.little_endian import little_endian
 from cdc_engine.binlog.scan import PACKET_OVERHEAD, SENTENCES, Scanner
 from cdc_engine.binlog.scan_kernel import PACKET_GOES_ON, REWOUND
 from cdc_engine.binlog.scan_state import Verdict
@@ -61,7 +62,8 @@ class FileBeginning:
 
     def _open_file(self, scanner: Scanner, buffer: Bytes) -> Generator[Block, None, None]:
         begin = int(self._state[AT])
-        yield from scanner.feed(buffer, begin, begin + PACKET_HEADER_BYTES + _length(buffer, begin, 3))
+        payload = int.from_bytes(buffer[begin : begin + 3].tobytes(), "little")
+        yield from scanner.feed(buffer, begin, begin + PACKET_HEADER_BYTES + payload)
         self._state[AT], self._state[PLACE] = scanner.consumed, scanner.position.offset
         if scanner.position.file != self._target.file:
             raise self._lost(f"the file ends before it, {scanner.position.file} follows")
@@ -76,14 +78,6 @@ class FileBeginning:
         return PositionLostError(
             f"no event begins at {self._target.file}:{self._target.offset}: {why}; set a position that is the end of a transaction"
         )
-
-
-@kernel
-def _length(buffer: Bytes, at: Integer, width: Integer) -> Integer:
-    value = np.int64(0)
-    for index in range(width):
-        value |= np.int64(buffer[at + index]) << np.int64(8 * index)
-    return value
 
 
 @kernel
@@ -103,7 +97,7 @@ def _pass_over(buffer: Bytes, state: Int64s, limit: Integer, target: Integer, co
             verdict = _step(buffer, state, limit, contiguous)
             if verdict != Verdict.GO_ON:
                 return verdict
-        payload = _length(buffer, state[AT], 3)
+        payload = little_endian(buffer, state[AT], 3)
         state[AT] += PACKET_HEADER_BYTES
         state[LEFT] = payload
         state[GOES_ON] = 1 if payload == PACKET_GOES_ON else 0
@@ -112,7 +106,7 @@ def _pass_over(buffer: Bytes, state: Int64s, limit: Integer, target: Integer, co
 @kernel
 def _step(buffer: Bytes, state: Int64s, limit: Integer, contiguous: Integer) -> Verdict:
     """Moves PLACE behind the event whose packet begins at AT, by its header alone."""
-    payload, event = _length(buffer, state[AT], 3), state[AT] + PACKET_OVERHEAD
+    payload, event = little_endian(buffer, state[AT], 3), state[AT] + PACKET_OVERHEAD
     whole = state[AT] + PACKET_HEADER_BYTES + payload <= limit
     if payload == 0 or (event <= limit and buffer[event - 1] != 0):
         return Verdict.NOT_AN_EVENT if whole else Verdict.INCOMPLETE
@@ -120,7 +114,7 @@ def _step(buffer: Bytes, state: Int64s, limit: Integer, contiguous: Integer) -> 
         return Verdict.BAD_LENGTH
     if event + HEADER_BYTES > limit:
         return Verdict.INCOMPLETE
-    length, kind = _length(buffer, event + 9, 4), buffer[event + 4]
+    length, kind = little_endian(buffer, event + 9, 4), buffer[event + 4]
     if length != payload - 1 and (payload < PACKET_GOES_ON or length < payload - 1):
         return Verdict.BAD_LENGTH
     artificial = buffer[event + 17] & FLAG_ARTIFICIAL != 0
@@ -128,7 +122,7 @@ def _step(buffer: Bytes, state: Int64s, limit: Integer, contiguous: Integer) -> 
         return Verdict.HAND_OVER if whole else Verdict.INCOMPLETE
     if artificial or kind in (HEARTBEAT, HEARTBEAT_V2):
         return Verdict.GO_ON
-    expected, end = state[PLACE] + length, _length(buffer, event + 13, 4)
+    expected, end = state[PLACE] + length, little_endian(buffer, event + 13, 4)
     ahead = (end - expected) & 0xFFFFFFFF if end > 0 else 0  # MariaDB 11 leaves it 0 within a transaction
     if ahead >= REWOUND or (ahead > 0 and contiguous):
         return Verdict.BAD_POSITION

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc_engine.binlog import compiled, scan_gtid, scan_kernel
+from cdc_engine.binlog import compiled, little_endian, scan_gtid, scan_kernel
 from cdc_engine.binlog import scan_state as at
 from cdc_engine.binlog.scan_state import ScanMemory, Verdict
 from cdc_engine.errors import SluiceError
@@ -61,7 +61,7 @@ def _plain(*kernels: types.ModuleType) -> types.ModuleType:
     return loaded[kernels[-1].__name__]
 
 
-PLAIN = _plain(scan_gtid, scan_kernel)
+PLAIN = _plain(little_endian, scan_gtid, scan_kernel)
 
 
 def plain_crc32(buffer: Guarded, begin: int, end: int) -> int:

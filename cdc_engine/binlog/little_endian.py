@@ -1,0 +1,18 @@
+"""Integers as events hold them, for the kernels."""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from cdc_engine.binlog.compiled import Integer
+from cdc_engine.contracts import Bytes
+
+
+@nb.njit(inline="always")
+def little_endian(buffer: Bytes, at: Integer, width: Integer) -> Integer:
+    """An unsigned integer of up to eight bytes, lowest first, as an int64. The caller has checked that the bytes are there."""
+    value = np.int64(0)
+    for index in range(width):
+        value |= np.int64(buffer[at + index]) << np.int64(8 * index)
+    return value
