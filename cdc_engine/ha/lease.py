@@ -13,6 +13,7 @@ import socket
 import time
 from pathlib import Path
 
+from cdc_engine.durable_files import replace_file
 from cdc_engine.errors import LeaseLostError
 from cdc_engine.ha.file_lock import FileLock, is_locked
 
@@ -101,9 +102,4 @@ def _read_record(path: Path) -> Holder | None:
 def _write_record(path: Path, holder: Holder) -> None:
     record = dataclasses.asdict(holder)
     del record["held"]
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(record, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    replace_file(path, json.dumps(record))

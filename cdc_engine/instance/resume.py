@@ -17,6 +17,7 @@ from pathlib import Path
 import structlog
 
 from cdc_engine.contracts import StoppedTable
+from cdc_engine.durable_files import keep_file
 from cdc_engine.errors import MetaError
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.manager import MetaManager
@@ -45,15 +46,7 @@ def request(destination_dir: Path, database: str, table: str) -> None:
     """Asks the engine of the destination to take a stopped table up again, now or when it runs. Raises MetaError."""
     folder = destination_dir / FOLDER
     path = folder / f"{hashlib.sha256(json.dumps([database, table]).encode()).hexdigest()[:32]}.json"
-    temporary = path.with_suffix(".tmp")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps({"database": database, "table": table}))
-        temporary.replace(path)
-    except OSError as error:
-        raise MetaError(
-            f"{path} could not be written ({error.strerror}): free space or give permission there"
-        ) from error
+    keep_file(path, json.dumps({"database": database, "table": table}))
 
 
 def requests(destination_dir: Path) -> tuple[Request, ...]:

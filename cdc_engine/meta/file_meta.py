@@ -6,12 +6,11 @@ one. A file that cannot be understood is never written over.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from cdc_engine.durable_files import replace_file
 from cdc_engine.errors import MetaError
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.ledger_record import ledger_from_text, ledger_to_text
@@ -69,30 +68,9 @@ class FileMeta:
             return outcome
 
     def _write(self, text: str) -> None:
-        temporary = self._path.with_suffix(".tmp")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            _write_synced(temporary, text)
-            temporary.replace(self._path)
-            _sync_directory(self._path.parent)
+            replace_file(self._path, text)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
             raise MetaError(
                 f"{self._path} could not be written ({error.strerror}): free space or give permission there; nothing was acked"
             ) from error
-
-
-def _write_synced(path: Path, text: str) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

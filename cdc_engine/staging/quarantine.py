@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from cdc_engine.binlog.refused_values import RefusedValue
 from cdc_engine.contracts import Column, Operation
+from cdc_engine.durable_files import sync
 from cdc_engine.staging.manifest import StagedQuarantine
-from cdc_engine.staging.segment_writer import force_to_disk
 
 QUARANTINE_FILE = "quarantine.parquet"
 FIELDS: list[pa.Field[Any]] = [
@@ -47,7 +47,7 @@ def write_quarantine(directory: Path, refused: Sequence[tuple[str, str, RefusedV
     path = directory / QUARANTINE_FILE
     rows = [_row(database, table, value) for database, table, value in refused]
     pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
-    force_to_disk(path)
+    sync(path)
     last = max(value.order_key for _, _, value in refused)
     return StagedQuarantine(file=path.name, size_bytes=path.stat().st_size, rows=len(rows), last_order_key=last)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import decimal
-import os
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -20,6 +19,7 @@ import pyarrow.parquet as pq
 from cdc_engine.binlog.rows import COMMIT_TIME, OPERATION, ORDER_KEY, RowDecoder
 from cdc_engine.binlog.rows_partial import MOVED, with_presence
 from cdc_engine.contracts import Int64s, Operation
+from cdc_engine.durable_files import sync
 from cdc_engine.errors import BinlogFormatError
 from cdc_engine.staging.manifest import Bound, ChangesSegment
 from cdc_engine.staging.moves import lacks_columns
@@ -151,7 +151,7 @@ class SegmentWriter:
         if self._writer is None:
             raise ValueError("a segment without rows has no file")
         self._writer.close()
-        force_to_disk(self.path)
+        sync(self.path)
         counts = {operation: int(self._counts[operation]) for operation in Operation}
         version = self.decoder.version
         return ChangesSegment(
@@ -183,12 +183,3 @@ class SegmentWriter:
             with contextlib.suppress(OSError):
                 self._writer.close()
             self.path.unlink(missing_ok=True)
-
-
-def force_to_disk(path: Path) -> None:
-    """fsync of a file or directory."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -28,6 +28,7 @@ from cdc_engine.contracts import (
     TableChangeKind,
     TableVersion,
 )
+from cdc_engine.durable_files import replace_file, sync
 from cdc_engine.errors import StagingError, TableStoppedError
 from cdc_engine.position import Position, file_number
 from cdc_engine.staging.grouping import runs_by_table
@@ -44,7 +45,7 @@ from cdc_engine.staging.manifest import (
 )
 from cdc_engine.staging.moves import lacks_columns, parts
 from cdc_engine.staging.quarantine import write_quarantine
-from cdc_engine.staging.segment_writer import SegmentWriter, force_to_disk
+from cdc_engine.staging.segment_writer import SegmentWriter
 from cdc_engine.staging.staged_columns import staged_columns
 
 KeptColumns = Callable[[TableVersion], Int32s]
@@ -305,12 +306,8 @@ def _manifest(staging: _Staging, destination: str, delivery: int) -> Manifest:
 
 def _publish(manifest: Manifest, partial: Path, path: Path) -> None:
     """The manifest, then the directory's own name; each is on disk before the next step relies on it."""
-    temporary = partial / (MANIFEST_FILE + ".new")
-    temporary.write_text(json.dumps(manifest.to_json(), ensure_ascii=False))
-    force_to_disk(temporary)
-    temporary.rename(partial / MANIFEST_FILE)
-    force_to_disk(partial)
+    replace_file(partial / MANIFEST_FILE, json.dumps(manifest.to_json(), ensure_ascii=False))
     if path.exists():
         shutil.rmtree(path)
     partial.rename(path)
-    force_to_disk(path.parent)
+    sync(path.parent)

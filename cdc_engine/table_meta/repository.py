@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
+from cdc_engine.durable_files import replace_file, sync
 from cdc_engine.errors import MetaError
 from cdc_engine.position import Position
 
@@ -116,20 +117,14 @@ class SchemaRepository:
             with self._path.open("ab", buffering=0) as file:
                 _write_or_take_back(file.fileno(), _HEADER + lines if new else lines)
             if new:
-                _sync_directory(self._path.parent)
+                sync(self._path.parent)
         except OSError as error:
             raise MetaError(f"the schema history {self._path} cannot be written: {error.strerror}") from error
 
     def replace(self, records: Iterable[Record]) -> None:
         """Written beside, synced, renamed: a crash leaves the old file or the new one."""
-        beside = self._path.with_name(f"{self._path.name}.new")
         try:
-            with beside.open("wb") as file:
-                file.write(_HEADER + b"".join(record.to_line() for record in records))
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(self._path)
-            _sync_directory(self._path.parent)
+            replace_file(self._path, _HEADER + b"".join(record.to_line() for record in records))
         except OSError as error:
             raise MetaError(f"the schema history {self._path} cannot be written: {error.strerror}") from error
 
@@ -173,11 +168,3 @@ def _write_or_take_back(descriptor: int, content: bytes) -> None:
     except OSError:
         os.ftruncate(descriptor, size_before)
         raise
-
-
-def _sync_directory(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 
+from cdc_engine.durable_files import keep_file
 from cdc_engine.errors import MetaError
 from cdc_engine.table_meta.schema import TableSchema
 
@@ -27,18 +27,7 @@ class Resolutions:
         """`schema` holds from where the table stopped for this `reason`."""
         path = self._path(schema.database, schema.table, reason)
         record = {"database": schema.database, "table": schema.table, "reason": reason, "schema": schema.to_json()}
-        beside = path.with_suffix(".tmp")
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with beside.open("w", encoding="utf-8") as file:
-                json.dump(record, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(path)
-        except OSError as error:
-            raise MetaError(
-                f"{path} could not be written ({error.strerror}): free space or give permission there"
-            ) from error
+        keep_file(path, json.dumps(record, indent=1))
 
     def schema(self, database: str, table: str, reason: str) -> TableSchema | None:
         """What an operator said the table has where it stopped for this reason."""

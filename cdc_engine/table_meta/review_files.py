@@ -10,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import time
 import urllib.parse
 from pathlib import Path
 from typing import Any
 
+from cdc_engine.durable_files import keep_file
 from cdc_engine.errors import MetaError
 from cdc_engine.table_meta.policy import Held, described
 
@@ -56,7 +56,7 @@ class ReviewFiles:
         items = [(item.what, dict(item.plans)) for item in held.items]
         alterations = [described(item.alteration) for item in held.items if item.alteration is not None]
         record = {**dataclasses.asdict(held), "reason": held.reason, "items": items, "alterations": alterations}
-        self._write(self._path(held.database, held.table, held.order_key, HELD), record)
+        keep_file(self._path(held.database, held.table, held.order_key, HELD), json.dumps(record, indent=1))
 
     def held(self, database: str, table: str, reason: str) -> HeldRecord | None:
         """The change that stopped the table for this reason. Raises MetaError as `approved`."""
@@ -71,7 +71,7 @@ class ReviewFiles:
             "place": held.place,
             "approved_at_us": time.time_ns() // 1000,
         }
-        self._write(self._path(held.database, held.table, held.order_key, APPROVED), record)
+        keep_file(self._path(held.database, held.table, held.order_key, APPROVED), json.dumps(record, indent=1))
 
     def approved(self, database: str, table: str, order_key: int) -> str:
         """The plan that was approved for the statement, empty for none. Raises MetaError when the file cannot be understood."""
@@ -86,20 +86,6 @@ class ReviewFiles:
 
     def _path(self, database: str, table: str, order_key: int, kind: str) -> Path:
         return self._folder / f"{order_key:020d}.{_quoted(database, table)}.{kind}.json"
-
-    def _write(self, path: Path, record: dict[str, Any]) -> None:
-        temporary = path.with_suffix(".tmp")
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with temporary.open("w", encoding="utf-8") as file:
-                file.write(json.dumps(record, indent=1))
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except OSError as error:
-            raise MetaError(
-                f"{path} could not be written ({error.strerror}): free space or give permission there"
-            ) from error
 
 
 def _quoted(database: str, table: str) -> str:

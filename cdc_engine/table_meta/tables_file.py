@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from cdc_engine.contracts import Column, TableVersion
+from cdc_engine.durable_files import keep_file
 from cdc_engine.errors import MetaError
 
 FORMAT = 1
@@ -21,16 +21,7 @@ FORMAT = 1
 def write_tables(path: Path, tables: Iterable[TableVersion]) -> None:
     """Replaces the file. Raises MetaError when it cannot be written; the old one is then untouched."""
     record = {"format": FORMAT, "tables": [dataclasses.asdict(table) for table in tables]}
-    beside = path.with_name(f"{path.name}.new")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with beside.open("w", encoding="utf-8") as file:
-            json.dump(record, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except OSError as error:
-        raise MetaError(f"the table list {path} cannot be written: {error.strerror}") from error
+    keep_file(path, json.dumps(record, indent=1))
 
 
 def read_tables(path: Path) -> tuple[TableVersion, ...]:

@@ -16,6 +16,7 @@ VALUES = {
     "cdc_engine.gtid",
     "cdc_engine.contracts",
     "cdc_engine.limits",
+    "cdc_engine.durable_files",
 }
 STAGES = ("parser", "sink", "store", "meta", "ha", "staging", "table_meta")
 # room → what of our own it may import, beside itself
@@ -25,6 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cdc_engine.gtid": {"cdc_engine.errors", "cdc_engine.position"},
     "cdc_engine.contracts": {"cdc_engine.position", "cdc_engine.errors"},
     "cdc_engine.limits": set(),
+    "cdc_engine.durable_files": {"cdc_engine.errors"},
     "cdc_engine.config": VALUES,
     "cdc_engine.binlog": VALUES,
     "cdc_engine.parser": VALUES | {"cdc_engine.binlog"},
