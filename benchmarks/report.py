@@ -7,11 +7,14 @@ import json
 import os
 import platform
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+PIPE_COLUMNS = 400  # where no terminal says how wide it is, no figure is cut
 
 
 def median(values: list[float]) -> float:
@@ -39,4 +42,4 @@ def show(title: str, rows: list[dict[str, Any]]) -> None:
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(*(f"{value:,.2f}" if isinstance(value, float) else f"{value}" for value in row.values()))
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS).print(table)
