@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -122,3 +123,39 @@ def test_ddl_add_widen_drop_rename_and_convert_end_equal(pipeline: Pipeline) -> 
     pipeline.flow_until("the table is equal", lambda: pipeline.equal("orders", "id, a, bb, d, e"))
     assert pipeline.state("orders") == "FLOWING"
     assert pipeline.equal("calm", "id")
+
+
+ADDED = (
+    "stamp TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3)",
+    "moment DATETIME DEFAULT CURRENT_TIMESTAMP",
+    "begun TIMESTAMP NULL DEFAULT '2020-01-01 00:00:00'",
+    "until TIME(2) DEFAULT '-12:30:00'",
+    "since YEAR NOT NULL DEFAULT 2020",
+    "flag BIT(1) NOT NULL DEFAULT b'1'",
+    "wide BIT(64) DEFAULT 0b101",
+    "raw VARBINARY(5) NOT NULL DEFAULT 'abc'",
+)
+
+
+def test_ddl_rows_already_there_show_what_the_source_shows_in_columns_added(pipeline: Pipeline) -> None:
+    database = pipeline.captured.database
+    pipeline.captured.run(
+        "SET time_zone = '+05:30'",
+        f"CREATE TABLE {database}.grown (id INT PRIMARY KEY)",
+        f"INSERT INTO {database}.grown VALUES (1), (2)",
+        f"ALTER TABLE {database}.grown {', '.join(f'ADD {column}' for column in ADDED)}",
+        f"INSERT INTO {database}.grown (id) VALUES (3)",
+    )
+    names = ", ".join(column.split()[0] for column in ADDED)
+    pipeline.flow_until("the rows are there", lambda: pipeline.equal("grown", "id"))
+    with pipeline.captured.server.connect(init_command="SET time_zone = '+00:00'") as connection:
+        cursor = connection.cursor()
+        shown = names.replace("until", "CAST(until AS CHAR)").replace("flag", "flag + 0").replace("wide", "wide + 0")
+        cursor.execute(f"SELECT {shown} FROM {database}.grown ORDER BY id")
+        source = list(cursor.fetchall())
+    lake = pipeline.rows("grown", names)
+    assert [[_without_zone(value) for value in row] for row in lake] == [list(row) for row in source]
+
+
+def _without_zone(value: Any) -> Any:
+    return value.replace(tzinfo=None) if isinstance(value, dt.datetime) else value
