@@ -38,22 +38,22 @@ CHECKSUM_CRC32 = 1
 _SQL_MODE, _CATALOG_Z, _CHARSET, _TIME_ZONE, _INVOKER, _DATABASES = 1, 2, 4, 5, 11, 12
 _MICROSECONDS, _EXPLICIT_TIMESTAMPS, _MARIADB_MICROSECONDS = 13, 16, 128
 _SIZES = {
-    0: 4,
+    0: 4,  # flags
     _SQL_MODE: 8,
-    3: 4,
+    3: 4,  # auto_increment
     _CHARSET: 6,
-    7: 2,
-    8: 2,
-    9: 8,
-    10: 4,
+    7: 2,  # lc_time_names
+    8: 2,  # character set of the database
+    9: 8,  # tables of a multi-table update
+    10: 4,  # length as the source wrote it
     _MICROSECONDS: 3,
     _EXPLICIT_TIMESTAMPS: 1,
-    17: 8,
-    18: 2,
-    19: 1,
-    20: 1,
+    17: 8,  # transaction id of DDL
+    18: 2,  # default collation of utf8mb4
+    19: 1,  # sql_require_primary_key
+    20: 1,  # default_table_encryption
     _MARIADB_MICROSECONDS: 3,
-    129: 8,
+    129: 8,  # MariaDB's transaction id
 }
 _TEXTS = {_CATALOG_Z: 1, _TIME_ZONE: 0, 6: 0}  # code → bytes behind the text
 _MANY_DATABASES = 254  # more than are listed

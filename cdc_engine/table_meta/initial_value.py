@@ -115,8 +115,15 @@ def _literal(declared: DeclaredType, value: str, session: StatementSession) -> s
     if declared.base == "bit":
         return str(int(value[2:-1], 2))
     if declared.base == "timestamp":
-        value = str(dt.datetime.fromisoformat(value) - _offset(session))
+        value = _in_utc(value, session)
     return (value.rstrip(" ") if declared.base == "char" else value) + _no_fraction(declared)
+
+
+def _in_utc(literal: str, session: StatementSession) -> str:
+    try:
+        return str(dt.datetime.fromisoformat(literal) - _offset(session))
+    except (ValueError, OverflowError) as error:
+        raise InitialValueUnknownError(f"its DEFAULT {literal} is no time") from error
 
 
 def _no_fraction(declared: DeclaredType) -> str:

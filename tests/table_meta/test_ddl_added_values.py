@@ -1,0 +1,126 @@
+"""What rows already there hold in an added column, by the session that ran the statement; and what that session was, from its event."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdc_engine.binlog.control import parse_query
+from cdc_engine.contracts import StatementSession
+from cdc_engine.table_meta.alteration import Altered, altered
+from cdc_engine.table_meta.ddl import read_statement
+from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, TableSchema
+from cdc_engine.table_meta.statement import AlterTable
+from tests.binlog_scan.event_factory import TIME, EventFactory
+
+T = TableSchema(database="shop", table="t", charset="utf8mb4", columns=(DeclaredColumn(name="id", type="int"),))
+STARTED_US = 1_600_000_000_123_456  # 2020-09-13 12:26:40.123456 UTC
+SESSION = StatementSession(started_us=STARTED_US, fraction=True, time_zone="+03:30", explicit_timestamps=True)
+
+
+def added(definition: str, session: StatementSession = SESSION) -> Altered:
+    statement = read_statement(f"ALTER TABLE t ADD c {definition}", "mysql")
+    assert isinstance(statement, AlterTable), statement
+    return altered(statement, T, "utf8mb4", session)
+
+
+@pytest.mark.parametrize(
+    ("definition", "value"),
+    [
+        ("timestamp DEFAULT CURRENT_TIMESTAMP", "2020-09-13 12:26:40"),
+        ("timestamp(3) DEFAULT now(3)", "2020-09-13 12:26:40.123"),
+        ("datetime DEFAULT CURRENT_TIMESTAMP()", "2020-09-13 15:56:40"),
+        ("datetime(6) DEFAULT LOCALTIME(6)", "2020-09-13 15:56:40.123456"),
+        ("timestamp NULL DEFAULT '2020-01-01 00:00:00'", "2019-12-31 20:30:00"),
+        ("timestamp(2) NULL DEFAULT '2020-01-01 00:00:00'", "2019-12-31 20:30:00.00"),
+        ("bit(4) DEFAULT 0b101", "5"),
+        ("bit(4) DEFAULT B'11'", "3"),
+        ("time(1) NOT NULL", "00:00:00.0"),
+    ],
+)
+def test_ddl_an_added_column_has_the_value_of_its_session(definition: str, value: str) -> None:
+    done = added(definition)
+    assert (done.unknown, done.fills) == ("", (("c", value),))
+
+
+@pytest.mark.parametrize(
+    ("definition", "session", "words"),
+    [
+        ("timestamp", StatementSession(), "server's settings"),
+        ("timestamp", StatementSession(explicit_timestamps=False), "server's settings"),
+        ("timestamp DEFAULT NOW()", StatementSession(), "the binlog does not tell"),
+        ("timestamp(1) DEFAULT NOW(1)", StatementSession(started_us=STARTED_US), "the binlog does not tell"),
+        ("datetime DEFAULT NOW()", StatementSession(started_us=STARTED_US), "not known (not told)"),
+        ("datetime DEFAULT NOW()", StatementSession(started_us=STARTED_US, time_zone="Europe/Paris"), "Europe/Paris"),
+        ("timestamp DEFAULT '2020-02-31 00:00:00'", SESSION, "is no time"),
+        ("varchar(30) DEFAULT NOW()", SESSION, "would be converted to varchar"),
+        ("binary(3) DEFAULT 'a'", SESSION, "would be converted to binary"),
+        ("varchar(9) DEFAULT b'1'", SESSION, "another notation"),
+    ],
+)
+def test_ddl_a_value_that_cannot_be_said_is_named(definition: str, session: StatementSession, words: str) -> None:
+    done = added(definition, session)
+    assert done.fills == ()
+    assert words in done.unknown
+
+
+def test_ddl_a_bare_timestamp_is_null_where_the_session_says_so() -> None:
+    assert added("timestamp") == added("timestamp NULL")
+    assert added("timestamp").unknown == ""
+
+
+def test_ddl_a_session_has_of_the_server_what_its_event_does_not_tell() -> None:
+    server = ServerFacts(flavour="mysql", charset="", explicit_timestamps=True, system_time_zone="UTC")
+    known = server.known(StatementSession(time_zone="SYSTEM", started_us=1))
+    assert known == StatementSession(time_zone="UTC", started_us=1, explicit_timestamps=True)
+    told = StatementSession(time_zone="+01:00", explicit_timestamps=False)
+    assert server.known(told) == told
+
+
+@given(st.integers(1, 4_000_000_000), st.integers(0, 999_999), st.integers(0, 6), st.integers(-13 * 60, 14 * 60))
+def test_ddl_now_is_printed_in_the_zone_and_with_the_digits_of_its_column(
+    seconds: int, microseconds: int, digits: int, minutes: int
+) -> None:
+    zone = f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
+    session = StatementSession(started_us=seconds * 1_000_000 + microseconds, fraction=True, time_zone=zone)
+    ((_, value),) = added(f"datetime({digits}) DEFAULT CURRENT_TIMESTAMP({digits})", session).fills
+    there = dt.datetime.fromtimestamp(seconds, dt.timezone(dt.timedelta(minutes=minutes)))
+    fraction = f".{microseconds:06d}"[: digits + 1] if digits else ""
+    assert value == f"{there:%Y-%m-%d %H:%M:%S}{fraction}"
+
+
+# ── what an event tells ──
+
+STATUS = (
+    b"\x00\x00\x00\x00\x00" + b"\x01\x20\x00\x40\x01\x00\x00\x00\x00" + b"\x06\x03std" + b"\x03\x01\x00\x01\x00"
+    b"\x04\x2d\x00\x2d\x00\xff\x00" + b"\x05\x06+03:30" + b"\x07\x00\x00" + b"\x08\xff\x00" + b"\x0b\x01u\x01h"
+    b"\x0c\x02a\x00bc\x00" + b"\x0d\x40\xe2\x01" + b"\x10\x01" + b"\x11" + bytes(8) + b"\x80\x01\x00\x00"
+)
+
+
+def session_of(status: bytes) -> StatementSession:
+    return parse_query(EventFactory(checksum=False).query("ALTER TABLE t ADD c int", status=status), 0).session
+
+
+def test_ddl_an_event_tells_its_session() -> None:
+    assert session_of(STATUS) == StatementSession(
+        sql_mode=0x01400020,
+        started_us=TIME * 1_000_000 + 123_456,
+        fraction=True,
+        time_zone="+03:30",
+        explicit_timestamps=True,
+    )
+    assert session_of(b"\x80\x07\x00\x00").started_us == TIME * 1_000_000 + 7, "MariaDB's microseconds"
+    assert session_of(b"\x0c\xfe\x05\x03UTC").time_zone == "UTC", "of too many databases no name is there"
+
+
+@given(st.integers(0, len(STATUS)), st.binary(max_size=12))
+def test_ddl_what_is_cut_off_or_not_known_ends_what_an_event_tells(cut: int, garbage: bytes) -> None:
+    told = session_of(STATUS[:cut])
+    assert told.time_zone in ("", "+03:30")
+    assert told.sql_mode in (0, 0x01400020)
+    assert session_of(b"\x63" + STATUS) == StatementSession(started_us=TIME * 1_000_000)
+    session_of(garbage)
