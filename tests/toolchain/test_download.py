@@ -79,7 +79,7 @@ def test_wrong_checksum_leaves_nothing(cache: Cache, java: Java, artifact: Artif
     with pytest.raises(SetupError, match="where 0000") as raised:
         fetch(cache, java, [replace(artifact, sha256="0" * 64)], SCREEN)
     assert "run the command again" in _one_sentence(raised.value)
-    assert list(cache.root.rglob("*.jar")) == []
+    assert list(cache.jars.rglob("*.jar")) == []
 
 
 def test_damaged_file_in_the_cache_is_found_and_fetched_again(cache: Cache, java: Java, artifact: Artifact) -> None:
@@ -122,7 +122,7 @@ fetch(Cache(Path({str(cache.root)!r})), Java(Path({str(java.program)!r}), 17), [
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert f"The disk of {cache.root} is full" in done.stderr.splitlines()[-1]
-    assert list(cache.root.rglob("*.jar")) == []
+    assert list(cache.jars.rglob("*.jar")) == []
 
 
 def test_two_starts_download_once(cache: Cache, java: Java, artifact: Artifact, tmp_path: Path) -> None:
