@@ -165,22 +165,3 @@ class Seams:
     host: Callable[[], EngineHost]
     files: Callable[[], DestinationFiles]
     merge: Merge
-
-
-def production() -> Seams:
-    """The real ones: the launcher of this process, the client, and Spark."""
-    from orchestration.spark_merge import spark_merge  # noqa: PLC0415
-
-    return Seams(host=_launcher, files=_client, merge=spark_merge)
-
-
-def _launcher() -> EngineHost:
-    from cdc_engine import launcher  # noqa: PLC0415  starts nothing; a run never comes here
-
-    return launcher
-
-
-def _client() -> DestinationFiles:
-    from cdc_engine import client  # noqa: PLC0415
-
-    return client
