@@ -13,7 +13,7 @@ from cdc_engine.binlog.control import parse_query
 from cdc_engine.position import Position
 from cdc_engine.table_meta.history import TableHistory
 from cdc_engine.table_meta.schema import DeclaredColumn, Stopped, TableSchema
-from cdc_engine.table_meta.snapshot import stable_snapshot
+from cdc_engine.table_meta.snapshot import read_snapshot
 from console.toolchain.servers import DatabaseServer
 from tests.table_meta.ddl_corpus import Group, groups
 from tests.table_meta.replay import QUERY, Scene, events_since, scene
@@ -37,8 +37,7 @@ class Step:
 
 
 def schemas_on_server(played: Scene) -> Schemas:
-    """As `stable_snapshot` reads them: MySQL rewrites its dictionary's rows of a FULLTEXT table in the background, and shows that."""
-    snapshot, _ = stable_snapshot(played.connection, lambda database, _: database.startswith("ddl_"), played.now)
+    snapshot = read_snapshot(played.connection, lambda database, _: database.startswith("ddl_"))
     assert not snapshot.unreadable
     return {(table.database, table.table): table for table in snapshot.tables}
 
