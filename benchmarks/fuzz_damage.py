@@ -14,6 +14,7 @@ MAGIC = b"\xfebin"
 CHECKSUM_BYTES = 4
 ALGORITHM_AT = -1  # of a format description without its checksum: the last byte says which
 INTERESTING = (0, 1, 0x7F, 0x80, 0xFA, 0xFB, 0xFC, 0xFD, 0xFE, 0xFF)
+PLAIN_BYTES_MAX = 1 << 24  # above that it is a bomb which an earlier change made: it stays as it is
 STRETCH_MAX = 40  # events of a round
 
 
@@ -107,6 +108,8 @@ def inside(event: Event, chance: random.Random) -> Event:
     try:
         plain = pa.CompressedInputStream(pa.BufferReader(event[at:]), "zstd").read()
     except OSError:
+        return event
+    if len(plain) > PLAIN_BYTES_MAX:
         return event
     if chance.random() < 0.15:
         plain = chance.choice((bytes(chance.choice((1 << 16, 200 << 20))), plain * 50))
