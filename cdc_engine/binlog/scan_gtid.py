@@ -39,8 +39,14 @@ HAS_ORIGINAL_TIME = 1 << 55  # a replica's own commit time is followed by that o
 STANDALONE, PREPARED_OR_COMPLETED_XA = 0x01, 0xC0  # flags of MariaDB's GTID event
 SERIALIZATION = 1  # version of the message in a tagged GTID event
 # Its fields, by id; the others that are known are numbers which nothing here needs.
-FLAGS_FIELD, UUID_FIELD, NUMBER_FIELD, TAG_FIELD, TIME_FIELD, ORIGINAL_TIME_FIELD, LAST_FIELD = 0, 1, 2, 3, 6, 7, 11
+UUID_FIELD, NUMBER_FIELD, TAG_FIELD, TIME_FIELD, ORIGINAL_TIME_FIELD, LAST_FIELD = 1, 2, 3, 6, 7, 11
 NEEDED_FIELDS = 1 << UUID_FIELD | 1 << NUMBER_FIELD | 1 << TAG_FIELD
+
+
+@nb.njit(inline="always")
+def is_unfinished(state: Int64s) -> bool:
+    """Whether a transaction with rows is open: another cannot begin."""
+    return bool(state[OPEN] == 1 and state[OPEN_ROWS] > 0)
 
 
 @kernel
@@ -49,7 +55,7 @@ def take_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> V
     body = state[EVENT] + HEADER_BYTES
     if body + 25 > body_end:
         return Verdict.BAD_BODY
-    if state[OPEN] == 1 and state[OPEN_ROWS] > 0:
+    if is_unfinished(state):
         return Verdict.UNFINISHED
     source = -1
     if buffer[state[EVENT] + 4] == GTID:
@@ -72,7 +78,7 @@ def take_mariadb_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: i
     body = state[EVENT] + HEADER_BYTES
     if body + 13 > body_end:
         return Verdict.BAD_BODY
-    if state[OPEN] == 1 and state[OPEN_ROWS] > 0:
+    if is_unfinished(state):
         return Verdict.UNFINISHED
     flags = buffer[body + 12]
     domain, server = little_endian(buffer, body + 8, 4), little_endian(buffer, state[EVENT] + 5, 4)
@@ -141,7 +147,7 @@ def take_tagged_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: in
         return Verdict.BAD_BODY
     if version != SERIALIZATION or last_needed > LAST_FIELD:
         return Verdict.HAND_OVER
-    if state[OPEN] == 1 and state[OPEN_ROWS] > 0:
+    if is_unfinished(state):
         return Verdict.UNFINISHED
     number, time_us = _tagged_fields(buffer, at, body + size, state)
     if number <= 0:

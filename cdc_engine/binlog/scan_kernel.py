@@ -39,7 +39,7 @@ from cdc_engine.binlog.event_types import (
 )
 from cdc_engine.binlog.event_types import DELETE_ROWS as DELETE_ROWS_V2
 from cdc_engine.binlog.little_endian import little_endian
-from cdc_engine.binlog.scan_gtid import take_gtid, take_mariadb_gtid, take_tagged_gtid
+from cdc_engine.binlog.scan_gtid import is_unfinished, take_gtid, take_mariadb_gtid, take_tagged_gtid
 from cdc_engine.binlog.scan_state import (
     ALL_EVENTS,
     AT,
@@ -368,7 +368,7 @@ def _take_query(buffer: Bytes, state: Int64s, ends: Int64s, body_end: int) -> Ve
     if text > body_end:
         return Verdict.BAD_BODY
     if body_end - text == len(BEGIN) and _same(buffer, text, BEGIN, 0, len(BEGIN)):
-        if state[OPEN] == 1 and state[OPEN_ROWS] > 0:
+        if is_unfinished(state):
             return Verdict.UNFINISHED
         state[OPEN] = 1
         state[OPEN_ROWS] = state[HELD] = 0

@@ -48,7 +48,7 @@ HELD: Final = 28  # 1: within an XA transaction, whose table maps and row events
 GROUP_BEGAN: Final = 29  # file offset of the transaction's GTID event, 0 without one
 SOURCE_NEW: Final = 30  # the GTID source in hand: a uuid's two halves as stored, or domain and server id; then a tag's bytes, 0 behind it
 SOURCE_ROWS: Final = 6
-TAG_BYTES_MAX: Final = 32
+TAG_BYTES_MAX: Final = 8 * (SOURCE_ROWS - 2)
 STATE_SIZE: Final = 36
 
 # Rows of `events`.
