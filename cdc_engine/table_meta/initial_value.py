@@ -63,7 +63,7 @@ def initial_value(column: ColumnDefinition, session: StatementSession = NO_SESSI
         raise InitialValueUnknownError("it is AUTO_INCREMENT")
     default = column.default
     if default is None:
-        if column.type.base == "timestamp" and not column.says_null and not session.explicit_timestamps:
+        if column.type.base in _BY_SERVER and not column.says_null and not session.explicit_timestamps:
             raise InitialValueUnknownError("a TIMESTAMP without NULL and DEFAULT has them from the server's settings")
         return None if column.nullable else _zero(column.type)
     if default.now:

@@ -56,7 +56,8 @@ def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bo
     """The captured tables as they are now. Raises pymysql.MySQLError when the server refuses."""
     with connection.cursor(Cursor) as cursor:
         facts = _rows(cursor, _SERVER)[0]
-        server, notation = _server(facts), _notation(facts[0])
+        server = _server(facts)
+        notation = _notation(server.flavour, facts[0])
         databases = tuple((name, charset_name(charset)) for name, charset in _rows(cursor, _DATABASES))
         collations = {
             (database, table): collation
@@ -122,8 +123,8 @@ class _Notation(enum.Enum):
     HEXADECIMAL = "MySQL 8.0"  #: as TEXT, but of a binary string 0x616263
 
 
-def _notation(version: str) -> _Notation:
-    if "mariadb" in version.lower():
+def _notation(flavour: str, version: str) -> _Notation:
+    if flavour == MARIADB:
         return _Notation.EXPRESSION
     return _Notation.TEXT if version.startswith("5.") else _Notation.HEXADECIMAL
 
