@@ -7,14 +7,12 @@ import json
 import os
 import platform
 import statistics
-import sys
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
-PIPE_COLUMNS = 400  # where no terminal says how wide it is, no figure is cut
+from console.screen import standard_output
 
 
 def median(values: list[float]) -> float:
@@ -42,4 +40,4 @@ def show(title: str, rows: list[dict[str, Any]]) -> None:
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(*(f"{value:,.2f}" if isinstance(value, float) else f"{value}" for value in row.values()))
-    Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS).print(table)
+    standard_output().print(table)

@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
+from console.screen import standard_output
 from console.toolchain.errors import SetupError
 
 app = typer.Typer(
@@ -24,8 +25,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-PIPE_COLUMNS = 400  # a cell that is cut is of no use to what reads the pipe
-screen = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)
+screen = standard_output()
 errors = Console(stderr=True)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")]
