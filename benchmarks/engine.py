@@ -21,7 +21,7 @@ from cdc_engine.config import BatchConfig, DestinationConfig, RingConfig, Sluice
 from cdc_engine.contracts import ClientIdentity
 from cdc_engine.ha.lease import Lease
 from cdc_engine.instance.engine import Engine
-from cdc_engine.instance.rooms import Rooms, make_rooms
+from cdc_engine.instance.wiring import Rooms, make_rooms
 from cdc_engine.server.service import CanalService
 from console.toolchain.servers import DatabaseServer
 

@@ -22,10 +22,10 @@ import pyarrow as pa
 from benchmarks.fuzz_damage import Event, damaged, events_of
 from cdc_engine import limits
 from cdc_engine.binlog.block import compact
-from cdc_engine.binlog.framing import PacketFramer
-from cdc_engine.binlog.rows import RowDecoder
-from cdc_engine.binlog.scan import Scanner
-from cdc_engine.binlog.table_map import TableMap
+from cdc_engine.binlog.events.table_map import TableMap
+from cdc_engine.binlog.rows.decoder import RowDecoder
+from cdc_engine.binlog.scan.framing import PacketFramer
+from cdc_engine.binlog.scan.scanner import Scanner
 from cdc_engine.contracts import NO_SESSION, Block, Bytes, Column, StatementSession, TableChange, TableVersion
 from cdc_engine.errors import BinlogFormatError, SluiceError, TableStoppedError
 from cdc_engine.position import Position

@@ -40,7 +40,7 @@ class Startable(Protocol):
 Kept = TypeVar("Kept", bound=Startable)
 
 
-class Place(Generic[Kept]):
+class EngineSlot(Generic[Kept]):
     """Room for one destination's engine: none, being started, or running. `make` gives a new one, not started yet."""
 
     def __init__(self, name: str, make: Callable[[], Kept]) -> None:
@@ -96,7 +96,7 @@ class Place(Generic[Kept]):
         return engine
 
 
-_places: dict[str, Place[Engine]] = {}
+_places: dict[str, EngineSlot[Engine]] = {}
 _lock = threading.Lock()  # of the dictionary, never held while something is waited for
 
 
@@ -107,7 +107,7 @@ def get_or_start(destination: str) -> Engine:
     a SluiceError.
     """
     with _lock:
-        place = _places.setdefault(destination, Place(destination, functools.partial(_make, destination)))
+        place = _places.setdefault(destination, EngineSlot(destination, functools.partial(_make, destination)))
     return place.get(START_WAIT_SECONDS)
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from cdc_engine.client import read_ledger
 from cdc_engine.config import SluiceConfig, load_config
+from cdc_engine.destination_files import read_ledger
 from cdc_engine.position import file_number
 from console.stack import CODE_SERVER, Stack
 from console.toolchain.ports import free_port

@@ -13,8 +13,8 @@ from typing import Any
 
 from rich.table import Table
 
-from cdc_engine.client import lease_holder, read_ledger, run_lock_held
 from cdc_engine.config import SluiceConfig
+from cdc_engine.destination_files import lease_holder, read_ledger, run_lock_held
 from cdc_engine.errors import ConfigurationError, LeaseLostError, PositionLostError
 from cdc_engine.ha.lease import Lease
 from cdc_engine.meta.file_meta import FileMeta

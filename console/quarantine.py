@@ -21,8 +21,8 @@ from deltalake.exceptions import TableNotFoundError
 from rich.table import Table
 
 from cdc_engine.binlog.column_types import TypeUnsupportedError, ValueRefusedError, Values, type_of
-from cdc_engine.client import run_lock
 from cdc_engine.config import SluiceConfig
+from cdc_engine.destination_files import run_lock
 from cdc_engine.staging.quarantine import column_of
 from console.sources import require_destination
 from console.toolchain.errors import SetupError

@@ -14,14 +14,14 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from cdc_engine.client import StoppedTable, read_ledger
 from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import TableVersion
+from cdc_engine.destination_files import StoppedTable, read_ledger
 from cdc_engine.instance import resume
-from cdc_engine.instance.rooms import TABLES_FILE
-from cdc_engine.table_meta.policy import DDL_HELD
-from cdc_engine.table_meta.review_files import HeldRecord, ReviewFiles
-from cdc_engine.table_meta.tables_file import read_tables
+from cdc_engine.instance.wiring import TABLES_FILE
+from cdc_engine.table_meta.change.policy import DDL_HELD
+from cdc_engine.table_meta.history.review_files import HeldRecord, ReviewFiles
+from cdc_engine.table_meta.history.tables_file import read_tables
 from console.sources import require_destination
 from console.toolchain.errors import SetupError
 

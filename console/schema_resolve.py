@@ -9,17 +9,17 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from cdc_engine.client import read_ledger
 from cdc_engine.config import SluiceConfig
 from cdc_engine.contracts import StoppedTable
+from cdc_engine.destination_files import read_ledger
 from cdc_engine.instance import resume
-from cdc_engine.table_meta.ddl import read_statement
-from cdc_engine.table_meta.declared import MARIADB, MYSQL
-from cdc_engine.table_meta.effects import RESOLVABLE
-from cdc_engine.table_meta.evolution import CannotFollowError, created
-from cdc_engine.table_meta.resolutions import Resolutions
+from cdc_engine.table_meta.change.evolution import CannotFollowError, created
+from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL
+from cdc_engine.table_meta.ddl.reader import read_statement
+from cdc_engine.table_meta.ddl.statement import CreateTable, TableName, Unread
+from cdc_engine.table_meta.history.effects import RESOLVABLE
+from cdc_engine.table_meta.history.resolutions import Resolutions
 from cdc_engine.table_meta.schema import TableSchema
-from cdc_engine.table_meta.statement import CreateTable, TableName, Unread
 from console.sources import require_destination
 from console.toolchain.errors import SetupError
 

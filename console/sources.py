@@ -7,7 +7,7 @@ import dataclasses
 
 from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.errors import ConfigurationError
-from cdc_engine.instance.rooms import source_of
+from cdc_engine.instance.wiring import source_of
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.server_facts import ServerFacts, read_facts
 from cdc_engine.parser.source import Source

@@ -16,8 +16,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from cdc_engine.client import lease_holder
 from cdc_engine.config import SluiceConfig
+from cdc_engine.destination_files import lease_holder
 from console import processes
 from console.processes import ProcessFile
 

@@ -18,7 +18,7 @@ from cdc_engine.config import SluiceConfig
 from cdc_engine.contracts import TableVersion
 from orchestration.batch_reference import BatchReference, BatchReferenceError, check_tags
 from orchestration.merge_run import MergedTable, failure, merge_one, only_writer
-from orchestration.seams import MergeFailedError, Seams
+from orchestration.ports import MergeFailedError, Ports
 from orchestration.table_catalog import delta_key, engine_key, source_key, source_schema
 
 MergeJob = dg.JobDefinition | UnresolvedAssetJobDefinition
@@ -61,7 +61,7 @@ def source_specs(destination: str, tables: tuple[TableVersion, ...]) -> list[dg.
 
 
 def delta_assets(
-    config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...], seams: Seams
+    config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...], ports: Ports
 ) -> dg.AssetsDefinition:
     """One asset a Delta table; a run materialises those in its batch. Needs at least one table."""
     outs: dict[str, dg.AssetOut] = {}
@@ -84,7 +84,7 @@ def delta_assets(
     def merge(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[Any]]:
         selected = context.selected_asset_keys
         op = context.op_execution_context
-        for merged in _merged(op, config, destination, seams):
+        for merged in _merged(op, config, destination, ports):
             key = delta_key(destination, merged.outcome.name)
             if key in selected:
                 yield dg.MaterializeResult(
@@ -98,7 +98,7 @@ def delta_assets(
     return merge
 
 
-def merge_job(config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...], seams: Seams) -> MergeJob:
+def merge_job(config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...], ports: Ports) -> MergeJob:
     """The job that the sensor asks for. Before any table is known it is a bare step that reports every table as an event."""
     name = f"{merge_name(destination)}_job"
     description = f"Merges one staged batch of {destination} into its Delta tables. Started by the sensor {destination}_engine only."
@@ -114,7 +114,7 @@ def merge_job(config: SluiceConfig, destination: str, tables: tuple[TableVersion
 
     @dg.op(name=merge_name(destination), config_schema=MERGE_CONFIG)
     def merge(context: dg.OpExecutionContext) -> None:
-        for merged in _merged(context, config, destination, seams):
+        for merged in _merged(context, config, destination, ports):
             key = delta_key(destination, merged.outcome.name)
             context.log_event(dg.AssetMaterialization(key, metadata=metadata(merged)))
 
@@ -151,7 +151,7 @@ def metadata(merged: MergedTable) -> dict[str, dg.MetadataValue[Any]]:
 
 
 def _merged(
-    context: dg.OpExecutionContext, config: SluiceConfig, destination: str, seams: Seams
+    context: dg.OpExecutionContext, config: SluiceConfig, destination: str, ports: Ports
 ) -> Iterator[MergedTable]:
     """The tables of this run's batches as they are merged; every expected error as a Failure of one sentence."""
     try:
@@ -159,8 +159,8 @@ def _merged(
         check_tags(reference, context.run.tags)
         if reference.destination != destination:
             raise BatchReferenceError(f"{reference} is not of {destination}, whose job this is; nothing was written")
-        with only_writer(seams, config, destination):
-            yield from merge_one(seams, config, reference, context.log.info)
+        with only_writer(ports, config, destination):
+            yield from merge_one(ports, config, reference, context.log.info)
     except (BatchReferenceError, MergeFailedError) as error:
         raise failure(error) from None
 

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cdc_engine.config import SluiceConfig
-    from orchestration.seams import Seams
+    from orchestration.ports import Ports
 
 
-def destination_definitions(config: SluiceConfig, destination: str, seams: Seams) -> dg.Definitions:
+def destination_definitions(config: SluiceConfig, destination: str, ports: Ports) -> dg.Definitions:
     """Everything of one destination."""
     tables = read_tables(config.destination_dir(destination))
-    job = merge_job(config, destination, tables, seams)
+    job = merge_job(config, destination, tables, ports)
 
     def run_lock_held(directory: Path) -> bool:
-        return seams.files().run_lock_held(directory)
+        return ports.files().run_lock_held(directory)
 
     line = Line(
         destination=destination,
@@ -36,16 +36,16 @@ def destination_definitions(config: SluiceConfig, destination: str, seams: Seams
     )
     assets: list[dg.AssetsDefinition | dg.AssetSpec] = [*source_specs(destination, tables)]
     if tables:
-        assets.append(delta_assets(config, destination, tables, seams))
+        assets.append(delta_assets(config, destination, tables, ports))
     return dg.Definitions(
         assets=assets,
         asset_checks=[destination_checks(config, destination, tables)],
         jobs=[job],
-        sensors=[engine_sensor(line, job, seams.host)],
+        sensors=[engine_sensor(line, job, ports.host)],
     )
 
 
-def build_definitions(config: SluiceConfig, seams: Seams) -> dg.Definitions:
-    """The whole code location, on the real seams or on those of a test."""
-    parts = [destination_definitions(config, name, seams) for name in sorted(config.destinations)]
+def build_definitions(config: SluiceConfig, ports: Ports) -> dg.Definitions:
+    """The whole code location, on the real ports or on those of a test."""
+    parts = [destination_definitions(config, name, ports) for name in sorted(config.destinations)]
     return dg.Definitions.merge(*parts, dg.Definitions(executor=dg.in_process_executor))

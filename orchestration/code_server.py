@@ -39,7 +39,7 @@ WARM_MODULES = (
     "upath.implementations.local",
     "watchdog.observers.polling",
     "orchestration.spark_merge",
-    "cdc_engine.client",
+    "cdc_engine.destination_files",
     "spark_jobs.run_batch",
     "pyspark.sql.connect.session",
     "deltalake",

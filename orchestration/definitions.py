@@ -1,14 +1,14 @@
 """The code location: `dagster api grpc -m orchestration.definitions` loads it, and so does every run process.
 
 Importing it reads conf/ and one file a destination; it opens no connection and starts no engine and no Spark. A wrong conf/ is one
-ConfigurationError with all that is wrong. Here the seams get what is real: the launcher of this process, the client, and Spark.
+ConfigurationError with all that is wrong. Here the ports get what is real: the launcher of this process, the client, and Spark.
 """
 
 from __future__ import annotations
 
 from cdc_engine.config import load_config
 from orchestration.code_location import build_definitions
-from orchestration.seams import DestinationFiles, EngineHost, Seams
+from orchestration.ports import DestinationFiles, EngineHost, Ports
 from orchestration.spark_merge import spark_merge
 
 
@@ -18,10 +18,10 @@ def _launcher() -> EngineHost:
     return launcher
 
 
-def _client() -> DestinationFiles:
-    from cdc_engine import client  # noqa: PLC0415  as the launcher: imported where it is used
+def _files() -> DestinationFiles:
+    from cdc_engine import destination_files  # noqa: PLC0415  as the launcher: imported where it is used
 
-    return client
+    return destination_files
 
 
-defs = build_definitions(load_config(), Seams(host=_launcher, files=_client, merge=spark_merge))
+defs = build_definitions(load_config(), Ports(host=_launcher, files=_files, merge=spark_merge))

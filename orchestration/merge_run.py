@@ -18,7 +18,7 @@ import dagster as dg
 from cdc_engine.errors import SluiceError
 from orchestration import failpoints
 from orchestration.batch_reference import BatchReference
-from orchestration.seams import MergeFailedError, MergeOrder, Seams, SparkAwayError, TableOutcome
+from orchestration.ports import MergeFailedError, MergeOrder, Ports, SparkAwayError, TableOutcome
 
 if TYPE_CHECKING:
     from cdc_engine.config import SluiceConfig
@@ -48,11 +48,11 @@ def refuse_unless_head(reference: BatchReference, head: OutstandingBatch | None)
 
 
 @contextlib.contextmanager
-def only_writer(seams: Seams, config: SluiceConfig, destination: str) -> Iterator[None]:
+def only_writer(ports: Ports, config: SluiceConfig, destination: str) -> Iterator[None]:
     """Holds the run lock. Raises MergeFailedError when another process keeps it."""
     with contextlib.ExitStack() as stack:
         try:
-            lock = seams.files().run_lock(config.destination_dir(destination), RUN_LOCK_SECONDS_MAX)
+            lock = ports.files().run_lock(config.destination_dir(destination), RUN_LOCK_SECONDS_MAX)
             stack.enter_context(lock)
         except SluiceError as error:
             raise MergeFailedError(f"{error}; nothing was written") from error
@@ -60,7 +60,7 @@ def only_writer(seams: Seams, config: SluiceConfig, destination: str) -> Iterato
 
 
 def merge_one(
-    seams: Seams,
+    ports: Ports,
     config: SluiceConfig,
     reference: BatchReference,
     say: Callable[[str], None],
@@ -68,7 +68,7 @@ def merge_one(
     """Merges one batch, the caller holding the run lock; then yields its tables. Raises MergeFailedError after yielding what was done."""
     directory = config.destination_dir(reference.destination)
     try:
-        head = refuse_unless_head(reference, seams.files().head_of_line(directory))
+        head = refuse_unless_head(reference, ports.files().head_of_line(directory))
     except SluiceError as error:
         raise MergeFailedError(f"{error}; nothing was written") from error
     say(f"merging {reference}: {head.rows} rows, {head.bytes} bytes, tables {', '.join(head.tables) or 'none'}")
@@ -85,7 +85,7 @@ def merge_one(
 
     def refusal() -> str:
         try:
-            refuse_unless_head(reference, seams.files().head_of_line(directory))
+            refuse_unless_head(reference, ports.files().head_of_line(directory))
         except (MergeFailedError, SluiceError) as error:
             return str(error)
         return ""
@@ -98,7 +98,7 @@ def merge_one(
         refusal=refusal,
     )
     try:
-        seams.merge(order, done)
+        ports.merge(order, done)
     except MergeFailedError:
         yield from merged
         raise

@@ -17,7 +17,7 @@ from cdc_engine.limits import OBSERVATION_SECONDS
 from orchestration.table_catalog import delta_key, engine_key
 
 if TYPE_CHECKING:
-    from orchestration.seams import EngineState
+    from orchestration.ports import EngineState
 
 TABLE_CHECK = "flowing"  # on each Delta table: its changes are taken
 TABLES_CHECK = "tables_flowing"  # on the engine: those of all tables are

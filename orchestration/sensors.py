@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from orchestration.assets import MergeJob
-    from orchestration.seams import EngineHost
+    from orchestration.ports import EngineHost
 
 # Dagster's daemon looks every 5 s and that is the real interval. With 5 here a look that comes a millisecond early would be passed
 # over, and the interval would be ten.

@@ -23,7 +23,7 @@ SUBMIT_SECONDS_MAX = 120.0  # a run that was made but never queued: its daemon d
 STARTING_SECONDS_MAX = 180.0  # a process that imports Dagster, on a machine that is very busy
 
 
-class Verdict(enum.Enum):
+class RunVerdict(enum.Enum):
     """What one run says about its batch, the strongest first."""
 
     ACK = "ack"
@@ -51,26 +51,26 @@ class RunRecord:
 class Rule:
     """What a status means, and when it lasted too long (seconds; None: no limit)."""
 
-    verdict: Verdict
+    verdict: RunVerdict
     state_seconds_max: float | None = None
     silent_seconds_max: float | None = None
     lock_free_seconds_max: float | None = None
 
 
 RULES: dict[DagsterRunStatus, Rule] = {
-    DagsterRunStatus.SUCCESS: Rule(Verdict.ACK),
-    DagsterRunStatus.FAILURE: Rule(Verdict.ROLLBACK),
-    DagsterRunStatus.CANCELED: Rule(Verdict.ROLLBACK),
-    DagsterRunStatus.NOT_STARTED: Rule(Verdict.REISSUE, state_seconds_max=SUBMIT_SECONDS_MAX),
-    DagsterRunStatus.QUEUED: Rule(Verdict.WAIT, state_seconds_max=RUN_SECONDS_MAX),
-    DagsterRunStatus.MANAGED: Rule(Verdict.WAIT, state_seconds_max=RUN_SECONDS_MAX),
-    DagsterRunStatus.SUSPENDED: Rule(Verdict.WAIT, state_seconds_max=RUN_SECONDS_MAX),
-    DagsterRunStatus.STARTING: Rule(Verdict.WAIT, state_seconds_max=STARTING_SECONDS_MAX),
+    DagsterRunStatus.SUCCESS: Rule(RunVerdict.ACK),
+    DagsterRunStatus.FAILURE: Rule(RunVerdict.ROLLBACK),
+    DagsterRunStatus.CANCELED: Rule(RunVerdict.ROLLBACK),
+    DagsterRunStatus.NOT_STARTED: Rule(RunVerdict.REISSUE, state_seconds_max=SUBMIT_SECONDS_MAX),
+    DagsterRunStatus.QUEUED: Rule(RunVerdict.WAIT, state_seconds_max=RUN_SECONDS_MAX),
+    DagsterRunStatus.MANAGED: Rule(RunVerdict.WAIT, state_seconds_max=RUN_SECONDS_MAX),
+    DagsterRunStatus.SUSPENDED: Rule(RunVerdict.WAIT, state_seconds_max=RUN_SECONDS_MAX),
+    DagsterRunStatus.STARTING: Rule(RunVerdict.WAIT, state_seconds_max=STARTING_SECONDS_MAX),
     DagsterRunStatus.STARTED: Rule(
-        Verdict.WAIT, silent_seconds_max=RUN_SECONDS_MAX, lock_free_seconds_max=LOCK_FREE_SECONDS_MAX
+        RunVerdict.WAIT, silent_seconds_max=RUN_SECONDS_MAX, lock_free_seconds_max=LOCK_FREE_SECONDS_MAX
     ),
     DagsterRunStatus.CANCELING: Rule(
-        Verdict.WAIT, silent_seconds_max=RUN_SECONDS_MAX, lock_free_seconds_max=LOCK_FREE_SECONDS_MAX
+        RunVerdict.WAIT, silent_seconds_max=RUN_SECONDS_MAX, lock_free_seconds_max=LOCK_FREE_SECONDS_MAX
     ),
 }
 
@@ -120,27 +120,27 @@ def overdue(run: RunRecord) -> str:
     return ""
 
 
-def verdict_of(run: RunRecord) -> Verdict:
-    return Verdict.END if overdue(run) else RULES[run.status].verdict
+def verdict_of(run: RunRecord) -> RunVerdict:
+    return RunVerdict.END if overdue(run) else RULES[run.status].verdict
 
 
 def decide(runs: Sequence[RunRecord]) -> Decision:
     """What becomes of a batch whose runs are these; `runs` are all runs with the tags of this very delivery, in any order."""
-    order = list(Verdict)
+    order = list(RunVerdict)
     ranked = sorted(runs, key=lambda run: order.index(verdict_of(run)))
     if not ranked:
         return Reissue()
     run = ranked[0]
     match verdict_of(run):
-        case Verdict.ACK:
+        case RunVerdict.ACK:
             return Ack(run.run_id)
-        case Verdict.END:
+        case RunVerdict.END:
             return EndRun(run.run_id, overdue(run))
-        case Verdict.WAIT:
+        case RunVerdict.WAIT:
             return Wait(run.run_id, f"run {run.run_id[:8]} is {run.status.value}")
-        case Verdict.REISSUE:
+        case RunVerdict.REISSUE:
             return Reissue()
-        case Verdict.ROLLBACK:
+        case RunVerdict.ROLLBACK:
             return Rollback(run.run_id, f"run {run.run_id[:8]} ended as {run.status.value}")
 
 

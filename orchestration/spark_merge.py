@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from orchestration.seams import MergeFailedError, MergeOrder, SparkAwayError, TableOutcome
+from orchestration.ports import MergeFailedError, MergeOrder, SparkAwayError, TableOutcome
 
 if TYPE_CHECKING:
     from cdc_engine.config import SluiceConfig
@@ -16,7 +16,7 @@ LANES_FILE = "spark-sessions.json"  # so that the next run ends what a killed on
 
 
 def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]) -> None:
-    """Implements `seams.Merge`."""
+    """Implements `ports.Merge`."""
     from spark_jobs.errors import SparkJobError, SparkUnavailableError  # noqa: PLC0415  pyspark takes a second to import
     from spark_jobs.run_batch import merge_batch  # noqa: PLC0415
     from spark_jobs.session import SparkSettings  # noqa: PLC0415

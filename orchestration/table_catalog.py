@@ -14,7 +14,7 @@ from pathlib import Path
 import dagster as dg
 
 from cdc_engine.contracts import Column, TableVersion
-from cdc_engine.table_meta import tables_file
+from cdc_engine.table_meta.history import tables_file
 
 TABLES_FILE = "tables.json"
 

@@ -1,6 +1,6 @@
-"""Fakes of the seams, for tests of this room: an engine over a counter, a lock that is a flag, a merge that remembers.
+"""Fakes of the ports, for tests of this room: an engine over a counter, a lock that is a flag, a merge that remembers.
 
-The fake engine keeps the promises of `seams.EngineHandle`: one batch out at a time, handed out repeatably, a new delivery after each
+The fake engine keeps the promises of `ports.EngineHandle`: one batch out at a time, handed out repeatably, a new delivery after each
 rollback, acks in order. What it "captures" are whole numbers; a batch is the numbers in (start, end].
 """
 
@@ -14,14 +14,14 @@ from pathlib import Path
 from cdc_engine.contracts import OutstandingBatch, StoppedTable
 from cdc_engine.errors import BatchNotFoundError, EngineStartingError, LeaseLostError, MetaError, SluiceError
 from cdc_engine.position import Position
-from orchestration.seams import MergeFailedError, MergeOrder, Seams, SparkAwayError, TableOutcome
+from orchestration.ports import MergeFailedError, MergeOrder, Ports, SparkAwayError, TableOutcome
 
 BATCH_CHANGES_MAX = 10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FakeState:
-    """Implements `seams.EngineState`."""
+    """Implements `ports.EngineState`."""
 
     state: str = "RUNNING"
     reason: str = ""
@@ -38,7 +38,7 @@ class FakeState:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FakeOutcome:
-    """Implements `seams.TableOutcome`."""
+    """Implements `ports.TableOutcome`."""
 
     name: str
     path: str = "/lake/shop/orders"
@@ -60,7 +60,7 @@ def position(offset: int) -> Position:
 
 
 class FakeEngine:
-    """Implements `seams.EngineHandle`. `waiting`: changes captured and not handed out; `acked`: those acked, in order."""
+    """Implements `ports.EngineHandle`. `waiting`: changes captured and not handed out; `acked`: those acked, in order."""
 
     def __init__(self, directory: Path, tables: tuple[str, ...] = ("shop.orders",)) -> None:
         self.directory = directory
@@ -121,7 +121,7 @@ class FakeEngine:
 
 
 class FakeHost:
-    """Implements `seams.EngineHost`. `holder`: a pid that keeps the lease from us; `error`: why the engine cannot start.
+    """Implements `ports.EngineHost`. `holder`: a pid that keeps the lease from us; `error`: why the engine cannot start.
 
     `starting`: so many calls find the engine still being started.
     """
@@ -144,7 +144,7 @@ class FakeHost:
 
 
 class FakeFiles:
-    """Implements `seams.DestinationFiles` over a fake engine; `held_by`: a process that keeps the run lock."""
+    """Implements `ports.DestinationFiles` over a fake engine; `held_by`: a process that keeps the run lock."""
 
     def __init__(self, engine: FakeEngine) -> None:
         self.engine = engine
@@ -174,7 +174,7 @@ class FakeFiles:
 
 
 class FakeMerge:
-    """Implements `seams.Merge`: remembers its orders. `error`: what it fails with, after the tables in `before_error`.
+    """Implements `ports.Merge`: remembers its orders. `error`: what it fails with, after the tables in `before_error`.
 
     `away`: because no Spark answers. `between`: called before each table.
     """
@@ -197,7 +197,7 @@ class FakeMerge:
             raise SparkAwayError(self.error) if self.away else MergeFailedError(self.error)
 
 
-class FakeSeams:
+class FakePorts:
     """All fakes together, around one engine."""
 
     def __init__(self, directory: Path, tables: tuple[str, ...] = ("shop.orders",)) -> None:
@@ -206,5 +206,5 @@ class FakeSeams:
         self.files = FakeFiles(self.engine)
         self.merge = FakeMerge()
 
-    def seams(self) -> Seams:
-        return Seams(host=lambda: self.host, files=lambda: self.files, merge=self.merge)
+    def ports(self) -> Ports:
+        return Ports(host=lambda: self.host, files=lambda: self.files, merge=self.merge)

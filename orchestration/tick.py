@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cdc_engine.contracts import OutstandingBatch
+    from orchestration.ports import EngineHandle, EngineHost, EngineState
     from orchestration.runs import RunStore
-    from orchestration.seams import EngineHandle, EngineHost, EngineState
 
 _log = logging.getLogger(__name__)
 

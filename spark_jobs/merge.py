@@ -12,7 +12,8 @@ import json
 import time
 from collections.abc import Mapping
 
-from spark_jobs import fold, following, merge_clauses, merge_sql
+from spark_jobs import alteration_steps as following
+from spark_jobs import fold, merge_clauses, merge_sql
 from spark_jobs.delta_table import CommitCounts, DeltaTable, schema_statements, wanted_columns
 from spark_jobs.errors import TableError
 from spark_jobs.report import TableReport, TableTarget

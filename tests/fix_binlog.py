@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pymysql
 
-from cdc_engine.binlog.table_map import parse_table_map
+from cdc_engine.binlog.events.table_map import parse_table_map
 from cdc_engine.contracts import Block, Column, RowEventKind, TableVersion
 from console.toolchain.servers import DatabaseServer
 

@@ -13,15 +13,15 @@ import structlog
 
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.source import Source
-from cdc_engine.table_meta.live_schema import schema_now
-from cdc_engine.table_meta.resolutions import Resolutions
+from cdc_engine.table_meta.history.live_schema import schema_now
+from cdc_engine.table_meta.history.resolutions import Resolutions
 from cdc_engine.table_meta.schema import TableSchema
 
 log = structlog.get_logger()
 
 
 class SchemaAnswers:
-    """For `policy.Review.resolved`; called on the parser's thread."""
+    """For `policy.SchemaDecisions.resolved`; called on the parser's thread."""
 
     def __init__(self, source: Callable[[], Source], directory: Path) -> None:
         self._source, self._resolutions = source, Resolutions(directory)

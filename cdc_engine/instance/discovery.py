@@ -9,11 +9,11 @@ import dataclasses
 
 from cdc_engine.config import SluiceConfig
 from cdc_engine.contracts import TableVersion
-from cdc_engine.instance.rooms import TABLES_FILE, source_of
+from cdc_engine.instance.wiring import TABLES_FILE, source_of
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.table_meta.snapshot import read_snapshot
-from cdc_engine.table_meta.tables_file import write_tables
+from cdc_engine.table_meta.history.schema_snapshot import read_snapshot
+from cdc_engine.table_meta.history.tables_file import write_tables
 
 
 def discover(config: SluiceConfig, destination: str, password: str | None = None) -> tuple[TableVersion, ...]:

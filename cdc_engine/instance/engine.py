@@ -20,8 +20,8 @@ from cdc_engine.errors import LeaseLostError, SluiceError, SourceConnectionError
 from cdc_engine.ha.lease import Lease
 from cdc_engine.instance import resume
 from cdc_engine.instance.hand_out import BatchLimits, HandOut
-from cdc_engine.instance.rooms import Rooms, make_rooms, make_stager
 from cdc_engine.instance.status import EngineStatus, RateMeter, write_status
+from cdc_engine.instance.wiring import EngineParts, make_parts, make_stager
 from cdc_engine.parser.event_parser import CONNECTING, RECONNECTING, STREAMING
 from cdc_engine.parser.start_position import DumpStart
 from cdc_engine.position import Position
@@ -45,7 +45,7 @@ class Engine:
         self._client = ClientIdentity(destination=name)
         self._lease = Lease(self.directory)
         self._service = CanalService(known=[name])
-        self._rooms: Rooms | None = None
+        self._rooms: EngineParts | None = None
         self._hand_out: HandOut | None = None
         self._state, self._reason = STOPPED, ""
         self._stopping = threading.Event()
@@ -99,7 +99,7 @@ class Engine:
 
     def _open(self) -> None:
         self._state, self._reason = STARTING, ""
-        rooms = make_rooms(
+        rooms = make_parts(
             self._destination, self.directory, self._lease, on_state=self._tell, on_start=self._began_elsewhere
         )
         self._rooms = rooms
@@ -190,7 +190,7 @@ class Engine:
             updated_at_us=time.time_ns() // 1000,
         )
 
-    def _lag_seconds(self, rooms: Rooms) -> float:
+    def _lag_seconds(self, rooms: EngineParts) -> float:
         times = (rooms.store.oldest_time_us, self._handing_out().first_commit_time_us)
         oldest_us = min((each for each in times if each), default=0)
         return round(max(0.0, time.time() - oldest_us / 1e6), 3) if oldest_us else 0.0
@@ -246,7 +246,7 @@ class Engine:
         who = f"process {holder.pid} on {holder.host}" if holder else "another process"
         return f"{self.name} is read by {who}; this one takes over when that ends"
 
-    def _opened(self) -> Rooms:
+    def _opened(self) -> EngineParts:
         if self._rooms is None:
             raise SourceConnectionError(f"the engine of {self.name} is not started")
         return self._rooms

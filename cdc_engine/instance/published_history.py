@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from cdc_engine.binlog.table_map import TableMap
+from cdc_engine.binlog.events.table_map import TableMap
 from cdc_engine.contracts import NO_SESSION, StatementSession, TableChange, TableVersion
 from cdc_engine.position import Position
-from cdc_engine.table_meta.history import TableHistory
-from cdc_engine.table_meta.tables_file import write_tables
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.tables_file import write_tables
 
 
 class PublishedHistory:

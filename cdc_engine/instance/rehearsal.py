@@ -15,18 +15,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cdc_engine import limits
-from cdc_engine.binlog.event_types import HEADER_BYTES, LENGTH_AT
-from cdc_engine.binlog.framing import PacketFramer
-from cdc_engine.binlog.scan import Scanner
+from cdc_engine.binlog.events.event_types import HEADER_BYTES, LENGTH_AT
+from cdc_engine.binlog.scan.framing import PacketFramer
+from cdc_engine.binlog.scan.scanner import Scanner
 from cdc_engine.position import Position
 from cdc_engine.sink.event_sink import EventSink
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.staging.staging import stage
 from cdc_engine.store.memory_store import MemoryEventStore
-from cdc_engine.table_meta.declared import MYSQL
-from cdc_engine.table_meta.history import TableHistory
+from cdc_engine.table_meta.ddl.declared_type import MYSQL
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.schema_snapshot import Snapshot
 from cdc_engine.table_meta.schema import ServerFacts
-from cdc_engine.table_meta.snapshot import Snapshot
 
 RECORDING = Path(__file__).with_name("rehearsal.binlog")
 MAGIC_BYTES = 4

@@ -1,12 +1,12 @@
-"""How a dump begins: from a decided start to the framer that takes its bytes. Used by `event_parser` and `look_through`."""
+"""How a dump begins: from a decided start to the framer that takes its bytes. Used by `event_parser` and `scan_ddl`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from cdc_engine.binlog.framing import PacketFramer
-from cdc_engine.binlog.scan import Scanner
-from cdc_engine.binlog.skipping import FileBeginning
+from cdc_engine.binlog.scan.framing import PacketFramer
+from cdc_engine.binlog.scan.scanner import Scanner
+from cdc_engine.binlog.scan.skipping import FileBeginning
 from cdc_engine.contracts import PreparedTransactions, SchemaHistory
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.start_position import DumpStart

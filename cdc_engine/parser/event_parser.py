@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator
 import structlog
 
 from cdc_engine import limits
-from cdc_engine.binlog.framing import PacketFramer
-from cdc_engine.binlog.recorded import MemoryPrepared
-from cdc_engine.binlog.scan import Scanner
+from cdc_engine.binlog.events.recorded import MemoryPrepared
+from cdc_engine.binlog.scan.framing import PacketFramer
+from cdc_engine.binlog.scan.scanner import Scanner
 from cdc_engine.contracts import Block, BlockSink, PreparedTransactions, SchemaHistory
 from cdc_engine.errors import BinlogFormatError, PositionLostError, SluiceError, SourceConnectionError
 from cdc_engine.parser.connection import SourceConnection, answer_error

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from cdc_engine.binlog.rows_partial import MOVED, key_fields
+from cdc_engine.binlog.rows.partial import MOVED, key_fields
 from cdc_engine.contracts import Int64s
 
 

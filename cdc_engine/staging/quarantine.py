@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cdc_engine.binlog.refused_values import RefusedValue
+from cdc_engine.binlog.rows.refused_values import RefusedValue
 from cdc_engine.contracts import Column, Operation
 from cdc_engine.durable_files import sync
 from cdc_engine.staging.manifest import StagedQuarantine

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cdc_engine.binlog.rows import COMMIT_TIME, OPERATION, ORDER_KEY, RowDecoder
-from cdc_engine.binlog.rows_partial import MOVED, with_presence
+from cdc_engine.binlog.rows.decoder import COMMIT_TIME, OPERATION, ORDER_KEY, RowDecoder
+from cdc_engine.binlog.rows.partial import MOVED, with_presence
 from cdc_engine.contracts import Int64s, Operation
 from cdc_engine.durable_files import sync
 from cdc_engine.errors import BinlogFormatError

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cdc_engine.binlog.refused_values import QUARANTINE
-from cdc_engine.binlog.rows import RowDecoder
+from cdc_engine.binlog.rows.decoder import RowDecoder
+from cdc_engine.binlog.rows.refused_values import QUARANTINE
 from cdc_engine.staging.manifest import StagedColumn
 
 

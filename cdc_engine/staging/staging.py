@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
-from cdc_engine.binlog.refused_values import DEFAULT_POLICY, RefusedValue, ValuePolicy
-from cdc_engine.binlog.rows import Places, RowDecoder
+from cdc_engine.binlog.rows.decoder import Places, RowDecoder
+from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, RefusedValue, ValuePolicy
 from cdc_engine.contracts import (
     NOTHING,
     Batch,

@@ -10,9 +10,9 @@ import hashlib
 import json
 from typing import Any
 
-from cdc_engine.binlog.charsets import charset_of_name
+from cdc_engine.binlog.charsets.collations import charset_of_name
 from cdc_engine.contracts import Column, StatementSession, TableVersion
-from cdc_engine.table_meta.declared import declared_type
+from cdc_engine.table_meta.ddl.declared_type import declared_type
 
 VERSION_DIGITS = 16  # 64 bits of a digest: no table ever has so many versions that two meet
 

@@ -17,9 +17,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from cdc_engine.client import read_ledger
 from cdc_engine.config import load_config
 from cdc_engine.contracts import OutstandingBatch, StoppedTable
+from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import ConfigurationError, LeaseLostError, PositionLostError, SourceCheckError
 from cdc_engine.ha.lease import Lease
 from cdc_engine.instance.status import EngineStatus, write_status

@@ -13,9 +13,9 @@ from cdc_engine.contracts import StoppedTable, TableVersion
 from cdc_engine.instance.resume import requests
 from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.position import Position
-from cdc_engine.table_meta.policy import Held, Item
-from cdc_engine.table_meta.review_files import ReviewFiles
-from cdc_engine.table_meta.tables_file import write_tables
+from cdc_engine.table_meta.change.policy import Held, Item
+from cdc_engine.table_meta.history.review_files import ReviewFiles
+from cdc_engine.table_meta.history.tables_file import write_tables
 from console.check import policy_sentence
 from console.main import app
 from console.toolchain.errors import SetupError

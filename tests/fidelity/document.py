@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cdc_engine.binlog.charsets import CHARSETS
+from cdc_engine.binlog.charsets.collations import CHARSETS
 from tests.fidelity.catalogue import KINDS, Kind
 from tests.fidelity.pipeline import SERVERS
 
@@ -44,11 +44,11 @@ TAIL = """
 
 | type | Delta | tested by |
 |---|---|---|
-| MySQL 9 `vector(n)`, MariaDB 11.7 `vector(n)` | binary: the floats as `SELECT` returns them, four bytes each, little-endian | hand-made images, `tests/rows/test_column_types.py` |
-| MariaDB `xmltype` | none: the table stops with TYPE_UNSUPPORTED | `tests/rows/test_column_types.py` |
-| MariaDB times with `mysql56_temporal_format=OFF` | as the types of today, fractions too | `tests/oracle/test_old_formats_oracle.py` |
+| MySQL 9 `vector(n)`, MariaDB 11.7 `vector(n)` | binary: the floats as `SELECT` returns them, four bytes each, little-endian | hand-made images, `tests/binlog/rows/test_column_types.py` |
+| MariaDB `xmltype` | none: the table stops with TYPE_UNSUPPORTED | `tests/binlog/rows/test_column_types.py` |
+| MariaDB times with `mysql56_temporal_format=OFF` | as the types of today, fractions too | `tests/binlog/oracle/test_old_formats_oracle.py` |
 | MariaDB `uuid` columns made before 10.11.5 (`uuid /* old */`) | none: the table stops, since they are stored otherwise; `ALTER TABLE … FORCE` on a newer server | `tests/fidelity/test_document_fidelity.py` |
-| GTIDs with a tag (MySQL 8.3 and above) | no column: the position follows them | an event of a 9.2 server and others by hand, `tests/binlog_scan/test_tagged_gtid.py` |
+| GTIDs with a tag (MySQL 8.3 and above) | no column: the position follows them | an event of a 9.2 server and others by hand, `tests/binlog/scan/test_tagged_gtid.py` |
 
 ## Documents logged as differences
 
@@ -58,7 +58,7 @@ stops with IMAGE_NOT_FULL: `tests/fidelity/test_partial_json.py`.
 
 ## Character sets
 
-Every character set of the four servers is decoded as the server converts it, held against the servers by `tests/binlog/test_charsets.py`;
+Every character set of the four servers is decoded as the server converts it, held against the servers by `tests/binlog/charsets/test_charsets.py`;
 bytes that are no character of theirs are values that cannot be decoded:
 """
 

@@ -26,8 +26,8 @@ from cdc_engine.staging import StagedBatch, stage
 from cdc_engine.staging.manifest import ChangesSegment
 from cdc_engine.staging.reader import read_rows
 from cdc_engine.store.memory_store import MemoryEventStore
-from cdc_engine.table_meta.history import TableHistory
-from cdc_engine.table_meta.snapshot import stable_snapshot
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.schema_snapshot import stable_snapshot
 from console.toolchain.servers import DatabaseServer
 from tests.waiting import wait_for
 

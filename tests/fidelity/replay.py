@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdc_engine.binlog.rows import OPERATION, ORDER_KEY
+from cdc_engine.binlog.rows.decoder import OPERATION, ORDER_KEY
 from cdc_engine.contracts import Operation
 from console.toolchain.servers import DatabaseServer
 from tests.fidelity.pipeline import Pipeline, images

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cdc_engine.binlog.rows import OPERATION
-from cdc_engine.binlog.rows_partial import GROUP_COLUMNS, PRESENT
+from cdc_engine.binlog.rows.decoder import OPERATION
+from cdc_engine.binlog.rows.partial import GROUP_COLUMNS, PRESENT
 from cdc_engine.contracts import Operation
 from console.toolchain.servers import DatabaseServer
 from tests.fidelity.catalogue import Kind, kinds_of

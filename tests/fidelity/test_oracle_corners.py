@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cdc_engine.binlog.charsets import BINARY, Charset, charset_of_name
-from cdc_engine.binlog.refused_values import ValuePolicy
+from cdc_engine.binlog.charsets.collations import BINARY, Charset, charset_of_name
+from cdc_engine.binlog.rows.refused_values import ValuePolicy
 from console.toolchain.servers import DatabaseServer
 from tests.fidelity.pipeline import SERVERS, Pipeline, images, row_metadata, run
 

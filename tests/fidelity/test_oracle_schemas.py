@@ -14,14 +14,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cdc_engine.binlog.rows import OPERATION
+from cdc_engine.binlog.rows.decoder import OPERATION
 from cdc_engine.contracts import Operation
 from console.toolchain.servers import DatabaseServer
 from console.toolchain.spark_server import SparkConnectServer
 from spark_jobs import SparkSettings, TableTarget, merge_batch
+from tests.binlog.oracle.test_values_oracle import CASES, Case
 from tests.fidelity.comparison import expected, printed
 from tests.fidelity.pipeline import SERVERS, Pipeline, images, run
-from tests.oracle.test_values_oracle import CASES, Case
 
 DATABASE = "oracle_schemas"
 TABLES, COLUMNS_MAX, ROWS_MAX = 8, 25, 25

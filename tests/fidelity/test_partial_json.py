@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cdc_engine.binlog import json_diff
-from cdc_engine.binlog.rows import OPERATION
+from cdc_engine.binlog.documents import json_diff
+from cdc_engine.binlog.rows.decoder import OPERATION
 from console.toolchain.servers import DatabaseServer
 from tests.fidelity.pipeline import images, run
 from tests.fidelity.replay import GONE, folded, pipeline_with, selected

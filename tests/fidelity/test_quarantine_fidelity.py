@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from cdc_engine.binlog import refused_values
-from cdc_engine.binlog.refused_values import ValuePolicy
+from cdc_engine.binlog.rows.decoder import refused_values
+from cdc_engine.binlog.rows.refused_values import ValuePolicy
 from cdc_engine.staging import StagedBatch
 from console.toolchain.servers import DatabaseServer
 from spark_jobs.quarantine import append_quarantine
@@ -106,7 +106,7 @@ def test_a_key_that_cannot_be_decoded_stops_its_table_also_under_quarantine(
 
 
 def test_a_table_full_of_such_values_stops(written: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cdc_engine.binlog.rows.REFUSED_VALUES_MAX", 1)
+    monkeypatch.setattr("cdc_engine.binlog.rows.decoder.REFUSED_VALUES_MAX", 1)
     made = staged(written, charsets=UTF8, undecodable="quarantine", zero_dates="error")
     assert ["`charsets`" in table.reason for table in made.stopped] == [True, True]
     assert made.manifest.quarantine is None

@@ -9,7 +9,7 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 
-from cdc_engine.binlog.refused_values import ValuePolicy
+from cdc_engine.binlog.rows.refused_values import ValuePolicy
 from cdc_engine.config import DestinationConfig, SluiceConfig, SourceConfig, SparkConfig, TableConfig
 from console.quarantine import quarantined, render, replay, to_json
 from console.toolchain.servers import DatabaseServer

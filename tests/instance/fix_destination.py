@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from cdc_engine.client import read_ledger
 from cdc_engine.config import SluiceConfig, load_config
 from cdc_engine.contracts import OutstandingBatch
+from cdc_engine.destination_files import read_ledger
 from cdc_engine.instance.engine import Engine
 from console.toolchain.servers import DatabaseServer
 from tests.waiting import wait_for

@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from cdc_engine.client import read_ledger
 from cdc_engine.contracts import OutstandingBatch
+from cdc_engine.destination_files import read_ledger
 from cdc_engine.instance.engine import Engine
-from cdc_engine.instance.rooms import SCHEMA_FILE
+from cdc_engine.instance.wiring import SCHEMA_FILE
 from console.schema_resolve import resolve
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for

@@ -11,8 +11,8 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from cdc_engine.client import read_ledger
 from cdc_engine.config import load_config
+from cdc_engine.destination_files import read_ledger
 from cdc_engine.instance.engine import Engine
 from console.schema import approve, held_changes, schema_json
 from console.toolchain.errors import SetupError

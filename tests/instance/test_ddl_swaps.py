@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.client import read_ledger
+from cdc_engine.destination_files import read_ledger
 from cdc_engine.instance.engine import Engine
 from console.toolchain.servers import DatabaseServer
 from tests.instance.fix_destination import Captured

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.client import read_ledger
+from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import LeaseLostError
 from cdc_engine.instance.engine import Engine
 from cdc_engine.position import Position

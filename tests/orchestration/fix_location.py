@@ -6,9 +6,9 @@ from pathlib import Path
 
 from cdc_engine.config import DestinationConfig, SluiceConfig, SourceConfig
 from cdc_engine.contracts import Column, TableVersion
-from cdc_engine.table_meta import tables_file
+from cdc_engine.table_meta.history import tables_file
 from orchestration.table_catalog import TABLES_FILE
-from orchestration.testing import FakeSeams
+from orchestration.testing import FakePorts
 
 TABLES = ("shop.orders", "shop.items", "shop.odd-näme$")
 
@@ -29,5 +29,5 @@ def write_tables(directory: Path, names: tuple[str, ...] = TABLES) -> None:
     )
 
 
-def make_seams(config: SluiceConfig, tables: tuple[str, ...] = ("shop.orders", "shop.items")) -> FakeSeams:
-    return FakeSeams(config.destination_dir("shop"), tables)
+def make_fake_ports(config: SluiceConfig, tables: tuple[str, ...] = ("shop.orders", "shop.items")) -> FakePorts:
+    return FakePorts(config.destination_dir("shop"), tables)

@@ -23,7 +23,7 @@ from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.position import Position
 from orchestration.code_location import build_definitions
-from orchestration.seams import MergeOrder, Seams, TableOutcome
+from orchestration.ports import MergeOrder, Ports, TableOutcome
 from orchestration.testing import FakeOutcome, FakeState
 
 FILE, FIRST = "mysql-bin.000001", 4
@@ -130,4 +130,4 @@ def merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]) -> N
 
 CONFIG = load_config()
 HOST = NumberHost()
-defs = build_definitions(CONFIG, Seams(host=lambda: HOST, files=lambda: client, merge=merge))
+defs = build_definitions(CONFIG, Ports(host=lambda: HOST, files=lambda: client, merge=merge))

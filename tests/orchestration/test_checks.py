@@ -13,12 +13,12 @@ import pytest
 
 from cdc_engine.contracts import StoppedTable
 from cdc_engine.instance.status import EngineStatus, write_status
-from cdc_engine.table_meta.policy import Held, Item
+from cdc_engine.table_meta.change.policy import Held, Item
 from orchestration.checks import STATUS_FILE, STATUS_SECONDS_MAX, read_failures
 from orchestration.code_location import build_definitions
 from orchestration.observations import TABLE_CHECK, Published, due, failures
 from orchestration.testing import position
-from tests.orchestration.fix_location import make_config, make_seams, write_tables
+from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 STOPPED = StoppedTable(
     database="shop", table="orders", state="DDL_UNSUPPORTED", reason="DROP COLUMN: not yet", position=position(9)
@@ -72,7 +72,7 @@ def test_every_check_can_be_executed_by_hand(tmp_path: Path, instance: dg.Dagste
     directory = config.destination_dir("shop")
     write_tables(directory)
     write_status(directory / STATUS_FILE, status(stopped_tables=(STOPPED,)))
-    defs = build_definitions(config, make_seams(config).seams())
+    defs = build_definitions(config, make_fake_ports(config).ports())
     job = dg.define_asset_job("checks", selection=dg.AssetSelection.all_asset_checks())
     result = (
         dg.Definitions.merge(defs, dg.Definitions(jobs=[job]))

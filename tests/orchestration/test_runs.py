@@ -12,7 +12,7 @@ import pytest
 from cdc_engine.contracts import OutstandingBatch
 from orchestration.batch_reference import BatchReference
 from orchestration.code_location import build_definitions
-from tests.orchestration.fix_location import make_config, make_seams, write_tables
+from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 ORDERS, ITEMS, NEW = (dg.AssetKey(["shop", "shop", table]) for table in ("orders", "items", "created_since"))
 NUMBERS = {
@@ -36,8 +36,8 @@ class Shop:
         self.instance = instance
         config = make_config(root)
         write_tables(config.destination_dir("shop"))
-        self.fakes = make_seams(config, ("shop.orders", "shop.items", "shop.created_since"))
-        self.defs = build_definitions(config, self.fakes.seams())
+        self.fakes = make_fake_ports(config, ("shop.orders", "shop.items", "shop.created_since"))
+        self.defs = build_definitions(config, self.fakes.ports())
 
     def hand_out(self) -> tuple[OutstandingBatch, BatchReference]:
         self.fakes.engine.capture(5)
@@ -196,7 +196,7 @@ def test_names_that_dagster_would_confuse_stay_apart(tmp_path: Path) -> None:
     config = make_config(tmp_path)
     names = ("b_.c", "b._c", "a b.we-ird$", "a b.we_ird$")
     write_tables(config.destination_dir("shop"), names)
-    defs = build_definitions(config, make_seams(config, names).seams())
+    defs = build_definitions(config, make_fake_ports(config, names).ports())
     dg.Definitions.validate_loadable(defs)
     keys = defs.resolve_asset_graph().materializable_asset_keys
     assert keys == {dg.AssetKey(["shop", *name.split(".")]) for name in names}

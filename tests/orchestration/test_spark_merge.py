@@ -13,7 +13,7 @@ from cdc_engine.config import SluiceConfig, SparkConfig, TableConfig
 from console.toolchain.ports import free_port
 from console.toolchain.spark_server import SparkConnectServer
 from orchestration.code_server import WARM_MODULES
-from orchestration.seams import MergeFailedError, MergeOrder, TableOutcome
+from orchestration.ports import MergeFailedError, MergeOrder, TableOutcome
 from orchestration.spark_merge import spark_merge, storage_options, target
 from tests.orchestration.fix_location import make_config
 from tests.spark.staged import DELETE, INSERT, Changes, Image, Schema, stage

@@ -19,9 +19,9 @@ from orchestration.batch_reference import BatchReference
 from orchestration.code_location import build_definitions
 from orchestration.runs import RunStore
 from orchestration.settle import RunRecord
-from orchestration.testing import FakeSeams, FakeState, position
+from orchestration.testing import FakePorts, FakeState, position
 from orchestration.tick import LOOK_SECONDS, SENSOR_WORKERS, tick_seconds
-from tests.orchestration.fix_location import make_config, make_seams, write_tables
+from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 JOB = "merge_shop_job"
 TICK_SECONDS = 1.0  # a tick with nothing to do waits this long
@@ -34,10 +34,10 @@ class Shop:
         self.config = make_config(root)
         if tables:
             write_tables(self.config.destination_dir("shop"))
-        self.fakes: FakeSeams = make_seams(self.config)
+        self.fakes: FakePorts = make_fake_ports(self.config)
         self.engine = self.fakes.engine
         self.instance = instance
-        self.defs = build_definitions(self.config, self.fakes.seams())
+        self.defs = build_definitions(self.config, self.fakes.ports())
         self.sensor = self.defs.resolve_sensor_def("shop_engine")
         self.cursor: str | None = None
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from cdc_engine.binlog.table_map import TableMap
+from cdc_engine.binlog.events.table_map import TableMap
 from cdc_engine.contracts import NO_SESSION, Block, StatementSession, TableChange, TableChangeKind, TableVersion
 from cdc_engine.errors import TableStoppedError
 from cdc_engine.parser.event_parser import STREAMING, EventParser

@@ -23,8 +23,8 @@ from cdc_engine.staging.manifest import ChangesSegment
 from console.toolchain.spark_server import SparkConnectServer
 from spark_jobs import SparkSettings
 from spark_jobs.errors import MergeError
-from tests.rows.event_bytes import block
-from tests.rows.partial_events import Change, number, partial_event, text
+from tests.binlog.rows.event_bytes import block
+from tests.binlog.rows.partial_events import Change, number, partial_event, text
 from tests.spark.conftest import Lake
 
 INSERT, UPDATE, DELETE = RowEventKind.INSERT, RowEventKind.UPDATE, RowEventKind.DELETE

@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_engine.binlog.rows import OPERATION, RowDecoder
+from cdc_engine.binlog.rows.decoder import OPERATION, RowDecoder
 from cdc_engine.contracts import Operation, RowEventKind
 from cdc_engine.staging.moves import parts
-from tests.rows.event_bytes import ORDERS, block
-from tests.rows.partial_events import Change, partial_event
+from tests.binlog.rows.event_bytes import ORDERS, block
+from tests.binlog.rows.partial_events import Change, partial_event
 
 INSERT, UPDATE = RowEventKind.INSERT, RowEventKind.UPDATE
 

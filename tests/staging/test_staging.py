@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc_engine.binlog.rows import COMMIT_TIME, OPERATION, ORDER_KEY
+from cdc_engine.binlog.rows.decoder import COMMIT_TIME, OPERATION, ORDER_KEY
 from cdc_engine.contracts import (
     Batch,
     Block,
@@ -32,7 +32,7 @@ from cdc_engine.staging import segment_writer, stage, staging
 from cdc_engine.staging.manifest import ChangesSegment, SchemaSegment, TruncateSegment
 from cdc_engine.staging.reader import read_manifest, read_rows
 from spark_jobs.staged_batch import read_staged_batch
-from tests.rows.event_bytes import ID, KEYLESS, NOTE, ORDERS, Row, block, event
+from tests.binlog.rows.event_bytes import ID, KEYLESS, NOTE, ORDERS, Row, block, event
 
 INSERT, UPDATE, DELETE = RowEventKind.INSERT, RowEventKind.UPDATE, RowEventKind.DELETE
 FILE = "binlog.000002"

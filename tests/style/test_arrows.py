@@ -37,17 +37,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cdc_engine.ha": VALUES,
     "cdc_engine.staging": VALUES | {"cdc_engine.binlog"},
     "cdc_engine.server": VALUES | {"cdc_engine.meta"},
-    "cdc_engine.client": VALUES | {"cdc_engine.meta", "cdc_engine.ha"},
+    "cdc_engine.destination_files": VALUES | {"cdc_engine.meta", "cdc_engine.ha"},
     "cdc_engine.instance": VALUES
     | {"cdc_engine.config", "cdc_engine.server", "cdc_engine.binlog", *(f"cdc_engine.{stage}" for stage in STAGES)},
     "cdc_engine.launcher": VALUES | {"cdc_engine.config", "cdc_engine.instance"},
     "orchestration": VALUES
     | {
         "cdc_engine.config",
-        "cdc_engine.client",
+        "cdc_engine.destination_files",
         "cdc_engine.launcher",
         "cdc_engine.instance",
-        "cdc_engine.table_meta.tables_file",
+        "cdc_engine.table_meta.history.tables_file",
         "spark_jobs",
     },
     "spark_jobs": set(),
@@ -57,7 +57,7 @@ FOREIGN: dict[str, set[str]] = {
     "pyspark": {"spark_jobs", "console", "benchmarks"},
     "pymysql": {"cdc_engine.parser", "cdc_engine.table_meta", "console", "benchmarks", "cdc_engine.binlog"},
     "typer": {"console", "spark_jobs", "benchmarks"},
-    "socket": {"cdc_engine.parser", "cdc_engine.ha", "console", "cdc_engine.client", "spark_jobs"},
+    "socket": {"cdc_engine.parser", "cdc_engine.ha", "console", "cdc_engine.destination_files", "spark_jobs"},
 }
 ONE_OWNER = {"pyspark.sql.connect": "spark_jobs", "SparkSession": "spark_jobs/session.py"}
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pymysql
 
-from cdc_engine.binlog.control import parse_query
-from cdc_engine.binlog.table_map import TableMap, parse_table_map
+from cdc_engine.binlog.events.control import parse_query
+from cdc_engine.binlog.events.table_map import TableMap, parse_table_map
 from cdc_engine.contracts import TableChange, TableVersion
 from cdc_engine.errors import TableStoppedError
 from cdc_engine.position import Position
-from cdc_engine.table_meta.history import TableHistory
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.schema_snapshot import Snapshot, read_snapshot
 from cdc_engine.table_meta.schema import TableSchema
-from cdc_engine.table_meta.snapshot import Snapshot, read_snapshot
 from console.toolchain.servers import DatabaseServer
 
 QUERY, TABLE_MAP, HEADER_BYTES, CHECKSUM_BYTES = 2, 19, 19, 4

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_engine.binlog.control import parse_query
+from cdc_engine.binlog.events.control import parse_query
 from cdc_engine.contracts import StatementSession
-from cdc_engine.table_meta.alteration import Altered, altered
-from cdc_engine.table_meta.ddl import read_statement
+from cdc_engine.table_meta.change.alteration import Altered, altered
+from cdc_engine.table_meta.ddl.reader import read_statement
+from cdc_engine.table_meta.ddl.statement import AlterTable
 from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, TableSchema
-from cdc_engine.table_meta.statement import AlterTable
-from tests.binlog_scan.event_factory import TIME, EventFactory
+from tests.binlog.scan.event_factory import TIME, EventFactory
 
 T = TableSchema(database="shop", table="t", charset="utf8mb4", columns=(DeclaredColumn(name="id", type="int"),))
 STARTED_US = 1_600_000_000_123_456  # 2020-09-13 12:26:40.123456 UTC

@@ -8,13 +8,20 @@ import pytest
 
 from cdc_engine.contracts import Alteration, AlterationKind, TableChangeKind
 from cdc_engine.position import Position
-from cdc_engine.table_meta.alteration import Altered, altered
-from cdc_engine.table_meta.ddl import ANSI_QUOTES, NO_BACKSLASH_ESCAPES, ORACLE, REAL_AS_FLOAT, STRICT, read_statement
-from cdc_engine.table_meta.history import TableHistory
-from cdc_engine.table_meta.known import TableState
+from cdc_engine.table_meta.change.alteration import Altered, altered
+from cdc_engine.table_meta.ddl.reader import (
+    ANSI_QUOTES,
+    NO_BACKSLASH_ESCAPES,
+    ORACLE,
+    REAL_AS_FLOAT,
+    STRICT,
+    read_statement,
+)
+from cdc_engine.table_meta.ddl.statement import AlterTable, Unread
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.known_schemas import TableState
+from cdc_engine.table_meta.history.schema_snapshot import Snapshot
 from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, Stopped, TableSchema
-from cdc_engine.table_meta.snapshot import Snapshot
-from cdc_engine.table_meta.statement import AlterTable, Unread
 
 COLUMNS = (
     DeclaredColumn(name="id", type="int", nullable=False),

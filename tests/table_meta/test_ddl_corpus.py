@@ -9,11 +9,11 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from cdc_engine.binlog.control import parse_query
+from cdc_engine.binlog.events.control import parse_query
 from cdc_engine.position import Position
-from cdc_engine.table_meta.history import TableHistory
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.schema_snapshot import read_snapshot
 from cdc_engine.table_meta.schema import DeclaredColumn, Stopped, TableSchema
-from cdc_engine.table_meta.snapshot import read_snapshot
 from console.toolchain.servers import DatabaseServer
 from tests.table_meta.ddl_corpus import Group, groups
 from tests.table_meta.replay import QUERY, Scene, events_since, scene

@@ -10,10 +10,10 @@ from cdc_engine.contracts import TableChangeKind
 from cdc_engine.instance.answers import SchemaAnswers
 from cdc_engine.parser.source import Source
 from cdc_engine.position import Position
-from cdc_engine.table_meta.history import TableHistory
-from cdc_engine.table_meta.live_schema import schema_now
-from cdc_engine.table_meta.policy import Review
-from cdc_engine.table_meta.snapshot import Snapshot, read_snapshot
+from cdc_engine.table_meta.change.policy import SchemaDecisions
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.live_schema import schema_now
+from cdc_engine.table_meta.history.schema_snapshot import Snapshot, read_snapshot
 from console.toolchain.servers import DatabaseServer
 from tests.table_meta.replay import Scene, scene
 
@@ -69,7 +69,7 @@ def test_ddl_a_statement_no_rule_reads_is_answered_at_the_live_end_once_and_for_
 
 
 def answered(folder: Path, source: Source, played: Scene, begun: Position, snapshot: Snapshot) -> TableHistory:
-    review = Review(resolved=SchemaAnswers(lambda: source, folder).resolved)
+    review = SchemaDecisions(resolved=SchemaAnswers(lambda: source, folder).resolved)
     history = TableHistory(folder / "schema.jsonl", played.captured, review)
     history.seed(snapshot, begun)
     return history

@@ -15,23 +15,23 @@ from cdc_engine.config import SchemaChangesConfig
 from cdc_engine.contracts import Alteration, AlterationKind, TableChange, TableChangeKind
 from cdc_engine.errors import MetaError
 from cdc_engine.position import Position
-from cdc_engine.table_meta.history import TableHistory
-from cdc_engine.table_meta.policy import (
+from cdc_engine.table_meta.change.policy import (
     DEFAULTS,
     HOLD,
     PLANS,
     STOP,
     Held,
     Item,
-    Review,
-    Verdict,
+    PolicyAnswer,
+    SchemaDecisions,
     choices,
     decide,
     items_of,
 )
-from cdc_engine.table_meta.review_files import ReviewFiles
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.review_files import ReviewFiles
+from cdc_engine.table_meta.history.schema_snapshot import Snapshot
 from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, TableSchema
-from cdc_engine.table_meta.snapshot import Snapshot
 
 COLUMNS = (
     DeclaredColumn(name="id", type="int", nullable=False),
@@ -68,17 +68,17 @@ def test_ddl_a_decision_follows_the_policy_and_an_approval_answers_hold_alone(
     decision = decide(wanted, policy, approved)
     words = [policy[item.kind] for item in wanted]
     if STOP in words:
-        assert decision.verdict is Verdict.STOPPED
+        assert decision.verdict is PolicyAnswer.STOPPED
     elif HOLD in words and not approved:
-        assert decision.verdict is Verdict.HELD
+        assert decision.verdict is PolicyAnswer.HELD
     else:
-        assert decision.verdict is Verdict.FOLLOW
+        assert decision.verdict is PolicyAnswer.FOLLOW
         for item, word, followed in zip(wanted, words, decision.words, strict=True):
             assert followed in item.plans
             assert word in {HOLD, followed}
             assert word != HOLD or approved not in item.plans or followed == approved
     told = [item.alteration for item in wanted if item.alteration is not None]
-    if decision.verdict is Verdict.FOLLOW:
+    if decision.verdict is PolicyAnswer.FOLLOW:
         assert [dataclasses.replace(each, plan="") for each in decision.alterations] == told
         assert all(each.plan for each in decision.alterations)
     else:
@@ -90,8 +90,8 @@ def test_ddl_a_decision_follows_the_policy_and_an_approval_answers_hold_alone(
 def test_ddl_each_choice_that_is_offered_ends_the_wait(wanted: list[Item], policy: dict[str, str]) -> None:
     policy = {kind: HOLD if word == STOP else word for kind, word in policy.items()}
     offered = choices(wanted, policy)
-    assert bool(offered) == (decide(wanted, policy).verdict is Verdict.HELD)
-    assert all(decide(wanted, policy, word).verdict is Verdict.FOLLOW for word in offered)
+    assert bool(offered) == (decide(wanted, policy).verdict is PolicyAnswer.HELD)
+    assert all(decide(wanted, policy, word).verdict is PolicyAnswer.FOLLOW for word in offered)
 
 
 def test_ddl_the_configuration_knows_the_words_and_defaults_of_the_policy() -> None:
@@ -133,7 +133,9 @@ class Reviewed:
 
     def history(self, **words: str) -> TableHistory:
         policy = {**DEFAULTS, **words}
-        review = Review(destination="d", policy=lambda *_: policy, approved=self.files.approved, note=self.files.note)
+        review = SchemaDecisions(
+            destination="d", policy=lambda *_: policy, approved=self.files.approved, note=self.files.note
+        )
         path = self.folder / "schema.jsonl"
         path.unlink(missing_ok=True)
         made = TableHistory(path, lambda *_: True, review)

@@ -8,16 +8,18 @@ import pytest
 
 from cdc_engine.contracts import TableChange, TableChangeKind
 from cdc_engine.position import Position
-from cdc_engine.table_meta.history import TableHistory
-from cdc_engine.table_meta.policy import PLANS, Review
-from cdc_engine.table_meta.renaming import moved
+from cdc_engine.table_meta.change.policy import PLANS, SchemaDecisions
+from cdc_engine.table_meta.change.renaming import moved
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.schema_snapshot import Snapshot
 from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, Stopped, TableSchema
-from cdc_engine.table_meta.snapshot import Snapshot
 
 LONG = "a_table_with_a_name_that_leaves_no_room_for_what_a_tool_appends"
 
 # all that is altered is followed, and no table goes unseen
-REVIEW = Review(policy=lambda *_: {kind: {"drop": "keep", "drop_table": "hold"}.get(kind, "apply") for kind in PLANS})
+REVIEW = SchemaDecisions(
+    policy=lambda *_: {kind: {"drop": "keep", "drop_table": "hold"}.get(kind, "apply") for kind in PLANS}
+)
 
 
 def table(name: str) -> TableSchema:

@@ -9,11 +9,11 @@ import pytest
 
 from cdc_engine.errors import ConfigurationError, MetaError
 from cdc_engine.position import Position
-from cdc_engine.table_meta.history import TableHistory
-from cdc_engine.table_meta.repository import Record, RecordKind, Repository, SchemaRepository
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.repository import Record, RecordKind, Repository, SchemaRepository
+from cdc_engine.table_meta.history.schema_snapshot import Snapshot
+from cdc_engine.table_meta.history.sql_repository import SqlRepository
 from cdc_engine.table_meta.schema import ServerFacts
-from cdc_engine.table_meta.snapshot import Snapshot
-from cdc_engine.table_meta.sql_repository import SqlRepository
 from console.toolchain.servers import DatabaseServer
 
 Open = Callable[[], Repository]

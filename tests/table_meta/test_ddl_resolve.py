@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.binlog.table_map import Field
+from cdc_engine.binlog.events.table_map import Field
 from cdc_engine.config import DestinationConfig, SluiceConfig, SourceConfig
 from cdc_engine.contracts import StoppedTable, TableChange, TableChangeKind
 from cdc_engine.errors import TableStoppedError
@@ -16,14 +16,14 @@ from cdc_engine.instance import resume
 from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.position import Position
-from cdc_engine.table_meta.history import TableHistory
-from cdc_engine.table_meta.policy import Review
-from cdc_engine.table_meta.resolutions import Resolutions
+from cdc_engine.table_meta.change.policy import SchemaDecisions
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.resolutions import Resolutions
+from cdc_engine.table_meta.history.schema_snapshot import Snapshot
 from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, TableSchema
-from cdc_engine.table_meta.snapshot import Snapshot
 from console.schema_resolve import resolve, schema_of
 from console.toolchain.errors import SetupError
-from tests.binlog.table_map_writer import table_map_of
+from tests.binlog.events.table_map_writer import table_map_of
 
 ID = DeclaredColumn(name="id", type="int", nullable=False)
 ORDERS = TableSchema(database="shop", table="orders", charset="utf8mb4", columns=(ID,), key=("id",))
@@ -37,7 +37,7 @@ def at(offset: int) -> Position:
 
 def opened(folder: Path) -> TableHistory:
     resolutions = Resolutions(folder)
-    review = Review(resolved=lambda database, table, reason, _: resolutions.schema(database, table, reason))
+    review = SchemaDecisions(resolved=lambda database, table, reason, _: resolutions.schema(database, table, reason))
     return TableHistory(folder / "schema.jsonl", lambda *_: True, review)
 
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc_engine.position import Position
-from cdc_engine.table_meta.history import TableHistory
-from cdc_engine.table_meta.known import TableKey, TableState
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.known_schemas import TableKey, TableState
+from cdc_engine.table_meta.history.schema_snapshot import Snapshot
 from cdc_engine.table_meta.schema import ServerFacts, Stopped
-from cdc_engine.table_meta.snapshot import Snapshot
 from tests.table_meta.ddl_corpus import Group, groups
 
 GROUPS = {group.name: group for group in groups() if len(group.of("mysql80")) > 10}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cdc_engine.position import Position
-from cdc_engine.table_meta.declared import MYSQL
+from cdc_engine.table_meta.ddl.declared_type import MYSQL
+from cdc_engine.table_meta.history.changed_tables import TouchedTables
+from cdc_engine.table_meta.history.schema_snapshot import Snapshot
 from cdc_engine.table_meta.schema import ServerFacts, TableSchema
-from cdc_engine.table_meta.snapshot import Snapshot
-from cdc_engine.table_meta.touched import TouchedTables
 
 PLACE = Position(epoch=1, file="binlog.000001", offset=4)
 SERVER = ServerFacts(flavour=MYSQL, charset="utf8mb4")

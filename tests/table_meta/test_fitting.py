@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 
-from cdc_engine.binlog.table_map import Field, TableMap, parse_table_map
+from cdc_engine.binlog.events.table_map import Field, TableMap, parse_table_map
 from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.errors import TableStoppedError
-from cdc_engine.table_meta.fitting import fit
+from cdc_engine.table_meta.history.fitting import fit
 from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema
-from tests.binlog.table_map_writer import ColumnBytes, packed_text, table_map_body, table_map_of
+from tests.binlog.events.table_map_writer import ColumnBytes, packed_text, table_map_body, table_map_of
 
 COLUMNS = (
     DeclaredColumn(name="id", type="bigint unsigned", nullable=False),

@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cdc_engine.contracts import TableChange
 from cdc_engine.position import Position
-from cdc_engine.table_meta.history import TableHistory
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.schema_snapshot import Snapshot
 from cdc_engine.table_meta.schema import ServerFacts
-from cdc_engine.table_meta.snapshot import Snapshot
 
 TABLES = ("a", "b")
 COLUMNS = ("c0", "c1", "c2", "c3")

@@ -9,8 +9,8 @@ import pytest
 
 from cdc_engine.contracts import TableChangeKind
 from cdc_engine.position import Position
-from cdc_engine.table_meta.history import TableHistory
-from cdc_engine.table_meta.snapshot import read_snapshot, stable_snapshot
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.schema_snapshot import read_snapshot, stable_snapshot
 from console.toolchain.servers import DatabaseServer
 from tests.table_meta.corpus import ADDITIONS, ALTERS, BY_SERVER, CREATES, MARIADB_ALTERS, MYSQL_ALTERS, UNKNOWABLE
 from tests.table_meta.replay import Scene, row_metadata, scene

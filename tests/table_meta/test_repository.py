@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from cdc_engine.contracts import Column, TableVersion
 from cdc_engine.errors import MetaError
 from cdc_engine.position import Position
-from cdc_engine.table_meta.history import TableHistory
-from cdc_engine.table_meta.repository import Record, RecordKind, SchemaRepository
-from cdc_engine.table_meta.tables_file import read_tables, write_tables
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.repository import Record, RecordKind, SchemaRepository
+from cdc_engine.table_meta.history.tables_file import read_tables, write_tables
 
 
 def at(offset: int) -> Position:

@@ -9,10 +9,10 @@ import pytest
 from cdc_engine.contracts import TableChange, TableChangeKind
 from cdc_engine.errors import TableStoppedError
 from cdc_engine.position import Position
-from cdc_engine.table_meta.history import TableHistory
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.schema_snapshot import Snapshot
 from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, TableSchema
-from cdc_engine.table_meta.snapshot import Snapshot
-from tests.binlog.table_map_writer import table_map_of
+from tests.binlog.events.table_map_writer import table_map_of
 
 ID = DeclaredColumn(name="id", type="int", nullable=False)
 NAME = DeclaredColumn(name="name", type="varchar(20)", charset="utf8mb4")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdc_engine.binlog import jsonb
 from cdc_engine.binlog.column_types import transcoding
 from cdc_engine.binlog.column_types.entry import AnyArray, ColumnType, ValueRefusedError, Values, column_type
+from cdc_engine.binlog.documents import jsonb
 from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.contracts import Column
 

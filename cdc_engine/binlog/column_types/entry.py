@@ -2,7 +2,7 @@
 
 A type is one function from a `contracts.Column` to a `ColumnType`, registered under its type codes by the decorator `column_type`, or under
 its declared name by `declared_type` where it hides behind the code of another; a new one is a new function in the file of its family and
-touches nothing else. `cdc_engine.binlog.rows` decodes with the result, and staging
+touches nothing else. `cdc_engine.binlog.rows.decoder` decodes with the result, and staging
 writes the Spark names into manifests.
 """
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cdc_engine.binlog import rows_gather
+from cdc_engine.binlog.column_types import gather as rows_gather
 from cdc_engine.binlog.column_types.entry import (
     AnyArray,
     ColumnType,

@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pyarrow as pa
 
-from cdc_engine.binlog import rows_gather
+from cdc_engine.binlog.column_types import gather as rows_gather
 from cdc_engine.binlog.column_types.entry import AnyArray, ColumnType, Values, buffer_of, column_type
 from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.contracts import Column, Int64s

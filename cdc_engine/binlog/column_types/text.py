@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from cdc_engine.binlog import rows_gather
+from cdc_engine.binlog.column_types import gather as rows_gather
 from cdc_engine.binlog.column_types import transcoding
 from cdc_engine.binlog.column_types.entry import AnyArray, ColumnType, ValueRefusedError, Values, buffer_of, column_type
 from cdc_engine.binlog.type_codes import TypeCode

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cdc_engine.binlog import rows_gather
-from cdc_engine.binlog.charsets import charset_of_name
+from cdc_engine.binlog.charsets.collations import charset_of_name
+from cdc_engine.binlog.column_types import gather as rows_gather
 from cdc_engine.binlog.column_types.entry import AnyArray, TypeUnsupportedError, ValueRefusedError, Values, buffer_of
 from cdc_engine.binlog.compiled import Integer, compiled
 from cdc_engine.contracts import Bytes, Int32s, Int64s

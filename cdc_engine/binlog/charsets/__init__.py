@@ -1,0 +1,1 @@
+"""MySQL's character sets and the codecs that read them as the server does."""

@@ -1,0 +1,148 @@
+"""Python codecs that read MySQL's character sets as the server does. Called by `charsets`, which gives each charset its codec's name.
+
+Python's codecs differ from the server's conversion in a few characters, `latin1` is no Python codec at all (MySQL's is cp1252 with its five
+holes filled), and some charsets Python does not have. So the codec of such a charset is a name of our own, "mysql_<charset>", registered
+here. tests/binlog/charsets holds every one against real servers. Bytes that are no character raise UnicodeDecodeError, never a
+replacement character; where Python knows a character that the server does not (a euro sign in `greek`), it is read.
+"""
+
+from __future__ import annotations
+
+import codecs
+import functools
+import re
+from collections.abc import Callable
+
+from cdc_engine.binlog.charsets.tables import BEYOND_PYTHON, ONE_BYTE
+
+# charset → Python's nearest codec, and characters it reads otherwise than the server
+CODECS: dict[str, tuple[str, dict[str, str]]] = {
+    "ascii": ("ascii", {}),
+    "big5": ("big5", {}),
+    "cp1250": ("cp1250", {}),
+    "cp1251": ("cp1251", {}),
+    "cp1256": ("cp1256", {}),
+    "cp1257": ("cp1257", {}),
+    "cp850": ("cp850", {}),
+    "cp852": ("cp852", {}),
+    "cp866": ("cp866", {"№": "ⁿ", "¤": "²"}),
+    "cp932": ("cp932", {}),
+    "eucjpms": ("euc_jp", {"〜": "～", "‖": "∥", "−": "－", "¢": "￠", "£": "￡", "¬": "￢"}),  # noqa: RUF001 - that they look alike is the point
+    "euckr": ("cp949", {}),
+    "gb18030": ("gb18030", {"\ue7c7": "ḿ"}),
+    "gb2312": ("gb2312", {}),
+    "gbk": ("gbk", {}),
+    "greek": ("iso8859_7", {"‘": "ʽ", "’": "ʼ"}),  # noqa: RUF001 - that they look alike is the point
+    "hebrew": ("iso8859_8", {"¯": "‾"}),
+    "koi8r": ("koi8_r", {}),
+    "koi8u": ("koi8_u", {"∙": "•"}),
+    "latin1": ("cp1252", {}),
+    "latin2": ("iso8859_2", {}),
+    "latin5": ("iso8859_9", {}),
+    "latin7": ("iso8859_13", {}),
+    "macce": ("mac_latin2", {}),
+    "macroman": ("mac_roman", {}),
+    "sjis": ("shift_jis", {"＼": "\\"}),  # noqa: RUF001 - that they look alike is the point
+    "tis620": ("tis_620", {}),
+    "ucs2": ("utf_16_be", {}),
+    "ujis": ("euc_jp", {"＼": "\\"}),  # noqa: RUF001 - that they look alike is the point
+    "utf16": ("utf_16_be", {}),
+    "utf16le": ("utf_16_le", {}),
+    "utf32": ("utf_32_be", {}),
+    "utf8mb3": ("utf_8", {}),
+    "utf8mb4": ("utf_8", {}),
+}
+_LATIN1_HOLES = "\x81\x8d\x8f\x90\x9d"  # cp1252 has no characters there; MySQL keeps them as control characters
+
+CODEC_PREFIX = "mysql_"
+# a run of one-byte characters, or one wider character
+PIECES = {
+    "big5": re.compile(rb"[\x00-\x80]+|[\x81-\xff].|.", re.DOTALL),
+    **dict.fromkeys(
+        ("ujis", "eucjpms"), re.compile(rb"[\x00-\x7f]+|\x8f[\xa1-\xfe]{2}|[\x8e\xa1-\xfe][\xa1-\xfe]|.", re.DOTALL)
+    ),
+}
+MISREAD = {"eucjpms": b"\x8f\xa2"}  # Python reads it, but not as the server does: such bytes are taken piece by piece
+Decode = Callable[[bytes], str]
+Encode = Callable[[str], bytes]
+
+
+def codec_of(charset: str) -> str:
+    """The name for bytes.decode."""
+    python_codec, differences = CODECS.get(charset, ("", {}))
+    ours = differences or charset == "latin1" or charset in BEYOND_PYTHON or charset in ONE_BYTE
+    return f"{CODEC_PREFIX}{charset}" if ours else python_codec
+
+
+def _exact_codec(codec_name: str) -> codecs.CodecInfo | None:
+    """Python asks this for every codec name it does not know."""
+    charset = codec_name.removeprefix(CODEC_PREFIX)
+    if charset == codec_name or (charset not in CODECS and charset not in ONE_BYTE):
+        return None
+    decode, encode = _one_byte(charset) if charset in ONE_BYTE else _corrected(charset)
+    return codecs.CodecInfo(
+        decode=lambda data, _errors="strict": (decode(bytes(data)), len(data)),
+        encode=lambda text, _errors="strict": (encode(text), len(text)),
+        name=codec_name,
+    )
+
+
+def _one_byte(charset: str) -> tuple[Decode, Encode]:
+    table = ONE_BYTE[charset]
+    writing = codecs.charmap_build(table)
+    return (
+        lambda octets: codecs.charmap_decode(octets, "strict", table)[0],
+        lambda text: codecs.charmap_encode(text, "strict", writing)[0],
+    )
+
+
+def _corrected(charset: str) -> tuple[Decode, Encode]:
+    """Python's codec with the characters put right that it reads otherwise, and those added that it does not have."""
+    base, differences = CODECS[charset]
+    errors = "mysql_latin1_hole" if charset == "latin1" else "strict"
+    reading = str.maketrans(differences)
+    writing = {ord(server): python for python, server in differences.items()}
+    beyond = BEYOND_PYTHON.get(charset, {})
+    written = {character: octets for octets, character in beyond.items()}
+
+    def decode(octets: bytes) -> str:
+        if not beyond:
+            return octets.decode(base, errors).translate(reading)
+        if MISREAD.get(charset, b"\xff\xff\xff\xff") not in octets:
+            try:
+                return octets.decode(base).translate(reading)
+            except UnicodeDecodeError:
+                pass
+        pieces = PIECES[charset].finditer(octets)
+        return "".join(beyond.get(piece[0]) or _piece(piece, base).translate(reading) for piece in pieces)
+
+    def encode(text: str) -> bytes:
+        if charset == "latin1":
+            return b"".join(_encode_latin1(character) for character in text)
+        if not beyond:
+            return text.translate(writing).encode(base)
+        return b"".join(written.get(character) or character.translate(writing).encode(base) for character in text)
+
+    return decode, encode
+
+
+def _piece(piece: re.Match[bytes], base: str) -> str:
+    try:
+        return piece[0].decode(base)
+    except UnicodeDecodeError as error:
+        raise UnicodeDecodeError(base, piece.string, piece.start(), piece.end(), error.reason) from None
+
+
+def _fill_hole(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    return chr(error.object[error.start]), error.start + 1
+
+
+@functools.cache
+def _encode_latin1(character: str) -> bytes:
+    return bytes([ord(character)]) if character in _LATIN1_HOLES else character.encode("cp1252")
+
+
+codecs.register_error("mysql_latin1_hole", _fill_hole)
+codecs.register(_exact_codec)

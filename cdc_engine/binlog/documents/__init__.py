@@ -1,0 +1,1 @@
+"""MySQL's binary JSON: documents as text, and differences applied to documents."""

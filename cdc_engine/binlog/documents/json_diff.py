@@ -1,0 +1,180 @@
+"""JSON documents that an update logged as differences from its before image. Called by `rows_diffs`, once a distinct pair.
+
+The format is that of sql-common/json_diff.cc (write_binary), without the length that stands before it: for each difference an operation
+(1 byte), the length of a path (length-encoded) and its text, and, unless something is removed, the length of a binary JSON value and the
+value. They are applied in order. What cannot be applied as it says is refused, as a replica refuses it: nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TypeAlias
+
+from cdc_engine.binlog.documents import jsonb
+from cdc_engine.binlog.documents.jsonb import DEPTH_MAX, JsonFormatError
+from cdc_engine.binlog.events.byte_cursor import ByteCursor
+from cdc_engine.errors import BinlogFormatError
+
+REPLACE, INSERT, REMOVE = range(3)
+# A path: $, then members (.plain, ."quoted as in JSON") and cells ([3], [last], [last-3]).
+LEG = re.compile(
+    r'\.(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>[^\s."\[*]+))|\[(?:(?P<index>[0-9]{1,10})|last(?:-(?P<back>[0-9]{1,10}))?)\]',
+    re.DOTALL,
+)
+Node: TypeAlias = "dict[str, Node] | list[Node] | str"  # a scalar is its text as the server prints it
+Container: TypeAlias = "dict[str, Node] | list[Node]"
+Leg: TypeAlias = "str | int"  # a member, or a cell: -1 is the last one
+
+
+def changed(document: bytes, differences: bytes) -> str:
+    """The text of the document (binary JSON) with the differences applied. Raises JsonFormatError where that cannot be done."""
+    holder: list[Node] = [_tree(document)]
+    cursor = ByteCursor(differences, "a JSON difference")
+    try:
+        while cursor.left:
+            _apply(holder, cursor)
+    except BinlogFormatError as error:
+        raise JsonFormatError(str(error)) from None
+    return _printed(holder[0], 1)
+
+
+def _tree(document: bytes) -> Node:
+    node: Node = jsonb.read(
+        document, lambda keys, values: values if keys is None else dict(zip(keys, values, strict=True))
+    )
+    return node
+
+
+def _apply(holder: list[Node], cursor: ByteCursor) -> None:
+    """Reads and applies one difference. `holder`: the document as the one value of a list."""
+    operation = cursor.integer(1)
+    path = cursor.text(cursor.packed())
+    legs = legs_of(path)
+    if operation == REMOVE:
+        _remove(holder, legs, path)
+    elif operation == REPLACE:
+        _replace(holder, legs, path, _tree(cursor.take(cursor.packed())))
+    elif operation == INSERT:
+        _insert(holder, legs, path, _tree(cursor.take(cursor.packed())))
+    else:
+        raise JsonFormatError(f"it has the unknown operation {operation} at {path}")
+
+
+def legs_of(path: str) -> list[Leg]:
+    """The steps of a path from the document down. Raises JsonFormatError where it is none, or one that means several values."""
+    legs: list[Leg] = []
+    at = 1
+    while at < len(path) and (found := LEG.match(path, at)):
+        legs.append(_leg(found, path))
+        at = found.end()
+    if at != len(path) or not path.startswith("$"):
+        raise JsonFormatError(f"it has a path {path!r} that is not read")
+    return legs
+
+
+def _leg(found: re.Match[str], path: str) -> Leg:
+    if found["plain"] is not None:
+        return found["plain"]
+    if found["index"] is not None:
+        return int(found["index"])
+    if found["quoted"] is None:
+        return -1 - int(found["back"] or 0)
+    try:
+        key = str(json.loads(f'"{found["quoted"]}"', strict=False))
+        key.encode()
+    except ValueError:
+        raise JsonFormatError(f"it has a path {path!r} with a key that is no JSON string") from None
+    return key
+
+
+def _replace(holder: list[Node], legs: list[Leg], path: str, value: Node) -> None:
+    parent, leg = _place(holder, legs, path)
+    _put(parent, leg, value)
+
+
+def _insert(holder: list[Node], legs: list[Leg], path: str, value: Node) -> None:
+    parent, leg = _parent(holder, legs, path)
+    if isinstance(parent, list):
+        parent.insert(_cell(leg, len(parent)), value)
+    elif leg in parent:
+        raise JsonFormatError(f"it inserts at {path}, where there is a value already")
+    else:
+        _put(parent, leg, value)
+
+
+def _remove(holder: list[Node], legs: list[Leg], path: str) -> None:
+    parent, leg = _parent(holder, legs, path)
+    if not _has(parent, leg):
+        raise _missing(path)
+    if isinstance(parent, dict):
+        del parent[str(leg)]
+    else:
+        del parent[_cell(leg, len(parent))]
+
+
+def _parent(holder: list[Node], legs: list[Leg], path: str) -> tuple[Container, Leg]:
+    """The object or array that the path's last leg is a step into, and that leg."""
+    if not legs:
+        raise _missing(path)
+    node = _value(*_place(holder, legs[:-1], path))
+    if not isinstance(node, str) and isinstance(node, dict) == isinstance(legs[-1], str):
+        return node, legs[-1]
+    raise _missing(path)
+
+
+def _place(holder: list[Node], legs: list[Leg], path: str) -> tuple[Container, Leg]:
+    """The container and the leg at which the value of a path lies; of the whole document the holder's one cell."""
+    parent: Container = holder
+    last: Leg = 0
+    for leg in legs:
+        node = _value(parent, last)
+        if isinstance(node, str | dict) and leg in (0, -1):
+            continue  # the one cell of what is no array is the value itself
+        if isinstance(node, str) or not _has(node, leg):
+            raise _missing(path)
+        parent, last = node, leg
+    return parent, last
+
+
+def _has(node: Container, leg: Leg) -> bool:
+    if isinstance(node, dict) or isinstance(leg, str):
+        return isinstance(node, dict) and leg in node
+    return -len(node) <= leg < len(node)
+
+
+def _value(parent: Container, leg: Leg) -> Node:
+    return parent[str(leg)] if isinstance(parent, dict) else parent[_cell(leg, len(parent))]
+
+
+def _put(parent: Container, leg: Leg, value: Node) -> None:
+    if isinstance(parent, dict):
+        parent[str(leg)] = value
+    else:
+        parent[_cell(leg, len(parent))] = value
+
+
+def _cell(leg: Leg, count: int) -> int:
+    """Where in an array of so many values a cell is; one before the first is the first, as the server has it."""
+    return int(leg) if int(leg) >= 0 else max(0, count + int(leg))
+
+
+def _missing(path: str) -> JsonFormatError:
+    return JsonFormatError(f"it changes {path}, which the document before has not")
+
+
+def _printed(node: Node, depth: int) -> str:
+    if isinstance(node, str):
+        return node
+    if depth > DEPTH_MAX:
+        raise JsonFormatError("its parts are too deep in each other")
+    if isinstance(node, list):
+        return jsonb.printed(None, [_printed(value, depth + 1) for value in node])
+    keys = sorted(node, key=_order)
+    return jsonb.printed(keys, [_printed(node[key], depth + 1) for key in keys])
+
+
+def _order(key: str) -> tuple[int, bytes]:
+    """The server keeps the keys of an object by length and then by their bytes."""
+    raw = key.encode()
+    return len(raw), raw

@@ -1,0 +1,232 @@
+"""Control events as values: where the next file begins, how its events are checked, what a statement says. Called by `scan`.
+
+mysql-replication parses ROTATE and FORMAT_DESCRIPTION. QUERY is read here: the library gives up at a status variable it does not know,
+and takes every statement for UTF-8; here the client's own character set decides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+from pymysql.charset import charset_by_id
+from pymysqlreplication.event import FormatDescriptionEvent, RotateEvent
+
+from cdc_engine.binlog.events.event_types import (
+    CHECKSUM_BYTES,
+    DELETE_ROWS,
+    DELETE_ROWS_V1,
+    FLAG_IN_USE,
+    FLAGS_AT,
+    HEADER_BYTES,
+    PARTIAL_UPDATE_ROWS,
+    TABLE_MAP,
+    TYPE_AT,
+    WRITE_ROWS,
+    WRITE_ROWS_V1,
+)
+from cdc_engine.contracts import NO_SESSION, StatementSession
+from cdc_engine.errors import BinlogFormatError
+from cdc_engine.position import file_number, order_key
+
+CHECKSUM_CRC32 = 1
+# Status variables of a QUERY event: codes of those that are of use, the bytes of values of one size, and of those that say their length.
+# https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1Query__event.html, sql/log_event.h of MariaDB
+_SQL_MODE, _CATALOG_Z, _CHARSET, _TIME_ZONE, _INVOKER, _DATABASES = 1, 2, 4, 5, 11, 12
+_MICROSECONDS, _EXPLICIT_TIMESTAMPS, _MARIADB_MICROSECONDS = 13, 16, 128
+_SIZES = {
+    0: 4,  # flags
+    _SQL_MODE: 8,
+    3: 4,  # auto_increment
+    _CHARSET: 6,
+    7: 2,  # lc_time_names
+    8: 2,  # character set of the database
+    9: 8,  # tables of a multi-table update
+    10: 4,  # length as the source wrote it
+    _MICROSECONDS: 3,
+    _EXPLICIT_TIMESTAMPS: 1,
+    17: 8,  # transaction id of DDL
+    18: 2,  # default collation of utf8mb4
+    19: 1,  # sql_require_primary_key
+    20: 1,  # default_table_encryption
+    _MARIADB_MICROSECONDS: 3,
+    129: 8,  # MariaDB's transaction id
+}
+_TEXTS = {_CATALOG_Z: 1, _TIME_ZONE: 0, 6: 0}  # code → bytes behind the text
+_MANY_DATABASES = 254  # more than are listed
+
+
+@dataclasses.dataclass(frozen=True)
+class Rotation:
+    file: str
+    offset: int
+
+
+@dataclasses.dataclass(frozen=True)
+class FileFormat:
+    """Of a binlog file. `checksum`: its events end in a CRC32."""
+
+    server_version: str
+    checksum: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Statement:
+    """A QUERY event."""
+
+    text: str
+    database: str
+    error_code: int
+    session: StatementSession = NO_SESSION
+
+
+class _Packet:
+    """The part of mysql-replication's packet that its events read from."""
+
+    def __init__(self, event: bytes, body: bytes) -> None:
+        self.timestamp, self.event_type = struct.unpack_from("<IB", event)
+        self._body = body
+        self.read_bytes = 0
+
+    def read(self, size: int) -> bytes:
+        part = self._body[self.read_bytes : self.read_bytes + size]
+        if len(part) < size:
+            raise ValueError("the event is too short")
+        self.read_bytes += size
+        return part
+
+    def advance(self, size: int) -> None:
+        self.read(size)
+
+    def read_uint8(self) -> int:
+        return self.read(1)[0]
+
+
+class _NoConnection:
+    """Stands for the library's own connection, which a control event only asks for its brand."""
+
+    @staticmethod
+    def _get_dbms() -> str:
+        return "mysql"
+
+
+def _parse(event_class: Any, event: bytes, body: bytes) -> Any:
+    try:
+        return event_class(_Packet(event, body), len(body), {}, _NoConnection)
+    except Exception as error:  # the library raises whatever its reads raise
+        raise BinlogFormatError(f"a {event_class.__name__} cannot be read: {error}") from error
+
+
+def parse_rotate(event: bytes, checksum_bytes: int) -> Rotation:
+    """The whole event, header and checksum included; as for all here."""
+    rotate = _parse(RotateEvent, event, event[HEADER_BYTES : len(event) - checksum_bytes])
+    rotation = Rotation(rotate.next_binlog.rstrip("\0"), int(rotate.position))
+    order_key(0, file_number(rotation.file), rotation.offset)  # raises where they could not order a change
+    return rotation
+
+
+def parse_format_description(event: bytes) -> FileFormat:
+    """Verifies the event's own checksum, which no rule before it announces, and that rows headers have the size the kernel reads."""
+    parsed = _parse(FormatDescriptionEvent, event, event[HEADER_BYTES:])
+    checksum = parsed.checksum_algorithm == CHECKSUM_CRC32
+    if checksum:
+        closed = bytearray(event[:-CHECKSUM_BYTES])
+        closed[FLAGS_AT] &= ~FLAG_IN_USE & 0xFF
+        if zlib.crc32(closed) != int.from_bytes(event[-CHECKSUM_BYTES:], "little"):
+            raise BinlogFormatError("the checksum of a format description does not match")
+    elif parsed.checksum_algorithm not in (None, 0):
+        raise BinlogFormatError(f"the binlog uses the unknown checksum algorithm {parsed.checksum_algorithm}")
+    _require_header_sizes(parsed.post_header_len, parsed.mysql_version_str)
+    return FileFormat(parsed.mysql_version_str, checksum)
+
+
+def _require_header_sizes(sizes: tuple[int, ...], version: str) -> None:
+    wanted = {
+        TABLE_MAP: 8,
+        WRITE_ROWS_V1: 8,
+        DELETE_ROWS_V1: 8,
+        WRITE_ROWS: 10,
+        DELETE_ROWS: 10,
+        PARTIAL_UPDATE_ROWS: 10,
+    }
+    for event_type, size in wanted.items():
+        if event_type <= len(sizes) and sizes[event_type - 1] not in (0, size):
+            raise BinlogFormatError(f"a server {version} writes headers of row events that are not understood")
+
+
+def parse_query(event: bytes, checksum_bytes: int) -> Statement:
+    """Text and default database of a QUERY event; the kernel has checked that its parts lie in it."""
+    body = event[HEADER_BYTES : len(event) - checksum_bytes]
+    database_length, error_code, status_length = struct.unpack_from("<BHH", body, 8)
+    status = body[13 : 13 + status_length]
+    database_at = 13 + status_length
+    text = body[database_at + database_length + 1 :]
+    database = body[database_at : database_at + database_length]
+    variables = dict(_status_variables(status))
+    encoding = _encoding(int.from_bytes(variables[_CHARSET][:2], "little")) if _CHARSET in variables else "utf-8"
+    return Statement(
+        text.decode(encoding, errors="backslashreplace"),
+        database.decode("utf-8", errors="backslashreplace"),
+        error_code,
+        _session(struct.unpack_from("<I", event)[0], variables),
+    )
+
+
+def _session(started_seconds: int, variables: dict[int, bytes]) -> StatementSession:
+    microseconds = variables.get(_MICROSECONDS, variables.get(_MARIADB_MICROSECONDS))
+    explicit = variables.get(_EXPLICIT_TIMESTAMPS)
+    return StatementSession(
+        sql_mode=int.from_bytes(variables.get(_SQL_MODE, b""), "little"),
+        started_us=started_seconds * 1_000_000 + int.from_bytes(microseconds or b"", "little"),
+        fraction=microseconds is not None,
+        time_zone=variables.get(_TIME_ZONE, b"").decode("ascii", errors="backslashreplace"),
+        explicit_timestamps=None if explicit is None else explicit != b"\0",
+    )
+
+
+def _status_variables(status: bytes) -> Iterator[tuple[int, bytes]]:
+    """Code and value of each; none from the first that is not known, or is cut off, on."""
+    at = 0
+    while at < len(status):
+        code, begin = status[at], at + 1
+        if code in _SIZES:
+            end = begin + _SIZES[code]
+        elif code in _TEXTS and begin < len(status):
+            begin, end = begin + 1, begin + 1 + status[begin] + _TEXTS[code]
+        else:
+            end = _end_of_names(status, begin) if code in (_INVOKER, _DATABASES) else 0
+        if not begin <= end <= len(status):
+            return
+        yield code, status[begin:end]
+        at = end
+
+
+def _end_of_names(status: bytes, at: int) -> int:
+    """Behind the user and host of an invoker, or the names of databases that were changed, whose code stands before `at`; 0: cut off."""
+    if status[at - 1] == _INVOKER:
+        for _ in range(2):
+            at += 1 + (status[at] if at < len(status) else 0)
+        return at
+    count = status[at] if at < len(status) else 0
+    at += 1
+    for _ in range(count if count != _MANY_DATABASES else 0):
+        at = status.find(b"\0", at) + 1
+        if not at:
+            return 0
+    return at
+
+
+def _encoding(collation_id: int) -> str:
+    """Python's name of character_set_client; UTF-8 where it is not known."""
+    try:
+        encoding = charset_by_id(collation_id).encoding
+    except KeyError:
+        return "utf-8"
+    return str(encoding)
+
+
+def event_type_of(event: bytes) -> int:
+    return event[TYPE_AT]

@@ -1,0 +1,418 @@
+"""Table map events: which table the row events that follow belong to, and how its row images are laid out.
+
+Called by the parser for every table map whose bytes it has not seen before, and read by `table_meta`. Pure; every length is checked.
+mysql-replication's TableMapEvent is not used: it asks the live server for names, loses an unsigned YEAR's place, and knows no field
+that is newer than itself.
+
+The layout is that of mysql's class Table_map_event (libs/mysql/binlog/event/rows_event.h), which MariaDB 10.5 and later share: table id
+(6 bytes), flags (2); database and table name, each a length byte, text, NUL; number of columns (length-encoded); a type byte a column;
+metadata (length-encoded, then 0, 1 or 2 bytes a column); a bitmap of the nullable columns; then optional fields as type (1 byte), length
+(length-encoded), value. MySQL writes signedness, charsets and geometry types always and the rest with binlog_row_metadata=FULL; MariaDB
+writes nothing unless told to; MySQL 5.7 knows none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Iterator
+
+from cdc_engine.binlog.charsets.collations import charset_of_id
+from cdc_engine.binlog.events.byte_cursor import ByteCursor
+from cdc_engine.binlog.type_codes import TypeCode
+from cdc_engine.errors import BinlogFormatError
+
+BLOB_COMPRESSED, VARCHAR_COMPRESSED = 140, 141  # MariaDB's COMPRESSED columns; stepped over here, decoded by nobody yet
+VECTOR = 242  # MySQL 9
+COLUMNS_MAX = 4096  # MySQL's and MariaDB's own limit of columns in a table
+
+_ONE_BYTE: frozenset[int] = frozenset(
+    {
+        *(TypeCode.FLOAT, TypeCode.DOUBLE, TypeCode.BLOB, TypeCode.TINY_BLOB, TypeCode.MEDIUM_BLOB, TypeCode.LONG_BLOB),
+        *(TypeCode.JSON, TypeCode.GEOMETRY, TypeCode.TIME2, TypeCode.DATETIME2, TypeCode.TIMESTAMP2),
+        *(BLOB_COMPRESSED, VECTOR),
+    }
+)
+_LITTLE_ENDIAN: frozenset[int] = frozenset({TypeCode.VARCHAR, TypeCode.BIT, VARCHAR_COMPRESSED})
+_BIG_ENDIAN: frozenset[int] = frozenset({TypeCode.NEWDECIMAL})
+_REAL_TYPE: frozenset[int] = frozenset({TypeCode.STRING, TypeCode.VAR_STRING, TypeCode.ENUM, TypeCode.SET})
+_NONE: frozenset[int] = frozenset(
+    {
+        *(TypeCode.TINY, TypeCode.SHORT, TypeCode.INT24, TypeCode.LONG, TypeCode.LONGLONG, TypeCode.YEAR),
+        *(TypeCode.DATE, TypeCode.TIME, TypeCode.DATETIME, TypeCode.TIMESTAMP),
+    }
+)
+# YEAR has a bit in the signedness bitmap on both servers, and the bit is set; BIT has none
+NUMERIC: frozenset[int] = frozenset(
+    {
+        *(TypeCode.TINY, TypeCode.SHORT, TypeCode.INT24, TypeCode.LONG, TypeCode.LONGLONG),
+        *(TypeCode.FLOAT, TypeCode.DOUBLE, TypeCode.NEWDECIMAL, TypeCode.YEAR),
+    }
+)
+CHARACTER: frozenset[int] = frozenset(
+    {
+        *(TypeCode.STRING, TypeCode.VAR_STRING, TypeCode.VARCHAR, TypeCode.BLOB),
+        *(VARCHAR_COMPRESSED, BLOB_COMPRESSED),
+    }
+)
+LABELLED: frozenset[int] = frozenset({TypeCode.ENUM, TypeCode.SET})
+# Highest metadata of a type, where a kernel would take more for a number of bytes or digits that no value has.
+_METADATA_MAX: dict[int, int] = {
+    **dict.fromkeys((TypeCode.BLOB, TypeCode.JSON, TypeCode.GEOMETRY, BLOB_COMPRESSED, VECTOR), 4),
+    **dict.fromkeys((TypeCode.TINY_BLOB, TypeCode.MEDIUM_BLOB, TypeCode.LONG_BLOB), 4),
+    **dict.fromkeys((TypeCode.FLOAT, TypeCode.DOUBLE, TypeCode.SET), 8),
+    **dict.fromkeys((TypeCode.TIME2, TypeCode.DATETIME2, TypeCode.TIMESTAMP2), 6),
+    TypeCode.ENUM: 2,
+    TypeCode.NEWDECIMAL: 65 << 8 | 65,
+    TypeCode.BIT: 8 << 8 | 7,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Charsets:
+    """The charsets of the character columns, as told. `each`: one collation a column; None where it is `default` but for `others`, pairs
+    of (index among the character columns, collation)."""
+
+    each: tuple[int, ...] | None = None
+    default: int = 0
+    others: tuple[tuple[int, int], ...] = ()
+
+    def spread(self, count: int) -> tuple[int, ...]:
+        """One collation for each of `count` columns. Raises BinlogFormatError where that is not their number."""
+        if self.each is not None:
+            if len(self.each) != count:
+                raise BinlogFormatError(f"a table map gives {len(self.each)} character sets for {count} columns")
+            return self.each
+        others = dict(self.others)
+        if any(index >= count for index in others):
+            raise BinlogFormatError(f"a table map gives the character set of column {max(others)} of {count}")
+        return tuple(others.get(index, self.default) for index in range(count))
+
+
+class _UnknownTypeError(Exception):
+    """A type byte that no known server writes."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Field(enum.IntEnum):
+    """Types of the optional fields."""
+
+    SIGNEDNESS = 1
+    DEFAULT_CHARSET = 2
+    COLUMN_CHARSET = 3
+    COLUMN_NAME = 4
+    SET_LABELS = 5
+    ENUM_LABELS = 6
+    GEOMETRY_TYPE = 7
+    SIMPLE_PRIMARY_KEY = 8
+    PRIMARY_KEY_WITH_PREFIX = 9
+    ENUM_AND_SET_DEFAULT_CHARSET = 10
+    ENUM_AND_SET_COLUMN_CHARSET = 11
+    VISIBILITY = 12
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableMap:
+    """One table map event. Tuples have one entry a column; what an optional field would have told is None where it was not there.
+
+    `type_codes`: MYSQL_TYPE_* with ENUM and SET told apart from STRING. `metadata`: by type, as contracts.Column has it: FLOAT,
+    DOUBLE, blobs, JSON, GEOMETRY: bytes of the value or of its length; VARCHAR, STRING: bytes at most; ENUM, SET: bytes of the value; BIT:
+    whole bytes << 8 | further bits; NEWDECIMAL: precision << 8 | scale; TIME2, DATETIME2, TIMESTAMP2: fraction digits; others 0.
+    `charsets`: of the character columns; see `collations`. `labelled`: collation ids of enums and sets. `labels`: of enums and sets.
+    `primary_key`: indexes of its columns; empty with `names` there: no primary key. `key_prefixes`: characters of each key column that
+    are in the key, 0 all of them. `geometry_types`: OGC numbers of the geometry columns, in their order.
+    """
+
+    table_id: int
+    database: str
+    table: str
+    type_codes: tuple[int, ...] = ()
+    metadata: tuple[int, ...] = ()
+    nullable: tuple[bool, ...] = ()
+    unsigned: tuple[bool, ...] | None = None
+    charsets: Charsets | None = None
+    labelled: tuple[int, ...] | None = None
+    names: tuple[str, ...] | None = None
+    labels: tuple[tuple[str, ...], ...] | None = None
+    primary_key: tuple[int, ...] = ()
+    key_prefixes: tuple[int, ...] = ()
+    geometry_types: tuple[int, ...] = ()
+    visible: tuple[bool, ...] | None = None
+    unknown_type: int = -1
+
+    @property
+    def name(self) -> str:
+        return f"{self.database}.{self.table}"
+
+    @property
+    def column_count(self) -> int:
+        return len(self.type_codes)
+
+    def collations(self, *, mariadb: bool) -> tuple[int, ...] | None:
+        """MySQL's collation id of character, enum and set columns, 0 elsewhere and where it was not told; None where none was.
+
+        MariaDB counts GEOMETRY among the character columns and MySQL does not; the bytes do not say who wrote them. Raises
+        BinlogFormatError where the number of charsets is not that of the columns.
+        """
+        if self.charsets is None and self.labelled is None:
+            return None
+        character = _columns_of(self.type_codes, CHARACTER | {TypeCode.GEOMETRY} if mariadb else CHARACTER)
+        spread = dict(zip(character, self.charsets.spread(len(character)), strict=True)) if self.charsets else {}
+        spread |= dict(zip(_columns_of(self.type_codes, LABELLED), self.labelled or (), strict=False))
+        return tuple(
+            0 if code == TypeCode.GEOMETRY else spread.get(index, 0) for index, code in enumerate(self.type_codes)
+        )
+
+
+@dataclasses.dataclass
+class _Told:
+    """What the optional fields tell, before it is spread over the columns."""
+
+    unsigned: tuple[bool, ...] | None = None
+    charsets: Charsets | None = None
+    labelled: tuple[int, ...] | None = None
+    names: tuple[str, ...] | None = None
+    enum_labels: list[list[bytes]] | None = None
+    set_labels: list[list[bytes]] | None = None
+    primary_key: tuple[int, ...] = ()
+    key_prefixes: tuple[int, ...] = ()
+    geometry_types: tuple[int, ...] = ()
+    visible: tuple[bool, ...] | None = None
+
+
+def parse_table_map(body: bytes | bytearray | memoryview) -> TableMap:
+    """Reads the body of a table map event: after the 19 bytes of the common header, without checksum.
+
+    Raises BinlogFormatError where a length or an index does not fit. A column of a type that is not known makes a TableMap that only
+    names it: its metadata cannot be stepped over, and the table may be one that nobody captures.
+    """
+    cursor = ByteCursor(bytes(body), "the table map")
+    table_id = cursor.integer(6)
+    cursor.integer(2)
+    database, table = _name(cursor), _name(cursor)
+    count = cursor.packed()
+    if not 0 < count <= COLUMNS_MAX:
+        raise BinlogFormatError(f"the table map of {database}.{table} has {count} columns")
+    types = cursor.take(count)
+    try:
+        codes, metadata = _layout(
+            types, ByteCursor(cursor.take(cursor.packed()), f"the metadata of {database}.{table}")
+        )
+    except _UnknownTypeError as error:
+        return TableMap(table_id=table_id, database=database, table=table, unknown_type=error.code)
+    nullable = _bits(cursor.take((count + 7) // 8), count, lowest_first=True)
+    told = _Told()
+    for field, value in _fields(cursor):
+        if field in _READERS:
+            _READERS[field](told, ByteCursor(value, f"field {field} of the table map of {database}.{table}"), codes)
+    return TableMap(
+        table_id=table_id,
+        database=database,
+        table=table,
+        type_codes=codes,
+        metadata=metadata,
+        nullable=nullable,
+        unsigned=told.unsigned,
+        charsets=told.charsets,
+        labelled=told.labelled,
+        names=told.names,
+        labels=_labels(codes, told),
+        primary_key=told.primary_key,
+        key_prefixes=told.key_prefixes,
+        geometry_types=told.geometry_types,
+        visible=told.visible,
+    )
+
+
+def _name(cursor: ByteCursor) -> str:
+    text = cursor.text(cursor.integer(1))
+    if cursor.integer(1) != 0:
+        raise BinlogFormatError(f"the name {text!r} in a table map is not ended by a zero byte")
+    return text
+
+
+def _layout(types: bytes, metadata: ByteCursor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Type code and metadata integer of each column, from the type bytes and all of the metadata."""
+    pairs = [_column_layout(code, metadata) for code in types]
+    for code, value in pairs:
+        if value > _METADATA_MAX.get(code, value) or (code == TypeCode.NEWDECIMAL and value & 0xFF > value >> 8):
+            raise BinlogFormatError(f"{metadata.what} says {value} of a column of type {code}")
+    if metadata.left:
+        raise BinlogFormatError(f"{metadata.what} is {metadata.left} bytes longer than its columns need")
+    return tuple(code for code, _ in pairs), tuple(value for _, value in pairs)
+
+
+def _column_layout(code: int, metadata: ByteCursor) -> tuple[int, int]:
+    if code in _NONE:
+        return code, 0
+    if code in _ONE_BYTE:
+        return code, metadata.integer(1)
+    if code in _LITTLE_ENDIAN:
+        return code, metadata.integer(2)
+    if code in _BIG_ENDIAN:
+        return code, metadata.integer(1) << 8 | metadata.integer(1)
+    if code in _REAL_TYPE:
+        return _real_type(metadata.integer(1), metadata.integer(1))
+    raise _UnknownTypeError(code)
+
+
+def _real_type(first: int, second: int) -> tuple[int, int]:
+    """ENUM and SET hide in the first byte; of a CHAR longer than 255 bytes, so do the length's two high bits, inverted."""
+    code = first | 0x30
+    if code not in _REAL_TYPE:
+        raise _UnknownTypeError(code)
+    return code, second | ((first & 0x30) ^ 0x30) << 4
+
+
+def _fields(cursor: ByteCursor) -> Iterator[tuple[int, bytes]]:
+    while cursor.left:
+        field = cursor.integer(1)
+        yield field, cursor.take(cursor.packed())
+
+
+def _bits(value: bytes, count: int, *, lowest_first: bool) -> tuple[bool, ...]:
+    """The first `count` bits; the optional fields count from the highest bit of a byte, the others from the lowest."""
+    if len(value) * 8 < count:
+        raise BinlogFormatError(f"a bitmap in a table map has {len(value)} bytes for {count} columns")
+    places = range(8) if lowest_first else range(7, -1, -1)
+    bits = [bool(octet >> place & 1) for octet in value for place in places]
+    return tuple(bits[:count])
+
+
+def _columns_of(codes: tuple[int, ...], kinds: frozenset[int]) -> list[int]:
+    return [index for index, code in enumerate(codes) if code in kinds]
+
+
+def _read_signedness(told: _Told, value: ByteCursor, codes: tuple[int, ...]) -> None:
+    numeric = _columns_of(codes, NUMERIC)
+    bits = dict(zip(numeric, _bits(value.rest(), len(numeric), lowest_first=False), strict=True))
+    told.unsigned = tuple(bits.get(index, False) for index in range(len(codes)))
+
+
+def _read_visibility(told: _Told, value: ByteCursor, codes: tuple[int, ...]) -> None:
+    told.visible = _bits(value.rest(), len(codes), lowest_first=False)
+
+
+def _read_names(told: _Told, value: ByteCursor, codes: tuple[int, ...]) -> None:
+    names = tuple(value.text(value.packed()) for _ in codes)
+    told.names = names
+
+
+def _default_charset(value: ByteCursor) -> Charsets:
+    """One collation for all, then pairs of those that differ: index among the columns of their kind, collation."""
+    default, *others = _each(value) or (0,)
+    if len(others) % 2:
+        raise BinlogFormatError(f"{value.what} ends between a column and its charset")
+    return Charsets(default=default, others=tuple(zip(others[::2], others[1::2], strict=True)))
+
+
+def _each(value: ByteCursor) -> tuple[int, ...]:
+    numbers = []
+    while value.left:
+        numbers.append(value.packed())
+    return tuple(numbers)
+
+
+def _exactly(value: ByteCursor, count: int) -> tuple[int, ...]:
+    numbers = _each(value)
+    if len(numbers) != count:
+        raise BinlogFormatError(f"{value.what} has {len(numbers)} entries for {count} columns")
+    return numbers
+
+
+def _read_default_charset(told: _Told, value: ByteCursor, _codes: tuple[int, ...]) -> None:
+    told.charsets = _default_charset(value)
+
+
+def _read_column_charset(told: _Told, value: ByteCursor, _codes: tuple[int, ...]) -> None:
+    told.charsets = Charsets(each=_each(value))
+
+
+def _read_labelled_default_charset(told: _Told, value: ByteCursor, codes: tuple[int, ...]) -> None:
+    told.labelled = _default_charset(value).spread(len(_columns_of(codes, LABELLED)))
+
+
+def _read_labelled_column_charset(told: _Told, value: ByteCursor, codes: tuple[int, ...]) -> None:
+    told.labelled = _exactly(value, len(_columns_of(codes, LABELLED)))
+
+
+def _label_lists(value: ByteCursor, count: int) -> list[list[bytes]]:
+    return [[value.take(value.packed()) for _ in range(value.packed())] for _ in range(count)]
+
+
+def _read_set_labels(told: _Told, value: ByteCursor, codes: tuple[int, ...]) -> None:
+    told.set_labels = _label_lists(value, codes.count(TypeCode.SET))
+
+
+def _read_enum_labels(told: _Told, value: ByteCursor, codes: tuple[int, ...]) -> None:
+    told.enum_labels = _label_lists(value, codes.count(TypeCode.ENUM))
+
+
+def _read_geometry_types(told: _Told, value: ByteCursor, codes: tuple[int, ...]) -> None:
+    told.geometry_types = _exactly(value, codes.count(TypeCode.GEOMETRY))
+
+
+def _read_primary_key(told: _Told, value: ByteCursor, codes: tuple[int, ...]) -> None:
+    told.primary_key = _checked_key(_each(value), value, codes)
+    told.key_prefixes = (0,) * len(told.primary_key)
+
+
+def _read_primary_key_with_prefix(told: _Told, value: ByteCursor, codes: tuple[int, ...]) -> None:
+    numbers = _each(value)
+    if len(numbers) % 2:
+        raise BinlogFormatError(f"{value.what} ends between a key column and its prefix")
+    told.primary_key = _checked_key(numbers[::2], value, codes)
+    told.key_prefixes = numbers[1::2]
+
+
+def _checked_key(key: tuple[int, ...], value: ByteCursor, codes: tuple[int, ...]) -> tuple[int, ...]:
+    if any(index >= len(codes) for index in key) or len(set(key)) != len(key):
+        raise BinlogFormatError(f"{value.what} names the columns {key} of {len(codes)}")
+    return key
+
+
+_READERS: dict[int, Callable[[_Told, ByteCursor, tuple[int, ...]], None]] = {
+    Field.SIGNEDNESS: _read_signedness,
+    Field.DEFAULT_CHARSET: _read_default_charset,
+    Field.COLUMN_CHARSET: _read_column_charset,
+    Field.COLUMN_NAME: _read_names,
+    Field.SET_LABELS: _read_set_labels,
+    Field.ENUM_LABELS: _read_enum_labels,
+    Field.GEOMETRY_TYPE: _read_geometry_types,
+    Field.SIMPLE_PRIMARY_KEY: _read_primary_key,
+    Field.PRIMARY_KEY_WITH_PREFIX: _read_primary_key_with_prefix,
+    Field.ENUM_AND_SET_DEFAULT_CHARSET: _read_labelled_default_charset,
+    Field.ENUM_AND_SET_COLUMN_CHARSET: _read_labelled_column_charset,
+    Field.VISIBILITY: _read_visibility,
+}
+
+
+def _labels(codes: tuple[int, ...], told: _Told) -> tuple[tuple[str, ...], ...] | None:
+    """Labels as text; each column's are written in its own charset. None where an enum's or set's were not told."""
+    waiting: dict[int, Iterator[list[bytes]]] = {
+        TypeCode.ENUM: iter(told.enum_labels or ()),
+        TypeCode.SET: iter(told.set_labels or ()),
+    }
+    collations = iter(told.labelled or ())
+    labels: list[tuple[str, ...]] = []
+    for code in codes:
+        if code not in LABELLED:
+            labels.append(())
+            continue
+        raw, collation = next(waiting[code], None), next(collations, 0)
+        if raw is None:
+            return None
+        labels.append(tuple(_label(text, collation) for text in raw))
+    return tuple(labels) if told.names is not None else None
+
+
+def _label(raw: bytes, collation: int) -> str:
+    charset = charset_of_id(collation)
+    try:
+        return raw.decode((charset.codec if charset else "") or "ascii")
+    except UnicodeDecodeError as error:
+        named = charset.name if charset else f"collation {collation}"
+        raise BinlogFormatError(f"a label of an enum or set, {raw!r}, cannot be read as {named}") from error

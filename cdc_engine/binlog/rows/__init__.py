@@ -1,0 +1,1 @@
+"""Row events of one table version → Arrow record batches."""

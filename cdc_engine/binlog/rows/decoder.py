@@ -1,0 +1,346 @@
+"""Row events of one table version → Arrow record batches. The one way from bytes to columns; called by `staging`.
+
+`RowDecoder` holds what a table version means for the kernels; `chunks` walks through the chosen events of a block and gives a record
+batch at a time, small enough that the located values of all columns stay near the processor.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cdc_engine import position
+from cdc_engine.binlog.column_types import (
+    ColumnType,
+    TypeUnsupportedError,
+    ValueRefusedError,
+    Values,
+    buffer_of,
+    type_of,
+)
+from cdc_engine.binlog.column_types.entry import AnyArray
+from cdc_engine.binlog.rows import diffs as rows_diffs
+from cdc_engine.binlog.rows import locate as rows_locate
+from cdc_engine.binlog.rows import locate_diffs as rows_locate_diffs
+from cdc_engine.binlog.rows import locate_partial as rows_locate_partial
+from cdc_engine.binlog.rows import partial as rows_partial
+from cdc_engine.binlog.rows.order_keys import image_places, image_steps
+from cdc_engine.binlog.rows.refused_values import (
+    DEFAULT_POLICY,
+    QUARANTINE,
+    REFUSED_VALUES_MAX,
+    RefusedValue,
+    ValuePolicy,
+    refusals,
+)
+from cdc_engine.contracts import Block, Column, Int8s, Int32s, Int64s, Operation, TableVersion
+from cdc_engine.errors import BinlogFormatError, TableStoppedError
+
+OPERATION, ORDER_KEY, COMMIT_TIME = "_sluice_operation", "_sluice_order_key", "_sluice_commit_time"
+COMMIT_TIME_TYPE = pa.timestamp("us", "UTC")
+CHUNK_CELLS_MAX = 1 << 19  # located values at once: 8 MB of places for them
+CHUNK_ROWS_MAX = 1 << 14  # rows at once, however few columns: larger ones leave the processor's caches
+CHUNK_BYTES_MAX = 32 << 20  # bytes of images at once; one image may be larger
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Events:
+    """The chosen events of a block, as contiguous arrays of the types that the kernel was compiled for."""
+
+    block: Block
+    offset: Int64s
+    length: Int64s
+    kind: Int8s
+    version: Int8s
+    position: Int64s
+    time_us: Int64s
+    limit: Int64s
+
+    @classmethod
+    def of(cls, block: Block, chosen: Int64s) -> _Events:
+        return cls(
+            block,
+            np.ascontiguousarray(block.event_offset[chosen], np.int64),
+            np.ascontiguousarray(block.event_length[chosen], np.int64),
+            np.ascontiguousarray(block.event_kind[chosen], np.int8),
+            np.ascontiguousarray(block.event_version[chosen], np.int8),
+            np.ascontiguousarray(block.event_position[chosen], np.int64),
+            np.ascontiguousarray(block.event_time_us[chosen], np.int64),
+            np.ascontiguousarray(block.event_limit[chosen], np.int64),
+        )
+
+
+class Places:
+    """Room for the located values of one chunk, used again for the next; decoders that take turns share it, and those of a table must."""
+
+    def __init__(self) -> None:
+        self.starts, self.sizes = np.empty(CHUNK_CELLS_MAX, np.int64), np.empty(CHUNK_CELLS_MAX, np.int64)
+        self.operation, self.image_at = np.empty(CHUNK_ROWS_MAX, np.int8), np.empty(CHUNK_ROWS_MAX, np.int64)
+        self.image_event = np.empty(CHUNK_ROWS_MAX, np.int32)
+        self.last_steps: dict[str, tuple[str, int]] = {}  # by table: file and step of the last image decoded
+
+    def rows(self, columns: int) -> int:
+        """Rows of so many columns that find room."""
+        return min(CHUNK_ROWS_MAX, CHUNK_CELLS_MAX // max(1, columns))
+
+    def cells(self, columns: int) -> tuple[Int64s, Int64s]:
+        """(starts, sizes), columns by rows."""
+        rows = self.rows(columns)
+        return self.starts[: columns * rows].reshape(columns, rows), self.sizes[: columns * rows].reshape(columns, rows)
+
+
+class RowDecoder:
+    """Decodes the row events of one table version; `kept` (int32, ascending) are the indices of its columns that are wanted, all if None.
+
+    `version.key` decides what a preimage is worth: with a key it becomes a row only where a key column's bytes changed, without one always.
+    Raises TableStoppedError TYPE_UNSUPPORTED, when a wanted column's type is not decoded, and SCHEMA_MISMATCH, when a key column is not
+    a wanted column of the table.
+    """
+
+    def __init__(
+        self,
+        version: TableVersion,
+        kept: Int32s | None = None,
+        places: Places | None = None,
+        policy: ValuePolicy = DEFAULT_POLICY,
+    ) -> None:
+        self.version, self.policy = version, policy
+        self._refused: list[RefusedValue] = []
+        self._found: list[tuple[int, int, bytes, str]] = []  # slot, row, bytes, reason: of the chunk being decoded
+        indices = range(len(version.columns)) if kept is None else kept.tolist()
+        self.columns = tuple(policy.corrected(version.columns[index]) for index in indices)
+        wanted = set(indices)
+        every = [self._type(policy.corrected(column), index in wanted) for index, column in enumerate(version.columns)]
+        self.types = tuple(every[index] for index in indices)
+        self._prefix = np.array([each.prefix_bytes for each in every], np.int8)
+        self._width = np.array([each.width for each in every], np.int32)
+        self._slot = np.full(len(every), -1, np.int32)
+        self._slot[list(indices)] = np.arange(len(self.columns), dtype=np.int32)
+        self._key = self._key_slots()
+        self._places = places or Places()
+        self._starts, self._sizes = self._places.cells(len(self.columns))
+        self._before_starts, self._before_sizes = (np.empty((len(self.columns), 1), np.int64) for _ in range(2))
+        self._leaves_out = False  # an event that leaves columns out has come: from there on the slower kernel locates
+        self._facts = rows_partial.facts_of(version, self._slot)
+        self._before, self._after, self._partial = (np.zeros(len(every), np.int8) for _ in range(3))
+        self._differences = rows_diffs.room(len(self.columns))
+        fields = [pa.field(column.name, each.arrow) for column, each in zip(self.columns, self.types, strict=True)]
+        meta = [
+            pa.field(OPERATION, pa.int8(), False),
+            pa.field(ORDER_KEY, pa.int64(), False),
+            pa.field(COMMIT_TIME, COMMIT_TIME_TYPE, False),
+        ]
+        self.schema = pa.schema([*meta, *fields])
+        self.partial_schema = rows_partial.partial_schema(self.schema, self.version.key)
+
+    def chunks(self, block: Block, chosen: Int64s) -> Iterator[pa.RecordBatch]:
+        """Rows of the events of `block` with these indices (int64, ascending; all of this table version), in stream order.
+
+        A batch has `self.schema`, or `self.partial_schema` where a row of it lacks columns that only the lake can tell.
+        Raises BinlogFormatError on bytes that are no row images, TableStoppedError on a column count that is not the schema's
+        (SCHEMA_MISMATCH), on columns left out that nobody can tell (IMAGE_NOT_FULL) and on values that are refused (TYPE_UNSUPPORTED).
+        """
+        events = _Events.of(block, chosen)
+        if not len(chosen):
+            return
+        number = position.file_number(block.file)
+        ends = np.where(events.limit > 0, events.limit, events.position + events.length)
+        position.order_key(block.epoch, number, int(ends.max()))  # all of them fit, or this raises
+        base = position.order_key(block.epoch, number, 0)
+        cursor, status = np.zeros(5, np.int64), rows_locate.FULL
+        while status == rows_locate.FULL:
+            status = self._locate_any(events, cursor)
+            if status not in (rows_locate.DONE, rows_locate.FULL):
+                raise self._refusal(events, cursor, status)
+            if cursor[2]:
+                yield self._batch(events, int(cursor[2]), base, self._differences[:, : cursor[4]])
+
+    def take_refused(self) -> list[RefusedValue]:
+        """The values that were taken out of the rows decoded since the last call, under the policy "quarantine"."""
+        taken, self._refused = self._refused, []
+        return taken
+
+    def _type(self, column: Column, wanted: bool) -> ColumnType:
+        """Of a column that is stepped over only the layout counts, so its charset and labels may be ones that nothing reads."""
+        try:
+            stepped_over = column if wanted else dataclasses.replace(column, charset="", labels=("",))
+            return type_of(stepped_over, self.policy.zero_dates)
+        except TypeUnsupportedError as error:
+            raise TableStoppedError(self.version.database, self.version.table, "TYPE_UNSUPPORTED", str(error)) from None
+
+    def _key_slots(self) -> Int32s:
+        names = [column.name.lower() for column in self.columns]
+        missing = [name for name in self.version.key if name.lower() not in names]
+        if missing:
+            reason = f"the key column {missing[0]} is not among the captured columns of the table; correct the key or the column filter"
+            raise TableStoppedError(self.version.database, self.version.table, "SCHEMA_MISMATCH", reason)
+        return np.array([names.index(name.lower()) for name in self.version.key], np.int32)
+
+    def _steps(self, events: _Events, event: Int32s, offset: Int64s) -> Int64s:
+        file, last = self._places.last_steps.get(self.version.name, ("", -1))
+        steps = image_steps(offset, events.limit[event], last if events.block.file == file else -1)
+        if steps is None:
+            reason = (
+                f"the transaction at {events.block.file}:{offset[0]} has more rows of the table than there are order keys between the two "
+                "ends of its event, because it is compressed (rows that are all alike) or an XA COMMIT; take the table's rows anew, and "
+                "leave such a change uncompressed (binlog_transaction_compression=OFF) or out of XA"
+            )
+            raise TableStoppedError(self.version.database, self.version.table, "ORDER_KEYS_SPENT", reason)
+        self._places.last_steps[self.version.name] = (events.block.file, int(steps[-1]))
+        return steps
+
+    def _locate_any(self, events: _Events, cursor: Int64s) -> int:
+        """Full images by the fast kernel, as long as there are no others; the chunk in which one comes is located anew."""
+        begun = cursor.copy()
+        status = rows_locate.IMAGE_NOT_FULL if self._leaves_out else self._locate(events, cursor)
+        if status == rows_locate.IMAGE_NOT_FULL:
+            self._leaves_out = True
+            cursor[:] = begun
+            status = self._locate_partial(events, cursor)
+        return status
+
+    def _locate_partial(self, events: _Events, cursor: Int64s) -> int:
+        places, rows = self._places, self._places.rows(len(self.columns))
+        status: int = rows_locate_partial.locate_partial(
+            events.block.buffer, events.offset, events.length, events.kind, events.version,
+            self._prefix, self._width, self._slot, self._key, self._facts, self._before, self._after, self._partial,
+            self._differences, cursor, CHUNK_BYTES_MAX,
+            self._starts, self._sizes, self._before_starts, self._before_sizes,
+            places.operation[:rows], places.image_at[:rows], places.image_event[:rows],
+        )  # fmt: skip
+        return status
+
+    def _locate(self, events: _Events, cursor: Int64s) -> int:
+        places, rows = self._places, self._places.rows(len(self.columns))
+        status: int = rows_locate.locate(
+            events.block.buffer, events.offset, events.length, events.kind, events.version,
+            self._prefix, self._width, self._slot, self._key, cursor, CHUNK_BYTES_MAX,
+            self._starts, self._sizes, self._before_starts, self._before_sizes,
+            places.operation[:rows], places.image_at[:rows], places.image_event[:rows],
+        )  # fmt: skip
+        return status
+
+    def _batch(self, events: _Events, rows: int, base: int, differences: Int64s) -> pa.RecordBatch:
+        places = self._places
+        event, operation = places.image_event[:rows], places.operation[:rows].copy()
+        offset = image_places(events.position, events.limit, events.offset, event, places.image_at[:rows])
+        steps = self._steps(events, event, offset)
+        absent = rows_partial.absences(self._starts[:, :rows]) if self._leaves_out else None
+        arrays: list[AnyArray] = [
+            pa.array(operation),
+            pa.array(base + steps),
+            pa.Array.from_buffers(COMMIT_TIME_TYPE, rows, [None, buffer_of(events.time_us[event])]),
+            *(self._column(slot, events, offset, differences) for slot in range(len(self.columns))),
+        ]
+        if self._found:
+            self._refused += self._described(events, offset, arrays)
+            if len(self._refused) > REFUSED_VALUES_MAX:
+                raise self._too_many_refused()
+        if absent is None:
+            return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        inserted = absent & (operation == Operation.INSERT)
+        for slot in np.flatnonzero(inserted.any(axis=1)).tolist():
+            arrays[slot + 3] = self._with_default(slot, arrays[slot + 3], inserted[slot])
+        batch, left_out = pa.RecordBatch.from_arrays(arrays, schema=self.schema), absent & ~inserted
+        return rows_partial.with_presence(batch, self.version.key, left_out) if left_out.any() else batch
+
+    def _column(self, slot: int, events: _Events, offset: Int64s, differences: Int64s) -> AnyArray:
+        rows = len(offset)
+        values = Values(events.block.buffer, self._starts[slot, :rows], self._sizes[slot, :rows])
+        own = rows_diffs.of_column(differences, slot)
+        if own.shape[1]:
+            return self._changed_documents(slot, values, own, events, offset)
+        return self._finished(slot, values, events, offset)
+
+    def _changed_documents(
+        self, slot: int, values: Values, differences: Int64s, events: _Events, offset: Int64s
+    ) -> AnyArray:
+        """A JSON column of which some rows have differences. One that cannot be applied stops the table: its bytes alone tell no value."""
+        try:
+            texts = rows_diffs.documents(values, differences)
+        except ValueRefusedError as error:
+            raise self._type_unsupported(slot, events, int(offset[error.row]), error.reason) from None
+        others = self._finished(slot, rows_diffs.without(values, differences), events, offset)
+        return rows_diffs.joined(others, differences, texts)
+
+    def _finished(self, slot: int, values: Values, events: _Events, offset: Int64s) -> AnyArray:
+        try:
+            return self.types[slot].finish(values)
+        except ValueRefusedError as error:
+            if self.policy.undecodable == QUARANTINE and slot not in self._key:
+                return self._without_refused(slot, values)
+            raise self._type_unsupported(slot, events, int(offset[error.row]), error.reason) from None
+
+    def _type_unsupported(self, slot: int, events: _Events, offset: int, why: str) -> TableStoppedError:
+        column = self.columns[slot]
+        reason = (
+            f"the value of column {column.name} ({column.mysql_type}) in the row at {events.block.file}:{offset} {why}"
+        )
+        return TableStoppedError(self.version.database, self.version.table, "TYPE_UNSUPPORTED", reason)
+
+    def _without_refused(self, slot: int, values: Values) -> AnyArray:
+        """The column with NULL in place of each value that its type refuses; these are kept for `_described`."""
+        finish = self.types[slot].finish
+        found = refusals(values, finish)
+        self._found += [(slot, *each) for each in found]
+        starts, sizes = values.starts.copy(), values.sizes.copy()
+        rows = [row for row, _, _ in found]
+        starts[rows], sizes[rows] = -1, 0
+        return finish(Values(values.buffer, starts, sizes))
+
+    def _described(self, events: _Events, offset: Int64s, arrays: list[AnyArray]) -> list[RefusedValue]:
+        found, self._found = self._found, []
+        rows = pa.RecordBatch.from_arrays(arrays, schema=self.schema).take(pa.array([row for _, row, _, _ in found]))
+        described = zip(found, rows.select(self.schema.names[:3]).to_pylist(), self._keys(rows), strict=True)
+        return [
+            RefusedValue(
+                column=self.columns[slot],
+                raw=raw,
+                reason=reason,
+                file=events.block.file,
+                offset=int(offset[row]),
+                order_key=meta[ORDER_KEY],
+                operation=meta[OPERATION],
+                commit_time=meta[COMMIT_TIME],
+                key=key,
+            )
+            for (slot, row, raw, reason), meta, key in described
+        ]
+
+    def _keys(self, rows: pa.RecordBatch) -> list[dict[str, Any]]:
+        names = [self.columns[slot].name for slot in self._key]
+        values = [rows.column(int(slot) + 3).to_pylist() for slot in self._key]
+        return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)] or [{}] * rows.num_rows
+
+    def _too_many_refused(self) -> TableStoppedError:
+        last = self._refused[-1]
+        reason = (
+            f"more than {REFUSED_VALUES_MAX} values of a batch cannot be decoded, the last at {last.file}:{last.offset} in column "
+            f"{last.column.name}, which {last.reason}; correct its charset in the table's `charsets`"
+        )
+        return TableStoppedError(self.version.database, self.version.table, "TYPE_UNSUPPORTED", reason)
+
+    def _with_default(self, slot: int, array: AnyArray, chosen: rows_partial.Mask) -> AnyArray:
+        column, each = self.columns[slot], self.types[slot]
+        try:
+            return rows_partial.with_default(array, chosen, column.default[0], each)
+        except pa.ArrowException:
+            reason = f"the default {column.default[0]!r} of column {column.name} cannot be read as {each.spark}; set binlog_row_image=FULL"
+            raise TableStoppedError(self.version.database, self.version.table, "IMAGE_NOT_FULL", reason) from None
+
+    def _refusal(self, events: _Events, cursor: Int64s, status: int) -> BinlogFormatError | TableStoppedError:
+        file, offset = events.block.file, int(events.position[cursor[0]])
+        if status == rows_locate.WRONG_COLUMN_COUNT:
+            reason = f"the row event at {file}:{offset} does not have the {len(self.version.columns)} columns of the schema known"
+            return TableStoppedError(self.version.database, self.version.table, "SCHEMA_MISMATCH", reason)
+        if status >= rows_locate_partial.KEY_ABSENT:
+            reason = rows_partial.refusal(status, self.version.columns[cursor[3]], f"{file}:{offset}")
+            return TableStoppedError(self.version.database, self.version.table, "IMAGE_NOT_FULL", reason)
+        if status == rows_locate_diffs.OPTIONS_UNKNOWN:
+            what = f"a row of table {self.version.name} has value options that are not known"
+            return BinlogFormatError(f"{what}: SET GLOBAL binlog_row_value_options = '' on the source", file, offset)
+        return BinlogFormatError(f"a row event of table {self.version.name} ends within a value", file, offset)

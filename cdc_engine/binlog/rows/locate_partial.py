@@ -1,0 +1,269 @@
+"""The kernel for row events that leave columns out (binlog_row_image MINIMAL, NOBLOB, FULL_NODUP) or have differences of JSON documents
+(version 3, see `rows_locate_diffs`). Driven by `rows.py`.
+
+It does what `rows_locate` does, more slowly: each event's bitmaps of present columns are read, and an image has a NULL bit for each of them
+only. What an update's after image leaves out and its before image holds is taken from there. A value that is in neither starts at ABSENT.
+
+What may be left out is decided once an event, by facts of the table's columns (bits of one int8 a column). Servers differ: one that writes
+version 1 of these events (MariaDB; MySQL with log_bin_use_v1_row_events) leaves virtual columns out of an update that changes them, and
+writes some REPLACE as an update that leaves out the columns which REPLACE set to their defaults.
+"""
+# ruff: noqa: PLR0917 - a kernel takes every array it touches by name, and numba knows no keyword-only arguments
+
+from __future__ import annotations
+
+import numpy as np
+
+from cdc_engine.binlog.compiled import Integer, compiled
+from cdc_engine.binlog.little_endian import little_endian
+from cdc_engine.binlog.rows.locate import (
+    DELETE,
+    DONE,
+    FULL,
+    HEADER_BYTES,
+    INSERT,
+    KIND_INSERT,
+    KIND_UPDATE,
+    TRUNCATED,
+    UPDATE_AFTER,
+    UPDATE_BEFORE,
+    WRONG_COLUMN_COUNT,
+    column_count_at,
+    key_differs,
+    make_room_before,
+)
+from cdc_engine.binlog.rows.locate_diffs import (
+    ROW,
+    column_without_document,
+    note_differences,
+    read_value_options,
+)
+from cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
+
+ABSENT = -2  # as a value's start
+# Why an event is refused, beside the answers of `rows_locate` and `rows_locate_diffs`; cursor[3] is then the column it is about.
+KEY_ABSENT, VALUE_ABSENT, DEFAULT_UNKNOWN, GENERATED_ABSENT, REPLACE_POSSIBLE, ALL_ABSENT, DOCUMENT_ABSENT = range(
+    10, 17
+)
+# Facts of a column: it is wanted, part of the key, its default is known, it is or may be virtual, it is one that NOBLOB leaves out;
+# and DOCUMENT of `rows_locate_diffs`.
+WANTED, KEY, DEFAULTED, VIRTUAL, LARGE = 1, 2, 4, 8, 16
+
+
+@compiled
+def read_bitmap(buffer: Bytes, at: Integer, present: Int8s) -> None:
+    for column in range(present.shape[0]):
+        present[column] = (np.int64(buffer[at + (column >> 3)]) >> np.int64(column & 7)) & 1
+
+
+@compiled
+def first_image_of(
+    buffer: Bytes, at: Integer, end: Integer, kind: Integer, version: Integer, before: Int8s, after: Int8s
+) -> Integer:
+    """Offset of the event's first row image, or minus the reason why there is none; what is present goes into `before` and `after`."""
+    at += HEADER_BYTES + 8
+    if version >= 2:
+        extra = little_endian(buffer, at, 2) if at + 2 <= end else 0
+        if extra < 2:
+            return -TRUNCATED
+        at += extra
+    column_count = before.shape[0]
+    count, at = column_count_at(buffer, at, end)
+    if count != column_count:
+        return -TRUNCATED if count == -1 else -WRONG_COLUMN_COUNT
+    size = (column_count + 7) >> 3
+    if at + (2 * size if kind == KIND_UPDATE else size) > end:
+        return -TRUNCATED
+    read_bitmap(buffer, at, after if kind == KIND_INSERT else before)
+    if kind == KIND_UPDATE:
+        at += size
+        read_bitmap(buffer, at, after)
+    return at + size
+
+
+@compiled
+def why_refused(
+    kind: Integer, version: Integer, keyed: bool, facts: Int8s, before: Int8s, after: Int8s
+) -> tuple[Integer, Integer]:
+    """(why images like these cannot be taken or 0, the column of the table it is about)."""
+    if kind == KIND_INSERT and not after.any():
+        return ALL_ABSENT, 0  # images of no bytes: nobody can say how many rows they are
+    for column in range(facts.shape[0]):
+        fact = facts[column]
+        if not fact & WANTED:
+            continue
+        if kind == KIND_INSERT:
+            if not after[column] and not fact & DEFAULTED:
+                return DEFAULT_UNKNOWN, column
+            continue
+        if not before[column] and fact & KEY:
+            return KEY_ABSENT, column
+        if not before[column] and not keyed:
+            return VALUE_ABSENT, column
+        if kind == KIND_UPDATE and version == 1 and fact & VIRTUAL and not after[column]:
+            return GENERATED_ABSENT, column
+    return 0, -1
+
+
+@compiled
+def replace_possible(version: Integer, facts: Int8s, before: Int8s, after: Int8s) -> bool:
+    """Whether an update with these images, if it leaves the key as it is, may be a REPLACE whose other columns are not told.
+
+    An UPDATE writes the key only where it sets it. NOBLOB always does; it is told from MINIMAL by its before image.
+    """
+    names_key, incomplete, minimal = False, False, False
+    for column in range(facts.shape[0]):
+        fact = facts[column]
+        names_key |= fact & KEY != 0 and after[column] != 0
+        incomplete |= fact & WANTED != 0 and not before[column] and not after[column]
+        minimal |= after[column] != 0 and not before[column] and not fact & LARGE
+    return version == 1 and names_key and incomplete and minimal
+
+
+@compiled
+def locate_present(
+    buffer: Bytes, at: Integer, end: Integer, prefix: Int8s, width: Int32s, slot: Int32s, present: Int8s,
+    starts: Int64s, sizes: Int64s, row: Integer,
+) -> Integer:  # fmt: skip
+    """As `rows_locate.locate_image`, of an image that holds the columns `present`; -TRUNCATED where it does not fit."""
+    nulls, count, index = at, np.int64(0), np.int64(0)
+    for column in range(present.shape[0]):
+        count += present[column]
+    at += (count + 7) >> 3
+    if at > end:
+        return -TRUNCATED
+    for column in range(present.shape[0]):
+        wanted = slot[column]
+        start, size = np.int64(ABSENT), np.int64(0)
+        if present[column]:
+            start = np.int64(-1)
+            if not (np.int64(buffer[nulls + (index >> 3)]) >> (index & 7)) & 1:
+                size = np.int64(width[column])
+                if prefix[column]:
+                    if at + prefix[column] > end:
+                        return -TRUNCATED
+                    size = little_endian(buffer, at, np.int64(prefix[column]))
+                    at += prefix[column]
+                if size > end - at:
+                    return -TRUNCATED
+                start = at
+                at += size
+            index += 1
+        if wanted >= 0:
+            starts[wanted, row], sizes[wanted, row] = start, size
+    return at
+
+
+@compiled
+def inherit(starts: Int64s, sizes: Int64s, row: Integer, before_starts: Int64s, before_sizes: Int64s) -> None:
+    """Gives `row` what it lacks of row 0 of the other."""
+    for column in range(starts.shape[0]):
+        if starts[column, row] == ABSENT:
+            starts[column, row], sizes[column, row] = before_starts[column, 0], before_sizes[column, 0]
+
+
+@compiled
+def locate_after(
+    buffer: Bytes, at: Integer, end: Integer, prefix: Int8s, width: Int32s, slot: Int32s, version: Integer, facts: Int8s,
+    before: Int8s, after: Int8s, partial: Int8s, starts: Int64s, sizes: Int64s, row: Integer, cursor: Int64s,
+) -> Integer:  # fmt: skip
+    """As `locate_present`, of an update's after image; also minus what `read_value_options` says, or -DOCUMENT_ABSENT."""
+    if version == 3:
+        at = read_value_options(buffer, at, end, facts, partial)
+        if at < 0:
+            return at
+        lacking = column_without_document(partial, slot, before, after)
+        if lacking >= 0:
+            cursor[3] = lacking
+            return -DOCUMENT_ABSENT
+    return locate_present(buffer, at, end, prefix, width, slot, after, starts, sizes, row)
+
+
+@compiled
+def locate_partial_update(
+    buffer: Bytes, at: Integer, end: Integer, prefix: Int8s, width: Int32s, slot: Int32s, key: Int32s, version: Integer, facts: Int8s,
+    before: Int8s, after: Int8s, partial: Int8s, starts: Int64s, sizes: Int64s, before_starts: Int64s, before_sizes: Int64s,
+    row: Integer, image_at: Int64s, operation: Int8s, differences: Int64s, cursor: Int64s, doubted: bool,
+) -> tuple[Integer, Integer]:  # fmt: skip
+    """As `rows_locate.locate_update`; (minus the reason, 0) where it is refused. `doubted`: one that leaves the key as it is."""
+    after_at = locate_present(buffer, at, end, prefix, width, slot, before, before_starts, before_sizes, 0)
+    if after_at < 0:
+        return after_at, 0
+    next_at = locate_after(
+        buffer, after_at, end, prefix, width, slot, version, facts, before, after, partial, starts, sizes, row, cursor
+    )
+    if next_at < 0:
+        return next_at, 0
+    noted = cursor[4]
+    if version == 3:
+        cursor[4] = note_differences(partial, slot, starts, row, before_starts, before_sizes, differences, noted)
+    inherit(starts, sizes, row, before_starts, before_sizes)
+    differs = key_differs(buffer, key, starts, sizes, row, before_starts, before_sizes)
+    if doubted and not differs:
+        return -REPLACE_POSSIBLE, 0
+    count = 1
+    if key.shape[0] == 0 or differs:
+        make_room_before(starts, sizes, row, before_starts, before_sizes)
+        image_at[row] = at
+        operation[row] = UPDATE_BEFORE
+        row += 1
+        count = 2
+        differences[ROW, noted : cursor[4]] = row
+    image_at[row] = after_at
+    operation[row] = UPDATE_AFTER
+    return next_at, count
+
+
+@compiled
+def locate_partial(
+    buffer: Bytes, event_offset: Int64s, event_length: Int64s, event_kind: Int8s, event_version: Int8s,
+    prefix: Int8s, width: Int32s, slot: Int32s, key: Int32s, facts: Int8s, before: Int8s, after: Int8s, partial: Int8s,
+    differences: Int64s, cursor: Int64s, bytes_max: Integer, starts: Int64s, sizes: Int64s, before_starts: Int64s, before_sizes: Int64s,
+    operation: Int8s, image_at: Int64s, image_event: Int32s,
+) -> Integer:  # fmt: skip
+    """As `rows_locate.locate`, for events of any images. `facts`, `before`, `after`, `partial`: int8, one a column of the table; the last
+    three are room.
+
+    `cursor` (int64, 5) has fourth the table's column that a refusal is about, and last how many `differences` (int64, 4 by as many as
+    columns at least; see `rows_locate_diffs`) were written by this call.
+    """
+    event, resumed, row, taken = cursor[0], cursor[1], np.int64(0), np.int64(0)
+    cursor[4] = 0
+    while event < event_offset.shape[0]:
+        end, kind, version = event_offset[event] + event_length[event], event_kind[event], event_version[event]
+        cursor[0] = event
+        if event_offset[event] < 0 or event_length[event] < HEADER_BYTES + 8 or end > buffer.shape[0]:
+            return TRUNCATED
+        at = first_image_of(buffer, event_offset[event], end, kind, version, before, after)
+        if at < 0:
+            return -at
+        refused, cursor[3] = why_refused(kind, version, key.shape[0] > 0, facts, before, after)
+        if refused:
+            return refused
+        doubted = kind == KIND_UPDATE and key.shape[0] > 0 and replace_possible(version, facts, before, after)
+        at = max(at, resumed)
+        while at < end:
+            if row + 2 > operation.shape[0] or taken >= bytes_max or cursor[4] + starts.shape[0] > differences.shape[1]:
+                cursor[1], cursor[2] = at, row
+                return FULL
+            begin, count = at, 1
+            if kind == KIND_UPDATE:
+                at, count = locate_partial_update(
+                    buffer, at, end, prefix, width, slot, key, version, facts, before, after, partial, starts, sizes,
+                    before_starts, before_sizes, row, image_at, operation, differences, cursor, doubted,
+                )  # fmt: skip
+            else:
+                present = after if kind == KIND_INSERT else before
+                at = locate_present(buffer, at, end, prefix, width, slot, present, starts, sizes, row)
+                image_at[row] = begin
+                operation[row] = INSERT if kind == KIND_INSERT else DELETE
+            if at < 0:
+                return -at
+            for index in range(count):
+                image_event[row + index] = event
+            row += count
+            taken += at - begin
+        resumed = 0
+        event += 1
+    cursor[0], cursor[1], cursor[2] = event, 0, row
+    return DONE

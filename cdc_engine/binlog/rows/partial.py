@@ -1,0 +1,131 @@
+"""What row images without all columns mean: defaults, columns that say what is present, and why a table stops. Called by `rows`.
+
+An INSERT stands for a whole row: what its image leaves out has the column's constant default, which is filled in. What an update, a delete
+or a preimage leaves out stays as it is in the lake; batches with such rows have the columns of `partial_schema` behind the table's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc_engine.binlog.column_types import ColumnType
+from cdc_engine.binlog.column_types.entry import AnyArray
+from cdc_engine.binlog.rows import locate_partial as locating
+from cdc_engine.binlog.rows.locate_diffs import DOCUMENT
+from cdc_engine.binlog.type_codes import TypeCode
+from cdc_engine.contracts import Column, Int8s, Int64s, Operation, TableVersion
+
+PRESENT, MOVED, ORIGIN = "_sluice_present_", "_sluice_moved", "_sluice_origin_"
+GROUP_COLUMNS = 63  # a bit each of an int64, which is never negative
+LARGE_CODES = {
+    TypeCode.BLOB,
+    TypeCode.TINY_BLOB,
+    TypeCode.MEDIUM_BLOB,
+    TypeCode.LONG_BLOB,
+    TypeCode.JSON,
+    TypeCode.GEOMETRY,
+    TypeCode.BLOB_COMPRESSED,
+    TypeCode.VECTOR,
+}
+Mask = np.typing.NDArray[np.bool_]
+
+_REASONS = {
+    locating.KEY_ABSENT: "leaves the key column {column} out of its before image",
+    locating.VALUE_ABSENT: "leaves the column {column} out, and the table has no primary key by which the lake could keep its value",
+    locating.DEFAULT_UNKNOWN: "inserts rows without the column {column}, whose default is no constant that the schema history knows",
+    locating.GENERATED_ABSENT: "leaves out the column {column}, which is virtual or may be: this server does so even if its value changed",
+    locating.REPLACE_POSSIBLE: "names a key column it does not change and leaves the column {column} out: this server writes a REPLACE, "
+    "which sets that to its default, like an update, which does not",
+    locating.DOCUMENT_ABSENT: "has differences of the JSON document in column {column} (binlog_row_value_options=PARTIAL_JSON) and leaves "
+    "the document out of its before image",
+    locating.ALL_ABSENT: "inserts rows without any column, so their number is not known",
+}
+
+
+def refusal(status: int, column: Column, where: str) -> str:
+    """The sentence for an operator; `where` is file and offset of the event."""
+    told = _REASONS[status].format(column=column.name)
+    return f"the row event at {where} {told}; set binlog_row_image=FULL on the source"
+
+
+def facts_of(version: TableVersion, slot: Any) -> Int8s:
+    """What the kernel must know of each column of the table. `slot`: -1 for one that is not wanted."""
+    key = {name.lower() for name in version.key}
+    return np.array([_facts(column, slot[index] >= 0, key) for index, column in enumerate(version.columns)], np.int8)
+
+
+def _facts(column: Column, wanted: bool, key: set[str]) -> int:
+    return (
+        locating.WANTED * wanted
+        + locating.KEY * (column.name.lower() in key)
+        + locating.DEFAULTED * bool(column.default)
+        + locating.VIRTUAL * (column.generated in {"virtual", "unknown"})
+        + locating.LARGE * (column.type_code in LARGE_CODES)
+        + DOCUMENT * (column.type_code == TypeCode.JSON)
+    )
+
+
+def absences(starts: Int64s) -> Mask | None:
+    """Which values (columns by rows) are absent, None if no one is; they are NULL in `starts` from here on."""
+    absent: Mask = starts == locating.ABSENT
+    if not absent.any():
+        return None
+    starts[absent] = -1
+    return absent
+
+
+def with_default(array: AnyArray, chosen: Mask, text: str | None, each: ColumnType) -> AnyArray:
+    """The array with a default in the rows `chosen`. Raises pa.ArrowException where its text is no value of the type."""
+    if text is None:
+        return array
+    filled: AnyArray = pc.if_else(pa.array(chosen), pa.scalar(text, pa.string()).cast(each.arrow), array)
+    return filled
+
+
+def partial_schema(schema: pa.Schema, key: tuple[str, ...]) -> pa.Schema:
+    """`schema` (three columns of ours, then the table's) with ours for partial images behind:
+
+    `_sluice_present_<g>` (int64): bit b says that column 63 * g + b of the table is present. `_sluice_moved` (bool): an update that changed
+    the key and has not all columns; `_sluice_origin_<k>` is then column k of the key it had before.
+    """
+    groups = -(-(len(schema) - 3) // GROUP_COLUMNS)
+    ours = [pa.field(f"{PRESENT}{group}", pa.int64(), False) for group in range(groups)]
+    origins = [pa.field(f"{ORIGIN}{index}", field.type) for index, field in enumerate(key_fields(schema, key))]
+    return pa.schema([*schema, *ours, pa.field(MOVED, pa.bool_(), False), *origins])
+
+
+def key_fields(schema: pa.Schema, key: tuple[str, ...]) -> list[pa.Field[Any]]:
+    """The fields of the key's columns; names of columns have no case."""
+    names = {field.name.lower(): field for field in schema}
+    return [names[name.lower()] for name in key]
+
+
+def with_presence(batch: pa.RecordBatch, key: tuple[str, ...], absent: Mask | None = None) -> pa.RecordBatch:
+    """The batch with the columns of `partial_schema`; all is present where `absent` (columns by rows) is None."""
+    schema = partial_schema(batch.schema, key)
+    rows = batch.num_rows
+    if absent is None:
+        absent = np.zeros((len(batch.schema) - 3, rows), bool)
+    moved = np.zeros(rows, bool)
+    moved[1:] = np.diff(batch.column(0).to_numpy()) == Operation.UPDATE_AFTER - Operation.UPDATE_BEFORE
+    moved &= absent.any(axis=0) & (batch.column(0).to_numpy() == Operation.UPDATE_AFTER)
+    origins = [_before(batch.column(field.name), moved) for field in key_fields(batch.schema, key)]
+    words = [pa.array(_word(absent[at : at + GROUP_COLUMNS])) for at in range(0, len(absent), GROUP_COLUMNS)]
+    return pa.RecordBatch.from_arrays([*batch.columns, *words, pa.array(moved), *origins], schema=schema)
+
+
+def _word(absent: Mask) -> Int64s:
+    word = np.zeros(absent.shape[1], np.int64)
+    for bit, column in enumerate(absent):
+        word |= (~column).astype(np.int64) << bit
+    return word
+
+
+def _before(column: Any, moved: Mask) -> Any:
+    """In the rows `moved` the value of the row before, elsewhere NULL."""
+    rows = np.arange(len(column), dtype=np.int64) - 1
+    return column.take(pa.array(rows, mask=~moved))

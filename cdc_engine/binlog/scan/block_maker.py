@@ -1,0 +1,96 @@
+"""Cuts what the kernel found into blocks. Used by `scan` at the end of a buffer and by `control_events` before a new file or a DDL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from cdc_engine.binlog.scan import state as at
+from cdc_engine.binlog.scan.executed_track import ExecutedTrack
+from cdc_engine.binlog.scan.state import ScanMemory
+from cdc_engine.contracts import Block, Bytes, Int64s, TableChange, TableVersion
+from cdc_engine.errors import BinlogFormatError
+from cdc_engine.position import Position
+
+
+class BlockMaker:
+    """Where the stream stands (epoch, file, server) and the buffer in hand. `mariadb`: how GTID sources are named."""
+
+    def __init__(
+        self, start: Position, memory: ScanMemory, executed: ExecutedTrack, tables: list[TableVersion]
+    ) -> None:
+        self.epoch, self.file, self.server_uuid = start.epoch, start.file, start.server_uuid
+        self.memory = memory
+        self.executed = executed
+        self.mariadb = False
+        self._tables = tables
+        self._buffer: Bytes = np.zeros(0, np.uint8)
+
+    def use(self, buffer: Bytes) -> None:
+        """What is found from here on lies in `buffer`. Everything found before must have been cut, if that is another one."""
+        self._buffer = buffer
+
+    def uses(self, buffer: Bytes) -> bool:
+        return self._buffer is buffer
+
+    def position(self, time_us: int = 0) -> Position:
+        """After the event in hand; the GTID set is that of the transactions cut so far."""
+        offset = int(self.memory.state[at.FILE_END])
+        return Position(
+            epoch=self.epoch,
+            file=self.file,
+            offset=offset,
+            gtid_set=self.executed.text,
+            server_uuid=self.server_uuid,
+            time_us=time_us,
+        )
+
+    def cut(self, changes: tuple[TableChange, ...] = ()) -> Iterator[Block]:
+        """Gives out what was found since the last cut, if anything."""
+        state = self.memory.state
+        event_count, end_count = int(state[at.EVENT_COUNT]), int(state[at.END_COUNT])
+        if event_count or end_count or changes:
+            block = self._block(self.memory.events[:, :event_count], self.memory.ends[:, :end_count], changes)
+        state[at.EVENT_COUNT] = state[at.END_COUNT] = 0
+        if event_count or end_count or changes:
+            yield block
+
+    def _block(self, events: Int64s, ends: Int64s, changes: tuple[TableChange, ...]) -> Block:
+        self.executed.name_sources(self.memory.sources, int(self.memory.state[at.SOURCE_COUNT]), mariadb=self.mariadb)
+        source = ends[at.END_SOURCE] if self.executed.known else np.full(ends.shape[1], -1, np.int64)
+        start_gtid_set = self.executed.text
+        try:
+            self.executed.take(source, ends[at.END_NUMBER])
+        except ValueError as error:
+            raise BinlogFormatError(
+                f"the GTIDs of the stream are not of one kind of server ({error})",
+                self.file,
+                int(self.memory.state[at.BEGAN]),
+            ) from error
+        begin, end = (
+            (int(events[at.OFFSET, 0]), int(events[at.OFFSET, -1] + events[at.LENGTH, -1])) if events.size else (0, 0)
+        )
+        return Block(
+            epoch=self.epoch,
+            file=self.file,
+            server_uuid=self.server_uuid,
+            buffer=self._buffer[begin:end],
+            tables=self._tables,
+            event_offset=events[at.OFFSET] - begin,
+            event_length=events[at.LENGTH].copy(),
+            event_kind=events[at.KIND].astype(np.int8),
+            event_version=events[at.VERSION].astype(np.int8),
+            event_table=events[at.TABLE].astype(np.int32),
+            event_position=events[at.POSITION].copy(),
+            event_time_us=events[at.TIME].copy(),
+            event_limit=events[at.LIMIT_POSITION].copy(),
+            transaction_events=ends[at.END_EVENTS].copy(),
+            transaction_end=ends[at.END_POSITION].copy(),
+            transaction_time_us=ends[at.END_TIME].copy(),
+            transaction_source=source.astype(np.int32),
+            transaction_number=ends[at.END_NUMBER].copy(),
+            gtid_sources=self.executed.sources,
+            start_gtid_set=start_gtid_set,
+            changes=changes,
+        )

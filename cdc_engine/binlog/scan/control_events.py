@@ -1,0 +1,257 @@
+"""What the kernel hands over, one event at a time: new files, new table maps, statements, XA, and what must stop the stream.
+
+Driven by `scan.Scanner`. Each handler may give out blocks: what came before the event, and a DDL's own.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from cdc_engine.binlog.events import control
+from cdc_engine.binlog.events import event_types as types
+from cdc_engine.binlog.events.statements import StatementKind, changed_table, savepoint_name, statement_kind
+from cdc_engine.binlog.scan import state as at
+from cdc_engine.binlog.scan.block_maker import BlockMaker
+from cdc_engine.binlog.scan.table_references import Captured, TableReferences, stopped_change
+from cdc_engine.binlog.scan.xa import XaTransactions
+from cdc_engine.contracts import Block, SchemaHistory, TableChange
+from cdc_engine.errors import BinlogFormatError, TableStoppedError, UnknownEventError
+from cdc_engine.gtid import GtidSet, MariadbPosition
+from cdc_engine.position import Position
+
+HARMLESS = frozenset({types.IGNORABLE, types.TRANSACTION_CONTEXT, types.VIEW_CHANGE, types.MARIADB_START_ENCRYPTION})
+MARIADB_PREPARED_XA = 0x40  # flag of MariaDB's GTID event: the rows of an XA transaction follow, without an XA START
+ROWS = (
+    *(types.WRITE_ROWS_V1, types.UPDATE_ROWS_V1, types.DELETE_ROWS_V1),
+    *(types.WRITE_ROWS, types.UPDATE_ROWS, types.DELETE_ROWS, types.PARTIAL_UPDATE_ROWS),
+)
+REFUSED = {
+    types.INCIDENT: "INCIDENT, LOST_EVENTS: the server lost changes before they reached its binlog; take the tables' rows anew",
+    types.GTID_TAGGED: "GTID_TAGGED (42) has a form that is not known: this server is newer than what can be read here",
+}
+GTID_LIST_COUNT_BITS = 28  # the upper four bits of the count are flags
+
+
+class ControlEvents:
+    """Handlers by event type; `take` is called with the event in hand, header and checksum included."""
+
+    def __init__(
+        self,
+        maker: BlockMaker,
+        references: TableReferences,
+        history: SchemaHistory,
+        captured: Captured,
+        xa: XaTransactions,
+    ) -> None:
+        self._maker = maker
+        self._memory = maker.memory
+        self._state = maker.memory.state
+        self._references = references
+        self._history = history
+        self._captured = captured
+        self._savepoints: dict[str, int] = {}  # name → row events kept before it, of the open transaction
+        self._xa = xa
+        self._handlers: dict[int, Callable[[bytes], Iterator[Block]]] = {
+            types.ROTATE: self._rotate,
+            types.FORMAT_DESCRIPTION: self._format_description,
+            types.QUERY: self._query,
+            types.TABLE_MAP: self._table_map,
+            types.PREVIOUS_GTIDS: self._previous_gtids,
+            types.MARIADB_GTID_LIST: self._gtid_list,
+            types.XA_PREPARE: self._xa_prepare,
+            types.MARIADB_GTID: self._mariadb_xa,
+            **dict.fromkeys(ROWS, self._held_rows),
+        }
+
+    def take(self, event: bytes) -> Iterator[Block]:
+        """Raises UnknownEventError on what could carry rows and is not understood, BinlogFormatError on what cannot be read."""
+        event_type = control.event_type_of(event)
+        if event_type in self._handlers:
+            yield from self._handlers[event_type](event)
+        elif event_type in HARMLESS or struct.unpack_from("<H", event, types.FLAGS_AT)[0] & types.FLAG_IGNORABLE:
+            self._state[at.IGNORED] += 1
+        elif event_type in REFUSED:
+            raise self._unknown(REFUSED[event_type])
+        else:
+            raise self._unknown(f"the event {types.event_name(event_type)} is not understood and may carry rows")
+
+    def _unknown(self, what: str) -> UnknownEventError:
+        begin = int(self._state[at.BEGAN])
+        return UnknownEventError(what, self._maker.file, begin)
+
+    @property
+    def _checksum_bytes(self) -> int:
+        return int(self._state[at.CHECKSUM])
+
+    def _body(self, event: bytes) -> bytes:
+        return event[types.HEADER_BYTES : len(event) - self._checksum_bytes]
+
+    def _time_us(self, event: bytes) -> int:
+        """Commit time: the GTID event's, else the event's own."""
+        return int(self._state[at.TIME_US]) or struct.unpack_from("<I", event)[0] * 1_000_000
+
+    # ── files ──
+
+    def _rotate(self, event: bytes) -> Iterator[Block]:
+        yield from self._maker.cut()
+        if self._state[at.OPEN_ROWS]:
+            raise BinlogFormatError(
+                "the file ends inside a transaction", self._maker.file, int(self._state[at.FILE_END])
+            )
+        rotation = control.parse_rotate(event, self._checksum_bytes)
+        self._maker.file = rotation.file
+        self._state[at.FILE_END] = rotation.offset
+
+    def _format_description(self, event: bytes) -> Iterator[Block]:
+        file_format = control.parse_format_description(event)
+        self._state[at.CHECKSUM] = types.CHECKSUM_BYTES if file_format.checksum else 0
+        self._maker.mariadb = "mariadb" in file_format.server_version.lower()
+        yield from ()
+
+    def _previous_gtids(self, event: bytes) -> Iterator[Block]:
+        yield from self._maker.cut()
+        try:
+            previous = GtidSet.decode(self._body(event))
+        except ValueError as error:
+            raise self._unknown(f"PREVIOUS_GTIDS cannot be read ({error})") from error
+        self._maker.executed.file_begins(previous, self._maker.file)
+
+    def _gtid_list(self, event: bytes) -> Iterator[Block]:
+        """MariaDB's state at a file's beginning; of a domain the last entry is the current one. Only of use while nothing is known."""
+        yield from self._maker.cut()
+        if not self._maker.executed.known:
+            body = self._body(event)
+            count = int.from_bytes(body[:4], "little") & ((1 << GTID_LIST_COUNT_BITS) - 1)
+            if len(body) < 4 + 16 * count:
+                raise self._unknown("GTID_LIST is too short")
+            entries = struct.iter_unpack("<IIQ", body[4 : 4 + 16 * count])
+            self._maker.executed.adopt(MariadbPosition({domain: (server, seq) for domain, server, seq in entries}))
+
+    # ── tables ──
+
+    def _table_map(self, event: bytes) -> Iterator[Block]:
+        if self._xa.recording:
+            self._xa.record_table_map(event)
+            return
+        body = np.frombuffer(self._body(event), np.uint8)
+        reference, change = self._references.reference(body, self._maker.position(self._time_us(event)))
+        if change is not None:
+            yield from self._maker.cut()
+            yield from self._maker.cut((change,))
+        self._memory.remember_table(body, reference)
+
+    # ── statements ──
+
+    def _query(self, event: bytes) -> Iterator[Block]:
+        statement = control.parse_query(event, self._checksum_bytes)
+        kind = statement_kind(statement.text)
+        if kind is StatementKind.DEFINITION:
+            yield from self._definition(statement, event)
+        elif kind is StatementKind.ROW_CHANGE:
+            self._refuse_row_change(statement)
+            yield from self._end_if_alone(event)
+        elif kind in (StatementKind.SAVEPOINT, StatementKind.ROLLBACK_TO, StatementKind.RELEASE):
+            self._savepoint(kind, statement.text)
+        elif kind is StatementKind.BEGIN:
+            self._open()
+        elif kind is StatementKind.XA_START:
+            self._open()
+            self._xa.start()
+        elif kind is not StatementKind.XA_END:  # which says nothing that its XA_PREPARE does not say
+            yield from self._decide(kind, statement.text)
+            yield from self._end(event)
+
+    def _definition(self, statement: control.Statement, event: bytes) -> Iterator[Block]:
+        """DDL: a block alone. Inside a transaction (CREATE TABLE … SELECT) the block has no transaction end, that comes with the rows."""
+        yield from self._maker.cut()
+        stands_alone = not self._state[at.OPEN]
+        position = self._maker.position(self._time_us(event))
+        changes = self._apply(statement, position)
+        self._references.forget()
+        self._memory.forget_tables()
+        if stands_alone:
+            self._add_end(event)
+        yield from self._maker.cut(changes)
+
+    def _apply(self, statement: control.Statement, position: Position) -> tuple[TableChange, ...]:
+        try:
+            return self._history.apply(statement.text, statement.database, position, statement.session)
+        except TableStoppedError as error:
+            return (stopped_change(error, position),)
+
+    def _refuse_row_change(self, statement: control.Statement) -> None:
+        changed = changed_table(statement.text, statement.database)
+        if changed is None or self._captured(*changed):
+            name = ".".join(changed) if changed else "tables that may be captured"
+            raise self._unknown(
+                f"rows of {name} were changed by a statement, not in row format: set binlog_format=ROW in every session, "
+                "and take the table's rows anew"
+            )
+
+    def _savepoint(self, kind: StatementKind, text: str) -> None:
+        """Row format cuts undone rows out of the transaction, except where it must keep a temporary table's statement."""
+        name, rows = savepoint_name(text), int(self._state[at.OPEN_ROWS])
+        if kind is StatementKind.SAVEPOINT:
+            self._savepoints[name] = rows
+        elif kind is StatementKind.ROLLBACK_TO and rows > self._savepoints.get(name, 0):
+            raise self._unknown("a ROLLBACK TO undoes rows of captured tables within their transaction")
+
+    def _decide(self, kind: StatementKind, text: str) -> Iterator[Block]:
+        if kind is StatementKind.ROLLBACK:
+            self._refuse_rows("a ROLLBACK ends a transaction that has rows of captured tables")
+        elif kind is StatementKind.XA_COMMIT:
+            yield from self._xa.commit(text)
+        elif kind is StatementKind.XA_ROLLBACK:
+            self._xa.roll_back(text)
+        elif self._xa.recording:
+            self._refuse_rows(f"a {kind.value.upper()} ends an XA transaction that was not prepared")
+
+    def _refuse_rows(self, what: str) -> None:
+        if self._state[at.OPEN_ROWS]:
+            raise self._unknown(what)
+
+    # ── transactions ──
+
+    def _open(self) -> None:
+        self._state[at.OPEN] = 1
+        self._state[at.OPEN_ROWS] = self._state[at.HELD] = 0
+        self._state[at.GENERATION] += 1
+        self._savepoints.clear()
+
+    def _end_if_alone(self, event: bytes) -> Iterator[Block]:
+        if not self._state[at.OPEN]:
+            yield from self._end(event)
+
+    def _end(self, event: bytes) -> Iterator[Block]:
+        yield from self._maker.cut()
+        self._add_end(event)
+        yield from self._maker.cut()
+
+    def _add_end(self, event: bytes) -> None:
+        state, ends = self._state, self._memory.ends
+        entry = (state[at.EVENT_COUNT], state[at.FILE_END], self._time_us(event), state[at.SOURCE], state[at.NUMBER])
+        ends[:, state[at.END_COUNT]] = entry
+        state[at.END_COUNT] += 1
+        state[[at.OPEN, at.OPEN_ROWS, at.HELD, at.TIME_US, at.NUMBER, at.GROUP_BEGAN]] = 0
+        state[at.SOURCE] = -1
+        state[at.GENERATION] += 1
+        self._savepoints.clear()
+
+    # ── XA ──
+
+    def _mariadb_xa(self, event: bytes) -> Iterator[Block]:
+        """A GTID event with a flag of XA, which the kernel has taken already."""
+        if event[types.HEADER_BYTES + 12] & MARIADB_PREPARED_XA:
+            self._xa.start()
+        yield from ()
+
+    def _held_rows(self, event: bytes) -> Iterator[Block]:
+        self._xa.record_rows(event)
+        yield from ()
+
+    def _xa_prepare(self, event: bytes) -> Iterator[Block]:
+        yield from self._xa.prepare(event)
+        yield from self._end(event)

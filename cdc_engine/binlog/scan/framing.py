@@ -1,0 +1,172 @@
+"""From the socket's bytes to regions the scan can work on in place. Driven by `parser`; opens no socket itself.
+
+One buffer is filled until no room is left; what is complete is scanned where it lies, and the incomplete tail moves to the next buffer.
+An event of 16 MiB or more comes in several packets: it alone is put together in a buffer of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from cdc_engine import limits
+from cdc_engine.binlog.events.event_types import HEADER_BYTES, LENGTH_AT
+from cdc_engine.binlog.scan.scanner import Scanner
+from cdc_engine.binlog.scan.skipping import FileBeginning
+from cdc_engine.binlog.scan.state import ScanStatus
+from cdc_engine.contracts import Block, Bytes
+from cdc_engine.errors import BinlogFormatError
+
+PACKET_HEADER_BYTES = 4
+ROOM_BYTES_MIN = 64 * 1024  # less room than this: the next read goes to a fresh buffer
+EVENT_AT = PACKET_HEADER_BYTES + 1  # behind packet header and status byte
+
+
+class LargeEvent:
+    """One event that spans packets, being put together. `event` is complete once `missing` is 0 and no packet is open."""
+
+    def __init__(self, length: int) -> None:
+        self.event: Bytes = np.empty(length, np.uint8)
+        self._filled = -1  # the status byte comes first
+        self._packet_left = 0
+        self._packet_is_last = False
+
+    @property
+    def complete(self) -> bool:
+        return self._packet_is_last and self._packet_left == 0
+
+    def take(self, buffer: Bytes, begin: int, end: int) -> int:
+        """Copies what belongs to the event; the offset of the first byte not taken. A packet header that is cut stays untaken."""
+        at = begin
+        while not self.complete:
+            if self._packet_left == 0:
+                if at + PACKET_HEADER_BYTES > end:
+                    return at
+                self._packet_left = packet_length(buffer, at)
+                self._packet_is_last = self._packet_left < limits.PACKET_BYTES_MAX
+                at += PACKET_HEADER_BYTES
+                continue
+            if at == end:
+                return at
+            at = self._copy(buffer, at, min(end, at + self._packet_left))
+        if self._filled != len(self.event):
+            raise BinlogFormatError("an event's length is not that of its packets")
+        return at
+
+    def _copy(self, buffer: Bytes, at: int, end: int) -> int:
+        if self._filled + (end - at) > len(self.event):
+            raise BinlogFormatError("an event's length is not that of its packets")
+        self._packet_left -= end - at
+        skipped = 1 if self._filled < 0 else 0  # the status byte
+        self._filled += skipped
+        count = end - at - skipped
+        self.event[self._filled : self._filled + count] = buffer[at + skipped : end]
+        self._filled += count
+        return end
+
+
+class PacketFramer:
+    """`space` is where the socket writes next; `received` scans what is there. `bytes_received` counts all of it.
+
+    `answer`: the payload of a packet that is no event, an error or the end of the dump; nothing comes after it. `beginning`: what comes
+    first and is passed over.
+    """
+
+    def __init__(
+        self,
+        scanner: Scanner,
+        buffer_bytes: int = limits.READ_BUFFER_BYTES,
+        beginning: FileBeginning | None = None,
+    ) -> None:
+        self._scanner = scanner
+        self._beginning = beginning
+        self._buffer_bytes = buffer_bytes
+        self._buffer: Bytes = np.empty(buffer_bytes, np.uint8)
+        self._begin = self._end = 0
+        self._large: LargeEvent | None = None
+        self.bytes_received = 0
+        self.answer: bytes | None = None
+
+    def space(self) -> memoryview:
+        """At least one byte of room; the bytes of blocks given out are never in it."""
+        room = len(self._buffer) - self._end
+        if room < min(ROOM_BYTES_MIN, self._buffer_bytes) and not self._holds_large_packet():
+            self._move_tail()
+        return memoryview(self._buffer)[self._end :]  # type: ignore[arg-type]  # numpy's stubs before Python 3.12
+
+    def received(self, count: int) -> Iterator[Block]:
+        """The socket wrote `count` bytes into `space`: the blocks they complete. Raises what `Scanner.feed` raises."""
+        self._end += count
+        self.bytes_received += count
+        if self._beginning is not None:
+            yield from self._pass_over(self._beginning)
+            if self._beginning is not None:
+                return
+        while True:
+            if self._large is not None:
+                yield from self._go_on_with_large()
+                if self._large is not None:
+                    return
+            yield from self._scanner.feed(self._buffer, self._begin, self._end)
+            self._begin = self._scanner.consumed
+            if self._scanner.last_verdict == ScanStatus.NOT_AN_EVENT:
+                self._take_answer()
+            if self._scanner.last_verdict != ScanStatus.LARGE or not self._begin_large():
+                return
+
+    def _pass_over(self, beginning: FileBeginning) -> Iterator[Block]:
+        self._begin = yield from beginning.pass_over(self._scanner, self._buffer, self._begin, self._end)
+        if beginning.answered:
+            self._take_answer()
+        if beginning.done:
+            self._beginning = None
+
+    def _take_answer(self) -> None:
+        begin = self._begin + PACKET_HEADER_BYTES
+        self.answer = self._buffer[begin : begin + packet_length(self._buffer, self._begin)].tobytes()
+
+    def _packet_bytes(self) -> int:
+        """Of the packet whose beginning is here, header included; 0 when that cannot be said yet or it is put together elsewhere."""
+        if self._end - self._begin < PACKET_HEADER_BYTES or self._large is not None:
+            return 0
+        length = packet_length(self._buffer, self._begin)
+        return PACKET_HEADER_BYTES + length if length < limits.PACKET_BYTES_MAX else 0
+
+    def _holds_large_packet(self) -> bool:
+        """Whether the rest of a packet that is worth no copy fits where it is."""
+        return ROOM_BYTES_MIN < self._packet_bytes() <= len(self._buffer) - self._begin
+
+    def _move_tail(self) -> None:
+        """A fresh buffer that begins with the incomplete packet and has room for all of it."""
+        tail = self._buffer[self._begin : self._end]
+        fresh: Bytes = np.empty(max(self._buffer_bytes, self._packet_bytes()), np.uint8)
+        fresh[: len(tail)] = tail
+        self._buffer, self._begin, self._end = fresh, 0, len(tail)
+
+    def _begin_large(self) -> bool:
+        """False while not even the event's header has come."""
+        header = self._begin + EVENT_AT
+        if self._end < header + HEADER_BYTES:
+            return False
+        if self._buffer[header - 1] != 0:
+            raise BinlogFormatError("the server sent a packet that is no event")
+        length = int.from_bytes(self._buffer[header + LENGTH_AT : header + LENGTH_AT + 4].tobytes(), "little")
+        if not limits.PACKET_BYTES_MAX - 1 <= length <= limits.EVENT_BYTES_MAX:
+            raise BinlogFormatError(f"an event of {length} bytes does not fit its packets")
+        self._large = LargeEvent(length)
+        return True
+
+    def _go_on_with_large(self) -> Iterator[Block]:
+        large = self._large
+        if large is None:
+            return
+        self._begin = large.take(self._buffer, self._begin, self._end)
+        if large.complete:
+            self._large = None
+            yield from self._scanner.feed(large.event, 0, len(large.event), naked=True)
+
+
+def packet_length(buffer: Bytes, at: int) -> int:
+    """Payload bytes of the packet whose header begins at `at`: three bytes, little-endian."""
+    return int(buffer[at]) | int(buffer[at + 1]) << 8 | int(buffer[at + 2]) << 16

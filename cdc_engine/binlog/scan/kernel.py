@@ -1,0 +1,398 @@
+"""The one pass over received bytes: frames packets, verifies checksums, follows transactions, finds row events. Called by `scan.Scanner`.
+
+Everything a steady stream consists of is recognised here; the pass stops only at what Python has not seen before. Every read is preceded
+by a check against the bytes received, so that garbage ends in a verdict and never outside the buffer. `scan_state` names the arrays.
+Layouts: https://dev.mysql.com/doc/dev/mysql-server/latest/group__group__cs__replication.html, https://mariadb.com/kb/en/replication-protocol/.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from cdc_engine.binlog.compiled import kernel
+from cdc_engine.binlog.events.event_types import (
+    ANONYMOUS_GTID,
+    DELETE_ROWS_V1,
+    FLAG_ARTIFICIAL,
+    FORMAT_DESCRIPTION,
+    GTID,
+    GTID_TAGGED,
+    HEADER_BYTES,
+    HEARTBEAT,
+    HEARTBEAT_V2,
+    INTVAR,
+    MARIADB_ANNOTATE_ROWS,
+    MARIADB_BINLOG_CHECKPOINT,
+    MARIADB_GTID,
+    PARTIAL_UPDATE_ROWS,
+    QUERY,
+    RAND,
+    ROWS_QUERY,
+    STOP,
+    TABLE_MAP,
+    USER_VAR,
+    WRITE_ROWS,
+    WRITE_ROWS_V1,
+    XID,
+)
+from cdc_engine.binlog.events.event_types import DELETE_ROWS as DELETE_ROWS_V2
+from cdc_engine.binlog.little_endian import little_endian
+from cdc_engine.binlog.scan.checksum import crc32
+from cdc_engine.binlog.scan.gtid_kernel import is_unfinished, take_gtid, take_mariadb_gtid, take_tagged_gtid
+from cdc_engine.binlog.scan.state import (
+    ALL_EVENTS,
+    AT,
+    BEGAN,
+    CHECKSUM,
+    CHECKSUMS,
+    CONTIGUOUS,
+    DROPPED,
+    ELSEWHERE,
+    END_COUNT,
+    END_EVENTS,
+    END_NUMBER,
+    END_POSITION,
+    END_SOURCE,
+    END_TIME,
+    EVENT,
+    EVENT_COUNT,
+    EVENT_LENGTH,
+    FILE_END,
+    GENERATION,
+    GROUP_BEGAN,
+    HEARTBEATS,
+    HELD,
+    IGNORED,
+    INNER_BEGIN,
+    INNER_DONE,
+    INNER_END,
+    INNER_SIZE,
+    KIND,
+    LENGTH,
+    LIMIT,
+    LIMIT_POSITION,
+    MAPPED_IN,
+    NUMBER,
+    OFFSET,
+    OPEN,
+    OPEN_ROWS,
+    OVERHEAD,
+    POOL_BEGIN,
+    POOL_LENGTH,
+    POSITION,
+    REFERENCE,
+    SOURCE,
+    TABLE,
+    TABLE_ID,
+    TIME,
+    TIME_US,
+    VERSION,
+    ScanStatus,
+)
+from cdc_engine.contracts import Bytes, Int64s
+
+BEGIN = np.frombuffer(b"BEGIN", np.uint8)
+COMMIT = np.frombuffer(b"COMMIT", np.uint8)
+QUERY_POST_HEADER = (
+    13  # thread 4, seconds 4, length of the database's name 1, error 2, length of the status variables 2
+)
+DUMMY_TABLES = (0xFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFF)  # a row event that only ends a statement
+PACKET_GOES_ON = 0xFFFFFF
+REWOUND = 1 << 31  # an end position "ahead" by more than half of 32 bits is one behind
+
+
+@kernel
+def scan(  # noqa: PLR0917  numba knows no keyword-only arguments
+    buffer: Bytes, state: Int64s, events: Int64s, ends: Int64s, tables: Int64s, pool: Bytes, sources: Int64s
+) -> ScanStatus:
+    """Takes events from state[AT] to state[LIMIT] and says why it stopped; AT is then behind the last event taken or handed over.
+
+    buffer (bytes), state (STATE_SIZE), events (8 by n), ends (5 by n), tables (5 by slots), pool (bytes), sources (6 by n).
+    """
+    if state[AT] < 0 or state[LIMIT] > buffer.shape[0]:
+        return ScanStatus.BAD_LENGTH
+    while True:
+        if state[EVENT_COUNT] >= events.shape[1] or state[END_COUNT] >= ends.shape[1]:
+            return ScanStatus.FULL
+        verdict = _frame(buffer, state)
+        if verdict != ScanStatus.GO_ON:
+            return verdict
+        verdict = _check(buffer, state)
+        if verdict != ScanStatus.GO_ON:
+            return verdict
+        verdict = _take(buffer, state, events, ends, tables, pool, sources)
+        if verdict != ScanStatus.GO_ON:
+            return verdict
+
+
+@kernel
+def _frame(buffer: Bytes, state: Int64s) -> ScanStatus:  # noqa: PLR0911
+    """Finds the next whole event: a packet is length 3, sequence 1, status 1 (0: an event follows)."""
+    at, limit = state[AT], state[LIMIT]
+    if state[OVERHEAD] == 0:
+        if at + HEADER_BYTES > limit:
+            return ScanStatus.INCOMPLETE
+        event, length = at, little_endian(buffer, at + 9, 4)
+        if length < HEADER_BYTES:
+            return ScanStatus.BAD_LENGTH
+        if event + length > limit:
+            return ScanStatus.INCOMPLETE
+    else:
+        if at + 4 > limit:
+            return ScanStatus.INCOMPLETE
+        payload = little_endian(buffer, at, 3)
+        if payload == PACKET_GOES_ON:
+            return ScanStatus.LARGE
+        if at + 4 + payload > limit:
+            return ScanStatus.INCOMPLETE
+        if payload == 0 or buffer[at + 4] != 0:
+            return ScanStatus.NOT_AN_EVENT
+        event, length = at + 5, payload - 1
+        if length < HEADER_BYTES or little_endian(buffer, event + 9, 4) != length:
+            return ScanStatus.BAD_LENGTH
+    state[EVENT], state[EVENT_LENGTH] = event, length
+    if state[ELSEWHERE] == 1 and state[INNER_END] == 0 and _is_rows(buffer[event + 4]):
+        return ScanStatus.SWITCH
+    return ScanStatus.GO_ON
+
+
+@nb.njit(inline="always")
+def _is_rows(event_type: int) -> bool:
+    plain = WRITE_ROWS <= event_type <= DELETE_ROWS_V2 or WRITE_ROWS_V1 <= event_type <= DELETE_ROWS_V1
+    return plain or event_type == PARTIAL_UPDATE_ROWS
+
+
+@kernel
+def _check(buffer: Bytes, state: Int64s) -> ScanStatus:
+    """Verifies the event's checksum and end position and steps over it. A format description brings its own rules: Python looks."""
+    event, length = state[EVENT], state[EVENT_LENGTH]
+    event_type = buffer[event + 4]
+    if state[CHECKSUM] > 0 and event_type != FORMAT_DESCRIPTION:
+        if length < HEADER_BYTES + 4:
+            return ScanStatus.BAD_LENGTH
+        if crc32(buffer, event, event + length - 4) != little_endian(buffer, event + length - 4, 4):
+            return ScanStatus.BAD_CHECKSUM
+        state[CHECKSUMS] += 1
+    if state[INNER_END] > 0:
+        verdict = _step_inside(state, length)
+        if verdict != ScanStatus.GO_ON:
+            return verdict
+    else:
+        state[BEGAN] = state[FILE_END]
+        in_file = buffer[event + 17] & FLAG_ARTIFICIAL == 0 and event_type not in (HEARTBEAT, HEARTBEAT_V2)
+        if in_file and not _step(state, little_endian(buffer, event + 13, 4), length, event_type):
+            return ScanStatus.BAD_POSITION
+    state[AT] = event + length
+    state[ALL_EVENTS] += 1
+    return ScanStatus.GO_ON
+
+
+@nb.njit(inline="always")
+def _step(state: Int64s, end: int, length: int, event_type: int) -> bool:
+    """Moves FILE_END behind an event of the file; False when it cannot be there. `end`: low 32 bits of its end position.
+
+    MariaDB 11 leaves `end` 0 within a transaction: only the length counts. A format description that is repeated for a start in the
+    middle of a file has 0 too, and lies elsewhere.
+    """
+    expected = state[FILE_END] + length
+    if end == 0:
+        state[FILE_END] = state[FILE_END] if event_type == FORMAT_DESCRIPTION else expected
+        return True
+    ahead = (end - expected) & 0xFFFFFFFF
+    if ahead >= REWOUND or (ahead > 0 and state[CONTIGUOUS] == 1):
+        return False
+    state[FILE_END] = expected + ahead
+    state[BEGAN] += ahead
+    return True
+
+
+@nb.njit(inline="always")
+def _step_inside(state: Int64s, length: int) -> ScanStatus:
+    """Moves FILE_END behind an event of a compressed one, to the place between its two ends that its share of the bytes inside gives."""
+    done = state[INNER_DONE] + length
+    if done > state[INNER_SIZE]:
+        return ScanStatus.INNER_LENGTH
+    if state[INNER_DONE] > 0 and state[OPEN] == 0:
+        return ScanStatus.INNER_GOES_ON
+    state[INNER_DONE] = done
+    state[BEGAN] = state[FILE_END]
+    room = state[INNER_END] - state[INNER_BEGIN]
+    if done == state[INNER_SIZE]:
+        state[FILE_END] = state[INNER_END]
+    elif state[INNER_SIZE] > room:
+        state[FILE_END] = state[INNER_BEGIN] + done * room // state[INNER_SIZE]
+    else:
+        state[FILE_END] = state[INNER_BEGIN] + done
+    return ScanStatus.GO_ON
+
+
+@kernel
+def _take(  # noqa: PLR0911, PLR0917
+    buffer: Bytes, state: Int64s, events: Int64s, ends: Int64s, tables: Int64s, pool: Bytes, sources: Int64s
+) -> ScanStatus:
+    event = state[EVENT]
+    event_type = buffer[event + 4]
+    body_end = event + state[EVENT_LENGTH] - state[CHECKSUM]
+    if WRITE_ROWS <= event_type <= DELETE_ROWS_V2:
+        return _take_rows(buffer, state, events, tables, event_type - WRITE_ROWS + 1, 2, body_end)
+    if WRITE_ROWS_V1 <= event_type <= DELETE_ROWS_V1:
+        return _take_rows(buffer, state, events, tables, event_type - WRITE_ROWS_V1 + 1, 1, body_end)
+    if event_type == TABLE_MAP:
+        return _take_table_map(buffer, state, tables, pool, body_end)
+    if event_type == QUERY:
+        return _take_query(buffer, state, ends, body_end)
+    if event_type == XID:
+        if state[HELD] == 1:
+            return ScanStatus.HAND_OVER
+        _end_transaction(buffer, state, ends)
+        return ScanStatus.GO_ON
+    if event_type in (GTID, ANONYMOUS_GTID):
+        return take_gtid(buffer, state, sources, body_end)
+    if event_type == MARIADB_GTID:
+        return take_mariadb_gtid(buffer, state, sources, body_end)
+    if event_type == GTID_TAGGED:
+        return take_tagged_gtid(buffer, state, sources, body_end)
+    if event_type == PARTIAL_UPDATE_ROWS:
+        return _take_rows(buffer, state, events, tables, 2, 3, body_end)
+    return _take_harmless(event_type, state)
+
+
+@nb.njit(inline="always")
+def _take_harmless(event_type: int, state: Int64s) -> ScanStatus:
+    """INTVAR, RAND and USER_VAR only prepare a statement, and the statement itself is looked at."""
+    if event_type in (HEARTBEAT, HEARTBEAT_V2):
+        state[HEARTBEATS] += 1
+        return ScanStatus.GO_ON
+    if event_type in (STOP, ROWS_QUERY, MARIADB_ANNOTATE_ROWS, MARIADB_BINLOG_CHECKPOINT, INTVAR, RAND, USER_VAR):
+        state[IGNORED] += 1
+        return ScanStatus.GO_ON
+    return ScanStatus.HAND_OVER
+
+
+@nb.njit(inline="always")
+def _header_time_us(buffer: Bytes, event: int) -> int:
+    seconds: int = little_endian(buffer, event, 4)
+    return seconds * 1_000_000
+
+
+@kernel
+def _take_rows(  # noqa: PLR0917
+    buffer: Bytes, state: Int64s, events: Int64s, tables: Int64s, kind: int, version: int, body_end: int
+) -> ScanStatus:
+    """A row event: table id 6, flags 2, from version 2 on the length of extra data 2 (itself included) and the data."""
+    event = state[EVENT]
+    body = event + HEADER_BYTES
+    if body + 8 > body_end:
+        return ScanStatus.BAD_BODY
+    if version >= 2 and (
+        body + 10 > body_end
+        or little_endian(buffer, body + 8, 2) < 2
+        or body + 8 + little_endian(buffer, body + 8, 2) > body_end
+    ):
+        return ScanStatus.BAD_BODY
+    table_id = little_endian(buffer, body, 6)
+    if state[HELD] == 1 and table_id not in DUMMY_TABLES:
+        return ScanStatus.HAND_OVER
+    slot = _find(tables, table_id)
+    if slot < 0 or tables[MAPPED_IN, slot] != state[GENERATION]:
+        if table_id in DUMMY_TABLES:
+            state[IGNORED] += 1
+            return ScanStatus.GO_ON
+        return ScanStatus.NO_TABLE_MAP
+    if state[OPEN] == 0:
+        return ScanStatus.OUTSIDE
+    if tables[REFERENCE, slot] < 0:
+        state[DROPPED] += 1
+        return ScanStatus.GO_ON
+    count = state[EVENT_COUNT]
+    events[OFFSET, count] = event
+    events[LENGTH, count] = body_end - event
+    events[KIND, count] = kind
+    events[VERSION, count] = version
+    events[TABLE, count] = tables[REFERENCE, slot]
+    events[POSITION, count] = state[BEGAN]
+    events[LIMIT_POSITION, count] = state[INNER_END]
+    events[TIME, count] = state[TIME_US] if state[TIME_US] > 0 else _header_time_us(buffer, event)
+    state[EVENT_COUNT] = count + 1
+    state[OPEN_ROWS] += 1
+    return ScanStatus.GO_ON
+
+
+@kernel
+def _find(tables: Int64s, table_id: int) -> int:
+    """The slot of a table id, -1 if it was never seen; as `scan_state.free_or_same` puts it."""
+    mask = tables.shape[1] - 1
+    slot: int = table_id & mask
+    for _ in range(tables.shape[1]):
+        if tables[TABLE_ID, slot] == table_id:
+            return slot
+        if tables[TABLE_ID, slot] < 0:
+            return -1
+        slot = (slot + 1) & mask
+    return -1
+
+
+@kernel
+def _take_table_map(buffer: Bytes, state: Int64s, tables: Int64s, pool: Bytes, body_end: int) -> ScanStatus:
+    """Known when its bytes are those last seen for its id; what it says was then looked up once."""
+    body = state[EVENT] + HEADER_BYTES
+    if body + 8 > body_end:
+        return ScanStatus.BAD_BODY
+    if state[OPEN] == 0:
+        return ScanStatus.OUTSIDE
+    slot = _find(tables, little_endian(buffer, body, 6))
+    if state[HELD] == 1 or slot < 0 or tables[POOL_LENGTH, slot] != body_end - body:
+        return ScanStatus.HAND_OVER
+    if not _same(buffer, body, pool, tables[POOL_BEGIN, slot], body_end - body):
+        return ScanStatus.HAND_OVER
+    tables[MAPPED_IN, slot] = state[GENERATION]
+    return ScanStatus.GO_ON
+
+
+@nb.njit(inline="always")
+def _same(left: Bytes, left_at: int, right: Bytes, right_at: int, count: int) -> bool:
+    for index in range(count):  # noqa: SIM110  numba compiles no generator
+        if left[left_at + index] != right[right_at + index]:
+            return False
+    return True
+
+
+@kernel
+def _take_query(buffer: Bytes, state: Int64s, ends: Int64s, body_end: int) -> ScanStatus:
+    """BEGIN and COMMIT are taken when the text is exactly that; every other statement is for Python."""
+    body = state[EVENT] + HEADER_BYTES
+    if body + QUERY_POST_HEADER > body_end:
+        return ScanStatus.BAD_BODY
+    text = body + QUERY_POST_HEADER + little_endian(buffer, body + 11, 2) + np.int64(buffer[body + 8]) + 1
+    if text > body_end:
+        return ScanStatus.BAD_BODY
+    if body_end - text == len(BEGIN) and _same(buffer, text, BEGIN, 0, len(BEGIN)):
+        if is_unfinished(state):
+            return ScanStatus.UNFINISHED
+        state[OPEN] = 1
+        state[OPEN_ROWS] = state[HELD] = 0
+        state[GENERATION] += 1
+        return ScanStatus.GO_ON
+    if state[HELD] == 0 and body_end - text == len(COMMIT) and _same(buffer, text, COMMIT, 0, len(COMMIT)):
+        _end_transaction(buffer, state, ends)
+        return ScanStatus.GO_ON
+    return ScanStatus.HAND_OVER
+
+
+@kernel
+def _end_transaction(buffer: Bytes, state: Int64s, ends: Int64s) -> None:
+    count = state[END_COUNT]
+    ends[END_EVENTS, count] = state[EVENT_COUNT]
+    ends[END_POSITION, count] = state[FILE_END]
+    ends[END_TIME, count] = state[TIME_US] if state[TIME_US] > 0 else _header_time_us(buffer, state[EVENT])
+    ends[END_SOURCE, count] = state[SOURCE]
+    ends[END_NUMBER, count] = state[NUMBER]
+    state[END_COUNT] = count + 1
+    state[OPEN] = 0
+    state[OPEN_ROWS] = 0
+    state[GENERATION] += 1
+    state[TIME_US] = 0
+    state[SOURCE] = -1
+    state[NUMBER] = 0
+    state[GROUP_BEGAN] = 0

@@ -1,0 +1,185 @@
+"""Received bytes become blocks: the loop around the kernel. `framing` feeds it.
+
+A block ends with the buffer, before a new file and around a DDL statement, which is a block of its own. Everything that is not
+understood and could carry rows raises, after what came before it was given out.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Generator, Iterator
+
+from cdc_engine.binlog.events import event_types as types
+from cdc_engine.binlog.events.compressed import COMPRESSED, content_of
+from cdc_engine.binlog.events.recorded import MemoryPrepared
+from cdc_engine.binlog.scan import state as at
+from cdc_engine.binlog.scan.block_maker import BlockMaker
+from cdc_engine.binlog.scan.control_events import ControlEvents
+from cdc_engine.binlog.scan.executed_track import ExecutedTrack
+from cdc_engine.binlog.scan.kernel import scan
+from cdc_engine.binlog.scan.state import ScanMemory, ScanStatus
+from cdc_engine.binlog.scan.table_references import Captured, TableReferences
+from cdc_engine.binlog.scan.unpack import Unpacker
+from cdc_engine.binlog.scan.xa import XaTransactions
+from cdc_engine.contracts import Block, Bytes, Content, PreparedTransactions, SchemaHistory
+from cdc_engine.errors import BinlogFormatError, ChecksumError
+from cdc_engine.position import Position
+
+PACKET_OVERHEAD = 5  # packet header 4, status byte 1
+SENTENCES = {
+    ScanStatus.BAD_LENGTH: "an event's length is not that of its packet",
+    ScanStatus.BAD_CHECKSUM: "the CRC32 of an event does not match: it was changed on the way or on the server's disk",
+    ScanStatus.BAD_POSITION: "an event does not begin where the one before it ended: part of the stream is missing",
+    ScanStatus.BAD_BODY: "an event is too short for its type",
+    ScanStatus.NO_TABLE_MAP: "a row event refers to a table that its transaction did not describe",
+    ScanStatus.OUTSIDE: "a row event lies outside any transaction: the start position is not the end of a transaction",
+    ScanStatus.UNFINISHED: "a transaction begins while another is open: the server wrote half a transaction",
+    ScanStatus.SOURCES_FULL: f"the stream has more than {at.SOURCES_MAX} GTID sources",
+    ScanStatus.INNER_LENGTH: "an event within a compressed one goes beyond what that says it holds",
+    ScanStatus.INNER_GOES_ON: "events follow the end of the transaction within a compressed one",
+}
+
+
+class Scanner:
+    """One stream from one start. `consumed`: buffer offset up to which the bytes are done with; `last_verdict`: why it stopped there.
+
+    `checksum`: events end in a CRC32, until a file says otherwise. `contiguous`: the server sends every event, so a gap is an error.
+    `executed_known`: `start.gtid_set` is all that was executed before `start`. `prepared`: what was recorded of XA transactions, in memory
+    when it is not given. `packets`: False for naked events, as in a file.
+    """
+
+    def __init__(
+        self,
+        *,
+        start: Position,
+        history: SchemaHistory,
+        captured: Captured,
+        checksum: bool = True,
+        contiguous: bool = False,
+        executed_known: bool = True,
+        packets: bool = True,
+        prepared: PreparedTransactions | None = None,
+    ) -> None:
+        self._memory = ScanMemory.make()
+        self._state = self._memory.state
+        self._state[at.FILE_END] = start.offset
+        self._state[at.CONTIGUOUS] = contiguous
+        self._state[at.CHECKSUM] = types.CHECKSUM_BYTES if checksum else 0
+        self._packets = packets
+        references = TableReferences(history, captured)
+        executed = ExecutedTrack(start.gtid_set, known=executed_known)
+        self._maker = BlockMaker(start, self._memory, executed, references.versions)
+        self._decompressed = Unpacker(self._maker, self._events)
+        recorded = Unpacker(
+            self._maker, self._events
+        )  # of its own: an XA transaction may be committed within a compressed one
+        unpack_recorded = functools.partial(self._unpack, recorded)
+        xa = XaTransactions(self._maker, captured, prepared or MemoryPrepared(), unpack_recorded)
+        self._control = ControlEvents(self._maker, references, history, captured, xa)
+        self.last_verdict = ScanStatus.INCOMPLETE
+
+    @property
+    def consumed(self) -> int:
+        return int(self._state[at.AT])
+
+    @property
+    def position(self) -> Position:
+        """After the last event looked at; the GTID set is that up to the last block given out, empty while it is not known."""
+        return self._maker.position()
+
+    def counters(self) -> dict[str, int]:
+        places = {
+            "events": at.ALL_EVENTS,
+            "heartbeats": at.HEARTBEATS,
+            "ignored_events": at.IGNORED,
+            "dropped_row_events": at.DROPPED,
+            "checksums": at.CHECKSUMS,
+        }
+        return {name: int(self._state[place]) for name, place in places.items()}
+
+    def feed(self, buffer: Bytes, begin: int, end: int, *, naked: bool = False) -> Iterator[Block]:
+        """Blocks of the whole events in buffer[begin:end]. Afterwards `last_verdict` is INCOMPLETE, LARGE or NOT_AN_EVENT.
+
+        `naked`: the region is events without packet headers. The blocks keep the buffer: do not write to what was consumed.
+        Raises BinlogFormatError, ChecksumError, UnknownEventError, PositionLostError; what came before the place was given out.
+        """
+        self._state[at.AT], self._state[at.LIMIT] = begin, end
+        self._state[at.OVERHEAD] = PACKET_OVERHEAD if self._packets and not naked else 0
+        self._use(buffer)
+        verdict = yield from self._events(buffer)
+        yield from self._maker.cut()
+        if verdict not in (ScanStatus.INCOMPLETE, ScanStatus.LARGE, ScanStatus.NOT_AN_EVENT):
+            raise self._broken(verdict)
+        self.last_verdict = verdict
+
+    def go_on_at(self, offset: int) -> None:
+        """The next event lies at `offset` of the file: what is between was passed over."""
+        self._state[at.FILE_END] = self._state[at.BEGAN] = offset
+
+    def _use(self, buffer: Bytes) -> None:
+        self._maker.use(buffer)
+        self._state[at.ELSEWHERE] = 0
+
+    def _events(self, buffer: Bytes) -> Generator[Block, None, ScanStatus]:
+        """All events up to LIMIT, with what Python does for the kernel in between; why it stopped there."""
+        while True:
+            verdict = self._scan(buffer)
+            if verdict == ScanStatus.HAND_OVER:
+                yield from self._hand_over(buffer)
+            elif verdict == ScanStatus.SWITCH:
+                yield from self._maker.cut()
+                self._use(buffer)
+            elif verdict == ScanStatus.FULL:
+                yield from self._maker.cut()
+            else:
+                return verdict
+
+    def _hand_over(self, buffer: Bytes) -> Iterator[Block]:
+        begin = int(self._state[at.EVENT])
+        event = buffer[begin : begin + int(self._state[at.EVENT_LENGTH])]
+        if event[types.TYPE_AT] in COMPRESSED:
+            yield from self._decompress(event[: len(event) - int(self._state[at.CHECKSUM])])
+        else:
+            yield from self._take(event.tobytes())
+
+    def _decompress(self, event: Bytes) -> Iterator[Block]:
+        place = int(self._state[at.BEGAN])
+        try:
+            if self._state[at.INNER_END]:
+                raise BinlogFormatError("a compressed event lies in a compressed event")
+            content = content_of(event)
+        except BinlogFormatError as error:
+            yield from self._maker.cut()
+            raise type(error)(error.reason, self._maker.file, place) from error
+        yield from self._unpack(self._decompressed, content, place)
+
+    def _unpack(self, unpacker: Unpacker, content: Content, begin: int) -> Iterator[Block]:
+        """Scans events as if they lay between the file offset `begin` and the end of the event in hand. Errors name that event's place."""
+        place = int(self._state[at.BEGAN])
+        try:
+            verdict = yield from unpacker.inside(content, begin)
+        except BinlogFormatError as error:
+            yield from self._maker.cut()
+            raise type(error)(error.reason, self._maker.file, place) from error
+        if verdict != ScanStatus.INCOMPLETE:
+            yield from self._maker.cut()
+            raise BinlogFormatError(SENTENCES[verdict], self._maker.file, place)
+
+    def _scan(self, buffer: Bytes) -> ScanStatus:
+        memory = self._memory
+        return scan(buffer, memory.state, memory.events, memory.ends, memory.tables, memory.pool, memory.sources)
+
+    def _take(self, event: bytes) -> Iterator[Block]:
+        try:
+            yield from self._control.take(event)
+        except BinlogFormatError as error:
+            yield from self._maker.cut()
+            if error.offset < 0:
+                raise type(error)(error.reason, self._maker.file, int(self._state[at.BEGAN])) from error
+            raise
+
+    def _broken(self, verdict: ScanStatus) -> BinlogFormatError:
+        kind = ChecksumError if verdict == ScanStatus.BAD_CHECKSUM else BinlogFormatError
+        stepped_over = verdict not in (ScanStatus.BAD_LENGTH, ScanStatus.BAD_CHECKSUM, ScanStatus.BAD_POSITION)
+        begin = int(self._state[at.BEGAN if stepped_over else at.FILE_END])
+        return kind(SENTENCES[verdict], self._maker.file, begin)

@@ -1,0 +1,183 @@
+"""The memory of a scan: what the kernel and `scan.Scanner` share, as plain arrays with named places.
+
+`state` (int64) holds one number a name below; `events` and `ends` (int64, one row a name, one column an entry) collect what was found;
+`tables` and `pool` are the table maps seen before; `sources` (int64, one row a place from SOURCE_NEW on) the GTID
+sources.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Final
+
+import numpy as np
+
+from cdc_engine.contracts import Bytes, Int64s
+
+# Places in `state`. Offsets are in the buffer unless said otherwise.
+AT: Final = 0  # next byte to look at
+LIMIT: Final = 1  # end of the bytes received
+EVENT: Final = 2  # header of the event in hand
+EVENT_LENGTH: Final = 3  # its length with checksum
+FILE_END: Final = 4  # file offset (64 bits) after the last event that lies in the file
+CONTIGUOUS: Final = 5  # 1: every event of the file is sent, a gap is an error
+CHECKSUM: Final = 6  # bytes of checksum an event: 0 or 4
+OVERHEAD: Final = 7  # 5: packets with header and status byte; 0: naked events, one behind the other
+OPEN: Final = 8  # 1: inside a transaction
+OPEN_ROWS: Final = 9  # row events kept since it began
+GENERATION: Final = 10  # grows with every transaction: a table map is valid only in its own
+TIME_US: Final = 11  # commit time said by the transaction's GTID event, 0: not said
+SOURCE: Final = 12  # index of its GTID source, -1 without GTID
+NUMBER: Final = 13  # its GTID number
+EVENT_COUNT: Final = 14  # entries in `events`
+END_COUNT: Final = 15  # entries in `ends`
+SOURCE_COUNT: Final = 16  # entries in `sources`
+ALL_EVENTS: Final = 17  # counter: events of any kind
+HEARTBEATS: Final = 18  # counter
+IGNORED: Final = 19  # counter: events that carry nothing for us (STOP, ROWS_QUERY, …)
+DROPPED: Final = 20  # counter: row events of tables that are not captured
+CHECKSUMS: Final = 21  # counter: events whose CRC32 was verified
+BEGAN: Final = 22  # file offset of the event in hand
+INNER_END: Final = 23  # file offset of the end of the compressed event whose inside is being scanned; 0: none
+INNER_BEGIN: Final = 24  # file offset of its beginning
+INNER_SIZE: Final = 25  # bytes of the events inside it, decompressed
+INNER_DONE: Final = 26  # bytes of them that were stepped over
+ELSEWHERE: Final = 27  # 1: the entries in `events` lie in another buffer than the one received
+HELD: Final = 28  # 1: within an XA transaction, whose table maps and row events are handed over
+GROUP_BEGAN: Final = 29  # file offset of the transaction's GTID event, 0 without one
+SOURCE_NEW: Final = 30  # the GTID source in hand: a uuid's two halves as stored, or domain and server id; then a tag's bytes, 0 behind it
+SOURCE_ROWS: Final = 6
+TAG_BYTES_MAX: Final = 8 * (SOURCE_ROWS - 2)
+STATE_SIZE: Final = 36
+
+# Rows of `events`.
+OFFSET, LENGTH, KIND, VERSION, TABLE, POSITION, TIME, LIMIT_POSITION = range(8)
+EVENT_ROWS: Final = 8
+
+# Rows of `ends`.
+END_EVENTS, END_POSITION, END_TIME, END_SOURCE, END_NUMBER = range(5)
+END_ROWS: Final = 5
+
+# Rows of `tables`, an open-addressing hash table by table id; TABLE_ID -1 is a free slot.
+TABLE_ID, REFERENCE, POOL_BEGIN, POOL_LENGTH, MAPPED_IN = range(5)
+TABLE_ROWS: Final = 5
+
+ENTRIES_MAX: Final = (
+    1 << 17
+)  # a read buffer of 4 MiB holds fewer row events and fewer transactions; more: the block is cut
+SOURCES_MAX: Final = 1 << 12  # servers that ever wrote into one set; more stops the stream with a sentence
+SLOTS_FIRST: Final = 1 << 10
+TABLES_MAX: Final = 1 << 16  # table ids kept; a server whose table cache is too small gives a table new ids all day
+POOL_BYTES_FIRST: Final = 1 << 18
+POOL_BYTES_MAX: Final = 1 << 25
+
+
+class ScanStatus(enum.IntEnum):
+    """Why the kernel came back. From NOT_AN_EVENT on, but for SWITCH, the stream is broken; numba reads the members as integers."""
+
+    GO_ON = 0  #: the event was taken (never returned)
+    INCOMPLETE = 1  #: the bytes received end inside a packet
+    LARGE = 2  #: a packet of 0xFFFFFF bytes: its event goes on in the next one
+    FULL = 3  #: `events` or `ends` has no room
+    HAND_OVER = 4  #: the event in hand is for Python
+    NOT_AN_EVENT = 5  #: a packet that is an error, an end of stream or empty
+    BAD_LENGTH = 6
+    BAD_CHECKSUM = 7
+    BAD_POSITION = 8  #: the event's end is not where the stream stands
+    BAD_BODY = 9  #: an event too short for its type
+    NO_TABLE_MAP = 10  #: a row event whose table was not described in its transaction
+    OUTSIDE = 11  #: a table map or row event outside any transaction
+    UNFINISHED = 12  #: a transaction begins while another, with rows, is open
+    SOURCES_FULL = 13
+    SWITCH = 14  #: a row event follows, and entries that lie in another buffer wait to be cut; it was not taken
+    INNER_LENGTH = 15  #: an event within a compressed one goes beyond what that says it holds
+    INNER_GOES_ON = 16  #: an event within a compressed transaction after the transaction's end
+
+
+@dataclasses.dataclass
+class ScanMemory:
+    """All arrays of one scan. `tables` and `pool` grow by `remember_table`; nothing else does."""
+
+    state: Int64s
+    events: Int64s
+    ends: Int64s
+    tables: Int64s
+    pool: Bytes
+    sources: Int64s
+    table_count: int = 0
+    pool_used: int = 0
+
+    @classmethod
+    def make(cls) -> ScanMemory:
+        memory = cls(
+            state=np.zeros(STATE_SIZE, np.int64),
+            events=np.empty((EVENT_ROWS, ENTRIES_MAX), np.int64),
+            ends=np.empty((END_ROWS, ENTRIES_MAX), np.int64),
+            tables=_free_slots(SLOTS_FIRST),
+            pool=np.empty(POOL_BYTES_FIRST, np.uint8),
+            sources=np.zeros((SOURCE_ROWS, SOURCES_MAX), np.int64),
+        )
+        memory.state[SOURCE] = -1
+        return memory
+
+    def forget_tables(self) -> None:
+        """After a DDL statement or in a new file: every table map is looked at again."""
+        self.tables = _free_slots(SLOTS_FIRST)
+        self.table_count = self.pool_used = 0
+
+    def remember_table(self, body: Bytes, reference: int) -> None:
+        """Keeps a table map's body (its id first) and what row events of that id refer to, -1: dropped; valid in the open transaction."""
+        if self.table_count >= TABLES_MAX or self.pool_used + len(body) > POOL_BYTES_MAX:
+            self._forget_all_but_this_transaction()
+        if (self.table_count + 1) * 2 > self.tables.shape[1]:
+            self._grow_slots()
+        self._put(body, reference)
+
+    def _put(self, body: Bytes, reference: int) -> None:
+        self._reserve(len(body))
+        table_id = int.from_bytes(body[:6].tobytes(), "little")
+        slot, is_new = free_or_same(self.tables, table_id)
+        self.pool[self.pool_used : self.pool_used + len(body)] = body
+        self.tables[:, slot] = (table_id, reference, self.pool_used, len(body), self.state[GENERATION])
+        self.pool_used += len(body)
+        self.table_count += is_new
+
+    def _forget_all_but_this_transaction(self) -> None:
+        kept = self.tables[:, self.tables[MAPPED_IN] == self.state[GENERATION]].T
+        bodies = [self.pool[column[POOL_BEGIN] : column[POOL_BEGIN] + column[POOL_LENGTH]].copy() for column in kept]
+        self.forget_tables()
+        self.tables = _free_slots(max(SLOTS_FIRST, 4 << len(bodies).bit_length()))
+        for column, body in zip(kept, bodies, strict=True):
+            self._put(body, int(column[REFERENCE]))
+
+    def _grow_slots(self) -> None:
+        before = self.tables[:, self.tables[TABLE_ID] >= 0]
+        self.tables = _free_slots(self.tables.shape[1] * 2)
+        for column in before.T:
+            slot, _ = free_or_same(self.tables, int(column[TABLE_ID]))
+            self.tables[:, slot] = column
+
+    def _reserve(self, byte_count: int) -> None:
+        if self.pool_used + byte_count <= len(self.pool):
+            return
+        pool = np.empty(max(2 * len(self.pool), self.pool_used + byte_count), np.uint8)
+        pool[: self.pool_used] = self.pool[: self.pool_used]
+        self.pool = pool
+
+
+def _free_slots(count: int) -> Int64s:
+    return np.full((TABLE_ROWS, count), -1, np.int64)
+
+
+def slot_of(table_id: int, slot_count: int) -> int:
+    """Where the search for a table id begins; ids count up, so they spread by themselves. Compiled into the kernel as well."""
+    return table_id & (slot_count - 1)
+
+
+def free_or_same(tables: Int64s, table_id: int) -> tuple[int, bool]:
+    """The slot of a table id, and whether it was free; the table is never more than half full."""
+    slot = slot_of(table_id, tables.shape[1])
+    while tables[TABLE_ID, slot] >= 0 and tables[TABLE_ID, slot] != table_id:
+        slot = slot_of(slot + 1, tables.shape[1])
+    return slot, bool(tables[TABLE_ID, slot] < 0)

@@ -1,0 +1,78 @@
+"""Which table a table map event means: the index into a block's `tables`, or -1 for a table that is not captured. Used by `scan`.
+
+The kernel asks only for table maps it has not seen; this asks the schema history only for those that are new since the last DDL
+statement, because a server that reopens a table gives it a new id and sends the same map again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cdc_engine.binlog.events.table_map import parse_table_map
+from cdc_engine.contracts import Bytes, SchemaHistory, TableChange, TableChangeKind, TableVersion
+from cdc_engine.errors import TableStoppedError
+from cdc_engine.position import Position
+
+Captured = Callable[[str, str], bool]
+NOT_CAPTURED = -1
+TABLE_ID_BYTES = 6
+
+
+class TableReferences:
+    """`versions` only grows: a block refers to it by index and keeps the list."""
+
+    def __init__(self, history: SchemaHistory, captured: Captured) -> None:
+        self.versions: list[TableVersion] = []
+        self._history = history
+        self._captured = captured
+        self._by_version: dict[TableVersion, int] = {}
+        self._by_map: dict[bytes, int] = {}
+        self._stopped: set[tuple[str, str]] = set()
+
+    def forget(self) -> None:
+        """The schema changed: ask the history again for every table."""
+        self._by_map.clear()
+
+    def reference(self, body: Bytes, position: Position) -> tuple[int, TableChange | None]:
+        """Index of the table that a table map's body describes, and the change that stops it when it just cannot go on.
+
+        `position`: end of the table map, so it is not after the first row event that is dropped. A stopped table stays so for the life
+        of this object, whatever DDL follows: the rows between are missing. It may be told again by the next object; the first counts.
+        """
+        content = body[TABLE_ID_BYTES:].tobytes()
+        known = self._by_map.get(content)
+        if known is not None:
+            return known, None
+        index, change = self._look_up(body, position)
+        self._by_map[content] = index
+        return index, change
+
+    def _look_up(self, body: Bytes, position: Position) -> tuple[int, TableChange | None]:
+        table_map = parse_table_map(body.tobytes())
+        name = (table_map.database, table_map.table)
+        if name in self._stopped or not self._captured(*name):
+            return NOT_CAPTURED, None
+        try:
+            version = self._history.resolve(table_map, position)
+        except TableStoppedError as error:
+            self._stopped.add(name)
+            return NOT_CAPTURED, stopped_change(error, position)
+        return self._index(version), None
+
+    def _index(self, version: TableVersion) -> int:
+        if version not in self._by_version:
+            self._by_version[version] = len(self.versions)
+            self.versions.append(version)
+        return self._by_version[version]
+
+
+def stopped_change(error: TableStoppedError, position: Position) -> TableChange:
+    return TableChange(
+        kind=TableChangeKind.STOPPED,
+        database=error.database,
+        table=error.table,
+        order_key=position.order_key,
+        time_us=position.time_us,
+        state=error.state,
+        reason=error.reason,
+    )

@@ -1,0 +1,117 @@
+"""Scans the events inside a compressed one, piece by piece, as if they had come by themselves. Used by `scan`.
+
+The decompressed events lie one behind the other in an arena of the size of a read buffer, and the blocks of many small compressed
+transactions refer to the same one. A transaction larger than that is decompressed a piece at a time: what is held of it is one arena
+(or its largest event), and the blocks that were given out.
+
+Positions: the compressed event lies at [begin, end) of its file. Events inside get places between the two in proportion to the bytes
+before them, the first `begin` and what follows the last `end`; so they ascend, and stay the same however the stream is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+
+import numpy as np
+
+from cdc_engine import limits
+from cdc_engine.binlog.events import event_types as types
+from cdc_engine.binlog.scan import state as at
+from cdc_engine.binlog.scan.block_maker import BlockMaker
+from cdc_engine.binlog.scan.state import ScanStatus
+from cdc_engine.contracts import Block, Bytes, Content
+from cdc_engine.errors import BinlogFormatError
+
+SHORT_ROOM_BYTES = 4096  # behind an incomplete event: less room than this goes to a fresh arena
+OUTER = (
+    *(at.AT, at.LIMIT, at.OVERHEAD, at.CHECKSUM, at.EVENT, at.EVENT_LENGTH, at.BEGAN),
+    *(at.INNER_BEGIN, at.INNER_END, at.INNER_SIZE, at.INNER_DONE),
+)
+ScanEvents = Callable[[Bytes], Generator[Block, None, ScanStatus]]
+
+
+class Unpacker:
+    """`scan_events` takes what lies between the state's AT and LIMIT in a buffer and says why it stopped."""
+
+    def __init__(self, maker: BlockMaker, scan_events: ScanEvents) -> None:
+        self._maker = maker
+        self._state = maker.memory.state
+        self._scan_events = scan_events
+        self._arena: Bytes = np.empty(0, np.uint8)
+        self._begin = self._end = 0  # of the arena: bytes that were read and not scanned yet
+
+    def inside(self, content: Content, begin: int) -> Generator[Block, None, ScanStatus]:
+        """The blocks of events that lie between the file offset `begin` and the end of the event in hand; INCOMPLETE when all went well."""
+        state = self._state
+        end, outer = int(state[at.FILE_END]), state[list(OUTER)]
+        state[at.INNER_BEGIN], state[at.INNER_END] = begin, end
+        state[at.INNER_SIZE], state[at.INNER_DONE] = content.size, 0
+        state[at.FILE_END], state[at.OVERHEAD], state[at.CHECKSUM] = begin, 0, 0
+        try:
+            return (yield from self._pieces(content))
+        finally:
+            state[list(OUTER)] = outer
+            state[at.FILE_END] = end
+            state[at.ELSEWHERE] = 1
+
+    def _pieces(self, content: Content) -> Generator[Block, None, ScanStatus]:
+        left = content.size
+        yield from self._room_for(min(left, limits.READ_BUFFER_BYTES))
+        while left:
+            count = content.read_into(memoryview(self._arena)[self._end : self._end + left])  # type: ignore[arg-type]
+            if count == 0:
+                raise BinlogFormatError(f"a compressed event ends {left} bytes before what it says it holds")
+            self._end, left = self._end + count, left - count
+            self._state[at.AT], self._state[at.LIMIT] = self._begin, self._end
+            verdict = yield from self._scan_events(self._arena)
+            self._begin = int(self._state[at.AT])
+            if verdict != ScanStatus.INCOMPLETE:
+                return verdict
+            yield from self._room_to_go_on(left)
+        if content.read_into(memoryview(bytearray(1))):
+            raise BinlogFormatError("a compressed event holds more than it says")
+        if self._begin != self._end:
+            raise BinlogFormatError("a compressed event ends within an event")
+        return ScanStatus.INCOMPLETE
+
+    def _room_for(self, count: int) -> Iterator[Block]:
+        """So many bytes behind what is in the arena already, or in a fresh one; entries that wait lie in it afterwards, or are cut."""
+        self._begin = self._end
+        if len(self._arena) - self._end < count:
+            yield from self._fresh(limits.READ_BUFFER_BYTES)
+        if not self._maker.uses(self._arena):
+            yield from self._maker.cut()
+            self._maker.use(self._arena)
+
+    def _room_to_go_on(self, left: int) -> Iterator[Block]:
+        """While `left` bytes are still to come: room for the event that is incomplete, all of it where its length is known."""
+        tail = self._end - self._begin
+        if not left or (len(self._arena) - self._end >= min(left, SHORT_ROOM_BYTES) and not self._outgrows(tail)):
+            return
+        wanted = max(self._event_bytes(tail), tail) + SHORT_ROOM_BYTES
+        if wanted > tail + left + SHORT_ROOM_BYTES:
+            raise BinlogFormatError("an event within a compressed one goes beyond what that says it holds")
+        # An event of a gigabyte that is only said to be there costs no memory: pages are used as bytes come.
+        yield from self._fresh(max(limits.READ_BUFFER_BYTES, wanted))
+
+    def _outgrows(self, tail: int) -> bool:
+        return self._event_bytes(tail) > len(self._arena) - self._begin
+
+    def _event_bytes(self, tail: int) -> int:
+        """Length of the incomplete event; 0 while its header is not there."""
+        if tail < types.HEADER_BYTES:
+            return 0
+        place = self._begin + types.LENGTH_AT
+        length = int.from_bytes(self._arena[place : place + 4].tobytes(), "little")
+        if length > limits.EVENT_BYTES_MAX:
+            raise BinlogFormatError(f"an event of {length} bytes lies in a compressed event")
+        return length
+
+    def _fresh(self, size: int) -> Iterator[Block]:
+        """Moves what was not scanned yet to a new arena; what waits to be cut lies in the old one."""
+        yield from self._maker.cut()
+        arena: Bytes = np.empty(size, np.uint8)
+        tail = self._arena[self._begin : self._end]
+        arena[: len(tail)] = tail
+        self._arena, self._begin, self._end = arena, 0, len(tail)
+        self._maker.use(arena)

@@ -1,0 +1,120 @@
+"""XA transactions: their rows count when they are committed, at the place of their XA COMMIT. Used by `control_events`.
+
+The binlog has the rows of an XA transaction where it was prepared, and its XA COMMIT or XA ROLLBACK later: after other transactions, in
+another file, days after. Until then the rows are locked on the server, so nothing that comes in between can have changed them, and the
+tables cannot be altered. So the events between XA START and XA PREPARE are recorded (`contracts.PreparedTransactions`) and scanned when
+the XA COMMIT comes, as if they had been in it, as the events of a compressed transaction are. One that is rolled back is forgotten.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+
+from cdc_engine.binlog.events import event_types as types
+from cdc_engine.binlog.events.statements import xa_name
+from cdc_engine.binlog.events.table_map import parse_table_map
+from cdc_engine.binlog.scan import state as at
+from cdc_engine.binlog.scan.block_maker import BlockMaker
+from cdc_engine.binlog.scan.table_references import Captured
+from cdc_engine.contracts import Block, Content, PreparedTransactions
+from cdc_engine.errors import BinlogFormatError, UnknownEventError
+
+TABLE_ID_BYTES = 6
+Unpack = Callable[[Content, int], Iterator[Block]]
+
+
+class XaTransactions:
+    """`unpack` scans events as if they lay between a file offset and the end of the event in hand."""
+
+    def __init__(self, maker: BlockMaker, captured: Captured, prepared: PreparedTransactions, unpack: Unpack) -> None:
+        self._maker = maker
+        self._state = maker.memory.state
+        self._captured = captured
+        self._prepared = prepared
+        self._unpack = unpack
+        self._table_ids: set[int] = set()  # of captured tables, of the transaction that is being recorded
+
+    def start(self) -> None:
+        """From here on the kernel hands over table maps and row events."""
+        self._state[at.HELD] = 1
+        self._table_ids.clear()
+        self._prepared.begin()
+
+    @property
+    def recording(self) -> bool:
+        return bool(self._state[at.HELD])
+
+    def record_table_map(self, event: bytes) -> None:
+        """The whole event; without its checksum it goes to the records."""
+        body = event[types.HEADER_BYTES : len(event) - int(self._state[at.CHECKSUM])]
+        table_map = parse_table_map(body)
+        if self._captured(table_map.database, table_map.table):
+            self._table_ids.add(_table_id(body))
+            self._prepared.record(self._plain(event))
+
+    def record_rows(self, event: bytes) -> None:
+        if _table_id(event[types.HEADER_BYTES :]) in self._table_ids:
+            self._prepared.record(self._plain(event))
+            self._state[at.OPEN_ROWS] += 1
+        else:
+            self._state[at.DROPPED] += 1
+
+    def prepare(self, event: bytes) -> Iterator[Block]:
+        """XA_PREPARE ends the record; or commits it at once, when it says so (ONE PHASE)."""
+        name, one_phase = parse_prepare(event[types.HEADER_BYTES : len(event) - int(self._state[at.CHECKSUM])])
+        if not self.recording:
+            raise BinlogFormatError(f"the XA transaction {name} is prepared without a beginning")
+        if one_phase:
+            yield from self._replay(self._prepared.recorded())
+        else:
+            self._prepared.prepare(name, self._maker.position().order_key)
+
+    def commit(self, text: str) -> Iterator[Block]:
+        """Raises UnknownEventError when it was prepared before anything was recorded."""
+        name = xa_name(text)
+        content = self._prepared.commit(name, self._maker.position().order_key)
+        if content is None:
+            raise UnknownEventError(
+                f"the XA transaction {name} is committed, which was prepared before the stream began: its rows were never read; "
+                "take the rows of the captured tables anew, or set the position behind it when it did not touch them",
+                self._maker.file,
+                int(self._state[at.BEGAN]),
+            )
+        yield from self._replay(content)
+
+    def roll_back(self, text: str) -> None:
+        self._prepared.roll_back(xa_name(text))
+
+    def _replay(self, content: Content) -> Iterator[Block]:
+        state = self._state
+        state[at.HELD] = state[at.OPEN_ROWS] = 0
+        state[at.OPEN] = 1
+        state[at.GENERATION] += 1
+        if content.size:
+            yield from self._unpack(content, int(state[at.GROUP_BEGAN] or state[at.BEGAN]))
+
+    def _plain(self, event: bytes) -> bytes:
+        """The event without its checksum, and with the length that it then has."""
+        plain = event[: len(event) - int(self._state[at.CHECKSUM])]
+        return plain[: types.LENGTH_AT] + struct.pack("<I", len(plain)) + plain[types.LENGTH_AT + 4 :]
+
+
+def _table_id(body: bytes) -> int:
+    return int.from_bytes(body[:TABLE_ID_BYTES], "little")
+
+
+def parse_prepare(body: bytes) -> tuple[str, bool]:
+    """Name and whether it commits in one phase: flag 1, format 4, lengths of the two parts of the name 4 each, the parts.
+
+    https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1XA__prepare__event.html
+    """
+    try:
+        one_phase, kind, first, second = struct.unpack_from("<BiII", body)
+    except struct.error as error:
+        raise BinlogFormatError("an XA_PREPARE is too short") from error
+    at_first = 13
+    if at_first + first + second > len(body):
+        raise BinlogFormatError("an XA_PREPARE is too short")
+    parts = body[at_first : at_first + first], body[at_first + first : at_first + first + second]
+    return f"x'{parts[0].hex()}',x'{parts[1].hex()}',{kind}", bool(one_phase)

@@ -1,0 +1,244 @@
+"""Makes the rooms of one destination from its configuration: the only place that knows how they fit together. Used by `engine`."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import structlog
+
+from cdc_engine.binlog.rows.refused_values import ValuePolicy
+from cdc_engine.config import DestinationConfig
+from cdc_engine.contracts import Batch, OutstandingBatch
+from cdc_engine.errors import PositionLostError
+from cdc_engine.ha.lease import Lease
+from cdc_engine.instance.answers import SchemaAnswers
+from cdc_engine.instance.hand_out import Staged, Stager
+from cdc_engine.instance.published_history import PublishedHistory
+from cdc_engine.meta.file_meta import FileMeta
+from cdc_engine.meta.manager import MetaManager
+from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.parser.event_parser import EventParser
+from cdc_engine.parser.scan_ddl import scan_ddl
+from cdc_engine.parser.server_facts import read_facts
+from cdc_engine.parser.source import Source
+from cdc_engine.parser.source_check import check_source
+from cdc_engine.parser.start_position import DumpStart, Lost, StartChoice, decide_start
+from cdc_engine.position import Position
+from cdc_engine.sink.column_filter import ColumnFilter
+from cdc_engine.sink.event_sink import EventSink
+from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.staging.staging import stage
+from cdc_engine.store.memory_store import MemoryEventStore
+from cdc_engine.store.prepared import PREPARED_DIRECTORY, PreparedFiles, forget_prepared
+from cdc_engine.table_meta.change.policy import SchemaDecisions
+from cdc_engine.table_meta.history.changed_tables import TouchedTables
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.repository import Repository
+from cdc_engine.table_meta.history.review_files import ReviewFiles
+from cdc_engine.table_meta.history.schema_snapshot import Snapshot, is_of_users, stable_snapshot
+
+COMPACTED_RECORDS_MIN = 500  # of the schema history; fewer are left where they are
+SCHEMA_FILE, TABLES_FILE = "schema.jsonl", "tables.json"
+SPILL_DIRECTORY, STAGING_DIRECTORY = "spill", "staging"
+
+log = structlog.get_logger()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EngineParts:
+    """What the engine of one destination consists of."""
+
+    source: Source
+    meta: MetaManager
+    history: PublishedHistory
+    store: MemoryEventStore
+    sink: EventSink
+    parser: EventParser
+
+
+def source_of(config: DestinationConfig) -> Source:
+    given = config.source
+    return Source(
+        destination=config.name,
+        host=given.host,
+        port=given.port,
+        user=given.user,
+        password=given.password,
+        tls_mode=given.tls.mode,
+        ca_file=given.tls.ca_file,
+        certificate_file=given.tls.certificate_file,
+        key_file=given.tls.key_file,
+        server_id=given.server_id,
+    )
+
+
+def choice_of(config: DestinationConfig) -> StartChoice:
+    return StartChoice(file=config.start.file, offset=config.start.offset, gtid_set=config.start.gtid_set)
+
+
+def make_parts(
+    config: DestinationConfig,
+    directory: Path,
+    lease: Lease,
+    *,
+    on_state: Callable[[str, str], None],
+    on_start: Callable[[DumpStart], None],
+) -> EngineParts:
+    """Reads the ledger, decides where to begin (asking the server where there is no cursor), knows the schema there.
+
+    Raises SourceConnectionError, SourceCheckError, PositionLostError, MetaError, ConfigurationError.
+    """
+    meta = FileMeta(directory, fence=lease.check)
+    drop_unusable_batches(meta, directory)
+    remove_strays(meta, directory)
+    if meta.ledger.resume_position is None:
+        forget_prepared(directory)  # of a ledger that was removed
+    tables = TableFilter(config.include, config.exclude)
+    history = TableHistory(history_kept(config, directory), tables.keeps, review_of(config, directory))
+    begin = _known_begin(config, meta, history, tables)
+    history.compact(_oldest_needed(meta, begin), COMPACTED_RECORDS_MIN)
+    published = PublishedHistory(history, directory / TABLES_FILE, fence=lease.check)
+    published.publish(begin)
+    store = MemoryEventStore(
+        directory / SPILL_DIRECTORY, bytes_max=config.ring.bytes_max, events_max=config.ring.events_max, start=begin
+    )
+    sink = EventSink(store, tables)
+    parser = EventParser(
+        source_of(config),
+        choice_of(config),
+        sink=sink,
+        history=published,
+        captured=tables.keeps,
+        on_state=on_state,
+        on_start=on_start,
+        on_idle=sink.idle,
+        prepared=PreparedFiles(directory / PREPARED_DIRECTORY, lambda: store.acked_position),
+    )
+    return EngineParts(source=source_of(config), meta=meta, history=published, store=store, sink=sink, parser=parser)
+
+
+def history_kept(config: DestinationConfig, directory: Path) -> Path | Repository:
+    """Where the schema history of the destination is: its file, or the database that the configuration names."""
+    if not config.schema_history_url:
+        return directory / SCHEMA_FILE
+    from cdc_engine.table_meta.history.sql_repository import SqlRepository  # noqa: PLC0415  most destinations do without SQLAlchemy
+
+    return SqlRepository(config.schema_history_url, config.name)
+
+
+def _oldest_needed(meta: MetaManager, begin: Position) -> Position:
+    """No one reads from before it: the stream begins here, and a stopped table may be read again from where it stopped."""
+    return min([begin, *(stopped.position for stopped in meta.ledger.stopped_tables)], key=lambda each: each.order_key)
+
+
+def review_of(config: DestinationConfig, directory: Path) -> SchemaDecisions:
+    """What the configuration and the operators say about changes of tables."""
+    files = ReviewFiles(directory)
+    return SchemaDecisions(
+        destination=config.name,
+        policy=config.schema_policy,
+        approved=files.approved,
+        note=files.note,
+        resolved=SchemaAnswers(lambda: source_of(config), directory).resolved,
+    )
+
+
+def drop_unusable_batches(meta: MetaManager, directory: Path) -> None:
+    """A batch that was never staged to its end, or whose files are gone, is taken anew from the cursor."""
+    waiting = meta.ledger.outstanding
+    if any(not batch.path or not (directory / batch.path / "manifest.json").exists() for batch in waiting):
+        meta.update(lambda ledger: ledger.rollback())
+
+
+def remove_strays(meta: MetaManager, directory: Path) -> None:
+    """What a process that was killed left in the staging directory: no record of the ledger names it, so no run will ever read it."""
+    named = {directory / batch.path for batch in meta.ledger.outstanding}
+    staging = directory / STAGING_DIRECTORY
+    for path in staging.iterdir() if staging.is_dir() else ():
+        if path not in named:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _known_begin(config: DestinationConfig, meta: MetaManager, history: TableHistory, tables: TableFilter) -> Position:
+    """Where reading begins, with the schema known there and the position kept in the ledger."""
+    begin = meta.ledger.resume_position
+    if begin is not None and history.covers(begin):
+        return begin
+    connection = SourceConnection(source_of(config))
+
+    def of_users(database: str, table: str) -> bool:
+        """Also what is not captured: a RENAME may bring it in."""
+        return is_of_users(database) or tables.keeps(database, table)
+
+    try:
+        check_source(source_of(config), read_facts(connection))
+        position_now = (lambda: _configured_begin(config, connection)) if begin is None else (lambda: begin)
+        snapshot, first = connection.ask(lambda session: stable_snapshot(session, of_users, position_now))
+    finally:
+        connection.close()
+    if begin is not None or choice_of(config) != StartChoice():
+        snapshot = _of_then(config, snapshot, first)
+    history.seed(snapshot, first)
+    if meta.ledger.cursor is None:
+        meta.update(lambda ledger: ledger.set_cursor(first))
+    return cast("Position", first)
+
+
+def _of_then(config: DestinationConfig, snapshot: Snapshot, begin: Position) -> Snapshot:
+    """What of a snapshot of now held at a position in the past: tables that a statement changed since are not known there."""
+    touched = TouchedTables(snapshot)
+    scan_ddl(source_of(config), begin, touched)
+    if touched.names:
+        names = sorted(".".join(name) for name in touched.names)
+        log.info("schemas_unknown_at_start", destination=config.name, position=str(begin), changed_since=names)
+    return touched.left()
+
+
+def _configured_begin(config: DestinationConfig, connection: SourceConnection) -> Position:
+    start = decide_start(None, choice_of(config), read_facts(connection))
+    if isinstance(start, Lost):
+        raise PositionLostError(str(start))
+    return start.position
+
+
+def make_stager(config: DestinationConfig, directory: Path, meta: MetaManager) -> Stager:
+    """`staging` with the destination's columns and keys bound to it."""
+    columns = ColumnFilter(config.column_include, config.column_exclude)
+    keys = {name: table.key for name, table in config.tables.items() if table.key}
+    policies = {
+        name: ValuePolicy(zero_dates=table.zero_dates, undecodable=table.undecodable, charsets=table.charsets)
+        for name, table in config.tables.items()
+    }
+
+    def stager(batch: Batch, record: OutstandingBatch, more: Callable[[Batch], Batch]) -> Staged:
+        left_out = {f"{stopped.database}.{stopped.table}" for stopped in meta.ledger.stopped_tables}
+        staged = stage(
+            batch,
+            config.name,
+            record.delivery,
+            directory / STAGING_DIRECTORY,
+            more=more,
+            kept=columns.kept,
+            keys=keys,
+            left_out=left_out,
+            policies=policies,
+        )
+        return _described(staged)
+
+    return stager
+
+
+def _described(staged: Any) -> Staged:
+    manifest = staged.manifest
+    return Staged(
+        path=staged.path,
+        rows=manifest.rows,
+        size_bytes=manifest.bytes,
+        tables=tuple(table.name for table in manifest.tables),
+        first_commit_time_us=manifest.first_commit_time_us,
+        stopped=staged.stopped,
+    )

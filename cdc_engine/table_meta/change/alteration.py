@@ -1,0 +1,307 @@
+"""What an ALTER TABLE makes of a table's schema, and what of that the lake's table has to follow. Pure; called by `effects`.
+
+The servers do not execute the items of one statement one after the other: the columns so far are dropped, changed and renamed by the
+names they had before it, then what is added or moved finds its place in the order of the statement, behind names of after it. So does this.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from cdc_engine.binlog.charsets.collations import charset_of_name
+from cdc_engine.contracts import NO_SESSION, Alteration, AlterationKind, StatementSession
+from cdc_engine.table_meta.change.evolution import (
+    SCHEMA_MISMATCH,
+    SCHEMA_UNKNOWN,
+    CannotFollowError,
+    Fills,
+    declared_column,
+    in_key,
+    named_as_declared,
+    same_name,
+    with_charset,
+)
+from cdc_engine.table_meta.change.initial_value import InitialValueUnknownError, initial_value, known_default
+from cdc_engine.table_meta.change.widening import type_change
+from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
+from cdc_engine.table_meta.ddl.declared_type import declared_type
+from cdc_engine.table_meta.ddl.statement import (
+    AddColumn,
+    AlterTable,
+    ChangeColumn,
+    DropColumn,
+    DropKey,
+    RenameColumn,
+    SetCharset,
+    SetDefault,
+    SetKey,
+    SetVisible,
+)
+from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema
+
+_WIDE_CHARSETS = {"ucs2", "utf16", "utf16le", "utf32"}
+_TEXT_PREFIX_BYTES = {"tinytext": 1, "text": 2, "mediumtext": 3}  # a longtext stays one
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Altered:
+    """The `schema` after a statement. `fills` as in TableChange. `unknown`: why rows already there hold what no one can say; else empty.
+
+    `alterations`: by kind in an order in which they can be followed one after the other. DROP and RENAME have the column's name before
+    the statement, ADD, WIDEN and CONVERT the one after it.
+    """
+
+    schema: TableSchema
+    fills: Fills = ()
+    alterations: tuple[Alteration, ...] = ()
+    unknown: str = ""
+
+
+@dataclasses.dataclass
+class _Slot:
+    """A column on its way. `was`: what it was before the statement, None for one that is added."""
+
+    column: DeclaredColumn
+    was: DeclaredColumn | None
+
+
+def altered(
+    statement: AlterTable,
+    schema: TableSchema,
+    database_charset: str | None = None,
+    session: StatementSession = NO_SESSION,
+) -> Altered:
+    """What the statement makes of `schema`. `database_charset`: its database's default, None where not known. `session`: what ran it.
+
+    Raises CannotFollowError where the statement and the schema cannot both be true, or a character set is not known.
+    """
+    charset, converts = _charsets(statement, schema.charset, database_charset)
+    slots = _kept(statement, schema, charset, converts)
+    additions = _placed(statement, schema, slots, charset)
+    key = _key(statement, schema, slots)
+    columns = tuple(in_key(slot.column, key) for slot in slots)
+    after = dataclasses.replace(schema, charset=charset, columns=columns, key=key)
+    fills, unknown = _fills(additions, session)
+    names = {column.name: slot.was.name for column, slot in zip(columns, slots, strict=True) if slot.was}
+    alterations = difference(schema, after, names, strict=statement.strict)
+    return Altered(schema=after, fills=fills, alterations=alterations, unknown=unknown)
+
+
+def difference(
+    before: TableSchema, after: TableSchema, names: dict[str, str] | None = None, *, strict: bool = True
+) -> tuple[Alteration, ...]:
+    """The alterations that lead from one schema to the other. `names`: of the columns kept, the name after → before; None: equal ones.
+
+    `strict`: as in AlterTable.
+    """
+    if names is None:
+        there = {column.name.lower(): column.name for column in before.columns}
+        names = {column.name: there[column.name.lower()] for column in after.columns if column.name.lower() in there}
+    return (
+        *(
+            Alteration(kind=AlterationKind.DROP, column=column.name, old_type=column.type)
+            for column in before.columns
+            if column.name not in names.values()
+        ),
+        *(Alteration(kind=AlterationKind.RENAME, column=old, new_name=new) for new, old in names.items() if new != old),
+        *_type_changes(before, after, names, strict),
+        *(
+            Alteration(kind=AlterationKind.ADD, column=column.name, new_type=column.type)
+            for column in after.columns
+            if column.name not in names
+        ),
+        *_key_change(before, after, names),
+    )
+
+
+def followed(before: TableSchema | None, after: TableSchema) -> Altered:
+    """A table that goes on with another schema without a statement that says what was altered: a copy swapped in, or a schema given.
+
+    Rows already there hold the default in a column that is new: a copy was filled without it.
+    """
+    if before is None:
+        return Altered(schema=after)
+    alterations = difference(before, after)
+    added = {each.column for each in alterations if each.kind is AlterationKind.ADD}
+    fills, unknown = [], ""
+    for column in after.columns:
+        if column.name not in added:
+            continue
+        if not column.default or column.generated:
+            unknown = f"the column {column.name} got values in rows already there that the binlog does not tell"
+        elif column.default[0] is not None:
+            fills.append((column.name, column.default[0]))
+    return Altered(schema=after, fills=tuple(fills), alterations=alterations, unknown=unknown)
+
+
+def _type_changes(before: TableSchema, after: TableSchema, names: dict[str, str], strict: bool) -> Iterator[Alteration]:
+    old_columns = {column.name: column for column in before.columns}
+    for new in after.columns:
+        old = old_columns.get(names.get(new.name, ""))
+        if old is None:
+            continue
+        kind, shown = type_change(old, new), (old.type, new.type)
+        if not strict and old.nullable and not new.nullable:
+            kind, shown = AlterationKind.CONVERT, (f"{old.type} null", f"{new.type} not null")
+        elif old.type == new.type:
+            shown = (_with_set(old), _with_set(new))
+        if kind is not None:
+            yield Alteration(kind=kind, column=new.name, old_type=shown[0], new_type=shown[1])
+
+
+def _with_set(column: DeclaredColumn) -> str:
+    return f"{column.type} character set {column.charset}"
+
+
+def _key_change(before: TableSchema, after: TableSchema, names: dict[str, str]) -> Iterator[Alteration]:
+    now = {old: new for new, old in names.items()}
+    if tuple(now.get(name, name) for name in before.key) != after.key:
+        yield Alteration(kind=AlterationKind.KEY, old_type=", ".join(before.key), new_type=", ".join(after.key))
+
+
+def _charsets(statement: AlterTable, default: str, database_charset: str | None) -> tuple[str, bool]:
+    """The table's default afterwards, and whether its columns are converted to it."""
+    items = [item for item in statement.items if isinstance(item, SetCharset)]
+    for item in items:
+        default = item.charset or database_charset or ""
+    return default, any(item.converts for item in items)
+
+
+def _kept(statement: AlterTable, schema: TableSchema, charset: str, converts: bool) -> list[_Slot]:
+    """The columns so far that stay where they were; those that a change moves come later."""
+    dropped = {_found(schema, item.name, item.if_exists) for item in statement.items if isinstance(item, DropColumn)}
+    changed = {
+        _found(schema, item.name, item.if_exists): item for item in statement.items if isinstance(item, ChangeColumn)
+    }
+    others = [item for item in statement.items if isinstance(item, RenameColumn | SetVisible | SetDefault)]
+    slots = []
+    for column in schema.columns:
+        if column.name in dropped or ((change := changed.get(column.name)) and change.definition.after is not None):
+            continue
+        now = _converted(column, charset) if converts else column
+        if change is not None:
+            now = declared_column(change.definition, charset)
+        slots.append(_Slot(now, column))
+    for item in others:
+        name = _found(schema, item.name, if_exists=not isinstance(item, SetVisible) and item.if_exists)
+        for slot in slots:
+            if slot.was is not None and slot.was.name == name:
+                slot.column = _touched(slot.column, item)
+    return slots
+
+
+def _touched(column: DeclaredColumn, item: RenameColumn | SetVisible | SetDefault) -> DeclaredColumn:
+    if isinstance(item, RenameColumn):
+        return dataclasses.replace(column, name=item.new_name)
+    if isinstance(item, SetDefault):
+        definition = ColumnDefinition(column.name, declared_type(column.type), default=item.default)
+        return dataclasses.replace(column, default=() if item.default is None else known_default(definition))
+    return dataclasses.replace(column, visible=item.visible)
+
+
+def _found(schema: TableSchema, name: str, if_exists: bool) -> str | None:
+    """The column's name as the schema spells it; None where it may be missing and is."""
+    for column in schema.columns:
+        if same_name(column.name, name):
+            return column.name
+    if if_exists:
+        return None
+    raise CannotFollowError(SCHEMA_MISMATCH, f"it alters the column {name}, which the schema history does not have")
+
+
+def _placed(
+    statement: AlterTable, schema: TableSchema, slots: list[_Slot], charset: str
+) -> list[tuple[DeclaredColumn, ColumnDefinition]]:
+    """Puts what is added or moved into `slots`; what was added, with its definition."""
+    additions = []
+    for item in statement.items:
+        if isinstance(item, AddColumn):
+            definition, was = item.definition, None
+            if any(same_name(definition.name, slot.column.name) for slot in slots):
+                if definition.if_not_exists:
+                    continue
+                raise CannotFollowError(
+                    SCHEMA_MISMATCH, f"it adds the column {definition.name}, which the schema history already has"
+                )
+        elif isinstance(item, ChangeColumn) and item.definition.after is not None:
+            name = _found(schema, item.name, item.if_exists)
+            if name is None:
+                continue
+            definition, was = item.definition, next(column for column in schema.columns if column.name == name)
+        else:
+            continue
+        slot = _Slot(declared_column(definition, charset), was)
+        slots.insert(_place(slots, definition), slot)
+        if was is None:
+            additions.append((slot.column, definition))
+    return additions
+
+
+def _place(slots: list[_Slot], definition: ColumnDefinition) -> int:
+    if definition.after is None:
+        return len(slots)
+    if not definition.after:
+        return 0
+    for index, slot in enumerate(slots):
+        if same_name(slot.column.name, definition.after):
+            return index + 1
+    reason = f"it puts the column {definition.name} after {definition.after}, which the schema history does not have"
+    raise CannotFollowError(SCHEMA_MISMATCH, reason)
+
+
+def _key(statement: AlterTable, schema: TableSchema, slots: list[_Slot]) -> tuple[str, ...]:
+    """The primary key afterwards: the one so far under its columns' names now, without those that are gone, or a new one."""
+    now = {slot.was.name: slot.column.name for slot in slots if slot.was is not None}
+    key = tuple(now[name] for name in schema.key if name in now)
+    for item in statement.items:
+        if isinstance(item, DropKey):
+            key = ()
+    columns = tuple(slot.column for slot in slots)
+    for item in statement.items:
+        if isinstance(item, SetKey) and not (item.if_not_exists and key):
+            key = named_as_declared(item.columns, columns)
+        elif isinstance(item, AddColumn | ChangeColumn) and item.definition.primary:
+            key = named_as_declared((item.definition.name,), columns)
+    return key
+
+
+def _converted(column: DeclaredColumn, charset_name: str) -> DeclaredColumn:
+    """CONVERT TO: a text type grows where as many characters need more bytes; strings of bytes stay."""
+    declared = declared_type(column.type)
+    if not declared.has_charset or column.charset == "binary":
+        return column
+    charset = charset_of_name(column.charset)
+    if charset is None:
+        raise CannotFollowError(SCHEMA_UNKNOWN, f"the character set {column.charset!r} is not known")
+    if declared.labels and charset_name in _WIDE_CHARSETS:
+        raise CannotFollowError(
+            SCHEMA_UNKNOWN, f"MySQL changes the labels of {column.name} when it converts them to {charset_name}"
+        )
+    if declared.base in _TEXT_PREFIX_BYTES:
+        bytes_max = (1 << 8 * _TEXT_PREFIX_BYTES[declared.base]) - 1
+        declared = dataclasses.replace(declared, base="text", length=bytes_max // charset.bytes_max)
+    declared, name = with_charset(declared, charset_name)
+    return dataclasses.replace(column, type=declared.text, charset=name)
+
+
+def _fills(additions: list[tuple[DeclaredColumn, ColumnDefinition]], session: StatementSession) -> tuple[Fills, str]:
+    """Values of the added columns in rows already there, and why one of them cannot be known."""
+    fills, unknown = [], ""
+    for column, definition in additions:
+        try:
+            value = _fill(definition, session)
+        except InitialValueUnknownError as error:
+            unknown = (
+                f"the column {column.name} got values in rows already there that the binlog does not tell: {error}"
+            )
+            continue
+        if value is not None:
+            fills.append((column.name, value))
+    return tuple(fills), unknown
+
+
+def _fill(definition: ColumnDefinition, session: StatementSession) -> str | None:
+    if definition.primary:
+        raise InitialValueUnknownError("it is the primary key")
+    return initial_value(definition, session)

@@ -1,0 +1,113 @@
+"""The schema that a CREATE TABLE makes, and how a column's definition becomes a column. Pure; called by `effects` and `alteration`.
+
+Raises CannotFollowError where the table cannot go on, with the state and the sentence for the operator; nothing is ever guessed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from cdc_engine.binlog.charsets.collations import charset_of_name
+from cdc_engine.table_meta.change.initial_value import known_default
+from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
+from cdc_engine.table_meta.ddl.declared_type import DeclaredType, declared_type, fitted
+from cdc_engine.table_meta.ddl.statement import CreateTable, TableName
+from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema
+
+SchemaOf = Callable[[TableName], TableSchema | None]
+Fills = tuple[tuple[str, str], ...]
+
+VARCHAR_BYTES_MAX = 65535
+DDL_UNSUPPORTED, SCHEMA_UNKNOWN, SCHEMA_MISMATCH = "DDL_UNSUPPORTED", "SCHEMA_UNKNOWN", "SCHEMA_MISMATCH"
+
+
+class CannotFollowError(Exception):
+    """The table stops in `state`; `reason` is a sentence without the place, which the caller knows."""
+
+    def __init__(self, state: str, reason: str) -> None:
+        super().__init__(state, reason)
+        self.state, self.reason = state, reason
+
+
+def created(statement: CreateTable, database: str, database_charset: str | None, schema_of: SchemaOf) -> TableSchema:
+    """The schema of a table that a CREATE TABLE makes in `database`. `database_charset`: its default, None where not known."""
+    if statement.selects:
+        raise CannotFollowError(DDL_UNSUPPORTED, "the table was created from a SELECT")
+    if statement.like is not None:
+        return _copied(statement, database, statement.like, schema_of)
+    charset = statement.charset or database_charset or ""
+    columns = tuple(declared_column(definition, charset) for definition in statement.columns)
+    key = named_as_declared(statement.key, columns)
+    columns = tuple(in_key(column, key) for column in columns)
+    return TableSchema(database=database, table=statement.name.table, charset=charset, columns=columns, key=key)
+
+
+def declared_column(definition: ColumnDefinition, table_charset: str) -> DeclaredColumn:
+    """A definition with its charset decided: the column's own, else the table's default."""
+    declared, charset = with_charset(definition.type, definition.charset or table_charset)
+    return DeclaredColumn(
+        name=definition.name,
+        type=declared.text,
+        charset=charset,
+        nullable=definition.nullable,
+        generated=definition.generated,
+        visible=definition.visible,
+        default=known_default(dataclasses.replace(definition, type=declared)),
+    )
+
+
+def in_key(column: DeclaredColumn, key: tuple[str, ...]) -> DeclaredColumn:
+    """A column of the primary key is NOT NULL, and so has another default where none is declared."""
+    if column.name not in key or not column.nullable:
+        return column
+    bare = ColumnDefinition(column.name, declared_type(column.type), nullable=False)
+    default = known_default(bare) if column.default == (None,) else column.default
+    return dataclasses.replace(column, nullable=False, default=default)
+
+
+def with_charset(declared: DeclaredType, charset_name: str) -> tuple[DeclaredType, str]:
+    """The type as the server makes it with a character set, and that set's name: `binary` for bytes, empty where there is none."""
+    if declared.is_binary_string:
+        return fitted(_short_enough(declared, 1), 1), "binary"
+    if not declared.has_charset:
+        return declared, ""
+    charset = charset_of_name(charset_name)
+    if charset is None:
+        raise CannotFollowError(
+            SCHEMA_UNKNOWN, f"the default character set of its columns, {charset_name!r}, is not known"
+        )
+    declared = fitted(_short_enough(declared, charset.bytes_max), charset.bytes_max)
+    return (declared.as_binary() if charset.name == "binary" else declared), charset.name
+
+
+def _short_enough(declared: DeclaredType, bytes_max: int) -> DeclaredType:
+    """Outside of strict mode a VARCHAR or VARBINARY that is too long for a row becomes a text or a blob."""
+    longer = {"varchar": "text", "varbinary": "blob"}.get(declared.base)
+    if longer is None or declared.length * bytes_max <= VARCHAR_BYTES_MAX:
+        return declared
+    return dataclasses.replace(declared, base=longer)
+
+
+def _copied(statement: CreateTable, database: str, like: TableName, schema_of: SchemaOf) -> TableSchema:
+    source = schema_of(like)
+    if source is None:
+        reason = (
+            f"the table was created like {like.database or database}.{like.table}, which is not in the schema history"
+        )
+        raise CannotFollowError(SCHEMA_UNKNOWN, reason)
+    return dataclasses.replace(source, database=database, table=statement.name.table)
+
+
+def named_as_declared(key: tuple[str, ...], columns: tuple[DeclaredColumn, ...]) -> tuple[str, ...]:
+    """Key columns in the spelling of their definitions: column names have no case."""
+    spelling = {column.name.lower(): column.name for column in columns}
+    missing = [name for name in key if name.lower() not in spelling]
+    if missing:
+        raise CannotFollowError(SCHEMA_UNKNOWN, f"the primary key column {missing[0]} is not among the columns")
+    return tuple(spelling[name.lower()] for name in key)
+
+
+def same_name(name: str, other: str) -> bool:
+    """Column names have no case."""
+    return name.lower() == other.lower()

@@ -1,0 +1,210 @@
+"""Which changes of a table the lake follows, and how: a policy's word for each kind of change, and what an operator approved. Pure.
+
+`effects` asks `decide` about every statement that means something for the lake. The words of a policy:
+
+    apply, keep, new_column, rewrite, ignore   how the lake follows (PLANS says which word a kind of change has, and what it does)
+    hold                                       the table stops in DDL_HELD until an operator approves one of those
+    stop                                       the table stops in DDL_UNSUPPORTED
+
+An approval answers `hold` and nothing else, and only for the one statement it was given for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Mapping, Sequence
+
+from cdc_engine.binlog.column_types import type_of
+from cdc_engine.binlog.column_types.entry import TypeUnsupportedError
+from cdc_engine.contracts import Alteration, AlterationKind
+from cdc_engine.table_meta.change.evolution import DDL_UNSUPPORTED
+from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema
+
+HOLD, STOP = "hold", "stop"
+DDL_HELD = "DDL_HELD"
+TRUNCATE, DROP_TABLE, DROP_PARTITION = "truncate", "drop_table", "drop_partition"
+
+Policy = Mapping[str, str]  # kind of change → word
+# kind of change → word → what the lake does then; the first is what an approval that names no other word means
+PLANS: Mapping[str, Mapping[str, str]] = {
+    "add": {"apply": "the column is added"},
+    "drop": {
+        "keep": "the column stays with the values it has; rows written from now on have NULL in it",
+        "apply": "the column is dropped, with its values (Delta column mapping)",
+    },
+    "rename": {
+        "apply": "the column is renamed (Delta column mapping: readers need to know it)",
+        "new_column": "a column of the new name is added with the values of the old one, which stays, NULL in rows written from now on",
+    },
+    "widen": {
+        "apply": "the column's type is widened in place (Delta type widening: readers need to know it), where Delta can; else as rewrite",
+        "rewrite": "the column is written anew in the wider type (Delta column mapping: readers need to know it)",
+    },
+    "convert": {
+        "apply": "values already there are converted by Spark; what cannot be becomes NULL, and some may differ from the source's",
+        "new_column": "the column starts anew in the new type, NULL in rows already there; the old values stay in NAME_until_POSITION",
+    },
+    "key": {"apply": "from now on rows are merged by the new key; nothing is done to rows already there"},
+    TRUNCATE: {"apply": "all rows go", "ignore": "the rows stay"},
+    DROP_TABLE: {
+        "ignore": "the table and its rows stay as they are; if it is created again, the rows go first",
+        "apply": "all rows go; the table stays",
+    },
+    DROP_PARTITION: {"ignore": "the rows of the partition stay"},
+}
+DEFAULTS: Policy = {
+    "add": "apply",
+    "drop": "keep",
+    "rename": HOLD,
+    "widen": "apply",
+    "convert": HOLD,
+    "key": HOLD,
+    TRUNCATE: "apply",
+    DROP_TABLE: "ignore",
+    DROP_PARTITION: HOLD,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Item:
+    """One change of a table, as a policy sees it: its kind, what it is in words, and what the lake would be told of it."""
+
+    kind: str
+    what: str
+    alteration: Alteration | None = None
+
+    @property
+    def plans(self) -> Mapping[str, str]:
+        return PLANS[self.kind]
+
+
+class PolicyAnswer(enum.Enum):
+    FOLLOW = "follow"
+    HELD = DDL_HELD
+    STOPPED = DDL_UNSUPPORTED
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """`words`: of FOLLOW, the plan of each item. `alterations`: what the lake is told, in order, each with its plan."""
+
+    verdict: PolicyAnswer
+    words: tuple[str, ...] = ()
+    alterations: tuple[Alteration, ...] = ()
+
+
+def decide(items: Sequence[Item], policy: Policy, approved: str = "") -> Decision:
+    """What is to be done about the items of one statement. `approved`: the word of an operator's approval of it, empty for none."""
+    words = [policy[item.kind] for item in items]
+    if STOP in words:
+        return Decision(PolicyAnswer.STOPPED)
+    if approved:
+        words = [_approved(item, approved) if word == HOLD else word for item, word in zip(items, words, strict=True)]
+    if HOLD in words:
+        return Decision(PolicyAnswer.HELD)
+    told = [
+        dataclasses.replace(item.alteration, plan=word)
+        for item, word in zip(items, words, strict=True)
+        if item.alteration is not None
+    ]
+    return Decision(PolicyAnswer.FOLLOW, tuple(words), tuple(told))
+
+
+def _approved(item: Item, word: str) -> str:
+    """An approval names one word; an item that does not have it follows as it does without one."""
+    return word if word in item.plans else "apply" if "apply" in item.plans else next(iter(item.plans))
+
+
+def choices(items: Sequence[Item], policy: Policy) -> tuple[str, ...]:
+    """The words that an approval of a held statement may have."""
+    held = [item for item in items if policy[item.kind] == HOLD]
+    return tuple(dict.fromkeys(word for item in held for word in item.plans))
+
+
+def items_of(alterations: Sequence[Alteration]) -> list[Item]:
+    """The items that concern the lake: a column that gets wider and stays of one type there is none."""
+    return [
+        Item(kind=each.kind.value, what=described(each), alteration=each)
+        for each in alterations
+        if each.kind is not AlterationKind.WIDEN or lake_type(each.old_type) != lake_type(each.new_type)
+    ]
+
+
+def described(alteration: Alteration) -> str:
+    """An alteration in words."""
+    match alteration.kind:
+        case AlterationKind.ADD:
+            return f"add {alteration.column} {alteration.new_type}".rstrip()
+        case AlterationKind.DROP:
+            return f"drop {alteration.column} {alteration.old_type}".rstrip()
+        case AlterationKind.RENAME:
+            return f"rename {alteration.column} to {alteration.new_name}"
+        case AlterationKind.KEY:
+            return f"primary key ({alteration.old_type}) becomes ({alteration.new_type})"
+        case _:
+            return f"{alteration.kind.value} {alteration.column} {alteration.old_type} to {alteration.new_type}"
+
+
+def lake_type(mysql_type: str) -> str:
+    """Spark's name of the type that a declared type has in the lake; the text itself where it has none."""
+    text, _, charset = mysql_type.partition(" character set ")
+    try:
+        return type_of(DeclaredColumn(name="", type=text, charset=charset).column()).spark
+    except (TypeUnsupportedError, ValueError):
+        return mysql_type
+
+
+# ── what a destination is configured with ──
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Held:
+    """A statement that waits for its review. `order_key` and `place`: of the end of its event."""
+
+    destination: str
+    database: str
+    table: str
+    order_key: int
+    place: str
+    statement: str
+    items: tuple[Item, ...]
+    choices: tuple[str, ...]
+
+    @property
+    def reason(self) -> str:
+        """For an operator: the statement, what each plan would do, and the command that decides. A list in Markdown."""
+        lines = [f"`{self.statement}` at {self.place} waits for review."]
+        for item in self.items:
+            lines += [f"- {item.what}", *(f"    - `{word}`: {meaning}" for word, meaning in item.plans.items())]
+        command = f"./sluice schema approve {self.destination or 'DESTINATION'} {self.database}.{self.table}"
+        return "\n".join([*lines, f"- to decide: `{command} --plan {'|'.join(self.choices)}`"])
+
+
+def _wary(_database: str, _table: str) -> Policy:
+    return {kind: "apply" if kind in {"add", TRUNCATE} else STOP for kind in PLANS}
+
+
+def _no_approval(_database: str, _table: str, _order_key: int) -> str:
+    return ""
+
+
+def _unresolved(_database: str, _table: str, _reason: str, _order_key: int) -> TableSchema | None:
+    return None
+
+
+def _unnoted(_held: Held) -> None:
+    """For a history that nobody reviews."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SchemaDecisions:
+    """Where `history` gets policies and approvals, and tells what is held. As made, it lets the lake
+    follow what harms no row, approves of nothing and tells nobody. `resolved`: the schema that was given
+    for a table that stopped for a reason, at the end of the statement with this order key, 0 for no statement."""
+
+    destination: str = ""
+    policy: Callable[[str, str], Policy] = _wary
+    approved: Callable[[str, str, int], str] = _no_approval
+    note: Callable[[Held], None] = _unnoted
+    resolved: Callable[[str, str, str, int], TableSchema | None] = _unresolved

@@ -1,0 +1,155 @@
+"""Whether another type of a column holds every value of the old one as the same value. Pure; used by `alteration`.
+
+Types are the canonical texts of `declared`. One entry of RULES for each pair of kinds of types; a pair that has none is CONVERT: a policy
+that applies a widening must never meet a value that changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cdc_engine.binlog.charsets.collations import charset_of_name
+from cdc_engine.contracts import AlterationKind
+from cdc_engine.table_meta.ddl.declared_type import DeclaredType, declared_type
+from cdc_engine.table_meta.schema import DeclaredColumn
+
+_INTEGER_BYTES = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
+_TEXT_BYTES = {"tinytext": (1 << 8) - 1, "text": (1 << 16) - 1, "mediumtext": (1 << 24) - 1, "longtext": (1 << 32) - 1}
+_BLOB_BYTES = {"tinyblob": (1 << 8) - 1, "blob": (1 << 16) - 1, "mediumblob": (1 << 24) - 1, "longblob": (1 << 32) - 1}
+_KINDS = {
+    **dict.fromkeys(_INTEGER_BYTES, "integer"),
+    **dict.fromkeys(("float", "double"), "floating"),
+    **dict.fromkeys((*_TEXT_BYTES, "varchar"), "text"),
+    **dict.fromkeys((*_BLOB_BYTES, "varbinary"), "bytes"),
+    **dict.fromkeys(("time", "datetime", "timestamp"), "moment"),
+    **dict.fromkeys(("enum", "set"), "labels"),
+}
+# whose characters every other character set's are among; and those that have more than the first 65,536 of Unicode
+_UNIVERSAL = {"utf8mb4", "utf16", "utf16le", "utf32"}
+_BEYOND_BMP = {*_UNIVERSAL, "gb18030"}
+_BMP = {"utf8mb3", "ucs2"}
+_FLOAT_DIGITS = {"float": 24, "double": 53}  # bits of an integer that it holds exactly
+Rule = Callable[[DeclaredType, DeclaredType, int, int], bool]
+
+
+def type_change(old: DeclaredColumn, new: DeclaredColumn) -> AlterationKind | None:
+    """WIDEN or CONVERT; None where the values stay what they are (display width, position, NULL, visibility)."""
+    if (old.type, old.charset) == (new.type, new.charset):
+        return None
+    before, after = declared_type(old.type), declared_type(new.type)
+    if _shown_alike(before, after) and old.charset == new.charset:
+        return None
+    rule = RULES.get((_kind(before), _kind(after)))
+    holds = rule is not None and rule(before, after, _bytes_max(old.charset), _bytes_max(new.charset))
+    return AlterationKind.WIDEN if holds and charset_holds(old.charset, new.charset) else AlterationKind.CONVERT
+
+
+def charset_holds(old: str, new: str) -> bool:
+    """Whether every character of `old` is in `new`, so that a text is the same text afterwards."""
+    if old == new:
+        return True
+    if "binary" in (old, new) or not old or not new:
+        return False
+    return old == "ascii" or new in _UNIVERSAL or (new in _BMP and old not in _BEYOND_BMP)
+
+
+def _shown_alike(before: DeclaredType, after: DeclaredType) -> bool:
+    """tinyint(1) and tinyint, or only COMPRESSED differs."""
+    same_integer = before.base == after.base == "tinyint" and before.unsigned == after.unsigned
+    return same_integer or before.text.removesuffix(" compressed") == after.text.removesuffix(" compressed")
+
+
+def _kind(declared: DeclaredType) -> str:
+    return _KINDS.get(declared.base, declared.base)
+
+
+def _bytes_max(charset: str) -> int:
+    found = charset_of_name(charset) if charset else None
+    return found.bytes_max if found else 1
+
+
+def _integer(before: DeclaredType, after: DeclaredType, _old: int, _new: int) -> bool:
+    small, large = _INTEGER_BYTES[before.base], _INTEGER_BYTES[after.base]
+    if before.unsigned == after.unsigned:
+        return small <= large
+    return before.unsigned and small < large
+
+
+def _decimal_digits(declared: DeclaredType) -> int:
+    """Decimal digits of the largest integer of the type."""
+    bits = 8 * _INTEGER_BYTES[declared.base] - (not declared.unsigned)
+    return len(str((1 << bits) - 1))
+
+
+def _integer_to_decimal(before: DeclaredType, after: DeclaredType, _old: int, _new: int) -> bool:
+    return (before.unsigned or not after.unsigned) and _decimal_digits(before) <= after.length - after.scale
+
+
+def _integer_to_floating(before: DeclaredType, after: DeclaredType, _old: int, _new: int) -> bool:
+    exact = 8 * _INTEGER_BYTES[before.base] <= _FLOAT_DIGITS[after.base]
+    return exact and after.scale < 0 and (before.unsigned or not after.unsigned)
+
+
+def _decimal(before: DeclaredType, after: DeclaredType, _old: int, _new: int) -> bool:
+    integer_digits = after.length - after.scale >= before.length - before.scale
+    return integer_digits and after.scale >= before.scale and (before.unsigned or not after.unsigned)
+
+
+def _floating(before: DeclaredType, after: DeclaredType, _old: int, _new: int) -> bool:
+    unrounded = after.scale < 0 or (before.length, before.scale) == (after.length, after.scale)
+    return unrounded and (before.base, after.base) != ("double", "float") and (before.unsigned or not after.unsigned)
+
+
+def _characters(declared: DeclaredType, bytes_max: int) -> int:
+    """How many characters fit, whichever they are."""
+    return _TEXT_BYTES[declared.base] // bytes_max if declared.base in _TEXT_BYTES else declared.length
+
+
+def _text(before: DeclaredType, after: DeclaredType, old: int, new: int) -> bool:
+    return _characters(before, old) <= _characters(after, new)
+
+
+def _bytes(before: DeclaredType, after: DeclaredType, _old: int, _new: int) -> bool:
+    return _BLOB_BYTES.get(before.base, before.length) <= _BLOB_BYTES.get(after.base, after.length)
+
+
+def _length(before: DeclaredType, after: DeclaredType, _old: int, _new: int) -> bool:
+    return before.length <= after.length
+
+
+def _bits(before: DeclaredType, after: DeclaredType, _old: int, _new: int) -> bool:
+    """One bit is a boolean in the lake, more are a number."""
+    return 1 < before.length <= after.length
+
+
+def _moment(before: DeclaredType, after: DeclaredType, _old: int, _new: int) -> bool:
+    return before.base == after.base and max(before.length, 0) <= max(after.length, 0)
+
+
+def _labels(before: DeclaredType, after: DeclaredType, _old: int, _new: int) -> bool:
+    return before.base == after.base and after.labels[: len(before.labels)] == before.labels
+
+
+def _always(_before: DeclaredType, _after: DeclaredType, _old: int, _new: int) -> bool:
+    return True
+
+
+# binary(n) has no rule for a larger n: its values are padded with zero bytes, so they change
+RULES: dict[tuple[str, str], Rule] = {
+    ("integer", "integer"): _integer,
+    ("integer", "decimal"): _integer_to_decimal,
+    ("integer", "floating"): _integer_to_floating,
+    ("decimal", "decimal"): _decimal,
+    ("floating", "floating"): _floating,
+    ("text", "text"): _text,
+    ("char", "text"): _text,
+    ("char", "char"): _length,
+    ("bytes", "bytes"): _bytes,
+    ("binary", "bytes"): _bytes,
+    ("binary", "binary"): lambda before, after, _old, _new: before.length == after.length,
+    ("bit", "bit"): _bits,
+    ("moment", "moment"): _moment,
+    ("labels", "labels"): _labels,
+    **{(kind, "geometry"): _always for kind in ("point", "linestring", "polygon", "multipoint", "multilinestring")},
+    **{(kind, "geometry"): _always for kind in ("multipolygon", "geomcollection")},
+}

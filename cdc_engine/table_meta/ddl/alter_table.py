@@ -1,0 +1,278 @@
+"""ALTER TABLE behind its name: one entry of ACTIONS per kind of action. Called by `ddl`.
+
+An action leaves columns and rows alone, or is noted as an item that `alteration` follows, or as one that changes rows without row events.
+An action that no entry matches makes the statement unreadable.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+
+from cdc_engine.table_meta.ddl.column_definition import read_charset, read_collation, read_column, read_default
+from cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind, UnreadableError
+from cdc_engine.table_meta.ddl.names import read_key_columns, read_table_name, skip_to_comma
+from cdc_engine.table_meta.ddl.statement import (
+    AddColumn,
+    AlterItem,
+    AlterTable,
+    ChangeColumn,
+    DropColumn,
+    DropKey,
+    RenameColumn,
+    SetCharset,
+    SetDefault,
+    SetKey,
+    SetVisible,
+    TableName,
+)
+
+ACTION_WORDS_MAX = 6
+
+
+@dataclasses.dataclass
+class _Alteration:
+    flavour: str
+    items: list[AlterItem] = dataclasses.field(default_factory=list)
+    rows_lost: list[str] = dataclasses.field(default_factory=list)
+    renames_to: TableName | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Action:
+    """`words`: what the pattern matched; the cursor stands behind it."""
+
+    cursor: TokenCursor
+    words: str
+    alteration: _Alteration
+
+    @property
+    def if_exists(self) -> bool:
+        return self.words.endswith("IF EXISTS")
+
+    def note(self, item: AlterItem) -> None:
+        self.alteration.items.append(item)
+
+
+def read_actions(cursor: TokenCursor, name: TableName, flavour: str) -> AlterTable:
+    """Raises UnreadableError at an action that is not known."""
+    alteration = _Alteration(flavour)
+    if cursor.accept("WAIT"):
+        cursor.next()
+    cursor.accept("NOWAIT")
+    while not cursor.at_end:
+        _read_action(cursor, alteration)
+        if not cursor.at_end and not cursor.accept_sign(",") and cursor.peek().kind is TokenKind.SIGN:
+            raise cursor.unreadable()
+    return AlterTable("", name, tuple(alteration.items), tuple(alteration.rows_lost), alteration.renames_to)
+
+
+def _read_action(cursor: TokenCursor, alteration: _Alteration) -> None:
+    leading = cursor.words(ACTION_WORDS_MAX)
+    for pattern, read in ACTIONS:
+        if match := pattern.match(leading):
+            for _ in range(match[0].count(" ")):
+                cursor.next()
+            read(_Action(cursor, match[0].strip(), alteration))
+            return
+    if cursor.peek(1) != Token(TokenKind.SIGN, "="):
+        raise cursor.unreadable()
+    cursor.next()  # an option of a storage engine, whose name may stand in backquotes
+    _option(_Action(cursor, "", alteration))
+
+
+def _skip(action: _Action) -> None:
+    skip_to_comma(action.cursor)
+
+
+def _skip_all(action: _Action) -> None:
+    action.cursor.skip_all()
+
+
+def _skip_nothing(_action: _Action) -> None:
+    return
+
+
+def _option(action: _Action) -> None:
+    """One table option; the next one may follow without a comma."""
+    action.cursor.accept_sign("=")
+    if action.cursor.peek().text == "(":
+        action.cursor.skip_parentheses()
+    else:
+        action.cursor.next()
+
+
+def _rows_lost_all(action: _Action) -> None:
+    """The names of partitions behind it are separated by commas too, and nothing can follow."""
+    action.alteration.rows_lost.append(action.words)
+    action.cursor.skip_all()
+
+
+def _versioning(action: _Action) -> None:
+    raise UnreadableError(f"{action.words}: system versioning is not supported")
+
+
+def _add_columns(action: _Action) -> None:
+    cursor, if_not_exists = action.cursor, action.words.endswith("NOT EXISTS")
+    several = cursor.accept_sign("(")
+    while True:
+        if several and _skipped_index(cursor):
+            pass
+        else:
+            column = read_column(cursor, action.alteration.flavour)
+            column.if_not_exists = if_not_exists
+            action.note(AddColumn(column))
+        if not several or cursor.accept_sign(")"):
+            return
+        cursor.expect_sign(",")
+
+
+_INDEX = re.compile(r"(?:INDEX|KEY|UNIQUE|FULLTEXT|SPATIAL|FOREIGN|CONSTRAINT|CHECK) ")
+
+
+def _skipped_index(cursor: TokenCursor) -> bool:
+    """Whether an index stood among columns in parentheses: ADD (a int, KEY (a))."""
+    if not _INDEX.match(cursor.words(1)):
+        return False
+    skip_to_comma(cursor)
+    return True
+
+
+def _add_key(action: _Action) -> None:
+    action.note(SetKey(read_key_columns(action.cursor), if_not_exists=action.words.endswith("NOT EXISTS")))
+
+
+def _add_constraint(action: _Action) -> None:
+    if action.cursor.peek().word not in {"PRIMARY", "UNIQUE", "FOREIGN", "CHECK"}:
+        action.cursor.expect_name()
+    if action.cursor.accept("PRIMARY", "KEY"):
+        _add_key(action)
+    else:
+        skip_to_comma(action.cursor)
+
+
+def _drop_column(action: _Action) -> None:
+    action.note(DropColumn(action.cursor.expect_name(), action.if_exists))
+    if action.cursor.peek().word in {"RESTRICT", "CASCADE"}:
+        action.cursor.next()
+
+
+def _drop_key(action: _Action) -> None:
+    action.note(DropKey())
+
+
+def _drop_index(action: _Action) -> None:
+    if action.cursor.expect_name().upper() == "PRIMARY":
+        action.note(DropKey())
+
+
+def _change_column(action: _Action) -> None:
+    name = action.cursor.expect_name()
+    action.note(ChangeColumn(name, read_column(action.cursor, action.alteration.flavour), action.if_exists))
+
+
+def _modify_column(action: _Action) -> None:
+    definition = read_column(action.cursor, action.alteration.flavour)
+    action.note(ChangeColumn(definition.name, definition, action.if_exists))
+
+
+def _rename_column(action: _Action) -> None:
+    name = action.cursor.expect_name()
+    action.cursor.expect("TO")
+    action.note(RenameColumn(name, action.cursor.expect_name(), action.if_exists))
+
+
+def _alter_column(action: _Action) -> None:
+    """SET DEFAULT and DROP DEFAULT are for rows to come; SET VISIBLE changes what SELECT * shows."""
+    name = action.cursor.expect_name()
+    if action.cursor.accept("SET", "DEFAULT"):
+        action.note(SetDefault(name, read_default(action.cursor), action.if_exists))
+    elif action.cursor.peek().word == "DROP" and action.cursor.peek(1).word == "DEFAULT":
+        action.note(SetDefault(name, None, action.if_exists))
+    if action.cursor.peek().word == "SET" and action.cursor.peek(1).word in {"VISIBLE", "INVISIBLE"}:
+        action.note(SetVisible(name, action.cursor.peek(1).word == "VISIBLE"))
+    skip_to_comma(action.cursor)
+
+
+def _rename_table(action: _Action) -> None:
+    action.cursor.accept_sign("=")
+    action.alteration.renames_to = read_table_name(action.cursor)
+
+
+def _convert(action: _Action) -> None:
+    charset = None if action.cursor.accept("DEFAULT") else read_charset(action.cursor)
+    if action.cursor.accept("COLLATE"):
+        charset = read_collation(action.cursor) or charset
+    action.note(SetCharset(charset, converts=True))
+
+
+def _charset(action: _Action) -> None:
+    action.cursor.accept_sign("=")
+    charset = None if action.cursor.accept("DEFAULT") else read_charset(action.cursor)
+    action.note(SetCharset(charset))
+
+
+def _collation(action: _Action) -> None:
+    if charset := read_collation(action.cursor):
+        action.note(SetCharset(charset))
+
+
+def _order_by(action: _Action) -> None:
+    """ORDER BY a, b DESC: a comma goes on with the list where a bare column follows."""
+    cursor = action.cursor
+    while True:
+        cursor.expect_name()
+        if cursor.peek().word in {"ASC", "DESC"}:
+            cursor.next()
+        behind = cursor.peek(2)
+        if cursor.peek().text != "," or not (
+            behind.text == "," or behind.kind is TokenKind.END or behind.word in {"ASC", "DESC"}
+        ):
+            return
+        cursor.next()
+
+
+_OPTIONS = (
+    r"(?:AUTO_INCREMENT|AUTOEXTEND_SIZE|AVG_ROW_LENGTH|CHECKSUM|COMMENT|COMPRESSION|CONNECTION|DATA DIRECTORY|DELAY_KEY_WRITE"
+    r"|ENCRYPTED|ENCRYPTION|ENCRYPTION_KEY_ID|ENGINE|ENGINE_ATTRIBUTE|INDEX DIRECTORY|INSERT_METHOD|KEY_BLOCK_SIZE|MAX_ROWS|MIN_ROWS"
+    r"|PACK_KEYS|PAGE_CHECKSUM|PAGE_COMPRESSED|PAGE_COMPRESSION_LEVEL|PASSWORD|ROW_FORMAT|SECONDARY_ENGINE"
+    r"|SECONDARY_ENGINE_ATTRIBUTE|STATS_AUTO_RECALC|STATS_PERSISTENT|STATS_SAMPLE_PAGES|STORAGE|TABLE_CHECKSUM|TABLESPACE"
+    r"|TRANSACTIONAL|TYPE|UNION|ALGORITHM|LOCK)"
+)
+_CHARACTER_SET = r"(?:CHARACTER SET|CHAR SET|CHARSET) "
+_ACTIONS: tuple[tuple[str, Callable[[_Action], None]], ...] = (
+    (r"ADD (?:INDEX|KEY|UNIQUE|FULLTEXT|SPATIAL|FOREIGN|CHECK|VECTOR INDEX|VECTOR KEY) ", _skip),
+    (r"ADD PRIMARY KEY (?:IF NOT EXISTS )?", _add_key),
+    (r"ADD CONSTRAINT (?:IF NOT EXISTS )?", _add_constraint),
+    (r"ADD PARTITION ", _skip_all),
+    (r"ADD (?:SYSTEM VERSIONING|PERIOD FOR) ", _versioning),
+    (r"ADD (?:COLUMN )?(?:IF NOT EXISTS )?", _add_columns),
+    (r"DROP PRIMARY KEY ", _drop_key),
+    (r"DROP (?:INDEX|KEY|FOREIGN KEY|CONSTRAINT|CHECK) (?:IF EXISTS )?", _drop_index),
+    (r"DROP PARTITION ", _rows_lost_all),
+    (r"DROP (?:SYSTEM VERSIONING|PERIOD FOR) ", _versioning),
+    (r"DROP (?:COLUMN )?(?:IF EXISTS )?", _drop_column),
+    (rf"(?:DEFAULT )?{_CHARACTER_SET}", _charset),
+    (r"(?:DEFAULT )?COLLATE ", _collation),
+    (r"RENAME (?:INDEX|KEY) (?:IF EXISTS )?", _skip),
+    (r"RENAME COLUMN (?:IF EXISTS )?", _rename_column),
+    (r"RENAME (?:TO |AS )?", _rename_table),
+    (r"ALTER (?:INDEX|KEY|CHECK|CONSTRAINT) ", _skip),
+    (r"ALTER (?:COLUMN )?(?:IF EXISTS )?", _alter_column),
+    (r"CHANGE (?:COLUMN )?(?:IF EXISTS )?", _change_column),
+    (r"MODIFY (?:COLUMN )?(?:IF EXISTS )?", _modify_column),
+    (rf"CONVERT TO {_CHARACTER_SET}", _convert),
+    (r"CONVERT (?:PARTITION |TABLE )", _rows_lost_all),
+    (r"(?:DISCARD|IMPORT|EXCHANGE|TRUNCATE) ", _rows_lost_all),
+    (r"(?:DISABLE|ENABLE) KEYS ", _skip_nothing),
+    (r"(?:WITH|WITHOUT) VALIDATION ", _skip_nothing),
+    (r"(?:FORCE|SECONDARY_LOAD|SECONDARY_UNLOAD) ", _skip_nothing),
+    (r"ORDER BY ", _order_by),
+    (r"(?:PARTITION BY|REMOVE PARTITIONING) ", _skip_all),
+    (r"(?:REORGANIZE|COALESCE|ANALYZE|CHECK|OPTIMIZE|REBUILD|REPAIR) PARTITION ", _skip_all),
+    (rf"{_OPTIONS} ", _option),
+)
+ACTIONS: tuple[tuple[re.Pattern[str], Callable[[_Action], None]], ...] = tuple(
+    (re.compile(pattern), read) for pattern, read in _ACTIONS
+)

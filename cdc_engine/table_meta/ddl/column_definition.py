@@ -1,0 +1,299 @@
+"""One column as a DDL statement defines it. Read by `ddl` from the tokens of CREATE TABLE and ALTER TABLE … ADD.
+
+Attributes are entries of a table: a word that is not in it makes the statement unreadable, because it could change what the column is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+
+from cdc_engine.binlog.charsets.collations import charset_of_collation, charset_of_name
+from cdc_engine.table_meta.ddl.declared_type import MARIADB, DeclaredType, read_type, read_type_attribute
+from cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind, UnreadableError
+
+NATIONAL_CHARSET = "utf8mb3"
+_PARTITIONS = re.compile(
+    r"PARTITION BY |REMOVE PARTITIONING "
+)  # they follow the last column of an ALTER without a comma
+_BITS = re.compile(r"[bB]'([01]+)'|0b([01]+)")
+_NOW = {"CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP"}
+FIRST = ""  # as the column that a new one stands behind: none, it stands first
+
+
+@dataclasses.dataclass(frozen=True)
+class Default:
+    """A column's DEFAULT: `value` is the literal's text, None for NULL; `constant` is False for an expression or a function.
+
+    `bits`: a literal of bits, whose text is b'101' however it is written. `now`: it is CURRENT_TIMESTAMP.
+    """
+
+    value: str | None
+    constant: bool = True
+    bits: bool = False
+    now: bool = False
+
+
+@dataclasses.dataclass
+class ColumnDefinition:
+    """`charset`: as said for the column, None where the table's applies. `after`: column it stands behind, FIRST, or None: at the end.
+
+    `says_null`: the statement has NULL, without which a TIMESTAMP may be NOT NULL.
+    """
+
+    name: str
+    type: DeclaredType
+    charset: str | None = None
+    nullable: bool = True
+    says_null: bool = False
+    primary: bool = False
+    generated: str = ""
+    visible: bool = True
+    auto_increment: bool = False
+    default: Default | None = None
+    after: str | None = None
+    if_not_exists: bool = False
+
+
+def read_column(cursor: TokenCursor, flavour: str) -> ColumnDefinition:
+    """Name, type and attributes, up to the comma or parenthesis behind. Raises UnreadableError at what is not understood."""
+    name = cursor.expect_name()
+    first = cursor.peek().word
+    second = cursor.peek(1).word
+    column = ColumnDefinition(name, read_type(cursor, flavour))
+    if first in {"NATIONAL", "NCHAR", "NVARCHAR"}:
+        column.charset = NATIONAL_CHARSET
+    elif first == "JSON" and flavour == MARIADB:
+        column.charset = "utf8mb4"
+    elif first == "SERIAL" and second != "DEFAULT":
+        column.nullable, column.auto_increment = False, True
+    while not cursor.at_end and cursor.peek().text not in {",", ")"} and not _PARTITIONS.match(cursor.words(2)):
+        _read_attribute(cursor, column)
+    return column
+
+
+def read_charset(cursor: TokenCursor) -> str:
+    """The name behind CHARACTER SET. Raises UnreadableError where no server has it (or it is DEFAULT)."""
+    cursor.accept_sign("=")
+    name = cursor.expect_name()
+    charset = charset_of_name(name)
+    if charset is None:
+        raise UnreadableError(f"the character set {name!r} is not known")
+    return charset.name
+
+
+def read_collation(cursor: TokenCursor) -> str | None:
+    """The charset of the collation behind COLLATE; None for MariaDB's that go with any Unicode charset and change none."""
+    cursor.accept_sign("=")
+    name = cursor.expect_name()
+    charset = charset_of_collation(name)
+    if charset is None and not name.lower().startswith("uca1400_"):
+        raise UnreadableError(f"the collation {name!r} is not known")
+    return charset.name if charset else None
+
+
+def _read_attribute(cursor: TokenCursor, column: ColumnDefinition) -> None:
+    for words, apply in _ATTRIBUTES:
+        if cursor.accept(*words):
+            apply(cursor, column)
+            return
+    column.type = read_type_attribute(cursor, column.type)
+
+
+def _set_charset(cursor: TokenCursor, column: ColumnDefinition) -> None:
+    column.charset = read_charset(cursor)
+
+
+def _set_collation(cursor: TokenCursor, column: ColumnDefinition) -> None:
+    column.charset = read_collation(cursor) or column.charset
+
+
+def _fixed_charset(name: str) -> Callable[[TokenCursor, ColumnDefinition], None]:
+    def apply(_cursor: TokenCursor, column: ColumnDefinition) -> None:
+        column.charset = name
+
+    return apply
+
+
+def _not_null(_cursor: TokenCursor, column: ColumnDefinition) -> None:
+    column.nullable = False
+
+
+def _null(_cursor: TokenCursor, column: ColumnDefinition) -> None:
+    column.says_null = True
+
+
+def _primary(_cursor: TokenCursor, column: ColumnDefinition) -> None:
+    column.primary, column.nullable = True, False
+
+
+def _serial_default(_cursor: TokenCursor, column: ColumnDefinition) -> None:
+    column.nullable, column.auto_increment = False, True
+
+
+def _auto_increment(_cursor: TokenCursor, column: ColumnDefinition) -> None:
+    column.auto_increment = True
+
+
+def _invisible(_cursor: TokenCursor, column: ColumnDefinition) -> None:
+    column.visible = False
+
+
+def _generated(cursor: TokenCursor, column: ColumnDefinition) -> None:
+    if cursor.peek().word == "ROW":
+        raise UnreadableError("columns of system versioning are not supported")
+    cursor.skip_parentheses()
+    column.generated = "virtual"
+
+
+def _stored(_cursor: TokenCursor, column: ColumnDefinition) -> None:
+    column.generated = "stored"
+
+
+def _first(_cursor: TokenCursor, column: ColumnDefinition) -> None:
+    column.after = FIRST
+
+
+def _after(cursor: TokenCursor, column: ColumnDefinition) -> None:
+    column.after = cursor.expect_name()
+
+
+def _nothing(_cursor: TokenCursor, _column: ColumnDefinition) -> None:
+    return
+
+
+def _one_token(cursor: TokenCursor, _column: ColumnDefinition) -> None:
+    cursor.accept_sign("=")
+    cursor.next()
+
+
+def _on_update(cursor: TokenCursor, _column: ColumnDefinition) -> None:
+    _skip_value(cursor)
+
+
+def _check(cursor: TokenCursor, _column: ColumnDefinition) -> None:
+    cursor.skip_parentheses()
+
+
+def _constraint(cursor: TokenCursor, _column: ColumnDefinition) -> None:
+    if cursor.peek().word != "CHECK":
+        cursor.expect_name()
+
+
+def _references(cursor: TokenCursor, _column: ColumnDefinition) -> None:
+    """REFERENCES t (c) MATCH FULL ON DELETE SET NULL ON UPDATE NO ACTION: nothing in it concerns the column."""
+    cursor.expect_name()
+    if cursor.accept_sign("."):
+        cursor.expect_name()
+    if cursor.peek().text == "(":
+        cursor.skip_parentheses()
+    while cursor.peek().word in {"MATCH", "ON"}:
+        if cursor.next().word == "ON":
+            cursor.next()
+            if cursor.peek().word in {"SET", "NO"}:
+                cursor.next()
+        cursor.next()
+
+
+def read_default(cursor: TokenCursor) -> Default:
+    """What stands behind DEFAULT."""
+    negative = cursor.peek().text == "-"
+    if cursor.peek().text in {"-", "+"}:
+        cursor.next()
+    if cursor.peek().word.startswith("_") and cursor.peek(1).kind is TokenKind.STRING:
+        cursor.next()  # _utf8mb4'text'
+    in_parentheses = cursor.peek().text == "(" and cursor.peek(2) == Token(TokenKind.SIGN, ")")
+    token = cursor.peek(1 if in_parentheses else 0)
+    literal, bits = _literal(token), _bits(token)
+    _skip_value(cursor)
+    if token.word == "NULL":
+        return Default(None)
+    if bits is not None:
+        return Default(bits, bits=True)
+    if literal is None:
+        return Default(None, constant=False, now=token.word in _NOW and not in_parentheses)
+    return Default(f"{'-' if negative else ''}{literal}")
+
+
+def _default(cursor: TokenCursor, column: ColumnDefinition) -> None:
+    column.default = read_default(cursor)
+
+
+def _literal(token: Token) -> str | None:
+    if token.kind is TokenKind.STRING:
+        return token.text
+    if token.kind is TokenKind.NUMBER and token.text[-1] != "'" and not token.text.lower().startswith(("0x", "0b")):
+        return token.text
+    return {"TRUE": "1", "FALSE": "0"}.get(token.word)
+
+
+def _bits(token: Token) -> str | None:
+    """b'101', B'101' and 0b101 as the first of them."""
+    found = _BITS.fullmatch(token.text) if token.kind is TokenKind.NUMBER else None
+    return f"b'{found[1] or found[2]}'" if found else None
+
+
+def _skip_value(cursor: TokenCursor) -> None:
+    """A literal, an expression in parentheses, or a function with or without arguments (also `schema.function`)."""
+    if cursor.peek().text == "(" and cursor.peek().kind is TokenKind.SIGN:
+        cursor.skip_parentheses()
+        return
+    if cursor.accept("NEXT", "VALUE", "FOR"):
+        cursor.expect_name()
+    else:
+        token = cursor.next()
+        if token.kind in {TokenKind.SIGN, TokenKind.END} and not (
+            token.text == "." and cursor.next().kind is TokenKind.NUMBER
+        ):
+            raise cursor.unreadable(token)
+    while cursor.accept_sign("."):
+        cursor.next()
+    if cursor.peek() == Token(TokenKind.SIGN, "("):
+        cursor.skip_parentheses()
+
+
+Attribute = Callable[[TokenCursor, ColumnDefinition], None]
+# longer runs of words before their beginnings
+_ATTRIBUTES: tuple[tuple[tuple[str, ...], Attribute], ...] = (
+    (("NOT", "NULL"), _not_null),
+    (("NULL",), _null),
+    (("CHARACTER", "SET"), _set_charset),
+    (("CHAR", "SET"), _set_charset),
+    (("CHARSET",), _set_charset),
+    (("COLLATE",), _set_collation),
+    (("ASCII",), _fixed_charset("latin1")),
+    (("UNICODE",), _fixed_charset("ucs2")),
+    (("BYTE",), _fixed_charset("binary")),
+    (("BINARY",), _nothing),
+    (("PRIMARY", "KEY"), _primary),
+    (("PRIMARY",), _primary),
+    (("UNIQUE", "KEY"), _nothing),
+    (("UNIQUE",), _nothing),
+    (("KEY",), _primary),
+    (("SERIAL", "DEFAULT", "VALUE"), _serial_default),
+    (("DEFAULT",), _default),
+    (("ON", "UPDATE"), _on_update),
+    (("AUTO_INCREMENT",), _auto_increment),
+    (("GENERATED", "ALWAYS", "AS"), _generated),
+    (("AS",), _generated),
+    (("VIRTUAL",), _nothing),
+    (("STORED",), _stored),
+    (("PERSISTENT",), _stored),
+    (("INVISIBLE",), _invisible),
+    (("VISIBLE",), _nothing),
+    (("COMMENT",), _one_token),
+    (("CONSTRAINT",), _constraint),
+    (("CHECK",), _check),
+    (("NOT", "ENFORCED"), _nothing),
+    (("ENFORCED",), _nothing),
+    (("REFERENCES",), _references),
+    (("COLUMN_FORMAT",), _one_token),
+    (("STORAGE",), _one_token),
+    (("ENGINE_ATTRIBUTE",), _one_token),
+    (("SECONDARY_ENGINE_ATTRIBUTE",), _one_token),
+    (("SRID",), _one_token),
+    (("REF_SYSTEM_ID",), _one_token),
+    (("FIRST",), _first),
+    (("AFTER",), _after),
+)

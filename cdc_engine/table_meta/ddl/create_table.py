@@ -1,0 +1,99 @@
+"""CREATE TABLE behind its name: columns, primary key, the options that matter, LIKE, SELECT. Called by `ddl`."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition, read_charset, read_collation, read_column
+from cdc_engine.table_meta.ddl.lexer import TokenCursor, UnreadableError
+from cdc_engine.table_meta.ddl.names import read_key_columns, read_table_name, skip_to_comma
+from cdc_engine.table_meta.ddl.statement import CreateTable, TableName
+
+_INDEX = re.compile(r"(?:INDEX|KEY|UNIQUE|FULLTEXT|SPATIAL|VECTOR INDEX|VECTOR KEY|FOREIGN|CHECK) ")
+_PRIMARY = re.compile(r"PRIMARY KEY ")
+_PERIOD = re.compile(r"PERIOD FOR ")
+_SELECTS = {"SELECT", "AS", "IGNORE", "REPLACE", "WITH", "VALUES", "TABLE"}
+
+
+def read_create_table(cursor: TokenCursor, name: TableName, flavour: str) -> CreateTable:
+    """Raises UnreadableError at what is not understood."""
+    statement = CreateTable("", name)
+    if cursor.accept("LIKE"):
+        return dataclasses.replace(statement, like=read_table_name(cursor))
+    if cursor.accept_sign("("):
+        if cursor.accept("LIKE"):
+            return dataclasses.replace(statement, like=read_table_name(cursor))
+        if cursor.peek().word in {"SELECT", "WITH"} or cursor.peek().text == "(":
+            return dataclasses.replace(statement, selects=True)
+        columns, key = _read_elements(cursor, flavour)
+        statement = dataclasses.replace(statement, columns=columns, key=key)
+    return _read_options(cursor, statement)
+
+
+def _read_elements(cursor: TokenCursor, flavour: str) -> tuple[tuple[ColumnDefinition, ...], tuple[str, ...]]:
+    columns: list[ColumnDefinition] = []
+    key: tuple[str, ...] = ()
+    in_period: frozenset[str] = frozenset()
+    while True:
+        if cursor.accept("CONSTRAINT") and cursor.peek().word not in {"PRIMARY", "UNIQUE", "FOREIGN", "CHECK"}:
+            cursor.expect_name()
+        words = cursor.words(2)
+        if _PRIMARY.match(words):
+            key = read_key_columns(cursor)
+        elif _PERIOD.match(words):
+            in_period = _read_period(cursor)
+        elif _INDEX.match(words):
+            skip_to_comma(cursor)
+        else:
+            columns.append(read_column(cursor, flavour))
+        if cursor.accept_sign(")"):
+            for column in columns:
+                column.nullable = column.nullable and column.name.lower() not in in_period
+            return tuple(columns), key or tuple(column.name for column in columns if column.primary)
+        cursor.expect_sign(",")
+
+
+def _read_period(cursor: TokenCursor) -> frozenset[str]:
+    """MariaDB's PERIOD FOR name (begin, end): both columns are NOT NULL by it."""
+    if cursor.words(3).startswith("PERIOD FOR SYSTEM"):
+        raise UnreadableError("system versioning is not supported")
+    return frozenset(name.lower() for name in read_key_columns(cursor))
+
+
+def _read_options(cursor: TokenCursor, statement: CreateTable) -> CreateTable:
+    """Options are many and new ones come; only those that decide about columns or bring rows are looked at."""
+    charset: str | None = None
+    while not cursor.at_end:
+        if cursor.accept("CHARACTER", "SET") or cursor.accept("CHAR", "SET") or cursor.accept("CHARSET"):
+            charset = read_charset(cursor)
+        elif cursor.accept("COLLATE"):
+            charset = read_collation(cursor) or charset
+        elif cursor.accept("WITH", "SYSTEM", "VERSIONING"):
+            raise UnreadableError("system versioning is not supported")
+        elif cursor.accept("PARTITION", "BY"):
+            return dataclasses.replace(statement, charset=charset, selects=_selects_behind(cursor))
+        elif cursor.peek().word in _SELECTS:
+            return dataclasses.replace(statement, charset=charset, selects=True)
+        elif cursor.peek().text == "(":
+            cursor.skip_parentheses()
+        else:
+            _skip_option(cursor)
+    return dataclasses.replace(statement, charset=charset)
+
+
+def _skip_option(cursor: TokenCursor) -> None:
+    """A word, and behind an equals sign its value, which may be a word that means something elsewhere."""
+    cursor.next()
+    if cursor.accept_sign("=") and cursor.peek().text != "(":
+        cursor.next()
+
+
+def _selects_behind(cursor: TokenCursor) -> bool:
+    """Whether a SELECT follows the partitions."""
+    while not cursor.at_end:
+        if cursor.peek().text == "(":
+            cursor.skip_parentheses()
+        elif cursor.next().word == "SELECT":
+            return True
+    return False

@@ -1,0 +1,217 @@
+"""Reads a statement of the binlog: which form it has, and what that form says. Pure; called by `history`.
+
+Every form is an entry of FORMS: a pattern over the keywords that the statement begins with, and the function that reads the rest. To
+handle a form that stops a table today, give it an entry that reads more. What no entry matches is `Unread`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+
+from cdc_engine.table_meta.ddl.alter_table import read_actions
+from cdc_engine.table_meta.ddl.column_definition import read_charset, read_collation
+from cdc_engine.table_meta.ddl.create_table import read_create_table
+from cdc_engine.table_meta.ddl.declared_type import MARIADB
+from cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind, UnreadableError, tokens
+from cdc_engine.table_meta.ddl.names import read_table_name
+from cdc_engine.table_meta.ddl.statement import (
+    AlterTable,
+    DropDatabase,
+    DropKey,
+    DropTables,
+    Nothing,
+    RenameTables,
+    RowChange,
+    SetDatabase,
+    Statement,
+    TableName,
+    Truncate,
+    Unread,
+)
+
+LEADING_WORDS_MAX = 8
+# bits of sql_mode, the same for all servers
+# https://dev.mysql.com/doc/dev/mysql-server/latest/system__variables_8h.html, mariadb: sql/sql_class.h
+REAL_AS_FLOAT, ANSI_QUOTES, ORACLE, MAXDB = 1, 4, 512, 4096
+NO_BACKSLASH_ESCAPES, STRICT = 1 << 20, 1 << 21 | 1 << 22
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """What a form's reader gets: the cursor behind the form's keywords, and what they were. `strict`: the session refused bad values."""
+
+    cursor: TokenCursor
+    kind: str
+    flavour: str
+    words: frozenset[str]
+    strict: bool
+
+
+Reader = Callable[[Reading], Statement]
+
+
+def read_statement(statement: str, flavour: str, sql_mode: int = 0) -> Statement:
+    """Reads one statement. Never raises for its content: what cannot be read comes back as `Unread`."""
+    try:
+        found = _tokens_under(statement, flavour, sql_mode)
+    except UnreadableError as error:
+        pieces = re.findall(r"[\w$\x80-\U0010FFFF]+", statement)
+        return Unread(" ".join(pieces[:2]).upper(), str(error), words=frozenset(piece.lower() for piece in pieces))
+    while found and found[-1] == Token(TokenKind.SIGN, ";"):
+        found.pop()
+    words = frozenset(token.text.lower() for token in found if token.kind in {TokenKind.WORD, TokenKind.NAME})
+    return _read_form(Reading(TokenCursor(found), "", flavour, words, bool(sql_mode & STRICT)))
+
+
+def _tokens_under(statement: str, flavour: str, sql_mode: int) -> list[Token]:
+    """The statement cut as the session's modes say. Raises UnreadableError also for a mode in which types mean something else."""
+    found = tokens(
+        statement,
+        ansi_quotes=bool(sql_mode & ANSI_QUOTES),
+        backslash_escapes=not sql_mode & NO_BACKSLASH_ESCAPES,
+        mariadb=flavour == MARIADB,
+    )
+    if sql_mode & MAXDB or (flavour == MARIADB and sql_mode & ORACLE):
+        raise UnreadableError("the session had sql_mode ORACLE or MAXDB, in which types have other meanings")
+    if sql_mode & REAL_AS_FLOAT:  # a reserved word: where it stands bare it is the type
+        found = [Token(TokenKind.WORD, "FLOAT") if token.word == "REAL" else token for token in found]
+    return found
+
+
+def _read_form(reading: Reading) -> Statement:
+    cursor = reading.cursor
+    leading = cursor.words(LEADING_WORDS_MAX)
+    for pattern, reader in FORMS:
+        if match := pattern.match(leading):
+            for _ in range(match[0].count(" ")):
+                cursor.next()
+            return _read(reader, dataclasses.replace(reading, kind=match[0].strip()))
+    return Unread(leading.strip(), "no rule reads a statement that begins so", words=reading.words)
+
+
+def _read(reader: Reader, reading: Reading) -> Statement:
+    try:
+        return reader(reading)
+    except UnreadableError as error:
+        return Unread(reading.kind, str(error), words=reading.words)
+
+
+def _read_nothing(reading: Reading) -> Statement:
+    return Nothing(reading.kind)
+
+
+def _read_row_change(reading: Reading) -> Statement:
+    return RowChange(reading.kind, reading.words)
+
+
+def _read_set_statement(reading: Reading) -> Statement:
+    """MariaDB's SET STATEMENT variable = value, … FOR statement."""
+    while not reading.cursor.accept("FOR"):
+        if reading.cursor.at_end:
+            raise reading.cursor.unreadable()
+        reading.cursor.next()
+    return _read_form(reading)
+
+
+def _read_create_table(reading: Reading) -> Statement:
+    name = read_table_name(reading.cursor)
+    try:
+        statement = read_create_table(reading.cursor, name, reading.flavour)
+    except UnreadableError as error:
+        return Unread(reading.kind, str(error), names=(name,))
+    return dataclasses.replace(
+        statement, kind=reading.kind, replaces="REPLACE" in reading.kind, if_not_exists="EXISTS" in reading.kind
+    )
+
+
+def _read_alter_table(reading: Reading) -> Statement:
+    name = read_table_name(reading.cursor)
+    try:
+        statement = read_actions(reading.cursor, name, reading.flavour)
+    except UnreadableError as error:
+        return Unread(reading.kind, str(error), names=(name,))
+    return dataclasses.replace(statement, kind=reading.kind, strict=reading.strict)
+
+
+def _read_truncate(reading: Reading) -> Statement:
+    return Truncate(reading.kind, read_table_name(reading.cursor))
+
+
+def _read_drop_table(reading: Reading) -> Statement:
+    names = [read_table_name(reading.cursor)]
+    while reading.cursor.accept_sign(","):
+        names.append(read_table_name(reading.cursor))
+    return DropTables(reading.kind, tuple(names), if_exists="EXISTS" in reading.kind)
+
+
+def _read_rename_table(reading: Reading) -> Statement:
+    pairs: list[tuple[TableName, TableName]] = []
+    while True:
+        old = read_table_name(reading.cursor)
+        if reading.cursor.accept("WAIT"):
+            reading.cursor.next()
+        reading.cursor.accept("NOWAIT")
+        reading.cursor.expect("TO")
+        pairs.append((old, read_table_name(reading.cursor)))
+        if not reading.cursor.accept_sign(","):
+            return RenameTables(reading.kind, tuple(pairs), if_exists="EXISTS" in reading.kind)
+
+
+def _read_drop_index(reading: Reading) -> Statement:
+    """Only DROP INDEX `PRIMARY` changes the table as the lake sees it."""
+    is_key = reading.cursor.expect_name().upper() == "PRIMARY"
+    reading.cursor.expect("ON")
+    name = read_table_name(reading.cursor)
+    return AlterTable(reading.kind, name, (DropKey(),)) if is_key else Nothing(reading.kind)
+
+
+def _read_database(reading: Reading) -> Statement:
+    cursor = reading.cursor
+    name = None
+    if cursor.peek().word not in {"CHARACTER", "CHARSET", "CHAR", "COLLATE", "DEFAULT"}:
+        name = cursor.expect_name()
+    charset: str | None = None
+    while not cursor.at_end:
+        if cursor.accept("CHARACTER", "SET") or cursor.accept("CHAR", "SET") or cursor.accept("CHARSET"):
+            charset = read_charset(cursor)
+        elif cursor.accept("COLLATE"):
+            charset = read_collation(cursor) or charset
+        else:
+            cursor.next()
+    return SetDatabase(reading.kind, name, charset, creates=reading.kind.startswith("CREATE"))
+
+
+def _read_drop_database(reading: Reading) -> Statement:
+    return DropDatabase(reading.kind, reading.cursor.expect_name())
+
+
+_ROUTINES = (
+    r"(?:VIEW|ALGORITHM|DEFINER|SQL|PROCEDURE|FUNCTION|AGGREGATE|TRIGGER|EVENT|USER|ROLE|SERVER|SEQUENCE|PACKAGE|RESOURCE|TABLESPACE"
+    r"|UNDO|LOGFILE|SPATIAL REFERENCE|INSTANCE|PREPARE)"
+)
+_FORMS: tuple[tuple[str, Reader], ...] = (
+    (r"CREATE (?:OR REPLACE )?TEMPORARY TABLE ", _read_nothing),
+    (r"DROP TEMPORARY ", _read_nothing),
+    (r"CREATE (?:OR REPLACE )?TABLE (?:IF NOT EXISTS )?", _read_create_table),
+    (r"ALTER (?:ONLINE |OFFLINE )?(?:IGNORE )?TABLE (?:IF EXISTS )?", _read_alter_table),
+    (r"TRUNCATE (?:TABLE )?", _read_truncate),
+    (r"DROP (?:TABLE|TABLES) (?:IF EXISTS )?", _read_drop_table),
+    (r"RENAME (?:TABLE|TABLES) (?:IF EXISTS )?", _read_rename_table),
+    (r"CREATE (?:OR REPLACE )?(?:ONLINE |OFFLINE )?(?:UNIQUE |FULLTEXT |SPATIAL |VECTOR )?INDEX ", _read_nothing),
+    (r"DROP (?:ONLINE |OFFLINE )?INDEX (?:IF EXISTS )?", _read_drop_index),
+    (r"CREATE (?:OR REPLACE )?(?:DATABASE|SCHEMA) (?:IF NOT EXISTS )?", _read_database),
+    (r"ALTER (?:DATABASE|SCHEMA) ", _read_database),
+    (r"DROP (?:DATABASE|SCHEMA) (?:IF EXISTS )?", _read_drop_database),
+    (rf"(?:CREATE|ALTER|DROP) (?:OR REPLACE )?{_ROUTINES} ", _read_nothing),
+    (r"SET STATEMENT ", _read_set_statement),
+    (r"(?:ANALYZE|OPTIMIZE|CHECK|CHECKSUM|REPAIR) ", _read_nothing),
+    (
+        r"(?:GRANT|REVOKE|SET|FLUSH|RESET|PURGE|USE|KILL|LOCK|UNLOCK|INSTALL|UNINSTALL|CHANGE|RENAME USER|CACHE) ",
+        _read_nothing,
+    ),
+    (r"(?:BEGIN|START|COMMIT|ROLLBACK|SAVEPOINT|RELEASE|XA|PREPARE|EXECUTE|DEALLOCATE) ", _read_nothing),
+    (r"(?:INSERT|UPDATE|DELETE|REPLACE|LOAD|MERGE|WITH|CALL|DO|IMPORT) ", _read_row_change),
+)
+FORMS: tuple[tuple[re.Pattern[str], Reader], ...] = tuple((re.compile(pattern), reader) for pattern, reader in _FORMS)

@@ -1,0 +1,214 @@
+"""What a DDL statement says, as values: what `ddl` reads and `evolution` acts on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition, Default
+
+
+@dataclasses.dataclass(frozen=True)
+class TableName:
+    """`database` is empty where the statement does not say it."""
+
+    database: str
+    table: str
+
+    def key(self, default_database: str, *, lower_case: bool) -> tuple[str, str]:
+        """`known.TableKey`. `lower_case`: the server's lower_case_table_names is not 0."""
+        key = (self.database or default_database, self.table)
+        return (key[0].lower(), key[1].lower()) if lower_case else key
+
+
+@dataclasses.dataclass(frozen=True)
+class Nothing:
+    """Touches no column and no row of any table."""
+
+    kind: str
+
+
+@dataclasses.dataclass(frozen=True)
+class CreateTable:
+    """`charset`: as said for the table, None where the database's applies. `like`: CREATE TABLE … LIKE. `selects`: it brings rows."""
+
+    kind: str
+    name: TableName
+    columns: tuple[ColumnDefinition, ...] = ()
+    key: tuple[str, ...] = ()
+    charset: str | None = None
+    like: TableName | None = None
+    selects: bool = False
+    if_not_exists: bool = False
+    replaces: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class AddColumn:
+    definition: ColumnDefinition
+
+
+@dataclasses.dataclass(frozen=True)
+class DropColumn:
+    name: str
+    if_exists: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ChangeColumn:
+    """MODIFY and CHANGE: all of the column's definition anew. `name`: its name so far."""
+
+    name: str
+    definition: ColumnDefinition
+    if_exists: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class RenameColumn:
+    name: str
+    new_name: str
+    if_exists: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class SetVisible:
+    """ALTER COLUMN … SET VISIBLE and SET INVISIBLE."""
+
+    name: str
+    visible: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class SetDefault:
+    """ALTER COLUMN … SET DEFAULT and DROP DEFAULT: then None."""
+
+    name: str
+    default: Default | None
+    if_exists: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class SetCharset:
+    """`charset`: default of the table's columns to come, None for the database's. `converts`: CONVERT TO, for the columns there too."""
+
+    charset: str | None
+    converts: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class SetKey:
+    """ADD PRIMARY KEY."""
+
+    columns: tuple[str, ...]
+    if_not_exists: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class DropKey:
+    """DROP PRIMARY KEY, in any of its spellings."""
+
+
+AlterItem = (
+    AddColumn | DropColumn | ChangeColumn | RenameColumn | SetVisible | SetDefault | SetCharset | SetKey | DropKey
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class AlterTable:
+    """`items` in their order. `rows_lost`: actions that take rows away or put rows in without row events (DROP PARTITION, …).
+
+    `renames_to`: the table's new name, where it gets one. `strict`: the session refused values that a new type cannot hold; outside of
+    strict mode NULL becomes a value where a column becomes NOT NULL.
+    """
+
+    kind: str
+    name: TableName
+    items: tuple[AlterItem, ...] = ()
+    rows_lost: tuple[str, ...] = ()
+    renames_to: TableName | None = None
+    strict: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class RenameTables:
+    """Pairs of old and new name, executed from left to right. `if_exists`: a pair whose old name is not there is passed over."""
+
+    kind: str
+    pairs: tuple[tuple[TableName, TableName], ...]
+    if_exists: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class DropTables:
+    """`if_exists`: nothing happens to tables that are not there."""
+
+    kind: str
+    names: tuple[TableName, ...]
+    if_exists: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Truncate:
+    kind: str
+    name: TableName
+
+
+@dataclasses.dataclass(frozen=True)
+class SetDatabase:
+    """CREATE and ALTER DATABASE. `name` None: the default database; `charset` None: not said."""
+
+    kind: str
+    name: str | None
+    charset: str | None
+    creates: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class DropDatabase:
+    kind: str
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Unread:
+    """A statement that could not be read. `names`: the tables it is about where that much was clear; else it may concern every table
+    that is named by one of `words` (lower case)."""
+
+    kind: str
+    reason: str
+    names: tuple[TableName, ...] = ()
+    words: frozenset[str] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True)
+class RowChange:
+    """A change of rows in statement form; it may concern every table that is named by one of `words` (lower case)."""
+
+    kind: str
+    words: frozenset[str]
+
+
+Statement = (
+    CreateTable
+    | AlterTable
+    | RenameTables
+    | DropTables
+    | Truncate
+    | SetDatabase
+    | DropDatabase
+    | Unread
+    | RowChange
+    | Nothing
+)
+
+
+def dropped_database(statement: Statement) -> str | None:
+    """The database whose tables the statement drops; MariaDB's CREATE OR REPLACE DATABASE begins with that."""
+    if isinstance(statement, SetDatabase):
+        return statement.name if "REPLACE" in statement.kind else None
+    return statement.name if isinstance(statement, DropDatabase) else None
+
+
+def mentioned(tables: Iterable[tuple[str, str]], words: frozenset[str]) -> list[tuple[str, str]]:
+    """Those of the tables (database and name) that a statement with these words may be about."""
+    return [table for table in tables if table[1].lower() in words]

@@ -1,0 +1,88 @@
+"""Which tables the statements of a stretch of the stream may have changed. `instance` asks it where a snapshot is younger than the stream.
+
+A snapshot is of now. Where the stream begins in the past, a table that a statement changed in between had other columns there, and nobody
+knows which: its schema of now must not be used for its rows of then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from cdc_engine.binlog.events.table_map import TableMap
+from cdc_engine.contracts import NO_SESSION, StatementSession, TableChange, TableVersion
+from cdc_engine.errors import TableStoppedError
+from cdc_engine.position import Position
+from cdc_engine.table_meta.change.evolution import SCHEMA_UNKNOWN
+from cdc_engine.table_meta.ddl.reader import read_statement
+from cdc_engine.table_meta.ddl.statement import (
+    AlterTable,
+    CreateTable,
+    DropTables,
+    RenameTables,
+    Statement,
+    TableName,
+    Unread,
+    dropped_database,
+    mentioned,
+)
+from cdc_engine.table_meta.history.known_schemas import TableKey
+from cdc_engine.table_meta.history.schema_snapshot import Snapshot
+
+
+class TouchedTables:
+    """Implements `contracts.SchemaHistory` for a stretch without rows. `names`: what was touched, also of tables not in the snapshot."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self.names: set[TableKey] = set()
+
+    def resolve(self, table_map: TableMap, position: Position) -> TableVersion:  # noqa: ARG002
+        raise TableStoppedError(table_map.database, table_map.table, SCHEMA_UNKNOWN, "only statements are read here")
+
+    def apply(
+        self,
+        statement: str,
+        default_database: str,
+        position: Position,  # noqa: ARG002
+        session: StatementSession = NO_SESSION,
+    ) -> tuple[TableChange, ...]:
+        read = read_statement(statement, self._snapshot.server.flavour, session.sql_mode)
+        lower_case = self._snapshot.server.lower_case_names
+        self.names |= {name.key(default_database, lower_case=lower_case) for name in _named(read)}
+        self.names |= self._meant(read)
+        return ()
+
+    def rewind(self, position: Position) -> None:
+        """Nothing is kept by position."""
+
+    def left(self) -> Snapshot:
+        """The snapshot without what was touched: that becomes known by a statement that makes it, by its table map, or by an operator."""
+        tables = tuple(schema for schema in self._snapshot.tables if (schema.database, schema.table) not in self.names)
+        return dataclasses.replace(self._snapshot, tables=tables)
+
+    def _meant(self, statement: Statement) -> set[TableKey]:
+        """Tables that a statement means without naming them: those of its database, or whatever it may be that cannot be read."""
+        there = {(schema.database, schema.table) for schema in self._snapshot.tables}
+        database = dropped_database(statement)
+        if database is not None:
+            return {key for key in there if key[0].lower() == database.lower()}
+        if isinstance(statement, Unread) and not statement.names:
+            return set(mentioned(there, statement.words))
+        return set()
+
+
+def _named(statement: Statement) -> tuple[TableName, ...]:
+    """The tables whose columns a statement may change. One that changes rows only, or nothing, has none."""
+    match statement:
+        case CreateTable():
+            return (statement.name,)
+        case AlterTable(renames_to=TableName() as new_name):
+            return statement.name, new_name
+        case AlterTable(items=[_, *_]):
+            return (statement.name,)
+        case RenameTables():
+            return tuple(name for pair in statement.pairs for name in pair)
+        case DropTables() | Unread():
+            return tuple(statement.names)
+        case _:
+            return ()

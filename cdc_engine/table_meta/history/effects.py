@@ -1,0 +1,361 @@
+"""What a statement means for the captured tables: one effect a table, from the statement and the state before it. Pure; used by `history`.
+
+One function a kind of statement, in EFFECTS. The schema is followed for every table, also for one that has stopped and for one that is
+not captured: either may be needed again, once a stop is lifted or a RENAME brings a table in. The lake is told of running tables alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from cdc_engine.contracts import NO_SESSION, Alteration, StatementSession, TableChangeKind
+from cdc_engine.table_meta.change.alteration import Altered, altered, difference, followed
+from cdc_engine.table_meta.change.evolution import (
+    DDL_UNSUPPORTED,
+    SCHEMA_MISMATCH,
+    SCHEMA_UNKNOWN,
+    CannotFollowError,
+    Fills,
+    created,
+)
+from cdc_engine.table_meta.change.policy import (
+    DROP_PARTITION,
+    DROP_TABLE,
+    PLANS,
+    TRUNCATE,
+    Decision,
+    Held,
+    Item,
+    PolicyAnswer,
+    SchemaDecisions,
+    choices,
+    decide,
+    items_of,
+)
+from cdc_engine.table_meta.change.renaming import carries_on, is_remains, moved
+from cdc_engine.table_meta.ddl.statement import (
+    AlterTable,
+    CreateTable,
+    DropDatabase,
+    DropTables,
+    RenameTables,
+    RowChange,
+    SetDatabase,
+    Statement,
+    TableName,
+    Truncate,
+    Unread,
+    dropped_database,
+    mentioned,
+)
+from cdc_engine.table_meta.history.known_schemas import KnownSchemas, TableKey, TableState
+from cdc_engine.table_meta.schema import Dropped, Stopped, TableSchema
+
+
+@dataclasses.dataclass(frozen=True)
+class Effect:
+    """`change`: what the lake is told, None for nothing. `state`: what the history has from here on, None where it stays.
+
+    `early`: another change of the table follows at the same place, and each needs an order key of its own. `held`: what waits for review.
+    """
+
+    name: TableKey
+    change: TableChangeKind | None
+    state: TableSchema | Stopped | Dropped | None = None
+    fills: Fills = ()
+    alterations: tuple[Alteration, ...] = ()
+    held: Held | None = None
+    early: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class DdlContext:
+    """The place of a statement and what held just before it (`key`). `place` and `text` (of the statement) are for sentences."""
+
+    known: KnownSchemas
+    key: int
+    captured: Callable[[str, str], bool]
+    default_database: str
+    lower_case_names: bool
+    place: str
+    text: str = ""
+    review: SchemaDecisions = dataclasses.field(default_factory=SchemaDecisions)
+    session: StatementSession = NO_SESSION
+
+    def full_name(self, name: TableName) -> TableKey:
+        return name.key(self.default_database, lower_case=self.lower_case_names)
+
+    def state(self, name: TableKey) -> TableState:
+        return self.known.table(name, self.key)
+
+    def schema(self, name: TableKey) -> TableSchema | None:
+        """What the table has here, also behind a stop; None where it is not there or not known."""
+        state = self.state(name)
+        if isinstance(state, Stopped):
+            return state.schema
+        return state if isinstance(state, TableSchema) else None
+
+    def running(self, name: TableKey) -> bool:
+        """Captured, and not stopped by an earlier statement: that one's reason stays."""
+        return self.captured(*name) and not isinstance(self.state(name), Stopped)
+
+    def running_tables(self) -> list[TableKey]:
+        """Captured tables with a schema here."""
+        return [
+            name
+            for name in self.known.table_names()
+            if self.captured(*name) and isinstance(self.state(name), TableSchema)
+        ]
+
+    def tables(self) -> list[TableKey]:
+        """All tables with a schema here, captured or not, stopped or not."""
+        return [name for name in self.known.table_names() if self.schema(name) is not None]
+
+
+def effects_of(statement: Statement, context: DdlContext) -> tuple[Effect, ...]:
+    """The effects in the order of their tables in the statement."""
+    find = EFFECTS.get(type(statement))
+    return tuple(each for effect in (find(statement, context) if find else ()) for each in _resolved(effect, context))
+
+
+def _resolved(effect: Effect, context: DdlContext) -> Iterable[Effect]:
+    """A table whose schema is not known has the one that was given for just this stop."""
+    if not isinstance(effect.state, Stopped) or effect.change is None or effect.state.state not in RESOLVABLE:
+        return (effect,)
+    schema = context.review.resolved(*effect.name, effect.state.reason, context.key + 1)
+    if schema is None:
+        return (effect,)
+    return _become(context, effect.name, "schema resolve", followed(context.schema(effect.name), schema))
+
+
+def _stop(
+    context: DdlContext, name: TableKey, kind: str, why: CannotFollowError, schema: TableSchema | None = None
+) -> Effect:
+    """The table cannot go on; `schema`: what it has from here on, None where that is not known.
+
+    The lake is told of a running table. One that has stopped before keeps its reason; of one that is not captured only its schema counts.
+    """
+    there = context.state(name)
+    if isinstance(there, Stopped):
+        return Effect(name, None, dataclasses.replace(there, schema=schema))
+    if not context.captured(*name) and schema is not None:
+        return Effect(name, None, schema)
+    stopped = Stopped(state=why.state, reason=f"{kind} at {context.place}: {why.reason}", schema=schema)
+    return Effect(name, TableChangeKind.STOPPED if context.captured(*name) else None, stopped)
+
+
+def _become(
+    context: DdlContext, name: TableKey, kind: str, done: Altered, rows_lost: tuple[str, ...] = ()
+) -> Iterator[Effect]:
+    """The table has another schema, if its policy lets the lake follow. `rows_lost`: actions that took rows without row events."""
+    items = [*items_of(done.alterations), *(Item(kind=DROP_PARTITION, what=words.lower()) for words in rows_lost)]
+    unknown = done.unknown or ", ".join(words for words in rows_lost if words not in PARTITION_LOST)
+    if unknown or not context.running(name):
+        reason = unknown if done.unknown else f"{unknown} is not supported"
+        effect = _stop(context, name, kind, CannotFollowError(DDL_UNSUPPORTED, reason), done.schema)
+        yield dataclasses.replace(effect, alterations=done.alterations)
+        return
+    refused = _reviewed(context, name, kind, items, done.schema)
+    if isinstance(refused, Effect):
+        yield refused
+        return
+    there = context.state(name)
+    unchanged = isinstance(there, TableSchema) and there.columns == done.schema.columns and not refused.alterations
+    yield Effect(name, None if unchanged else TableChangeKind.SCHEMA, done.schema, done.fills, refused.alterations)
+
+
+def _reviewed(
+    context: DdlContext, name: TableKey, kind: str, items: list[Item], schema: TableSchema | None
+) -> Decision | Effect:
+    """What the table's policy says of a statement: the decision to follow, or the effect of a stop."""
+    policy = context.review.policy(*name)
+    decision = decide(items, policy, context.review.approved(*name, context.key + 1))
+    if decision.verdict is PolicyAnswer.FOLLOW:
+        return decision
+    if decision.verdict is PolicyAnswer.STOPPED:
+        reason = f"{', '.join(item.what for item in items)} is not followed: schema_changes says stop"
+        effect = _stop(context, name, kind, CannotFollowError(decision.verdict.value, reason), schema)
+        return dataclasses.replace(effect, alterations=_told(items))
+    held = Held(
+        destination=context.review.destination,
+        database=name[0],
+        table=name[1],
+        order_key=context.key + 1,
+        place=context.place,
+        statement=shortened(context.text),
+        items=tuple(items),
+        choices=choices(items, policy),
+    )
+    stopped = Stopped(state=decision.verdict.value, reason=held.reason, schema=schema)
+    return Effect(name, TableChangeKind.STOPPED, stopped, alterations=_told(items), held=held)
+
+
+def _told(items: list[Item]) -> tuple[Alteration, ...]:
+    return tuple(item.alteration for item in items if item.alteration is not None)
+
+
+def _create(statement: CreateTable, context: DdlContext) -> Iterator[Effect]:
+    name = context.full_name(statement.name)
+    there = context.state(name)
+    if statement.if_not_exists and isinstance(there, TableSchema | Stopped):
+        return
+    charset = context.known.database_charset(name[0], context.key)
+    try:
+        schema = created(statement, name[0], charset, lambda like: context.schema(context.full_name(like)))
+    except CannotFollowError as error:
+        yield _stop(context, name, statement.kind, error)
+        return
+    schema = dataclasses.replace(schema, table=name[1])
+    anew = isinstance(there, Dropped) or (isinstance(there, TableSchema) and statement.replaces)
+    if anew and context.running(name):
+        yield Effect(name, TableChangeKind.TRUNCATE, early=True)  # no row of the table that had the name is in this one
+        context = dataclasses.replace(context, review=RECREATED)
+    last = there.schema if isinstance(there, Dropped) else there if isinstance(there, TableSchema) else None
+    yield from _become(context, name, statement.kind, Altered(schema=schema, alterations=_since(last, schema)))
+
+
+def _since(last: TableSchema | None, schema: TableSchema) -> tuple[Alteration, ...]:
+    """What the lake's table has to follow, where it has one from before."""
+    return () if last is None else difference(last, schema)
+
+
+def _alter(statement: AlterTable, context: DdlContext) -> Iterator[Effect]:
+    name = context.full_name(statement.name)
+    schema = context.schema(name)
+    if schema is None:
+        if context.running(name) and (statement.items or statement.rows_lost or statement.renames_to):
+            why = CannotFollowError(SCHEMA_UNKNOWN, "the table is not in the schema history")
+            yield _stop(context, name, statement.kind, why)
+        return
+    try:
+        done = altered(statement, schema, context.known.database_charset(name[0], context.key), context.session)
+    except CannotFollowError as error:
+        yield _stop(context, name, statement.kind, error)
+        return
+    if statement.renames_to is not None:
+        pairs = [(name, context.full_name(statement.renames_to))]
+        yield from _renamed(context, statement.kind, pairs, {name: done.schema})
+    elif statement.rows_lost or done.schema != schema:
+        yield from _become(context, name, statement.kind, done, statement.rows_lost)
+
+
+def _rename(statement: RenameTables, context: DdlContext) -> Iterator[Effect]:
+    pairs = [(context.full_name(old), context.full_name(new)) for old, new in statement.pairs]
+    if statement.if_exists:
+        pairs = [(old, new) for old, new in pairs if context.schema(old) is not None]
+    return _renamed(context, statement.kind, pairs, {})
+
+
+def _renamed(
+    context: DdlContext, kind: str, pairs: list[tuple[TableKey, TableKey]], altered_to: dict[TableKey, TableSchema]
+) -> Iterator[Effect]:
+    """`altered_to`: by name before, schemas that the same statement altered."""
+    now = moved(pairs)
+    carried = {origin for name, origin in now.items() if origin is not None and carries_on(name, origin, now)}
+    for name, origin in now.items():
+        if origin is None:
+            yield from _gone(context, name, kind, "the table has another name now", told=name not in carried)
+            continue
+        schema = altered_to.get(origin) or context.schema(origin)
+        if schema is not None:
+            schema = dataclasses.replace(schema, database=name[0], table=name[1])
+        if schema is not None and origin in carried and (old := context.schema(name)) is not None:
+            yield from _become(context, name, kind, followed(old, schema))
+        elif context.schema(origin) is not None or context.captured(*name):
+            yield _came(context, name, origin, kind, schema)
+
+
+def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, schema: TableSchema | None) -> Effect:
+    """A table got a name that the lake has other rows under, or none."""
+    reason = f"the table was {origin[0]}.{origin[1]} before: its rows are not in the lake under this name"
+    why = CannotFollowError(DDL_UNSUPPORTED if schema else SCHEMA_UNKNOWN, reason)
+    effect = _stop(context, name, kind, why, schema)
+    return dataclasses.replace(effect, change=None) if is_remains(name, origin) else effect
+
+
+def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, told: bool = True) -> Iterator[Effect]:
+    """No table has this name any more. `told`: whether that means anything to the lake."""
+    there = context.state(name)
+    if isinstance(there, Stopped):
+        yield _stop(context, name, kind, CannotFollowError(DDL_UNSUPPORTED, what))
+    elif isinstance(there, TableSchema):
+        if told and context.running(name):
+            item = Item(kind=DROP_TABLE, what=what)
+            decision = _reviewed(context, name, kind, [item], None)
+            if isinstance(decision, Effect):
+                yield decision
+                return
+            if decision.words == ("apply",):
+                yield Effect(name, TableChangeKind.TRUNCATE)
+        yield Effect(name, None, Dropped(schema=there))
+
+
+def _truncate(statement: Truncate, context: DdlContext) -> Iterator[Effect]:
+    name = context.full_name(statement.name)
+    if not context.running(name):
+        return
+    decision = _reviewed(
+        context, name, statement.kind, [Item(kind=TRUNCATE, what="all rows are gone")], context.schema(name)
+    )
+    if isinstance(decision, Effect):
+        yield decision
+    elif decision.words == ("apply",):
+        yield Effect(name, TableChangeKind.TRUNCATE)
+
+
+def _drop(statement: DropTables, context: DdlContext) -> Iterator[Effect]:
+    for name in dict.fromkeys(context.full_name(name) for name in statement.names):
+        yield from _gone(context, name, statement.kind, "the table is dropped")
+
+
+def _drop_database(statement: DropDatabase | SetDatabase, context: DdlContext) -> Iterator[Effect]:
+    dropped = dropped_database(statement)
+    if dropped is None:
+        return
+    database = dropped.lower() if context.lower_case_names else dropped
+    for name in context.tables():
+        if name[0] == database:
+            yield from _gone(context, name, statement.kind, "the table is dropped with its database")
+
+
+def _unread(statement: Unread, context: DdlContext) -> Iterator[Effect]:
+    """Where even the table's name could not be read, every table with a schema here that is named anywhere in it."""
+    names = [context.full_name(name) for name in statement.names] or mentioned(context.tables(), statement.words)
+    for name in dict.fromkeys(names):
+        if context.captured(*name) or context.schema(name) is not None:
+            why = CannotFollowError(SCHEMA_UNKNOWN, f"it cannot be read: {statement.reason}")
+            yield _stop(context, name, statement.kind, why)
+
+
+def _row_change(statement: RowChange, context: DdlContext) -> Iterator[Effect]:
+    why = CannotFollowError(DDL_UNSUPPORTED, "rows were changed by a statement (binlog_format was not ROW)")
+    for name in mentioned(context.running_tables(), statement.words):
+        yield _stop(context, name, statement.kind, why, context.schema(name))
+
+
+def shortened(text: str) -> str:
+    """A statement as it is shown: one line, no backquote that would end it in Markdown."""
+    line = " ".join(text.split()).replace("`", "")
+    return line if len(line) <= STATEMENT_CHARS_MAX else f"{line[:STATEMENT_CHARS_MAX]} …"
+
+
+STATEMENT_CHARS_MAX = 500
+PARTITION_LOST = {"DROP PARTITION", "TRUNCATE"}  # of ALTER TABLE: rows went and none came
+# a table that is made anew in the place of another has no row that an alteration could harm
+RECREATED = SchemaDecisions(
+    policy=lambda _database, _table: {kind: "keep" if kind == "drop" else "apply" for kind in PLANS}
+)
+RESOLVABLE = {SCHEMA_UNKNOWN, SCHEMA_MISMATCH}
+EFFECTS: dict[type, Callable[[Any, DdlContext], Iterable[Effect]]] = {
+    CreateTable: _create,
+    AlterTable: _alter,
+    Truncate: _truncate,
+    RenameTables: _rename,
+    DropTables: _drop,
+    DropDatabase: _drop_database,
+    SetDatabase: _drop_database,
+    Unread: _unread,
+    RowChange: _row_change,
+}

@@ -1,0 +1,198 @@
+"""Brings a table map and the schema history together: the table version its row events have, or why there is none. Pure.
+
+A table map with full metadata tells all by itself; the history then only adds the declared types. Without names in it (MySQL's default is
+such, and MariaDB's has even less) names come from the history, and whatever the table map does tell must agree with it: a table of
+another shape at the same position means that a statement was missed, and its values would land in the wrong columns.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from cdc_engine.binlog.charsets.collations import charset_of_id
+from cdc_engine.binlog.events.table_map import CHARACTER, LABELLED, NUMERIC, TableMap
+from cdc_engine.binlog.type_codes import TypeCode
+from cdc_engine.contracts import Column, TableVersion
+from cdc_engine.errors import TableStoppedError
+from cdc_engine.table_meta.change.evolution import SCHEMA_MISMATCH, SCHEMA_UNKNOWN
+from cdc_engine.table_meta.ddl.declared_type import declared_type
+from cdc_engine.table_meta.history.derived_type import derived_type
+from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema, table_version
+
+# formats of before MySQL 5.6, which a table keeps until it is rebuilt; they have no metadata, and a fraction only on MariaDB
+_OLD_FORMATS = {
+    TypeCode.TIMESTAMP2: TypeCode.TIMESTAMP,
+    TypeCode.DATETIME2: TypeCode.DATETIME,
+    TypeCode.TIME2: TypeCode.TIME,
+}
+_COLUMNS_SHOWN_MAX = 8
+VECTOR_ITEM_BYTES = 4
+HIDING_BYTES = {4, 16}  # of INET4; of UUID and INET6
+
+
+def fit(
+    table_map: TableMap, schema: TableSchema | None, *, mariadb: bool = False
+) -> tuple[TableVersion, TableSchema | None]:
+    """The version to decode with, and the schema to record where the table map knew better than the history.
+
+    Raises TableStoppedError: TYPE_UNSUPPORTED, SCHEMA_UNKNOWN (not in the history and not told by the table map) or SCHEMA_MISMATCH.
+    """
+    if table_map.unknown_type >= 0:
+        reason = f"the table map has a column of type code {table_map.unknown_type}, which is not known"
+        raise TableStoppedError(table_map.database, table_map.table, "TYPE_UNSUPPORTED", reason)
+    columns = _map_columns(table_map, mariadb=mariadb)
+    problem = "" if schema is None else mismatch(table_map, columns, schema, mariadb=mariadb)
+    if schema is not None and not problem:
+        return _confirmed(table_map, schema), None
+    told = _told(table_map, columns, schema.charset if schema else "")
+    if told is not None and not (mariadb and any(_hides_another(column) for column in columns)):
+        return told.version(), told
+    if schema is None:
+        reason = (
+            "the table is not in the schema history at this position, and its table map has no column names "
+            "(binlog_row_metadata is not FULL); take a new snapshot of the schema"
+        )
+        raise TableStoppedError(table_map.database, table_map.table, SCHEMA_UNKNOWN, reason)
+    raise TableStoppedError(table_map.database, table_map.table, SCHEMA_MISMATCH, problem)
+
+
+def mismatch(table_map: TableMap, columns: tuple[Column, ...], schema: TableSchema, *, mariadb: bool = False) -> str:
+    """The first difference as a sentence that shows both sides; empty where all that the table map tells agrees.
+
+    `columns`: those of the table map, as far as it tells.
+    """
+    if table_map.column_count != len(schema.columns):
+        return (
+            f"the table map has {table_map.column_count} columns ({_shown([column.mysql_type for column in columns])}), the schema history "
+            f"{len(schema.columns)} ({_shown([f'{column.name} {column.type}' for column in schema.columns])})"
+        )
+    for index, (told, declared) in enumerate(zip(columns, schema.columns, strict=True)):
+        if difference := _column_difference(table_map, told, declared, mariadb=mariadb):
+            return f"column {index + 1} ({declared.name}): {difference}"
+    told_key = _told_key(table_map)
+    # a table map gives the first unique key for a primary key where there is none
+    if schema.key and told_key is not None and told_key != schema.key:
+        return f"the table map has the primary key {_shown(told_key)}, the schema history {_shown(schema.key)}"
+    return ""
+
+
+def _column_difference(table_map: TableMap, told: Column, declared: DeclaredColumn, *, mariadb: bool) -> str:
+    expected = declared.column()
+    sides = (
+        ("", told.name, expected.name, table_map.names is not None),
+        ("", _layout(told), _layout(expected), not _same_layout(told, expected, mariadb=mariadb)),
+        ("", _sign(told), _sign(expected), table_map.unsigned is not None and _has_sign(expected)),
+        ("the character set ", told.charset, expected.charset, bool(told.charset and expected.charset)),
+        ("the labels ", _shown(told.labels), _shown(expected.labels), table_map.labels is not None),
+        ("", _nullness(told), _nullness(expected), expected.type_code not in _TIMESTAMPS),
+    )
+    for what, map_side, history_side, told_by_map in sides:
+        if told_by_map and map_side != history_side:
+            return f"the table map has {what}{map_side}, the schema history {what}{history_side}"
+    return ""
+
+
+# a TIMESTAMP is NOT NULL by itself where explicit_defaults_for_timestamp is off: DDL does not say which
+_TIMESTAMPS = (TypeCode.TIMESTAMP, TypeCode.TIMESTAMP2)
+
+
+def _same_layout(told: Column, expected: Column, *, mariadb: bool) -> bool:
+    if (told.type_code, told.metadata) == (expected.type_code, expected.metadata):
+        return True
+    if mariadb and expected.type_code == TypeCode.VECTOR:
+        length_bytes = VECTOR_ITEM_BYTES * declared_type(expected.mysql_type).length
+        return (told.type_code, told.metadata) == (TypeCode.VARCHAR, length_bytes)
+    old = told.type_code == _OLD_FORMATS.get(TypeCode(expected.type_code), -1)
+    return old and (mariadb or expected.metadata == 0)
+
+
+def _hides_another(column: Column) -> bool:
+    """MariaDB's UUID and INET types look like BINARY, and its times from before 10.1 do not tell their fraction: only a schema knows."""
+    if column.type_code in _OLD_FORMATS.values():
+        return True
+    return column.type_code == TypeCode.STRING and column.charset == "binary" and column.metadata in HIDING_BYTES
+
+
+def _layout(column: Column) -> str:
+    return f"{column.mysql_type} (type code {column.type_code:d}, metadata {column.metadata})"
+
+
+def _has_sign(column: Column) -> bool:
+    return column.type_code in NUMERIC and column.type_code != TypeCode.YEAR
+
+
+def _sign(column: Column) -> str:
+    return "an unsigned number" if column.unsigned else "a signed number"
+
+
+def _nullness(column: Column) -> str:
+    return "a column that may be NULL" if column.nullable else "a NOT NULL column"
+
+
+def _shown(items: tuple[str, ...] | list[str]) -> str:
+    more = f", … {len(items) - _COLUMNS_SHOWN_MAX} more" if len(items) > _COLUMNS_SHOWN_MAX else ""
+    return ", ".join(items[:_COLUMNS_SHOWN_MAX]) + more
+
+
+def _confirmed(table_map: TableMap, schema: TableSchema) -> TableVersion:
+    """The history's columns in the layout that the table map has; the same but for old formats and a TIMESTAMP's NOT NULL."""
+    columns = tuple(
+        dataclasses.replace(declared.column(), type_code=int(code), metadata=metadata, nullable=nullable)
+        for declared, code, metadata, nullable in zip(
+            schema.columns, table_map.type_codes, table_map.metadata, table_map.nullable, strict=True
+        )
+    )
+    return table_version(schema.database, schema.table, columns, schema.key)
+
+
+def _map_columns(table_map: TableMap, *, mariadb: bool) -> tuple[Column, ...]:
+    """The columns as far as the table map tells: names, signs, charsets and labels may be missing."""
+    collations = table_map.collations(mariadb=mariadb) or (0,) * table_map.column_count
+    return tuple(_map_column(table_map, index, collation) for index, collation in enumerate(collations))
+
+
+def _map_column(table_map: TableMap, index: int, collation: int) -> Column:
+    code = table_map.type_codes[index]
+    charset = charset_of_id(collation)
+    column = Column(
+        name=table_map.names[index] if table_map.names else "",
+        type_code=code,
+        metadata=table_map.metadata[index],
+        unsigned=bool(table_map.unsigned and table_map.unsigned[index]) and code != TypeCode.YEAR,
+        charset=charset.name if charset else "",
+        labels=table_map.labels[index] if table_map.labels else (),
+        nullable=table_map.nullable[index],
+    )
+    return dataclasses.replace(column, mysql_type=derived_type(column, charset.bytes_max if charset else 0))
+
+
+def _told_key(table_map: TableMap) -> tuple[str, ...] | None:
+    if table_map.names is None:
+        return None
+    return tuple(table_map.names[index] for index in table_map.primary_key)
+
+
+def _told(table_map: TableMap, columns: tuple[Column, ...], default_charset: str) -> TableSchema | None:
+    """The schema that a table map with full metadata tells; None where it leaves something open."""
+    key = _told_key(table_map)
+    if table_map.names is None or key is None:
+        return None
+    for column in columns:
+        open_charset = column.type_code in CHARACTER | LABELLED and not column.charset
+        if open_charset or (column.type_code in LABELLED and not column.labels):
+            return None
+    visible = table_map.visible or (True,) * len(columns)
+    declared = tuple(
+        DeclaredColumn(
+            name=column.name,
+            type=column.mysql_type,
+            charset=column.charset,
+            nullable=column.nullable,
+            generated="unknown",
+            visible=seen,
+        )
+        for column, seen in zip(columns, visible, strict=True)
+    )
+    return TableSchema(
+        database=table_map.database, table=table_map.table, charset=default_charset, columns=declared, key=key
+    )

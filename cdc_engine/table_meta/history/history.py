@@ -1,0 +1,249 @@
+"""The schema history by position: what every captured table looked like at any place in the stream. `contracts.SchemaHistory`.
+
+Driven by the parser: `apply` for every statement and `resolve` for every new table map, both in stream order; `rewind` when the stream
+starts again somewhere; and by the instance: `seed` with a snapshot where nothing is known yet. What `apply` and `resolve` learn is on
+disk before they return, so the history is never behind what was handed on. It may be ahead of what was acked: then the stream passes
+the same statements again, `rewind` has taken their records back, and they give the same changes.
+
+The history is for one stream: a snapshot taken at a position is what the statements behind it in the stream are applied to, and those
+before it are not. `compact` forgets what lies before every position that anyone may go back to.
+
+A table that a statement stopped stays stopped in the history until a new `seed` gives it a schema or a `rewind` goes back before it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from cdc_engine.binlog.events.table_map import TableMap
+from cdc_engine.contracts import NO_SESSION, StatementSession, TableChange, TableVersion
+from cdc_engine.errors import MetaError, TableStoppedError
+from cdc_engine.position import Position
+from cdc_engine.table_meta.change.policy import SchemaDecisions
+from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL
+from cdc_engine.table_meta.ddl.lexer import UnreadableError
+from cdc_engine.table_meta.ddl.reader import read_statement
+from cdc_engine.table_meta.ddl.statement import DropDatabase, SetDatabase, Statement
+from cdc_engine.table_meta.history.effects import DdlContext, Effect, effects_of
+from cdc_engine.table_meta.history.fitting import fit
+from cdc_engine.table_meta.history.known_schemas import KnownSchemas, TableKey, TableState
+from cdc_engine.table_meta.history.repository import Record, RecordKind, Repository, SchemaRepository
+from cdc_engine.table_meta.history.schema_snapshot import Snapshot
+from cdc_engine.table_meta.schema import Dropped, ServerFacts, Stopped, TableSchema
+
+_UNKNOWN_SERVER = ServerFacts(flavour=MYSQL, charset="")
+
+
+class TableHistory:
+    """One destination's history, over its repository. `captured` says whether a table is of this destination."""
+
+    def __init__(
+        self, kept: Path | Repository, captured: Callable[[str, str], bool], review: SchemaDecisions | None = None
+    ) -> None:
+        """Loads what is `kept`, in a file or elsewhere. Raises MetaError when it is damaged.
+
+        `review`: which changes the lake follows, and how.
+        """
+        self._review = review or SchemaDecisions()
+        self._repository: Repository = SchemaRepository(kept) if isinstance(kept, Path) else kept
+        self._captured = captured
+        self._known = KnownSchemas()
+        try:
+            for record in self._repository.load():
+                self._known.remember(record)
+        except (KeyError, TypeError, ValueError, UnreadableError) as error:
+            raise MetaError(
+                f"{self._repository} has a record that is not of this version's shape; move it away and start again"
+            ) from error
+
+    def covers(self, position: Position) -> bool:
+        """Whether a snapshot was taken at or before this position; where not, the stream needs `seed` to begin there."""
+        return self._known.server(position.order_key) is not None
+
+    def seed(self, snapshot: Snapshot, position: Position) -> None:
+        """Takes a snapshot as what holds from `position` on; statements after it in the stream are applied on top."""
+        self.rewind(position)
+        self._store(list(_snapshot_records(snapshot, position)))
+
+    def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
+        """The version of the table whose row events follow at `position`.
+
+        Raises TableStoppedError: SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED, or the state in which a statement left the table.
+        """
+        state = self._known.table((table_map.database, table_map.table), position.order_key)
+        if isinstance(state, Stopped):
+            raise TableStoppedError(table_map.database, table_map.table, state.state, state.reason)
+        server = self._known.server(position.order_key) or _UNKNOWN_SERVER
+        schema = state if isinstance(state, TableSchema) else None
+        version, learnt = self._fitted(table_map, schema, mariadb=server.flavour == MARIADB)
+        if learnt is not None:
+            self._go_back_to(position)
+            self._store([_table_record(RecordKind.TABLE_MAP, position, learnt)])
+        return version
+
+    def _fitted(
+        self, table_map: TableMap, schema: TableSchema | None, *, mariadb: bool
+    ) -> tuple[TableVersion, TableSchema | None]:
+        """As `fit`; where nothing fits, with the schema that an operator gave for just that, if it does."""
+        try:
+            return fit(table_map, schema, mariadb=mariadb)
+        except TableStoppedError as error:
+            resolved = self._review.resolved(error.database, error.table, error.reason, 0)
+            if resolved is None:
+                raise
+        version, learnt = fit(table_map, resolved, mariadb=mariadb)
+        return version, learnt or resolved
+
+    def apply(
+        self, statement: str, default_database: str, position: Position, session: StatementSession = NO_SESSION
+    ) -> tuple[TableChange, ...]:
+        """Takes the statement whose event ends at `position`. The same one at the same position gives the same changes again."""
+        self._go_back_to(position)
+        key = position.order_key - 1
+        server = self._known.server(key) or _UNKNOWN_SERVER
+        context = DdlContext(
+            self._known,
+            key,
+            self._captured,
+            default_database,
+            server.lower_case_names,
+            str(position),
+            text=statement,
+            review=self._review,
+            session=server.known(session),
+        )
+        read = read_statement(statement, server.flavour, session.sql_mode)
+        effects = effects_of(read, context)
+        records = [*_database_records(read, context, server, position), *_effect_records(effects, position)]
+        for effect in effects:
+            if effect.held is not None:
+                self._review.note(effect.held)
+        self._store([record for record in records if not self._known.holds(record)])
+        return tuple(_changes(effects, position))
+
+    def rewind(self, position: Position) -> None:
+        """The stream starts again from here: what came after has not happened yet."""
+        if self._known.drop_after(position.order_key):
+            self._repository.append([Record(kind=RecordKind.REWIND, position=position)])
+
+    def compact(self, position: Position, records_min: int = 1) -> int:
+        """Forgets what only held before `position`, which no one goes back behind any more; how many records that were.
+
+        Fewer than `records_min` are not worth it.
+        """
+        records = self._repository.load()
+        kept = _needed(records, position.order_key)
+        if len(records) - len(kept) < records_min:
+            return 0
+        self._repository.replace(kept)
+        return len(records) - len(kept)
+
+    def versions(self, position: Position) -> tuple[TableVersion, ...]:
+        """Every captured table that has a schema at `position`, by name; for `tables_file`."""
+        states = [
+            self._known.table(name, position.order_key) for name in self._known.table_names() if self._captured(*name)
+        ]
+        return tuple(state.version() for state in states if isinstance(state, TableSchema))
+
+    def stopped_versions(self, position: Position) -> tuple[TableVersion, ...]:
+        """Captured tables that a statement stopped, with the schema that is followed behind the stop."""
+        states = [
+            self._known.table(name, position.order_key) for name in self._known.table_names() if self._captured(*name)
+        ]
+        return tuple(state.schema.version() for state in states if isinstance(state, Stopped) and state.schema)
+
+    def state(self, database: str, table: str, position: Position) -> TableState:
+        """What is known of a table at `position`: its schema, its stop (with the schema behind it), that it was dropped, or nothing."""
+        return self._known.table((database, table), position.order_key)
+
+    def table_names(self) -> list[TableKey]:
+        """Every table that was ever known of, captured or not."""
+        return self._known.table_names()
+
+    def _go_back_to(self, position: Position) -> None:
+        if self._known.head > position.order_key:
+            self.rewind(position)
+
+    def _store(self, records: list[Record]) -> None:
+        if records:
+            self._repository.append(records)
+        for record in records:
+            self._known.remember(record)
+
+
+def _needed(records: list[Record], key: int) -> list[Record]:
+    """Those above the key, and of each table, database and of the server the last one below."""
+    last: dict[tuple[bool, str, str], Record] = {}
+    for record in records:
+        if record.position.order_key <= key:
+            last[record.kind is RecordKind.SERVER, record.database, record.table] = record
+    below = {id(record) for record in last.values()}
+    return [record for record in records if record.position.order_key > key or id(record) in below]
+
+
+def _table_record(kind: RecordKind, position: Position, schema: TableSchema) -> Record:
+    return Record(kind=kind, position=position, database=schema.database, table=schema.table, content=schema.to_json())
+
+
+def _stopped_record(position: Position, name: tuple[str, str], stopped: Stopped) -> Record:
+    content = stopped.to_json()
+    return Record(kind=RecordKind.STOPPED, position=position, database=name[0], table=name[1], content=content)
+
+
+def _snapshot_records(snapshot: Snapshot, position: Position) -> Iterator[Record]:
+    yield Record(kind=RecordKind.SERVER, position=position, content=dataclasses.asdict(snapshot.server))
+    for database, charset in snapshot.databases:
+        yield Record(kind=RecordKind.DATABASE, position=position, database=database, content={"charset": charset})
+    for schema in snapshot.tables:
+        yield _table_record(RecordKind.SNAPSHOT, position, schema)
+    for database, table, reason in snapshot.unreadable:
+        yield _stopped_record(position, (database, table), Stopped(state="TYPE_UNSUPPORTED", reason=reason))
+
+
+def _database_records(
+    statement: Statement, context: DdlContext, server: ServerFacts, position: Position
+) -> Iterator[Record]:
+    if not isinstance(statement, SetDatabase | DropDatabase):
+        return
+    database = statement.name or context.default_database
+    name = database.lower() if server.lower_case_names else database
+    there = context.known.database_charset(name, context.key)
+    if isinstance(statement, DropDatabase):
+        charset: str | None = ""
+    elif statement.kind.endswith("NOT EXISTS") and there:
+        charset = None
+    else:
+        charset = statement.charset or (server.charset if statement.creates else None)
+    if charset is not None and charset != there:
+        yield Record(kind=RecordKind.DATABASE, position=position, database=name, content={"charset": charset})
+
+
+def _effect_records(effects: tuple[Effect, ...], position: Position) -> Iterator[Record]:
+    for effect in effects:
+        if isinstance(effect.state, Stopped):
+            yield _stopped_record(position, effect.name, effect.state)
+        elif isinstance(effect.state, Dropped):
+            yield _table_record(RecordKind.DROPPED, position, effect.state.schema)
+        elif effect.state is not None:
+            yield _table_record(RecordKind.DDL, position, effect.state)
+
+
+def _changes(effects: tuple[Effect, ...], position: Position) -> Iterator[TableChange]:
+    for effect in effects:
+        if effect.change is None:
+            continue
+        stopped = effect.state if isinstance(effect.state, Stopped) else None
+        yield TableChange(
+            kind=effect.change,
+            database=effect.name[0],
+            table=effect.name[1],
+            order_key=position.order_key - effect.early,
+            time_us=position.time_us,
+            schema=effect.state.version() if isinstance(effect.state, TableSchema) else None,
+            fills=effect.fills,
+            alterations=effect.alterations,
+            state=stopped.state if stopped else "",
+            reason=stopped.reason if stopped else "",
+        )

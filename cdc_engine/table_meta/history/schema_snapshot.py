@@ -1,0 +1,199 @@
+"""The schema as the server has it now, from information_schema, over a PyMySQL connection given by the caller. Feeds `history.seed`.
+
+Views, sequences and system-versioned tables are left out: the first two have no row events of their own, and the last have columns in
+their row events that information_schema does not show.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from pymysql.connections import Connection
+from pymysql.cursors import Cursor
+
+from cdc_engine.binlog.charsets.collations import charset_of_collation
+from cdc_engine.errors import SourceConnectionError
+from cdc_engine.position import Position
+from cdc_engine.table_meta.change.initial_value import known_default
+from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition, Default, read_default
+from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL, declared_type
+from cdc_engine.table_meta.ddl.lexer import TokenCursor, UnreadableError, tokens
+from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, TableSchema
+
+ATTEMPTS_MAX = 5  # of a snapshot during which nobody changes the schema
+
+_SYSTEM_DATABASES = {"mysql", "sys", "information_schema", "performance_schema"}
+_SERVER = "SELECT VERSION(), @@character_set_server, @@lower_case_table_names, @@GLOBAL.explicit_defaults_for_timestamp, @@system_time_zone"
+_DATABASES = "SELECT schema_name, default_character_set_name FROM information_schema.schemata"
+_TABLES = (
+    "SELECT table_schema, table_name, table_collation FROM information_schema.tables WHERE table_type = 'BASE TABLE'"
+)
+_COLUMNS = (
+    "SELECT table_schema, table_name, column_name, column_type, character_set_name, is_nullable, extra, column_default "
+    "FROM information_schema.columns WHERE table_schema IN %s ORDER BY table_schema, table_name, ordinal_position"
+)
+_KEYS = (
+    "SELECT table_schema, table_name, column_name FROM information_schema.statistics "
+    "WHERE index_name = 'PRIMARY' AND table_schema IN %s ORDER BY table_schema, table_name, seq_in_index"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """`databases`: (name, default charset). `unreadable`: (database, table, reason) of tables with a column of a type not known."""
+
+    server: ServerFacts
+    databases: tuple[tuple[str, str], ...]
+    tables: tuple[TableSchema, ...]
+    unreadable: tuple[tuple[str, str, str], ...] = ()
+
+
+def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bool]) -> Snapshot:
+    """The captured tables as they are now. Raises pymysql.MySQLError when the server refuses."""
+    with connection.cursor(Cursor) as cursor:
+        facts = _rows(cursor, _SERVER)[0]
+        server = _server(facts)
+        notation = _notation(server.flavour, facts[0])
+        databases = tuple((name, charset_name(charset)) for name, charset in _rows(cursor, _DATABASES))
+        collations = {
+            (database, table): collation
+            for database, table, collation in _rows(cursor, _TABLES)
+            if captured(database, table)
+        }
+        names = tuple(sorted({database for database, _ in collations}))
+        columns: dict[tuple[str, str], list[Any]] = defaultdict(list)
+        keys: dict[tuple[str, str], list[str]] = defaultdict(list)
+        if names:
+            for database, table, *column in _rows(cursor, _COLUMNS, names):
+                columns[database, table].append(column)
+            for database, table, name in _rows(cursor, _KEYS, names):
+                keys[database, table].append(name)
+    tables, unreadable = [], []
+    for name in sorted(collations):
+        try:
+            tables.append(_table(name, collations[name], columns[name], keys[name], notation))
+        except UnreadableError as error:
+            unreadable.append((*name, f"information_schema shows a column of a type that cannot be read: {error}"))
+    return Snapshot(server, databases, tuple(tables), tuple(unreadable))
+
+
+def stable_snapshot(
+    connection: Connection[Any], captured: Callable[[str, str], bool], position_now: Callable[[], Position]
+) -> tuple[Snapshot, Position]:
+    """A snapshot and a position at which it holds, without locking anything: the schema was the same before and after the position.
+
+    Raises SourceConnectionError when the schema changed during each of several attempts.
+    """
+    before = read_snapshot(connection, captured)
+    for _ in range(ATTEMPTS_MAX):
+        position = position_now()
+        after = read_snapshot(connection, captured)
+        if after == before:
+            return after, position
+        before = after
+    raise SourceConnectionError(
+        f"the schema of the source changed during each of {ATTEMPTS_MAX} snapshots; start again when it is at rest"
+    )
+
+
+def is_of_users(database: str) -> bool:
+    """Not one of the databases that a server keeps for itself."""
+    return database.lower() not in _SYSTEM_DATABASES
+
+
+def charset_name(name: str) -> str:
+    """`utf8` is what MySQL 5.7 and MariaDB call utf8mb3."""
+    return "utf8mb3" if name == "utf8" else name
+
+
+def _rows(cursor: Cursor, statement: str, databases: tuple[str, ...] = ()) -> list[tuple[Any, ...]]:
+    cursor.execute(statement, (databases,) if databases else None)
+    return list(cursor.fetchall())
+
+
+class _Notation(enum.Enum):
+    """How information_schema shows a DEFAULT."""
+
+    EXPRESSION = "MariaDB"  #: as in DDL
+    TEXT = "MySQL 5.7"  #: a constant's text
+    HEXADECIMAL = "MySQL 8.0"  #: as TEXT, but of a binary string 0x616263
+
+
+def _notation(flavour: str, version: str) -> _Notation:
+    if flavour == MARIADB:
+        return _Notation.EXPRESSION
+    return _Notation.TEXT if version.startswith("5.") else _Notation.HEXADECIMAL
+
+
+def _server(row: tuple[Any, ...]) -> ServerFacts:
+    version, charset, lower_case, explicit_timestamps, time_zone = row
+    flavour = MARIADB if "mariadb" in version.lower() else MYSQL
+    return ServerFacts(
+        flavour=flavour,
+        charset=charset_name(charset),
+        lower_case_names=int(lower_case) > 0,
+        explicit_timestamps=bool(int(explicit_timestamps)),
+        system_time_zone=time_zone,
+    )
+
+
+def _table(
+    name: tuple[str, str], collation: str | None, columns: list[Any], key: list[str], notation: _Notation
+) -> TableSchema:
+    charset = charset_of_collation(collation or "")
+    return TableSchema(
+        database=name[0],
+        table=name[1],
+        charset=charset.name if charset else "",
+        columns=tuple(
+            dataclasses.replace(column, default=_default(column, extra, default, notation))
+            for column, extra, default in ((_column(*shown), shown[-1], default) for *shown, default in columns)
+        ),
+        key=tuple(key),
+    )
+
+
+def _column(name: str, column_type: str, charset: str | None, nullable: str, extra: str) -> DeclaredColumn:
+    declared = declared_type(column_type)
+    charset = charset_name(charset) if charset else "binary"  # MySQL shows none for an enum of bytes
+    has_none = not declared.has_charset and not declared.is_binary_string
+    generated = next((kind for kind in ("virtual", "stored") if f"{kind.upper()} GENERATED" in extra.upper()), "")
+    return DeclaredColumn(
+        name=name,
+        type=declared.text,
+        charset="" if has_none else charset,
+        nullable=nullable == "YES",
+        generated=generated,
+        visible="INVISIBLE" not in extra.upper(),
+    )
+
+
+def _default(column: DeclaredColumn, extra: str, shown: str | None, notation: _Notation) -> tuple[str | None, ...]:
+    try:
+        default = _shown_default(shown, extra, notation, of_bytes=declared_type(column.type).is_binary_string)
+    except (UnreadableError, ValueError):
+        return ()
+    definition = ColumnDefinition(
+        column.name,
+        declared_type(column.type),
+        nullable=column.nullable,
+        generated=column.generated,
+        auto_increment="auto_increment" in extra,
+        default=default,
+    )
+    return known_default(definition)
+
+
+def _shown_default(shown: str | None, extra: str, notation: _Notation, *, of_bytes: bool) -> Default | None:
+    """Raises UnreadableError or ValueError where it cannot be read."""
+    if shown is None:
+        return None
+    if notation is _Notation.EXPRESSION:
+        return read_default(TokenCursor(tokens(shown)))
+    if notation is _Notation.HEXADECIMAL and of_bytes:
+        return Default(bytes.fromhex(shown.removeprefix("0x")).decode("ascii"))
+    return Default(shown, constant="DEFAULT_GENERATED" not in extra)

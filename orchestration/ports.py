@@ -1,0 +1,167 @@
+"""What orchestration needs of the rest of Sluice, as protocols: engines, the files of a destination, a merge. `testing` has fakes.
+
+The sensor never holds an engine: it asks the host for it each tick. The host lives in the process, not in Dagster's definitions, so
+definitions may be built again without a second engine. Runs never touch a host: they read the destination's files and call the merge.
+All are reached through functions that import at the first call, so that building definitions imports none of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from cdc_engine.config import SluiceConfig
+    from cdc_engine.contracts import OutstandingBatch, StoppedTable
+    from cdc_engine.position import Position
+
+
+class EngineState(Protocol):
+    """A moment of an engine. `state` is a word such as RUNNING or POSITION_LOST, `reason` a sentence or empty.
+
+    `lag_seconds`: behind the source's clock. `cursor`: what is acked; `position`: what was read.
+    """
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def position(self) -> Position | None: ...
+    @property
+    def cursor(self) -> Position | None: ...
+    @property
+    def lag_seconds(self) -> float: ...
+    @property
+    def rows_per_second(self) -> float: ...
+    @property
+    def ring_bytes(self) -> int: ...
+    @property
+    def ring_bytes_max(self) -> int: ...
+    @property
+    def ring_events(self) -> int: ...
+    @property
+    def waiting_bytes(self) -> int: ...
+    @property
+    def stopped_tables(self) -> tuple[StoppedTable, ...]: ...
+
+
+class EngineHandle(Protocol):
+    """One destination's engine, as the sensor sees it. All methods are safe to call from any thread."""
+
+    @property
+    def directory(self) -> Path:
+        """The destination's directory: ledger, staged batches, locks."""
+
+    def status(self) -> EngineState: ...
+
+    def outstanding(self) -> OutstandingBatch | None:
+        """The head of the line: handed out and neither acked nor rolled back. Repeatable."""
+
+    def hand_out(self, timeout_seconds: float) -> OutstandingBatch | None:
+        """The outstanding batch, else the next one as soon as it is staged; None when none is within the time given."""
+
+    def ack(self, batch: OutstandingBatch) -> None:
+        """Raises CanalServiceError when `batch` is not outstanding any more."""
+
+    def rollback(self, batch: OutstandingBatch) -> None:
+        """The same changes are handed out again under a new delivery. Raises CanalServiceError as `ack` does."""
+
+    def tell_waiting(self, reason: str) -> None:
+        """Why the next try of the batch that is out waits, for the engine's status; empty when it does not."""
+
+
+class EngineHost(Protocol):
+    """The engines of this process."""
+
+    def get_or_start(self, destination: str) -> EngineHandle:
+        """Waits for a moment at most. Raises LeaseLostError while another process has the destination, EngineStartingError while it is
+        being started, another SluiceError when it cannot start.
+        """
+
+
+class DestinationFiles(Protocol):
+    """The files of a destination, as `cdc_engine.destination_files` reads them; `directory` is the destination's."""
+
+    def head_of_line(self, directory: Path) -> OutstandingBatch | None:
+        """The batch that is out and settled next, from the ledger. Raises SluiceError when the ledger cannot be read."""
+
+    def run_lock(self, directory: Path, timeout_seconds: float) -> AbstractContextManager[object]:
+        """Held by one run of the destination at a time. Raises SluiceError when another process keeps it for longer than this."""
+
+    def run_lock_held(self, directory: Path) -> bool:
+        """Whether some process holds the run lock in this moment."""
+
+
+class TableOutcome(Protocol):
+    """What one batch did to one table; `spark_jobs.report.TableReport` is one. `columns`: (name, Spark SQL type)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def rows_inserted(self) -> int: ...
+    @property
+    def rows_updated(self) -> int: ...
+    @property
+    def rows_deleted(self) -> int: ...
+    @property
+    def source_rows(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def merge_ms(self) -> int: ...
+    @property
+    def files_added(self) -> int: ...
+    @property
+    def files_removed(self) -> int: ...
+    @property
+    def delta_version(self) -> int: ...
+    @property
+    def last_commit_time_us(self) -> int: ...
+    @property
+    def columns(self) -> tuple[tuple[str, str], ...]: ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MergeOrder:
+    """One batch to merge: `batch_dir` is its staged directory, `tables` the "database.table" in it.
+
+    `refusal`: asked before each table, from any thread: why this batch may no longer be merged, or empty.
+    """
+
+    config: SluiceConfig
+    destination: str
+    batch_dir: Path
+    tables: Sequence[str]
+    refusal: Callable[[], str] = str  # always empty
+
+
+class Merge(Protocol):
+    def __call__(self, order: MergeOrder, on_table_done: Callable[[TableOutcome], None]) -> None:
+        """Merges the whole batch and calls back, in the calling thread, after each table.
+
+        Raises MergeFailedError, one sentence; SparkAwayError when no Spark answered. Calling it again with the same batch changes
+        nothing twice.
+        """
+
+
+class MergeFailedError(Exception):
+    """A batch could not be merged, or not wholly; the message is a sentence for the run's page and holds no secret."""
+
+
+class SparkAwayError(MergeFailedError):
+    """No Spark answered, or it went away meanwhile: it is tried again soon."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ports:
+    """Where the definitions reach the rest of Sluice."""
+
+    host: Callable[[], EngineHost]
+    files: Callable[[], DestinationFiles]
+    merge: Merge

@@ -1,0 +1,53 @@
+"""Row events that leave columns out, built byte by byte: a bitmap of present columns for each kind of image, and images of only those."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cdc_engine.binlog.type_codes import TypeCode
+from cdc_engine.contracts import Column, RowEventKind, TableVersion
+from tests.binlog.rows.event_bytes import HEADER_BYTES, image
+
+Values = Mapping[str, Any]
+
+
+def number(name: str, default: tuple[str | None, ...] = (), **fields: Any) -> Column:
+    return Column(name=name, type_code=TypeCode.LONG, mysql_type="int", default=default, **fields)
+
+
+def text(name: str, default: tuple[str | None, ...] = (), **fields: Any) -> Column:
+    return Column(
+        name=name, type_code=TypeCode.VARCHAR, metadata=80, charset="utf8mb4", mysql_type="varchar(20)", default=default, **fields
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """One row event of one row. `before` and `after` hold the values that its images have; columns that are not in them are left out."""
+
+    kind: RowEventKind
+    before: Values | None = None
+    after: Values | None = None
+
+
+def partial_event(table: TableVersion, changes: Sequence[Change], version: int = 2) -> bytes:
+    """A rows event without checksum; all changes are of one kind and leave the same columns out."""
+    names = [column.name for column in table.columns]
+    first = changes[0]
+    sides = [each for each in (first.before, first.after) if each is not None]
+    bitmaps = b"".join(
+        sum(1 << place for place, name in enumerate(names) if name in side).to_bytes((len(names) + 7) // 8, "little")
+        for side in sides
+    )
+    images = b"".join(
+        image(tuple(side[name] for name in names if name in side)) if side else b""
+        for change in changes
+        for side in (change.before, change.after)
+        if side is not None
+    )
+    extra = struct.pack("<H", 2) if version == 2 else b""
+    body = struct.pack("<IHH", 1, 0, 1) + extra + bytes([len(names)]) + bitmaps + images
+    return struct.pack("<IBIIIH", 0, 0, 1, HEADER_BYTES + len(body), 0, 0) + body

@@ -1,0 +1,148 @@
+"""Differences of JSON documents: applied as a model on Python's values applies them; what cannot be applied is refused with one error."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from cdc_engine.binlog.documents.json_diff import changed, legs_of
+from cdc_engine.binlog.documents.jsonb import JsonFormatError
+from tests.binlog.rows.json_bytes import INSERT, REMOVE, REPLACE, Path, difference, document, path_text, text_of
+
+KEYS = st.text(st.characters(codec="utf-8"), max_size=4) | st.sampled_from(["a", "b", "$x", "é", "k k", 'q"\\\n', ""])
+SCALARS = st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 63) - 1) | st.text(max_size=5)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=12
+)
+DOCUMENT = {"a": {"y": [1, 2, "three"], "k k": 1}, "s": 5, "long": "value"}
+
+
+def places(value: Any, path: Path = ()) -> list[Path]:
+    """The paths of all values in a value, its own first."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(found for leg, each in items for found in places(each, (*path, leg)))]
+
+
+def at(value: Any, path: Path) -> Any:
+    for leg in path:
+        value = value[leg]
+    return value
+
+
+def written(value: Any, path: Path, draw: st.DataObject) -> str:
+    """The path, with some of its cells counted from the end."""
+    legs: list[str | int] = []
+    for depth, leg in enumerate(path):
+        from_end = isinstance(leg, int) and draw.draw(st.booleans())
+        legs.append(leg - len(at(value, path[:depth])) if from_end and isinstance(leg, int) else leg)
+    return path_text(legs)
+
+
+@given(VALUES, st.data())
+def test_differences_make_what_the_model_makes(value: Any, draw: st.DataObject) -> None:
+    before, model, logged = document(value), [copy.deepcopy(value)], b""
+    for _ in range(draw.draw(st.integers(0, 5))):
+        path = draw.draw(st.sampled_from(places(model[0])))
+        new, operation = draw.draw(VALUES), draw.draw(st.sampled_from([REPLACE, INSERT, REMOVE]))
+        here = at(model[0], path)
+        if operation == INSERT and isinstance(here, dict):
+            key = draw.draw(KEYS.filter(lambda key: key not in at(model[0], path)))  # noqa: B023 - drawn at once
+            logged += difference(INSERT, path_text([*path, key]), new)
+            here[key] = new
+        elif operation == INSERT and isinstance(here, list):
+            index = draw.draw(st.integers(0, len(here) + 2))
+            logged += difference(INSERT, path_text([*path, index]), new)
+            here.insert(index, new)
+        elif operation == REMOVE and path:
+            logged += difference(REMOVE, written(model[0], path, draw))
+            del at(model[0], path[:-1])[path[-1]]
+        else:
+            logged += difference(REPLACE, written(model[0], path, draw), new)
+            at(model, (0, *path)[:-1])[(0, *path)[-1]] = new
+        model = copy.deepcopy(model)  # a value that was drawn may be drawn again
+    assert changed(before, logged) == text_of(model[0])
+
+
+def test_no_differences_are_the_document() -> None:
+    assert changed(document(DOCUMENT), b"") == text_of(DOCUMENT)
+
+
+@pytest.mark.parametrize(
+    ("path", "legs"),
+    [("$", []), ("$.a[0]", ["a", 0]), ('$."k k"[last].é', ["k k", -1, "é"]), ('$."\\"\\u0041\\n"[last-3]', ['"A\n', -4])],
+)  # fmt: skip
+def test_paths_are_read(path: str, legs: list[str | int]) -> None:
+    assert legs_of(path) == legs
+
+
+def test_the_one_cell_of_what_is_no_array_is_the_value() -> None:
+    """The server takes $.s[0] for $.s; it writes it shortened, and would read it so."""
+    logged = difference(REPLACE, "$.s[0]", 6) + difference(REPLACE, "$[last].a[0].y[0]", 7)
+    assert changed(document(DOCUMENT), logged) == text_of({**DOCUMENT, "s": 6, "a": {"y": [7, 2, "three"], "k k": 1}})
+
+
+def test_an_insert_before_the_first_is_at_the_beginning() -> None:
+    assert changed(document([1, 2]), difference(INSERT, "$[last-5]", 0)) == "[0, 1, 2]"
+
+
+@pytest.mark.parametrize(
+    ("logged", "words"),
+    [
+        (difference(REPLACE, "$.none", 1), "has not"),
+        (difference(REPLACE, "$.a.y[3]", 1), "has not"),
+        (difference(REPLACE, "$.a.y[last-3]", 1), "has not"),
+        (difference(REPLACE, "$.a.y.z", 1), "has not"),
+        (difference(REPLACE, "$.s[1]", 1), "has not"),
+        (difference(INSERT, "$", 1), "has not"),
+        (difference(INSERT, "$.s", 1), "already"),
+        (difference(INSERT, "$.s[0]", 1), "has not"),
+        (difference(INSERT, "$.a[0]", 1), "has not"),
+        (difference(INSERT, "$.a.y.z", 1), "has not"),
+        (difference(INSERT, "$.b.c", 1), "has not"),
+        (difference(REMOVE, "$"), "has not"),
+        (difference(REMOVE, "$.none"), "has not"),
+        (difference(REMOVE, "$.s[0]"), "has not"),
+        (difference(REMOVE, "$.a.y[9]"), "has not"),
+        (difference(REMOVE, "a"), "not read"),
+        (difference(REMOVE, ""), "not read"),
+        (difference(REMOVE, "$.*"), "not read"),
+        (difference(REMOVE, "$.a.y[0 to 1]"), "not read"),
+        (difference(REMOVE, "$**.a"), "not read"),
+        (difference(REMOVE, '$."a'), "not read"),
+        (difference(REMOVE, '$."\\x"'), "no JSON string"),
+        (difference(REMOVE, '$."\\ud800"'), "no JSON string"),
+        (difference(3, "$.a", 1), "operation 3"),
+        (difference(REPLACE, "$.a", 1)[:-1], "needs"),
+        (b"\x00", "needs"),
+        (b"\x02\xfb", "where an integer begins"),
+        (b"\x02\xfe" + b"\xff" * 8, "needs"),
+        (b"\x02\x02$\xff", "not UTF-8"),
+        (b"\x00\x01$\x02\x63\x00", "unknown type"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_applied_is_refused(logged: bytes, words: str) -> None:
+    with pytest.raises(JsonFormatError, match=words):
+        changed(document(DOCUMENT), logged)
+
+
+def test_values_put_into_each_other_for_ever_are_refused() -> None:
+    deep: Any = []
+    for _ in range(80):
+        deep = [deep]
+    logged = b"".join(difference(INSERT, "$" + "[0]" * (81 * count), deep) for count in range(1, 30))
+    with pytest.raises(JsonFormatError, match="too deep"):
+        changed(document(deep), logged)
+
+
+@given(st.binary(max_size=60), st.binary(max_size=60))
+@example(document(DOCUMENT), difference(INSERT, "$.é", "x")[:-1])
+def test_any_bytes_are_a_text_or_the_one_error(before: bytes, logged: bytes) -> None:
+    with contextlib.suppress(JsonFormatError):
+        assert isinstance(changed(before, logged), str)
+    with contextlib.suppress(JsonFormatError):
+        assert isinstance(changed(document(DOCUMENT), logged), str)

@@ -1,0 +1,51 @@
+"""Binary JSON that no server wrote: broken documents end in one error, and soon."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from cdc_engine.binlog.documents.jsonb import JsonFormatError, printed_double, render
+
+DOCUMENT = bytes.fromhex("00 0300 2f00 1900 0100 1a00 0100 1b00 0100 0b 0100 05 0700 02 1c00 61 62 63".replace(" ", ""))
+
+
+def nested(depth: int) -> bytes:
+    """Arrays that hold one another, two entries each pointing to the same child."""
+    document = b"\x02" + struct.pack("<HH", 0, 4)
+    for _ in range(depth):
+        body = document[1:]
+        document = b"\x02" + struct.pack("<HH", 2, 10 + len(body)) + b"\x02\x0a\x00" * 2 + body
+    return document
+
+
+def test_no_bytes_are_the_null() -> None:
+    assert render(b"") == "null"
+
+
+def test_entries_that_share_a_child_do_not_take_for_ever() -> None:
+    assert render(nested(1)) == "[[], []]"
+    with pytest.raises(JsonFormatError, match="lie in each other"):
+        render(nested(60))
+
+
+def test_an_offset_backwards_is_refused() -> None:
+    with pytest.raises(JsonFormatError, match="backwards"):
+        render(b"\x02" + struct.pack("<HH", 1, 7) + b"\x02\x00\x00")
+
+
+@given(st.binary(max_size=60))
+@example(DOCUMENT)
+def test_any_bytes_are_a_text_or_the_one_error(data: bytes) -> None:
+    with contextlib.suppress(JsonFormatError):
+        assert isinstance(render(data), str)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_a_printed_double_reads_back_as_itself(number: float) -> None:
+    assert float(printed_double(number)) == number
+    assert any(mark in printed_double(number) for mark in ".e")

@@ -1,0 +1,126 @@
+"""Row events that leave columns out: what is taken from the other image, what is filled in, what is told to be absent, what stops."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdc_engine.binlog.rows.decoder import OPERATION, RowDecoder
+from cdc_engine.binlog.rows.decoder import decoder as rows
+from cdc_engine.contracts import RowEventKind, TableVersion
+from cdc_engine.errors import BinlogFormatError, TableStoppedError
+from tests.binlog.rows.event_bytes import block
+from tests.binlog.rows.partial_events import Change, number, partial_event, text
+
+INSERT, UPDATE, DELETE = RowEventKind.INSERT, RowEventKind.UPDATE, RowEventKind.DELETE
+ID = number("id", nullable=False)
+TABLE = TableVersion(
+    database="shop", table="t", columns=(ID, number("a", ("7",)), text("b", (None,)), number("c")), key=("id",)
+)
+KEYLESS = dataclasses.replace(TABLE, key=())
+WHOLE = {"id": 1, "a": 2, "b": "x", "c": 3}
+
+
+def decode(*changes: Change, table: TableVersion = TABLE, version: int = 2) -> list[dict[str, Any]]:
+    events = [(table, change.kind, partial_event(table, [change], version)) for change in changes]
+    given_block = block(events, version=version)
+    return [row for batch in RowDecoder(table).chunks(given_block, np.arange(len(events))) for row in batch.to_pylist()]
+
+
+def values(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("id", "a", "b", "c"))
+
+
+def test_an_update_takes_from_its_before_image_what_its_after_image_lacks() -> None:
+    (row,) = decode(Change(UPDATE, WHOLE, {"a": 9}))
+    assert (row[OPERATION], values(row), "_sluice_present_0" in row) == (3, (1, 9, "x", 3), False)
+
+
+def test_an_insert_is_whole_with_its_constant_defaults() -> None:
+    (row,) = decode(Change(INSERT, after={"id": 1, "c": None}))
+    assert (values(row), "_sluice_present_0" in row) == ((1, 7, None, None), False)
+
+
+def test_what_neither_image_has_is_absent_and_null_is_not() -> None:
+    update, delete = decode(Change(UPDATE, {"id": 1}, {"b": None}), Change(DELETE, before={"id": 1}))
+    assert (values(update), update["_sluice_present_0"]) == ((1, None, None, None), 0b0101)
+    assert (delete[OPERATION], delete["_sluice_present_0"], delete["_sluice_moved"]) == (4, 0b0001, False)
+
+
+def test_a_row_that_moved_names_the_key_it_had() -> None:
+    before, after = decode(Change(UPDATE, {"id": 1}, {"id": 2, "a": 5}))
+    assert (before[OPERATION], before["id"], before["_sluice_origin_0"], before["_sluice_moved"]) == (2, 1, None, False)
+    assert (after[OPERATION], after["id"], after["_sluice_origin_0"], after["_sluice_moved"]) == (3, 2, 1, True)
+
+
+def test_images_of_all_kinds_in_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a chunk ends in the middle of them."""
+    changes = [Change(INSERT, after=WHOLE), Change(UPDATE, {"id": 1}, {"c": 4}), Change(UPDATE, WHOLE, WHOLE)]
+    whole = decode(*changes)
+    monkeypatch.setattr(rows, "CHUNK_BYTES_MAX", 1)
+    assert [values(row) for row in decode(*changes)] == [values(row) for row in whole]
+    assert [values(row) for row in whole] == [(1, 2, "x", 3), (1, None, None, 4), (1, 2, "x", 3)]
+
+
+@pytest.mark.parametrize(
+    ("change", "table", "version", "words"),
+    [
+        (Change(UPDATE, {"a": 1}, {"b": "x"}), TABLE, 2, "the key column id"),
+        (Change(DELETE, {"a": 1}), TABLE, 2, "the key column id"),
+        (Change(INSERT, after={"id": 1}), TABLE, 2, "the column c, whose default"),
+        (Change(INSERT, after={}), TABLE, 2, "without any column"),
+        (Change(UPDATE, {"id": 1}, {"a": 1}), KEYLESS, 2, "the column a out, and the table has no primary key"),
+        (Change(UPDATE, {"id": 1}, {"id": 1, "a": 1}), TABLE, 1, "a REPLACE"),
+    ],
+)
+def test_what_nobody_can_tell_stops_the_table(change: Change, table: TableVersion, version: int, words: str) -> None:
+    with pytest.raises(TableStoppedError, match=rf"IMAGE_NOT_FULL.*binlog.000002:4.*{words}"):
+        decode(change, table=table, version=version)
+
+
+@pytest.mark.parametrize("generated", ["virtual", "unknown"])
+def test_a_virtual_column_that_is_left_out_stops_the_table_where_servers_do_so_though_it_changed(
+    generated: str,
+) -> None:
+    computed = dataclasses.replace(number("w"), generated=generated)
+    table = dataclasses.replace(TABLE, columns=(*TABLE.columns, computed))
+    change = Change(UPDATE, {**WHOLE, "w": 1}, {"a": 9})
+    with pytest.raises(TableStoppedError, match=r"the column w, which is virtual"):
+        decode(change, table=table, version=1)
+    assert decode(change, table=table)[0]["w"] == 1
+
+
+def test_an_update_of_version_1_that_does_not_name_the_key_or_changes_it_is_followed() -> None:
+    found = decode(Change(UPDATE, {"id": 1}, {"a": 1}), Change(UPDATE, {"id": 1}, {"id": 2}), version=1)
+    assert [row[OPERATION] for row in found] == [3, 2, 3]
+
+
+def test_a_default_that_is_no_value_of_its_type_stops_the_table() -> None:
+    table = dataclasses.replace(TABLE, columns=(ID, number("a", ("seven",))))
+    with pytest.raises(TableStoppedError, match="the default 'seven' of column a"):
+        decode(Change(INSERT, after={"id": 1}), table=table)
+
+
+CHANGES = st.sampled_from(
+    [Change(UPDATE, {"id": 1}, {"b": "abc"}), Change(UPDATE, WHOLE, {"id": 2}), Change(DELETE, {"id": 1, "b": "y"})]
+)
+
+
+@given(CHANGES, st.data())
+def test_damaged_events_are_errors_or_rows_and_nothing_else(change: Change, data: st.DataObject) -> None:
+    """Cut short anywhere behind the header, or with a byte changed."""
+    whole = partial_event(TABLE, [change])
+    place = data.draw(st.integers(19, len(whole) - 1))
+    cut = data.draw(st.booleans())
+    damaged = whole[:place] if cut else whole[:place] + bytes([data.draw(st.integers(0, 255))]) + whole[place + 1 :]
+    given_block = block([(TABLE, change.kind, damaged)])
+    try:
+        found = sum(batch.num_rows for batch in RowDecoder(TABLE).chunks(given_block, np.arange(1)))
+    except (BinlogFormatError, TableStoppedError):
+        return
+    assert found <= len(damaged)
