@@ -87,7 +87,7 @@ def configuration(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> Sl
         ring=RingConfig(),
         batch=BatchConfig(),
     )
-    return SluiceConfig(data_dir=folder / "data", destinations={"bench": destination})
+    return SluiceConfig(data_dir=folder / "data", lake=str(folder / "lake"), destinations={"bench": destination})
 
 
 def known_start(config: SluiceConfig) -> tuple[Rooms, Lease]:

@@ -8,26 +8,37 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
 
-from cdc_engine import limits
+from cdc_engine import config_paths, limits
 from cdc_engine.errors import ConfigurationError
 
 
-class Strict(BaseModel):
-    """A misspelt key is an error, not a default."""
+def _root(info: ValidationInfo) -> Path | None:
+    """The folder that holds conf/; None for a configuration that was not read from files."""
+    return info.context["root"] if info.context else None
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+
+LocalPath = Annotated[Path, AfterValidator(lambda word, info: config_paths.local_path(str(word), _root(info)))]
+TableLocation = Annotated[str, AfterValidator(lambda word, info: config_paths.table_location(word, _root(info)))]
+TablePath = Annotated[str, AfterValidator(lambda word, info: word and config_paths.table_location(word, _root(info)))]
+DatabaseUrl = Annotated[str, AfterValidator(lambda url, info: config_paths.database_url(url, _root(info)))]
+
+
+class Strict(BaseModel):
+    """A misspelt key is an error, not a default; and a default is checked as what stands in a file is."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
 
 class TlsConfig(Strict):
     mode: Literal["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"] = "PREFERRED"
-    ca_file: Path | None = None
-    certificate_file: Path | None = None
-    key_file: Path | None = None
+    ca_file: LocalPath | None = None
+    certificate_file: LocalPath | None = None
+    key_file: LocalPath | None = None
 
 
 class SourceConfig(Strict):
@@ -102,7 +113,7 @@ class TableConfig(Strict):
     deletion_vectors: bool = Field(
         True, description="off: copy-on-write, readable by every Delta reader, merges several times slower"
     )
-    path: str = Field("", description="Delta path; empty: <lake>/<database>/<table>")
+    path: TablePath = Field("", description="Delta path; empty: <lake>/<database>/<table>")
     zero_dates: Literal["null", "error", "text"] = Field(
         "null",
         description="dates that are none: NULL; refused as undecodable; or the column is the text that SELECT prints",
@@ -129,7 +140,7 @@ class DestinationConfig(Strict):
     column_include: str = Field("", description="database.table:a/b,… keeps only these columns (canal.md §2.7)")
     column_exclude: str = ""
     start: StartConfig = StartConfig()
-    schema_history_url: str = Field(
+    schema_history_url: DatabaseUrl = Field(
         "",
         description="SQLAlchemy URL of a database that keeps the schema history, its password as $NAME; empty: a file",
     )
@@ -165,24 +176,14 @@ class PortsConfig(Strict):
 class SluiceConfig(Strict):
     """The whole of conf/."""
 
-    data_dir: Path = Path("data")
-    lake: str = Field("data/lake", description="directory or object-store prefix of the Delta tables")
+    data_dir: LocalPath = Path("data")
+    lake: TableLocation = Field("data/lake", description="directory or object-store prefix of the Delta tables")
     spark: SparkConfig = SparkConfig()
     ports: PortsConfig = PortsConfig()
     storage_options: dict[str, str] = Field(
         {}, description="for deltalake when the lake is not local; values may be $NAME of the environment"
     )
     destinations: dict[str, DestinationConfig] = {}
-
-    @field_validator("lake")
-    @classmethod
-    def _absolute_if_local(cls, lake: str) -> str:
-        return lake if "://" in lake else str(Path(lake).resolve())
-
-    @field_validator("data_dir")
-    @classmethod
-    def _absolute(cls, data_dir: Path) -> Path:
-        return data_dir.resolve()
 
     def destination_dir(self, destination: str) -> Path:
         """Meta, schema history, lease and staged batches of one destination."""
@@ -198,20 +199,25 @@ class SluiceConfig(Strict):
 
 
 def conf_dir() -> Path:
-    """$SLUICE_CONF, or conf/ of the working directory."""
+    """$SLUICE_CONF, or conf/ of the working directory; the folder above it is where relative paths in it start."""
     return Path(os.environ.get("SLUICE_CONF", "conf")).resolve()
 
 
 def load_config(directory: Path | None = None) -> SluiceConfig:
     """Reads and checks every file of conf/; raises one ConfigurationError with all that is wrong, a line each."""
-    directory = directory or conf_dir()
+    directory = (directory or conf_dir()).resolve()
+    if not directory.is_dir():
+        raise ConfigurationError(
+            f"there is no folder {directory}; start `sluice` in the folder that holds conf/, or set SLUICE_CONF to it"
+        )
     problems: list[str] = []
     record = _read_yaml(directory / "sluice.yaml", problems, required=False)
     destinations: dict[str, Any] = {}
     for path in sorted((directory / "destinations").glob("*.yaml")):
         destinations[path.stem] = {"name": path.stem, **_read_yaml(path, problems, required=True)}
     try:
-        config = SluiceConfig.model_validate({**record, "destinations": destinations})
+        record = {**record, "destinations": destinations}
+        config = SluiceConfig.model_validate(record, context={"root": directory.parent})
     except ValidationError as error:
         problems += [_sentence(item) for item in error.errors()]
     if problems:
@@ -239,4 +245,4 @@ def _sentence(item: Any) -> str:
     file = "sluice.yaml"
     if where[:1] == ["destinations"] and len(where) > 1:
         file, where = f"destinations/{where[1]}.yaml", where[2:]
-    return f"{file}: {'.'.join(where)}: {item['msg']}"
+    return f"{file}: {'.'.join(where)}: {item['msg'].removeprefix('Value error, ')}"

@@ -65,7 +65,7 @@ class Stack:
         extra_environment: Mapping[str, str] | None = None,
         port_advice: str = "",
     ) -> None:
-        self.config, self.conf, self.say = config, conf, say
+        self.config, self.conf, self.say = config, conf.resolve(), say
         self.file = ProcessFile(config.data_dir / "processes.json")
         self.logs = config.data_dir / "logs"
         self.dagster_home = config.data_dir / "dagster"

@@ -115,6 +115,7 @@ def test_ddl_what_is_no_answer_is_refused(statement: str, sentence: str) -> None
 def test_ddl_resolve_keeps_the_answer_and_asks_the_engine_to_go_on(tmp_path: Path) -> None:
     config = SluiceConfig(
         data_dir=tmp_path,
+        lake=str(tmp_path / "lake"),
         destinations={"shop": DestinationConfig(name="shop", source=SourceConfig(user="u"))},
     )
     directory = config.destination_dir("shop")

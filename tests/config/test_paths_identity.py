@@ -1,0 +1,121 @@
+"""A word of conf/ means one file or folder, whatever process reads it, and wherever that one was started; defaults too."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.config import SluiceConfig, load_config
+from cdc_engine.config_paths import database_url, table_location
+from cdc_engine.errors import ConfigurationError
+from console.stack import Stack
+
+ROOT = Path(__file__).parents[2]
+# What an engine, a run and the console each ask for; each in a process of its own, as they are.
+READERS = {
+    "engine": "from cdc_engine.launcher import load_config; c = load_config()",
+    "run": "from cdc_engine.config import load_config; c = load_config()",
+    "console": "from cdc_engine.config import conf_dir, load_config; c = load_config(conf_dir())",
+}
+ASK = "; import json; print(json.dumps([str(c.destination_dir('shop')), *(c.table_path('shop', 'shop', t) for t in ('a', 'b'))]))"
+
+
+def write_conf(root: Path, main: str = "", tables: str = "{}") -> Path:
+    (root / "conf" / "destinations").mkdir(parents=True)
+    (root / "conf" / "sluice.yaml").write_text(main)
+    (root / "conf" / "destinations" / "shop.yaml").write_text(
+        f"source: {{user: sluice, tls: {{ca_file: keys/ca.pem}}}}\nschema_history_url: sqlite:///history.db\ntables: {tables}\n"
+    )
+    return root / "conf"
+
+
+@pytest.mark.parametrize(
+    ("main", "data", "lake"),
+    [("", "data", "data/lake"), ("data_dir: var/d\nlake: ./l/\n", "var/d", "l")],
+    ids=["defaults", "relative"],
+)
+@pytest.mark.parametrize("reader", READERS)
+def test_identity_every_process_means_the_same_folders(
+    tmp_path: Path, reader: str, main: str, data: str, lake: str
+) -> None:
+    conf = write_conf(tmp_path, main, "{shop.b: {path: elsewhere/b}}")
+    elsewhere = tmp_path / "somewhere" / "else"
+    elsewhere.mkdir(parents=True)
+    wanted = [
+        str(tmp_path / data / "engine" / "shop"),
+        str(tmp_path / lake / "shop" / "a"),
+        str(tmp_path / "elsewhere/b"),
+    ]
+    for folder, variable in ((tmp_path, ""), (elsewhere, str(conf)), (elsewhere, "../../conf")):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)} | ({"SLUICE_CONF": variable} if variable else {})
+        answer = subprocess.run(
+            [sys.executable, "-c", READERS[reader] + ASK],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        )
+        assert json.loads(answer.stdout) == wanted, f"read in {folder} with SLUICE_CONF={variable!r}"
+
+
+def test_identity_files_of_keys_and_of_the_schema_history_are_beside_conf_too(tmp_path: Path) -> None:
+    shop = load_config(write_conf(tmp_path)).destinations["shop"]
+    assert shop.source.tls.ca_file == tmp_path / "keys/ca.pem"
+    assert shop.schema_history_url == f"sqlite:///{tmp_path}/history.db"
+
+
+def test_identity_children_get_the_conf_of_their_parent_by_its_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_conf(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert Stack(load_config(Path("conf")), Path("conf"), print).environment()["SLUICE_CONF"] == str(tmp_path / "conf")
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("s3://bucket/lake/", "s3://bucket/lake"),
+        ("dbfs:/mnt/lake", "dbfs:/mnt/lake"),
+        ("file:///srv/lake", "/srv/lake"),
+        ("file:/srv/lake", "/srv/lake"),
+        ("file://localhost/srv/lake/", "/srv/lake"),
+        ("/srv/../srv/./lake/", "/srv/lake"),
+    ],
+)
+def test_identity_one_place_has_one_name(word: str, meant: str) -> None:
+    assert table_location(word, None) == meant
+
+
+@pytest.mark.parametrize("word", ["~/lake", "", "lake", "file://other/lake", "file:lake"])
+def test_identity_a_word_that_means_several_folders_is_refused(word: str) -> None:
+    with pytest.raises(ValueError, match="write"):
+        table_location(word, None)
+    if word == "lake":
+        return
+    with pytest.raises(ValueError, match="write"):
+        table_location(word, Path("/srv"))
+
+
+@pytest.mark.parametrize(
+    "url", ["mysql+pymysql://u:$P@h/db", "sqlite:////srv/h.db", "sqlite://", "sqlite:///:memory:", ""]
+)
+def test_identity_other_databases_stay_what_they_are(url: str) -> None:
+    assert database_url(url, Path("/srv")) == url
+
+
+def test_identity_a_configuration_without_files_must_say_whole_paths() -> None:
+    with pytest.raises(ValueError, match="data/lake is relative"):
+        SluiceConfig()
+
+
+def test_identity_a_conf_that_is_not_there_is_no_conf_of_defaults(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="SLUICE_CONF"):
+        load_config(tmp_path / "conf")
