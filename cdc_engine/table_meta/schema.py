@@ -61,14 +61,47 @@ class DeclaredColumn:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ForeignKey:
+    """Of the table that has `columns`. `parent`: (database, table) of the `referenced` columns, which are empty for its primary key.
+
+    `on_delete`, `on_update`: CASCADE, SET NULL, or empty for what changes no row. `doubt`: why it may not be there any more, or empty.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    parent: tuple[str, str]
+    referenced: tuple[str, ...]
+    on_delete: str = ""
+    on_update: str = ""
+    doubt: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> ForeignKey:
+        """Inverse of `to_json`; raises KeyError, TypeError or ValueError on a record of another shape."""
+        database, table = record["parent"]
+        return cls(
+            **{
+                **record,
+                "columns": tuple(record["columns"]),
+                "parent": (database, table),
+                "referenced": tuple(record["referenced"]),
+            }
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TableSchema:
-    """`charset`: default of columns to come. `key`: the primary key's columns in its order."""
+    """`charset`: default of columns to come. `key`: the primary key's columns in its order. `foreign_keys`: by name."""
 
     database: str
     table: str
     charset: str
     columns: tuple[DeclaredColumn, ...]
     key: tuple[str, ...] = ()
+    foreign_keys: tuple[ForeignKey, ...] = ()
 
     def version(self) -> TableVersion:
         return table_version(self.database, self.table, tuple(column.column() for column in self.columns), self.key)
@@ -78,13 +111,21 @@ class TableSchema:
             "charset": self.charset,
             "key": list(self.key),
             "columns": [column.to_json() for column in self.columns],
+            "foreign_keys": [key.to_json() for key in self.foreign_keys],
         }
 
     @classmethod
     def from_json(cls, database: str, table: str, record: dict[str, Any]) -> TableSchema:
         """Inverse of `to_json`; raises KeyError or TypeError on a record of another shape."""
         columns = tuple(DeclaredColumn.from_json(column) for column in record["columns"])
-        return cls(database=database, table=table, charset=record["charset"], columns=columns, key=tuple(record["key"]))
+        return cls(
+            database=database,
+            table=table,
+            charset=record["charset"],
+            columns=columns,
+            key=tuple(record["key"]),
+            foreign_keys=tuple(ForeignKey.from_json(key) for key in record["foreign_keys"]),
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,7 +162,8 @@ class ServerFacts:
     """What decides how the source's DDL is read: "mysql" or "mariadb", its default charset, and whether it folds table names.
 
     `explicit_timestamps`, `system_time_zone`: what a session has that does not say (explicit_defaults_for_timestamp) or says SYSTEM; None
-    and empty where not known.
+    and empty where not known. `inline_references`: REFERENCES of a column makes a foreign key. `logs_cascades`: what a foreign key does to
+    rows is in the binlog (MySQL 9.6 and above, unless innodb_native_foreign_keys is ON).
     """
 
     flavour: str
@@ -129,6 +171,8 @@ class ServerFacts:
     lower_case_names: bool = False
     explicit_timestamps: bool | None = None
     system_time_zone: str = ""
+    inline_references: bool = False
+    logs_cascades: bool = False
 
     def known(self, session: StatementSession) -> StatementSession:
         """With what the server's settings say of the session."""

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable
 
 from cdc_engine.binlog.charsets.collations import charset_of_name
+from cdc_engine.table_meta.change.foreign_keys import RULES_OF_SHOWN, ForeignKeyRules, of_created
 from cdc_engine.table_meta.change.initial_value import known_default
 from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
 from cdc_engine.table_meta.ddl.declared_type import DeclaredType, declared_type, fitted
@@ -30,7 +31,13 @@ class CannotFollowError(Exception):
         self.state, self.reason = state, reason
 
 
-def created(statement: CreateTable, database: str, database_charset: str | None, schema_of: SchemaOf) -> TableSchema:
+def created(
+    statement: CreateTable,
+    database: str,
+    database_charset: str | None,
+    schema_of: SchemaOf,
+    rules: ForeignKeyRules = RULES_OF_SHOWN,
+) -> TableSchema:
     """The schema of a table that a CREATE TABLE makes in `database`. `database_charset`: its default, None where not known."""
     if statement.selects:
         raise CannotFollowError(DDL_UNSUPPORTED, "the table was created from a SELECT")
@@ -40,7 +47,8 @@ def created(statement: CreateTable, database: str, database_charset: str | None,
     columns = tuple(declared_column(definition, charset) for definition in statement.columns)
     key = named_as_declared(statement.key, columns)
     columns = tuple(in_key(column, key) for column in columns)
-    return TableSchema(database=database, table=statement.name.table, charset=charset, columns=columns, key=key)
+    schema = TableSchema(database=database, table=statement.name.table, charset=charset, columns=columns, key=key)
+    return dataclasses.replace(schema, foreign_keys=of_created(statement, schema, rules))
 
 
 def declared_column(definition: ColumnDefinition, table_charset: str) -> DeclaredColumn:
@@ -96,7 +104,7 @@ def _copied(statement: CreateTable, database: str, like: TableName, schema_of: S
             f"the table was created like {like.database or database}.{like.table}, which is not in the schema history"
         )
         raise CannotFollowError(SCHEMA_UNKNOWN, reason)
-    return dataclasses.replace(source, database=database, table=statement.name.table)
+    return dataclasses.replace(source, database=database, table=statement.name.table, foreign_keys=())
 
 
 def named_as_declared(key: tuple[str, ...], columns: tuple[DeclaredColumn, ...]) -> tuple[str, ...]:

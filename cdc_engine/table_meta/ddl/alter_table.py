@@ -10,15 +10,24 @@ import dataclasses
 import re
 from collections.abc import Callable
 
-from cdc_engine.table_meta.ddl.column_definition import read_charset, read_collation, read_column, read_default
+from cdc_engine.table_meta.ddl.column_definition import (
+    ColumnDefinition,
+    read_charset,
+    read_collation,
+    read_column,
+    read_default,
+)
+from cdc_engine.table_meta.ddl.foreign_key import read_foreign_key
 from cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind, UnreadableError
 from cdc_engine.table_meta.ddl.names import read_key_columns, read_table_name, skip_to_comma
 from cdc_engine.table_meta.ddl.statement import (
     AddColumn,
+    AddForeignKey,
     AlterItem,
     AlterTable,
     ChangeColumn,
     DropColumn,
+    DropForeignKey,
     DropKey,
     RenameColumn,
     SetCharset,
@@ -117,12 +126,13 @@ def _add_columns(action: _Action) -> None:
     cursor, if_not_exists = action.cursor, action.words.endswith("NOT EXISTS")
     several = cursor.accept_sign("(")
     while True:
-        if several and _skipped_index(cursor):
+        if several and _read_constraint(action):
             pass
         else:
             column = read_column(cursor, action.alteration.flavour)
             column.if_not_exists = if_not_exists
             action.note(AddColumn(column))
+            _note_references(action, column)
         if not several or cursor.accept_sign(")"):
             return
         cursor.expect_sign(",")
@@ -131,12 +141,26 @@ def _add_columns(action: _Action) -> None:
 _INDEX = re.compile(r"(?:INDEX|KEY|UNIQUE|FULLTEXT|SPATIAL|FOREIGN|CONSTRAINT|CHECK) ")
 
 
-def _skipped_index(cursor: TokenCursor) -> bool:
-    """Whether an index stood among columns in parentheses: ADD (a int, KEY (a))."""
-    if not _INDEX.match(cursor.words(1)):
+def _read_constraint(action: _Action) -> bool:
+    """Whether an index or a constraint stood among columns in parentheses: ADD (a int, KEY (a))."""
+    if not _INDEX.match(action.cursor.words(1)):
         return False
-    skip_to_comma(cursor)
+    if action.cursor.peek().word == "FOREIGN":
+        _add_foreign_key(action)
+    elif action.cursor.accept("CONSTRAINT"):
+        _add_constraint(action)
+    else:
+        skip_to_comma(action.cursor)
     return True
+
+
+def _note_references(action: _Action, column: ColumnDefinition) -> None:
+    if column.references is not None:
+        action.note(AddForeignKey(column.references))
+
+
+def _add_foreign_key(action: _Action, symbol: str = "") -> None:
+    action.note(AddForeignKey(read_foreign_key(action.cursor, symbol)))
 
 
 def _add_key(action: _Action) -> None:
@@ -144,10 +168,13 @@ def _add_key(action: _Action) -> None:
 
 
 def _add_constraint(action: _Action) -> None:
+    symbol = ""
     if action.cursor.peek().word not in {"PRIMARY", "UNIQUE", "FOREIGN", "CHECK"}:
-        action.cursor.expect_name()
+        symbol = action.cursor.expect_name()
     if action.cursor.accept("PRIMARY", "KEY"):
         _add_key(action)
+    elif action.cursor.peek().word == "FOREIGN":
+        _add_foreign_key(action, symbol)
     else:
         skip_to_comma(action.cursor)
 
@@ -167,14 +194,25 @@ def _drop_index(action: _Action) -> None:
         action.note(DropKey())
 
 
+def _drop_foreign_key(action: _Action) -> None:
+    name = action.cursor.expect_name()
+    if name.upper() == "PRIMARY" and "CONSTRAINT" in action.words:
+        action.note(DropKey())
+    else:
+        action.note(DropForeignKey(name, "FOREIGN" in action.words, action.if_exists))
+
+
 def _change_column(action: _Action) -> None:
     name = action.cursor.expect_name()
-    action.note(ChangeColumn(name, read_column(action.cursor, action.alteration.flavour), action.if_exists))
+    definition = read_column(action.cursor, action.alteration.flavour)
+    action.note(ChangeColumn(name, definition, action.if_exists))
+    _note_references(action, definition)
 
 
 def _modify_column(action: _Action) -> None:
     definition = read_column(action.cursor, action.alteration.flavour)
     action.note(ChangeColumn(definition.name, definition, action.if_exists))
+    _note_references(action, definition)
 
 
 def _rename_column(action: _Action) -> None:
@@ -242,14 +280,16 @@ _OPTIONS = (
 )
 _CHARACTER_SET = r"(?:CHARACTER SET|CHAR SET|CHARSET) "
 _ACTIONS: tuple[tuple[str, Callable[[_Action], None]], ...] = (
-    (r"ADD (?:INDEX|KEY|UNIQUE|FULLTEXT|SPATIAL|FOREIGN|CHECK|VECTOR INDEX|VECTOR KEY) ", _skip),
+    (r"ADD (?:INDEX|KEY|UNIQUE|FULLTEXT|SPATIAL|CHECK|VECTOR INDEX|VECTOR KEY) ", _skip),
+    (r"ADD (?=FOREIGN KEY )", _add_foreign_key),
     (r"ADD PRIMARY KEY (?:IF NOT EXISTS )?", _add_key),
     (r"ADD CONSTRAINT (?:IF NOT EXISTS )?", _add_constraint),
     (r"ADD PARTITION ", _skip_all),
     (r"ADD (?:SYSTEM VERSIONING|PERIOD FOR) ", _versioning),
     (r"ADD (?:COLUMN )?(?:IF NOT EXISTS )?", _add_columns),
     (r"DROP PRIMARY KEY ", _drop_key),
-    (r"DROP (?:INDEX|KEY|FOREIGN KEY|CONSTRAINT|CHECK) (?:IF EXISTS )?", _drop_index),
+    (r"DROP (?:FOREIGN KEY|CONSTRAINT) (?:IF EXISTS )?", _drop_foreign_key),
+    (r"DROP (?:INDEX|KEY|CHECK) (?:IF EXISTS )?", _drop_index),
     (r"DROP PARTITION ", _rows_lost_all),
     (r"DROP (?:SYSTEM VERSIONING|PERIOD FOR) ", _versioning),
     (r"DROP (?:COLUMN )?(?:IF EXISTS )?", _drop_column),

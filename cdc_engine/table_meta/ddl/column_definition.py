@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from cdc_engine.binlog.charsets.collations import charset_of_collation, charset_of_name
 from cdc_engine.table_meta.ddl.declared_type import MARIADB, DeclaredType, read_type, read_type_attribute
+from cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition, read_references
 from cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind, UnreadableError
 
 NATIONAL_CHARSET = "utf8mb3"
@@ -54,6 +55,7 @@ class ColumnDefinition:
     default: Default | None = None
     after: str | None = None
     if_not_exists: bool = False
+    references: ForeignKeyDefinition | None = None
 
 
 def read_column(cursor: TokenCursor, flavour: str) -> ColumnDefinition:
@@ -181,19 +183,8 @@ def _constraint(cursor: TokenCursor, _column: ColumnDefinition) -> None:
         cursor.expect_name()
 
 
-def _references(cursor: TokenCursor, _column: ColumnDefinition) -> None:
-    """REFERENCES t (c) MATCH FULL ON DELETE SET NULL ON UPDATE NO ACTION: nothing in it concerns the column."""
-    cursor.expect_name()
-    if cursor.accept_sign("."):
-        cursor.expect_name()
-    if cursor.peek().text == "(":
-        cursor.skip_parentheses()
-    while cursor.peek().word in {"MATCH", "ON"}:
-        if cursor.next().word == "ON":
-            cursor.next()
-            if cursor.peek().word in {"SET", "NO"}:
-                cursor.next()
-        cursor.next()
+def _references(cursor: TokenCursor, column: ColumnDefinition) -> None:
+    column.references = read_references(cursor, (column.name,))
 
 
 def read_default(cursor: TokenCursor) -> Default:

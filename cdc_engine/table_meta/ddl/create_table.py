@@ -6,11 +6,12 @@ import dataclasses
 import re
 
 from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition, read_charset, read_collation, read_column
+from cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition, read_foreign_key
 from cdc_engine.table_meta.ddl.lexer import TokenCursor, UnreadableError
 from cdc_engine.table_meta.ddl.names import read_key_columns, read_table_name, skip_to_comma
 from cdc_engine.table_meta.ddl.statement import CreateTable, TableName
 
-_INDEX = re.compile(r"(?:INDEX|KEY|UNIQUE|FULLTEXT|SPATIAL|VECTOR INDEX|VECTOR KEY|FOREIGN|CHECK) ")
+_INDEX = re.compile(r"(?:INDEX|KEY|UNIQUE|FULLTEXT|SPATIAL|VECTOR INDEX|VECTOR KEY|CHECK) ")
 _PRIMARY = re.compile(r"PRIMARY KEY ")
 _PERIOD = re.compile(r"PERIOD FOR ")
 _SELECTS = {"SELECT", "AS", "IGNORE", "REPLACE", "WITH", "VALUES", "TABLE"}
@@ -26,31 +27,39 @@ def read_create_table(cursor: TokenCursor, name: TableName, flavour: str) -> Cre
             return dataclasses.replace(statement, like=read_table_name(cursor))
         if cursor.peek().word in {"SELECT", "WITH"} or cursor.peek().text == "(":
             return dataclasses.replace(statement, selects=True)
-        columns, key = _read_elements(cursor, flavour)
-        statement = dataclasses.replace(statement, columns=columns, key=key)
+        columns, key, foreign_keys = _read_elements(cursor, flavour)
+        statement = dataclasses.replace(statement, columns=columns, key=key, foreign_keys=foreign_keys)
     return _read_options(cursor, statement)
 
 
-def _read_elements(cursor: TokenCursor, flavour: str) -> tuple[tuple[ColumnDefinition, ...], tuple[str, ...]]:
+def _read_elements(
+    cursor: TokenCursor, flavour: str
+) -> tuple[tuple[ColumnDefinition, ...], tuple[str, ...], tuple[ForeignKeyDefinition, ...]]:
     columns: list[ColumnDefinition] = []
+    foreign_keys: list[ForeignKeyDefinition] = []
     key: tuple[str, ...] = ()
     in_period: frozenset[str] = frozenset()
     while True:
+        symbol = ""
         if cursor.accept("CONSTRAINT") and cursor.peek().word not in {"PRIMARY", "UNIQUE", "FOREIGN", "CHECK"}:
-            cursor.expect_name()
+            symbol = cursor.expect_name()
         words = cursor.words(2)
         if _PRIMARY.match(words):
             key = read_key_columns(cursor)
         elif _PERIOD.match(words):
             in_period = _read_period(cursor)
+        elif words == "FOREIGN KEY ":
+            foreign_keys.append(read_foreign_key(cursor, symbol))
         elif _INDEX.match(words):
             skip_to_comma(cursor)
         else:
             columns.append(read_column(cursor, flavour))
+            foreign_keys += filter(None, (columns[-1].references,))
         if cursor.accept_sign(")"):
             for column in columns:
                 column.nullable = column.nullable and column.name.lower() not in in_period
-            return tuple(columns), key or tuple(column.name for column in columns if column.primary)
+            key = key or tuple(column.name for column in columns if column.primary)
+            return tuple(columns), key, tuple(foreign_keys)
         cursor.expect_sign(",")
 
 
@@ -69,6 +78,9 @@ def _read_options(cursor: TokenCursor, statement: CreateTable) -> CreateTable:
             charset = read_charset(cursor)
         elif cursor.accept("COLLATE"):
             charset = read_collation(cursor) or charset
+        elif cursor.accept("ENGINE") or cursor.accept("TYPE"):
+            cursor.accept_sign("=")
+            statement = dataclasses.replace(statement, engine=cursor.expect_name())
         elif cursor.accept("WITH", "SYSTEM", "VERSIONING"):
             raise UnreadableError("system versioning is not supported")
         elif cursor.accept("PARTITION", "BY"):

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition, Default
+from cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +31,10 @@ class Nothing:
 
 @dataclasses.dataclass(frozen=True)
 class CreateTable:
-    """`charset`: as said for the table, None where the database's applies. `like`: CREATE TABLE … LIKE. `selects`: it brings rows."""
+    """`charset`: as said for the table, None where the database's applies. `like`: CREATE TABLE … LIKE. `selects`: it brings rows.
+
+    `foreign_keys`: in the statement's order, with those of columns. `engine`: as said, empty for the server's default.
+    """
 
     kind: str
     name: TableName
@@ -41,6 +45,8 @@ class CreateTable:
     selects: bool = False
     if_not_exists: bool = False
     replaces: bool = False
+    foreign_keys: tuple[ForeignKeyDefinition, ...] = ()
+    engine: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,8 +114,32 @@ class DropKey:
     """DROP PRIMARY KEY, in any of its spellings."""
 
 
+@dataclasses.dataclass(frozen=True)
+class AddForeignKey:
+    definition: ForeignKeyDefinition
+
+
+@dataclasses.dataclass(frozen=True)
+class DropForeignKey:
+    """`certain`: it is one (DROP FOREIGN KEY); DROP CONSTRAINT may mean another kind."""
+
+    name: str
+    certain: bool
+    if_exists: bool = False
+
+
 AlterItem = (
-    AddColumn | DropColumn | ChangeColumn | RenameColumn | SetVisible | SetDefault | SetCharset | SetKey | DropKey
+    AddColumn
+    | DropColumn
+    | ChangeColumn
+    | RenameColumn
+    | SetVisible
+    | SetDefault
+    | SetCharset
+    | SetKey
+    | DropKey
+    | AddForeignKey
+    | DropForeignKey
 )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from cdc_engine.contracts import NO_SESSION, Alteration, StatementSession, TableChangeKind
+from cdc_engine.table_meta.change import foreign_keys
 from cdc_engine.table_meta.change.alteration import Altered, altered, difference, followed
 from cdc_engine.table_meta.change.evolution import (
     DDL_UNSUPPORTED,
@@ -83,6 +84,7 @@ class DdlContext:
     text: str = ""
     review: SchemaDecisions = dataclasses.field(default_factory=SchemaDecisions)
     session: StatementSession = NO_SESSION
+    rules: foreign_keys.ForeignKeyRules = foreign_keys.RULES_OF_SHOWN
 
     def full_name(self, name: TableName) -> TableKey:
         return name.key(self.default_database, lower_case=self.lower_case_names)
@@ -117,7 +119,45 @@ class DdlContext:
 def effects_of(statement: Statement, context: DdlContext) -> tuple[Effect, ...]:
     """The effects in the order of their tables in the statement."""
     find = EFFECTS.get(type(statement))
-    return tuple(each for effect in (find(statement, context) if find else ()) for each in _resolved(effect, context))
+    effects = [each for effect in (find(statement, context) if find else ()) for each in _resolved(effect, context)]
+    return tuple(_pointing(statement, context, effects))
+
+
+def _pointing(statement: Statement, context: DdlContext, effects: list[Effect]) -> Iterator[Effect]:
+    """The effects, and those on other tables: foreign keys follow the tables and columns that they point at to their new names."""
+    tables, columns = _new_names(statement, context)
+    states = {effect.name: effect.state for effect in effects if effect.state is not None}
+    for effect in effects:
+        yield dataclasses.replace(effect, state=_pointed(states.get(effect.name), tables, columns))
+    for name in context.tables() if tables or columns else ():
+        there = context.state(name)
+        state = _pointed(there, tables, columns)
+        if name not in states and state != there:
+            yield Effect(name, None, state)
+
+
+def _new_names(
+    statement: Statement, context: DdlContext
+) -> tuple[dict[TableKey, TableKey], dict[TableKey, dict[str, str]]]:
+    """Tables that a statement gives other names, and by table the columns, as `foreign_keys.pointing` takes them."""
+    pairs: list[tuple[TableKey, TableKey]] = []
+    columns: dict[TableKey, dict[str, str]] = {}
+    if isinstance(statement, RenameTables):
+        pairs = [(context.full_name(old), context.full_name(new)) for old, new in statement.pairs]
+    elif isinstance(statement, AlterTable):
+        name = context.full_name(statement.name)
+        pairs = [(name, context.full_name(statement.renames_to))] if statement.renames_to else []
+        if names := foreign_keys.column_names(statement):
+            columns[name] = names
+    return {origin: name for name, origin in moved(pairs).items() if origin is not None}, columns
+
+
+def _pointed(
+    state: TableState, tables: dict[TableKey, TableKey], columns: dict[TableKey, dict[str, str]]
+) -> TableState:
+    if isinstance(state, Stopped) and state.schema is not None:
+        return dataclasses.replace(state, schema=foreign_keys.pointing(state.schema, tables, columns))
+    return foreign_keys.pointing(state, tables, columns) if isinstance(state, TableSchema) else state
 
 
 def _resolved(effect: Effect, context: DdlContext) -> Iterable[Effect]:
@@ -203,7 +243,9 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[Effect]:
         return
     charset = context.known.database_charset(name[0], context.key)
     try:
-        schema = created(statement, name[0], charset, lambda like: context.schema(context.full_name(like)))
+        schema = created(
+            statement, name[0], charset, lambda like: context.schema(context.full_name(like)), context.rules
+        )
     except CannotFollowError as error:
         yield _stop(context, name, statement.kind, error)
         return
@@ -234,6 +276,8 @@ def _alter(statement: AlterTable, context: DdlContext) -> Iterator[Effect]:
     except CannotFollowError as error:
         yield _stop(context, name, statement.kind, error)
         return
+    own = foreign_keys.of_altered(statement, schema, done.schema, context.rules)
+    done = dataclasses.replace(done, schema=dataclasses.replace(done.schema, foreign_keys=own))
     if statement.renames_to is not None:
         pairs = [(name, context.full_name(statement.renames_to))]
         yield from _renamed(context, statement.kind, pairs, {name: done.schema})
@@ -261,6 +305,7 @@ def _renamed(
         schema = altered_to.get(origin) or context.schema(origin)
         if schema is not None:
             schema = dataclasses.replace(schema, database=name[0], table=name[1])
+            schema = dataclasses.replace(schema, foreign_keys=foreign_keys.of_renamed(schema, origin[1]))
         if schema is not None and origin in carried and (old := context.schema(name)) is not None:
             yield from _become(context, name, kind, followed(old, schema))
         elif context.schema(origin) is not None or context.captured(*name):

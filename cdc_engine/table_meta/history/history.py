@@ -21,6 +21,7 @@ from cdc_engine.binlog.events.table_map import TableMap
 from cdc_engine.contracts import NO_SESSION, StatementSession, TableChange, TableVersion
 from cdc_engine.errors import MetaError, TableStoppedError
 from cdc_engine.position import Position
+from cdc_engine.table_meta.change.foreign_keys import ForeignKeyRules
 from cdc_engine.table_meta.change.policy import SchemaDecisions
 from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL
 from cdc_engine.table_meta.ddl.lexer import UnreadableError
@@ -79,6 +80,8 @@ class TableHistory:
         schema = state if isinstance(state, TableSchema) else None
         version, learnt = self._fitted(table_map, schema, mariadb=server.flavour == MARIADB)
         if learnt is not None:
+            if schema is not None:  # a table map says nothing of foreign keys
+                learnt = dataclasses.replace(learnt, foreign_keys=schema.foreign_keys)
             self._go_back_to(position)
             self._store([_table_record(RecordKind.TABLE_MAP, position, learnt)])
         return version
@@ -113,6 +116,11 @@ class TableHistory:
             text=statement,
             review=self._review,
             session=server.known(session),
+            rules=ForeignKeyRules(
+                inline=server.inline_references,
+                indexed=server.flavour == MARIADB,
+                lower_case=server.lower_case_names,
+            ),
         )
         read = read_statement(statement, server.flavour, session.sql_mode)
         effects = effects_of(read, context)

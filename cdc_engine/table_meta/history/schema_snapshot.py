@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import re
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -18,16 +19,25 @@ from pymysql.cursors import Cursor
 from cdc_engine.binlog.charsets.collations import charset_of_collation
 from cdc_engine.errors import SourceConnectionError
 from cdc_engine.position import Position
+from cdc_engine.table_meta.change.foreign_keys import in_order
 from cdc_engine.table_meta.change.initial_value import known_default
 from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition, Default, read_default
 from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL, declared_type
+from cdc_engine.table_meta.ddl.foreign_key import CASCADE, SET_NULL
 from cdc_engine.table_meta.ddl.lexer import TokenCursor, UnreadableError, tokens
-from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, TableSchema
+from cdc_engine.table_meta.ddl.reader import read_statement
+from cdc_engine.table_meta.ddl.statement import CreateTable
+from cdc_engine.table_meta.schema import DeclaredColumn, ForeignKey, ServerFacts, TableSchema
 
 ATTEMPTS_MAX = 5  # of a snapshot during which nobody changes the schema
+INLINE_MARIADB, INLINE_MYSQL = (10, 5), (9, 0)  # from there on REFERENCES of a column makes a foreign key
 
 _SYSTEM_DATABASES = {"mysql", "sys", "information_schema", "performance_schema"}
 _SERVER = "SELECT VERSION(), @@character_set_server, @@lower_case_table_names, @@GLOBAL.explicit_defaults_for_timestamp, @@system_time_zone"
+# the variable is there since MySQL executes foreign keys above its storage engines (9.6), and is OFF where it does
+_NATIVE_FOREIGN_KEYS = (
+    "SHOW GLOBAL VARIABLES WHERE Variable_name = 'innodb_native_foreign_keys' AND Value IN ('OFF', '0')"
+)
 _DATABASES = "SELECT schema_name, default_character_set_name FROM information_schema.schemata"
 _TABLES = (
     "SELECT table_schema, table_name, table_collation FROM information_schema.tables WHERE table_type = 'BASE TABLE'"
@@ -39,6 +49,18 @@ _COLUMNS = (
 _KEYS = (
     "SELECT table_schema, table_name, column_name FROM information_schema.statistics "
     "WHERE index_name = 'PRIMARY' AND table_schema IN %s ORDER BY table_schema, table_name, seq_in_index"
+)
+
+
+_REFERENCES = (
+    "SELECT table_schema, table_name, constraint_name, column_name, "
+    "referenced_table_schema, referenced_table_name, referenced_column_name FROM information_schema.key_column_usage "
+    "WHERE referenced_table_name IS NOT NULL AND table_schema IN %s "
+    "ORDER BY table_schema, table_name, constraint_name, ordinal_position"
+)
+_ACTIONS = (
+    "SELECT constraint_schema, table_name, constraint_name, delete_rule, update_rule "
+    "FROM information_schema.referential_constraints WHERE constraint_schema IN %s"
 )
 
 
@@ -56,7 +78,7 @@ def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bo
     """The captured tables as they are now. Raises pymysql.MySQLError when the server refuses."""
     with connection.cursor(Cursor) as cursor:
         facts = _rows(cursor, _SERVER)[0]
-        server = _server(facts)
+        server = _server(facts, logs_cascades=bool(_rows(cursor, _NATIVE_FOREIGN_KEYS)))
         notation = _notation(server.flavour, facts[0])
         databases = tuple((name, charset_name(charset)) for name, charset in _rows(cursor, _DATABASES))
         collations = {
@@ -72,10 +94,12 @@ def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bo
                 columns[database, table].append(column)
             for database, table, name in _rows(cursor, _KEYS, names):
                 keys[database, table].append(name)
+        foreign_keys = _foreign_keys(cursor, names, server.flavour) if names else {}
     tables, unreadable = [], []
     for name in sorted(collations):
         try:
-            tables.append(_table(name, collations[name], columns[name], keys[name], notation))
+            table = _table(name, collations[name], columns[name], keys[name], notation)
+            tables.append(dataclasses.replace(table, foreign_keys=in_order(foreign_keys.get(name, ()))))
         except UnreadableError as error:
             unreadable.append((*name, f"information_schema shows a column of a type that cannot be read: {error}"))
     return Snapshot(server, databases, tuple(tables), tuple(unreadable))
@@ -115,6 +139,41 @@ def _rows(cursor: Cursor, statement: str, databases: tuple[str, ...] = ()) -> li
     return list(cursor.fetchall())
 
 
+def _foreign_keys(cursor: Cursor, databases: tuple[str, ...], flavour: str) -> dict[tuple[str, str], list[ForeignKey]]:
+    """By table. MariaDB 11 shows what foreign keys do only to who may change the table; SHOW CREATE TABLE shows it to all."""
+    columns: dict[tuple[str, str, str], list[Any]] = defaultdict(list)
+    for database, table, constraint, *column in _rows(cursor, _REFERENCES, databases):
+        columns[database, table, constraint].append(column)
+    actions = {(row[0], row[1], row[2]): row[3:] for row in _rows(cursor, _ACTIONS, databases)}
+    found: dict[tuple[str, str], list[ForeignKey]] = defaultdict(list)
+    for name in dict.fromkeys(name[:2] for name in columns if name not in actions):
+        actions |= _shown_actions(cursor, name, flavour)
+    for (database, table, constraint), parts in columns.items():
+        on_delete, on_update = actions.get((database, table, constraint), ("", ""))
+        found[database, table].append(
+            ForeignKey(
+                name=constraint,
+                columns=tuple(part[0] for part in parts),
+                parent=(parts[0][1], parts[0][2]),
+                referenced=tuple(part[3] for part in parts),
+                on_delete=on_delete if on_delete in {CASCADE, SET_NULL} else "",
+                on_update=on_update if on_update in {CASCADE, SET_NULL} else "",
+                doubt=""
+                if (database, table, constraint) in actions
+                else "what it does to rows is not shown to this account",
+            )
+        )
+    return found
+
+
+def _shown_actions(cursor: Cursor, name: tuple[str, str], flavour: str) -> dict[tuple[str, str, str], tuple[str, str]]:
+    """(database, table, constraint) → what it does on DELETE and UPDATE, from SHOW CREATE TABLE; none where that cannot be read."""
+    quoted = ".".join(f"`{part.replace('`', '``')}`" for part in name)
+    statement = read_statement(str(_rows(cursor, f"SHOW CREATE TABLE {quoted}")[0][1]), flavour)
+    keys = statement.foreign_keys if isinstance(statement, CreateTable) else ()
+    return {(*name, key.symbol): (key.on_delete, key.on_update) for key in keys}
+
+
 class _Notation(enum.Enum):
     """How information_schema shows a DEFAULT."""
 
@@ -129,15 +188,18 @@ def _notation(flavour: str, version: str) -> _Notation:
     return _Notation.TEXT if version.startswith("5.") else _Notation.HEXADECIMAL
 
 
-def _server(row: tuple[Any, ...]) -> ServerFacts:
+def _server(row: tuple[Any, ...], *, logs_cascades: bool) -> ServerFacts:
     version, charset, lower_case, explicit_timestamps, time_zone = row
     flavour = MARIADB if "mariadb" in version.lower() else MYSQL
+    numbers = tuple(int(number) for number in re.findall(r"\d+", version.removeprefix("5.5.5-"))[:2])
     return ServerFacts(
         flavour=flavour,
         charset=charset_name(charset),
         lower_case_names=int(lower_case) > 0,
         explicit_timestamps=bool(int(explicit_timestamps)),
         system_time_zone=time_zone,
+        inline_references=numbers >= (INLINE_MARIADB if flavour == MARIADB else INLINE_MYSQL),
+        logs_cascades=logs_cascades,
     )
 
 

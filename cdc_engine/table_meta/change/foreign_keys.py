@@ -1,0 +1,162 @@
+"""What a statement makes of foreign keys: those of its table, and those of other tables that point at it. Pure; called by `effects`.
+
+A name that the server generated (`child_ibfk_1`) counts on from the greatest one, and follows its table when that is renamed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition
+from cdc_engine.table_meta.ddl.statement import (
+    AddForeignKey,
+    AlterTable,
+    ChangeColumn,
+    CreateTable,
+    DropForeignKey,
+    RenameColumn,
+)
+from cdc_engine.table_meta.schema import ForeignKey, TableSchema
+
+TableKey = tuple[str, str]
+ENGINES = {
+    "",
+    "innodb",
+    "ndb",
+    "ndbcluster",
+}  # those that have foreign keys; empty: the server's default, taken for InnoDB
+
+
+class ForeignKeyRules(NamedTuple):
+    """How a server reads definitions. `inline`: REFERENCES of a column counts. `indexed`: FOREIGN KEY name (…) names the constraint.
+
+    `lower_case`: names of tables are folded.
+    """
+
+    inline: bool = False
+    indexed: bool = False
+    lower_case: bool = False
+
+
+RULES_OF_SHOWN = ForeignKeyRules()  # of what SHOW CREATE TABLE prints: all is said of the table, and has a symbol
+
+
+def of_created(statement: CreateTable, schema: TableSchema, rules: ForeignKeyRules) -> tuple[ForeignKey, ...]:
+    """The foreign keys of a table just created as `schema`."""
+    if statement.engine.lower() not in ENGINES:
+        return ()
+    found: tuple[ForeignKey, ...] = ()
+    for definition in statement.foreign_keys:
+        found = _with(found, definition, schema, rules, highest=_highest(found, schema.table))
+    return in_order(found)
+
+
+def of_altered(
+    statement: AlterTable, before: TableSchema, after: TableSchema, rules: ForeignKeyRules
+) -> tuple[ForeignKey, ...]:
+    """The foreign keys of a table that a statement altered from `before` to `after` (whose own are still those of before)."""
+    found, highest = before.foreign_keys, _highest(before.foreign_keys, before.table)
+    for item in statement.items:
+        if isinstance(item, DropForeignKey):
+            found = _without(found, item)
+    found = tuple(_renamed_columns(each, column_names(statement)) for each in found)
+    for item in statement.items:
+        if isinstance(item, AddForeignKey):
+            found = _with(found, item.definition, after, rules, highest=max(highest, _highest(found, before.table)))
+    return in_order(found)
+
+
+def column_names(statement: AlterTable) -> dict[str, str]:
+    """Old name in lower case → new name, of columns that a statement renames."""
+    names = {}
+    for item in statement.items:
+        if isinstance(item, RenameColumn):
+            names[item.name.lower()] = item.new_name
+        elif isinstance(item, ChangeColumn):
+            names[item.name.lower()] = item.definition.name
+    return names
+
+
+def of_renamed(schema: TableSchema, before: str) -> tuple[ForeignKey, ...]:
+    """The foreign keys of a table that was called `before`, with their generated names."""
+    return in_order(
+        dataclasses.replace(each, name=f"{schema.table}_ibfk_{number}")
+        if (number := _generated(each.name, before))
+        else each
+        for each in schema.foreign_keys
+    )
+
+
+def pointing(
+    schema: TableSchema, tables: Mapping[TableKey, TableKey], columns: Mapping[TableKey, Mapping[str, str]]
+) -> TableSchema:
+    """The table with foreign keys that follow what they point at. `tables`: old → new name; `columns`: by old name, as `column_names`."""
+    found = []
+    for each in schema.foreign_keys:
+        names = columns.get(each.parent, {})
+        referenced = tuple(names.get(name.lower(), name) for name in each.referenced)
+        found.append(dataclasses.replace(each, parent=tables.get(each.parent, each.parent), referenced=referenced))
+    return dataclasses.replace(schema, foreign_keys=in_order(found))
+
+
+def in_order(found: Iterable[ForeignKey]) -> tuple[ForeignKey, ...]:
+    """By name: foreign keys have no order, and equal sets of them are to be equal."""
+    return tuple(sorted(found, key=lambda each: (each.name.lower(), each.columns)))
+
+
+def _with(
+    found: tuple[ForeignKey, ...],
+    definition: ForeignKeyDefinition,
+    schema: TableSchema,
+    rules: ForeignKeyRules,
+    *,
+    highest: int,
+) -> tuple[ForeignKey, ...]:
+    if definition.inline and not rules.inline:
+        return found
+    given = definition.symbol or (definition.index if rules.indexed else "")
+    if definition.if_not_exists and any(_same(each.name, given) for each in found):
+        return found
+    database, table = definition.parent[0] or schema.database, definition.parent[1]
+    if rules.lower_case:
+        database, table = database.lower(), table.lower()
+    spelling = {column.name.lower(): column.name for column in schema.columns}
+    key = ForeignKey(
+        name=given or f"{schema.table}_ibfk_{highest + 1}",
+        columns=tuple(spelling.get(name.lower(), name) for name in definition.columns),
+        parent=(database, table),
+        referenced=definition.referenced,
+        on_delete=definition.on_delete,
+        on_update=definition.on_update,
+    )
+    return (*found, key)
+
+
+def _without(found: tuple[ForeignKey, ...], item: DropForeignKey) -> tuple[ForeignKey, ...]:
+    """Where the one that goes is not known by its name, none is sure to be there any more."""
+    left = tuple(each for each in found if not _same(each.name, item.name))
+    if len(left) < len(found) or not item.certain or item.if_exists:
+        return left
+    doubt = f"the foreign key {item.name} was dropped, which is not known by that name"
+    return tuple(dataclasses.replace(each, doubt=doubt) for each in found)
+
+
+def _renamed_columns(key: ForeignKey, names: Mapping[str, str]) -> ForeignKey:
+    return dataclasses.replace(key, columns=tuple(names.get(name.lower(), name) for name in key.columns))
+
+
+def _highest(found: tuple[ForeignKey, ...], table: str) -> int:
+    return max((_generated(each.name, table) for each in found), default=0)
+
+
+def _generated(name: str, table: str) -> int:
+    """The number in a name that the server generated for a table's foreign key; 0 in another name."""
+    match = re.fullmatch(rf"{re.escape(table)}_ibfk_(\d+)", name, re.IGNORECASE)
+    return int(match[1]) if match else 0
+
+
+def _same(name: str, other: str) -> bool:
+    return name.lower() == other.lower()

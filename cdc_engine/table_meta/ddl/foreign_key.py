@@ -1,0 +1,96 @@
+"""A foreign key as a DDL statement defines it: FOREIGN KEY (…) REFERENCES … of a table, or REFERENCES … of a column.
+
+Read for what it makes the server do without a row event: delete or change the rows of this table when a row of the other one goes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from cdc_engine.table_meta.ddl.lexer import TokenCursor, TokenKind
+
+CASCADE, SET_NULL = "CASCADE", "SET NULL"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ForeignKeyDefinition:
+    """`parent`: (database, table), the database empty where not said. `referenced`: empty where not said: the parent's primary key.
+
+    `symbol`: as said behind CONSTRAINT; `index`: behind FOREIGN KEY, which is the name on MariaDB where there is no symbol. `on_delete`,
+    `on_update`: CASCADE, SET NULL, or empty for all that changes no row. `inline`: said of a column, which servers may ignore.
+    """
+
+    columns: tuple[str, ...]
+    parent: tuple[str, str]
+    referenced: tuple[str, ...] = ()
+    on_delete: str = ""
+    on_update: str = ""
+    symbol: str = ""
+    index: str = ""
+    inline: bool = False
+    if_not_exists: bool = False
+
+
+def read_foreign_key(cursor: TokenCursor, symbol: str) -> ForeignKeyDefinition:
+    """From FOREIGN on, up to the comma or parenthesis behind. Raises UnreadableError at what is not understood."""
+    cursor.expect("FOREIGN")
+    cursor.expect("KEY")
+    if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
+    index = "" if cursor.peek().text == "(" and cursor.peek().kind is TokenKind.SIGN else cursor.expect_name()
+    columns = _names(cursor)
+    cursor.expect("REFERENCES")
+    found = read_references(cursor, columns)
+    return dataclasses.replace(found, symbol=symbol, index=index, inline=False, if_not_exists=if_not_exists)
+
+
+def read_references(cursor: TokenCursor, columns: tuple[str, ...]) -> ForeignKeyDefinition:
+    """What stands behind REFERENCES: `t (c) MATCH FULL ON DELETE SET NULL ON UPDATE NO ACTION`."""
+    database, table = "", cursor.expect_name()
+    if cursor.accept_sign("."):
+        database, table = table, cursor.expect_name()
+    referenced = _names(cursor) if cursor.peek().text == "(" else ()
+    actions = {"DELETE": "", "UPDATE": ""}
+    while cursor.peek().word in {"MATCH", "ON"}:
+        if cursor.next().word == "MATCH":
+            cursor.next()
+            continue
+        event = cursor.next().word
+        actions[event] = _action(cursor)
+    return ForeignKeyDefinition(
+        columns=columns,
+        parent=(database, table),
+        referenced=referenced,
+        on_delete=actions["DELETE"],
+        on_update=actions["UPDATE"],
+        inline=True,
+    )
+
+
+def _action(cursor: TokenCursor) -> str:
+    """SET DEFAULT is refused or executed as RESTRICT by InnoDB, on all servers."""
+    if cursor.accept("CASCADE"):
+        return CASCADE
+    if cursor.accept("SET", "NULL"):
+        return SET_NULL
+    if not cursor.accept("SET", "DEFAULT") and not cursor.accept("NO", "ACTION"):
+        cursor.expect("RESTRICT")
+    return ""
+
+
+def _names(cursor: TokenCursor) -> tuple[str, ...]:
+    """(a, b), each perhaps with a length or a direction, which mean nothing here."""
+    cursor.expect_sign("(")
+    names = [_part(cursor)]
+    while cursor.accept_sign(","):
+        names.append(_part(cursor))
+    cursor.expect_sign(")")
+    return tuple(names)
+
+
+def _part(cursor: TokenCursor) -> str:
+    name = cursor.expect_name()
+    if cursor.peek().text == "(":
+        cursor.skip_parentheses()
+    if cursor.peek().word in {"ASC", "DESC"}:
+        cursor.next()
+    return name
