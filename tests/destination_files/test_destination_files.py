@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine import client
+from cdc_engine import destination_files
 from cdc_engine.errors import MetaError
 from cdc_engine.ha.lease import Lease
 from cdc_engine.meta.file_meta import FileMeta
@@ -15,51 +15,54 @@ from tests.fix_ledgers import full_ledger
 
 
 def test_a_destination_that_never_ran_has_nothing_to_show(tmp_path: Path) -> None:
-    assert client.head_of_line(tmp_path) is None
-    assert client.lease_holder(tmp_path) is None
-    assert not client.run_lock_held(tmp_path)
+    assert destination_files.head_of_line(tmp_path) is None
+    assert destination_files.lease_holder(tmp_path) is None
+    assert not destination_files.run_lock_held(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_head_of_the_line_is_the_first_that_waits(tmp_path: Path) -> None:
     FileMeta(tmp_path).update(lambda _: full_ledger())
-    head = client.head_of_line(tmp_path)
+    head = destination_files.head_of_line(tmp_path)
     assert head is not None
     assert (head.batch_id, head.delivery) == (2, 2)
-    assert client.read_ledger(tmp_path).outstanding == full_ledger().outstanding
+    assert destination_files.read_ledger(tmp_path).outstanding == full_ledger().outstanding
 
 
 def test_a_broken_ledger_is_said_and_not_taken_for_an_empty_line(tmp_path: Path) -> None:
     (tmp_path / "meta.json").write_text("{")
     with pytest.raises(MetaError):
-        client.head_of_line(tmp_path)
+        destination_files.head_of_line(tmp_path)
 
 
 def test_the_lease_holder_is_shown(tmp_path: Path) -> None:
     lease = Lease(tmp_path)
     lease.try_acquire()
-    holder = client.lease_holder(tmp_path)
+    holder = destination_files.lease_holder(tmp_path)
     assert holder is not None
     assert holder.held
     lease.release()
 
 
 def test_the_run_lock_lets_one_in(tmp_path: Path) -> None:
-    with client.run_lock(tmp_path):
-        assert client.run_lock_held(tmp_path)
-        with pytest.raises(client.RunLockTimeoutError, match="another run of"), client.run_lock(tmp_path, 0.01):
+    with destination_files.run_lock(tmp_path):
+        assert destination_files.run_lock_held(tmp_path)
+        with (
+            pytest.raises(destination_files.RunLockTimeoutError, match="another run of"),
+            destination_files.run_lock(tmp_path, 0.01),
+        ):
             pytest.fail("two runs held the lock")
-    assert not client.run_lock_held(tmp_path)
+    assert not destination_files.run_lock_held(tmp_path)
 
 
 def test_a_run_waits_for_the_one_before_it(tmp_path: Path) -> None:
     entered = threading.Event()
 
     def second_run() -> None:
-        with client.run_lock(tmp_path, 10.0):
+        with destination_files.run_lock(tmp_path, 10.0):
             entered.set()
 
-    with client.run_lock(tmp_path):
+    with destination_files.run_lock(tmp_path):
         thread = threading.Thread(target=second_run, daemon=True)
         thread.start()
         assert not entered.is_set()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from cdc_engine.binlog.rows.decoder import refused_values
+from cdc_engine.binlog.rows import refused_values
 from cdc_engine.binlog.rows.refused_values import ValuePolicy
 from cdc_engine.staging import StagedBatch
 from console.toolchain.servers import DatabaseServer

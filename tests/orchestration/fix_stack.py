@@ -21,7 +21,7 @@ from dagster._core.execution.plan.resume_retry import ReexecutionStrategy
 from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import WorkspaceFileTarget
 
-from cdc_engine import client
+from cdc_engine import destination_files
 from cdc_engine.contracts import OutstandingBatch
 from console.toolchain.process import ChildProcess, last_lines
 from orchestration.batch_reference import DELIVERY_TAG
@@ -154,11 +154,11 @@ class DagsterStack:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def head(self) -> OutstandingBatch | None:
-        return client.head_of_line(self.directory)
+        return destination_files.head_of_line(self.directory)
 
     def wait_until_acked(self, end: int, seconds_max: float = 90.0) -> None:
         def acked() -> bool:
-            cursor = client.read_ledger(self.directory).cursor
+            cursor = destination_files.read_ledger(self.directory).cursor
             return cursor is not None and cursor.offset >= end
 
         wait_for(f"all is acked up to {end}", acked, seconds_max)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from cdc_engine import client
+from cdc_engine import destination_files
 from cdc_engine.config import load_config
 from cdc_engine.contracts import OutstandingBatch
 from cdc_engine.limits import TICK_SECONDS_MAX
@@ -130,4 +130,4 @@ def merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]) -> N
 
 CONFIG = load_config()
 HOST = NumberHost()
-defs = build_definitions(CONFIG, Ports(host=lambda: HOST, files=lambda: client, merge=merge))
+defs = build_definitions(CONFIG, Ports(host=lambda: HOST, files=lambda: destination_files, merge=merge))

@@ -14,7 +14,7 @@ import dagster as dg
 import pytest
 from dagster import DagsterRunStatus as S
 
-from cdc_engine import client
+from cdc_engine import destination_files
 from tests.orchestration.fix_stack import DagsterStack, stack, wait_for
 
 __all__ = ["stack"]
@@ -119,7 +119,7 @@ def test_code_server_and_run_killed_together_go_on(shop: DagsterStack) -> None:
     killed = delivery(shop)
     shop.kill_code_server()
     os.kill(victim, signal.SIGKILL)
-    wait_for("the run lock is free", lambda: not client.run_lock_held(shop.directory))
+    wait_for("the run lock is free", lambda: not destination_files.run_lock_held(shop.directory))
     (run,) = shop.runs_of(killed)
     assert run.status is S.STARTED
     shop.open("after")

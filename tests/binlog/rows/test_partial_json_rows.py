@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cdc_engine.binlog.rows import decoder as rows
 from cdc_engine.binlog.rows import diffs as rows_diffs
 from cdc_engine.binlog.rows.decoder import OPERATION, RowDecoder
-from cdc_engine.binlog.rows.decoder import decoder as rows
 from cdc_engine.binlog.rows.refused_values import QUARANTINE, ValuePolicy
 from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.contracts import Column, RowEventKind, TableVersion

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdc_engine.binlog.rows import decoder as rows
 from cdc_engine.binlog.rows.decoder import OPERATION, RowDecoder
-from cdc_engine.binlog.rows.decoder import decoder as rows
 from cdc_engine.contracts import RowEventKind, TableVersion
 from cdc_engine.errors import BinlogFormatError, TableStoppedError
 from tests.binlog.rows.event_bytes import block

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdc_engine.binlog.rows import decoder as rows
 from cdc_engine.binlog.rows.decoder import COMMIT_TIME, OPERATION, ORDER_KEY, RowDecoder
-from cdc_engine.binlog.rows.decoder import decoder as rows
 from cdc_engine.contracts import Block, Operation, RowEventKind, TableVersion
 from cdc_engine.errors import BinlogFormatError, TableStoppedError
 from cdc_engine.position import order_key
