@@ -150,7 +150,7 @@ class Block:
     `gtid_sources`, -1 without GTID), `transaction_number` (int64, gno or sequence number).
     All events of a block lie in one binlog `file` of one `epoch`. Row events after the last transaction end belong to a transaction that
     is still open: it goes on in the next block. `changes` is non-empty only in a block without row events (a DDL is a block alone).
-    `start_gtid_set`: the executed set before this block's first transaction, text form.
+    `start_gtid_set`: the executed set before this block's first transaction, text form. `file_created`: as in `Position`.
     """
 
     epoch: int
@@ -173,6 +173,7 @@ class Block:
     transaction_number: Int64s
     gtid_sources: Sequence[str]
     start_gtid_set: str
+    file_created: int = 0
     changes: tuple[TableChange, ...] = ()
 
     @property

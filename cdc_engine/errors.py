@@ -5,6 +5,7 @@
     │   ├── SourceCheckError        all that is wrong with the source, said at once
     │   └── ReplicaClashError       another replica has our server id
     ├── SourceConnectionError       the connection to the source was lost or refused; tried again with back-off
+    │   └── FilesRenumberedError    amid a stream the files' names went back; the next connection decides
     ├── PositionLostError           continuity cannot be proven: the state POSITION_LOST
     ├── BinlogFormatError           bytes that are not what MySQL's format says, with file and offset
     │   ├── ChecksumError           CRC32 of an event does not match
@@ -68,6 +69,10 @@ class ReplicaClashError(ConfigurationError):
 class SourceConnectionError(SluiceError):
     code = "SOURCE_CONNECTION"
     remedy = Remedy.RETRY
+
+
+class FilesRenumberedError(SourceConnectionError):
+    code = "FILES_RENUMBERED"
 
 
 class PositionLostError(SluiceError):

@@ -45,6 +45,7 @@ class Position:
 
     `offset`: bytes from the file's start to the end of the last event taken, 64 bits (the wire's 32-bit field wraps above 4 GiB).
     `file` is empty where the server itself finds the place by GTID; such a position lies before all others of its epoch.
+    `file_created`: when that file was created, seconds since 1970, 0 when unknown: it tells two files of one name apart.
     `gtid_set`: executed set up to and including that event, in the server's own text form; empty where the server has none.
     `time_us`: commit time in microseconds since 1970 UTC, 0 when unknown.
     """
@@ -55,6 +56,7 @@ class Position:
     gtid_set: str = ""
     server_uuid: str = ""
     time_us: int = 0
+    file_created: int = 0
 
     @property
     def order_key(self) -> int:

@@ -134,6 +134,7 @@ def end_position(block: Block, transaction: int) -> Position:
         gtid_set=executed_set(block, transaction),
         server_uuid=block.server_uuid,
         time_us=int(block.transaction_time_us[transaction]),
+        file_created=block.file_created,
     )
 
 

@@ -61,11 +61,11 @@ def requests(destination_dir: Path) -> tuple[Request, ...]:
     return tuple(found)
 
 
-def facts_of(source: Source) -> ServerFacts:
-    """Asks the source over a connection of its own. Raises SourceConnectionError."""
+def facts_of(source: Source, *files: str) -> ServerFacts:
+    """Asks the source over a connection of its own, also when `files` were created. Raises SourceConnectionError."""
     connection = SourceConnection(source)
     try:
-        return read_facts(connection)
+        return read_facts(connection, *files)
     finally:
         connection.close()
 
@@ -73,17 +73,17 @@ def facts_of(source: Source) -> ServerFacts:
 def take_up(
     wanted: Sequence[Request],
     meta: MetaManager,
-    ask: Callable[[], ServerFacts],
+    ask: Callable[..., ServerFacts],
     rewind: Callable[[Position | None], None],
 ) -> None:
     """Moves the cursor back to the first stop that can be read from, and has the stream begin there. No batch may be out.
 
-    `ask`: what the source is and has. `rewind`: empties the store and starts the parser at a position. Raises SourceConnectionError when
-    the source does not answer; then nothing has changed and the requests wait.
+    `ask`: what the source is and has, and when the files that it is given were created. `rewind`: empties the store and starts the parser
+    at a position. Raises SourceConnectionError when the source does not answer; then nothing has changed and the requests wait.
     """
     stops = [stop for each in wanted if (stop := meta.ledger.stopped(each.database, each.table)) is not None]
     if stops:
-        facts = ask()
+        facts = ask(*{stop.position.file for stop in stops})
         lost = {stop: why for stop in stops if (why := _why_lost(stop, meta.ledger, facts))}
         for stop, why in lost.items():
             meta.update(_restates(dataclasses.replace(stop, state=RESUME_LOST, reason=why)))

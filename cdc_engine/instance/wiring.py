@@ -199,7 +199,7 @@ def _of_then(config: DestinationConfig, snapshot: Snapshot, begin: Position) -> 
 
 
 def _configured_begin(config: DestinationConfig, connection: SourceConnection) -> Position:
-    start = decide_start(None, choice_of(config), read_facts(connection))
+    start = decide_start(None, choice_of(config), read_facts(connection, config.start.file))
     if isinstance(start, Lost):
         raise PositionLostError(str(start))
     return start.position

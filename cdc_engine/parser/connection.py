@@ -194,6 +194,13 @@ class SourceConnection:
         self._dump(COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", begin, flags, self.source.replica_id) + file.encode())
         return within
 
+    def dump_beginning(self, file: str) -> None:
+        """A file from its first byte on, as who is no replica asks for it: no dump that runs is ended by it."""
+        for name in ("master", "source"):
+            self.rows(f"SET @{name}_binlog_checksum = @@global.binlog_checksum")
+        self.rows("SET @mariadb_slave_capability = 4")
+        self._dump(COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", FIRST_OFFSET, NON_BLOCKING, 0) + file.encode())
+
     def dump_after_gtids(self, executed: str, *, to_end: bool = False) -> None:
         """Everything that is not in a GTID set (MySQL) or comes after a GTID position (MariaDB); as long as `dump_from_file`."""
         flags = NON_BLOCKING if to_end else 0

@@ -182,7 +182,7 @@ class EventParser:
         self._read(connection, scanner, framer)
 
     def _decide(self, connection: SourceConnection) -> DumpStart:
-        facts = read_facts(connection)
+        facts = read_facts(connection, self.position.file if self.position else self._choice.file)
         self.warnings = check_source(self._source, facts)
         start = decide_start(self.position, self._choice, facts)
         if isinstance(start, Lost):
@@ -243,6 +243,7 @@ class EventParser:
                 gtid_set=executed,
                 server_uuid=block.server_uuid,
                 time_us=self.counters.last_commit_time_us,
+                file_created=block.file_created,
             )
 
     def _tell(self, state: str, reason: str) -> None:

@@ -23,7 +23,7 @@ def scan_ddl(source: Source, begin: Position, statements: SchemaHistory) -> None
     """
     connection = SourceConnection(source)
     try:
-        start = decide_start(begin, StartChoice(), read_facts(connection))
+        start = decide_start(begin, StartChoice(), read_facts(connection, begin.file))
         if isinstance(start, Lost):
             raise PositionLostError(str(start))
         _, framer = begin_dump(connection, start, statements, _none, to_end=True)

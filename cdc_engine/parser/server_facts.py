@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.parser.file_creation import creation_of
 
 VARIABLES = (
     "server_id",
@@ -46,6 +47,7 @@ class ServerFacts:
     """`server_uuid`: MariaDB has none, there "mariadb-<server id>". `executed`, `purged`: GTID sets as text, empty where not kept.
 
     `file`, `offset`: where the binlog ends now; `executed` is what it holds up to there. `variables`: lower-case names, as text.
+    `created`: when files were created, seconds since 1970, of those that were asked about and are there.
     """
 
     version: str
@@ -60,15 +62,20 @@ class ServerFacts:
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     grants: tuple[str, ...] = ()
     replicas: tuple[Replica, ...] = ()
+    created: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
-def read_facts(connection: SourceConnection) -> ServerFacts:
-    """Several plain queries; what this account may not ask stays empty, and the source check says so."""
+def read_facts(connection: SourceConnection, *files: str) -> ServerFacts:
+    """Several plain queries; what this account may not ask stays empty, and the source check says so.
+
+    `files`: whose creation is wanted, each asked for over a connection of its own; empty for the last one.
+    """
     variables = _variables(connection)
     mariadb = connection.mariadb
     status = connection.first_of("SHOW BINARY LOG STATUS", "SHOW MASTER STATUS")
     end = status[0] if status else {}
     file, offset = str(end.get("File", "")), int(end.get("Position", 0))
+    logs = _logs(connection)
     identity = f"mariadb-{variables.get('server_id', '')}" if mariadb else variables.get("server_uuid", "")
     return ServerFacts(
         version=connection.server_version,
@@ -76,13 +83,14 @@ def read_facts(connection: SourceConnection) -> ServerFacts:
         server_uuid=identity,
         gtid_enabled=mariadb or variables.get("gtid_mode", "").upper() == "ON",
         executed=_executed(connection, mariadb, file, offset, end),
-        purged=_one_line(variables.get("gtid_purged", "")),
+        purged=_purged(connection, mariadb, variables, logs),
         file=file,
         offset=offset,
-        logs=_logs(connection),
+        logs=logs,
         variables=variables,
         grants=_grants(connection),
         replicas=_replicas(connection),
+        created=_created(connection, {name or file for name in files} & {log.file for log in logs}),
     )
 
 
@@ -103,6 +111,23 @@ def _executed(connection: SourceConnection, mariadb: bool, file: str, offset: in
         return ""
     rows = connection.rows("SELECT BINLOG_GTID_POS(%s, %s) AS gtids", (file, offset))
     return str(rows[0]["gtids"] or "")
+
+
+def _purged(
+    connection: SourceConnection, mariadb: bool, variables: Mapping[str, str], logs: tuple[BinaryLog, ...]
+) -> str:
+    """What was executed before the first file: MariaDB tells it as the position at which that begins."""
+    if not mariadb:
+        return _one_line(variables.get("gtid_purged", ""))
+    if not logs:
+        return ""
+    rows = connection.rows("SELECT BINLOG_GTID_POS(%s, 4) AS gtids", (logs[0].file,))
+    return str(rows[0]["gtids"] or "")
+
+
+def _created(connection: SourceConnection, files: set[str]) -> dict[str, int]:
+    found = {file: creation_of(connection.source, file) for file in files}
+    return {file: created for file, created in found.items() if created}
 
 
 def _logs(connection: SourceConnection) -> tuple[BinaryLog, ...]:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from cdc_engine.errors import BinlogFormatError, ConfigurationError
+from cdc_engine.errors import ConfigurationError
 from cdc_engine.gtid import GtidSet, MariadbPosition, parse_executed
+from cdc_engine.parser.renumbering import base, cut_off, numbered_anew, written_again
 from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.position import Position, file_number
+from cdc_engine.position import Position
 
 FIRST_EPOCH = 1
 FIRST_OFFSET = 4
@@ -62,19 +63,19 @@ def decide_start(cursor: Position | None, choice: StartChoice, facts: ServerFact
 
 def _from_cursor(cursor: Position, facts: ServerFacts) -> DumpStart | Lost:
     same_server = cursor.server_uuid in ("", facts.server_uuid)
-    if same_server and _names_began_anew(cursor.file, facts):
-        return Lost(
-            reason=f"{cursor.file} comes after the server's last binlog file {facts.file}: its binlog was reset"
-        )
-    if not (cursor.gtid_set and facts.gtid_enabled):
+    anew = numbered_anew(cursor, facts) if same_server else ""
+    by_gtid = bool(cursor.gtid_set and facts.gtid_enabled)
+    if anew and not by_gtid:
+        return Lost(reason=anew)
+    if not by_gtid:
         return _from_cursor_by_file(cursor, facts, same_server)
-    gap = _gtid_gap(cursor.gtid_set, facts)
+    gap = _gtid_gap(cursor.gtid_set, facts) or (_same_server_gap(cursor, facts, anew) if same_server else None)
     if gap is not None:
         return gap
-    if same_server and (not cursor.file or _base(cursor.file) == _base(facts.file)):
+    if same_server and not anew and (not cursor.file or base(cursor.file) == base(facts.file)):
         return DumpStart(position=cursor, by_gtid=True, executed_known=True)
     moved = dataclasses.replace(
-        cursor, epoch=cursor.epoch + 1, file="", offset=FIRST_OFFSET, server_uuid=facts.server_uuid
+        cursor, epoch=cursor.epoch + 1, file="", offset=FIRST_OFFSET, server_uuid=facts.server_uuid, file_created=0
     )
     return DumpStart(position=moved, by_gtid=True, executed_known=True)
 
@@ -91,7 +92,10 @@ def _from_cursor_by_file(cursor: Position, facts: ServerFacts, same_server: bool
 
 
 def _from_file(file: str, offset: int, facts: ServerFacts) -> DumpStart | Lost:
-    position = Position(epoch=FIRST_EPOCH, file=file, offset=offset, server_uuid=facts.server_uuid)
+    created = facts.created.get(file, 0)
+    position = Position(
+        epoch=FIRST_EPOCH, file=file, offset=offset, server_uuid=facts.server_uuid, file_created=created
+    )
     gap = _file_gap(file, offset, facts)
     return gap or DumpStart(position=position, by_gtid=False, executed_known=False)
 
@@ -120,6 +124,7 @@ def _latest(facts: ServerFacts) -> DumpStart | Lost:
         offset=facts.offset,
         gtid_set=facts.executed if facts.gtid_enabled else "",
         server_uuid=facts.server_uuid,
+        file_created=facts.created.get(facts.file, 0),
     )
     by_gtid = facts.gtid_enabled and (bool(facts.executed) or not facts.mariadb)
     return DumpStart(position=position, by_gtid=by_gtid, executed_known=facts.gtid_enabled)
@@ -159,22 +164,22 @@ def _gtid_gap(gtid_set: str, facts: ServerFacts) -> Lost | None:
     )
 
 
+def _same_server_gap(cursor: Position, facts: ServerFacts, anew: str) -> Lost | None:
+    """What GTIDs cannot prove on the server that the cursor was made on. `anew`: why its files are others now, or empty."""
+    if not anew:
+        cut = cut_off(cursor, facts)
+        return Lost(reason=cut) if cut else None
+    again = written_again(_parsed(cursor.gtid_set, facts), _parsed(facts.purged, facts), facts.server_uuid)
+    if not again:
+        return None
+    return Lost(
+        reason=f"{anew}; it wrote {again} once more, which were read already: other transactions may bear these GTIDs"
+    )
+
+
 def _parsed(gtid_set: str, facts: ServerFacts) -> GtidSet | MariadbPosition:
     try:
         return parse_executed(gtid_set, mariadb=facts.mariadb)
     except ValueError as error:
         kind = "MariaDB" if facts.mariadb else "MySQL"
         raise ConfigurationError(f"the GTID set does not fit a {kind} server: {error}") from error
-
-
-def _base(file: str) -> str:
-    return file.rpartition(".")[0]
-
-
-def _names_began_anew(file: str, facts: ServerFacts) -> bool:
-    if not file or not facts.file or _base(file) != _base(facts.file):
-        return False
-    try:
-        return file_number(file) > file_number(facts.file)
-    except BinlogFormatError:
-        return False

@@ -40,7 +40,7 @@ class Source:
 
     def take_up(self, *tables: str) -> None:
         wanted = [Request("shop", table, Path("/nonexistent") / table) for table in tables]
-        take_up(wanted, self.meta, lambda: self.facts, self.begun.append)
+        take_up(wanted, self.meta, lambda *_: self.facts, self.begun.append)
 
     @property
     def states(self) -> dict[str, str]:

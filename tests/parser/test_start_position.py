@@ -161,3 +161,50 @@ def test_a_stream_by_gtid_starts_only_when_it_will_see_everything(
     assert isinstance(decision, DumpStart) == complete
     if isinstance(decision, DumpStart):
         assert decision.position.epoch == CURSOR.epoch + (not same_server)
+
+
+OTHER_FILE = {"binlog.000003": 2_000}
+WITH_CREATION = dataclasses.replace(CURSOR, file_created=1_000)
+
+
+def test_identity_the_cursor_s_own_file_goes_on() -> None:
+    same = dataclasses.replace(MYSQL, created={"binlog.000003": 1_000})
+    assert started(WITH_CREATION, same).position == WITH_CREATION
+    assert started(WITH_CREATION, MYSQL).position == WITH_CREATION  # the server could not be asked
+
+
+def test_identity_another_file_of_the_same_name_is_lost_without_gtids() -> None:
+    other = dataclasses.replace(WITHOUT_GTID, created=OTHER_FILE)
+    assert "was created at" in lost(WITH_CREATION, other)
+    assert started(CURSOR, other)  # a cursor that does not know
+
+
+def test_identity_renumbered_files_are_a_new_epoch_where_all_that_was_read_was_purged() -> None:
+    """RESET BINARY LOGS AND GTIDS, then gtid_purged set to what was executed before."""
+    reset = dataclasses.replace(MYSQL, created=OTHER_FILE, purged=f"{A}:1-60")
+    moved = started(WITH_CREATION, reset)
+    assert moved.by_gtid
+    assert (moved.position.epoch, moved.position.file, moved.position.file_created) == (3, "", 0)
+    behind = dataclasses.replace(CURSOR, file="binlog.000009")
+    assert started(behind, dataclasses.replace(MYSQL, purged=f"{A}:1-60")).position.epoch == 3
+
+
+def test_identity_gtids_that_the_server_wrote_once_more_prove_nothing() -> None:
+    """A backup of GTID 1-40 restored, then 41-100 written anew: the cursor's 41-60 were other transactions."""
+    assert f"{A}:41-60" in lost(WITH_CREATION, dataclasses.replace(MYSQL, created=OTHER_FILE))
+    of_mariadb = dataclasses.replace(WITH_CREATION, gtid_set="0-1-60", server_uuid="mariadb-1")
+    assert "0-1-60" in lost(of_mariadb, dataclasses.replace(MARIADB, created=OTHER_FILE))
+    proven = dataclasses.replace(MARIADB, created=OTHER_FILE, purged="0-1-60")
+    assert started(of_mariadb, proven).position.epoch == 3
+
+
+def test_identity_a_file_that_is_shorter_than_what_was_read_of_it_is_lost_whatever_the_gtids_say() -> None:
+    read_further = dataclasses.replace(CURSOR, offset=901)
+    assert "ends at 900" in lost(read_further, MYSQL)
+    assert started(dataclasses.replace(CURSOR, offset=900), MYSQL)
+
+
+def test_identity_a_first_position_knows_when_its_file_was_created() -> None:
+    asked = dataclasses.replace(MYSQL, created={"binlog.000004": 3_000})
+    assert started(None, asked).position.file_created == 3_000
+    assert started(None, asked, StartChoice(file="binlog.000004", offset=4)).position.file_created == 3_000

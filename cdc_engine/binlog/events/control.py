@@ -67,10 +67,11 @@ class Rotation:
 
 @dataclasses.dataclass(frozen=True)
 class FileFormat:
-    """Of a binlog file. `checksum`: its events end in a CRC32."""
+    """Of a binlog file. `checksum`: its events end in a CRC32. `created`: seconds since 1970."""
 
     server_version: str
     checksum: bool
+    created: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +141,7 @@ def parse_format_description(event: bytes) -> FileFormat:
     elif parsed.checksum_algorithm not in (None, 0):
         raise BinlogFormatError(f"the binlog uses the unknown checksum algorithm {parsed.checksum_algorithm}")
     _require_header_sizes(parsed.post_header_len, parsed.mysql_version_str)
-    return FileFormat(parsed.mysql_version_str, checksum)
+    return FileFormat(parsed.mysql_version_str, checksum, struct.unpack_from("<I", event)[0])
 
 
 def _require_header_sizes(sizes: tuple[int, ...], version: str) -> None:

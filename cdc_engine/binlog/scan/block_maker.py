@@ -8,6 +8,7 @@ import numpy as np
 
 from cdc_engine.binlog.scan import state as at
 from cdc_engine.binlog.scan.executed_track import ExecutedTrack
+from cdc_engine.binlog.scan.file_track import FileTrack
 from cdc_engine.binlog.scan.state import ScanMemory
 from cdc_engine.contracts import Block, Bytes, Int64s, TableChange, TableVersion
 from cdc_engine.errors import BinlogFormatError
@@ -20,12 +21,17 @@ class BlockMaker:
     def __init__(
         self, start: Position, memory: ScanMemory, executed: ExecutedTrack, tables: list[TableVersion]
     ) -> None:
-        self.epoch, self.file, self.server_uuid = start.epoch, start.file, start.server_uuid
+        self.epoch, self.server_uuid = start.epoch, start.server_uuid
+        self.files = FileTrack(start)
         self.memory = memory
         self.executed = executed
         self.mariadb = False
         self._tables = tables
         self._buffer: Bytes = np.zeros(0, np.uint8)
+
+    @property
+    def file(self) -> str:
+        return self.files.file
 
     def use(self, buffer: Bytes) -> None:
         """What is found from here on lies in `buffer`. Everything found before must have been cut, if that is another one."""
@@ -44,6 +50,7 @@ class BlockMaker:
             gtid_set=self.executed.text,
             server_uuid=self.server_uuid,
             time_us=time_us,
+            file_created=self.files.created,
         )
 
     def cut(self, changes: tuple[TableChange, ...] = ()) -> Iterator[Block]:
@@ -92,5 +99,6 @@ class BlockMaker:
             transaction_number=ends[at.END_NUMBER].copy(),
             gtid_sources=self.executed.sources,
             start_gtid_set=start_gtid_set,
+            file_created=self.files.created,
             changes=changes,
         )

@@ -102,14 +102,17 @@ class ControlEvents:
                 "the file ends inside a transaction", self._maker.file, int(self._state[at.FILE_END])
             )
         rotation = control.parse_rotate(event, self._checksum_bytes)
-        self._maker.file = rotation.file
+        self._maker.files.turn_to(rotation.file)
         self._state[at.FILE_END] = rotation.offset
 
     def _format_description(self, event: bytes) -> Iterator[Block]:
         file_format = control.parse_format_description(event)
         self._state[at.CHECKSUM] = types.CHECKSUM_BYTES if file_format.checksum else 0
         self._maker.mariadb = "mariadb" in file_format.server_version.lower()
-        yield from ()
+        if self._maker.files.described(file_format.created):
+            yield from self._end(
+                event
+            )  # a place for the cursor, also where no transaction follows: older files may be purged
 
     def _previous_gtids(self, event: bytes) -> Iterator[Block]:
         yield from self._maker.cut()

@@ -167,6 +167,6 @@ class PacketFramer:
             yield from self._scanner.feed(large.event, 0, len(large.event), naked=True)
 
 
-def packet_length(buffer: Bytes, at: int) -> int:
+def packet_length(buffer: Bytes | memoryview, at: int) -> int:
     """Payload bytes of the packet whose header begins at `at`: three bytes, little-endian."""
     return int(buffer[at]) | int(buffer[at + 1]) << 8 | int(buffer[at + 2]) << 16

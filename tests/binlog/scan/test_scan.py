@@ -168,7 +168,8 @@ def test_events_that_are_not_in_the_file_do_not_move_the_offset() -> None:
     make = EventFactory()
     events = [make.rotate("binlog.000008", 4), make.format_description(artificial=True), *make.transaction(1)]
     scan = scanner(contiguous=True)
-    (block,) = feed(scan, events)
+    beginning, block = feed(scan, events)
+    assert beginning.transaction_end.tolist() == [4]
     assert (block.file, scan.position.offset) == ("binlog.000008", make.offset)
 
 
@@ -222,7 +223,7 @@ def test_without_checksums_the_format_description_says_so() -> None:
     make = EventFactory()
     rotate = make.rotate("binlog.000008")
     make.checksum = False
-    (block,) = feed(scanner(), [rotate, make.format_description(), *make.transaction(1)])
+    _, block = feed(scanner(), [rotate, make.format_description(), *make.transaction(1)])
     assert block.transaction_end.tolist() == [make.offset]
     assert block.event_length.tolist() == [19 + 8 + 2 + 7]
 
@@ -373,7 +374,11 @@ def test_an_unknown_executed_set_is_learnt_from_the_next_file() -> None:
     rotated = [make.rotate("binlog.000008"), make.format_description(), previous(make, f"{SERVER}:1-41")]
     scan = scanner(executed_known=False)
     blocks = feed(scan, [*first, *rotated, *make.transaction(42)])
-    assert [(b.start_gtid_set, b.transaction_source.tolist()) for b in blocks] == [("", [-1]), (f"{SERVER}:1-41", [0])]
+    assert [(b.start_gtid_set, b.transaction_source.tolist()) for b in blocks] == [
+        ("", [-1]),
+        ("", [-1]),  # the place where the file begins
+        (f"{SERVER}:1-41", [0]),
+    ]
     assert scan.position.gtid_set == f"{SERVER}:1-42"
 
 

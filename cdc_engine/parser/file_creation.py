@@ -1,0 +1,52 @@
+"""When a binlog file of the source was created: what tells it from another of the same name. Asked by `server_facts`.
+
+No query says it; the file's first event does. It is asked for as `mysqlbinlog` asks, with no server id: a replica's id would end the dump
+that runs under it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+
+from cdc_engine.binlog.events.event_types import FLAG_ARTIFICIAL, FLAGS_AT, FORMAT_DESCRIPTION, HEADER_BYTES, TYPE_AT
+from cdc_engine.binlog.scan.framing import EVENT_AT, PACKET_HEADER_BYTES, packet_length
+from cdc_engine.errors import ConfigurationError, PositionLostError
+from cdc_engine.limits import READ_TIMEOUT_SECONDS
+from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.parser.source import Source
+
+BYTES_MAX = 1 << 16  # of a file's beginning; a format description has some 120 to 300
+
+
+def creation_of(source: Source, file: str) -> int:
+    """Seconds since 1970; 0 where the server does not have the file, or does not let this account read it. Raises SourceConnectionError."""
+    with contextlib.closing(SourceConnection(source)) as connection:
+        try:
+            connection.dump_beginning(file)
+            return _created(connection)
+        except (ConfigurationError, PositionLostError):
+            return 0
+
+
+def _created(connection: SourceConnection) -> int:
+    """From the first events that come: a ROTATE that the server makes, then the file's own."""
+    received = memoryview(bytearray(BYTES_MAX))
+    count = at = 0
+    while True:
+        while (
+            count - at > PACKET_HEADER_BYTES
+            and (length := packet_length(received, at)) <= count - at - PACKET_HEADER_BYTES
+        ):
+            event = received[at + EVENT_AT : at + PACKET_HEADER_BYTES + length]
+            at += PACKET_HEADER_BYTES + length
+            if len(event) < HEADER_BYTES or received[at - length] != 0:
+                return 0  # an error, or the end
+            if event[TYPE_AT] == FORMAT_DESCRIPTION:
+                return int(struct.unpack_from("<I", event)[0])
+            if not event[FLAGS_AT] & FLAG_ARTIFICIAL:
+                return 0
+        more = connection.receive_into(received[count:], READ_TIMEOUT_SECONDS)
+        if not more:
+            return 0
+        count += more

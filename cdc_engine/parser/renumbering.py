@@ -1,0 +1,69 @@
+"""Whether a server's binlog files are those that a cursor was made on, as the server and the names are. Pure; asked by `start_position`.
+
+RESET with gtid_purged set again, a server rebuilt with its old uuid, a backup restored over it: file names begin anew, and so do places.
+GTIDs may still prove that nothing is missed. They do not where the server itself wrote numbers once more that were read before: those
+are other transactions of the same names.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from cdc_engine.errors import BinlogFormatError
+from cdc_engine.gtid import GtidSet, MariadbPosition
+from cdc_engine.parser.server_facts import ServerFacts
+from cdc_engine.position import Position, file_number
+
+
+def numbered_anew(cursor: Position, facts: ServerFacts) -> str:
+    """Why the cursor's file is not the server's file of that name, a sentence; empty when it is, as far as can be told."""
+    if names_began_anew(cursor.file, facts):
+        return f"{cursor.file} comes after the server's last binlog file {facts.file}: its binlog was reset"
+    created = facts.created.get(cursor.file, 0)
+    if not created or not cursor.file_created or created == cursor.file_created:
+        return ""
+    return (
+        f"{cursor.file} was created at {_utc(created)}, the one of that name that was read at {_utc(cursor.file_created)}: the server's "
+        "binlog was reset, or the server rebuilt or restored"
+    )
+
+
+def cut_off(cursor: Position, facts: ServerFacts) -> str:
+    """Why the server no longer has all that was read of the cursor's own file, or empty."""
+    size = next((log.size_bytes for log in facts.logs if log.file == cursor.file), cursor.offset)
+    if cursor.offset <= size:
+        return ""
+    return (
+        f"{cursor.file} was read up to {cursor.offset}, and ends at {size} now: the server lost what it had sent (a crash without "
+        "sync_binlog=1, a restored backup) and may have used its GTIDs again"
+    )
+
+
+def written_again(taken: GtidSet | MariadbPosition, purged: GtidSet | MariadbPosition, server_uuid: str) -> str:
+    """What was read before and lies in files that began anew, under the server's own name; empty when GTIDs prove continuity.
+
+    What was executed before the first of the new files (`purged`) was not written again. MariaDB names its servers by number: all counts.
+    """
+    if isinstance(taken, MariadbPosition) or isinstance(purged, MariadbPosition):
+        return "" if purged.contains(taken) else str(taken)  # type: ignore[arg-type]
+    own = GtidSet({source: runs for source, runs in taken.runs.items() if source.partition(":")[0] == server_uuid})
+    return str(own.subtract(purged))
+
+
+def names_began_anew(file: str, facts: ServerFacts) -> bool:
+    """Whether the server has not come as far as this file yet."""
+    if not file or not facts.file or base(file) != base(facts.file):
+        return False
+    try:
+        return file_number(file) > file_number(facts.file)
+    except BinlogFormatError:
+        return False
+
+
+def base(file: str) -> str:
+    """What files of one sequence have in common."""
+    return file.rpartition(".")[0]
+
+
+def _utc(seconds: int) -> str:
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
