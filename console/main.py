@@ -50,16 +50,26 @@ def test(context: typer.Context) -> None:
 
 
 @app.command()
-def up() -> None:
+def up(
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay, keep everything alive, and end it on SIGTERM or Ctrl-C.")
+    ] = False,
+) -> None:
     """Start the engine host, Spark, Dagster's webserver and daemon; harmless when they run already."""
     from cdc_engine.config import conf_dir, load_config  # noqa: PLC0415
+    from console import signals  # noqa: PLC0415
+    from console.foreground import keep_up  # noqa: PLC0415
     from console.stack import Stack  # noqa: PLC0415
     from console.toolchain.cache import open_cache  # noqa: PLC0415
     from console.toolchain.kernels import compile_kernels  # noqa: PLC0415
 
-    compile_kernels(open_cache(), screen.print)
-    stack = Stack(load_config(), conf_dir(), screen.print)
-    stack.up()
+    with signals.heard():
+        stack = Stack(load_config(), conf_dir(), screen.print, die_with_parent=foreground)
+        compile_kernels(open_cache(), screen.print)
+        if foreground:
+            keep_up(stack)
+            return
+        stack.up()
     screen.print(f"Dagster's UI: {stack.url}   logs: {stack.logs}", highlight=False, soft_wrap=True)
 
 

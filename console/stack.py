@@ -7,14 +7,11 @@ as that process.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -28,24 +25,35 @@ from console.processes import (
     ProcessRecord,
     StopStep,
     find,
-    port_owner,
     stop,
     sweep,
     terminate,
     terminate_children,
 )
+from console.stack_parts import (
+    Answers,
+    Process,
+    ProcessPart,
+    SparkProcess,
+    WarmUp,
+    asks_code_server,
+    asks_daemon,
+    asks_webserver,
+)
+from console.supervisor import UP, Part, Patience, Supervisor
 from console.toolchain.cache import PROJECT_ROOT
-from console.toolchain.errors import PortTakenError, ServerError
-from console.toolchain.ports import LOOPBACK, is_free
-from console.toolchain.process import ChildProcess, last_lines, why_no_run_can_start
+from console.toolchain.errors import ServerError
+from console.toolchain.ports import LOOPBACK
+from console.toolchain.process import ChildProcess, why_no_run_can_start
 from console.toolchain.spark_server import SparkConnectServer
 
 CODE_SERVER, DAEMON, WEBSERVER, SPARK = "code server", "daemon", "webserver", "spark"
+SUPERVISOR = "supervisor"  # `sluice up --foreground`
 STOP_ORDER = (CODE_SERVER, DAEMON, WEBSERVER, SPARK)
 START_SECONDS_MAX = 240.0  # a cold import of dagster and numba takes half a minute, on a busy machine far more
+WARM_SECONDS_MAX = 300.0
+DOWN_SECONDS_MAX = 120.0  # all steps of all processes of a supervisor together
 RUN_SECONDS_MAX = 30.0  # what a run that is merging gets to finish in when everything is stopped
-POLL_SECONDS = 0.2
-DYING_SECONDS_MAX = 3.0
 LOCATION = "sluice"
 
 Say = Callable[[str], None]
@@ -72,7 +80,7 @@ class Stack:
         self._die_with_parent = die_with_parent
         self._extra = dict(extra_environment or {})
         self._port_advice = port_advice or f"set another port under `ports` in {conf / 'sluice.yaml'}"
-        self._children: dict[str, ChildProcess | SparkConnectServer] = {}
+        self._children: dict[str, Process] = {}
         self._spark = SparkConnectServer(
             None,
             config.data_dir / "spark",
@@ -97,8 +105,15 @@ class Stack:
         return local and not self.config.spark.master
 
     def up(self) -> list[str]:
-        """Starts what does not run yet and waits until all of it answers; returns the names that were started."""
-        for record in self.file.running().values():
+        """Starts what does not run yet and waits until all of it answers; returns the names that were started.
+
+        Where it fails, or is interrupted, what it started is ended again.
+        """
+        running = self.file.running()
+        if SUPERVISOR in running:
+            self.say(f"`sluice up --foreground` (pid {running[SUPERVISOR].pid}) keeps everything alive already")
+            return []
+        for record in running.values():
             if record.name in STOP_ORDER:
                 self.say(f"{record.name} runs already (pid {record.pid})")
         return self._start_missing()
@@ -110,28 +125,77 @@ class Stack:
             self.say(f"the {name} has died; starting it again")
         return self._start_missing() if dead else []
 
-    def _start_missing(self) -> list[str]:
-        running = self.file.running()
-        wanted = [name for name in (CODE_SERVER, WEBSERVER, DAEMON, SPARK) if name not in running]
-        wanted = [name for name in wanted if name != SPARK or self.starts_spark]
-        self._require_ports(wanted)
+    def supervisor(self, patience: Patience) -> Supervisor:
+        """What starts all parts and keeps them alive; ports are free, semaphores and Dagster's home are there when this returns."""
+        running = [name for name in self.file.running() if name in STOP_ORDER]
+        self.file.remove([SUPERVISOR])
+        parts = self._parts()
+        for part in parts:
+            if isinstance(part, ProcessPart) and part.name not in running:
+                part.require_port()
         if problem := why_no_run_can_start():
             raise ServerError(problem[0].upper() + problem[1:])
         self._write_dagster_home()
-        if CODE_SERVER in wanted:
+        if self.starts_spark and SPARK not in running:
+            self._spark.provide()
+        if CODE_SERVER not in running:
             self._discover()
-        with ThreadPoolExecutor(1) as pool:
-            spark = pool.submit(self._start_spark) if SPARK in wanted else None
-            for name in (CODE_SERVER, WEBSERVER):  # which looks for the code server when it starts
-                self._start_one(name, wanted)
-            if spark:
-                spark.result()  # the daemon's first run would find no Spark
-            warm = pool.submit(self._spark.warm) if spark else None
-            self._start_one(DAEMON, wanted)
-            if warm:
-                self.say("warming up Spark (a first merge would take half a minute)")
-                warm.result()
-        return wanted
+        return Supervisor(parts, self.say, patience, running)
+
+    def _start_missing(self) -> list[str]:
+        supervisor = self.supervisor(UP)
+        try:
+            supervisor.until_ready()
+        except BaseException as error:
+            if supervisor.begun:
+                self.say(
+                    f"{'interrupted' if isinstance(error, KeyboardInterrupt) else 'failed'}; ending what was started"
+                )
+            for name in STOP_ORDER:
+                if name in supervisor.begun:
+                    self.down_one(name)
+            supervisor.end_work()
+            raise
+        return [name for name in dict.fromkeys(supervisor.begun) if name in STOP_ORDER]
+
+    def _parts(self) -> list[Part]:
+        ports, dagster = self.config.ports, (CODE_SERVER, WEBSERVER, SPARK)
+        parts: list[Part] = [self._part(CODE_SERVER, (), asks_code_server(ports.code_server), ports.code_server)]
+        if self.starts_spark:
+            parts.append(self._part(SPARK, (), lambda _: self._spark.answers, ports.spark_connect))
+            program = [sys.executable, "-m", "console.toolchain.spark_warmup"]
+            command = [*program, self._spark.url, str(self._spark.folder / "warmup")]
+            parts.append(WarmUp(command, (SPARK,), self._spark.folder / "warmup.log", WARM_SECONDS_MAX))
+        # the webserver looks for the code server when it starts, and the daemon's first run for Spark
+        parts.append(self._part(WEBSERVER, (CODE_SERVER,), asks_webserver(self.url), ports.webserver))
+        after = tuple(part.name for part in parts if part.name in dagster)
+        return [*parts, self._part(DAEMON, after, asks_daemon(self.dagster_home), 0)]
+
+    def _part(
+        self, name: str, after: tuple[str, ...], question: Callable[[ProcessRecord], Answers], port: int
+    ) -> ProcessPart:
+        log = self._spark.log if name == SPARK else self.logs / f"{name.replace(' ', '-')}.log"
+        return ProcessPart(
+            name,
+            after,
+            self.file,
+            log=log,
+            start=functools.partial(self._start, name, log),
+            question=question,
+            port=port,
+            seconds_max=START_SECONDS_MAX,
+            port_advice=self._port_advice,
+        )
+
+    def _start(self, name: str, log: Path) -> Process:
+        if name == SPARK:
+            process: Process = SparkProcess(self._spark)
+        else:
+            process = ChildProcess(
+                self._command(name), log, environment=self.environment(), die_with_parent=self._die_with_parent
+            )
+        self._children[name] = process
+        return process
 
     def _discover(self) -> None:
         """Asks each source for its tables, which become the assets; a source that is down is no reason not to start."""
@@ -147,6 +211,10 @@ class Stack:
     def down(self) -> list[int]:
         """Stops all that was started, in order, each with a deadline; returns the process ids that are left (none, normally)."""
         records = {record.name: record for record in self.file.load()}
+        if (
+            SUPERVISOR in records and records[SUPERVISOR].pid != os.getpid()
+        ):  # else it would start again what is stopped here
+            stop(records[SUPERVISOR], [StopStep(terminate, DOWN_SECONDS_MAX)])
         if CODE_SERVER in records:
             self._ask_code_server(records[CODE_SERVER])  # it lets a run finish, so ask before anything else is stopped
         left: list[int] = []
@@ -157,7 +225,16 @@ class Stack:
         for child in self._children.values():
             child.kill()  # already ended: this ends its leash
         self._children.clear()
-        self.file.remove(STOP_ORDER)
+        self.file.remove([*STOP_ORDER, SUPERVISOR])
+        return left
+
+    def kill(self) -> list[int]:
+        """Ends everything without asking; returns the process ids that are left (none, normally)."""
+        left = sweep(self.mark)
+        for child in self._children.values():
+            child.kill()
+        self._children.clear()
+        self.file.remove([*STOP_ORDER, SUPERVISOR])
         return left
 
     def down_one(self, name: str) -> list[int]:
@@ -196,21 +273,6 @@ class Stack:
         with contextlib.suppress(Exception):  # it may be hung or half-way gone: then the signals follow
             DagsterGrpcClient(host=LOOPBACK, port=record.port).shutdown_server(timeout=5)
 
-    def _require_ports(self, wanted: list[str]) -> None:
-        for name in wanted:
-            port = self._port(name)
-            if port and not _freed(port):
-                owner = port_owner(port)
-                raise PortTakenError(
-                    f"Port {port}, wanted for the {name}, is taken by {owner or 'another program'};"
-                    f" stop that program or {self._port_advice}."
-                )
-
-    def _port(self, name: str) -> int:
-        ports = self.config.ports
-        by_name = {CODE_SERVER: ports.code_server, WEBSERVER: ports.webserver, SPARK: ports.spark_connect}
-        return by_name.get(name, 0)
-
     def _write_dagster_home(self) -> None:
         self.dagster_home.mkdir(parents=True, exist_ok=True)
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -220,39 +282,6 @@ class Stack:
             shutil.copyfile(source, self.dagster_home / "dagster.yaml")
         location = {"host": LOOPBACK, "port": self.config.ports.code_server, "location_name": LOCATION}
         (self.dagster_home / "workspace.yaml").write_text(yaml.safe_dump({"load_from": [{"grpc_server": location}]}))
-
-    def _start_one(self, name: str, wanted: list[str]) -> None:
-        """Starts one process, if it is wanted, and waits until it answers."""
-        if name not in wanted:
-            return
-        self.say(f"starting the {name}")
-        self._forget(name)
-        log = self.logs / f"{name.replace(' ', '-')}.log"
-        answers = self._answers(name)
-        child = ChildProcess(
-            self._command(name), log, environment=self.environment(), die_with_parent=self._die_with_parent
-        )
-        self._children[name] = child
-        self.file.add(name, child.pid, self._port(name))
-        end = time.monotonic() + START_SECONDS_MAX
-        while not answers():
-            self._require_alive(name, child, log, end)
-            time.sleep(POLL_SECONDS)
-
-    def _forget(self, name: str) -> None:
-        """Ends the leash of a child that has died, before another takes its name."""
-        child = self._children.pop(name, None)
-        if child and not child.running:
-            child.kill()
-
-    def _require_alive(self, name: str, child: ChildProcess, log: Path, end: float) -> None:
-        if not child.running:
-            self.file.remove([name])
-            raise ServerError(f"The {name} ended with exit code {child.exit_code}; {log} ends: {last_lines(log)}")
-        if time.monotonic() > end:
-            raise ServerError(
-                f"The {name} did not answer within {START_SECONDS_MAX:.0f} s; {log} ends: {last_lines(log)}"
-            )
 
     def _command(self, name: str) -> list[str]:
         workspace = str(self.dagster_home / "workspace.yaml")
@@ -264,52 +293,3 @@ class Stack:
             where = ["-h", LOOPBACK, "-p", str(self.config.ports.webserver), "-w", workspace]
             return [*module, "dagster_webserver", *where]
         return [*module, "dagster._daemon", "run", "-w", workspace]
-
-    def _answers(self, name: str) -> Callable[[], bool]:
-        """Asks a process that is about to be started whether it is there."""
-        if name == DAEMON:
-            return self._daemon_beats(time.time())
-        return self._code_server_answers if name == CODE_SERVER else self._webserver_answers
-
-    def _code_server_answers(self) -> bool:
-        from dagster._grpc.client import DagsterGrpcClient  # noqa: PLC0415  dagster takes seconds to import
-
-        try:
-            DagsterGrpcClient(host=LOOPBACK, port=self.config.ports.code_server).ping("up")
-        except Exception:  # grpc's errors have no common public base
-            return False
-        return True
-
-    def _webserver_answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}/server_info", timeout=5) as answer:  # noqa: S310  our own URL
-                return bool(answer.status == 200)
-        except (OSError, urllib.error.URLError):
-            return False
-
-    def _daemon_beats(self, since: float) -> Callable[[], bool]:
-        from dagster import DagsterInstance  # noqa: PLC0415  dagster takes seconds to import
-
-        instance = DagsterInstance.from_config(str(self.dagster_home))
-
-        def beats() -> bool:
-            beat = instance.get_daemon_heartbeats().get("SENSOR")
-            return beat is not None and beat.timestamp >= since
-
-        return beats
-
-    def _start_spark(self) -> None:
-        self._forget(SPARK)
-        self._spark.start()
-        self._children[SPARK] = self._spark
-        self.file.add(SPARK, self._spark.pid, self._spark.port)
-
-
-def _freed(port: int) -> bool:
-    """Whether the port is free, or becomes so at once: a process that was killed holds its port until the kernel is done with it."""
-    end = time.monotonic() + DYING_SECONDS_MAX
-    while not is_free(port):
-        if time.monotonic() > end:
-            return False
-        time.sleep(POLL_SECONDS)
-    return True

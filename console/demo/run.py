@@ -8,12 +8,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 from rich.console import Console, Group
@@ -21,6 +18,7 @@ from rich.live import Live
 
 from cdc_engine.config import SluiceConfig
 from cdc_engine.position import file_number
+from console import signals
 from console.demo import live
 from console.demo.home import DESTINATION, DemoHome, demo_ports, open_home
 from console.demo.lake import LakeTable
@@ -177,7 +175,7 @@ class Demo:
 def run_demo(options: DemoOptions, screen: Console) -> int:
     """Runs the demo; returns its exit code: 0 after Ctrl-C or when all tables are equal, else 1."""
     home = open_home(options.folder)
-    with home.alone(), _terminable():
+    with home.alone(), signals.heard():
         if options.fresh:
             home.start_over()
         set_up(kernels=True, screen=screen)
@@ -188,7 +186,7 @@ def run_demo(options: DemoOptions, screen: Console) -> int:
             screen.print("\nstopping")
             return 1 if options.once else 0
         finally:
-            with _undisturbed():
+            with signals.unheard():
                 demo.stop()
                 screen.print("everything the demo started has ended")
 
@@ -214,34 +212,3 @@ def _run(demo: Demo) -> int:
     if options.json_file:
         options.json_file.write_text(json.dumps(summary.to_json(), indent=1) + "\n")
     return 0 if summary.equal else 1
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM ends the demo as Ctrl-C does."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    earlier = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, earlier)
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """A second Ctrl-C must not cut the stopping short."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    earlier = [signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)]
-    try:
-        yield
-    finally:
-        for number, handler in zip((signal.SIGINT, signal.SIGTERM), earlier, strict=True):
-            signal.signal(number, handler)
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

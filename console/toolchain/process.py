@@ -59,6 +59,14 @@ class ChildProcess:
         """Exit code, negative for a signal, None while it runs."""
         return self._process.poll()
 
+    @property
+    def ended(self) -> str:
+        """How the program ended, as "exit code 1" or "signal 9"; empty while it runs."""
+        code = self._process.poll()
+        if code is None:
+            return ""
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
+
     def stop(self, deadline_seconds: float = 30.0) -> None:
         """Ask the program to end, and kill it when it has not by the deadline."""
         self._signal(signal.SIGTERM)

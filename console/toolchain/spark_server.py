@@ -7,13 +7,16 @@ Nothing is resolved at start: the jars come out of the cache.
 import os
 import shutil
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from console.toolchain.cache import PROJECT_ROOT
 from console.toolchain.errors import PortTakenError, ServerError
+from console.toolchain.grpc_probe import GrpcProbe
 from console.toolchain.java import Java
-from console.toolchain.ports import LOOPBACK, free_port, listens, require_free
+from console.toolchain.ports import LOOPBACK, free_port, require_free
 from console.toolchain.process import ChildProcess, last_lines
 from console.toolchain.python_packages import pyspark_home
 from console.toolchain.setup import set_up
@@ -22,6 +25,7 @@ SETTINGS_FILE = PROJECT_ROOT / "conf" / "spark-defaults.conf"
 LOG_SETTINGS_FILE = Path(__file__).with_name("spark-log4j2.properties")
 SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 START_SECONDS_MAX = 180.0
+POLL_SECONDS = 0.1
 STOP_SECONDS_MAX = 20.0
 # The environment of the caller must not turn this server into another one.
 FOREIGN_VARIABLES = ("SPARK_CONF_DIR", "SPARK_REMOTE", "SPARK_MASTER", "PYSPARK_SUBMIT_ARGS", "SPARK_LOCAL_DIRS")
@@ -53,6 +57,7 @@ class SparkConnectServer:
         self._settings = dict(settings or {})
         self._die_with_parent = die_with_parent
         self._process: ChildProcess | None = None
+        self._probe = GrpcProbe(self.port, _ask_spark)
 
     @property
     def port(self) -> int:
@@ -84,11 +89,28 @@ class SparkConnectServer:
         return self._process is not None and self._process.running
 
     def start(self) -> "SparkConnectServer":
-        """Start, and return when a session has answered SELECT 1."""
+        """Start, and return when a session has answered."""
         if self.running:
             return self
+        try:
+            self.begin()
+            end = time.monotonic() + START_SECONDS_MAX
+            while not self.answers():
+                if self.ended:
+                    raise self._start_failed(self.ended)
+                if time.monotonic() > end:
+                    raise self._start_failed(f"did not answer within {START_SECONDS_MAX:.0f} s")
+                time.sleep(POLL_SECONDS)
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def begin(self) -> None:
+        """Start the process, and leave it to the caller to wait until it `answers`."""
         require_free(self.port, "the Spark Connect server")
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._probe.forget()
         self._process = ChildProcess(
             self._command(),
             self.log,
@@ -96,13 +118,18 @@ class SparkConnectServer:
             folder=self.folder,
             die_with_parent=self._die_with_parent,
         )
+
+    @property
+    def ended(self) -> str:
+        """How the process ended, as "exit code 1" or "signal 9"; empty while it lives."""
+        return self._process.ended if self._process else "never started"
+
+    def answers(self) -> bool:
+        """Whether a session answers, without waiting; raises ServerError where it never will."""
         try:
-            self._wait_until_it_listens(self._process)
-            self._require_answer()
-        except BaseException:
-            self._process.kill()
-            raise
-        return self
+            return self._probe.answers()
+        except ServerError as error:
+            raise self._start_failed(f"does not answer: {error}") from error
 
     def stop(self) -> None:
         """Shut down in order; killed when that takes too long."""
@@ -120,12 +147,6 @@ class SparkConnectServer:
         self.stop()
         self.start()
 
-    def warm(self) -> float:
-        """Write and merge a tiny Delta table, so that the first real merge finds its classes loaded; returns seconds."""
-        from console.toolchain.spark_warmup import warm_up  # noqa: PLC0415  pyspark takes a second to import
-
-        return warm_up(self.url, self.folder / "warmup")
-
     def __enter__(self) -> "SparkConnectServer":
         """Start for the length of a with block."""
         return self.start()
@@ -135,7 +156,7 @@ class SparkConnectServer:
         self.stop()
 
     def _command(self) -> list[str]:
-        self._provide()
+        self.provide()
         scratch = self.folder / "scratch"
         java_options = f"-Dlog4j2.configurationFile={LOG_SETTINGS_FILE.as_uri()} -XX:+UseParallelGC -Xss4m -XX:ReservedCodeCacheSize=512m"
         machine = {
@@ -152,7 +173,8 @@ class SparkConnectServer:
         submit = str(pyspark_home() / "bin" / "spark-submit")
         return [submit, "--properties-file", str(SETTINGS_FILE), *pairs, "--class", SERVER_CLASS, "spark-internal"]
 
-    def _provide(self) -> None:
+    def provide(self) -> None:
+        """Have Java and the jars there, which may take a download."""
         if self._jars is None or self._java is None:
             toolchain = set_up([])
             self._jars = toolchain.delta_jars if self._jars is None else self._jars
@@ -163,27 +185,19 @@ class SparkConnectServer:
         java_home = {"JAVA_HOME": str(self._java.home)} if self._java else {}
         return {**own, **java_home, "SPARK_HOME": str(pyspark_home()), "SPARK_LOCAL_IP": LOOPBACK}
 
-    def _wait_until_it_listens(self, process: ChildProcess) -> None:
-        end = time.monotonic() + START_SECONDS_MAX
-        while not listens(self.port):
-            if not process.running:
-                raise self._start_failed(f"ended with exit code {process.exit_code}")
-            if time.monotonic() > end:
-                raise self._start_failed(f"did not listen within {START_SECONDS_MAX:.0f} s")
-            time.sleep(0.1)
-
-    def _require_answer(self) -> None:
-        from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415  pyspark takes a second to import
-
-        try:
-            session = SparkSession.builder.remote(self.url).create()
-            session.sql("SELECT 1").collect()
-            session.stop()
-        except Exception as error:
-            raise self._start_failed(f"did not answer ({type(error).__name__})") from error
-
     def _start_failed(self, what: str) -> ServerError:
         end = last_lines(self.log)
         if "BindException" in end:
             return PortTakenError(f"Port {self.port} of the Spark server is taken by another program; choose another.")
         return ServerError(f"The Spark server {what}; its log {self.log} ends: {end}")
+
+
+def _ask_spark(channel: Any, seconds_max: float) -> Any:
+    """A session is made and says which Spark it is: by then Delta's extensions are loaded."""
+    from pyspark.sql.connect.proto import base_pb2, base_pb2_grpc  # noqa: PLC0415  pyspark takes a second to import
+
+    request = base_pb2.AnalyzePlanRequest(
+        session_id=str(uuid.uuid4()), spark_version=base_pb2.AnalyzePlanRequest.SparkVersion()
+    )
+    stub: Any = base_pb2_grpc.SparkConnectServiceStub
+    return stub(channel).AnalyzePlan.future(request, timeout=seconds_max)

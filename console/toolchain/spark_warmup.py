@@ -1,10 +1,11 @@
-"""One tiny Delta table written, merged and thrown away over a Spark Connect session; called by SparkConnectServer.warm.
+"""One tiny Delta table written, merged and thrown away over a Spark Connect session; a program that `console.stack_parts` runs.
 
-The first MERGE of a fresh server loads and compiles for half a minute; this is that minute, spent before anyone waits.
+The first MERGE of a fresh server loads and compiles for half a minute; this is that minute, spent before anyone waits. A process of its
+own: Spark's client waits for minutes for a server that died, and only a process can be ended amid that.
 """
 
 import shutil
-import time
+import sys
 from pathlib import Path
 
 from pyspark.sql.connect.session import SparkSession
@@ -12,9 +13,8 @@ from pyspark.sql.connect.session import SparkSession
 MERGES = 2
 
 
-def warm_up(url: str, folder: Path) -> float:
-    """Run the statements a batch runs, on twenty rows under `folder`; returns the seconds it took."""
-    began = time.monotonic()
+def warm_up(url: str, folder: Path) -> None:
+    """Run the statements a batch runs, on twenty rows under `folder`."""
     shutil.rmtree(folder, ignore_errors=True)
     session = SparkSession.builder.remote(url).create()
     try:
@@ -22,7 +22,6 @@ def warm_up(url: str, folder: Path) -> float:
     finally:
         session.stop()
         shutil.rmtree(folder, ignore_errors=True)
-    return time.monotonic() - began
 
 
 def _merge_tiny_table(session: SparkSession, folder: Path) -> None:
@@ -42,3 +41,7 @@ def _merge_tiny_table(session: SparkSession, folder: Path) -> None:
             " WHEN NOT MATCHED AND NOT s.gone THEN INSERT (id, label) VALUES (s.id, s.label)"
         ).collect()
     session.sql(f"SELECT count(*) FROM {table}").collect()
+
+
+if __name__ == "__main__":
+    warm_up(sys.argv[1], Path(sys.argv[2]))

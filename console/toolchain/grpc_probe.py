@@ -1,0 +1,48 @@
+"""Asks a gRPC server on 127.0.0.1 whether it answers, without waiting for it: the question stays open while its caller does other things.
+
+Used for the code server and for Spark; a blocking call would not see the death of the process it asks, and would be deaf to Ctrl-C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from console.toolchain.errors import ServerError
+from console.toolchain.ports import LOOPBACK, listens
+
+QUESTION_SECONDS_MAX = 10.0  # an open question is given up after this, and asked anew
+PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]  # else the waits of an earlier channel hold for this one too
+
+
+class GrpcProbe:
+    """The server on one port. `ask` sends a question over a channel, with a limit in seconds, and returns grpc's future."""
+
+    def __init__(self, port: int, ask: Callable[[Any, float], Any]) -> None:
+        self._port, self._ask = port, ask
+        self._channel: Any = None
+        self._question: Any = None
+
+    def answers(self) -> bool:
+        """Whether an answer has come. Raises ServerError for a refusal that will not pass."""
+        if self._question is None:
+            if not listens(self._port):
+                return False
+            self._channel = grpc.insecure_channel(f"{LOOPBACK}:{self._port}", options=OWN_CONNECTION)
+            self._question = self._ask(self._channel, QUESTION_SECONDS_MAX)
+        if not self._question.done():
+            return False
+        code, details = self._question.code(), self._question.details()
+        self.forget()
+        if code is not grpc.StatusCode.OK and code not in PASSING:
+            raise ServerError(f"the server on port {self._port} refuses ({code.name}: {details})")
+        return code is grpc.StatusCode.OK
+
+    def forget(self) -> None:
+        """Gives an open question up."""
+        if self._channel:
+            self._channel.close()
+        self._channel = self._question = None
