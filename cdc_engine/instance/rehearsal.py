@@ -30,7 +30,7 @@ from cdc_engine.table_meta.schema import ServerFacts
 
 RECORDING = Path(__file__).with_name("rehearsal.binlog")
 MAGIC_BYTES = 4
-START = Position(epoch=1, file="rehearsal.000001", offset=MAGIC_BYTES)
+START = Position(epoch=1, file="binlog.000001", offset=MAGIC_BYTES)
 SPILLING_EVENTS = 2  # a ring so small that a transaction of the recording spills
 
 
