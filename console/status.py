@@ -22,6 +22,7 @@ from console import processes
 from console.processes import ProcessFile
 
 STALE_SECONDS = 15.0  # an engine writes its status about once a second
+WHAT_TO_DO = "docs/operations.md says what to do"
 WELL = ("RUNNING", "STARTING", "CONNECTING")
 
 
@@ -29,7 +30,8 @@ WELL = ("RUNNING", "STARTING", "CONNECTING")
 class DestinationStatus:
     """One destination. `state`: the engine's, or STOPPED / STALE as seen from outside. `cursor`, `position`: `file:offset@epoch`.
 
-    `waiting`: why the batch that is out waits for its next try, or empty.
+    `waiting`: why the batch that is out waits for its next try, or empty. `troubles`: what else is wrong, by the engine's own word.
+    Ages are seconds, None where it never happened since the engine started: of the sensor's last tick, the last ack of a run.
     """
 
     name: str
@@ -44,6 +46,9 @@ class DestinationStatus:
     ring_bytes_max: int = 0
     ring_events: int = 0
     age_seconds: float = 0.0
+    tick_age_seconds: float | None = None
+    ack_age_seconds: float | None = None
+    troubles: Sequence[str] = ()
     holder: str = ""
     outstanding: Sequence[dict[str, Any]] = ()
     stopped_tables: Sequence[dict[str, Any]] = ()
@@ -80,10 +85,7 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
     if not engine:
         reason = "no engine has run yet; `sluice up` starts it"
     elif age_seconds > STALE_SECONDS:
-        state, reason = (
-            ("STALE" if held else "STOPPED"),
-            f"last heard of {age_seconds:.0f} s ago as {state}",
-        )
+        state, reason = _silent(state, age_seconds, held=held)
     return DestinationStatus(
         name=name,
         state=state,
@@ -97,25 +99,42 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
         ring_bytes_max=int(engine.get("ring_bytes_max") or 0),
         ring_events=int(engine.get("ring_events") or 0),
         age_seconds=round(age_seconds, 1) if engine else 0.0,
+        tick_age_seconds=_age(engine.get("ticked_at_us"), now),
+        ack_age_seconds=_age(engine.get("acked_at_us"), now),
+        troubles=() if age_seconds > STALE_SECONDS else [str(each) for each in engine.get("troubles") or ()],
         holder=f"pid {lease.pid} on {lease.host}" if lease and held else "",
         outstanding=[_outstanding(batch) for batch in meta.get("outstanding") or []],
         stopped_tables=engine.get("stopped_tables") or meta.get("stopped_tables") or [],
     )
 
 
+def _silent(state: str, age_seconds: float, *, held: bool) -> tuple[str, str]:
+    """State and reason of an engine that no longer writes its status."""
+    heard = f"last heard of {age_seconds:.0f} s ago as {state}"
+    if held:
+        return "STALE", f"{heard}; its process holds the lease, so it hangs or is stopped: end it, then `sluice up`"
+    return "STOPPED", f"{heard}; `sluice up` starts it again"
+
+
+def _age(moment_us: Any, now: float) -> float | None:
+    return round(max(0.0, now - moment_us / 1e6), 1) if moment_us else None
+
+
 def find_problems(running: Sequence[dict[str, Any]], destinations: Sequence[DestinationStatus]) -> list[str]:
     """What is not as it should be, a sentence each."""
     dead = [
-        f"the {process['name']} (pid {process['pid']}) is not running any more"
+        f"the {process['name']} (pid {process['pid']}) is not running any more; `sluice up` starts it again"
         for process in running
         if not process["alive"]
     ]
     found = dead if running else ["nothing is running; `sluice up` starts everything"]
     for one in destinations:
         if one.state not in WELL:
-            found.append(f"{one.name} is {one.state}" + (f": {one.reason}" if one.reason else ""))
+            found.append(f"{one.name} is {one.state}: {one.reason or WHAT_TO_DO}")
         if one.waiting:
-            found.append(f"{one.name} is {one.waiting}")
+            said = "" if one.tick_age_seconds is None else f" (said {one.tick_age_seconds:.0f} s ago)"
+            found.append(f"{one.name} is {one.waiting}{said}")
+        found += [f"{one.name}: {trouble}" for trouble in one.troubles]
         found += [
             f"{one.name}: the table {table.get('database')}.{table.get('table')} stopped:"
             f" {table.get('state')}: {table.get('reason')}"
@@ -140,6 +159,8 @@ def render(report: StatusReport) -> Group:
         "lag",
         "rows/s",
         "ring",
+        "last tick",
+        "last ack",
         "out",
         title="destinations",
         title_justify="left",
@@ -149,7 +170,8 @@ def render(report: StatusReport) -> Group:
         ring = f"{one.ring_bytes / 2**20:.1f} of {one.ring_bytes_max / 2**20:.0f} MB" if one.ring_bytes_max else ""
         out = ", ".join(f"#{batch['batch_id']} ({batch['rows']} rows)" for batch in one.outstanding)
         rates = (f"{one.lag_seconds} s", f"{one.rows_per_second:.0f}")
-        places.add_row(one.name, state, one.cursor, one.position, *rates, ring, out)
+        ages = ("never" if age is None else f"{age:.0f} s" for age in (one.tick_age_seconds, one.ack_age_seconds))
+        places.add_row(one.name, state, one.cursor, one.position, *rates, ring, *ages, out)
     problems = [Text(f"✗ {problem}", "red") for problem in report.problems]
     return Group(shown, places, *(problems or [Text("all is well", "green")]))
 

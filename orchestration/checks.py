@@ -19,6 +19,7 @@ from orchestration.observations import (
     HEALTHY_STATES,
     TABLE_CHECK,
     TABLES_CHECK,
+    TROUBLED,
     result_of,
     stopped_sentence,
 )
@@ -73,6 +74,7 @@ def read_failures(directory: Path, now_seconds: float) -> dict[str, str]:
             for item in record["stopped_tables"]
         }
         state, reason = str(record["state"]), str(record["reason"])
+        troubles = [str(each) for each in record["troubles"]]
     except FileNotFoundError:
         return {"": f"STOPPED: {path} does not exist; the engine has not run, start it with ./sluice up"}
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -82,4 +84,6 @@ def read_failures(directory: Path, now_seconds: float) -> dict[str, str]:
             **stopped,
             "": f"STOPPED: no engine has written {path} for {age_seconds:.0f} s; start it with ./sluice up",
         }
-    return stopped if state in HEALTHY_STATES else {**stopped, "": f"{state}: {reason}"}
+    if state not in HEALTHY_STATES:
+        return {**stopped, "": f"{state}: {reason}"}
+    return {**stopped, "": f"{TROUBLED}: {'; '.join(troubles)}"} if troubles else stopped

@@ -23,6 +23,7 @@ TABLE_CHECK = "flowing"  # on each Delta table: its changes are taken
 TABLES_CHECK = "tables_flowing"  # on the engine: those of all tables are
 ENGINE_CHECK = "running"  # on the engine: it reads the source
 HEALTHY_STATES = {"RUNNING", "STARTING", "STANDBY"}
+TROUBLED = "TROUBLED"  # it reads, and still not all is well
 WARNING_STATES = {"RECONNECTING"}  # it goes on by itself when the source is back: a warning, not an error
 
 AssetEvent = dg.AssetObservation | dg.AssetCheckEvaluation | dg.AssetMaterialization
@@ -88,6 +89,8 @@ def failures(status: EngineState | None) -> dict[str, str]:
     found = {f"{table.database}.{table.table}": f"{table.state}: {table.reason}" for table in status.stopped_tables}
     if status.state not in HEALTHY_STATES:
         found[""] = f"{status.state}: {status.reason}" if status.reason else status.state
+    elif status.troubles:
+        found[""] = f"{TROUBLED}: {'; '.join(status.troubles)}"
     return found
 
 

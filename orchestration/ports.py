@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class EngineState(Protocol):
     """A moment of an engine. `state` is a word such as RUNNING or POSITION_LOST, `reason` a sentence or empty.
 
-    `lag_seconds`: behind the source's clock. `cursor`: what is acked; `position`: what was read.
+    `lag_seconds`: behind the source's clock. `cursor`: what is acked; `position`: what was read. `troubles`: what else is wrong,
+    a sentence each.
     """
 
     @property
@@ -47,6 +48,8 @@ class EngineState(Protocol):
     def waiting_bytes(self) -> int: ...
     @property
     def stopped_tables(self) -> tuple[StoppedTable, ...]: ...
+    @property
+    def troubles(self) -> tuple[str, ...]: ...
 
 
 class EngineHandle(Protocol):
@@ -69,6 +72,12 @@ class EngineHandle(Protocol):
 
     def rollback(self, batch: OutstandingBatch) -> None:
         """The same changes are handed out again under a new delivery. Raises CanalServiceError as `ack` does."""
+
+    def tell_tick(self) -> None:
+        """The sensor has come by; the engine's status says when."""
+
+    def tell_run(self, batch: OutstandingBatch, state: str) -> None:
+        """In which of Dagster's states the run of a batch was seen, for the engine's status; empty where there is none."""
 
     def tell_waiting(self, reason: str) -> None:
         """Why the next try of the batch that is out waits, for the engine's status; empty when it does not."""

@@ -124,6 +124,14 @@ def verdict_of(run: RunRecord) -> RunVerdict:
     return RunVerdict.END if overdue(run) else RULES[run.status].verdict
 
 
+def strongest(runs: Sequence[RunRecord]) -> str:
+    """The state of the run that decides, in Dagster's word; empty where there is none. One that works comes before one that waits."""
+    order = list(RunVerdict)
+    working = (DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING)
+    ranked = sorted(runs, key=lambda run: (order.index(verdict_of(run)), run.status not in working))
+    return ranked[0].status.value if ranked else ""
+
+
 def decide(runs: Sequence[RunRecord]) -> Decision:
     """What becomes of a batch whose runs are these; `runs` are all runs with the tags of this very delivery, in any order."""
     order = list(RunVerdict)

@@ -34,6 +34,7 @@ class FakeState:
     ring_events: int = 3
     waiting_bytes: int = 99
     stopped_tables: tuple[StoppedTable, ...] = ()
+    troubles: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,6 +75,8 @@ class FakeEngine:
         self.rolled_back: list[int] = []
         self.longest_wait_seconds = 0.0
         self.waiting = ""
+        self.ticks = 0
+        self.run_states: list[str] = []
 
     def capture(self, changes: int) -> None:
         self.captured_up_to += changes
@@ -111,6 +114,12 @@ class FakeEngine:
         self._must_be_head(batch)
         self.rolled_back.append(batch.delivery)
         self.head = None
+
+    def tell_tick(self) -> None:
+        self.ticks += 1
+
+    def tell_run(self, batch: OutstandingBatch, state: str) -> None:  # noqa: ARG002  of the protocol
+        self.run_states.append(state)
 
     def tell_waiting(self, reason: str) -> None:
         self.waiting = reason

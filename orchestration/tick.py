@@ -24,7 +24,7 @@ from orchestration import failpoints
 from orchestration.backoff import waiting
 from orchestration.batch_reference import BatchReference
 from orchestration.observations import AssetEvent, Published, due, failures
-from orchestration.settle import Ack, EndRun, LockWatch, Reissue, Rollback, Wait, decide, overdue
+from orchestration.settle import Ack, EndRun, LockWatch, Reissue, Rollback, Wait, decide, overdue, strongest
 from orchestration.table_catalog import checkable, delta_key
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ class Ticker:
         answer: dg.RunRequest | str
         try:
             engine = self._engine(deadline)
+            engine.tell_tick()
             status = engine.status()
             answer = self._settle_and_hand_out(engine, runs, deadline)
             status = engine.status()  # of now: much may have come while we waited
@@ -134,6 +135,7 @@ class Ticker:
         last_look = deadline - HAND_OUT_RESERVE_SECONDS
         while True:
             records = runs.of_batch(reference)
+            engine.tell_run(batch, strongest(records))
             match decide(records):
                 case Ack(run_id):
                     _log.info("run %s merged %s: acked", run_id, reference)

@@ -20,8 +20,12 @@ from cdc_engine.errors import LeaseLostError, SluiceError, SourceConnectionError
 from cdc_engine.ha.lease import Lease
 from cdc_engine.instance import resume
 from cdc_engine.instance.hand_out import BatchLimits, HandOut
+from cdc_engine.instance.health import Vitals, troubles
+from cdc_engine.instance.pulse import Pulse
+from cdc_engine.instance.source_watch import SourceWatch
 from cdc_engine.instance.status import EngineStatus, RateMeter, write_status
 from cdc_engine.instance.wiring import EngineParts, make_parts, make_stager
+from cdc_engine.limits import SOURCE_WATCH_SECONDS
 from cdc_engine.parser.event_parser import CONNECTING, RECONNECTING, STREAMING
 from cdc_engine.parser.start_position import DumpStart
 from cdc_engine.position import Position
@@ -38,7 +42,7 @@ REVIVE_SECONDS = 5.0  # between two tries of a parser that ended because its dis
 class Engine:
     """One destination. All methods may be called from any thread."""
 
-    def __init__(self, config: SluiceConfig, name: str) -> None:
+    def __init__(self, config: SluiceConfig, name: str, *, watch_seconds: float = SOURCE_WATCH_SECONDS) -> None:
         self.name, self.config = name, config
         self.directory: Path = config.destination_dir(name)
         self._destination: DestinationConfig = config.destinations[name]
@@ -54,6 +58,10 @@ class Engine:
         self._rate = RateMeter()
         self._rows_per_second = 0.0
         self._waiting = ""
+        self._watch_seconds = watch_seconds
+        self._watch: SourceWatch | None = None
+        self._unwatched = threading.Event()  # of the watch that runs: it is to end
+        self._pulse = Pulse()
         self._changed_at = 0.0  # when the parser last changed its state, of the monotonic clock
 
     # ── life ──
@@ -71,10 +79,12 @@ class Engine:
         self._stopping.clear()
         self._reporter = threading.Thread(target=self._report, name=f"status-{self.name}", daemon=True)
         self._reporter.start()
+        self._watch_source()
 
     def stop(self) -> None:
         """Ends the dump and gives the lease back; outstanding batches stay outstanding."""
         self._stopping.set()
+        self._unwatched.set()
         if self._hand_out is not None:
             self._hand_out.close()
         if self._rooms is not None:
@@ -98,7 +108,7 @@ class Engine:
         return True
 
     def _open(self) -> None:
-        self._state, self._reason = STARTING, ""
+        self._state, self._reason, self._changed_at = STARTING, "", time.monotonic()
         rooms = make_parts(
             self._destination, self.directory, self._lease, on_state=self._tell, on_start=self._began_elsewhere
         )
@@ -111,6 +121,8 @@ class Engine:
             self._client, self._service, rooms.meta, stage=stager, limits=limits, directory=self.directory
         )
         rooms.parser.start(rooms.meta.ledger.resume_position)
+        self._pulse = Pulse()
+        self._watch = SourceWatch(rooms.parser, functools.partial(resume.facts_of, rooms.source), self._watch_seconds)
 
     def _began_elsewhere(self, start: DumpStart) -> None:
         """The stream goes on where file names count anew (another server): later order keys must lie above all earlier ones."""
@@ -126,6 +138,14 @@ class Engine:
             if position is not None:
                 rooms.store.start_at(position)
             rooms.parser.start(position)
+
+    def _watch_source(self) -> None:
+        """On a thread that nobody waits for: a source may take long not to answer."""
+        if self._watch is not None:
+            self._unwatched = threading.Event()
+            watching = threading.Thread(target=self._watch.run, args=(self._unwatched,), daemon=True)
+            watching.name = f"watch-{self.name}"
+            watching.start()
 
     # ── batches ──
 
@@ -157,6 +177,7 @@ class Engine:
     def ack(self, batch: OutstandingBatch) -> None:
         """Raises CanalServiceError when the batch is not outstanding any more."""
         self._handing_out().ack(batch)
+        self._pulse.acked()
 
     def rollback(self, batch: OutstandingBatch) -> None:
         """The same changes are handed out again under a new delivery. Raises CanalServiceError as `ack` does."""
@@ -168,6 +189,14 @@ class Engine:
     def tell_waiting(self, reason: str) -> None:
         """Why the next batch is not handed out yet, for the status; empty when it is."""
         self._waiting = reason
+
+    def tell_tick(self) -> None:
+        """The sensor has come by: without it nothing is merged, and the status says for how long it did not."""
+        self._pulse.ticked()
+
+    def tell_run(self, batch: OutstandingBatch, state: str) -> None:
+        """In which of Dagster's states the run of a batch was seen; empty where there is none."""
+        self._pulse.saw_run(batch.delivery, state)
 
     def status(self) -> EngineStatus:
         """A moment of the engine; cheap."""
@@ -187,13 +216,33 @@ class Engine:
             ring_events=metrics.fill_events,
             waiting_bytes=metrics.fill_bytes + metrics.spilled_bytes,
             stopped_tables=ledger.stopped_tables,
+            troubles=self._troubles(state),
+            ticked_at_us=self._pulse.ticked_at_us(),
+            acked_at_us=self._pulse.acked_at_us(),
             updated_at_us=time.time_ns() // 1000,
         )
 
     def _lag_seconds(self, rooms: EngineParts) -> float:
         times = (rooms.store.oldest_time_us, self._handing_out().first_commit_time_us)
         oldest_us = min((each for each in times if each), default=0)
-        return round(max(0.0, time.time() - oldest_us / 1e6), 3) if oldest_us else 0.0
+        unread = self._watch.behind_seconds() if self._watch is not None else 0.0
+        return round(max(0.0, unread, time.time() - oldest_us / 1e6 if oldest_us else 0.0), 3)
+
+    def _troubles(self, state: str) -> tuple[str, ...]:
+        batch = self._handing_out().outstanding()
+        return troubles(
+            Vitals(
+                destination=self.name,
+                starting_seconds=time.monotonic() - self._changed_at if state == STARTING else 0.0,
+                tick_seconds=self._pulse.tick_seconds(),
+                ever_ticked=self._pulse.ever_ticked,
+                batch=f"#{batch.batch_id}" if batch is not None else "",
+                batch_seconds=self._pulse.out_seconds(batch),
+                run=self._pulse.run_of(batch),
+                waiting=bool(self._waiting),
+                stream=self._watch.trouble() if self._watch is not None else "",
+            )
+        )
 
     def _state_now(self) -> tuple[str, str]:
         """The parser's state, unless that is well and batches cannot be staged."""
@@ -211,6 +260,7 @@ class Engine:
                 self._rows_per_second = self._rate.read(rooms.parser.counters.row_events)
                 write_status(self.directory / STATUS_FILE, self.status())
             except LeaseLostError as error:
+                self._unwatched.set()
                 self._lose(str(error))
                 return
             except (OSError, SluiceError) as error:

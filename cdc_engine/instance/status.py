@@ -17,7 +17,10 @@ class EngineStatus:
     """`state` is the parser's (RUNNING, CONNECTING, POSITION_LOST, …); `position`: last transaction read; `cursor`: last one acked.
 
     `waiting`: why the next batch is held back after failed runs, or empty.
-    `lag_seconds`: now minus the commit time of the oldest transaction that is not acked yet; 0 when all is acked.
+    `lag_seconds`: now minus the commit time of the oldest transaction that is not acked yet, or the time for which the source's end is
+    known to lie ahead of what was read, whichever is more; 0 when all is acked.
+    `ticked_at_us`, `acked_at_us`: the sensor's last tick, the last ack of a run's batch; 0 when there was none since the engine started.
+    `troubles`: what else is wrong, a sentence each, with what to do (`health`).
     """
 
     state: str
@@ -32,6 +35,9 @@ class EngineStatus:
     ring_events: int = 0
     waiting_bytes: int = 0
     stopped_tables: tuple[StoppedTable, ...] = ()
+    troubles: tuple[str, ...] = ()
+    ticked_at_us: int = 0
+    acked_at_us: int = 0
     updated_at_us: int = 0
 
     def to_json(self) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from cdc_engine.parser.server_facts import read_facts
 from cdc_engine.parser.source import Source
 from cdc_engine.parser.source_check import check_source
 from cdc_engine.parser.start_position import DumpStart, Lost, StartChoice, decide_start
+from cdc_engine.parser.watch import StreamPlace
 from cdc_engine.position import Position
 
 STOPPED, CONNECTING, STREAMING, RECONNECTING = "STOPPED", "CONNECTING", "STREAMING", "RECONNECTING"
@@ -98,6 +99,9 @@ class EventParser:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._attempts = Attempts()
+        self._anew = ""  # why another connection is wanted
+        self._putting = False  # what was read waits for room
+        self._scanned: tuple[str, int] = ("", 0)  # file and offset of the last event looked at
         self.state = STOPPED
         self.reason = ""
         self.last_error: Exception | None = None
@@ -124,6 +128,20 @@ class EventParser:
                 raise SourceConnectionError(f"the parser of {self._source.destination} did not stop")
         if self.last_error is None:
             self._tell(STOPPED, "")
+
+    def place(self) -> StreamPlace | None:
+        """Where the stream is; None while there is none."""
+        position = self.position
+        if self.state != STREAMING or position is None:
+            return None
+        file, offset = self._scanned
+        return StreamPlace(
+            position=position, file=file, offset=offset, bytes=self.counters.bytes, held_up=self._putting
+        )
+
+    def reconnect(self, reason: str) -> None:
+        """Ends the connection, and begins another as if this one had broken; `reason` is told as the state's."""
+        self._anew = reason
 
     # ── the thread ──
 
@@ -178,6 +196,7 @@ class EventParser:
         scanner, framer = begin_dump(connection, start, self._history, self._captured, prepared=self._prepared)
         self.counters.connections += 1
         self.counters.connected_since = time.time()
+        self._anew, self._scanned = "", (start.position.file, start.position.offset)
         self._tell(STREAMING, "")
         self._read(connection, scanner, framer)
 
@@ -199,6 +218,8 @@ class EventParser:
     def _read(self, connection: SourceConnection, scanner: Scanner, framer: PacketFramer) -> None:
         heard_at = time.monotonic()
         while not self._stopping.is_set():
+            if self._anew:
+                raise SourceConnectionError(self._anew)
             count = connection.receive_into(framer.space(), IDLE_SECONDS)
             if count:
                 heard_at = time.monotonic()
@@ -223,13 +244,18 @@ class EventParser:
                 raise
             place = scanner.position
             raise type(error)(error.reason, place.file, place.offset) from error
-        after = scanner.counters()
+        place, after = scanner.position, scanner.counters()
+        self._scanned = (place.file, place.offset)
         self.counters.events = events + after["events"] - before["events"]
         self.counters.dropped_row_events = dropped + after["dropped_row_events"] - before["dropped_row_events"]
 
     def _accept(self, block: Block, scanner: Scanner) -> None:
         executed = scanner.position.gtid_set  # up to this block: the scan goes on only when it is asked for the next
-        self._sink.accept(block)
+        self._putting = True
+        try:
+            self._sink.accept(block)
+        finally:
+            self._putting = False
         self._attempts.succeeded()
         self.counters.blocks += 1
         self.counters.row_events += block.event_count

@@ -177,6 +177,29 @@ def test_every_state_but_the_good_ones_is_a_problem() -> None:
     assert find_problems([process], [held_back]) == ["shop is waiting 20 s before the next try"]
 
 
+def test_fault_status_is_not_well_while_something_is_not(place: Place) -> None:
+    """The engine runs and its processes live, and nothing is merged all the same."""
+    directory = place.destination(1)
+    ProcessFile(place.data / "processes.json").add("code server", os.getpid(), 4266)
+    running_engine(directory, ticked_at_us=time.time_ns() // 1000)
+    assert RUNNER.invoke(app, ["status"]).exit_code == 0
+    running_engine(directory, troubles=("no tick of the sensor shop_engine for 95 s: ./sluice up",))
+    answer = RUNNER.invoke(app, ["status"])
+    assert answer.exit_code == 1
+    assert "no tick of the sensor shop_engine for 95 s" in answer.stdout
+    assert "all is well" not in answer.stdout
+
+
+def test_fault_what_the_sensor_said_has_its_age(place: Place) -> None:
+    directory = place.destination(1)
+    minutes_ago = time.time_ns() // 1000 - 130_000_000
+    running_engine(directory, waiting="waiting 10 s before the next try", ticked_at_us=minutes_ago)
+    report = json.loads(RUNNER.invoke(app, ["status", "--json"]).stdout)
+    assert any("waiting 10 s before the next try (said 13" in problem for problem in report["problems"])
+    assert report["destinations"][0]["tick_age_seconds"] >= 130
+    assert "13" in RUNNER.invoke(app, ["status"]).stdout
+
+
 # ── check ──
 
 

@@ -86,6 +86,12 @@ class NumberEngine:
     def rollback(self, batch: OutstandingBatch) -> None:
         self._meta.update(lambda ledger: ledger.rollback_one(batch.batch_id))
 
+    def tell_tick(self) -> None:
+        """Nobody looks at its status."""
+
+    def tell_run(self, batch: OutstandingBatch, state: str) -> None:
+        """Nobody looks at its status."""
+
     def tell_waiting(self, reason: str) -> None:
         atomically(self.directory / "waiting", reason)
 

@@ -37,11 +37,12 @@ def status(**fields: Any) -> EngineStatus:
         {"state": "RECONNECTING", "reason": "the server went away"},
         {"state": "POSITION_LOST", "reason": "mysql-bin.000001 was purged"},
         {"stopped_tables": (STOPPED,)},
+        {"troubles": ("no tick of the sensor shop_engine for 95 s", "the stream stands still")},
         {"state": "POSITION_LOST", "reason": "x", "stopped_tables": (STOPPED,)},
     ],
     ids=lambda fields: " ".join(fields) or "RUNNING",
 )
-def test_the_file_says_what_the_engine_says(tmp_path: Path, fields: dict[str, Any]) -> None:
+def test_fault_the_file_says_what_the_engine_says(tmp_path: Path, fields: dict[str, Any]) -> None:
     written = status(**fields)  # made here and not while tests are collected: the file says when it was written
     write_status(tmp_path / STATUS_FILE, written)
     assert read_failures(tmp_path, time.time()) == failures(written)

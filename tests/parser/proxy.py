@@ -24,6 +24,10 @@ class Proxy:
         self.connection_count = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
+    def turn_to(self, server_port: int) -> None:
+        """New lines go to another server; those that are open stay where they are, as after a change of a name or an address."""
+        self._server_port = server_port
+
     def cut(self) -> None:
         """Every line through the proxy is gone at once; new ones are let through."""
         with self._lock:

@@ -1,0 +1,81 @@
+"""What is not as it should be though the engine itself runs: nobody asks it, nobody takes its batches, its stream stands still. Pure.
+
+`engine` asks once a second; `status.json` carries the sentences to `./sluice status` and to the check on the engine's asset. Each says what
+is wrong, for how long, and what to do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from cdc_engine import limits
+
+AT_WORK = frozenset({"STARTED", "CANCELING"})  # states of a run whose process lives
+RESTART = "`./sluice down` and `./sluice up` start all of it anew"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Vitals:
+    """Seconds are ages. `tick_seconds`: since the last tick, or since the engine started. `batch`: the one that is out, or empty.
+
+    `run`: what the last tick saw of that batch's run, a state of Dagster's, or empty. `waiting`: why its next try is held back.
+    `stream`: what the watch of the source says.
+    """
+
+    destination: str
+    starting_seconds: float = 0.0
+    tick_seconds: float = 0.0
+    ever_ticked: bool = True
+    batch: str = ""
+    batch_seconds: float = 0.0
+    run: str = ""
+    waiting: bool = False
+    stream: str = ""
+
+
+def troubles(vitals: Vitals) -> tuple[str, ...]:
+    """One sentence each; none when all is well."""
+    found = (_no_news(vitals), _no_tick(vitals), _no_run(vitals), vitals.stream)
+    return tuple(sentence for sentence in found if sentence)
+
+
+def _no_news(vitals: Vitals) -> str:
+    if vitals.starting_seconds <= limits.START_SECONDS_MAX:
+        return ""
+    return f"it has been starting for {_age(vitals.starting_seconds)}: look at the source, and at the code server's log in <data_dir>/logs"
+
+
+def _no_tick(vitals: Vitals) -> str:
+    if vitals.tick_seconds <= limits.TICK_SILENCE_SECONDS_MAX:
+        return ""
+    since = "since it started" if not vitals.ever_ticked else "since the last one"
+    return (
+        f"no tick of the sensor {vitals.destination}_engine for {_age(vitals.tick_seconds)} {since}, so nothing is merged: "
+        f"Dagster's daemon does not run, has lost its storage or cannot reach the code server ({RESTART}), or the sensor is switched off "
+        "(switch it on in Dagster's UI, Automation)"
+    )
+
+
+def _no_run(vitals: Vitals) -> str:
+    if not vitals.batch or vitals.waiting or vitals.tick_seconds > limits.TICK_SILENCE_SECONDS_MAX:
+        return ""
+    out = f"batch {vitals.batch} has been out for {_age(vitals.batch_seconds)}"
+    if vitals.run in AT_WORK:
+        long = vitals.batch_seconds > limits.RUN_SECONDS_MAX
+        return (
+            f"{out} and its run still works: look at its page in Dagster's UI, end it there if it hangs" if long else ""
+        )
+    if vitals.batch_seconds <= limits.RUN_BEGIN_SECONDS_MAX:
+        return ""
+    seen = f"its run is {vitals.run}" if vitals.run else "Dagster has no run of it"
+    return (
+        f"{out} and nothing works on it, {seen}: look at the queue of runs in Dagster's UI and at the daemon's log in "
+        f"<data_dir>/logs; {RESTART}"
+    )
+
+
+def _age(seconds: float) -> str:
+    """`95 s`, `12 min`, `3.5 h`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 2 * 3600 else f"{seconds / 3600:.1f} h"

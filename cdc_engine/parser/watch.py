@@ -1,0 +1,151 @@
+"""Whether a stream that gives no news has none to give: the source's own end and identity, held against what was read. Pure.
+
+A dump may stay open and silent for ever where nothing comes through it any more: after RESET, on a server that is no longer behind the
+address, past a proxy that lost the other half. `instance.source_watch` asks the source once a minute, and this decides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from cdc_engine.errors import BinlogFormatError
+from cdc_engine.gtid import GtidSet, MariadbPosition, parse_executed
+from cdc_engine.parser.renumbering import base, cut_off, numbered_anew
+from cdc_engine.parser.server_facts import ServerFacts
+from cdc_engine.position import Position, file_number
+
+BYTES_OF_HEARTBEATS_MAX = 4096  # between two looks; more is news
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StreamPlace:
+    """What was read in a moment. `position`: the end of the last transaction; `file`, `offset`: of the last event; `bytes`: received ever.
+
+    `held_up`: what was read waits for room in the store, so that nothing more is read.
+    """
+
+    position: Position
+    file: str
+    offset: int
+    bytes: int
+    held_up: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Look:
+    """What the source said at a time (seconds of a clock that never goes back), and where the stream was right before."""
+
+    at: float
+    place: StreamPlace
+    facts: ServerFacts
+
+
+@dataclasses.dataclass(frozen=True)
+class Watch:
+    """What is known from the looks so far. `ahead`: the first look whose end was not read yet; `newest`: the last one.
+
+    `misfit`: what the newest look found wrong with the stream; it counts when the next one finds it too. `still`: looks in a row since
+    which nothing came; `standing`: what the last of them found.
+    """
+
+    ahead: Look | None = None
+    newest: Look | None = None
+    misfit: str = ""
+    still: int = 0
+    standing: str = ""
+
+    def looked(self, look: Look) -> tuple[Watch, str]:
+        """After another look; and why the parser must connect anew, or empty."""
+        ahead = self.ahead if self.ahead and not has_read(look.place, self.ahead.facts) else None
+        misfit = misfit_of(look.place.position, look.facts)
+        if misfit and self._confirms(look):
+            return Watch(), misfit
+        standing = _standing(self.newest, look, ahead)
+        still = self.still + 1 if standing else 0
+        ahead = ahead or (None if has_read(look.place, look.facts) else look)
+        # A server that passes over much before it sends is not to be begun with anew each time: at the 1st, 2nd, 4th, 8th … look.
+        return Watch(ahead, look, misfit, still, standing), standing if still & (still - 1) == 0 else ""
+
+    def _confirms(self, look: Look) -> bool:
+        """Whether what did not fit in the look before does not fit now either: an answer may be older than what is read."""
+        return bool(self.misfit and self.newest and misfit_of(self.newest.place.position, look.facts))
+
+    def behind_seconds(self, place: StreamPlace, now: float) -> float:
+        """For how long at least something has been in the source's binlog that is not read yet; 0 where nothing is known to be."""
+        if self.ahead is None or has_read(place, self.ahead.facts):
+            return 0.0
+        return max(0.0, now - self.ahead.at)
+
+    def trouble(self, place: StreamPlace, now: float) -> str:
+        """Why the stream does not go on although it should, a sentence, or empty."""
+        if not self.standing or self.newest is None or place.bytes - self.newest.place.bytes > BYTES_OF_HEARTBEATS_MAX:
+            return ""
+        seconds = self.behind_seconds(place, now)
+        return f"{self.standing}; for {seconds:.0f} s by now" if seconds else ""
+
+
+def misfit_of(position: Position, facts: ServerFacts) -> str:
+    """Why the stream that stands at `position` cannot be one of this server, a sentence; empty when it can."""
+    if position.server_uuid and position.server_uuid != facts.server_uuid:
+        return f"the server {facts.server_uuid} answers, the stream is of {position.server_uuid}"
+    anew = numbered_anew(position, facts)
+    if anew:
+        return anew
+    if position.file and facts.file and base(position.file) != base(facts.file):
+        return f"the server writes {facts.file} now, the stream is in {position.file}"
+    cut = cut_off(position, facts)
+    if cut:
+        return cut
+    sets = _sets(position, facts)
+    if sets is not None and not _holds(executed=sets[1], taken=sets[0]):
+        return f"the server has not executed all of {sets[0]}, which was read: its binlog was reset, or it was restored"
+    return ""
+
+
+def has_read(place: StreamPlace, facts: ServerFacts) -> bool:
+    """Whether the stream has come to where the source's binlog ended: by place, or by the transactions in it."""
+    if not facts.file or _reaches(place, facts):
+        return True
+    sets = _sets(place.position, facts)
+    return sets is not None and _holds(executed=sets[0], taken=sets[1])
+
+
+def _standing(before: Look | None, look: Look, ahead: Look | None) -> str:
+    """Nothing came since the look before, although the source's end lay ahead then already."""
+    if before is None or ahead is None or look.place.held_up:
+        return ""
+    if look.place.bytes - before.place.bytes > BYTES_OF_HEARTBEATS_MAX:
+        return ""
+    place, end = look.place, look.facts
+    return f"the source's binlog ends at {end.file}:{end.offset}, the stream stands at {place.file}:{place.offset} and nothing comes"
+
+
+def _reaches(place: StreamPlace, facts: ServerFacts) -> bool:
+    ends = [(place.file, place.offset), (place.position.file, place.position.offset)]
+    return any(
+        _number(file) >= _number(facts.file) and (file != facts.file or offset >= facts.offset) for file, offset in ends
+    )
+
+
+def _number(file: str) -> int:
+    try:
+        return file_number(file)
+    except BinlogFormatError:
+        return -1
+
+
+def _sets(
+    position: Position, facts: ServerFacts
+) -> tuple[GtidSet, GtidSet] | tuple[MariadbPosition, MariadbPosition] | None:
+    """What was read and what the source has executed, which may be nothing; None where one of them is not known."""
+    if not (position.gtid_set and facts.gtid_enabled):
+        return None
+    try:
+        sets = [parse_executed(text, mariadb=facts.mariadb) for text in (position.gtid_set, facts.executed)]
+    except ValueError:
+        return None
+    return sets[0], sets[1]  # type: ignore[return-value]  # both of the kind that the server has
+
+
+def _holds(*, executed: GtidSet | MariadbPosition, taken: GtidSet | MariadbPosition) -> bool:
+    return executed.contains(taken)  # type: ignore[arg-type]

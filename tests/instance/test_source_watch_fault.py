@@ -1,0 +1,103 @@
+"""A silent stream whose source is reset, replaced or cannot be asked: the engine notices by itself, within one look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.errors import SourceConnectionError
+from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.source_watch import UNASKED_LOOKS_MAX, SourceWatch
+from cdc_engine.parser.server_facts import ServerFacts
+from cdc_engine.parser.watch import StreamPlace
+from cdc_engine.position import Position
+from tests.fix_servers import ServerFactory
+from tests.instance.fix_destination import Captured
+from tests.parser.proxy import Proxy
+from tests.waiting import wait_for
+
+LOOK_SECONDS = 0.5
+
+
+@contextmanager
+def watching(shop: Captured) -> Iterator[Engine]:
+    engine = Engine(shop.config, "shop", watch_seconds=LOOK_SECONDS)
+    engine.start()
+    try:
+        wait_for("it runs", lambda: engine.status().state == "RUNNING")
+        yield engine
+    finally:
+        engine.stop()
+
+
+@pytest.mark.parametrize("version", ["mysql-8.0.31", "mariadb-11.4.5"])
+def test_fault_a_reset_under_an_idle_stream_is_a_lost_position(
+    version: str, fresh_server: ServerFactory, tmp_path: Path
+) -> None:
+    shop = Captured(tmp_path, fresh_server(version))
+    with watching(shop) as engine:
+        shop.insert([1])
+        assert shop.take(engine, 1) == [1]
+        shop.run("RESET MASTER")
+        shop.insert([2])
+        wait_for("it is noticed", lambda: engine.status().state == "POSITION_LOST")
+        assert "reset" in engine.status().reason
+
+
+def test_fault_another_server_behind_the_same_address_is_noticed(fresh_server: ServerFactory, tmp_path: Path) -> None:
+    first, second = fresh_server("mariadb-11.4.5"), fresh_server("mariadb-11.4.5", {"server_id": 77})
+    with Proxy(first.port) as proxy:
+        shop = Captured(tmp_path, first)
+        shop.describe(source=f"{{user: root, port: {proxy.port}}}")
+        with watching(shop) as engine:
+            shop.insert([1])
+            assert shop.take(engine, 1) == [1]
+            proxy.turn_to(second.port)
+            wait_for("it is noticed", lambda: engine.status().state == "POSITION_LOST")
+
+
+class SilentParser:
+    """Streams, and hears nothing."""
+
+    def __init__(self) -> None:
+        self.reconnected: list[str] = []
+
+    def place(self) -> StreamPlace:
+        at = Position(epoch=1, file="binlog.000004", offset=500)
+        return StreamPlace(position=at, file=at.file, offset=at.offset, bytes=0)
+
+    def reconnect(self, reason: str) -> None:
+        self.reconnected.append(reason)
+
+
+def test_fault_a_source_that_cannot_be_asked_is_said_after_some_looks() -> None:
+    now = [0.0]
+
+    def refused(*_: str) -> ServerFacts:
+        raise SourceConnectionError("max_user_connections")
+
+    watch = SourceWatch(SilentParser(), refused, 60.0, lambda: now[0])
+    assert watch.trouble() == ""
+    now[0] = 60.0 * UNASKED_LOOKS_MAX + 1
+    with pytest.raises(SourceConnectionError):
+        watch.look()
+    assert "could not be asked for 301 s" in watch.trouble()
+    assert watch.behind_seconds() == 0
+
+
+def test_fault_the_lag_grows_while_the_source_is_ahead_of_a_silent_stream() -> None:
+    now = [60.0]
+    ahead = ServerFacts(
+        version="8.0.31", mariadb=False, server_uuid="u", gtid_enabled=False, file="binlog.000004", offset=900
+    )
+    parser = SilentParser()
+    watch = SourceWatch(parser, lambda *_: ahead, 60.0, lambda: now[0])
+    watch.look()
+    now[0] = 125.0
+    watch.look()
+    assert watch.behind_seconds() == 65
+    assert "nothing comes" in parser.reconnected[0]
+    assert "nothing comes" in watch.trouble()
