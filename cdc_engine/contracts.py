@@ -339,6 +339,8 @@ class StatementSession:
 
     `sql_mode`: its bits. `started_us`: what CURRENT_TIMESTAMP was, µs since 1970, of whole seconds unless `fraction`; 0 where not told.
     `time_zone`: as it was set, empty where not told. `explicit_timestamps`: explicit_defaults_for_timestamp, None where not told.
+    `client`, `connection`, `server`: the charsets of the statement's text, of its literals (collation_connection), and of a database
+    that is made without one (collation_server); empty where not told.
     """
 
     sql_mode: int = 0
@@ -346,6 +348,9 @@ class StatementSession:
     fraction: bool = False
     time_zone: str = ""
     explicit_timestamps: bool | None = None
+    client: str = ""
+    connection: str = ""
+    server: str = ""
 
 
 NO_SESSION = StatementSession()

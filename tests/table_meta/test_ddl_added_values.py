@@ -112,6 +112,9 @@ def test_ddl_an_event_tells_its_session() -> None:
         fraction=True,
         time_zone="+03:30",
         explicit_timestamps=True,
+        client="utf8mb4",
+        connection="utf8mb4",
+        server="utf8mb4",
     )
     assert session_of(b"\x80\x07\x00\x00").started_us == TIME * 1_000_000 + 7, "MariaDB's microseconds"
     assert session_of(b"\x0c\xfe\x05\x03UTC").time_zone == "UTC", "of too many databases no name is there"

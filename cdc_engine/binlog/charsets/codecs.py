@@ -2,8 +2,9 @@
 
 Python's codecs differ from the server's conversion in a few characters, `latin1` is no Python codec at all (MySQL's is cp1252 with its five
 holes filled), and some charsets Python does not have. So the codec of such a charset is a name of our own, "mysql_<charset>", registered
-here. tests/binlog/charsets holds every one against real servers. Bytes that are no character raise UnicodeDecodeError, never a
-replacement character; where Python knows a character that the server does not (a euro sign in `greek`), it is read.
+here. tests/binlog/charsets holds every one against real servers. Bytes that are no character raise UnicodeDecodeError, or come out as
+lone surrogates where "surrogateescape" is asked for, never as a replacement character; where Python knows a character that the server
+does not (a euro sign in `greek`), it is read.
 """
 
 from __future__ import annotations
@@ -55,6 +56,9 @@ CODECS: dict[str, tuple[str, dict[str, str]]] = {
 _LATIN1_HOLES = "\x81\x8d\x8f\x90\x9d"  # cp1252 has no characters there; MySQL keeps them as control characters
 
 CODEC_PREFIX = "mysql_"
+# of a codec that leaves apart what becomes a backslash: two bytes that are read as one escape nothing in a statement
+LEXED_SUFFIX = "_lexed"
+LEXED = {"sjis", "ujis"}
 # a run of one-byte characters, or one wider character
 PIECES = {
     "big5": re.compile(rb"[\x00-\x80]+|[\x81-\xff].|.", re.DOTALL),
@@ -63,7 +67,7 @@ PIECES = {
     ),
 }
 MISREAD = {"eucjpms": b"\x8f\xa2"}  # Python reads it, but not as the server does: such bytes are taken piece by piece
-Decode = Callable[[bytes], str]
+Decode = Callable[[bytes, str], str]
 Encode = Callable[[str], bytes]
 
 
@@ -74,14 +78,29 @@ def codec_of(charset: str) -> str:
     return f"{CODEC_PREFIX}{charset}" if ours else python_codec
 
 
+def lexed_codec_of(charset: str) -> tuple[str, dict[int, str]]:
+    """Of a statement: the codec that it can be cut into words with, and what names and literals in it are then translated by.
+
+    A server cuts swe7 as if it were ASCII, and reads the letters in the place of signs afterwards.
+    """
+    if charset in LEXED:
+        return f"{CODEC_PREFIX}{charset}{LEXED_SUFFIX}", {ord(wide): sign for wide, sign in CODECS[charset][1].items()}
+    if charset == "swe7":
+        return "ascii", {place: letter for place, letter in enumerate(ONE_BYTE["swe7"][:0x7F]) if letter != chr(place)}
+    return codec_of(charset) or "utf_8", {}
+
+
 def _exact_codec(codec_name: str) -> codecs.CodecInfo | None:
     """Python asks this for every codec name it does not know."""
-    charset = codec_name.removeprefix(CODEC_PREFIX)
-    if charset == codec_name or (charset not in CODECS and charset not in ONE_BYTE):
+    charset = codec_name.removeprefix(CODEC_PREFIX).removesuffix(LEXED_SUFFIX)
+    if not codec_name.startswith(CODEC_PREFIX) or (charset not in CODECS and charset not in ONE_BYTE):
         return None
-    decode, encode = _one_byte(charset) if charset in ONE_BYTE else _corrected(charset)
+    if charset in ONE_BYTE:
+        decode, encode = _one_byte(charset)
+    else:
+        decode, encode = _corrected(charset, lexed=codec_name.endswith(LEXED_SUFFIX))
     return codecs.CodecInfo(
-        decode=lambda data, _errors="strict": (decode(bytes(data)), len(data)),
+        decode=lambda data, errors="strict": (decode(bytes(data), errors), len(data)),
         encode=lambda text, _errors="strict": (encode(text), len(text)),
         name=codec_name,
     )
@@ -91,30 +110,30 @@ def _one_byte(charset: str) -> tuple[Decode, Encode]:
     table = ONE_BYTE[charset]
     writing = codecs.charmap_build(table)
     return (
-        lambda octets: codecs.charmap_decode(octets, "strict", table)[0],
+        lambda octets, errors: codecs.charmap_decode(octets, errors, table)[0],
         lambda text: codecs.charmap_encode(text, "strict", writing)[0],
     )
 
 
-def _corrected(charset: str) -> tuple[Decode, Encode]:
+def _corrected(charset: str, *, lexed: bool) -> tuple[Decode, Encode]:
     """Python's codec with the characters put right that it reads otherwise, and those added that it does not have."""
     base, differences = CODECS[charset]
-    errors = "mysql_latin1_hole" if charset == "latin1" else "strict"
+    differences = {} if lexed else differences
     reading = str.maketrans(differences)
     writing = {ord(server): python for python, server in differences.items()}
     beyond = BEYOND_PYTHON.get(charset, {})
     written = {character: octets for octets, character in beyond.items()}
 
-    def decode(octets: bytes) -> str:
+    def decode(octets: bytes, errors: str) -> str:
         if not beyond:
-            return octets.decode(base, errors).translate(reading)
+            return octets.decode(base, "mysql_latin1_hole" if charset == "latin1" else errors).translate(reading)
         if MISREAD.get(charset, b"\xff\xff\xff\xff") not in octets:
             try:
                 return octets.decode(base).translate(reading)
             except UnicodeDecodeError:
                 pass
         pieces = PIECES[charset].finditer(octets)
-        return "".join(beyond.get(piece[0]) or _piece(piece, base).translate(reading) for piece in pieces)
+        return "".join(beyond.get(piece[0]) or _piece(piece, base, errors).translate(reading) for piece in pieces)
 
     def encode(text: str) -> bytes:
         if charset == "latin1":
@@ -126,9 +145,9 @@ def _corrected(charset: str) -> tuple[Decode, Encode]:
     return decode, encode
 
 
-def _piece(piece: re.Match[bytes], base: str) -> str:
+def _piece(piece: re.Match[bytes], base: str, errors: str) -> str:
     try:
-        return piece[0].decode(base)
+        return piece[0].decode(base, errors)
     except UnicodeDecodeError as error:
         raise UnicodeDecodeError(base, piece.string, piece.start(), piece.end(), error.reason) from None
 

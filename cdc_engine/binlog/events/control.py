@@ -1,7 +1,7 @@
 """Control events as values: where the next file begins, how its events are checked, what a statement says. Called by `scan`.
 
 mysql-replication parses ROTATE and FORMAT_DESCRIPTION. QUERY is read here: the library gives up at a status variable it does not know,
-and takes every statement for UTF-8; here the client's own character set decides.
+and takes every statement for UTF-8; here the client's own character set decides (`charsets.statement_text`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from pymysql.charset import charset_by_id
 from pymysqlreplication.event import FormatDescriptionEvent, RotateEvent
 
+from cdc_engine.binlog.charsets.collations import charset_of_id
+from cdc_engine.binlog.charsets.statement_text import statement_text
 from cdc_engine.binlog.events.event_types import (
     CHECKSUM_BYTES,
     DELETE_ROWS,
@@ -36,7 +37,7 @@ CHECKSUM_CRC32 = 1
 # Status variables of a QUERY event: codes of those that are of use, the bytes of values of one size, and of those that say their length.
 # https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1Query__event.html, sql/log_event.h of MariaDB
 _SQL_MODE, _CATALOG_Z, _CHARSET, _TIME_ZONE, _INVOKER, _DATABASES = 1, 2, 4, 5, 11, 12
-_MICROSECONDS, _EXPLICIT_TIMESTAMPS, _MARIADB_MICROSECONDS = 13, 16, 128
+_MICROSECONDS, _EXPLICIT_TIMESTAMPS, _MARIADB_MICROSECONDS, _MARIADB_PHASE = 13, 16, 128, 130
 _SIZES = {
     0: 4,  # flags
     _SQL_MODE: 8,
@@ -57,6 +58,9 @@ _SIZES = {
 }
 _TEXTS = {_CATALOG_Z: 1, _TIME_ZONE: 0, 6: 0}  # code → bytes behind the text
 _MANY_DATABASES = 254  # more than are listed
+# MariaDB's binlog_alter_two_phase logs an ALTER when it begins and when it ends: flags of the phase, and bytes behind those of an end
+_ALTER_STARTS, _ALTER_COMMITS, _ALTER_ROLLS_BACK = 2, 4, 8
+_STARTED_AS_BYTES = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,12 +80,13 @@ class FileFormat:
 
 @dataclasses.dataclass(frozen=True)
 class Statement:
-    """A QUERY event."""
+    """A QUERY event. `takes_effect`: False of an ALTER that only begins here, or that failed (MariaDB's binlog_alter_two_phase)."""
 
     text: str
     database: str
     error_code: int
     session: StatementSession = NO_SESSION
+    takes_effect: bool = True
 
 
 class _Packet:
@@ -167,25 +172,37 @@ def parse_query(event: bytes, checksum_bytes: int) -> Statement:
     text = body[database_at + database_length + 1 :]
     database = body[database_at : database_at + database_length]
     variables = dict(_status_variables(status))
-    encoding = _encoding(int.from_bytes(variables[_CHARSET][:2], "little")) if _CHARSET in variables else "utf-8"
+    session = _session(struct.unpack_from("<I", event)[0], variables)
     return Statement(
-        text.decode(encoding, errors="backslashreplace"),
+        statement_text(text, session.client),
         database.decode("utf-8", errors="backslashreplace"),
         error_code,
-        _session(struct.unpack_from("<I", event)[0], variables),
+        session,
+        takes_effect=not variables.get(_MARIADB_PHASE, b"\0")[0] & (_ALTER_STARTS | _ALTER_ROLLS_BACK),
     )
 
 
 def _session(started_seconds: int, variables: dict[int, bytes]) -> StatementSession:
     microseconds = variables.get(_MICROSECONDS, variables.get(_MARIADB_MICROSECONDS))
     explicit = variables.get(_EXPLICIT_TIMESTAMPS)
+    client, connection, server = _charsets(variables.get(_CHARSET, b""))
     return StatementSession(
         sql_mode=int.from_bytes(variables.get(_SQL_MODE, b""), "little"),
         started_us=started_seconds * 1_000_000 + int.from_bytes(microseconds or b"", "little"),
         fraction=microseconds is not None,
         time_zone=variables.get(_TIME_ZONE, b"").decode("ascii", errors="backslashreplace"),
         explicit_timestamps=None if explicit is None else explicit != b"\0",
+        client=client,
+        connection=connection,
+        server=server,
     )
+
+
+def _charsets(collations: bytes) -> tuple[str, str, str]:
+    """Of client, connection and server; empty where it is not told, or no server that is known has the collation."""
+    ids = struct.unpack("<HHH", collations) if collations else (0, 0, 0)
+    client, connection, server = (charset_of_id(number) for number in ids)
+    return client.name if client else "", connection.name if connection else "", server.name if server else ""
 
 
 def _status_variables(status: bytes) -> Iterator[tuple[int, bytes]]:
@@ -197,6 +214,9 @@ def _status_variables(status: bytes) -> Iterator[tuple[int, bytes]]:
             end = begin + _SIZES[code]
         elif code in _TEXTS and begin < len(status):
             begin, end = begin + 1, begin + 1 + status[begin] + _TEXTS[code]
+        elif code == _MARIADB_PHASE and begin < len(status):
+            ends = status[begin] & (_ALTER_COMMITS | _ALTER_ROLLS_BACK)
+            end = begin + 1 + (_STARTED_AS_BYTES if ends else 0)
         else:
             end = _end_of_names(status, begin) if code in (_INVOKER, _DATABASES) else 0
         if not begin <= end <= len(status):
@@ -218,15 +238,6 @@ def _end_of_names(status: bytes, at: int) -> int:
         if not at:
             return 0
     return at
-
-
-def _encoding(collation_id: int) -> str:
-    """Python's name of character_set_client; UTF-8 where it is not known."""
-    try:
-        encoding = charset_by_id(collation_id).encoding
-    except KeyError:
-        return "utf-8"
-    return str(encoding)
 
 
 def event_type_of(event: bytes) -> int:

@@ -151,7 +151,9 @@ class ControlEvents:
     def _query(self, event: bytes) -> Iterator[Block]:
         statement = control.parse_query(event, self._checksum_bytes)
         kind = statement_kind(statement.text)
-        if kind is StatementKind.DEFINITION:
+        if not statement.takes_effect:
+            yield from self._end_if_alone(event)
+        elif kind is StatementKind.DEFINITION:
             yield from self._definition(statement, event)
         elif kind is StatementKind.ROW_CHANGE:
             self._refuse_row_change(statement)

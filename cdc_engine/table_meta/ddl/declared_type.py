@@ -259,7 +259,7 @@ def fitted(declared: DeclaredType, bytes_max: int) -> DeclaredType:
     if declared.base not in {"text", "blob"} or declared.length < 0:
         return declared
     size_bytes = declared.length * (bytes_max if declared.base == "text" else 1)
-    size = next(name for name, width in _BLOB_PREFIX_BYTES.items() if size_bytes < 1 << 8 * width)
+    size = next((name for name, width in _BLOB_PREFIX_BYTES.items() if size_bytes < 1 << 8 * width), "long")
     return dataclasses.replace(declared, base=size + declared.base, length=-1)
 
 

@@ -53,12 +53,27 @@ Reader = Callable[[Reading], Statement]
 
 
 def read_statement(statement: str, flavour: str, sql_mode: int = 0) -> Statement:
-    """Reads one statement. Never raises for its content: what cannot be read comes back as `Unread`."""
+    """Reads one statement. Never raises: what cannot be read, for what it says or for a mistake here, comes back as `Unread`."""
     try:
-        found = _tokens_under(statement, flavour, sql_mode)
+        return _read_statement(statement, flavour, sql_mode)
     except UnreadableError as error:
-        pieces = re.findall(r"[\w$\x80-\U0010FFFF]+", statement)
-        return Unread(" ".join(pieces[:2]).upper(), str(error), words=frozenset(piece.lower() for piece in pieces))
+        return Unread(leading_words(statement), str(error), text=statement)
+    except Exception as error:  # no statement may end the stream
+        return Unread(leading_words(statement), mistake(error), text=statement)
+
+
+def leading_words(statement: str) -> str:
+    """What kind of statement it seems to be, where it could not be read."""
+    return " ".join(re.findall(r"[A-Za-z_]+", statement)[:2]).upper()
+
+
+def mistake(error: Exception) -> str:
+    """An exception that nobody foresaw, in words."""
+    return f"Sluice made a mistake with it, which should be reported ({type(error).__name__}: {error})"
+
+
+def _read_statement(statement: str, flavour: str, sql_mode: int) -> Statement:
+    found = _tokens_under(statement, flavour, sql_mode)
     while found and found[-1] == Token(TokenKind.SIGN, ";"):
         found.pop()
     words = frozenset(token.text.lower() for token in found if token.kind in {TokenKind.WORD, TokenKind.NAME})
@@ -172,6 +187,14 @@ def _read_database(reading: Reading) -> Statement:
     name = None
     if cursor.peek().word not in {"CHARACTER", "CHARSET", "CHAR", "COLLATE", "DEFAULT"}:
         name = cursor.expect_name()
+    try:
+        charset = _database_charset(cursor)
+    except UnreadableError:
+        charset = ""  # not known: a table made without one stops
+    return SetDatabase(reading.kind, name, charset, creates=reading.kind.startswith("CREATE"))
+
+
+def _database_charset(cursor: TokenCursor) -> str | None:
     charset: str | None = None
     while not cursor.at_end:
         if cursor.accept("CHARACTER", "SET") or cursor.accept("CHAR", "SET") or cursor.accept("CHARSET"):
@@ -180,7 +203,7 @@ def _read_database(reading: Reading) -> Statement:
             charset = read_collation(cursor) or charset
         else:
             cursor.next()
-    return SetDatabase(reading.kind, name, charset, creates=reading.kind.startswith("CREATE"))
+    return charset
 
 
 def _read_drop_database(reading: Reading) -> Statement:

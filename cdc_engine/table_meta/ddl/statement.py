@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable
 
+from cdc_engine.binlog.charsets.statement_text import has_no_character
 from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition, Default
 from cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition
+from cdc_engine.table_meta.ddl.lower_case import lowered
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +22,7 @@ class TableName:
     def key(self, default_database: str, *, lower_case: bool) -> tuple[str, str]:
         """`known.TableKey`. `lower_case`: the server's lower_case_table_names is not 0."""
         key = (self.database or default_database, self.table)
-        return (key[0].lower(), key[1].lower()) if lower_case else key
+        return (lowered(key[0]), lowered(key[1])) if lower_case else key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,12 +205,13 @@ class DropDatabase:
 @dataclasses.dataclass(frozen=True)
 class Unread:
     """A statement that could not be read. `names`: the tables it is about where that much was clear; else it may concern every table
-    that is named by one of `words` (lower case)."""
+    that is named by one of `words` (lower case), or anywhere in `text` where it could not even be cut into words."""
 
     kind: str
     reason: str
     names: tuple[TableName, ...] = ()
     words: frozenset[str] = frozenset()
+    text: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,6 +243,39 @@ def dropped_database(statement: Statement) -> str | None:
     return statement.name if isinstance(statement, DropDatabase) else None
 
 
+def names_in(statement: Statement) -> tuple[TableName, ...]:
+    """Every table that the statement names and may do something to."""
+    match statement:
+        case CreateTable():
+            return (statement.name,)
+        case AlterTable():
+            return (statement.name, *((statement.renames_to,) if statement.renames_to else ()))
+        case Truncate():
+            return (statement.name,)
+        case RenameTables():
+            return tuple(name for pair in statement.pairs for name in pair)
+        case DropTables() | Unread():
+            return tuple(statement.names)
+        case _:
+            return ()
+
+
 def mentioned(tables: Iterable[tuple[str, str]], words: frozenset[str]) -> list[tuple[str, str]]:
     """Those of the tables (database and name) that a statement with these words may be about."""
-    return [table for table in tables if table[1].lower() in words]
+    return [table for table in tables if lowered(table[1]) in words]
+
+
+def mentioned_in(tables: Iterable[tuple[str, str]], text: str) -> list[tuple[str, str]]:
+    """Those of the tables that a statement with this text may be about: a name in it, also as a part of what is no name.
+
+    Where some bytes of the text are no characters, they may be a name that has such.
+    """
+    there, garbled = lowered(text), has_no_character(text)
+    return [table for table in tables if (garbled and not table[1].isascii()) or is_named(table[1], there)]
+
+
+def is_named(name: str, text: str) -> bool:
+    """Whether a name stands in a text in lower case, in quotes of any kind or in none."""
+    spellings = {lowered(name).replace(quote, 2 * quote) if quote else lowered(name) for quote in ("", "`", '"')}
+    pieces = "|".join(re.escape(spelling) for spelling in spellings)
+    return re.search(rf"(?<![\w$])(?:{pieces})(?![\w$])", text) is not None

@@ -13,6 +13,7 @@ from cdc_engine.contracts import NO_SESSION, StatementSession, TableChange, Tabl
 from cdc_engine.errors import TableStoppedError
 from cdc_engine.position import Position
 from cdc_engine.table_meta.change.evolution import SCHEMA_UNKNOWN
+from cdc_engine.table_meta.ddl.lower_case import lowered
 from cdc_engine.table_meta.ddl.reader import read_statement
 from cdc_engine.table_meta.ddl.statement import (
     AlterTable,
@@ -24,6 +25,7 @@ from cdc_engine.table_meta.ddl.statement import (
     Unread,
     dropped_database,
     mentioned,
+    mentioned_in,
 )
 from cdc_engine.table_meta.history.known_schemas import TableKey
 from cdc_engine.table_meta.history.schema_snapshot import Snapshot
@@ -65,9 +67,9 @@ class TouchedTables:
         there = {(schema.database, schema.table) for schema in self._snapshot.tables}
         database = dropped_database(statement)
         if database is not None:
-            return {key for key in there if key[0].lower() == database.lower()}
+            return {key for key in there if lowered(key[0]) == lowered(database)}
         if isinstance(statement, Unread) and not statement.names:
-            return set(mentioned(there, statement.words))
+            return set(mentioned_in(there, statement.text) if statement.text else mentioned(there, statement.words))
         return set()
 
 

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from cdc_engine.binlog.charsets.statement_text import shown
 from cdc_engine.contracts import NO_SESSION, Alteration, StatementSession, TableChangeKind
 from cdc_engine.table_meta.change import foreign_keys
 from cdc_engine.table_meta.change.alteration import Altered, altered, difference, followed
@@ -36,6 +37,8 @@ from cdc_engine.table_meta.change.policy import (
     items_of,
 )
 from cdc_engine.table_meta.change.renaming import carries_on, is_remains, moved
+from cdc_engine.table_meta.ddl.lower_case import lowered
+from cdc_engine.table_meta.ddl.reader import mistake
 from cdc_engine.table_meta.ddl.statement import (
     AlterTable,
     CreateTable,
@@ -51,6 +54,7 @@ from cdc_engine.table_meta.ddl.statement import (
     dropped_database,
     mentioned,
 )
+from cdc_engine.table_meta.history.concerned import concerned
 from cdc_engine.table_meta.history.known_schemas import KnownSchemas, TableKey, TableState
 from cdc_engine.table_meta.schema import Dropped, Stopped, TableSchema
 
@@ -182,7 +186,8 @@ def _stop(
         return Effect(name, None, dataclasses.replace(there, schema=schema))
     if not context.captured(*name) and schema is not None:
         return Effect(name, None, schema)
-    stopped = Stopped(state=why.state, reason=f"{kind} at {context.place}: {why.reason}", schema=schema)
+    reason = shown(f"{kind} at {context.place}: {why.reason}")
+    stopped = Stopped(state=why.state, reason=reason, schema=schema)
     return Effect(name, TableChangeKind.STOPPED if context.captured(*name) else None, stopped)
 
 
@@ -359,18 +364,27 @@ def _drop_database(statement: DropDatabase | SetDatabase, context: DdlContext) -
     dropped = dropped_database(statement)
     if dropped is None:
         return
-    database = dropped.lower() if context.lower_case_names else dropped
+    database = lowered(dropped) if context.lower_case_names else dropped
     for name in context.tables():
         if name[0] == database:
             yield from _gone(context, name, statement.kind, "the table is dropped with its database")
 
 
-def _unread(statement: Unread, context: DdlContext) -> Iterator[Effect]:
-    """Where even the table's name could not be read, every table with a schema here that is named anywhere in it."""
-    names = [context.full_name(name) for name in statement.names] or mentioned(context.tables(), statement.words)
-    for name in dict.fromkeys(names):
+def _unread(statement: Unread, context: DdlContext) -> Iterable[Effect]:
+    """Where even the table's name could not be read, every table that was ever known of and is named anywhere in it."""
+    why = CannotFollowError(SCHEMA_UNKNOWN, f"it cannot be read: {statement.reason}")
+    return _stops(statement, why, context)
+
+
+def refused(error: Exception, statement: Statement, context: DdlContext) -> tuple[Effect, ...]:
+    """Where an exception that nobody foresaw came out of a statement: what it may concern stops."""
+    why = CannotFollowError(SCHEMA_UNKNOWN, f"it cannot be followed: {mistake(error)}")
+    return tuple(_stops(statement, why, context))
+
+
+def _stops(statement: Statement, why: CannotFollowError, context: DdlContext) -> Iterator[Effect]:
+    for name in concerned(statement, context.known, context.full_name, context.default_database):
         if context.captured(*name) or context.schema(name) is not None:
-            why = CannotFollowError(SCHEMA_UNKNOWN, f"it cannot be read: {statement.reason}")
             yield _stop(context, name, statement.kind, why)
 
 
@@ -382,7 +396,7 @@ def _row_change(statement: RowChange, context: DdlContext) -> Iterator[Effect]:
 
 def shortened(text: str) -> str:
     """A statement as it is shown: one line, no backquote that would end it in Markdown."""
-    line = " ".join(text.split()).replace("`", "")
+    line = " ".join(shown(text).split()).replace("`", "")
     return line if len(line) <= STATEMENT_CHARS_MAX else f"{line[:STATEMENT_CHARS_MAX]} …"
 
 

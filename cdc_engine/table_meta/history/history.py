@@ -19,15 +19,18 @@ from pathlib import Path
 
 from cdc_engine.binlog.events.table_map import TableMap
 from cdc_engine.contracts import NO_SESSION, StatementSession, TableChange, TableVersion
-from cdc_engine.errors import MetaError, TableStoppedError
+from cdc_engine.errors import MetaError, SluiceError, TableStoppedError
 from cdc_engine.position import Position
+from cdc_engine.table_meta.change.evolution import SCHEMA_UNKNOWN
 from cdc_engine.table_meta.change.foreign_keys import ForeignKeyRules
 from cdc_engine.table_meta.change.policy import SchemaDecisions
 from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL
 from cdc_engine.table_meta.ddl.lexer import UnreadableError
-from cdc_engine.table_meta.ddl.reader import read_statement
-from cdc_engine.table_meta.ddl.statement import DropDatabase, SetDatabase, Statement
-from cdc_engine.table_meta.history.effects import DdlContext, Effect, effects_of
+from cdc_engine.table_meta.ddl.lower_case import lowered
+from cdc_engine.table_meta.ddl.reader import leading_words, mistake, read_statement
+from cdc_engine.table_meta.ddl.statement import DropDatabase, SetDatabase, Statement, Unread
+from cdc_engine.table_meta.history.concerned import databases_in
+from cdc_engine.table_meta.history.effects import DdlContext, Effect, effects_of, refused
 from cdc_engine.table_meta.history.fitting import fit
 from cdc_engine.table_meta.history.known_schemas import KnownSchemas, TableKey, TableState
 from cdc_engine.table_meta.history.repository import Record, RecordKind, Repository, SchemaRepository
@@ -73,18 +76,28 @@ class TableHistory:
 
         Raises TableStoppedError: SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED, or the state in which a statement left the table.
         """
+        try:
+            version, learnt = self._resolved(table_map, position)
+        except SluiceError:
+            raise
+        except Exception as error:  # a mistake of ours stops the table that it met, not the stream
+            reason = f"the table map at {position} cannot be followed: {mistake(error)}"
+            raise TableStoppedError(table_map.database, table_map.table, SCHEMA_UNKNOWN, reason) from error
+        if learnt is not None:
+            self._go_back_to(position)
+            self._store([_table_record(RecordKind.TABLE_MAP, position, learnt)])
+        return version
+
+    def _resolved(self, table_map: TableMap, position: Position) -> tuple[TableVersion, TableSchema | None]:
         state = self._known.table((table_map.database, table_map.table), position.order_key)
         if isinstance(state, Stopped):
             raise TableStoppedError(table_map.database, table_map.table, state.state, state.reason)
         server = self._known.server(position.order_key) or _UNKNOWN_SERVER
         schema = state if isinstance(state, TableSchema) else None
         version, learnt = self._fitted(table_map, schema, mariadb=server.flavour == MARIADB)
-        if learnt is not None:
-            if schema is not None:  # a table map says nothing of foreign keys
-                learnt = dataclasses.replace(learnt, foreign_keys=schema.foreign_keys)
-            self._go_back_to(position)
-            self._store([_table_record(RecordKind.TABLE_MAP, position, learnt)])
-        return version
+        if learnt is not None and schema is not None:  # a table map says nothing of foreign keys
+            learnt = dataclasses.replace(learnt, foreign_keys=schema.foreign_keys)
+        return version, learnt
 
     def _fitted(
         self, table_map: TableMap, schema: TableSchema | None, *, mariadb: bool
@@ -122,14 +135,12 @@ class TableHistory:
                 lower_case=server.lower_case_names,
             ),
         )
-        read = read_statement(statement, server.flavour, session.sql_mode)
-        effects = effects_of(read, context)
-        records = [*_database_records(read, context, server, position), *_effect_records(effects, position)]
+        effects, records, changes = _taken(context, server, position)
         for effect in effects:
             if effect.held is not None:
                 self._review.note(effect.held)
         self._store([record for record in records if not self._known.holds(record)])
-        return tuple(_changes(effects, position))
+        return changes
 
     def rewind(self, position: Position) -> None:
         """The stream starts again from here: what came after has not happened yet."""
@@ -181,6 +192,28 @@ class TableHistory:
             self._known.remember(record)
 
 
+_Taken = tuple[tuple[Effect, ...], list[Record], tuple[TableChange, ...]]
+
+
+def _taken(context: DdlContext, server: ServerFacts, position: Position) -> _Taken:
+    """What a statement means: effects, records, changes. Whatever a mistake of ours raises stops the tables that it may concern."""
+    read: Statement = Unread(leading_words(context.text), "", text=context.text)
+    try:
+        read = read_statement(context.text, server.flavour, context.session.sql_mode)
+        return _told(read, effects_of(read, context), context, server, position)
+    except SluiceError:
+        raise
+    except Exception as error:
+        return _told(read, refused(error, read, context), context, server, position)
+
+
+def _told(
+    read: Statement, effects: tuple[Effect, ...], context: DdlContext, server: ServerFacts, position: Position
+) -> _Taken:
+    records = [*_database_records(read, context, server, position), *_effect_records(effects, position)]
+    return effects, records, tuple(_changes(effects, position))
+
+
 def _needed(records: list[Record], key: int) -> list[Record]:
     """Those above the key, and of each table, database and of the server the last one below."""
     last: dict[tuple[bool, str, str], Record] = {}
@@ -213,19 +246,28 @@ def _snapshot_records(snapshot: Snapshot, position: Position) -> Iterator[Record
 def _database_records(
     statement: Statement, context: DdlContext, server: ServerFacts, position: Position
 ) -> Iterator[Record]:
+    if isinstance(statement, Unread) and statement.text:  # whatever it did to the charset of a database
+        for name in databases_in(statement.text, context.known.database_names(), context.default_database):
+            yield _charset_record(name, "", position)
     if not isinstance(statement, SetDatabase | DropDatabase):
         return
     database = statement.name or context.default_database
-    name = database.lower() if server.lower_case_names else database
+    name = lowered(database) if server.lower_case_names else database
     there = context.known.database_charset(name, context.key)
     if isinstance(statement, DropDatabase):
         charset: str | None = ""
     elif statement.kind.endswith("NOT EXISTS") and there:
         charset = None
     else:
-        charset = statement.charset or (server.charset if statement.creates else None)
+        charset = statement.charset
+        if charset is None and statement.creates:
+            charset = context.session.server or server.charset
     if charset is not None and charset != there:
-        yield Record(kind=RecordKind.DATABASE, position=position, database=name, content={"charset": charset})
+        yield _charset_record(name, charset, position)
+
+
+def _charset_record(database: str, charset: str, position: Position) -> Record:
+    return Record(kind=RecordKind.DATABASE, position=position, database=database, content={"charset": charset})
 
 
 def _effect_records(effects: tuple[Effect, ...], position: Position) -> Iterator[Record]:

@@ -34,6 +34,10 @@ class KnownSchemas:
         """Every table that a record was ever about, sorted."""
         return sorted(self._tables)
 
+    def database_names(self) -> list[str]:
+        """Every database that a record was ever about, sorted."""
+        return sorted(self._databases)
+
     def remember(self, record: Record) -> None:
         key = record.position.order_key
         self.head = max(self.head, key)

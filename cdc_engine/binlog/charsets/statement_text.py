@@ -1,0 +1,129 @@
+"""The text of a statement, and what the server makes of a literal in it: from the client's charset to the connection's to the column's.
+
+The one place that decodes statements. `events.control` calls `statement_text`; `table_meta` calls the rest for names, labels and defaults.
+Bytes that are no character stay in the text as lone surrogates (Python's "surrogateescape"), so that none is lost and none is guessed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from cdc_engine.binlog.charsets.codecs import lexed_codec_of
+from cdc_engine.binlog.charsets.collations import charset_of_name
+
+UNKNOWN = "?"  # what a server writes for a character that a charset does not have
+_NO_CHARACTER = re.compile("[\ud800-\udfff]")
+_BEYOND_BMP = re.compile("[\U00010000-\U0010ffff]")
+_BYTES_BEYOND_BMP = (
+    4  # of such a character in utf8mb4: what is no character to a client of utf8mb3 becomes as many question marks
+)
+WIDE = {"ucs2": 2, "utf16": 2, "utf16le": 2, "utf32": 4}  # charset → bytes that its characters have at least
+_BMP_CHARSETS = {"utf8mb3", "ucs2"}
+# one-byte charsets whose no-break space is a blank between words; elsewhere it is part of a name
+BLANK_NO_BREAK_SPACE = frozenset(
+    ("dec8", "latin1", "latin2", "latin5", "latin7", "hebrew", "greek", "cp1250", "armscii8", "geostd8")
+) | {"cp866", "cp852", "keybcs2"}
+
+
+class LiteralUnknownError(Exception):
+    """What the server made of a literal cannot be said; the message says why."""
+
+
+def statement_text(raw: bytes, client: str) -> str:
+    """As it is cut into words. `client`: charset of the text; where it is `binary` or not told, names are UTF-8."""
+    try:
+        return raw.decode(lexed_codec_of(client)[0], "surrogateescape")
+    except UnicodeDecodeError:  # of the charsets that no client can have, where a byte is no character
+        return raw.decode("ascii", "surrogateescape")
+
+
+def word_characters(client: str) -> dict[int, str]:
+    """What names and literals are translated by once the text is cut (str.translate)."""
+    return lexed_codec_of(client)[1]
+
+
+def has_no_character(text: str) -> bool:
+    """Whether some of the text's bytes were no character."""
+    return bool(_NO_CHARACTER.search(text))
+
+
+def shown(text: str) -> str:
+    """For sentences and files: what is no character as \\xNN."""
+    return _NO_CHARACTER.sub(lambda found: f"\\x{ord(found[0]) & 0xFF:02x}", text)
+
+
+@dataclasses.dataclass(frozen=True)
+class Literals:
+    """The charsets that a session's literals go through; empty ones change nothing."""
+
+    client: str = ""
+    connection: str = ""
+
+    @property
+    def are_bytes(self) -> bool:
+        """Whether a column takes them as they are."""
+        return "binary" in (self.client, self.connection)
+
+    def stored(self, text: str, charset: str) -> str:
+        """What a literal becomes in a column of `charset`. Raises LiteralUnknownError."""
+        if text.isascii() and charset not in WIDE:
+            return text
+        if self.are_bytes:
+            raw = _encoded(text, self.client)
+            return raw_in(bytes(-len(raw) % WIDE.get(charset, 1)) + raw, charset)
+        if self.client == "utf8mb3":
+            text = _BEYOND_BMP.sub(UNKNOWN * _BYTES_BEYOND_BMP, text)
+        if has_no_character(text):
+            raise LiteralUnknownError(f"it has bytes that are no character of {self.client or 'utf8mb4'}")
+        return in_charset(in_charset(text, self.connection), charset)
+
+
+def in_charset(text: str, charset: str) -> str:
+    """The text with a question mark for each character that the charset does not have."""
+    known = charset_of_name(charset)
+    if text.isascii() or known is None or not known.codec:
+        return text
+    if charset in _BMP_CHARSETS:
+        return _BEYOND_BMP.sub(UNKNOWN, text)
+    return "".join(character if _has(known.codec, character) else UNKNOWN for character in text)
+
+
+def raw_in(raw: bytes, charset: str) -> str:
+    """Bytes that a column of `charset` takes for its own. Raises LiteralUnknownError where they are no characters of it."""
+    try:
+        text = raw.decode(_codec(charset))
+    except UnicodeDecodeError as error:
+        raise LiteralUnknownError(f"its bytes {raw[:40].hex()} are no characters of {charset}") from error
+    if charset in _BMP_CHARSETS and _BEYOND_BMP.search(text):
+        raise LiteralUnknownError(f"its bytes {raw[:40].hex()} are no characters of {charset}")
+    return text
+
+
+def as_bytes(text: str, charset: str) -> bytes:
+    """How a charset stores a text. Raises LiteralUnknownError."""
+    try:
+        return text.encode(_codec(charset))
+    except UnicodeEncodeError as error:
+        raise LiteralUnknownError(f"{text[:40]!r} is not in {charset}") from error
+
+
+def _encoded(text: str, client: str) -> bytes:
+    """The bytes of the event that a text was decoded from."""
+    try:
+        return text.encode(_codec(client), "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise LiteralUnknownError(f"it has bytes that are no character of {client}") from error
+
+
+def _codec(charset: str) -> str:
+    known = charset_of_name(charset) if charset else None
+    return (known.codec if known else "") or "utf_8"
+
+
+def _has(codec: str, character: str) -> bool:
+    try:
+        character.encode(codec)
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,54 @@
+"""Which tables a statement may concern that cannot be followed: more of them rather than fewer. Pure; called by `effects` and `history`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from cdc_engine.table_meta.ddl.lower_case import lowered
+from cdc_engine.table_meta.ddl.statement import (
+    DropDatabase,
+    RowChange,
+    SetDatabase,
+    Statement,
+    TableName,
+    Unread,
+    is_named,
+    mentioned,
+    mentioned_in,
+    names_in,
+)
+from cdc_engine.table_meta.history.known_schemas import KnownSchemas, TableKey
+
+_ABOUT_DATABASES = re.compile(r"(?<![\w$])(?:DATABASE|SCHEMA)(?![\w$])", re.IGNORECASE)
+
+
+def concerned(
+    statement: Statement, known: KnownSchemas, full_name: Callable[[TableName], TableKey], default_database: str
+) -> list[TableKey]:
+    """Each table once, of those named and of all that were ever known of."""
+    return list(dict.fromkeys(_concerned(statement, known, full_name, default_database)))
+
+
+def _concerned(
+    statement: Statement, schemas: KnownSchemas, full_name: Callable[[TableName], TableKey], default_database: str
+) -> Iterable[TableKey]:
+    if names := names_in(statement):
+        return [full_name(name) for name in names]
+    known = schemas.table_names()
+    if isinstance(statement, Unread) and statement.text:
+        databases = databases_in(statement.text, schemas.database_names(), default_database)
+        return [*mentioned_in(known, statement.text), *(name for name in known if name[0] in databases)]
+    if isinstance(statement, Unread | RowChange):
+        return mentioned(known, statement.words)
+    if isinstance(statement, SetDatabase | DropDatabase):
+        return [name for name in known if lowered(name[0]) == lowered(statement.name or default_database)]
+    return []
+
+
+def databases_in(text: str, known: Iterable[str], default_database: str) -> set[str]:
+    """The databases that a statement of this text may be about as a whole; none where it speaks of no database."""
+    if not _ABOUT_DATABASES.search(text):
+        return set()
+    there = lowered(text)
+    return {database for database in known if is_named(database, there)} or {default_database}
