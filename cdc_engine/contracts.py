@@ -330,7 +330,9 @@ class PreparedTransactions(Protocol):
         """Forget it, if it is known."""
 
     def rewind(self, position: Position) -> None:
-        """The stream begins again behind `position`: what was prepared behind it is forgotten, and recorded anew when it comes."""
+        """The stream begins again after `position`: what was prepared after it is forgotten, and recorded anew when it comes; what was
+        committed after it is prepared, and its commit may come under another order key.
+        """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

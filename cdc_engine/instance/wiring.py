@@ -116,7 +116,7 @@ def make_parts(
         on_state=on_state,
         on_start=on_start,
         on_idle=sink.idle,
-        prepared=PreparedFiles(directory / PREPARED_DIRECTORY, lambda: store.acked_position),
+        prepared=PreparedFiles(directory / PREPARED_DIRECTORY, lambda: _never_again(meta, store)),
     )
     return EngineParts(source=source_of(config), meta=meta, history=published, store=store, sink=sink, parser=parser)
 
@@ -133,6 +133,12 @@ def history_kept(config: DestinationConfig, directory: Path) -> Path | Repositor
 def _oldest_needed(meta: MetaManager, begin: Position) -> Position:
     """No one reads from before it: the stream begins here, and a stopped table may be read again from where it stopped."""
     return min([begin, *(stopped.position for stopped in meta.ledger.stopped_tables)], key=lambda each: each.order_key)
+
+
+def _never_again(meta: MetaManager, store: MemoryEventStore) -> Position | None:
+    """Up to where nothing will be read again."""
+    acked = store.acked_position
+    return None if acked is None else _oldest_needed(meta, acked)
 
 
 def review_of(config: DestinationConfig, directory: Path) -> SchemaDecisions:

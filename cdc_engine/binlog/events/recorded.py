@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+from cdc_engine.errors import BinlogFormatError
 from cdc_engine.position import Position
 
 
@@ -18,32 +21,57 @@ class RecordedEvents:
         return len(part)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Kept:
+    """A transaction's events, with the order keys of its prepare and, once it is decided, of its commit."""
+
+    name: str
+    events: bytes
+    prepared: int
+    committed: int | None = None
+
+
 class MemoryPrepared:
-    """`contracts.PreparedTransactions` that ends with the process."""
+    """`contracts.PreparedTransactions` that ends with the process; what was committed is kept until then."""
 
     def __init__(self) -> None:
-        self._open = bytearray()
-        self._prepared: dict[str, tuple[int, bytes]] = {}  # name → order key of the prepare, events
+        self._open: bytearray | None = None
+        self._prepared: dict[str, _Kept] = {}
+        self._committed: list[_Kept] = []
 
     def begin(self) -> None:
         self._open = bytearray()
 
     def record(self, event: bytes) -> None:
-        self._open += event
+        self._writer().extend(event)
 
     def recorded(self) -> RecordedEvents:
-        return RecordedEvents(bytes(self._open))
+        events, self._open = bytes(self._writer()), None
+        return RecordedEvents(events)
 
     def prepare(self, name: str, order_key: int) -> None:
-        self._prepared[name] = order_key, bytes(self._open)
-        self._open = bytearray()
+        self._prepared[name] = _Kept(name, bytes(self._writer()), order_key)
+        self._open = None
 
-    def commit(self, name: str, order_key: int) -> RecordedEvents | None:  # noqa: ARG002  nothing is read again
+    def commit(self, name: str, order_key: int) -> RecordedEvents | None:
         found = self._prepared.pop(name, None)
-        return None if found is None else RecordedEvents(found[1])
+        if found is not None:
+            self._committed.append(dataclasses.replace(found, committed=order_key))
+        else:
+            found = next((each for each in self._committed if (each.name, each.committed) == (name, order_key)), None)
+        return None if found is None else RecordedEvents(found.events)
 
     def roll_back(self, name: str) -> None:
         self._prepared.pop(name, None)
 
     def rewind(self, position: Position) -> None:
-        self._prepared = {name: kept for name, kept in self._prepared.items() if kept[0] <= position.order_key}
+        place = position.order_key
+        kept = [each for each in (*self._prepared.values(), *self._committed) if each.prepared <= place]
+        self._committed = [each for each in kept if each.committed is not None and each.committed <= place]
+        undecided = [each for each in kept if each.committed is None or each.committed > place]
+        self._prepared = {each.name: dataclasses.replace(each, committed=None) for each in undecided}
+
+    def _writer(self) -> bytearray:
+        if self._open is None:
+            raise BinlogFormatError("an XA transaction goes on that did not begin")
+        return self._open

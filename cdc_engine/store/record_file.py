@@ -1,0 +1,86 @@
+"""One file of recorded events, whole or refused: events, then their length, their checksum and a mark. Used by `prepared`.
+
+The rows of a prepared XA transaction are nowhere else once their place in the binlog was acked. So a record is on disk before its prepare
+counts as read, and one that is torn, empty or changed is refused before any of its events is used.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from io import FileIO
+from pathlib import Path
+
+from cdc_engine.durable_files import sync
+from cdc_engine.errors import BinlogFormatError
+
+BUFFER_BYTES = 1 << 16
+CHECK_BYTES = 1 << 20  # read at a time while a record is verified
+TRAILER = struct.Struct("<QI4s")  # bytes of events, CRC32 of them, mark
+MARK = b"SLX1"
+WHAT_TO_DO = "the rows of that transaction cannot be known: take the captured tables' rows anew"
+
+
+class Recording:
+    """The record that is being written. Raises OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.size = path, 0
+        self._checksum = 0
+        self._file = path.open("wb", buffering=BUFFER_BYTES)
+
+    def add(self, event: bytes) -> None:
+        self._file.write(event)
+        self.size += len(event)
+        self._checksum = zlib.crc32(event, self._checksum)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def keep_as(self, path: Path) -> None:
+        """On disk under its name when it returns, whole."""
+        self._file.write(TRAILER.pack(self.size, self._checksum, MARK))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self.path.replace(path)
+        sync(path.parent)
+
+
+class RecordedFile:
+    """`contracts.Content` of the first `size` bytes of a file; closed with its last byte."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.size = self._left = size
+        self._path = path
+        self._file: FileIO | None = None
+
+    def read_into(self, space: memoryview) -> int:
+        try:
+            self._file = self._file or self._path.open("rb", buffering=0)
+            count = int(self._file.readinto(space[: self._left]) or 0) if self._left else 0
+            self._left -= count
+            if not count or not self._left:
+                self._file.close()
+        except (OSError, ValueError) as error:
+            raise BinlogFormatError(f"the recorded events of an XA transaction cannot be read: {error}") from error
+        return count
+
+
+def verified(path: Path) -> RecordedFile:
+    """The events of a kept record. Raises BinlogFormatError where it is not the one that was written, OSError where it cannot be read."""
+    size = path.stat().st_size - TRAILER.size
+    with path.open("rb") as file:
+        checksum, left = 0, size
+        while left > 0:
+            piece = file.read(min(left, CHECK_BYTES))
+            if not piece:
+                break
+            checksum, left = zlib.crc32(piece, checksum), left - len(piece)
+        trailer = file.read(TRAILER.size) if size >= 0 else b""
+    if len(trailer) != TRAILER.size or TRAILER.unpack(trailer) != (size, checksum, MARK):
+        raise BinlogFormatError(
+            f"the record {path} of a prepared XA transaction is torn or was changed ({max(0, size)} bytes); {WHAT_TO_DO}"
+        )
+    return RecordedFile(path, size)
