@@ -235,10 +235,12 @@ class ClientIdentity:
 class OutstandingBatch:
     """A staged batch that waits for its ack: one record of the ledger, and all that a run needs to know of its batch.
 
-    (destination, start.epoch, end, delivery) names one hand-out for ever: `delivery` never repeats, over restarts and rollbacks.
-    `path`: the staged directory, relative to the destination's directory. `tables`: the "database.table" that have segments in it.
+    (ledger_id, end, delivery) names one hand-out for ever: `delivery` never repeats, over restarts and rollbacks.
+    `path`: the staged directory, relative to the destination's directory; a batch that is delivered again keeps it. `tables`: the
+    "database.table" that are to be merged from it.
     """
 
+    ledger_id: str
     batch_id: int
     delivery: int
     start: Position

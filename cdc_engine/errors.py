@@ -6,6 +6,7 @@
     │   └── ReplicaClashError       another replica has our server id
     ├── SourceConnectionError       the connection to the source was lost or refused; tried again with back-off
     │   └── FilesRenumberedError    amid a stream the files' names went back; the next connection decides
+    ├── LedgerLostError             the ledger is gone, though the destination ran before: the state LEDGER_LOST
     ├── PositionLostError           continuity cannot be proven: the state POSITION_LOST
     ├── BinlogFormatError           bytes that are not what MySQL's format says, with file and offset
     │   ├── ChecksumError           CRC32 of an event does not match
@@ -73,6 +74,10 @@ class SourceConnectionError(SluiceError):
 
 class FilesRenumberedError(SourceConnectionError):
     code = "FILES_RENUMBERED"
+
+
+class LedgerLostError(SluiceError):
+    code = "LEDGER_LOST"
 
 
 class PositionLostError(SluiceError):

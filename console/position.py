@@ -20,7 +20,7 @@ from cdc_engine.ha.lease import Lease
 from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.parser.start_position import Lost, StartChoice, decide_start
+from cdc_engine.parser.start_position import Epochs, Lost, StartChoice, decide_start
 from cdc_engine.position import Position
 from cdc_engine.store.prepared import forget_prepared
 from console.sources import ask_source, require_destination
@@ -118,9 +118,10 @@ def next_epoch(ledger: Ledger, facts: ServerFacts) -> int:
     if ledger.cursor is None:
         return ledger.epoch
     same_server = ledger.server_uuid in {"", facts.server_uuid}
-    if same_server and not isinstance(decide_start(ledger.cursor, StartChoice(), facts), Lost):
-        return ledger.epoch
-    return ledger.grow_epoch().epoch
+    start = decide_start(ledger.cursor, StartChoice(), facts, Epochs(highest=ledger.epoch))
+    if same_server and not isinstance(start, Lost):
+        return start.position.epoch
+    return ledger.begin_epoch(ledger.epoch + 1).epoch
 
 
 def read_up_to(ledger: Ledger, request: Request, position: Position) -> bool:

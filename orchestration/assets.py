@@ -25,6 +25,7 @@ MergeJob = dg.JobDefinition | UnresolvedAssetJobDefinition
 
 MERGE_CONFIG = {
     "destination": dg.Field(str, description="The destination, a file of conf/destinations."),
+    "ledger": dg.Field(str, description="The ledger that the batch is of; another one's runs settle nothing."),
     "epoch": dg.Field(int, description="The epoch of the batch's end position."),
     "end_file": dg.Field(str, description="The binlog file of its end position."),
     "end_offset": dg.Field(int, description="The offset of its end position, bytes."),

@@ -10,9 +10,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from dagster import DagsterRunStatus
+
+from orchestration.ports import TableFailure
 
 FIRST_SECONDS = 10.0  # after the second failure in a row; doubles up to
 MERGE_SECONDS_MAX = 300.0
@@ -24,13 +26,16 @@ DOUBLINGS_MAX = 16  # far above any of the limits; keeps the power small
 class Failed:
     """The failure of a batch's newest run. `in_a_row`: deliveries that failed one after the other, this one included; 0: ended by hand.
 
-    `ago_seconds`: since it ended. `away`: because no Spark answered. `reason`: what the run said, a sentence.
+    `ago_seconds`: since it ended. `away`: because no Spark answered. `reason`: what the run said, a sentence. `damaged`: the staged files
+    could not be read. `tables`: what the failed runs of the batch say of its tables, the newest first, without a break.
     """
 
     in_a_row: int
     ago_seconds: float
     away: bool = False
     reason: str = ""
+    damaged: bool = False
+    tables: Sequence[Mapping[str, TableFailure]] = ()
 
 
 def pause_seconds(in_a_row: int, *, away: bool) -> float:

@@ -1,8 +1,9 @@
 """What a run knows of its batch: a name, never rows and never a secret. Made by the sensor, read by the run, found again in run tags.
 
 A reference travels as run config (what the run is to merge), as run tags (how the sensor finds the runs of a batch) and as the run key
-(how Dagster's daemon starts it once). (destination, epoch, end, delivery) names one hand-out for ever: a batch handed out again after
-a rollback has another delivery, so Dagster, which also remembers the keys of failed runs, starts it.
+(how Dagster's daemon starts it once). (ledger, end, delivery) names one hand-out for ever: a batch handed out again after a rollback has
+another delivery, so Dagster, which also remembers the keys of failed runs, starts it; and a run of a ledger that was lost says nothing
+of the batches of the one that took its place.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ if TYPE_CHECKING:
     from cdc_engine.contracts import OutstandingBatch
 
 DESTINATION_TAG = "sluice/destination"
+LEDGER_TAG = "sluice/ledger"
 EPOCH_TAG = "sluice/epoch"
 END_TAG = "sluice/end"
 DELIVERY_TAG = "sluice/delivery"
 BATCH_TAG = "sluice/batch"  # the whole name in one tag: one indexed look-up finds the runs of a batch
 
 _DESTINATION = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_LEDGER = re.compile(r"[0-9a-f]{12}")
 _END = re.compile(r"(?P<file>[^/\\:\s]{1,200}\.\d{1,9}):(?P<offset>\d{1,10})")
 _PATH = re.compile(r"staging/[A-Za-z0-9._-]{1,200}")
 
@@ -40,6 +43,7 @@ class BatchReference:
     """
 
     destination: str
+    ledger: str
     epoch: int
     end_file: str
     end_offset: int
@@ -49,6 +53,7 @@ class BatchReference:
     def __post_init__(self) -> None:
         for what, good in (
             ("destination", _DESTINATION.fullmatch(self.destination)),
+            ("ledger", _LEDGER.fullmatch(self.ledger)),
             ("end position", _END.fullmatch(self.end)),
             ("delivery", self.delivery >= 0),
             ("path", _PATH.fullmatch(self.path) and ".." not in self.path),
@@ -71,7 +76,7 @@ class BatchReference:
 
     @property
     def run_key(self) -> str:
-        return f"{self.destination}:{self.epoch}:{self.end}:{self.delivery}"
+        return f"{self.destination}:{self.ledger}:{self.epoch}:{self.end}:{self.delivery}"
 
     def __str__(self) -> str:
         return f"delivery {self.delivery} up to {self.end}@{self.epoch} of {self.destination}"
@@ -79,6 +84,7 @@ class BatchReference:
     def to_tags(self) -> dict[str, str]:
         return {
             DESTINATION_TAG: self.destination,
+            LEDGER_TAG: self.ledger,
             EPOCH_TAG: str(self.epoch),
             END_TAG: self.end,
             DELIVERY_TAG: str(self.delivery),
@@ -102,14 +108,14 @@ class BatchReference:
 
     def names(self, batch: OutstandingBatch) -> bool:
         """Whether this is the reference of that hand-out."""
-        theirs = (batch.end.epoch, batch.end.file, batch.end.offset, batch.delivery, batch.path)
-        return theirs == (self.epoch, self.end_file, self.end_offset, self.delivery, self.path)
+        return self == BatchReference.of(self.destination, batch)
 
     @classmethod
     def of(cls, destination: str, batch: OutstandingBatch) -> BatchReference:
         """The reference of a hand-out of the engine."""
         return cls(
             destination=destination,
+            ledger=batch.ledger_id,
             epoch=batch.end.epoch,
             end_file=batch.end.file,
             end_offset=batch.end.offset,

@@ -11,20 +11,29 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from cdc_engine.errors import SluiceError
 from orchestration import failpoints
 from orchestration.batch_reference import BatchReference
-from orchestration.ports import MergeFailedError, MergeOrder, Ports, SparkAwayError, TableOutcome
+from orchestration.ports import (
+    BatchDamagedError,
+    MergeFailedError,
+    MergeOrder,
+    Ports,
+    SparkAwayError,
+    TableOutcome,
+)
 
 if TYPE_CHECKING:
     from cdc_engine.config import SluiceConfig
     from cdc_engine.contracts import OutstandingBatch
 
-SPARK_AWAY = "spark_away"  # key of a failure's metadata: no Spark answered
+SPARK_AWAY = "spark_away"  # keys of a failure's metadata: no Spark answered
+BATCH_DAMAGED = "batch_damaged"  # the staged files are to be staged anew
+FAILED_TABLES = "failed_tables"  # "database.table" → why it failed, for reasons of its own
 RUN_LOCK_SECONDS_MAX = 60.0  # how long a run waits for another one's process to end, which Dagster may believe dead
 
 
@@ -107,6 +116,17 @@ def merge_one(
 
 
 def failure(error: Exception) -> dg.Failure:
-    """The run's end as one sentence. Dagster must not try again by itself: the batch is rolled back and comes under a new name."""
-    metadata = {SPARK_AWAY: True} if isinstance(error, SparkAwayError) else None
-    return dg.Failure(description=str(error), metadata=metadata, allow_retries=False)
+    """The run's end as one sentence. Dagster must not try again by itself: the batch is rolled back and comes under a new name.
+
+    The metadata says what the sensor needs to know of it: that no Spark answered, that the files are damaged, which tables failed and why.
+    """
+    metadata: dict[str, Any] = {}
+    if isinstance(error, SparkAwayError):
+        metadata[SPARK_AWAY] = True
+    if isinstance(error, BatchDamagedError):
+        metadata[BATCH_DAMAGED] = True
+    if isinstance(error, MergeFailedError) and error.tables:
+        metadata[FAILED_TABLES] = dg.MetadataValue.json(
+            {name: dataclasses.asdict(why) for name, why in error.tables.items()}
+        )
+    return dg.Failure(description=str(error), metadata=metadata or None, allow_retries=False)

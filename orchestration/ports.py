@@ -8,7 +8,7 @@ All are reached through functions that import at the first call, so that buildin
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -70,8 +70,17 @@ class EngineHandle(Protocol):
     def ack(self, batch: OutstandingBatch) -> None:
         """Raises CanalServiceError when `batch` is not outstanding any more."""
 
-    def rollback(self, batch: OutstandingBatch) -> None:
-        """The same changes are handed out again under a new delivery. Raises CanalServiceError as `ack` does."""
+    def rollback(self, batch: OutstandingBatch, *, damaged: bool = False) -> None:
+        """The same changes are handed out again under a new delivery. Raises CanalServiceError as `ack` does.
+
+        `damaged`: the run could not read the staged files, so they are staged anew.
+        """
+
+    def stop_tables(self, batch: OutstandingBatch, reasons: Mapping[str, tuple[str, str]]) -> None:
+        """Tables that cannot be merged stop, and the batch is handed out again without them. Raises CanalServiceError as `ack` does.
+
+        `reasons`: "database.table" → (state, reason).
+        """
 
     def tell_tick(self) -> None:
         """The sensor has come by; the engine's status says when."""
@@ -159,12 +168,32 @@ class Merge(Protocol):
         """
 
 
+@dataclasses.dataclass(frozen=True)
+class TableFailure:
+    """Why one table could not be merged. `for_good`: trying again will not help (another owner, a table that was replaced)."""
+
+    state: str
+    reason: str
+    for_good: bool = False
+
+
 class MergeFailedError(Exception):
-    """A batch could not be merged, or not wholly; the message is a sentence for the run's page and holds no secret."""
+    """A batch could not be merged, or not wholly; the message is a sentence for the run's page and holds no secret.
+
+    `tables`: "database.table" → why that table could not be merged, for reasons of its own.
+    """
+
+    def __init__(self, message: str, tables: Mapping[str, TableFailure] | None = None) -> None:
+        super().__init__(message)
+        self.tables = dict(tables or {})
 
 
 class SparkAwayError(MergeFailedError):
     """No Spark answered, or it went away meanwhile: it is tried again soon."""
+
+
+class BatchDamagedError(MergeFailedError):
+    """The staged files are not what their manifest says: they are staged anew."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

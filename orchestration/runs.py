@@ -5,17 +5,22 @@ The only reader of it.
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import dagster as dg
 from dagster import DagsterInstance, DagsterRunStatus
 from dagster._core.storage.dagster_run import RunRecord as StoredRun
 
 from orchestration.backoff import Failed, failed_in_a_row
-from orchestration.batch_reference import BATCH_TAG, DELIVERY_TAG, BatchReference
-from orchestration.merge_run import SPARK_AWAY
+from orchestration.batch_reference import BATCH_TAG, DELIVERY_TAG, END_TAG, EPOCH_TAG, LEDGER_TAG, BatchReference
+from orchestration.giving_up import TRIES_MAX
+from orchestration.merge_run import BATCH_DAMAGED, FAILED_TABLES, SPARK_AWAY
+from orchestration.ports import TableFailure
 from orchestration.settle import RULES, RunRecord
 
 _log = logging.getLogger(__name__)
@@ -27,6 +32,20 @@ OPEN_STATUSES = [
 ]  # those that have, or should have, a process
 
 RUNS_LOOKED_AT = 50  # of the newest, to count failures in a row
+
+
+@dataclasses.dataclass(frozen=True)
+class Said:
+    """What a failed run says of itself (`merge_run.failure`)."""
+
+    sentence: str
+    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def tables(self) -> dict[str, TableFailure]:
+        """ "database.table" → why it failed; empty where the run does not say."""
+        value = getattr(self.metadata.get(FAILED_TABLES), "data", None)
+        return {str(name): TableFailure(**why) for name, why in (value or {}).items()}
 
 
 class RunStore:
@@ -47,20 +66,33 @@ class RunStore:
         """The failure of a run of the batch, and how many deliveries before it failed too."""
         newest = self._instance.get_run_records(dg.RunsFilter(job_name=self._job_name), limit=RUNS_LOOKED_AT)
         ends = [(each.dagster_run.tags.get(DELIVERY_TAG, ""), each.dagster_run.status) for each in newest]
-        away, reason = self._why_failed(run.run_id)
-        in_a_row = failed_in_a_row(str(reference.delivery), ends)
-        return Failed(in_a_row=in_a_row, ago_seconds=run.state_seconds, away=away, reason=reason)
+        said = self._what_failed(run.run_id)
+        return Failed(
+            in_a_row=failed_in_a_row(str(reference.delivery), ends),
+            ago_seconds=run.state_seconds,
+            away=SPARK_AWAY in said.metadata,
+            reason=said.sentence,
+            damaged=BATCH_DAMAGED in said.metadata,
+            tables=self._failed_tables(reference),
+        )
 
-    def _why_failed(self, run_id: str) -> tuple[bool, str]:
-        """Whether no Spark answered, and the run's own sentence; that of Dagster where the run could not say anything."""
+    def _failed_tables(self, reference: BatchReference) -> list[dict[str, TableFailure]]:
+        """What the failed runs of the batch, over its deliveries, say of its tables: the newest first, up to one that did not fail."""
+        tags = {name: value for name, value in reference.to_tags().items() if name in {LEDGER_TAG, EPOCH_TAG, END_TAG}}
+        runs = self._instance.get_run_records(dg.RunsFilter(job_name=self._job_name, tags=tags), limit=TRIES_MAX)
+        failed = itertools.takewhile(lambda run: run.dagster_run.status == DagsterRunStatus.FAILURE, runs)
+        return [self._what_failed(run.dagster_run.run_id).tables for run in failed]
+
+    def _what_failed(self, run_id: str) -> Said:
+        """The run's own sentence and metadata; Dagster's sentence where the run could not say anything."""
         for kind in (dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.RUN_FAILURE):
             for record in self._instance.get_records_for_run(run_id, of_type=kind, limit=1).records:
                 event = record.event_log_entry.dagster_event
                 data = event.step_failure_data.user_failure_data if event and event.is_step_failure else None
                 if data is not None:
-                    return SPARK_AWAY in data.metadata, data.description or run_id
-                return False, record.event_log_entry.user_message or (event.message if event else "") or run_id
-        return False, f"run {run_id[:8]} failed without a word"
+                    return Said(data.description or run_id, data.metadata)
+                return Said(record.event_log_entry.user_message or (event.message if event else "") or run_id)
+        return Said(f"run {run_id[:8]} failed without a word")
 
     def open_runs(self) -> list[RunRecord]:
         """Every run of the destination that should have a process, whatever its batch.

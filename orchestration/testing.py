@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from cdc_engine.contracts import OutstandingBatch, StoppedTable
@@ -17,6 +17,7 @@ from cdc_engine.position import Position
 from orchestration.ports import MergeFailedError, MergeOrder, Ports, SparkAwayError, TableOutcome
 
 BATCH_CHANGES_MAX = 10
+LEDGER_ID = "0123456789ab"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,6 +74,8 @@ class FakeEngine:
         self.captured_up_to = 4
         self.acked: list[int] = []
         self.rolled_back: list[int] = []
+        self.damaged: list[int] = []
+        self.stopped: dict[str, tuple[str, str]] = {}
         self.longest_wait_seconds = 0.0
         self.waiting = ""
         self.ticks = 0
@@ -92,6 +95,7 @@ class FakeEngine:
         if self.head is None and self.captured_up_to > self.acked_up_to:
             end = min(self.captured_up_to, self.acked_up_to + BATCH_CHANGES_MAX)
             self.head = OutstandingBatch(
+                ledger_id=LEDGER_ID,
                 batch_id=self.next_delivery,
                 delivery=self.next_delivery,
                 start=position(self.acked_up_to),
@@ -110,10 +114,25 @@ class FakeEngine:
         self.acked.append(batch.delivery)
         self.head = None
 
-    def rollback(self, batch: OutstandingBatch) -> None:
+    def rollback(self, batch: OutstandingBatch, *, damaged: bool = False) -> None:
         self._must_be_head(batch)
         self.rolled_back.append(batch.delivery)
-        self.head = None
+        if damaged:
+            self.damaged.append(batch.delivery)
+            self.head = None
+        else:
+            self._deliver_again(batch.tables)
+
+    def stop_tables(self, batch: OutstandingBatch, reasons: Mapping[str, tuple[str, str]]) -> None:
+        self._must_be_head(batch)
+        self.stopped.update(reasons)
+        self._deliver_again(tuple(name for name in batch.tables if name not in reasons))
+
+    def _deliver_again(self, tables: tuple[str, ...]) -> None:
+        number = self.next_delivery
+        if self.head is not None:
+            self.head = dataclasses.replace(self.head, batch_id=number, delivery=number, tables=tables)
+        self.next_delivery += 1
 
     def tell_tick(self) -> None:
         self.ticks += 1

@@ -21,8 +21,9 @@ import dagster as dg
 from cdc_engine.errors import CanalServiceError, EngineStartingError, LeaseLostError, SluiceError
 from cdc_engine.limits import TICK_SECONDS_MAX
 from orchestration import failpoints
-from orchestration.backoff import waiting
+from orchestration.backoff import Failed, waiting
 from orchestration.batch_reference import BatchReference
+from orchestration.giving_up import tables_to_stop
 from orchestration.observations import AssetEvent, Published, due, failures
 from orchestration.settle import Ack, EndRun, LockWatch, Reissue, Rollback, Wait, decide, overdue, strongest
 from orchestration.table_catalog import checkable, delta_key
@@ -145,12 +146,7 @@ class Ticker:
                     return ""
                 case Rollback(run_id, reason):
                     failed = runs.failed(reference, next(run for run in records if run.run_id == run_id))
-                    if why := waiting(failed):
-                        engine.tell_waiting(why)
-                        return why
-                    _log.warning("%s: %s is rolled back and handed out again", reason, reference)
-                    engine.rollback(batch)
-                    return ""
+                    return self._again(engine, batch, failed, f"{reason}: {reference}")
                 case EndRun(run_id, reason):
                     _log.warning("run %s is ended: %s", run_id, reason)
                     runs.end(run_id, reason)
@@ -162,6 +158,19 @@ class Ticker:
                     self._pause(LOOK_SECONDS)
                 case Reissue():
                     return ""
+
+    def _again(self, engine: EngineHandle, batch: OutstandingBatch, failed: Failed, what: str) -> str:
+        """Hands a failed batch out again, without the tables that cannot be merged; why to wait before, or empty."""
+        if stops := tables_to_stop(failed.tables):
+            _log.error("%s goes on without %s", what, ", ".join(sorted(stops)))
+            engine.stop_tables(batch, stops)
+            return ""
+        if why := waiting(failed):
+            engine.tell_waiting(why)
+            return why
+        _log.warning("%s is rolled back and handed out again", what)
+        engine.rollback(batch, damaged=failed.damaged)
+        return ""
 
     def _end_lost_runs(self, engine: EngineHandle, runs: RunStore) -> None:
         """Open runs of any delivery, also of old ones: one without a process would hold its place in the queue for ever."""

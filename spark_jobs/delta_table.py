@@ -19,6 +19,7 @@ from spark_jobs import sql_text
 from spark_jobs.errors import TableError
 from spark_jobs.report import TableTarget
 from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, Column
+from spark_jobs.table_owner import OWNER_PROPERTY
 
 METADATA_COLUMNS = (
     Column(name=ORDER_KEY, type="bigint"),
@@ -44,6 +45,7 @@ class Snapshot:
     columns: Mapping[str, tuple[str, str]]
     properties: Mapping[str, str]
     applied_order_key: int
+    table_id: str = ""
     features: frozenset[str] = frozenset()
 
     @property
@@ -102,9 +104,15 @@ class DeltaTable:
             columns={name.lower(): (name, type_name) for name, type_name in fields},
             properties=dict(self._log.metadata().configuration),
             applied_order_key=-1 if applied is None else applied,
+            table_id=str(self._log.metadata().id),
             features=frozenset(self._log.protocol().writer_features or ()),
         )
         return self.snapshot
+
+    def commits_after(self, version: int) -> list[dict[str, Any]]:
+        """What Delta's history says of the versions above one, the newest first; empty where there are none."""
+        count = self.snapshot.version - version
+        return list(self._log.history(count)) if self.snapshot.exists and count > 0 else []
 
     @property
     def row_count(self) -> int:
@@ -153,16 +161,16 @@ def wanted_columns(source: Iterable[Column], *, soft_deletes: bool) -> tuple[Col
 
 
 def schema_statements(
-    table: DeltaTable, target: TableTarget, wanted: tuple[Column, ...], key: tuple[str, ...]
+    table: DeltaTable, target: TableTarget, wanted: tuple[Column, ...], key: tuple[str, ...], owner: str
 ) -> list[str]:
-    """The statements that give a table the wanted columns; none when it has them. Columns that left the source stay.
+    """The statements that give a table the wanted columns and its owner; none when it has them. Columns that left the source stay.
 
     Raises TableError where a column has another type, or the source has a column with the name of one of ours.
     """
     _refuse_clashes(table.name, wanted)
     if not table.snapshot.exists:
-        return [_create(target, wanted, key)]
-    return [*_property_changes(table, target, wanted), *_added_columns(table, target, wanted)]
+        return [_create(target, wanted, key, owner)]
+    return [*_property_changes(table, target, wanted, owner), *_added_columns(table, target, wanted)]
 
 
 def _refuse_clashes(name: str, wanted: tuple[Column, ...]) -> None:
@@ -174,9 +182,10 @@ def _refuse_clashes(name: str, wanted: tuple[Column, ...]) -> None:
             )
 
 
-def _create(target: TableTarget, wanted: tuple[Column, ...], key: tuple[str, ...]) -> str:
+def _create(target: TableTarget, wanted: tuple[Column, ...], key: tuple[str, ...], owner: str) -> str:
     columns = ", ".join(f"{sql_text.identifier(column.name)} {column.type}" for column in wanted)
     properties = {
+        OWNER_PROPERTY: owner,
         VECTORS_PROPERTY: str(target.deletion_vectors).lower(),
         "delta.checkpointInterval": str(CHECKPOINT_COMMITS),
         "delta.dataSkippingNumIndexedCols": str(_statistics_columns(wanted, key)),
@@ -191,9 +200,9 @@ def _statistics_columns(wanted: tuple[Column, ...], key: tuple[str, ...]) -> int
     return max([STATISTICS_COLUMNS, *places])
 
 
-def _property_changes(table: DeltaTable, target: TableTarget, wanted: tuple[Column, ...]) -> list[str]:
+def _property_changes(table: DeltaTable, target: TableTarget, wanted: tuple[Column, ...], owner: str) -> list[str]:
     properties = table.snapshot.properties
-    changes: dict[str, str] = {}
+    changes = {} if properties.get(OWNER_PROPERTY) == owner else {OWNER_PROPERTY: owner}
     if (properties.get(VECTORS_PROPERTY, "false") == "true") != target.deletion_vectors:
         changes[VECTORS_PROPERTY] = str(target.deletion_vectors).lower()
     if _needs_mapping(wanted) and properties.get(MAPPING_PROPERTY, "none") == "none":

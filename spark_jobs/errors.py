@@ -9,6 +9,10 @@ SparkJobError
 
 from __future__ import annotations
 
+from typing import Any
+
+MERGE_FAILED = "MERGE_FAILED"
+
 
 class SparkJobError(Exception):
     """The base of all errors of this room."""
@@ -23,22 +27,39 @@ class SparkUnavailableError(SparkJobError):
 
 
 class TableError(SparkJobError):
-    """One table could not be merged. `table` is "database.table"."""
+    """One table could not be merged. `table` is "database.table", `state` the name an operator meets.
 
-    def __init__(self, table: str, reason: str) -> None:
+    `for_good`: trying again will not help. `own`: the reason lies in the table, and not in the batch or in the lake as a whole.
+    """
+
+    def __init__(
+        self, table: str, reason: str, *, state: str = MERGE_FAILED, for_good: bool = False, own: bool = True
+    ) -> None:
         super().__init__(table, reason)
-        self.table, self.reason = table, reason
+        self.table, self.reason, self.state, self.for_good, self.own = table, reason, state, for_good, own
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _table_error, (self.table, self.reason, self.state, self.for_good, self.own)
 
     def __str__(self) -> str:
         return f"{self.table}: {self.reason}"
 
 
-class MergeError(SparkJobError):
-    """A batch was merged in part. `merged` and `failed` are "database.table"; repeating the batch is safe."""
+def _table_error(table: str, reason: str, state: str, for_good: bool, own: bool) -> TableError:
+    return TableError(table, reason, state=state, for_good=for_good, own=own)
 
-    def __init__(self, reason: str, merged: tuple[str, ...], failed: tuple[str, ...]) -> None:
-        super().__init__(reason, merged, failed)
-        self.reason, self.merged, self.failed = reason, merged, failed
+
+class MergeError(SparkJobError):
+    """A batch was merged in part. `merged` and `failed` are "database.table"; repeating the batch is safe.
+
+    `errors`: why each table failed that did so for reasons of its own.
+    """
+
+    def __init__(
+        self, reason: str, merged: tuple[str, ...], failed: tuple[str, ...], errors: tuple[TableError, ...] = ()
+    ) -> None:
+        super().__init__(reason, merged, failed, errors)
+        self.reason, self.merged, self.failed, self.errors = reason, merged, failed, errors
 
     def __str__(self) -> str:
         merged = ", ".join(self.merged) or "none"

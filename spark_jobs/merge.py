@@ -27,24 +27,48 @@ from spark_jobs.staged_batch import (
     StagedBatch,
     StagedTable,
     TruncateSegment,
+    epoch_of,
+)
+from spark_jobs.table_owner import (
+    OWNER_PROPERTY,
+    Found,
+    NoRecords,
+    TableRecord,
+    TableRecords,
+    Writer,
+    refuse_unless_ours,
 )
 
 VIEW = "sluice_staged"
+NO_RECORDS = NoRecords()
 
 
 def merge_table(
-    lane: Lane, batch: StagedBatch, staged: StagedTable, target: TableTarget, storage_options: Mapping[str, str]
+    lane: Lane,
+    batch: StagedBatch,
+    staged: StagedTable,
+    target: TableTarget,
+    storage_options: Mapping[str, str],
+    *,
+    records: TableRecords = NO_RECORDS,
 ) -> TableReport:
-    """Applies what the table lacks of the batch. Raises TableError, or whatever Spark raises."""
+    """Applies what the table lacks of the batch. Raises TableError, or whatever Spark raises.
+
+    `records`: what earlier runs left; a table that is another one, or another's, is refused before anything is written.
+    """
     started = time.monotonic()
     app_id = batch.app_id(staged)
     table = DeltaTable(staged.name, target.path, app_id, storage_options)
-    merge = _TableMerge(lane, table, target, app_id, _user_metadata(batch, staged))
+    writer = Writer(owner=batch.owner(staged), epoch=batch.epoch, delivery=batch.delivery)
+    merge = _TableMerge(lane, table, target, app_id, writer, _user_metadata(batch, staged))
     applied_order_key = table.refresh().applied_order_key
+    merge.refuse_unless_ours(records.get(staged.name))
     counts, committed = CommitCounts(), False
     for segment in staged.segments:
         if last_order_key(segment) > applied_order_key:
             counts, committed = counts + merge.apply(segment, applied_order_key), True
+    if table.snapshot.exists:
+        records.keep(staged.name, TableRecord(table_id=table.snapshot.table_id, version=table.snapshot.version))
     return _report(staged, table, counts, skipped=not committed, merge_ms=round((time.monotonic() - started) * 1000))
 
 
@@ -60,7 +84,23 @@ class _TableMerge:
     table: DeltaTable
     target: TableTarget
     app_id: str
+    writer: Writer
     user_metadata: str
+
+    def refuse_unless_ours(self, record: TableRecord | None) -> None:
+        """Raises TableError before anything is written to a table that is not the one this ledger left."""
+        snapshot = self.table.snapshot
+        applied = snapshot.applied_order_key
+        found = Found(
+            exists=snapshot.exists,
+            path=self.table.path,
+            table_id=snapshot.table_id,
+            version=snapshot.version,
+            owner=snapshot.properties.get(OWNER_PROPERTY, ""),
+            applied_epoch=-1 if applied < 0 else epoch_of(applied),
+            commits=self.table.commits_after(record.version) if record else (),
+        )
+        refuse_unless_ours(self.writer, record, found)
 
     def apply(self, segment: Segment, applied_order_key: int) -> CommitCounts:
         match segment:
@@ -117,11 +157,12 @@ class _TableMerge:
 
     def _give_columns(self, source: tuple[Column, ...], key: tuple[str, ...]) -> None:
         wanted = wanted_columns(source, soft_deletes=self.target.deletes == "soft" and bool(key))
-        statements = schema_statements(self.table, self.target, wanted, key)
+        statements = schema_statements(self.table, self.target, wanted, key, self.writer.owner.to_text())
         for statement in statements:
             self.lane.sql(statement)
         if statements:
             self.table.refresh()
+            self.refuse_unless_ours(None)  # another may have made it in the same moment
 
     def _commit(self, statement: str, version: int, app_id: str = "") -> CommitCounts:
         """One Delta commit, and what it did. No new version: Delta found the transaction there already, or nothing to change."""
@@ -142,6 +183,7 @@ def _user_metadata(batch: StagedBatch, staged: StagedTable) -> str:
     record = {
         "sluice": 1,
         "destination": batch.destination,
+        "ledger": batch.ledger_id,
         "table": staged.name,
         "epoch": batch.epoch,
         "delivery": batch.delivery,

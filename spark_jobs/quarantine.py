@@ -1,7 +1,8 @@
 """Appends a batch's values that could not be decoded to the destination's quarantine table, once whatever happens. `run_batch` calls it.
 
 The staged file is small and its columns are known, so deltalake writes it: Spark has no part in it. The commit carries the greatest order
-key of its values as txnVersion, and what the table has already is left out, as for every other table.
+key of each source table's values as txnVersion under an application id of that table, and what the quarantine has already is left out,
+as for every other table: a source table that was resumed brings older values than another one's.
 """
 
 from __future__ import annotations
@@ -31,16 +32,45 @@ def append_quarantine(batch: StagedBatch, path: str, storage_options: Mapping[st
     if not path:
         raise StagedBatchError(f"{batch.directory} has values for the quarantine, and no path of it is configured")
     staged = _staged(batch.directory / Path(entry["file"]).name, entry)
-    app_id = f"sluice/{batch.destination}/{batch.epoch}/{NAME}"
     try:
-        applied = _applied(path, app_id, storage_options)
-        newer: Any = pc.greater(staged["order_key"], pa.scalar(applied))
-        fresh = staged.filter(newer)
+        fresh, transactions = _lacking(staged, batch, path, storage_options)
         if fresh.num_rows:
-            _append(fresh, path, deltalake.Transaction(app_id, int(entry["last_order_key"])), storage_options)
+            _append(fresh, path, transactions, storage_options)
     except (DeltaError, OSError) as error:
-        raise TableError(NAME, f"the Delta table {path} cannot be written: {error}") from error
+        raise TableError(NAME, f"the Delta table {path} cannot be written: {error}", own=False) from error
     return int(fresh.num_rows)
+
+
+def app_id(batch: StagedBatch, name: str) -> str:
+    """The name under which the quarantine remembers the last order key of one source table's values; `name` is "database.table"."""
+    return f"sluice/{batch.destination}/{batch.ledger_id}/{NAME}/{name}"
+
+
+def _lacking(
+    staged: pa.Table, batch: StagedBatch, path: str, storage_options: Mapping[str, str]
+) -> tuple[pa.Table, list[deltalake.Transaction]]:
+    """The values that the quarantine lacks, with the transaction of each source table among them."""
+    there = _opened(path, storage_options)
+    parts: list[pa.Table] = [staged.slice(0, 0)]
+    transactions = []
+    for database, table in _tables(staged):
+        mine: Any = pc.and_(
+            pc.equal(staged["database"], pa.scalar(database)), pc.equal(staged["table"], pa.scalar(table))
+        )
+        name = app_id(batch, f"{database}.{table}")
+        applied = there.transaction_version(name) if there is not None else None
+        newer: Any = pc.and_(mine, pc.greater(staged["order_key"], pa.scalar(-1 if applied is None else applied)))
+        part = staged.filter(newer)
+        if part.num_rows:
+            parts.append(part)
+            last: Any = pc.max(part["order_key"])
+            transactions.append(deltalake.Transaction(name, last.as_py()))
+    return pa.concat_tables(parts), transactions
+
+
+def _tables(staged: pa.Table) -> list[tuple[str, str]]:
+    pairs: Any = staged.group_by(["database", "table"]).aggregate([])
+    return sorted(zip(pairs["database"].to_pylist(), pairs["table"].to_pylist(), strict=True))
 
 
 def _staged(file: Path, entry: Mapping[str, Any]) -> pa.Table:
@@ -54,20 +84,20 @@ def _staged(file: Path, entry: Mapping[str, Any]) -> pa.Table:
     return staged
 
 
-def _applied(path: str, app_id: str, storage_options: Mapping[str, str]) -> int:
+def _opened(path: str, storage_options: Mapping[str, str]) -> deltalake.DeltaTable | None:
     try:
-        table = deltalake.DeltaTable(path, storage_options=dict(storage_options) or None)
+        return deltalake.DeltaTable(path, storage_options=dict(storage_options) or None)
     except TableNotFoundError:
-        return -1
-    version = table.transaction_version(app_id)
-    return -1 if version is None else version
+        return None
 
 
-def _append(rows: pa.Table, path: str, transaction: deltalake.Transaction, storage_options: Mapping[str, str]) -> None:
+def _append(
+    rows: pa.Table, path: str, transactions: list[deltalake.Transaction], storage_options: Mapping[str, str]
+) -> None:
     deltalake.write_deltalake(
         path,
         rows,
         mode="append",
         storage_options=dict(storage_options) or None,
-        commit_properties=deltalake.CommitProperties(app_transactions=[transaction]),
+        commit_properties=deltalake.CommitProperties(app_transactions=transactions),
     )

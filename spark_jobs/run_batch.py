@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import queue
+import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 
 from spark_jobs.errors import MergeError, SparkJobError, SparkUnavailableError, StagedBatchError, TableError
-from spark_jobs.merge import merge_table
+from spark_jobs.merge import NO_RECORDS, merge_table
 from spark_jobs.quarantine import append_quarantine
 from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.session import Lane, SparkSettings, first_line, is_away, open_lanes
 from spark_jobs.staged_batch import StagedBatch, StagedTable, read_staged_batch
+from spark_jobs.table_owner import TableRecords
 
 PARALLEL_TABLES = 2
+# what a disk or a store says of itself: no table is to stop for it
+LAKE_TROUBLE = re.compile(
+    r"no space left|disk quota|read-only file|permission denied|too many open files|timed? ?out", re.IGNORECASE
+)
 
 
 def merge_batch(
@@ -28,26 +35,27 @@ def merge_batch(
     parallelism: int = PARALLEL_TABLES,
     storage_options: Mapping[str, str] | None = None,
     quarantine_path: str = "",
+    records: TableRecords = NO_RECORDS,
 ) -> list[TableReport]:
-    """Merges every table of the batch; reports in the manifest's order.
+    """Merges the tables of the batch that are asked for; reports in the manifest's order.
 
-    `tables`: "database.table" → target, for every table in the batch. `on_table_done` is called in this thread after each table.
+    `tables`: "database.table" → target; a table of the batch that is not in it has stopped and is left out. `records`: what earlier runs
+    left in each table. `on_table_done` is called in this thread after each table.
     `refusal` is asked right before each table, in any thread: why this batch may no longer be merged, or empty.
     `storage_options`: deltalake's, where the lake is not local. `quarantine_path`: the Delta table for values that could not be decoded.
     Raises StagedBatchError before anything is merged; SparkUnavailableError when Spark is or goes away; MergeError after the other tables
     have finished when one could not be merged. Calling it again with the same batch is always safe.
     """
     batch = read_staged_batch(batch_dir)
-    unknown = [table.name for table in batch.tables if table.name not in tables]
+    unknown = sorted(tables.keys() - {table.name for table in batch.tables})
     if unknown:
-        raise StagedBatchError(
-            f"{batch_dir} has changes of {', '.join(unknown)}, for which no Delta table is configured"
-        )
+        raise StagedBatchError(f"{batch_dir} has no changes of {', '.join(unknown)}, which are to be merged from it")
+    batch = dataclasses.replace(batch, tables=tuple(table for table in batch.tables if table.name in tables))
     append_quarantine(batch, quarantine_path, storage_options or {})
     if not batch.tables:
         return []
     with open_lanes(spark, min(parallelism, len(batch.tables))) as lanes:
-        work = _Work(batch, tables, storage_options or {}, lanes, refusal)
+        work = _Work(batch, tables, storage_options or {}, lanes, refusal=refusal, records=records)
         reports, errors = work.run(on_table_done or _ignore)
     if errors:
         raise _batch_error(batch, reports, errors)
@@ -63,11 +71,13 @@ class _Work:
         targets: Mapping[str, TableTarget],
         storage_options: Mapping[str, str],
         lanes: list[Lane],
+        *,
         refusal: Callable[[], str],
+        records: TableRecords,
     ) -> None:
         self._batch, self._targets, self._storage_options = batch, targets, storage_options
         self._free: queue.SimpleQueue[Lane] = queue.SimpleQueue()
-        self._lane_count, self._refusal = len(lanes), refusal
+        self._lane_count, self._refusal, self._records = len(lanes), refusal, records
         for lane in lanes:
             self._free.put(lane)
 
@@ -93,8 +103,9 @@ class _Work:
     def _merge(self, table: StagedTable) -> TableReport:
         with self._lane() as lane:
             if why := self._refusal():
-                raise TableError(table.name, why)
-            return merge_table(lane, self._batch, table, self._targets[table.name], self._storage_options)
+                raise TableError(table.name, why, own=False)
+            target = self._targets[table.name]
+            return merge_table(lane, self._batch, table, target, self._storage_options, records=self._records)
 
     @contextmanager
     def _lane(self) -> Iterator[Lane]:
@@ -118,15 +129,17 @@ def _batch_error(
         )
         result: SparkJobError = SparkUnavailableError(sentence)
     else:
-        result = MergeError(_reason(failed[0], errors[failed[0]]), merged, failed)
+        told = [_table_error(name, errors[name]) for name in failed]
+        result = MergeError(str(told[0]), merged, failed, tuple(error for error in told if error.own))
     result.__cause__ = away or errors[failed[0]]
     return result
 
 
-def _reason(table: str, error: Exception) -> str:
+def _table_error(table: str, error: Exception) -> TableError:
     if isinstance(error, TableError):
-        return str(error)
-    return f"{table}: Spark could not merge it: {first_line(error)}"
+        return error
+    line = first_line(error)
+    return TableError(table, f"Spark could not merge it: {line}", own=not LAKE_TROUBLE.search(line))
 
 
 def _ignore(_: TableReport) -> None:

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_jobs.errors import StagedBatchError
+from spark_jobs.table_owner import Owner
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 OPERATION = "_sluice_operation"
 ORDER_KEY = "_sluice_order_key"
@@ -24,6 +25,7 @@ COMMIT_TIME = "_sluice_commit_time"
 DELETED = "_sluice_deleted"
 STAGED_TYPES = {OPERATION: "tinyint", ORDER_KEY: "bigint", COMMIT_TIME: "timestamp"}
 PRESENT, MOVED, ORIGIN = "_sluice_present_", "_sluice_moved", "_sluice_origin_"
+EPOCH_BITS = 8  # the topmost of an order key
 GROUP_COLUMNS = 63  # columns of the table to an int64 of presence bits
 
 
@@ -136,6 +138,7 @@ class StagedBatch:
 
     directory: Path
     destination: str
+    ledger_id: str
     epoch: int
     delivery: int
     start: Mapping[str, Any]
@@ -143,8 +146,16 @@ class StagedBatch:
     tables: tuple[StagedTable, ...]
 
     def app_id(self, table: StagedTable) -> str:
-        """The name under which Delta remembers the last order key of this table; another epoch is another name."""
-        return f"sluice/{self.destination}/{self.epoch}/{table.name}"
+        """The name under which Delta remembers the last order key of this table. Its epochs share it: an order key has its own."""
+        return f"sluice/{self.destination}/{self.ledger_id}/{table.name}"
+
+    def owner(self, table: StagedTable) -> Owner:
+        return Owner(ledger_id=self.ledger_id, destination=self.destination, table=table.name)
+
+
+def epoch_of(order_key: int) -> int:
+    """The epoch that an order key lies in."""
+    return order_key >> (63 - EPOCH_BITS)
 
 
 def read_staged_batch(directory: Path) -> StagedBatch:
@@ -191,6 +202,7 @@ def _batch(directory: Path, record: dict[str, Any]) -> StagedBatch:
     return StagedBatch(
         directory=directory,
         destination=str(record["destination"]),
+        ledger_id=str(record["ledger_id"]),
         epoch=int(record["epoch"]),
         delivery=int(record["delivery"]),
         start=dict(record["start"]),

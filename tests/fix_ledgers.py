@@ -6,6 +6,7 @@ from cdc_engine.contracts import ClientIdentity, StoppedTable
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.position import Position
 
+LEDGER = Ledger(ledger_id="0123456789ab")
 CLIENT = ClientIdentity(destination="shop")
 
 
@@ -23,10 +24,10 @@ def stopped(table: str, offset: int) -> StoppedTable:
 
 def full_ledger() -> Ledger:
     """A ledger with something in every field."""
-    ledger = Ledger().subscribe(ClientIdentity(destination="shop", filter=r"shop\..*")).set_cursor(at(4))
+    ledger = LEDGER.subscribe(ClientIdentity(destination="shop", filter=r"shop\..*")).set_cursor(at(4))
     ledger = (
         ledger.hand_out(at(10))
         .hand_out(at(20))
         .staged(1, path="staging/x", rows=3, size_bytes=99, tables=("shop.orders",))
     )
-    return ledger.ack(1).hand_out(at(30)).stop_table(stopped("audit", 25)).grow_epoch()
+    return ledger.ack(1).hand_out(at(30)).stop_table(stopped("audit", 25)).begin_epoch(2)

@@ -1,9 +1,11 @@
-"""All that the outside may import of the engine to read: the state of a destination from its files. Starts nothing, changes nothing.
+"""The files of a destination that others than its engine use: its ledger and lease, to read; the run lock and what runs keep of the
+tables, which runs write. Starts nothing.
 
 Used by `orchestration` inside runs (is my batch the head of the line?) and by the console.
 """
 
 from cdc_engine.contracts import OutstandingBatch, StoppedTable
+from cdc_engine.destination_files.lake_tables import LakeTables
 from cdc_engine.destination_files.ledger_reader import head_of_line, lease_holder, read_ledger
 from cdc_engine.destination_files.run_lock import RunLockTimeoutError, run_lock, run_lock_held
 from cdc_engine.ha.lease import Holder
@@ -11,6 +13,7 @@ from cdc_engine.meta.ledger import Ledger
 
 __all__ = [
     "Holder",
+    "LakeTables",
     "Ledger",
     "OutstandingBatch",
     "RunLockTimeoutError",

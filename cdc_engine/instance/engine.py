@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import structlog
@@ -125,10 +126,10 @@ class Engine:
         self._watch = SourceWatch(rooms.parser, functools.partial(resume.facts_of, rooms.source), self._watch_seconds)
 
     def _began_elsewhere(self, start: DumpStart) -> None:
-        """The stream goes on where file names count anew (another server): later order keys must lie above all earlier ones."""
-        meta = self._opened().meta
-        while meta.ledger.epoch < start.position.epoch:
-            meta.update(lambda ledger: ledger.grow_epoch())
+        """The stream goes on where file names count anew (another server): the ledger knows its epoch before the first block comes."""
+        meta, epoch = self._opened().meta, start.position.epoch
+        if meta.ledger.epoch < epoch:
+            meta.update(lambda ledger: ledger.begin_epoch(epoch))
 
     def _rewind(self, position: Position | None) -> None:
         """A rollback went further back than the ring: read again from there."""
@@ -179,10 +180,19 @@ class Engine:
         self._handing_out().ack(batch)
         self._pulse.acked()
 
-    def rollback(self, batch: OutstandingBatch) -> None:
-        """The same changes are handed out again under a new delivery. Raises CanalServiceError as `ack` does."""
-        self._service.rollback(self._client, batch.batch_id)
-        self._handing_out().forget(batch)
+    def rollback(self, batch: OutstandingBatch, *, damaged: bool = False) -> None:
+        """The same changes are handed out again under a new delivery. Raises CanalServiceError as `ack` does.
+
+        `damaged`: its run could not read the staged files, so they are staged anew.
+        """
+        self._handing_out().rollback(batch, damaged=damaged)
+
+    def stop_tables(self, batch: OutstandingBatch, reasons: Mapping[str, tuple[str, str]]) -> None:
+        """Tables that cannot be merged stop where the batch begins, and it is handed out again without them.
+
+        `reasons`: "database.table" → (state, reason). Raises CanalServiceError as `ack` does.
+        """
+        self._handing_out().stop_tables(batch, reasons)
 
     # ── what it says of itself ──
 

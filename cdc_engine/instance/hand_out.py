@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
@@ -22,7 +23,9 @@ from cdc_engine.contracts import NOTHING, Batch, ClientIdentity, OutstandingBatc
 from cdc_engine.errors import Remedy, SluiceError
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.manager import MetaManager
+from cdc_engine.position import Position
 from cdc_engine.server.service import CanalService
+from cdc_engine.staging.reader import is_whole
 
 logger = logging.getLogger(__name__)
 
@@ -105,10 +108,29 @@ class HandOut:
         self.first_commit_time_us = 0
         self._remove(batch)
 
-    def forget(self, batch: OutstandingBatch) -> None:
-        """After a rollback: the staged files of a delivery that will not come again."""
+    def rollback(self, batch: OutstandingBatch, *, damaged: bool = False) -> None:
+        """The same changes come again: from the same files, or cut anew where those are `damaged` or gone.
+
+        Raises CanalServiceError when the batch is not outstanding any more.
+        """
+        if not damaged and is_whole(self._directory / batch.path):
+            self._meta.update(lambda ledger: ledger.redeliver(batch.batch_id))
+            return
+        self._service.rollback(self._client, batch.batch_id)
         self.first_commit_time_us = 0
         self._remove(batch)
+
+    def stop_tables(self, batch: OutstandingBatch, reasons: Mapping[str, tuple[str, str]]) -> None:
+        """The tables stop where the batch begins, and it comes again without them: one transition, so that no crash parts the two.
+
+        `reasons`: "database.table" → (state, reason). Raises CanalServiceError when the batch is not outstanding any more.
+        """
+        stops = [_stop_at(batch.start, name, *why) for name, why in reasons.items()]
+
+        def stopped(ledger: Ledger) -> Ledger:
+            return functools.reduce(Ledger.stop_table, stops, ledger.redeliver(batch.batch_id, without=reasons.keys()))
+
+        self._meta.update(stopped)
 
     def while_idle(self, act: Callable[[], None]) -> bool:
         """Calls `act` while no batch is out or being staged, and holds up the next; whether it was called."""
@@ -213,6 +235,11 @@ class _Rest:
 def _old(taken: Batch) -> bool:
     """Whether its last change was committed so long ago that more should follow."""
     return taken.end is not None and time.time() - taken.end.time_us / 1e6 > LIVE_SECONDS_MAX
+
+
+def _stop_at(position: Position, name: str, state: str, reason: str) -> StoppedTable:
+    database, _, table = name.partition(".")
+    return StoppedTable(database=database, table=table, state=state, reason=reason, position=position)
 
 
 def _stops(stopped: StoppedTable) -> Callable[[Ledger], Ledger]:

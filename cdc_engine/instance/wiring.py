@@ -13,31 +13,33 @@ import structlog
 from cdc_engine.binlog.rows.refused_values import ValuePolicy
 from cdc_engine.config import DestinationConfig
 from cdc_engine.contracts import Batch, OutstandingBatch
-from cdc_engine.errors import PositionLostError
+from cdc_engine.errors import LedgerLostError, PositionLostError
 from cdc_engine.ha.lease import Lease
 from cdc_engine.instance.answers import SchemaAnswers
 from cdc_engine.instance.hand_out import Staged, Stager
 from cdc_engine.instance.published_history import PublishedHistory
+from cdc_engine.meta.file_meta import FILE_NAME as LEDGER_FILE
 from cdc_engine.meta.file_meta import FileMeta
-from cdc_engine.meta.manager import MetaManager
+from cdc_engine.meta.manager import MetaManager, Transition
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.event_parser import EventParser
 from cdc_engine.parser.scan_ddl import scan_ddl
 from cdc_engine.parser.server_facts import read_facts
 from cdc_engine.parser.source import Source
 from cdc_engine.parser.source_check import check_source
-from cdc_engine.parser.start_position import DumpStart, Lost, StartChoice, decide_start
+from cdc_engine.parser.start_position import DumpStart, Epochs, Lost, StartChoice, decide_start
 from cdc_engine.position import Position
 from cdc_engine.sink.column_filter import ColumnFilter
 from cdc_engine.sink.event_sink import EventSink
 from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.staging.reader import is_whole
 from cdc_engine.staging.staging import stage
 from cdc_engine.store.memory_store import MemoryEventStore
 from cdc_engine.store.prepared import PREPARED_DIRECTORY, PreparedFiles, forget_prepared
 from cdc_engine.table_meta.change.policy import SchemaDecisions
 from cdc_engine.table_meta.history.changed_tables import TouchedTables
 from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.repository import Repository
+from cdc_engine.table_meta.history.repository import Repository, has_records
 from cdc_engine.table_meta.history.review_files import ReviewFiles
 from cdc_engine.table_meta.history.schema_snapshot import Snapshot, is_of_users, stable_snapshot
 
@@ -76,6 +78,11 @@ def source_of(config: DestinationConfig) -> Source:
     )
 
 
+def epochs_of(meta: MetaManager) -> Epochs:
+    ledger = meta.ledger
+    return Epochs(highest=ledger.epoch, unfinished=ledger.unfinished)
+
+
 def choice_of(config: DestinationConfig) -> StartChoice:
     return StartChoice(file=config.start.file, offset=config.start.offset, gtid_set=config.start.gtid_set)
 
@@ -93,12 +100,14 @@ def make_parts(
     Raises SourceConnectionError, SourceCheckError, PositionLostError, MetaError, ConfigurationError.
     """
     meta = FileMeta(directory, fence=lease.check)
-    drop_unusable_batches(meta, directory)
+    kept = history_kept(config, directory)
+    refuse_lost_ledger(meta, kept, directory)
+    meta.update(take_up(directory))  # a ledger that is born now is kept before anything else of the destination
     remove_strays(meta, directory)
     if meta.ledger.resume_position is None:
         forget_prepared(directory)  # of a ledger that was removed
     tables = TableFilter(config.include, config.exclude)
-    history = TableHistory(history_kept(config, directory), tables.keeps, review_of(config, directory))
+    history = TableHistory(kept, tables.keeps, review_of(config, directory))
     begin = _known_begin(config, meta, history, tables)
     history.compact(_oldest_needed(meta, begin), COMPACTED_RECORDS_MIN)
     published = PublishedHistory(history, directory / TABLES_FILE, fence=lease.check)
@@ -117,6 +126,7 @@ def make_parts(
         on_start=on_start,
         on_idle=sink.idle,
         prepared=PreparedFiles(directory / PREPARED_DIRECTORY, lambda: _never_again(meta, store)),
+        epochs=lambda: epochs_of(meta),
     )
     return EngineParts(source=source_of(config), meta=meta, history=published, store=store, sink=sink, parser=parser)
 
@@ -153,11 +163,32 @@ def review_of(config: DestinationConfig, directory: Path) -> SchemaDecisions:
     )
 
 
-def drop_unusable_batches(meta: MetaManager, directory: Path) -> None:
-    """A batch that was never staged to its end, or whose files are gone, is taken anew from the cursor."""
-    waiting = meta.ledger.outstanding
-    if any(not batch.path or not (directory / batch.path / "manifest.json").exists() for batch in waiting):
-        meta.update(lambda ledger: ledger.rollback())
+def take_up(directory: Path) -> Transition:
+    """A batch that was never staged to its end, or whose files are gone, is taken anew from the cursor; the others wait on."""
+    return lambda ledger: ledger.restarted(lambda batch: is_whole(directory / batch.path))
+
+
+def refuse_lost_ledger(meta: FileMeta, kept: Path | Repository, directory: Path) -> None:
+    """A destination whose ledger is gone is not a new one: from a new start on, what changed meanwhile would be missing silently.
+
+    Raises LedgerLostError where its schema history or staged batches are still there.
+    """
+    if not meta.is_new:
+        return
+    traces = [
+        path
+        for path in (directory / STAGING_DIRECTORY, directory / PREPARED_DIRECTORY)
+        if path.is_dir() and any(path.iterdir())
+    ]
+    if has_records(kept):
+        traces.append(kept if isinstance(kept, Path) else Path("the schema history in its database"))
+    if traces:
+        raise LedgerLostError(
+            f"{directory / LEDGER_FILE} is gone, though {directory.name} ran before ({traces[-1]} is there): nobody knows up to where its "
+            "tables are right. Put the file back; or take a new ledger with "
+            f"`sluice position set {directory.name} FILE:OFFSET` at a place before the first change that may be missing "
+            "(--latest leaves out what changed meanwhile); it takes the tables over under a new epoch"
+        )
 
 
 def remove_strays(meta: MetaManager, directory: Path) -> None:
@@ -182,7 +213,9 @@ def _known_begin(config: DestinationConfig, meta: MetaManager, history: TableHis
 
     try:
         check_source(source_of(config), read_facts(connection))
-        position_now = (lambda: _configured_begin(config, connection)) if begin is None else (lambda: begin)
+        position_now = (
+            (lambda: _configured_begin(config, connection, epochs_of(meta))) if begin is None else (lambda: begin)
+        )
         snapshot, first = connection.ask(lambda session: stable_snapshot(session, of_users, position_now))
     finally:
         connection.close()
@@ -204,8 +237,8 @@ def _of_then(config: DestinationConfig, snapshot: Snapshot, begin: Position) -> 
     return touched.left()
 
 
-def _configured_begin(config: DestinationConfig, connection: SourceConnection) -> Position:
-    start = decide_start(None, choice_of(config), read_facts(connection, config.start.file))
+def _configured_begin(config: DestinationConfig, connection: SourceConnection, epochs: Epochs) -> Position:
+    start = decide_start(None, choice_of(config), read_facts(connection, config.start.file), epochs)
     if isinstance(start, Lost):
         raise PositionLostError(str(start))
     return start.position
@@ -227,6 +260,7 @@ def make_stager(config: DestinationConfig, directory: Path, meta: MetaManager) -
             config.name,
             record.delivery,
             directory / STAGING_DIRECTORY,
+            ledger_id=record.ledger_id,
             more=more,
             kept=columns.kept,
             keys=keys,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cdc_engine.durable_files import replace_file
 from cdc_engine.errors import MetaError
-from cdc_engine.meta.ledger import Ledger
+from cdc_engine.meta.ledger import Ledger, born_id
 from cdc_engine.meta.ledger_record import ledger_from_text, ledger_to_text
 from cdc_engine.meta.manager import Transition
 
@@ -31,8 +31,8 @@ def read_ledger(destination_dir: Path) -> Ledger:
         return Ledger()
     except (OSError, ValueError) as error:
         raise MetaError(
-            f"{path} cannot be read as a ledger: {error}. Put back the right file, or move it away and set the position anew: "
-            "without a ledger the destination starts from its configured start"
+            f"{path} cannot be read as a ledger: {error}. Put back the right file; where it is lost, move it away and take a new ledger "
+            f"with `sluice position set {destination_dir.name} --latest` or another place, which takes the tables over under a new epoch"
         ) from error
 
 
@@ -50,8 +50,14 @@ class FileMeta:
         self._path = destination_dir / FILE_NAME
         self._fence = fence
         self._lock = threading.Lock()
-        self._ledger = read_ledger(destination_dir)
-        self._kept_text = ledger_to_text(self._ledger) if self._path.exists() else ""
+        there = self._path.exists()
+        self._ledger = read_ledger(destination_dir) if there else Ledger(ledger_id=born_id())
+        self._kept_text = ledger_to_text(self._ledger) if there else ""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether this ledger was never kept: there was no file."""
+        return not self._kept_text
 
     @property
     def ledger(self) -> Ledger:

@@ -3,28 +3,45 @@
 `server` moves it through a `MetaManager`, `instance` sets cursor, epoch and stopped tables, `client` reads it.
 
     subscribe ─▶ hand_out ─▶ staged ─▶ ack          the cursor moves to the batch's end
-                     ▲           └────▶ rollback     all that waits is forgotten and comes again from the cursor
+                     ▲           ├────▶ redeliver    the same staged files again, under a new delivery
+                     │           └────▶ rollback     all that waits is forgotten and comes again from the cursor
 
-Promises: batch ids and deliveries grow for ever, over rollbacks and restarts. The cursor never moves backward but by `set_cursor`.
-Batches are acked in the order in which they were handed out.
+Promises: batch ids, deliveries and the epoch grow for ever, over rollbacks and restarts. The cursor never moves backward but by
+`set_cursor`. Batches are acked in the order in which they were handed out, and each begins exactly where the one before it ends.
+
+A staged batch that failed may be in some tables already and not in others. It is finished from its own files (`redeliver`), whatever the
+source does meanwhile. Where its files are gone it is read again, which is right only within its epoch: `given_up` remembers up to where.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import uuid
+from collections.abc import Callable, Collection
 
 from cdc_engine.contracts import ClientIdentity, OutstandingBatch, StoppedTable
 from cdc_engine.errors import BatchNotFirstError, BatchNotFoundError, MetaError
 from cdc_engine.position import EPOCH_BITS, Position
 
 EPOCH_MAX = (1 << EPOCH_BITS) - 1
+LEDGER_ID_CHARS = 12
+
+
+def born_id() -> str:
+    """An identity that no other ledger has."""
+    return uuid.uuid4().hex[:LEDGER_ID_CHARS]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """`cursor`: the end of the last acked batch, None before the first start. `server_uuid`: the server the cursor was made on."""
+    """`cursor`: the end of the last acked batch, None before the first start. `server_uuid`: the server the cursor was made on.
 
+    `ledger_id`: given once, when the ledger is born; in run keys, tags and Delta's application ids. `epoch`: the highest ever begun.
+    `given_up`: the end of a staged batch that may be merged in part and cannot be finished from its files; None once it was read again.
+    """
+
+    ledger_id: str = ""
     epoch: int = 1
     cursor: Position | None = None
     server_uuid: str = ""
@@ -33,6 +50,7 @@ class Ledger:
     clients: tuple[ClientIdentity, ...] = ()
     outstanding: tuple[OutstandingBatch, ...] = ()
     stopped_tables: tuple[StoppedTable, ...] = ()
+    given_up: Position | None = None
 
     @property
     def head(self) -> OutstandingBatch | None:
@@ -41,7 +59,7 @@ class Ledger:
 
     @property
     def resume_position(self) -> Position | None:
-        """Where reading goes on while the outstanding batches stay valid: behind the last of them, else at the cursor."""
+        """Where reading goes on while the outstanding batches stay valid: after the last of them, else at the cursor."""
         return self.outstanding[-1].end if self.outstanding else self.cursor
 
     def subscribe(self, client: ClientIdentity) -> Ledger:
@@ -55,29 +73,31 @@ class Ledger:
     def hand_out(self, end: Position, start: Position | None = None) -> Ledger:
         """With a batch (start, end] at the end of the line; `outstanding[-1]` is its record.
 
-        `start` counts only where the ledger knows no position yet. Raises MetaError when the batch would not lie behind the last one,
-        or begins so far behind it that changes would be lost in between.
+        Raises MetaError unless it begins exactly where the last one ends (the cursor, where none waits) and ends after that.
         """
         resume = self.resume_position
-        if (
-            start is not None
-            and resume is not None
-            and resume.epoch == start.epoch
-            and resume.order_key < start.order_key
-        ):
+        if start is not None and resume is not None and _place(start) != _place(resume):
             raise MetaError(
-                f"what lies between {resume} and the batch from {start} was not read: restart the engine at its cursor"
+                f"the batch from {start} does not begin at {resume}, where the last one ends: restart the engine at its cursor"
             )
         start = resume or start
         if start is None:
             raise MetaError(f"the batch up to {end} has no start: set the destination's position first")
         if end.order_key <= start.order_key:
-            raise MetaError(f"the batch up to {end} does not lie behind {start}: restart the engine at its cursor")
+            raise MetaError(f"the batch up to {end} does not lie after {start}: restart the engine at its cursor")
         batch = OutstandingBatch(
-            batch_id=self.next_batch_id, delivery=self.next_delivery, start=start, end=end, path="", rows=0, bytes=0
+            ledger_id=self.ledger_id,
+            batch_id=self.next_batch_id,
+            delivery=self.next_delivery,
+            start=start,
+            end=end,
+            path="",
+            rows=0,
+            bytes=0,
         )
         return dataclasses.replace(
             self,
+            epoch=max(self.epoch, end.epoch),
             outstanding=(*self.outstanding, batch),
             next_batch_id=self.next_batch_id + 1,
             next_delivery=self.next_delivery + 1,
@@ -87,7 +107,7 @@ class Ledger:
         """With the last batch, which is still being staged, reaching up to `end`. Raises CanalServiceError or MetaError."""
         batch = self._outstanding(batch_id, "extended")
         if batch is not self.outstanding[-1] or batch.path:
-            raise BatchNotFirstError(f"batch {batch_id} cannot grow: it is staged, or another was handed out behind it")
+            raise BatchNotFirstError(f"batch {batch_id} cannot grow: it is staged, or another was handed out after it")
         if end.epoch != batch.end.epoch or end.order_key <= batch.end.order_key:
             raise MetaError(f"what ends at {end} does not continue the batch up to {batch.end}")
         return dataclasses.replace(self, outstanding=(*self.outstanding[:-1], dataclasses.replace(batch, end=end)))
@@ -106,24 +126,55 @@ class Ledger:
     def ack(self, batch_id: int) -> Ledger:
         """The head is done: the cursor moves to its end. Raises BatchNotFoundError, or BatchNotFirstError for a later one."""
         batch = self._first(batch_id, "acked")
+        read_again = self.given_up is not None and batch.end.order_key >= self.given_up.order_key
         return dataclasses.replace(
             self,
             cursor=batch.end,
             server_uuid=batch.end.server_uuid or self.server_uuid,
             outstanding=self.outstanding[1:],
+            given_up=None if read_again else self.given_up,
+        )
+
+    def redeliver(self, batch_id: int, without: Collection[str] = ()) -> Ledger:
+        """The head, and what waits after it, is handed out again as it is staged, under new ids and deliveries.
+
+        `without`: "database.table" that stopped meanwhile. Raises BatchNotFoundError, or BatchNotFirstError for a later one.
+        """
+        self._first(batch_id, "delivered again")
+        again = tuple(
+            dataclasses.replace(
+                batch,
+                batch_id=self.next_batch_id + place,
+                delivery=self.next_delivery + place,
+                tables=tuple(name for name in batch.tables if name not in without),
+            )
+            for place, batch in enumerate(self.outstanding)
+        )
+        return dataclasses.replace(
+            self,
+            outstanding=again,
+            next_batch_id=self.next_batch_id + len(again),
+            next_delivery=self.next_delivery + len(again),
         )
 
     def rollback(self) -> Ledger:
         """Nothing waits any more: all of it is handed out again, under new ids and deliveries."""
-        return dataclasses.replace(self, outstanding=())
+        return self._giving_up(self.outstanding)
 
-    def restarted(self) -> Ledger:
-        """As a new process finds it: a batch that was never staged is handed out again, and with it those behind it."""
-        staged = tuple(itertools.takewhile(lambda batch: batch.path, self.outstanding))
-        return dataclasses.replace(self, outstanding=staged)
+    def restarted(self, whole: Callable[[OutstandingBatch], bool]) -> Ledger:
+        """As a new process takes it up: from the first batch on whose staged files are not `whole`, all is handed out again."""
+        kept = tuple(itertools.takewhile(lambda batch: bool(batch.path) and whole(batch), self.outstanding))
+        return dataclasses.replace(self._giving_up(self.outstanding[len(kept) :]), outstanding=kept)
+
+    def _giving_up(self, batches: tuple[OutstandingBatch, ...]) -> Ledger:
+        """Without batches, of which those that were staged may be merged in part."""
+        ends = [batch.end for batch in batches if batch.path] + ([self.given_up] if self.given_up else [])
+        return dataclasses.replace(
+            self, outstanding=(), given_up=max(ends, key=lambda end: end.order_key, default=None)
+        )
 
     def rollback_one(self, batch_id: int) -> Ledger:
-        """As `rollback`, if the batch is the head; the later ones go with it, for they would be handed out behind it again.
+        """As `rollback`, if the batch is the head; the later ones go with it, for they would be handed out after it again.
 
         In Canal they stay and can never be acked. Raises BatchNotFoundError, or BatchNotFirstError for a later one.
         """
@@ -157,7 +208,7 @@ class Ledger:
     def set_cursor(self, position: Position) -> Ledger:
         """An operator's, or the first start's, choice of where to read from; the only move that may go backward.
 
-        What waits is forgotten, and so are the stops of tables that lie at or behind the position: they are read again.
+        What waits is forgotten, and so are the stops of tables that lie at or after the position: they are read again.
         """
         kept = tuple(each for each in self.stopped_tables if each.position.order_key < position.order_key)
         return dataclasses.replace(
@@ -167,13 +218,30 @@ class Ledger:
             server_uuid=position.server_uuid or self.server_uuid,
             outstanding=(),
             stopped_tables=kept,
+            given_up=None,
         )
 
-    def grow_epoch(self) -> Ledger:
-        """From now on file names count anew (another server, RESET). What waits was staged in its own epoch and stays valid."""
-        if self.epoch == EPOCH_MAX:
-            raise MetaError(f"epoch {EPOCH_MAX} is the last one: set the destination up anew under another name")
-        return dataclasses.replace(self, epoch=self.epoch + 1)
+    def begin_epoch(self, epoch: int) -> Ledger:
+        """From now on file names count anew (another server, RESET). What waits was staged in its own epoch and stays valid.
+
+        Raises MetaError unless the epoch is above all before it, and where a batch cannot be finished any more.
+        """
+        if not self.epoch < epoch <= EPOCH_MAX:
+            raise MetaError(
+                f"epoch {epoch} cannot follow epoch {self.epoch}, {EPOCH_MAX} being the last: "
+                "set the destination up anew under another name"
+            )
+        return dataclasses.replace(self, epoch=epoch)
+
+    @property
+    def unfinished(self) -> str:
+        """Why no new epoch may begin, a sentence; empty when one may."""
+        if self.given_up is None:
+            return ""
+        return (
+            f"the batch up to {self.given_up} may be merged in part, and its staged files are gone: from another server it would "
+            "come again under other keys, twice in tables without a key"
+        )
 
     def _outstanding(self, batch_id: int, verb: str) -> OutstandingBatch:
         for batch in self.outstanding:
@@ -188,3 +256,7 @@ class Ledger:
                 f"batch {batch_id} cannot be {verb} before batch {first.batch_id}: keep their order"
             )
         return batch
+
+
+def _place(position: Position) -> tuple[int, str, int]:
+    return position.epoch, position.file, position.offset

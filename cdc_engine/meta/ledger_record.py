@@ -11,10 +11,10 @@ import json
 from typing import Any, TypeVar
 
 from cdc_engine.contracts import ClientIdentity, OutstandingBatch, StoppedTable
-from cdc_engine.meta.ledger import Ledger
+from cdc_engine.meta.ledger import LEDGER_ID_CHARS, Ledger
 from cdc_engine.position import Position
 
-FORMAT = 1
+FORMAT = 2
 
 Value = TypeVar("Value")
 
@@ -41,6 +41,7 @@ def ledger_from_text(text: str, destination: str) -> Ledger:
             "clients": tuple(_client(each, destination) for each in fields["clients"]),
             "outstanding": tuple(_outstanding(each) for each in fields["outstanding"]),
             "stopped_tables": tuple(_stopped(each) for each in fields["stopped_tables"]),
+            "given_up": _position(fields["given_up"]) if fields["given_up"] is not None else None,
         }
     )
     _check_order(ledger)
@@ -49,6 +50,10 @@ def ledger_from_text(text: str, destination: str) -> Ledger:
 
 def _check_order(ledger: Ledger) -> None:
     """What no transition can bring about was written by something else."""
+    if len(ledger.ledger_id) != LEDGER_ID_CHARS:
+        raise ValueError(f"its ledger_id {ledger.ledger_id!r} does not have {LEDGER_ID_CHARS} characters")
+    if any(each.ledger_id != ledger.ledger_id for each in ledger.outstanding):
+        raise ValueError("it has batches of another ledger")
     ids = [*(each.batch_id for each in ledger.outstanding), ledger.next_batch_id]
     deliveries = [*(each.delivery for each in ledger.outstanding), ledger.next_delivery]
     if any(later <= earlier for numbers in (ids, deliveries) for earlier, later in itertools.pairwise(numbers)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from cdc_engine.meta.ledger import Ledger
+from cdc_engine.meta.ledger import Ledger, born_id
 from cdc_engine.meta.manager import Transition
 
 
@@ -12,7 +12,7 @@ class MemoryMeta:
     """Implements `MetaManager`."""
 
     def __init__(self, ledger: Ledger | None = None) -> None:
-        self._ledger = ledger or Ledger()
+        self._ledger = ledger or Ledger(ledger_id=born_id())
         self._lock = threading.Lock()
 
     @property

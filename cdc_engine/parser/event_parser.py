@@ -30,7 +30,7 @@ from cdc_engine.parser.reconnect import Attempts
 from cdc_engine.parser.server_facts import read_facts
 from cdc_engine.parser.source import Source
 from cdc_engine.parser.source_check import check_source
-from cdc_engine.parser.start_position import DumpStart, Lost, StartChoice, decide_start
+from cdc_engine.parser.start_position import NO_EPOCHS, DumpStart, Epochs, Lost, StartChoice, decide_start
 from cdc_engine.parser.watch import StreamPlace
 from cdc_engine.position import Position
 
@@ -47,6 +47,11 @@ def _no_state(state: str, reason: str) -> None:
 
 def _no_start(start: DumpStart) -> None:
     """For a caller that keeps no cursor."""
+
+
+def _no_epochs() -> Epochs:
+    """For a caller whose stream is always the first."""
+    return NO_EPOCHS
 
 
 def _no_idle() -> None:
@@ -73,7 +78,8 @@ class EventParser:
     """`start` and `stop` may be called again and again, by one thread. `position`: what a new connection begins after.
 
     `on_start` is told where the stream begins before its first block: a caller without a cursor must keep that position, or a restart
-    before the first ack would begin at a later "latest". `on_idle` is called each time the stream has caught up and is silent.
+    before the first ack would begin at a later "latest". `on_idle` is called each time the stream has caught up and is silent. `epochs` is
+    asked at each connect.
     """
 
     def __init__(
@@ -87,6 +93,7 @@ class EventParser:
         on_state: Callable[[str, str], None] = _no_state,
         on_start: Callable[[DumpStart], None] = _no_start,
         on_idle: Callable[[], None] = _no_idle,
+        epochs: Callable[[], Epochs] = _no_epochs,
         prepared: PreparedTransactions | None = None,
     ) -> None:
         self._source = source
@@ -96,6 +103,7 @@ class EventParser:
         self._captured = captured
         self._prepared = prepared or MemoryPrepared()
         self._on_state, self._on_start, self._on_idle = on_state, on_start, on_idle
+        self._epochs = epochs
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._attempts = Attempts()
@@ -203,7 +211,7 @@ class EventParser:
     def _decide(self, connection: SourceConnection) -> DumpStart:
         facts = read_facts(connection, self.position.file if self.position else self._choice.file)
         self.warnings = check_source(self._source, facts)
-        start = decide_start(self.position, self._choice, facts)
+        start = decide_start(self.position, self._choice, facts, self._epochs())
         if isinstance(start, Lost):
             raise PositionLostError(str(start))
         before = self.position or start.position

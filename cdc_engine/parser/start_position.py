@@ -1,6 +1,10 @@
 """Where a stream starts: saved cursor, else configured file and offset, else configured GTID set, else the latest place. Pure.
 
 The parser asks at every connect, also after a lost connection. Continuity is proven or the answer is `Lost` with its reason: never a jump.
+
+An epoch names one sequence of binlog files whose names can be compared. A stream that goes on where names count anew takes the epoch above
+all that was ever begun, which the ledger knows (`epoch`). So does one whose cursor lies in an earlier epoch than the ledger has begun:
+what was read since may be in the lake, under keys above those that the cursor's epoch would give.
 """
 
 from __future__ import annotations
@@ -40,6 +44,17 @@ class DumpStart:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Epochs:
+    """What the ledger says of epochs. `highest`: that was ever begun. `unfinished`: why no new one may begin now, or empty."""
+
+    highest: int = FIRST_EPOCH
+    unfinished: str = ""
+
+
+NO_EPOCHS = Epochs()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Lost:
     """Continuity cannot be proven. `options`: what an operator may safely do."""
 
@@ -50,10 +65,17 @@ class Lost:
         return f"{self.reason}. Safe options: {'; or '.join(self.options)}"
 
 
-def decide_start(cursor: Position | None, choice: StartChoice, facts: ServerFacts) -> DumpStart | Lost:
+def decide_start(
+    cursor: Position | None, choice: StartChoice, facts: ServerFacts, epochs: Epochs = NO_EPOCHS
+) -> DumpStart | Lost:
     """Raises ConfigurationError when the configured GTID set or the cursor's cannot be read."""
     if cursor is not None:
-        return _from_cursor(cursor, facts)
+        return _in_its_epoch(_from_cursor(cursor, facts), cursor, epochs)
+    start = _from_choice(choice, facts)
+    return start if isinstance(start, Lost) else _with_epoch(start, max(FIRST_EPOCH, epochs.highest))
+
+
+def _from_choice(choice: StartChoice, facts: ServerFacts) -> DumpStart | Lost:
     if choice.file:
         return _from_file(choice.file, choice.offset, facts)
     if choice.gtid_set:
@@ -61,7 +83,21 @@ def decide_start(cursor: Position | None, choice: StartChoice, facts: ServerFact
     return _latest(facts)
 
 
+def _in_its_epoch(start: DumpStart | Lost, cursor: Position, epochs: Epochs) -> DumpStart | Lost:
+    """The start in the newest epoch where it goes on in that, else in one above all that were begun."""
+    if isinstance(start, Lost) or start.position.epoch == cursor.epoch >= epochs.highest:
+        return start
+    if epochs.unfinished:
+        return Lost(reason=epochs.unfinished, options=("connect to the server that the cursor is of", RESNAPSHOT))
+    return _with_epoch(start, max(cursor.epoch, epochs.highest) + 1)
+
+
+def _with_epoch(start: DumpStart, epoch: int) -> DumpStart:
+    return dataclasses.replace(start, position=dataclasses.replace(start.position, epoch=epoch))
+
+
 def _from_cursor(cursor: Position, facts: ServerFacts) -> DumpStart | Lost:
+    """Of the cursor's epoch where its files go on, of the one after it where file names count anew."""
     same_server = cursor.server_uuid in ("", facts.server_uuid)
     anew = numbered_anew(cursor, facts) if same_server else ""
     by_gtid = bool(cursor.gtid_set and facts.gtid_enabled)

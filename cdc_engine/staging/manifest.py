@@ -9,7 +9,7 @@ from typing import Any
 
 from cdc_engine.contracts import Alteration
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST_FILE = "manifest.json"
 Bound = int | str | None
 
@@ -121,12 +121,15 @@ class StagedQuarantine:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The whole batch. `bytes`: of its row events in the binlog. `start` and `end`: Position.to_json. Times: microseconds since 1970 UTC,
+    """The whole batch. `ledger_id`: of the ledger that handed it out.
+
+    `bytes`: of its row events in the binlog. `start` and `end`: Position.to_json. Times: microseconds since 1970 UTC,
     commit times 0 where the batch has no rows. `quarantine`: the file of values that could not be decoded, where there are any.
     """
 
     format: int = FORMAT
     destination: str
+    ledger_id: str
     epoch: int
     delivery: int
     start: dict[str, Any]

@@ -1,4 +1,5 @@
-"""Reads a staged batch back: its manifest and the rows of a segment. For tests and the console; runs read it by themselves (spark_jobs)."""
+"""Reads a staged batch back: its manifest and the rows of a segment. For `instance`, the console and tests; runs read it
+by themselves (spark_jobs)."""
 
 from __future__ import annotations
 
@@ -25,6 +26,28 @@ def read_manifest(directory: Path) -> Manifest:
         raise StagingError(
             f"{path} cannot be read as a manifest ({error}); roll the batch back to stage it again"
         ) from error
+
+
+def is_whole(directory: Path) -> bool:
+    """Whether a run could merge the batch: its manifest is there, and every file it names with the bytes that it says."""
+    try:
+        manifest = read_manifest(directory)
+    except StagingError:
+        return False
+    changes = (
+        segment for table in manifest.tables for segment in table.segments if isinstance(segment, ChangesSegment)
+    )
+    sizes = {segment.file: segment.size_bytes for segment in changes}
+    if manifest.quarantine is not None:
+        sizes[manifest.quarantine.file] = manifest.quarantine.size_bytes
+    return all(_size_bytes(directory / file) == size_bytes for file, size_bytes in sizes.items())
+
+
+def _size_bytes(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return -1
 
 
 def read_rows(directory: Path, segment: ChangesSegment) -> pa.Table:

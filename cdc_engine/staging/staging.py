@@ -73,13 +73,14 @@ def stage(
     delivery: int,
     directory: Path,
     *,
+    ledger_id: str = "",
     more: Callable[[Batch], Batch] = lambda _: NOTHING,
     kept: KeptColumns | None = None,
     keys: Mapping[str, tuple[str, ...]] | None = None,
     left_out: Collection[str] = (),
     policies: Mapping[str, ValuePolicy] | None = None,
 ) -> StagedBatch:
-    """Decodes `batch` into `directory`/<batch_directory>.
+    """Decodes `batch` into `directory`/<batch_directory>. `ledger_id`: of the ledger that hands it out as `delivery`.
 
     `more`: called with a part of the batch that is decoded, gives the part that follows it, or an empty batch when that was the last.
     `kept`: indices of the columns wanted of a table version (int32, ascending), all if None. `keys`: by "database.table" the key columns
@@ -102,7 +103,7 @@ def stage(
             staging.take_batch(batch)
             batch = more(batch)
         path = directory / batch_directory(staging.end, delivery)
-        manifest = _manifest(staging, destination, delivery)
+        manifest = _manifest(staging, destination, ledger_id, delivery)
         _publish(manifest, partial, path)
     except OSError as error:
         reason = error.strerror or str(error)
@@ -283,11 +284,12 @@ def _file_part(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:NAME_CHARS_MAX]
 
 
-def _manifest(staging: _Staging, destination: str, delivery: int) -> Manifest:
+def _manifest(staging: _Staging, destination: str, ledger_id: str, delivery: int) -> Manifest:
     start, end, tables = staging.start, staging.end, staging.finish()
     segments = [segment for table in tables for segment in table.segments if isinstance(segment, ChangesSegment)]
     return Manifest(
         destination=destination,
+        ledger_id=ledger_id,
         epoch=end.epoch,
         delivery=delivery,
         start=start.to_json(),

@@ -120,7 +120,15 @@ def test_status_of_a_running_engine_is_well(place: Place) -> None:
     cursor = Position(epoch=1, file="binlog.000003", offset=50)
     end = Position(epoch=1, file="binlog.000003", offset=99)
     batch = OutstandingBatch(
-        batch_id=4, delivery=7, start=cursor, end=end, path="staging/x", rows=10, bytes=99, tables=("shop.orders",)
+        ledger_id="0123456789ab",
+        batch_id=4,
+        delivery=7,
+        start=cursor,
+        end=end,
+        path="staging/x",
+        rows=10,
+        bytes=99,
+        tables=("shop.orders",),
     )
     FileMeta(directory).update(lambda _: Ledger(cursor=cursor, outstanding=(batch,), next_batch_id=5, next_delivery=8))
     answer = RUNNER.invoke(app, ["status", "--json"])

@@ -86,7 +86,7 @@ def test_ddl_a_table_whose_binlog_is_purged_says_so_and_the_others_go_on(source:
 
 
 def test_ddl_a_stop_of_an_earlier_epoch_cannot_be_read_from(source: Source) -> None:
-    source.meta.update(lambda ledger: ledger.grow_epoch())
+    source.meta.update(lambda ledger: ledger.begin_epoch(ledger.epoch + 1))
     source.take_up("late")
     assert source.begun == []
     assert source.states["late"] == "RESUME_LOST"
@@ -104,7 +104,7 @@ def test_ddl_a_request_is_kept_until_it_is_dealt_with(tmp_path: Path) -> None:
     request(tmp_path, "shop", name)
     (found,) = requests(tmp_path)
     assert (found.database, found.table) == ("shop", name)
-    take_up([found], MemoryMeta(Ledger()), pytest.fail, never_begun)
+    take_up([found], MemoryMeta(), pytest.fail, never_begun)
     assert requests(tmp_path) == ()
 
 

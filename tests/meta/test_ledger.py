@@ -9,12 +9,12 @@ import pytest
 from cdc_engine.contracts import ClientIdentity
 from cdc_engine.errors import BatchNotFirstError, BatchNotFoundError, MetaError
 from cdc_engine.meta.ledger import EPOCH_MAX, Ledger
-from tests.fix_ledgers import CLIENT, at, stopped
+from tests.fix_ledgers import CLIENT, LEDGER, at, stopped
 
 
 @pytest.fixture
 def ledger() -> Ledger:
-    return Ledger().set_cursor(at(4))
+    return LEDGER.set_cursor(at(4))
 
 
 def test_batches_follow_each_other_from_the_cursor(ledger: Ledger) -> None:
@@ -29,20 +29,20 @@ def test_batches_follow_each_other_from_the_cursor(ledger: Ledger) -> None:
 
 def test_a_batch_needs_a_start() -> None:
     with pytest.raises(MetaError, match="set the destination's position first"):
-        Ledger().hand_out(at(10))
-    assert Ledger().hand_out(at(10), at(4)).outstanding[0].start == at(4)
+        LEDGER.hand_out(at(10))
+    assert LEDGER.hand_out(at(10), at(4)).outstanding[0].start == at(4)
 
 
 @pytest.mark.parametrize("end", [at(10), at(9), at(500, epoch=0)])
 def test_a_batch_that_does_not_lie_behind_the_last_is_refused(ledger: Ledger, end: object) -> None:
-    with pytest.raises(MetaError, match="does not lie behind"):
+    with pytest.raises(MetaError, match="does not lie after"):
         ledger.hand_out(at(10)).hand_out(end)  # type: ignore[arg-type]
 
 
-def test_a_batch_that_begins_behind_a_gap_is_refused(ledger: Ledger) -> None:
-    with pytest.raises(MetaError, match="was not read"):
-        ledger.hand_out(at(20), start=at(5))
-    assert ledger.hand_out(at(20, epoch=2), start=at(5, epoch=2)).outstanding  # another server: offsets say nothing
+def test_identity_a_batch_begins_exactly_where_the_last_one_ends_also_over_epochs(ledger: Ledger) -> None:
+    for start in (at(5), at(3), at(4, epoch=2), at(5, epoch=2), at(4, file=2)):
+        with pytest.raises(MetaError, match="does not begin at"):
+            ledger.hand_out(at(20, epoch=2), start=start)
 
 
 def test_ack_moves_the_cursor_in_order_only(ledger: Ledger) -> None:
@@ -85,9 +85,43 @@ def test_a_restart_keeps_the_batches_that_are_staged(ledger: Ledger) -> None:
     ledger = ledger.hand_out(at(10)).hand_out(at(20)).hand_out(at(30))
     for batch_id in (1, 3):
         ledger = ledger.staged(batch_id, path="staging/x", rows=1, size_bytes=1, tables=())
-    restarted = ledger.restarted()
+    restarted = ledger.restarted(lambda _: True)
     assert [each.batch_id for each in restarted.outstanding] == [1]
     assert restarted.resume_position == at(10)
+    assert ledger.restarted(lambda _: False).outstanding == ()
+
+
+def test_identity_a_staged_batch_that_is_given_up_is_remembered_until_it_was_read_again(ledger: Ledger) -> None:
+    handed_out = staged_up_to(ledger, 20)
+    for given_up in (handed_out.rollback(), handed_out.restarted(lambda _: False)):
+        assert given_up.given_up == at(20)
+        assert "merged in part" in given_up.unfinished
+        half = staged_up_to(given_up, 15)
+        assert half.ack(half.outstanding[0].batch_id).unfinished
+        whole = staged_up_to(given_up, 25)
+        assert not whole.ack(whole.outstanding[0].batch_id).unfinished
+        assert not given_up.set_cursor(at(9)).unfinished  # an operator's choice
+    assert not ledger.hand_out(at(20)).rollback().unfinished  # nobody could merge what was not staged
+
+
+def test_identity_what_is_delivered_again_is_the_same_batch_under_another_name(ledger: Ledger) -> None:
+    before = staged_up_to(ledger, 20).hand_out(at(30))
+    again = before.redeliver(1, without={"shop.audit"})
+    (first, second), (old, _) = again.outstanding, before.outstanding
+    assert (first.batch_id, first.delivery, second.batch_id, second.delivery) == (3, 3, 4, 4)
+    assert (first.start, first.end, first.path, first.tables) == (old.start, old.end, old.path, ("shop.orders",))
+    assert not again.unfinished
+    with pytest.raises(BatchNotFoundError):
+        again.ack(1)
+    with pytest.raises(BatchNotFirstError):
+        again.redeliver(4)
+    assert again.ack(3).cursor == at(20)
+
+
+def staged_up_to(ledger: Ledger, offset: int) -> Ledger:
+    ledger = ledger.hand_out(at(offset))
+    batch_id = ledger.outstanding[-1].batch_id
+    return ledger.staged(batch_id, path="staging/x", rows=1, size_bytes=1, tables=("shop.audit", "shop.orders"))
 
 
 def test_setting_the_cursor_forgets_what_waits_and_the_stops_behind_it(ledger: Ledger) -> None:
@@ -111,11 +145,19 @@ def test_a_stopped_table_keeps_its_first_place_until_it_is_resumed(ledger: Ledge
 
 
 def test_the_epoch_grows_to_its_last_and_leaves_what_waits(ledger: Ledger) -> None:
-    ledger = ledger.hand_out(at(10)).grow_epoch()
+    ledger = ledger.hand_out(at(10)).begin_epoch(2)
     assert ledger.epoch == 2
     assert ledger.outstanding
-    with pytest.raises(MetaError, match="last one"):
-        dataclasses.replace(ledger, epoch=EPOCH_MAX).grow_epoch()
+    for epoch in (1, 2, EPOCH_MAX + 1):
+        with pytest.raises(MetaError, match="cannot follow epoch 2"):
+            ledger.begin_epoch(epoch)
+    with pytest.raises(MetaError, match="set the destination up anew"):
+        dataclasses.replace(ledger, epoch=EPOCH_MAX).begin_epoch(EPOCH_MAX + 1)
+
+
+def test_identity_the_epoch_follows_the_batches_that_are_handed_out(ledger: Ledger) -> None:
+    assert ledger.hand_out(at(4, epoch=3)).epoch == 3
+    assert ledger.hand_out(at(4, epoch=3)).rollback().epoch == 3
 
 
 def test_subscribing_again_replaces_the_filter(ledger: Ledger) -> None:

@@ -28,7 +28,21 @@ def meta(request: pytest.FixtureRequest, tmp_path: Path) -> MetaManager:
 
 
 def test_a_fresh_ledger_has_no_cursor(meta: MetaManager) -> None:
-    assert meta.ledger == Ledger()
+    assert meta.ledger == Ledger(ledger_id=meta.ledger.ledger_id)
+    assert len(meta.ledger.ledger_id) == 12
+
+
+def test_identity_two_ledgers_are_never_the_same_one(tmp_path: Path) -> None:
+    assert FileMeta(tmp_path / "a").ledger.ledger_id != FileMeta(tmp_path / "b").ledger.ledger_id
+    assert MemoryMeta().ledger.ledger_id != MemoryMeta().ledger.ledger_id
+
+
+def test_identity_of_a_ledger_is_kept_with_it(tmp_path: Path) -> None:
+    born = FileMeta(tmp_path / "shop")
+    assert born.is_new
+    born.update(lambda ledger: ledger)
+    assert not born.is_new
+    assert FileMeta(tmp_path / "shop").ledger.ledger_id == born.ledger.ledger_id
 
 
 def test_update_keeps_the_outcome(meta: MetaManager) -> None:
@@ -45,7 +59,10 @@ def test_a_transition_that_raises_changes_nothing(meta: MetaManager) -> None:
 
 
 def test_updates_of_many_threads_all_count(meta: MetaManager) -> None:
-    threads = [threading.Thread(target=meta.update, args=(Ledger.grow_epoch,)) for _ in range(16)]
+    threads = [
+        threading.Thread(target=meta.update, args=(lambda ledger: ledger.begin_epoch(ledger.epoch + 1),))
+        for _ in range(16)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -72,13 +89,23 @@ def test_a_changed_filter_alone_is_written(tmp_path: Path) -> None:
 def test_the_file_has_the_documented_keys(tmp_path: Path) -> None:
     FileMeta(tmp_path).update(lambda _: full_ledger())
     record = json.loads((tmp_path / "meta.json").read_text())
-    assert record["format"] == 1
+    assert record["format"] == 2
     assert set(record) == {
-        *("format", "epoch", "cursor", "server_uuid", "next_batch_id", "next_delivery"),
+        *("format", "ledger_id", "given_up", "epoch", "cursor", "server_uuid", "next_batch_id", "next_delivery"),
         *("clients", "outstanding", "stopped_tables"),
     }
     assert record["clients"] == [{"client_id": 1001, "filter": r"shop\..*"}]
-    assert set(record["outstanding"][0]) == {"batch_id", "delivery", "start", "end", "path", "rows", "bytes", "tables"}
+    assert set(record["outstanding"][0]) == {
+        "ledger_id",
+        "batch_id",
+        "delivery",
+        "start",
+        "end",
+        "path",
+        "rows",
+        "bytes",
+        "tables",
+    }
 
 
 def broken(**changes: Any) -> str:
@@ -89,8 +116,10 @@ UNREADABLE = {
     "empty": "",
     "cut": ledger_to_text(full_ledger())[:200],
     "list": "[]",
-    "other format": broken(format=2),
+    "other format": broken(format=1),
     "no format": "{}",
+    "no identity": broken(ledger_id=""),
+    "batches of another ledger": broken(ledger_id="ffffffffffff"),
     "unknown key": broken(extra=1),
     "text for a number": broken(epoch="1"),
     "a truth value for a number": broken(epoch=True),

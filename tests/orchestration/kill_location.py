@@ -12,7 +12,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from cdc_engine import destination_files
@@ -44,7 +44,7 @@ class NumberEngine:
         self.directory = directory
         self._meta = FileMeta(directory)
         self._lock = threading.Lock()
-        self._meta.update(lambda ledger: ledger.restarted())
+        self._meta.update(lambda ledger: ledger.restarted(lambda _: True))
 
     def status(self) -> FakeState:
         return FakeState(cursor=self._meta.ledger.cursor)
@@ -83,8 +83,12 @@ class NumberEngine:
     def ack(self, batch: OutstandingBatch) -> None:
         self._meta.update(lambda ledger: ledger.ack(batch.batch_id))
 
-    def rollback(self, batch: OutstandingBatch) -> None:
-        self._meta.update(lambda ledger: ledger.rollback_one(batch.batch_id))
+    def rollback(self, batch: OutstandingBatch, *, damaged: bool = False) -> None:
+        again = Ledger.rollback_one if damaged else Ledger.redeliver
+        self._meta.update(lambda ledger: again(ledger, batch.batch_id))
+
+    def stop_tables(self, batch: OutstandingBatch, reasons: Mapping[str, tuple[str, str]]) -> None:
+        self._meta.update(lambda ledger: ledger.redeliver(batch.batch_id, without=reasons.keys()))
 
     def tell_tick(self) -> None:
         """Nobody looks at its status."""

@@ -14,6 +14,7 @@ from orchestration.testing import FakeEngine
 references = st.builds(
     BatchReference,
     destination=st.from_regex(r"[a-z][a-z0-9_]{0,20}", fullmatch=True),
+    ledger=st.from_regex(r"[0-9a-f]{12}", fullmatch=True),
     epoch=st.integers(0, 255),
     end_file=st.builds("{}.{:06d}".format, st.sampled_from(["mysql-bin", "b", "my.bin"]), st.integers(0, 1_000_000)),
     end_offset=st.integers(0, (1 << 33) - 1),
@@ -22,6 +23,7 @@ references = st.builds(
 )
 GOOD = {
     "destination": "shop",
+    "ledger": "0123456789ab",
     "epoch": 1,
     "end_file": "mysql-bin.000042",
     "end_offset": 4711,
@@ -38,7 +40,7 @@ def test_config_gives_the_same_reference_back(reference: BatchReference) -> None
 @given(references, references)
 def test_different_hand_outs_have_different_run_keys(one: BatchReference, other: BatchReference) -> None:
     def name(it: BatchReference) -> tuple[object, ...]:
-        return (it.destination, it.epoch, it.end, it.delivery)
+        return (it.destination, it.ledger, it.epoch, it.end, it.delivery)
 
     assert (one.run_key == other.run_key) == (name(one) == name(other))
     assert one.to_tags()[BATCH_TAG] == one.run_key
@@ -49,6 +51,8 @@ def test_different_hand_outs_have_different_run_keys(one: BatchReference, other:
     [
         {"destination": "Shop/../x"},
         {"destination": ""},
+        {"ledger": ""},
+        {"ledger": "another one."},
         {"epoch": -1},
         {"epoch": 256},
         {"epoch": True},

@@ -19,7 +19,7 @@ from orchestration.batch_reference import BatchReference
 from orchestration.code_location import build_definitions
 from orchestration.runs import RunStore
 from orchestration.settle import RunRecord
-from orchestration.testing import FakePorts, FakeState, position
+from orchestration.testing import LEDGER_ID, FakePorts, FakeState, position
 from orchestration.tick import LOOK_SECONDS, SENSOR_WORKERS, tick_seconds
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
@@ -91,7 +91,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
 def test_a_batch_becomes_a_run_of_just_its_tables(shop: Shop) -> None:
     shop.engine.capture(5)
     request = shop.request()
-    assert request.run_key == "shop:1:mysql-bin.000001:9:1"
+    assert request.run_key == f"shop:{LEDGER_ID}:1:mysql-bin.000001:9:1"
     assert {key.path[-1] for key in request.asset_selection or []} == {"orders", "items"}
     assert request.tags["sluice/destination"] == "shop"
     assert request.tags["sluice/delivery"] == "1"
@@ -132,7 +132,7 @@ def test_a_run_at_work_is_waited_for(shop: Shop, status: S) -> None:
 def test_what_was_acked_makes_room_for_the_next_in_the_same_tick(shop: Shop) -> None:
     shop.engine.capture(15)
     shop.run(shop.request(), S.SUCCESS)
-    assert shop.request().run_key == "shop:1:mysql-bin.000001:19:2"
+    assert shop.request().run_key == f"shop:{LEDGER_ID}:1:mysql-bin.000001:19:2"
     assert shop.engine.acked == [1]
 
 
@@ -389,4 +389,4 @@ def test_a_stopped_table_fails_its_check_once_and_recovers(shop: Shop) -> None:
 def test_a_cursor_edited_by_hand_costs_a_repeated_observation_and_nothing_else(shop: Shop) -> None:
     shop.engine.capture(5)
     for shop.cursor in ("garbage", "[1]", '{"observed_at_seconds": "x"}', '{"failing": 7}'):
-        assert shop.request().run_key == "shop:1:mysql-bin.000001:9:1"
+        assert shop.request().run_key == f"shop:{LEDGER_ID}:1:mysql-bin.000001:9:1"

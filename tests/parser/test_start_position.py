@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.gtid import GtidSet
 from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
-from cdc_engine.parser.start_position import DumpStart, Lost, StartChoice, decide_start
+from cdc_engine.parser.start_position import DumpStart, Epochs, Lost, StartChoice, decide_start
 from cdc_engine.position import Position
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -208,3 +208,31 @@ def test_identity_a_first_position_knows_when_its_file_was_created() -> None:
     asked = dataclasses.replace(MYSQL, created={"binlog.000004": 3_000})
     assert started(None, asked).position.file_created == 3_000
     assert started(None, asked, StartChoice(file="binlog.000004", offset=4)).position.file_created == 3_000
+def test_identity_a_new_epoch_lies_above_all_that_were_ever_begun() -> None:
+    other = dataclasses.replace(MYSQL, server_uuid=B, executed=f"{A}:1-100,{B}:1-5", logs=(), file="mysql-bin.000001")
+    assert epoch_of(CURSOR, other, Epochs(highest=2)) == 3
+    assert epoch_of(CURSOR, other, Epochs(highest=3)) == 4  # on B a batch of epoch 3 was merged in part, then on to C
+    assert epoch_of(CURSOR, other, Epochs(highest=7)) == 8
+
+
+def test_identity_back_on_the_first_server_the_first_epoch_is_not_used_again() -> None:
+    assert epoch_of(CURSOR, MYSQL, Epochs(highest=2)) == 2
+    assert epoch_of(CURSOR, MYSQL, Epochs(highest=3)) == 4
+    assert epoch_of(CURSOR, WITHOUT_GTID, Epochs(highest=3)) == 4
+    assert epoch_of(None, MYSQL, Epochs(highest=5)) == 5  # nothing was read in it yet
+
+
+def test_identity_no_epoch_begins_while_a_batch_cannot_be_finished() -> None:
+    unfinished = Epochs(highest=2, unfinished="the batch up to binlog.000003:800 may be merged in part")
+    other = dataclasses.replace(MYSQL, server_uuid=B, executed=f"{A}:1-100,{B}:1-5", logs=(), file="mysql-bin.000001")
+    assert isinstance(decide_start(CURSOR, LATEST, MYSQL, unfinished), DumpStart)
+    for facts, epochs in ((other, unfinished), (MYSQL, dataclasses.replace(unfinished, highest=3))):
+        decision = decide_start(CURSOR, LATEST, facts, epochs)
+        assert isinstance(decision, Lost)
+        assert "merged in part" in decision.reason
+
+
+def epoch_of(cursor: Position | None, facts: ServerFacts, epochs: Epochs) -> int:
+    decision = decide_start(cursor, LATEST, facts, epochs)
+    assert isinstance(decision, DumpStart), decision
+    return decision.position.epoch

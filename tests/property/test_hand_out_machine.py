@@ -73,7 +73,7 @@ class HandOut(RuleBasedStateMachine):
 
     def _start(self) -> None:
         self.meta = FileMeta(self.directory)
-        self.meta.update(lambda ledger: ledger.restarted())
+        self.meta.update(lambda ledger: ledger.restarted(lambda _: True))
         self.model.restart()
         position = self.meta.ledger.resume_position
         self.store = MemoryEventStore(self.directory / "spill", events_max=RING_EVENTS, start=position)

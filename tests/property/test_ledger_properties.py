@@ -2,66 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc_engine.errors import SluiceError
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.ledger_record import ledger_from_text, ledger_to_text
-from tests.fix_ledgers import CLIENT, at, stopped
+from tests.fix_ledgers import CLIENT, LEDGER, at, stopped
 
 IDS = st.integers(1, 8)
 OFFSETS = st.integers(4, 60)
 MOVES = st.lists(
     st.one_of(
         st.tuples(st.just("hand_out"), OFFSETS),
-        st.tuples(st.sampled_from(["ack", "rollback_one", "staged"]), IDS),
+        st.tuples(st.sampled_from(["ack", "rollback_one", "redeliver", "staged"]), IDS),
         st.tuples(st.sampled_from(["set_cursor", "stop"]), OFFSETS),
-        st.tuples(st.sampled_from(["rollback", "restarted", "grow_epoch", "subscribe", "resume"]), st.just(0)),
+        st.tuples(st.sampled_from(["rollback", "restarted", "begin_epoch", "subscribe", "resume"]), st.just(0)),
     ),
     max_size=40,
 )
 
 
-def moved(ledger: Ledger, move: str, number: int) -> Ledger:
-    match move:
-        case "hand_out":
-            return ledger.hand_out(at(number))
-        case "staged":
-            return ledger.staged(number, path="staging/x", rows=number, size_bytes=number, tables=("shop.t",))
-        case "ack" | "rollback_one":
-            return getattr(ledger, move)(number)  # type: ignore[no-any-return]
-        case "set_cursor":
-            return ledger.set_cursor(at(number))
-        case "stop":
-            return ledger.stop_table(stopped("t", number))
-        case "resume":
-            return ledger.resume_table("shop", "t")
-        case "subscribe":
-            return ledger.subscribe(CLIENT)
-        case _:
-            return getattr(ledger, move)()  # type: ignore[no-any-return]
+TRANSITIONS: dict[str, Callable[[Ledger, int], Ledger]] = {
+    "hand_out": lambda ledger, number: ledger.hand_out(at(number)),
+    "staged": lambda ledger, number: ledger.staged(
+        number, path="staging/x", rows=number, size_bytes=number, tables=("shop.t",)
+    ),
+    "ack": Ledger.ack,
+    "rollback_one": Ledger.rollback_one,
+    "redeliver": Ledger.redeliver,
+    "set_cursor": lambda ledger, number: ledger.set_cursor(at(number)),
+    "stop": lambda ledger, number: ledger.stop_table(stopped("t", number)),
+    "resume": lambda ledger, _: ledger.resume_table("shop", "t"),
+    "rollback": lambda ledger, _: ledger.rollback(),
+    "restarted": lambda ledger, _: ledger.restarted(lambda batch: batch.rows % 2 == 0),
+    "begin_epoch": lambda ledger, _: ledger.begin_epoch(ledger.epoch + 1),
+    "subscribe": lambda ledger, _: ledger.subscribe(CLIENT),
+}
 
 
 @given(MOVES)
 def test_promises_hold_under_any_order(moves: list[tuple[str, int]]) -> None:
-    ledger = Ledger().set_cursor(at(4))
+    ledger = LEDGER.set_cursor(at(4))
     handed_out: set[int] = set()
     for move, number in moves:
         before = ledger
         try:
-            ledger = moved(ledger, move, number)
+            ledger = TRANSITIONS[move](ledger, number)
         except SluiceError:
             continue  # a refused transition gives no new ledger
         assert ledger.next_batch_id >= before.next_batch_id
         assert ledger.next_delivery >= before.next_delivery
+        assert ledger.epoch >= before.epoch
+        assert ledger.ledger_id == before.ledger_id
         assert ledger.cursor is not None
         assert before.cursor is not None
         if move != "set_cursor":
             assert ledger.cursor.order_key >= before.cursor.order_key
-        if move == "hand_out":
-            assert ledger.outstanding[-1].delivery not in handed_out
-            handed_out.add(ledger.outstanding[-1].delivery)
+        deliveries = {each.delivery for each in ledger.outstanding} - {each.delivery for each in before.outstanding}
+        assert not deliveries & handed_out
+        handed_out |= deliveries
         places = [ledger.cursor, *(each.end for each in ledger.outstanding)]
         assert [each.start for each in ledger.outstanding] == places[:-1]  # no gap and no overlap in what waits
         assert ledger_from_text(ledger_to_text(ledger), "shop") == ledger

@@ -29,6 +29,7 @@ ARROW_TYPES = {
     "decimal(10,2)": pa.decimal128(10, 2),
     "decimal(12,2)": pa.decimal128(12, 2),
 }
+LEDGER_ID = "0123456789ab"
 TIME_US = 1_700_000_000_000_000
 
 
@@ -80,7 +81,13 @@ Segment = Changes | Truncate | SchemaChange
 
 
 def stage(
-    root: Path, tables: Mapping[str, Sequence[Segment]], *, epoch: int = 1, delivery: int = 1, destination: str = "shop"
+    root: Path,
+    tables: Mapping[str, Sequence[Segment]],
+    *,
+    epoch: int = 1,
+    delivery: int = 1,
+    destination: str = "shop",
+    ledger_id: str = LEDGER_ID,
 ) -> Path:
     """Writes one batch; `tables` is "database.table" → segments."""
     directory = root / f"{epoch}-{delivery}"
@@ -89,8 +96,9 @@ def stage(
     keys = [key for segments in tables.values() for segment in segments for key in order_keys(segment)]
     position = {"epoch": epoch, "file": "mysql-bin.000001", "offset": 4}
     manifest = {
-        "format": 1,
+        "format": 2,
         "destination": destination,
+        "ledger_id": ledger_id,
         "epoch": epoch,
         "delivery": delivery,
         "start": position,

@@ -119,7 +119,7 @@ def test_the_manifest_is_the_json_of_the_architecture_page(tmp_path: Path) -> No
     schema = change(TableChangeKind.SCHEMA, 90_000, schema=ORDERS)
     staged = stage(batch(whole(given_block), change(TableChangeKind.TRUNCATE, 80_000), schema), "shop", 7, tmp_path)
     page = (Path(__file__).parents[2] / "docs/architecture.md").read_text()
-    example = page[page.index('{"format": 1, "destination"') :]
+    example = page[page.index('{"format": 2, "destination"') :]
     example = example[: example.index("```")].replace("{POSITION}", "0")
     record, shown = json.loads((staged.path / "manifest.json").read_bytes()), json.loads(example)
     assert record.keys() == shown.keys()
@@ -313,8 +313,8 @@ def test_a_directory_that_is_a_file_is_a_staging_error(tmp_path: Path) -> None:
 def test_a_missing_manifest_is_a_staging_error(tmp_path: Path) -> None:
     with pytest.raises(StagingError, match="not a batch that was staged to its end"):
         read_manifest(tmp_path)
-    (tmp_path / "manifest.json").write_text('{"format": 2}')
-    with pytest.raises(StagingError, match="format 2 is not 1"):
+    (tmp_path / "manifest.json").write_text('{"format": 1}')
+    with pytest.raises(StagingError, match="format 1 is not 2"):
         read_manifest(tmp_path)
 
 

@@ -145,6 +145,13 @@ class SchemaRepository:
             os.fsync(file.fileno())
 
 
+def has_records(kept: Path | Repository) -> bool:
+    """Whether anything was ever kept there. Raises MetaError where it cannot be read."""
+    if isinstance(kept, Path):
+        return kept.exists() and kept.stat().st_size > 0
+    return bool(kept.load())
+
+
 def holding(records: Iterable[Record]) -> list[Record]:
     """The records that none behind them took back."""
     held: list[Record] = []

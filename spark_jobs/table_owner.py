@@ -1,0 +1,200 @@
+"""Whose a Delta table is, and whether it is the one that the last run left. Asked before anything is written; pure. `merge` calls it.
+
+A table has one owner: a ledger and the source table that it follows, in the table's property `sluice.owner`. Order keys of two ledgers
+cannot be compared, so a second one would lose changes silently. What the last run left (the table's id and version) is remembered beside
+the ledger: a table that is gone, replaced or restored does not have what the ledger believes it has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from spark_jobs.errors import TableError
+
+OWNER_PROPERTY = "sluice.owner"
+TABLE_OWNED, TABLE_MISSING, TABLE_REPLACED, TABLE_RESTORED, TABLE_AHEAD = (
+    *("TABLE_OWNED", "TABLE_MISSING", "TABLE_REPLACED"),
+    *("TABLE_RESTORED", "TABLE_AHEAD"),
+)
+REWRITES = ("RESTORE", "CREATE OR REPLACE", "REPLACE", "CLONE")  # operations that take a table to another content
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Owner:
+    """A ledger and the source table, "database.table"."""
+
+    ledger_id: str
+    destination: str
+    table: str
+
+    def to_text(self) -> str:
+        """The value of the table's property."""
+        return json.dumps({"ledger": self.ledger_id, "destination": self.destination, "table": self.table})
+
+    @classmethod
+    def from_text(cls, text: str) -> Owner:
+        """Inverse of `to_text`; of a text that is not one, an owner that is nobody's."""
+        try:
+            record = json.loads(text)
+            return cls(
+                ledger_id=str(record["ledger"]), destination=str(record["destination"]), table=str(record["table"])
+            )
+        except (ValueError, KeyError, TypeError):
+            return cls(ledger_id="", destination=text, table="")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableRecord:
+    """A table as a run left it: `table_id` from its metadata, and its version."""
+
+    table_id: str
+    version: int
+
+
+class TableRecords(Protocol):
+    """What earlier runs of the destination left, by "database.table"; kept on disk before the batch counts as merged."""
+
+    def get(self, name: str) -> TableRecord | None: ...
+    def keep(self, name: str, record: TableRecord) -> None: ...
+
+
+class NoRecords:
+    """`TableRecords` that knows and keeps nothing: for a merge by hand."""
+
+    def get(self, name: str) -> TableRecord | None:  # noqa: ARG002
+        return None
+
+    def keep(self, name: str, record: TableRecord) -> None:
+        """Nothing is kept."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found:
+    """A table as it is now. `commits`: of the versions after the record's, as Delta's history tells them.
+
+    `applied_epoch`: of the last change merged, -1 where there is none.
+    """
+
+    exists: bool
+    path: str
+    table_id: str = ""
+    version: int = -1
+    owner: str = ""
+    applied_epoch: int = -1
+    commits: Iterable[Mapping[str, Any]] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Writer:
+    """Who wants to write: the owner that the table is to have, and the batch's epoch and delivery."""
+
+    owner: Owner
+    epoch: int
+    delivery: int
+
+
+def refuse_unless_ours(writer: Writer, record: TableRecord | None, found: Found) -> None:
+    """Raises TableError with a state and what to do where the table is not the one this ledger left."""
+    accept = f"`sluice lake accept {writer.owner.destination} {writer.owner.table}`"
+    for state, why in (
+        *_missing(record, found),
+        *_owned(writer, found),
+        *_changed(record, found),
+        *_ahead(writer, found),
+    ):
+        raise TableError(writer.owner.table, f"{why}, or take it as it is with {accept}", state=state, for_good=True)
+
+
+def _missing(record: TableRecord | None, found: Found) -> Iterable[tuple[str, str]]:
+    if record is not None and not found.exists:
+        yield (
+            TABLE_MISSING,
+            (
+                f"the Delta table {found.path} was there (version {record.version}) and is gone: a new one would lack all rows "
+                "from before. Bring it back (is a disk not mounted, was the path changed?)"
+            ),
+        )
+
+
+def _owned(writer: Writer, found: Found) -> Iterable[tuple[str, str]]:
+    if not found.exists or not found.owner:
+        return
+    owner = Owner.from_text(found.owner)
+    if owner != writer.owner:
+        yield (
+            TABLE_OWNED,
+            (
+                f"the Delta table {found.path} belongs to the destination {owner.destination} (ledger {owner.ledger_id}, table "
+                f"{owner.table}), not to ledger {writer.owner.ledger_id}: two writers would lose changes silently. Give this one another "
+                "path in conf/"
+            ),
+        )
+
+
+def _changed(record: TableRecord | None, found: Found) -> Iterable[tuple[str, str]]:
+    if record is None or not found.exists:
+        return
+    if found.table_id != record.table_id:
+        yield (
+            TABLE_REPLACED,
+            (
+                f"the Delta table {found.path} has the id {found.table_id} and had {record.table_id}: another table stands in its place. "
+                "Put the former one back"
+            ),
+        )
+    if found.version < record.version:
+        yield (
+            TABLE_RESTORED,
+            (
+                f"the Delta table {found.path} is at version {found.version} and was at {record.version}: an older copy stands in its "
+                "place. Put the newer one back"
+            ),
+        )
+    for commit in filter(_rewrites, found.commits):
+        yield (
+            TABLE_RESTORED,
+            (
+                f"version {commit.get('version')} of the Delta table {found.path} is a {commit.get('operation')} by another hand: "
+                "what it took away does not come again by itself. Restore the version before it"
+            ),
+        )
+
+
+def _rewrites(commit: Mapping[str, Any]) -> bool:
+    operation, parameters = str(commit.get("operation", "")), commit.get("operationParameters") or {}
+    overwrites = operation == "WRITE" and str(parameters.get("mode", "")).lower() == "overwrite"
+    return overwrites or operation.startswith(REWRITES)
+
+
+def _ahead(writer: Writer, found: Found) -> Iterable[tuple[str, str]]:
+    newest = "put the newest meta.json back"
+    if found.applied_epoch > writer.epoch:
+        yield (
+            TABLE_AHEAD,
+            (
+                f"the Delta table {found.path} has changes of epoch {found.applied_epoch}, this batch is of epoch {writer.epoch} and would "
+                f"be taken for merged already: the ledger is an older one than the table knows; {newest}"
+            ),
+        )
+    for commit in found.commits:
+        theirs = _batch_of(commit)
+        if theirs.get("ledger") == writer.owner.ledger_id and int(theirs.get("delivery", 0)) > writer.delivery:
+            yield (
+                TABLE_AHEAD,
+                (
+                    f"the Delta table {found.path} has delivery {theirs['delivery']} of this very ledger, which is only at "
+                    f"{writer.delivery}: the ledger was restored from a copy, or a copy of it is at work; {newest}"
+                ),
+            )
+
+
+def _batch_of(commit: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a merge says of its batch in a commit; empty for another's commit."""
+    try:
+        record = json.loads(str(commit.get("userMetadata") or "{}"))
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) and record.get("sluice") else {}

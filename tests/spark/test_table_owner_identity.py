@@ -1,0 +1,90 @@
+"""Whether a Delta table is the one that this ledger left: the rules, each by an example. Spark has no part in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from cdc_engine.position import EPOCH_BITS, order_key
+from spark_jobs import staged_batch
+from spark_jobs.errors import TableError
+from spark_jobs.table_owner import Found, Owner, TableRecord, Writer, refuse_unless_ours
+
+OURS = Owner(ledger_id="0123456789ab", destination="shop", table="shop.orders")
+WRITER = Writer(owner=OURS, epoch=2, delivery=7)
+LEFT = TableRecord(table_id="t-1", version=5)
+THERE = Found(
+    exists=True, path="/lake/shop/orders", table_id="t-1", version=5, owner=OURS.to_text(), applied_epoch=2, commits=()
+)
+GONE = Found(exists=False, path="/lake/shop/orders")
+
+
+def commit(operation: str, *, delivery: int = 0, ledger: str = OURS.ledger_id, mode: str = "") -> Mapping[str, Any]:
+    metadata = {"userMetadata": json.dumps({"sluice": 1, "ledger": ledger, "delivery": delivery})} if delivery else {}
+    return {"version": 6, "operation": operation, "operationParameters": {"mode": mode} if mode else None, **metadata}
+
+
+def after(*commits: Mapping[str, Any]) -> Found:
+    return dataclasses.replace(THERE, version=5 + len(commits), commits=commits)
+
+
+@pytest.mark.parametrize(
+    ("record", "found"),
+    [
+        (None, GONE),
+        (None, THERE),
+        (None, dataclasses.replace(THERE, owner="", applied_epoch=-1)),
+        (LEFT, THERE),
+        (LEFT, after(commit("OPTIMIZE"), commit("VACUUM START"), commit("SET TBLPROPERTIES"))),
+        (LEFT, after(commit("MERGE", delivery=7))),
+        (LEFT, after(commit("MERGE", delivery=9, ledger="ffffffffffff"))),
+        (LEFT, after(commit("WRITE", mode="Append"))),
+    ],
+)
+def test_identity_a_table_that_is_ours_is_written(record: TableRecord | None, found: Found) -> None:
+    refuse_unless_ours(WRITER, record, found)
+
+
+@pytest.mark.parametrize(
+    ("state", "record", "found"),
+    [
+        ("TABLE_MISSING", LEFT, GONE),
+        (
+            "TABLE_OWNED",
+            None,
+            dataclasses.replace(THERE, owner=dataclasses.replace(OURS, ledger_id="f" * 12).to_text()),
+        ),
+        ("TABLE_OWNED", None, dataclasses.replace(THERE, owner=dataclasses.replace(OURS, table="shop.b").to_text())),
+        ("TABLE_OWNED", None, dataclasses.replace(THERE, owner="somebody")),
+        ("TABLE_REPLACED", LEFT, dataclasses.replace(THERE, table_id="t-2")),
+        ("TABLE_RESTORED", LEFT, dataclasses.replace(THERE, version=4)),
+        ("TABLE_RESTORED", LEFT, after(commit("RESTORE"))),
+        ("TABLE_RESTORED", LEFT, after(commit("OPTIMIZE"), commit("CREATE OR REPLACE TABLE AS SELECT"))),
+        ("TABLE_RESTORED", LEFT, after(commit("WRITE", mode="Overwrite"))),
+        ("TABLE_AHEAD", None, dataclasses.replace(THERE, applied_epoch=3)),
+        ("TABLE_AHEAD", LEFT, after(commit("MERGE", delivery=8))),
+    ],
+)
+def test_identity_a_table_that_is_not_is_refused_by_name_with_a_way_out(
+    state: str, record: TableRecord | None, found: Found
+) -> None:
+    with pytest.raises(TableError) as refusal:
+        refuse_unless_ours(WRITER, record, found)
+    assert (refusal.value.state, refusal.value.for_good) == (state, True)
+    assert "`sluice lake accept shop shop.orders`" in str(refusal.value)
+    assert pickle.loads(pickle.dumps(refusal.value)).state == state  # noqa: S301  ours, made a line above
+
+
+def test_identity_owners_are_read_back() -> None:
+    assert Owner.from_text(OURS.to_text()) == OURS
+
+
+def test_identity_runs_and_engine_cut_the_epoch_out_of_an_order_key_alike() -> None:
+    assert staged_batch.EPOCH_BITS == EPOCH_BITS
+    for epoch in (0, 1, (1 << EPOCH_BITS) - 1):
+        assert staged_batch.epoch_of(order_key(epoch, 3, 4711)) == epoch
