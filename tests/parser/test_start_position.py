@@ -208,6 +208,8 @@ def test_identity_a_first_position_knows_when_its_file_was_created() -> None:
     asked = dataclasses.replace(MYSQL, created={"binlog.000004": 3_000})
     assert started(None, asked).position.file_created == 3_000
     assert started(None, asked, StartChoice(file="binlog.000004", offset=4)).position.file_created == 3_000
+
+
 def test_identity_a_new_epoch_lies_above_all_that_were_ever_begun() -> None:
     other = dataclasses.replace(MYSQL, server_uuid=B, executed=f"{A}:1-100,{B}:1-5", logs=(), file="mysql-bin.000001")
     assert epoch_of(CURSOR, other, Epochs(highest=2)) == 3

@@ -12,6 +12,8 @@ import pytest
 
 from console.toolchain.spark_server import SparkConnectServer
 from spark_jobs import SparkSettings, TableReport, merge_batch
+from spark_jobs.errors import MergeError
+from spark_jobs.table_owner import OWNER_PROPERTY, Owner
 from tests.spark.conftest import Lake
 from tests.spark.staged import (
     DELETE,
@@ -31,6 +33,7 @@ ORDERS = Schema({"id": "bigint", "name": "string"}, key=("id",))
 WIDER = Schema({"id": "bigint", "added one": "int"}, key=("id",))  # `name` left, a column with a space came
 LOG = Schema(ORDERS.columns)
 NULLABLE = Schema({"code": "string", "n": "decimal(20,0)"}, key=("code",))
+NEW_LEDGER = "ba9876543210"
 SOFT = {"shop.soft", "shop.soft_truncated"}
 
 
@@ -201,10 +204,14 @@ def test_the_batch_again_after_a_kill_before_the_ack_changes_nothing(story: Stor
     assert {name: (story.lake.log(name).version(), story.rows(name, "*")) for name in SECOND} == before
 
 
-def test_an_older_image_never_overwrites_a_newer_row(story: Story) -> None:
-    """Another destination has transactions of its own, so only the position guard stands here."""
+def test_identity_an_older_image_never_overwrites_a_newer_row(story: Story) -> None:
+    """A ledger that took the table over has transactions of its own, so only the position guard stands here."""
     older = [image(UPDATE_AFTER, 2, 3, "old"), image(DELETE, 3, 1, "old"), image(UPDATE_AFTER, 4, 3, "newer")]
-    directory = story.lake.stage({"shop.orders": [Changes(ORDERS, older)]}, destination="other")
+    directory = story.lake.stage({"shop.orders": [Changes(ORDERS, older)]}, ledger_id=NEW_LEDGER)
+    with pytest.raises(MergeError, match="belongs to the destination shop"):
+        story.lake.merge_staged(directory, ["shop.orders"])
+    owner = Owner(ledger_id=NEW_LEDGER, destination="shop", table="shop.orders")
+    story.lake.log("shop.orders").alter.set_table_properties({OWNER_PROPERTY: owner.to_text()})
     story.lake.merge_staged(directory, ["shop.orders"])
     assert story.rows("shop.orders", "id", "name") == [(1, "A"), (3, "newer")]
 

@@ -24,7 +24,7 @@ def test_a_refusal_between_two_tables_leaves_the_rest_untouched(
 ) -> None:
     merged: list[str] = []
 
-    def merge_table(_lane: object, _batch: object, table: Any, *_: object) -> object:
+    def merge_table(_lane: object, _batch: object, table: Any, *_: object, **_kept: object) -> object:
         merged.append(table.name)
         return SimpleNamespace(name=table.name)
 
