@@ -27,14 +27,16 @@ def test_an_account_that_may_only_read_sees_what_cascades(flavour: str, request:
             "DROP DATABASE IF EXISTS seen",
             "CREATE DATABASE seen",
             "CREATE TABLE seen.p (id int PRIMARY KEY)",
-            "CREATE TABLE seen.c (id int PRIMARY KEY, a int, CONSTRAINT k FOREIGN KEY (a) REFERENCES p (id) "
-            "ON DELETE SET NULL ON UPDATE CASCADE)",
+            (
+                "CREATE TABLE seen.c (id int PRIMARY KEY, a int, CONSTRAINT k FOREIGN KEY (a) REFERENCES p (id) "
+                "ON DELETE SET NULL ON UPDATE CASCADE)"
+            ),
             "DROP USER IF EXISTS only_reads@'%'",
             "CREATE USER only_reads@'%' IDENTIFIED BY 'secret'",
             "GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO only_reads@'%'",
         ):
             cursor.execute(statement)
-    with server.connect(user="only_reads", password="secret") as connection:
+    with server.connect(user="only_reads", password="secret")  # noqa: S106  made for this test as connection:
         snapshot = read_snapshot(connection, lambda database, _: database == "seen")
     (key,) = (key for table in snapshot.tables for key in table.foreign_keys)
     expected = ForeignKey(
