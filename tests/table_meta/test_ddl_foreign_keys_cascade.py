@@ -36,7 +36,7 @@ def test_an_account_that_may_only_read_sees_what_cascades(flavour: str, request:
             "GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO only_reads@'%'",
         ):
             cursor.execute(statement)
-    with server.connect(user="only_reads", password="secret")  # noqa: S106  made for this test as connection:
+    with server.connect(user="only_reads", password="secret") as connection:  # noqa: S106  made for this test
         snapshot = read_snapshot(connection, lambda database, _: database == "seen")
     (key,) = (key for table in snapshot.tables for key in table.foreign_keys)
     expected = ForeignKey(
