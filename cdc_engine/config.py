@@ -91,7 +91,9 @@ class SchemaChangesConfig(Strict):
         "keep", description="keep: the column stays, NULL from then on"
     )
     rename: Literal["hold", "apply", "new_column", "stop"] = "hold"
-    widen: Literal["apply", "rewrite", "hold", "stop"] = Field("apply", description="apply: Delta type widening")
+    widen: Literal["apply", "rewrite", "hold", "stop"] = Field(
+        "rewrite", description="apply: Delta type widening, which deltalake and Polars refuse to read"
+    )
     convert: Literal["hold", "apply", "new_column", "stop"] = Field(
         "hold", description="a type that holds other values"
     )

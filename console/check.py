@@ -6,13 +6,14 @@ import dataclasses
 import os
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from cdc_engine.config import DestinationConfig, SluiceConfig, load_config
 from cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
 from cdc_engine.parser.source_check import check_source
+from console.conf_check import conf_problems, unset_password
 from console.processes import ProcessFile
 from console.sources import ask_source
 from console.stack import SPARK, Stack
@@ -34,25 +35,27 @@ class Finding:
 
 def run_checks(conf: Path) -> Iterator[Finding]:
     """Yields a finding as soon as it is there; what needs a valid conf/ is left out without one."""
+    problems = conf_problems(conf)
     try:
         config = load_config(conf)
-    except ConfigurationError as error:
-        yield Finding(f"configuration in {conf}", tuple(str(error).removeprefix(f"{conf}: ").split("; ")))
+    except ConfigurationError:
+        yield Finding(f"configuration in {conf}", tuple(problems))
         yield check_java()
         return
-    yield check_configuration(config, conf)
+    yield check_configuration(config, conf, problems)
     for name in sorted(config.destinations):
-        yield check_destination(config.destinations[name])
+        if not unset_password(config.destinations[name].model_dump()):
+            yield check_destination(config.destinations[name])
         yield Finding(policy_sentence(config.destinations[name]))
     yield from check_spark(config, conf)
     yield check_semaphores()
     yield from (check_disk(what, folder) for what, folder in _folders(config))
 
 
-def check_configuration(config: SluiceConfig, conf: Path) -> Finding:
+def check_configuration(config: SluiceConfig, conf: Path, problems: Sequence[str]) -> Finding:
     what = f"configuration in {conf}: {', '.join(sorted(config.destinations)) or 'no destination'}"
     missing = f"there is no destination; describe one in {conf / 'destinations'}/NAME.yaml"
-    return Finding(what, () if config.destinations else (missing,))
+    return Finding(what, tuple(problems) if config.destinations else (*problems, missing))
 
 
 def check_destination(destination: DestinationConfig) -> Finding:

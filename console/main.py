@@ -112,6 +112,44 @@ def check() -> None:
     raise typer.Exit(1 if wrong else 0)
 
 
+@app.command()
+def sql(
+    question: Annotated[str, typer.Argument(metavar="SQL", help='For example "SELECT count(*) FROM shop.orders".')],
+    as_json: JsonOption = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV for a program instead of a table.")] = False,
+    demo_lake: Annotated[
+        bool, typer.Option("--demo", help="Ask the lake of `sluice demo` instead of that of conf/.")
+    ] = False,
+) -> None:
+    """Ask the lake a question in SQL; each captured table is `database.table`. DuckDB answers, Spark need not run."""
+    from cdc_engine.config import load_config  # noqa: PLC0415
+    from console.demo.home import open_home  # noqa: PLC0415
+    from console.lake_sql import ask, render, write_csv, write_json  # noqa: PLC0415
+
+    answer = ask(load_config(open_home(None).conf if demo_lake else None), question)
+    if as_json or as_csv:
+        (write_json if as_json else write_csv)(answer, sys.stdout)
+    else:
+        screen.print(render(answer))
+
+
+@app.command()
+def init(
+    url: Annotated[str, typer.Argument(metavar="URL", help="mysql://user@host:3306/database, without the password.")],
+    name: Annotated[str, typer.Option("--name", help="The destination's name; the database's if empty.")] = "",
+    password_env: Annotated[
+        str, typer.Option("--password-env", metavar="NAME", help="The variable with the password; asked for if empty.")
+    ] = "",
+) -> None:
+    """Look at a source, say what it lacks, and write conf/ for it; the password stays in its environment variable."""
+    from cdc_engine.config import conf_dir  # noqa: PLC0415
+    from console.init_conf import init_conf, parse_url  # noqa: PLC0415
+
+    wanted = parse_url(url, name)
+    variable = password_env or typer.prompt("Environment variable that holds the password", default=wanted.variable)
+    raise typer.Exit(0 if init_conf(wanted, variable, conf_dir(), screen.print) else 1)
+
+
 position_app = typer.Typer(name="position", help="Show or set where a destination stands.", no_args_is_help=True)
 app.add_typer(position_app)
 
@@ -303,7 +341,7 @@ def demo(  # noqa: PLR0917  one argument an option
 def main() -> None:
     """The entry point: errors become one red sentence and an exit code; SLUICE_DEBUG=1 shows the traceback too."""
     try:
-        app()
+        app(prog_name="sluice")
     except (SluiceError, SetupError) as error:
         if os.environ.get("SLUICE_DEBUG"):
             raise

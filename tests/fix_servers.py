@@ -4,11 +4,12 @@ Every server has its own folder and a free port, is stopped at the end, and dies
 """
 
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from console.toolchain.artifacts import DATABASE_VERSIONS
+from console.toolchain.artifacts import DATABASE_VERSIONS, delta_version
 from console.toolchain.server_options import Options
 from console.toolchain.servers import DatabaseServer
 from console.toolchain.spark_server import SparkConnectServer
@@ -18,7 +19,7 @@ ServerFactory = Callable[..., DatabaseServer]
 
 def pytest_report_header() -> str:
     """Name the servers that tests may start."""
-    return f"servers: {', '.join(DATABASE_VERSIONS)}; Spark 4.1.4 with Delta 4.4.0"
+    return f"servers: {', '.join(DATABASE_VERSIONS)}; Spark {version('pyspark')} with Delta {delta_version()}"
 
 
 def _running(version: str, folder: Path) -> Iterator[DatabaseServer]:

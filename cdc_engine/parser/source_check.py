@@ -51,7 +51,8 @@ def server_version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in numbers[0].split(".")) if numbers else ()
 
 
-def _grant_problems(source: Source, facts: ServerFacts) -> list[str]:
+def missing_privileges(facts: ServerFacts) -> list[str]:
+    """What the account needs and lacks, under the names that every server takes in a GRANT."""
     granted: set[str] = set()
     for grant in facts.grants:
         match = _GRANT.match(grant)
@@ -62,10 +63,12 @@ def _grant_problems(source: Source, facts: ServerFacts) -> list[str]:
         granted |= names if everywhere else names & {"SELECT", "ALL PRIVILEGES"}
         if "ALL PRIVILEGES" in names:
             granted |= {"SELECT"} if not everywhere else {name for names in PRIVILEGES.values() for name in names}
+    return [privilege for privilege, names in PRIVILEGES.items() if granted.isdisjoint(names)]
+
+
+def _grant_problems(source: Source, facts: ServerFacts) -> list[str]:
     return [
-        f"{source.user} lacks {privilege}: GRANT {privilege} ON *.* TO it"
-        for privilege, names in PRIVILEGES.items()
-        if granted.isdisjoint(names)
+        f"{source.user} lacks {privilege}: GRANT {privilege} ON *.* TO it" for privilege in missing_privileges(facts)
     ]
 
 

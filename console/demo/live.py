@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pymysql
@@ -13,6 +13,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from console.demo.home import open_home
 from console.demo.lake import LakeTable
 from console.demo.runs import RunLog, RunSummary
 from console.demo.schema import DATABASE
@@ -67,15 +68,9 @@ def draw(picture: Picture, url: str) -> Group:
     return Group(shown, state, ran, where)
 
 
-def example_query(lake: str) -> str:
-    """How to read a table without Spark: two commands to copy, with this Python and with DuckDB's own program."""
-    path = f"{lake}/{DATABASE}/orders"
-    question = "SELECT status, count(*) AS orders FROM orders GROUP BY status"
-    reader = "from deltalake import DeltaTable, QueryBuilder; import pyarrow"
-    table = f"QueryBuilder().register('orders', DeltaTable('{path}')).execute('{question}')"
-    in_duckdb = question.replace("FROM orders", f"FROM delta_scan('{path}')")
-    return (
-        "query a table, for example:\n"
-        f'  {sys.executable} -c "{reader}; print(pyarrow.table({table}.read_all()).to_pandas())"\n'
-        f'  duckdb -c "INSTALL delta; LOAD delta; {in_duckdb}"'
-    )
+def example_query(conf: Path) -> str:
+    """A command to copy: the lake of this demo asked in SQL."""
+    question = f"SELECT status, count(*) AS orders FROM {DATABASE}.orders GROUP BY status"
+    usual = conf == open_home(None).conf
+    command = "./sluice sql --demo" if usual else f"SLUICE_CONF={conf} ./sluice sql"
+    return f'query a table, for example:\n  {command} "{question}"'

@@ -103,7 +103,7 @@ class Demo:
             self._watch(pace, lambda picture: view.update(picture, refresh=True), VIEW_SECONDS)
 
     def _watch(self, pace: Pace, display: Callable[[Group], None], seconds: float) -> NoReturn:
-        self._say(live.example_query(self.config.lake))
+        self._say(live.example_query(self.home.conf))
         with contextlib.closing(self.source.connect()) as connection:
             while True:
                 pace.raise_failure()

@@ -1,6 +1,7 @@
 """The pinned downloads of artifacts.toml as records; read by the downloader and by setup."""
 
 import hashlib
+import importlib.metadata
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 ARTIFACTS_FILE = Path(__file__).with_name("artifacts.toml")
 
 DELTA = "delta"
+DELTA_PACKAGE = "delta-spark"  # whose version is that of Delta's jars
 DATABASE_VERSIONS = ("mysql-8.0.31", "mysql-5.7.22", "mariadb-11.4.5", "mariadb-10.11.5")
 
 
@@ -29,10 +31,16 @@ class Artifact:
 
 
 def load_artifacts(*groups: str, file: Path = ARTIFACTS_FILE) -> tuple[Artifact, ...]:
-    """Return the artifacts of the groups, in the order of the file."""
+    """Return the artifacts of the groups, in the order of the file. Without a revision, an artifact has that of delta-spark."""
     with file.open("rb") as handle:
         records = tomllib.load(handle)["artifact"]
-    return tuple(Artifact(**record) for record in records if record["group"] in groups)
+    delta = {"revision": delta_version()}
+    return tuple(Artifact(**(delta | record)) for record in records if record["group"] in groups)
+
+
+def delta_version() -> str:
+    """The version of Delta that uv.lock pins."""
+    return importlib.metadata.version(DELTA_PACKAGE)
 
 
 def sha256_of(file: Path) -> str:

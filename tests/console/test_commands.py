@@ -227,6 +227,25 @@ def test_check_says_all_that_is_wrong_with_a_source(place: Place, source: Databa
         assert f"lacks {privilege}" in answer.stdout
 
 
+def test_check_says_everything_that_is_wrong_in_conf_at_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLUICE_TEST_PASSWORD")
+    place.destination(1)
+    place.write("destinations/Bad-Name.yaml", {"source": {"user": "u"}})
+    source = {"user": "u", "password_env": "SLUICE_OTHER_PASSWORD", "prot": 1}
+    place.write("destinations/other.yaml", {"source": source, "include": "shop.(,a", "column_exclude": "no colon"})
+    answer = RUNNER.invoke(app, ["check"])
+    assert answer.exit_code == 1
+    for sentence in (
+        "destinations/Bad-Name.yaml: name",
+        "destinations/other.yaml: source.prot",
+        "include: the pattern 'shop.(,a' is not a regular expression",
+        "column_include, column_exclude: ",
+        "SLUICE_OTHER_PASSWORD is not set",
+        "SLUICE_TEST_PASSWORD is not set",
+    ):
+        assert sentence in answer.stdout
+
+
 @pytest.mark.parametrize("password", ["wrong", None])
 def test_check_says_which_credentials_are_refused(
     place: Place, source: DatabaseServer, monkeypatch: pytest.MonkeyPatch, password: str | None
@@ -268,6 +287,13 @@ def test_check_and_up_say_that_no_run_could_start_without_semaphores(
     assert "semaphores cannot be made in /dev/shm (Permission denied)" in answer.stdout
     with pytest.raises(ServerError, match=r"No run can start: semaphores .* mode=1777"):
         Stack(load_config(place.conf), place.conf, print).up()
+
+
+def test_usage_says_sluice() -> None:
+    said = subprocess.run(
+        [sys.executable, "-m", "console.main", "up", "--help"], capture_output=True, text=True, check=True
+    )
+    assert "Usage: sluice up" in said.stdout
 
 
 # ── position ──

@@ -162,8 +162,8 @@ def told(changes: tuple[TableChange, ...]) -> list[tuple[str, str, str]]:
     [
         ("ADD x int, DROP amount", {}, [("drop", "amount", "keep"), ("add", "x", "apply")]),
         ("DROP amount", {"drop": "apply"}, [("drop", "amount", "apply")]),
-        ("MODIFY amount bigint", {}, [("widen", "amount", "apply")]),
-        ("MODIFY amount bigint", {"widen": "rewrite"}, [("widen", "amount", "rewrite")]),
+        ("MODIFY amount bigint", {}, [("widen", "amount", "rewrite")]),
+        ("MODIFY amount bigint", {"widen": "apply"}, [("widen", "amount", "apply")]),
         ("MODIFY name varchar(30)", {"widen": "stop"}, []),
         ("RENAME COLUMN name TO title", {"rename": "new_column"}, [("rename", "name", "new_column")]),
         ("DROP PRIMARY KEY, ADD PRIMARY KEY (name)", {"key": "apply"}, [("key", "", "apply")]),

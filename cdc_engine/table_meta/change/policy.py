@@ -57,7 +57,7 @@ DEFAULTS: Policy = {
     "add": "apply",
     "drop": "keep",
     "rename": HOLD,
-    "widen": "apply",
+    "widen": "rewrite",  # every reader in docs/readers.md that Sluice itself uses reads the table afterwards
     "convert": HOLD,
     "key": HOLD,
     TRUNCATE: "apply",

@@ -1,0 +1,62 @@
+"""Everything that is wrong with conf/, said at once, before anything is asked or started; for `sluice check`.
+
+`load_config` judges keys and values. What only the engine would find, one thing after the other, is looked at here: patterns
+that are no regular expressions, variables of passwords that are not set.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cdc_engine.config import load_config
+from cdc_engine.errors import ConfigurationError
+from cdc_engine.sink.column_filter import ColumnFilter
+from cdc_engine.sink.table_filter import split_patterns
+
+
+def conf_problems(conf: Path) -> list[str]:
+    """A sentence each, with its file. Files that cannot be read are named once."""
+    try:
+        load_config(conf)
+        problems: list[str] = []
+    except ConfigurationError as error:
+        problems = str(error).removeprefix(f"{conf}: ").split("; ")
+    for path in sorted((conf / "destinations").glob("*.yaml")):
+        problems += [f"destinations/{path.name}: {sentence}" for sentence in _destination_problems(_record(path))]
+    return problems
+
+
+def unset_password(record: dict[str, Any]) -> str:
+    """The variable of a destination's password that is not set; empty where it is, or where none is wanted."""
+    source = record.get("source")
+    name = source.get("password_env") if isinstance(source, dict) else ""
+    return name if isinstance(name, str) and name and name not in os.environ else ""
+
+
+def _destination_problems(record: dict[str, Any]) -> Iterator[str]:
+    for key in ("include", "exclude"):
+        for pattern in split_patterns(str(record.get(key) or "")):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                yield f"{key}: the pattern {pattern!r} is not a regular expression ({error})"
+    columns = ColumnFilter(str(record.get("column_include") or ""), str(record.get("column_exclude") or ""))
+    for item in columns.ignored:
+        yield f"column_include, column_exclude: {item!r} is not of the form database.table:column/column"
+    if name := unset_password(record):
+        yield f"source.password_env: the environment variable {name} is not set"
+
+
+def _record(path: Path) -> dict[str, Any]:
+    """What stands in a file; nothing where `load_config` has already said that it cannot be read."""
+    try:
+        record = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return {}
+    return record if isinstance(record, dict) else {}

@@ -1,0 +1,113 @@
+"""`sluice init URL`: connects to a source, says what it lacks as statements to run, and writes conf/ for it. Never the password.
+
+What is written is read back and checked before it is announced; a file that is there already is left alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import yaml
+
+from cdc_engine.config import DestinationConfig, SluiceConfig, SourceConfig, load_config
+from cdc_engine.errors import ConfigurationError, SourceCheckError
+from cdc_engine.parser.server_facts import ServerFacts
+from cdc_engine.parser.source_check import check_source, missing_privileges
+from console.sources import ask_source
+
+NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+ACCOUNT = re.compile(r" TO ((?:`[^`]*`|'[^']*')@(?:`[^`]*`|'[^']*'))")
+EXAMPLE = "mysql://user@host:3306/database"
+SLUICE_YAML = """\
+# Every key may be left out; docs/operations.md and `sluice check` say what there is. Relative paths start in the folder that holds conf/.
+data_dir: data
+lake: data/lake
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """A source as the command line names it. `database`: empty for all."""
+
+    name: str
+    host: str
+    port: int
+    user: str
+    database: str
+
+    @property
+    def variable(self) -> str:
+        return f"SLUICE_{self.name.upper()}_PASSWORD"
+
+    @property
+    def include(self) -> str:
+        return rf"{re.escape(self.database)}\..*" if self.database else r".*\..*"
+
+    def destination(self, variable: str) -> DestinationConfig:
+        source = SourceConfig(host=self.host, port=self.port, user=self.user, password_env=variable)
+        return DestinationConfig(name=self.name, source=source, include=self.include)
+
+
+def parse_url(url: str, name: str = "") -> Wanted:
+    """Raises ConfigurationError with what to write instead."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or 3306
+    except ValueError as error:
+        raise ConfigurationError(f"the URL cannot be read ({error}); write {EXAMPLE}") from error
+    if parts.scheme not in {"mysql", "mariadb"} or not parts.hostname or not parts.username:
+        raise ConfigurationError(f"the URL names no user or host of a MySQL or MariaDB; write {EXAMPLE}")
+    if parts.password is not None:
+        raise ConfigurationError(
+            f"the URL holds a password, which the shell's history keeps; write {EXAMPLE} and put it into an environment variable"
+        )
+    database = unquote(parts.path.strip("/"))
+    name = name or re.sub(r"\W+", "_", database.lower()).strip("_") or "source"
+    if not NAME.fullmatch(name):
+        raise ConfigurationError(f"{name!r} cannot name a destination (a to z, 0 to 9, _); give one with --name")
+    return Wanted(name, parts.hostname, port, unquote(parts.username), database)
+
+
+def init_conf(wanted: Wanted, variable: str, conf: Path, say: Callable[[str], None]) -> bool:
+    """Whether the source can be captured as it is; conf/ is written in any case once the source has answered.
+
+    Raises ConfigurationError where the file is there or the variable is not, SourceConnectionError where nobody answers.
+    """
+    file = conf / "destinations" / f"{wanted.name}.yaml"
+    if file.exists():
+        raise ConfigurationError(f"{file} is there already; change it by hand, or give this destination a --name")
+    asked = ask_source(wanted.destination(variable))
+    say(f"{wanted.user}@{wanted.host}:{wanted.port} answers: {asked.facts.version}")
+    problems: list[str] = []
+    try:
+        for warning in check_source(asked.source, asked.facts):
+            say(f"note: {warning}")
+    except SourceCheckError as error:
+        problems = error.problems
+    for problem in problems:
+        say(f"missing: {problem}")
+    if privileges := missing_privileges(asked.facts):
+        say(f"run as an administrator of the server:\n    {grant(privileges, asked.facts, wanted.user)}")
+    _write(conf, file, wanted, variable)
+    say(f"wrote {file}; next: {'`sluice check` once that is done' if problems else '`sluice up`'}")
+    return not problems
+
+
+def grant(privileges: list[str], facts: ServerFacts, user: str) -> str:
+    """The statement, to the account as the server knows it."""
+    account = next((found[1] for each in facts.grants if (found := ACCOUNT.search(each))), f"'{user}'@'%'")
+    return f"GRANT {', '.join(privileges)} ON *.* TO {account};"
+
+
+def _write(conf: Path, file: Path, wanted: Wanted, variable: str) -> SluiceConfig:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not (conf / "sluice.yaml").exists():
+        (conf / "sluice.yaml").write_text(SLUICE_YAML)
+    source = {"host": wanted.host, "port": wanted.port, "user": wanted.user, "password_env": variable}
+    head = "# Written by `sluice init`. The file's name is the destination's name: it must not change afterwards.\n"
+    file.write_text(head + yaml.safe_dump({"source": source, "include": wanted.include}, sort_keys=False))
+    return load_config(conf)

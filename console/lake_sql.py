@@ -1,0 +1,162 @@
+"""`sluice sql`: one question in SQL to the lake, answered by DuckDB, which reads the Delta tables itself; Spark need not run.
+
+Each captured table is a view `database.table`. Only local lakes: DuckDB's readers of object stores would have to be downloaded.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import dataclasses
+import datetime as dt
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import deltalake
+import duckdb
+import duckdb_extension_delta
+from rich.console import Group
+from rich.table import Table
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.instance.wiring import TABLES_FILE
+from cdc_engine.table_meta.history.tables_file import read_tables
+from console.toolchain.errors import SetupError
+
+SHOWN_ROWS_MAX = 100
+FETCHED_ROWS = 10_000
+Row = tuple[Any, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class LakeTable:
+    """A Delta table that is there, and the name it has in SQL."""
+
+    database: str
+    table: str
+    path: str
+
+    @property
+    def name(self) -> str:
+        return f"{quoted(self.database)}.{quoted(self.table)}"
+
+
+class Answer:
+    """The rows of a question, taken one after the other; the lake is read meanwhile."""
+
+    def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        self._cursor = cursor
+        self.columns = [column[0] for column in cursor.description or ()]
+
+    def rows(self) -> Iterator[Row]:
+        while fetched := self._cursor.fetchmany(FETCHED_ROWS):
+            yield from fetched
+
+
+def lake_tables(config: SluiceConfig) -> list[LakeTable]:
+    """Captured tables of all destinations that have been merged. What two capture is `destination_database.table` for the second."""
+    found: dict[tuple[str, str], LakeTable] = {}
+    for destination in sorted(config.destinations):
+        for table in read_tables(config.destination_dir(destination) / TABLES_FILE):
+            path = config.table_path(destination, table.database, table.table)
+            database = (
+                table.database if (table.database, table.table) not in found else f"{destination}_{table.database}"
+            )
+            if (Path(path) / "_delta_log").is_dir():
+                found[database, table.table] = LakeTable(database, table.table, path)
+    return list(found.values())
+
+
+def ask(config: SluiceConfig, question: str) -> Answer:
+    """Raises SetupError with DuckDB's sentence and the tables that there are."""
+    if "://" in config.lake:
+        raise SetupError(
+            f"The lake is at {config.lake}; `sluice sql` reads local lakes, docs/readers.md says what reads others."
+        )
+    tables = lake_tables(config)
+    if not tables:
+        raise SetupError(f"There is no table in {config.lake} yet; `sluice status` shows whether changes flow.")
+    connection = _connect()
+    try:
+        schemas = sorted({quoted(table.database) for table in tables})
+        for schema in schemas:
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+        for table in _named(tables, question):
+            _make_view(connection, table)
+        searched = ",".join(schemas).replace("'", "''")
+        connection.execute(f"SET search_path = '{searched}'")
+        return Answer(connection.execute(question))
+    except duckdb.Error as error:
+        known = ", ".join(f"{each.database}.{each.table}" for each in tables)
+        raise SetupError(f"{error}\nThe tables are: {known}") from error
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _connect() -> duckdb.DuckDBPyConnection:
+    """DuckDB with the Delta reader of the package; it downloads nothing."""
+    connection = duckdb.connect(config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
+    extension = next(Path(duckdb_extension_delta.__file__).parent.rglob("delta.duckdb_extension"))
+    connection.execute(f"LOAD '{extension}'")
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
+def _named(tables: Sequence[LakeTable], question: str) -> Sequence[LakeTable]:
+    """A view reads its table's log when it is made: so only those whose name is in the question, or all if none is (SHOW ALL TABLES)."""
+    words = set(re.findall(r"\w+", question.lower()))
+    named = [table for table in tables if set(re.findall(r"\w+", table.table.lower())) <= words]
+    return named or tables
+
+
+def _make_view(connection: duckdb.DuckDBPyConnection, table: LakeTable) -> None:
+    _refuse_misread(table)
+    path = table.path.replace("'", "''")
+    connection.execute(f"CREATE VIEW {table.name} AS SELECT * FROM delta_scan('{path}')")
+
+
+def _refuse_misread(table: LakeTable) -> None:
+    """DuckDB's reader gives NULL for the partition columns of a table with column mapping (docs/readers.md): better no answer."""
+    metadata = deltalake.DeltaTable(table.path).metadata()
+    if metadata.partition_columns and metadata.configuration.get("delta.columnMapping.mode", "none") != "none":
+        raise SetupError(
+            f"{table.database}.{table.table} has partitions and column mapping, which DuckDB misreads; docs/readers.md names others"
+        )
+
+
+def render(answer: Answer) -> Group:
+    """A table for a person: the first rows."""
+    shown = Table(*answer.columns)
+    for at, row in enumerate(answer.rows()):
+        if at == SHOWN_ROWS_MAX:
+            return Group(shown, f"the first {SHOWN_ROWS_MAX} rows; --csv and --json have all")
+        shown.add_row(*("" if value is None else _text(value) for value in row))
+    return Group(shown)
+
+
+def write_csv(answer: Answer, out: TextIO) -> None:
+    """A head, then a line a row; NULL is an empty field."""
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(answer.columns)
+    writer.writerows(["" if value is None else _text(value) for value in row] for row in answer.rows())
+
+
+def write_json(answer: Answer, out: TextIO) -> None:
+    """A list of objects; what JSON has no form for is text."""
+    out.write("[")
+    for at, row in enumerate(answer.rows()):
+        record = dict(zip(answer.columns, row, strict=True))
+        out.write((",\n " if at else "\n ") + json.dumps(record, default=_text, ensure_ascii=False))
+    out.write("\n]\n")
+
+
+def _text(value: object) -> str:
+    """Bytes as base64, times as ISO 8601, the rest as it prints."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return base64.b64encode(bytes(value)).decode("ascii")
+    return value.isoformat(sep=" ") if isinstance(value, dt.datetime) else str(value)
