@@ -16,7 +16,7 @@ def replace_file(path: Path, content: str | bytes) -> None:
     """
     beside = path.with_suffix(".tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         with beside.open("wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
@@ -37,6 +37,21 @@ def keep_file(path: Path, content: str | bytes) -> None:
         raise MetaError(
             f"{path} could not be written ({error.strerror}): free space or give permission there"
         ) from error
+
+
+def make_folder(path: Path) -> None:
+    """The folder is there, also after a crash: each that had to be made is known to the one that holds it. Raises OSError."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    sync(path.parent)
+
+
+def rename(path: Path, renamed: Path) -> None:
+    """Under its new name, in the same folder, also after a crash; its content is the caller's to sync. Raises OSError."""
+    path.rename(renamed)
+    sync(renamed.parent)
 
 
 def sync(path: Path) -> None:

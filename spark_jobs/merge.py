@@ -15,11 +15,13 @@ from collections.abc import Mapping
 from spark_jobs import alteration_steps as following
 from spark_jobs import fold, merge_clauses, merge_sql
 from spark_jobs.delta_table import CommitCounts, DeltaTable, schema_statements, wanted_columns
+from spark_jobs.durable_lake import sync_commits
 from spark_jobs.errors import TableError
 from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.session import Lane
 from spark_jobs.staged_batch import (
     DELETED,
+    MANIFEST,
     ChangesSegment,
     Column,
     SchemaSegment,
@@ -61,15 +63,30 @@ def merge_table(
     table = DeltaTable(staged.name, target.path, app_id, storage_options)
     writer = Writer(owner=batch.owner(staged), epoch=batch.epoch, delivery=batch.delivery)
     merge = _TableMerge(lane, table, target, app_id, writer, _user_metadata(batch, staged))
-    applied_order_key = table.refresh().applied_order_key
-    merge.refuse_unless_ours(records.get(staged.name))
+    before, known = table.refresh(), records.get(staged.name)
+    applied_order_key = before.applied_order_key
+    merge.refuse_unless_ours(known)
     counts, committed = CommitCounts(), False
     for segment in staged.segments:
         if last_order_key(segment) > applied_order_key:
             counts, committed = counts + merge.apply(segment, applied_order_key), True
+    # Without a record an earlier try of the batch may have committed and not come this far; a record is kept of what is synced.
+    since = staged_at(batch) if known is None else 0.0
+    on_disk = before.version if known is None else min(known.version, before.version)
+    try:
+        sync_commits(target.path, on_disk, table.snapshot.version, since_seconds=since)
+    except OSError as error:
+        raise TableError(
+            staged.name, f"what was committed to {target.path} is not on disk: {error}; it is tried again"
+        ) from error
     if table.snapshot.exists:
         records.keep(staged.name, TableRecord(table_id=table.snapshot.table_id, version=table.snapshot.version))
     return _report(staged, table, counts, skipped=not committed, merge_ms=round((time.monotonic() - started) * 1000))
+
+
+def staged_at(batch: StagedBatch) -> float:
+    """When the batch was staged, seconds of the clock that files have. Nothing of it was committed before."""
+    return (batch.directory / MANIFEST).stat().st_mtime
 
 
 def last_order_key(segment: Segment) -> int:

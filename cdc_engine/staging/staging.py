@@ -28,7 +28,7 @@ from cdc_engine.contracts import (
     TableChangeKind,
     TableVersion,
 )
-from cdc_engine.durable_files import replace_file, sync
+from cdc_engine.durable_files import rename, replace_file
 from cdc_engine.errors import StagingError, TableStoppedError
 from cdc_engine.position import Position, file_number
 from cdc_engine.staging.grouping import runs_by_table
@@ -311,5 +311,4 @@ def _publish(manifest: Manifest, partial: Path, path: Path) -> None:
     replace_file(partial / MANIFEST_FILE, json.dumps(manifest.to_json(), ensure_ascii=False))
     if path.exists():
         shutil.rmtree(path)
-    partial.rename(path)
-    sync(path.parent)
+    rename(partial, path)

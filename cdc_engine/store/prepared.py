@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from cdc_engine.durable_files import make_folder
 from cdc_engine.errors import BinlogFormatError, StagingError
 from cdc_engine.position import Position
 from cdc_engine.store.record_file import RecordedFile, Recording, verified
@@ -63,7 +64,7 @@ class PreparedFiles:
     def begin(self) -> None:
         with _sentence(self._directory):
             self._close()
-            self._directory.mkdir(parents=True, exist_ok=True)
+            make_folder(self._directory)
             self._recording = Recording(self._directory / RECORDING)
 
     def record(self, event: bytes) -> None:

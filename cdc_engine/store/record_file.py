@@ -12,7 +12,7 @@ import zlib
 from io import FileIO
 from pathlib import Path
 
-from cdc_engine.durable_files import sync
+from cdc_engine.durable_files import rename
 from cdc_engine.errors import BinlogFormatError
 
 BUFFER_BYTES = 1 << 16
@@ -44,8 +44,7 @@ class Recording:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        self.path.replace(path)
-        sync(path.parent)
+        rename(self.path, path)
 
 
 class RecordedFile:

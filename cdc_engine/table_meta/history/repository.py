@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-from cdc_engine.durable_files import replace_file, sync
+from cdc_engine.durable_files import make_folder, replace_file, sync
 from cdc_engine.errors import MetaError
 from cdc_engine.position import Position
 
@@ -112,7 +112,7 @@ class SchemaRepository:
         """Writes records; they are on disk when this returns. Raises MetaError when they cannot be written."""
         lines = b"".join(record.to_line() for record in records)
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._path.parent)
             new = not self._path.exists() or self._path.stat().st_size == 0
             with self._path.open("ab", buffering=0) as file:
                 _write_or_take_back(file.fileno(), _HEADER + lines if new else lines)

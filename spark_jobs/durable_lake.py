@@ -1,0 +1,141 @@
+"""A local lake is on disk before its batch is acked: what the new commits of a table are made of, synced. `merge` calls it last.
+
+Spark and deltalake leave files to the operating system, which writes them out within half a minute. An ack before that would move the
+cursor over rows that a power cut takes away. An object store keeps what it has answered for, and a path that this machine does not see is
+its keeper's business: both are left alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+LOG = "_delta_log"
+LAST_CHECKPOINT = "_last_checkpoint"
+NEW_FOLDERS_MAX = (
+    3  # that a first commit may have made above its table: the database's, the lake's; and the one that has that
+)
+VECTOR_ID_CHARS = (
+    20  # of a deletion vector's place: the last characters, an UUID in Z85; what is before them is a folder
+)
+Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+AS_B85 = str.maketrans(Z85, B85)
+
+
+def local_table(path: str) -> Path | None:
+    """The folder of a table that lies on this machine; None for any other."""
+    parts = urlparse(path)
+    if parts.scheme not in ("", "file"):
+        return None
+    folder = Path(unquote(parts.path) if parts.scheme else path)
+    return folder if (folder / LOG).is_dir() else None
+
+
+def sync_commits(path: str, after: int, newest: int, *, since_seconds: float = 0.0) -> int:
+    """Syncs all that the commits in (after, newest] brought; how many files and folders that were. 0 where the table is elsewhere.
+
+    `since_seconds`: of the clock of files; commits up to `after` that are not older belong to it too: those that an earlier try of the
+    batch made may not be on disk either. Raises OSError.
+    """
+    table = local_table(path)
+    if table is None:
+        return 0
+    commits = [
+        *_since(table, after, since_seconds),
+        *(_commit(table, version) for version in range(after + 1, newest + 1)),
+    ]
+    if not commits:
+        return 0
+    files = dict.fromkeys(file for commit in commits for file in _files_of(table, commit))
+    files |= dict.fromkeys(_checkpoint(table, commits[0]))
+    present = [each for file in [*files, *commits] for each in (file, _checksum(file)) if each.is_file()]
+    folders = dict.fromkeys(folder for file in present for folder in _folders(file, table))
+    if after < 0:
+        folders |= dict.fromkeys([*table.parents][:NEW_FOLDERS_MAX])  # the table itself is new there
+    for each in (*present, *folders):
+        _sync(each)
+    return len(present) + len(folders)
+
+
+def _commit(table: Path, version: int) -> Path:
+    return table / LOG / f"{version:020d}.json"
+
+
+def _since(table: Path, newest: int, seconds: float) -> list[Path]:
+    """Commits up to `newest` that are not older than a moment; none where there is no moment. A log is never listed: it may be long."""
+    found: list[Path] = []
+    for version in range(newest, -1, -1):
+        if not _changed(_commit(table, version)) >= seconds > 0:
+            break
+        found.insert(0, _commit(table, version))
+    return found
+
+
+def _checkpoint(table: Path, first: Path) -> list[Path]:
+    """The files of a checkpoint that was made since a commit."""
+    pointer = table / LOG / LAST_CHECKPOINT
+    if _changed(pointer) < _changed(first):
+        return []
+    version = int(json.loads(pointer.read_bytes())["version"])
+    return [*(table / LOG).glob(f"{version:020d}.checkpoint*"), pointer]
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _files_of(table: Path, commit: Path) -> Iterator[Path]:
+    """Data, change data and deletion vectors that a commit added."""
+    try:
+        lines = commit.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:  # cleaned away meanwhile
+        return
+    for line in lines:
+        action = json.loads(line)
+        for kind in ("add", "cdc"):
+            if kind in action:
+                yield table / unquote(action[kind]["path"])
+        vector = action.get("add", {}).get("deletionVector")
+        if vector and vector["storageType"] == "u":
+            yield table / vector_file(vector["pathOrInlineDv"])
+
+
+def vector_file(place: str) -> str:
+    """The file of a deletion vector, relative to its table: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#deletion-vectors."""
+    prefix, encoded = place[:-VECTOR_ID_CHARS], place[-VECTOR_ID_CHARS:]
+    name = f"deletion_vector_{uuid.UUID(bytes=base64.b85decode(encoded.translate(AS_B85)))}.bin"
+    return f"{prefix}/{name}" if prefix else name
+
+
+def _checksum(file: Path) -> Path:
+    """What Hadoop keeps beside a file on a local disk, and holds it against when it reads."""
+    return file.with_name(f".{file.name}.crc")
+
+
+def _folders(file: Path, table: Path) -> Iterator[Path]:
+    """The folders that hold its name, up to the table's."""
+    folder = file.parent
+    while folder != table and table in folder.parents:
+        yield folder
+        folder = folder.parent
+    yield table
+
+
+def _sync(path: Path) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:  # a VACUUM, or the log's own cleaning, took what nothing refers to any more
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,42 @@
+"""A disk that forgets what was not synced, seen from outside: which files and names a power cut would leave as they are now.
+
+Patches `os.fsync` alone: what a file held, or which names a folder had, when it was last synced is what is left of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+
+class Disk:
+    """Files are known by their inodes, so that a rename is only a matter of names. `root`: was there before and is on disk."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._root = root
+        self._contents: dict[int, bytes] = {}
+        self._names: dict[int, dict[str, int]] = {}
+        monkeypatch.setattr(os, "fsync", self._fsync)
+
+    def _fsync(self, descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        path = Path(f"/proc/self/fd/{descriptor}").resolve()
+        if stat.S_ISDIR(status.st_mode):
+            self._names[status.st_ino] = {each.name: each.inode() for each in os.scandir(path)}
+        else:
+            self._contents[status.st_ino] = hashlib.sha256(path.read_bytes()).digest()
+
+    def loses(self, path: Path) -> list[str]:
+        """Why a power cut would take a file, or part of it; empty when it stays as it is."""
+        found = []
+        if path.is_file() and self._contents.get(path.stat().st_ino) != hashlib.sha256(path.read_bytes()).digest():
+            found.append(f"the content of {path.name} is not synced")
+        while path != self._root:
+            if self._names.get(path.parent.stat().st_ino, {}).get(path.name) != path.stat().st_ino:
+                found.append(f"the name {path.name} is not synced in {path.parent.name}")
+            path = path.parent
+        return found

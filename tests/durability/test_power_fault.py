@@ -1,0 +1,151 @@
+"""A power cut takes nothing that was promised: what each keeper has written is synced when it returns, content and names.
+
+Take one sync away, from `durable_files` or a keeper, and a test here fails.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import uuid
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from cdc_engine.contracts import Block, RowEventKind
+from cdc_engine.durable_files import keep_file, rename
+from cdc_engine.meta.file_meta import FILE_NAME, FileMeta
+from cdc_engine.position import Position
+from cdc_engine.staging import stage
+from cdc_engine.store.prepared import PreparedFiles
+from cdc_engine.table_meta.history.repository import Record, RecordKind, SchemaRepository
+from spark_jobs.durable_lake import AS_B85, sync_commits, vector_file
+from tests.binlog.rows.event_bytes import ORDERS
+from tests.durability.disk import Disk
+from tests.staging.test_staging import batch, rows_block, whole
+
+PLACE = Position(epoch=1, file="binlog.000002", offset=400)
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(tmp_path, monkeypatch)
+
+
+def lost(disk: Disk, folder: Path) -> list[str]:
+    """What a power cut would take of all that is in a folder."""
+    files = [each for each in folder.rglob("*") if each.is_file()]
+    assert files
+    return [why for each in files for why in disk.loses(each)]
+
+
+def test_fault_the_disk_of_these_tests_forgets(tmp_path: Path, disk: Disk) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "file").write_bytes(b"x")
+    assert lost(disk, tmp_path) == [
+        "the content of file is not synced",
+        "the name file is not synced in new",
+        f"the name new is not synced in {tmp_path.name}",
+    ]
+
+
+def test_fault_a_file_that_is_kept_stays_and_so_do_the_folders_made_for_it(tmp_path: Path, disk: Disk) -> None:
+    kept = tmp_path / "data" / "engine" / "shop" / "kept.json"
+    for content in ("first", "second"):
+        keep_file(kept, content)
+        assert disk.loses(kept) == []
+    rename(kept, kept.with_name("renamed.json"))
+    assert disk.loses(kept.with_name("renamed.json")) == []
+
+
+def test_fault_the_ledger_stays(tmp_path: Path, disk: Disk) -> None:
+    meta = FileMeta(tmp_path / "engine" / "shop")
+    for offset in (400, 500):
+        meta.update(lambda ledger, offset=offset: ledger.set_cursor(dataclasses.replace(PLACE, offset=offset)))  # type: ignore[misc]
+        assert disk.loses(tmp_path / "engine" / "shop" / FILE_NAME) == []
+
+
+def test_fault_the_schema_history_stays_record_by_record(tmp_path: Path, disk: Disk) -> None:
+    path = tmp_path / "engine" / "shop" / "schema.jsonl"
+    history = SchemaRepository(path)
+    for offset in (400, 500):
+        record = Record(kind=RecordKind.REWIND, position=dataclasses.replace(PLACE, offset=offset))
+        history.append([record])
+        assert disk.loses(path) == []
+    history.replace([record])
+    assert disk.loses(path) == []
+
+
+def test_fault_what_was_prepared_stays(tmp_path: Path, disk: Disk) -> None:
+    folder = tmp_path / "engine" / "prepared"
+    records = PreparedFiles(folder, lambda: PLACE)
+    records.begin()
+    records.record(b"rows")
+    records.prepare("x", PLACE.order_key)
+    assert lost(disk, folder) == []
+
+
+def test_fault_a_staged_batch_stays_before_the_ledger_speaks_of_it(tmp_path: Path, disk: Disk) -> None:
+    block: Block = rows_block((ORDERS, RowEventKind.INSERT, [(1, 10, "a"), (2, 20, "b")]))
+    staging = tmp_path / "staging"
+    staged = stage(batch(whole(block)), "shop", 1, staging)
+    assert len(list(staged.path.iterdir())) == 2
+    FileMeta(tmp_path).update(
+        lambda ledger: ledger.set_cursor(PLACE)
+    )  # the ledger's next record; the folder lies beside it
+    assert lost(disk, staging) == []
+
+
+def rows(*numbers: int) -> pa.Table:
+    return pa.table({"id": pa.array(numbers, pa.int64())})
+
+
+def test_fault_the_commits_of_a_local_table_stay_before_their_batch_is_acked(tmp_path: Path, disk: Disk) -> None:
+    path = tmp_path / "lake" / "shop" / "orders"
+    deltalake.write_deltalake(str(path), rows(1, 2))
+    assert lost(disk, path)
+    assert sync_commits(str(path), -1, 0) > 0
+    assert lost(disk, path) == []
+    deltalake.write_deltalake(str(path), rows(3), mode="append", partition_by=None)
+    table = deltalake.DeltaTable(str(path))
+    table.create_checkpoint()
+    (path / "_delta_log" / f".{1:020d}.json.crc").write_bytes(b"of Hadoop")
+    sync_commits(f"file://{path}", 0, 1)
+    assert lost(disk, path) == []
+
+
+def test_fault_what_an_earlier_try_committed_stays_too(tmp_path: Path, disk: Disk) -> None:
+    """A run was killed after its commit and before it had synced; the next one finds nothing to merge."""
+    path = tmp_path / "lake" / "orders"
+    for number in (1, 2):
+        deltalake.write_deltalake(str(path), rows(number), mode="append")
+    sync_commits(str(path), 1, 1)
+    assert lost(disk, path), "nothing is new"
+    sync_commits(str(path), 1, 1, since_seconds=1.0)
+    log = path / "_delta_log"
+    assert not [
+        why for each in [*log.iterdir(), *path.glob("*.parquet")] for why in disk.loses(each) if "content" in why
+    ]
+
+
+def test_fault_a_deletion_vector_stays(tmp_path: Path, disk: Disk) -> None:
+    """As Delta's protocol has it: a folder's random name, then an UUID in Z85."""
+    assert vector_file("ab^-aqEH.-t@S}K{vb[*k^") == "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    vector = tmp_path / f"deletion_vector_{uuid.UUID(int=0)}.bin"
+    for file in (vector, tmp_path / "part one.parquet"):
+        file.write_bytes(b"x")
+    place = "0" * 20
+    add = {"path": "part%20one.parquet", "deletionVector": {"storageType": "u", "pathOrInlineDv": place}}
+    (log / f"{0:020d}.json").write_text(json.dumps({"commitInfo": {}}) + "\n" + json.dumps({"add": add}))
+    assert len(AS_B85) == 85
+    sync_commits(str(tmp_path), -1, 0)
+    assert lost(disk, tmp_path) == []
+
+
+def test_fault_a_lake_elsewhere_is_its_keeper_s_business(tmp_path: Path) -> None:
+    assert sync_commits("s3://bucket/lake/orders", -1, 5) == 0
+    assert sync_commits(str(tmp_path / "not" / "mounted"), -1, 5) == 0
