@@ -17,7 +17,7 @@ import structlog
 
 from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import ClientIdentity, OutstandingBatch
-from cdc_engine.errors import LeaseLostError, SluiceError, SourceConnectionError, StagingError
+from cdc_engine.errors import LeaseLostError, MetaError, SluiceError, SourceConnectionError, StagingError
 from cdc_engine.ha.lease import Lease
 from cdc_engine.instance import resume
 from cdc_engine.instance.hand_out import BatchLimits, HandOut
@@ -287,7 +287,7 @@ class Engine:
     def _revive(self) -> None:
         """A parser that ended because a disk was full goes on by itself once there is room."""
         parser = self._opened().parser
-        if not isinstance(parser.last_error, StagingError) or time.monotonic() - self._changed_at < REVIVE_SECONDS:
+        if not _of_the_disk(parser.last_error) or time.monotonic() - self._changed_at < REVIVE_SECONDS:
             return
         with self._steering:
             if not self._stopping.is_set():
@@ -315,3 +315,8 @@ class Engine:
         if self._hand_out is None:
             raise SourceConnectionError(f"the engine of {self.name} is not started")
         return self._hand_out
+
+
+def _of_the_disk(error: Exception | None) -> bool:
+    """Whether a parser ended because something could not be written: spilled or recorded rows, or the schema history."""
+    return isinstance(error, StagingError) or (isinstance(error, MetaError) and isinstance(error.__cause__, OSError))

@@ -16,6 +16,7 @@ from cdc_engine.contracts import Batch, OutstandingBatch
 from cdc_engine.errors import LedgerLostError, PositionLostError
 from cdc_engine.ha.lease import Lease
 from cdc_engine.instance.answers import SchemaAnswers
+from cdc_engine.instance.filter_change import stop_newly_included
 from cdc_engine.instance.hand_out import Staged, Stager
 from cdc_engine.instance.published_history import PublishedHistory
 from cdc_engine.meta.file_meta import FILE_NAME as LEDGER_FILE
@@ -109,6 +110,7 @@ def make_parts(
     tables = TableFilter(config.include, config.exclude)
     history = TableHistory(kept, tables.keeps, review_of(config, directory))
     begin = _known_begin(config, meta, history, tables)
+    stop_newly_included(config, directory, history.versions(begin), meta, begin)
     history.compact(_oldest_needed(meta, begin), COMPACTED_RECORDS_MIN)
     published = PublishedHistory(history, directory / TABLES_FILE, fence=lease.check)
     published.publish(begin)

@@ -48,7 +48,7 @@ def peak_bytes() -> int:
 def require_well(engine: Engine) -> None:
     """Ends the process when what it waits for will not come."""
     status = engine.status()
-    if status.stopped_tables or status.state not in {"RUNNING", "STARTING"}:
+    if status.stopped_tables or status.state not in {"RUNNING", "STARTING", "RECONNECTING"}:
         sys.exit(f"{status.state}: {status.reason} {status.stopped_tables}")
 
 

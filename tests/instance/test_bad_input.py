@@ -5,6 +5,7 @@ Afterwards nothing is lost or doubled.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -131,6 +132,28 @@ def test_a_disk_that_fills_up_while_a_huge_transaction_spills_is_a_state_that_en
     disk.free()
     assert captured.take(engine, 16) == list(range(1, 17))
     assert engine.status().state == "RUNNING"
+
+
+def test_fault_a_disk_without_room_for_history_and_status_is_a_state_that_ends_with_it(
+    captured: Captured, engine: Engine, disk: SmallDisk
+) -> None:
+    captured.insert([0])
+    assert captured.take(engine, 1) == [0]
+    captured.wait_until_running()
+    disk.fill()
+    captured.run(f"ALTER TABLE {captured.database}.numbers ADD COLUMN late INT")
+    captured.run(f"INSERT INTO {captured.database}.numbers (n) VALUES (1)")
+    wait_for("the engine says so", lambda: engine.status().state == "META")
+    assert str(captured.directory) in engine.status().reason
+    status = json.loads((captured.directory / "status.json").read_text())
+    assert status["state"], "what cannot be replaced stays whole"
+    disk.free()
+    assert captured.take(engine, 1) == [1]
+    wait_for("it is written again", lambda: _written_state(captured) == "RUNNING")
+
+
+def _written_state(captured: Captured) -> str:
+    return str(json.loads((captured.directory / "status.json").read_text())["state"])
 
 
 def test_a_batch_whose_files_are_damaged_is_refused_and_staged_anew(captured: Captured) -> None:
