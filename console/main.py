@@ -174,12 +174,42 @@ def position_set(
 ) -> None:
     """Set the position from which a stopped destination goes on; changes before it are not read again."""
     from cdc_engine.config import load_config  # noqa: PLC0415
-    from console.position import Request, set_position  # noqa: PLC0415
+    from console.position import Request, move  # noqa: PLC0415
 
     request = Request.parse(place, gtid, latest=latest)
-    set_position(
-        load_config(), destination, request, confirm=(lambda _: True) if yes else typer.confirm, say=screen.print
-    )
+    move(load_config(), destination, request, confirm=(lambda _: True) if yes else typer.confirm, say=screen.print)
+
+
+lake_app = typer.Typer(name="lake", help="Whose the Delta tables of a destination are.", no_args_is_help=True)
+app.add_typer(lake_app)
+
+
+@lake_app.command("show")
+def lake_show(destination: str, as_json: JsonOption = False) -> None:
+    """Show the Delta tables of a destination: version, owner, epoch, path."""
+    from cdc_engine.config import load_config  # noqa: PLC0415
+    from cdc_engine.destination_files import read_ledger  # noqa: PLC0415
+    from console.lake_tables import DestinationLake, render  # noqa: PLC0415
+
+    config = load_config()
+    tables = DestinationLake(config, destination).tables()
+    if as_json:
+        screen.print_json(json.dumps([dataclasses.asdict(table) for table in tables]))
+    else:
+        screen.print(render(tables, read_ledger(config.destination_dir(destination)).ledger_id))
+
+
+@lake_app.command("accept")
+def lake_accept(
+    destination: str,
+    table: Annotated[str, typer.Argument(metavar="DATABASE.TABLE")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+) -> None:
+    """Take a Delta table as it is now that runs refuse: one that is gone, restored, replaced, or another destination's."""
+    from cdc_engine.config import load_config  # noqa: PLC0415
+    from console.lake_tables import accept  # noqa: PLC0415
+
+    accept(load_config(), destination, table, confirm=(lambda _: True) if yes else typer.confirm, say=screen.print)
 
 
 schema_app = typer.Typer(

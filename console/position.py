@@ -1,8 +1,4 @@
-"""Showing and setting where a destination stands; `sluice position`. Sets only while it holds the lease, so no engine runs beside it.
-
-The rule of a new epoch is pure (`next_epoch`): it grows when the source's file names or offsets can no longer be compared with those that
-were read, for then an old order key could hide a new change.
-"""
+"""`sluice position`: shows and sets where a destination stands. The rules: `cdc_engine.acts.position`."""
 
 from __future__ import annotations
 
@@ -13,16 +9,16 @@ from typing import Any
 
 from rich.table import Table
 
+from cdc_engine.acts.position import SetPosition, set_position
 from cdc_engine.config import SluiceConfig
-from cdc_engine.destination_files import lease_holder, read_ledger, run_lock_held
-from cdc_engine.errors import ConfigurationError, LeaseLostError, PositionLostError
-from cdc_engine.ha.lease import Lease
-from cdc_engine.meta.file_meta import FileMeta
+from cdc_engine.destination_files import read_ledger
+from cdc_engine.errors import ConfigurationError
+from cdc_engine.instance.wiring import history_kept
 from cdc_engine.meta.ledger import Ledger
-from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.parser.start_position import Epochs, Lost, StartChoice, decide_start
+from cdc_engine.parser.start_position import StartChoice
 from cdc_engine.position import Position
-from cdc_engine.store.prepared import forget_prepared
+from cdc_engine.table_meta.history.repository import forget_history
+from console.lake_tables import DestinationLake
 from console.sources import ask_source, require_destination
 from console.toolchain.errors import SetupError
 
@@ -66,85 +62,28 @@ def render_positions(positions: dict[str, Any]) -> Table:
     return shown
 
 
-def set_position(
+def move(
     config: SluiceConfig, name: str, request: Request, *, confirm: Callable[[str], bool], say: Callable[[str], None]
 ) -> Position:
-    """Checks the place with the source, asks, and writes the ledger.
-
-    Raises LeaseLostError while an engine or a run is at work, PositionLostError when the source does not have the place.
-    """
+    """`acts.position.set_position` with the destination's source and lake. Raises SetupError when the operator says no."""
     destination = require_destination(config, name)
     directory = config.destination_dir(name)
-    lease = Lease(directory)
-    if not lease.try_acquire():
-        holder = lease_holder(directory)
-        who = f"process {holder.pid} on {holder.host}" if holder else "another process"
-        raise LeaseLostError(f"the engine of {name} runs ({who}); stop it with `sluice down`, then set its position")
-    try:
-        if run_lock_held(directory):
-            raise LeaseLostError(
-                f"a run still merges a batch of {name}; wait until it has ended, then set its position"
-            )
-        meta = FileMeta(directory, fence=lease.check)
-        position = choose(meta.ledger, request, ask_source(destination).facts)
-        if not confirm(question(name, meta.ledger, position)):
-            raise SetupError("nothing was changed")
-        if not read_up_to(meta.ledger, request, position):
-            # Before the cursor moves: a crash in between costs a stop at their commit, no wrong row.
-            forget_prepared(directory)
-        meta.update(lambda ledger: ledger.set_cursor(position))
-    finally:
-        lease.release()
+    lake = DestinationLake(config, name)
+    position = set_position(
+        SetPosition(
+            directory=directory,
+            choice=request.choice,
+            ask=lambda: ask_source(destination).facts,
+            confirm=confirm,
+            forget_history=lambda: forget_history(history_kept(destination, directory)),
+            lake_epoch=lake.highest_epoch,
+            take_over=lake.take_over,
+        )
+    )
+    if position is None:
+        raise SetupError("nothing was changed")
     say(f"{name} goes on from {position}; `sluice up` starts it")
     return position
-
-
-def choose(ledger: Ledger, request: Request, facts: ServerFacts) -> Position:
-    """The position asked for, as the ledger keeps it. Pure. Raises PositionLostError with the reason and the safe options."""
-    start = decide_start(None, request.choice, facts)
-    if isinstance(start, Lost):
-        raise PositionLostError(str(start))
-    position = dataclasses.replace(start.position, epoch=next_epoch(ledger, facts))
-    if position.file:
-        return position
-    if not facts.logs:
-        raise PositionLostError("the source does not list its binlog files; grant REPLICATION CLIENT, then try again")
-    # The server finds a GTID set's place itself; the oldest file there is a place that no change after the set lies before.
-    return dataclasses.replace(position, file=facts.logs[0].file)
-
-
-def next_epoch(ledger: Ledger, facts: ServerFacts) -> int:
-    """The ledger's epoch, or the next one where the cursor proves nothing on this server: another server, a reset, a purge."""
-    if ledger.cursor is None:
-        return ledger.epoch
-    same_server = ledger.server_uuid in {"", facts.server_uuid}
-    start = decide_start(ledger.cursor, StartChoice(), facts, Epochs(highest=ledger.epoch))
-    if same_server and not isinstance(start, Lost):
-        return start.position.epoch
-    return ledger.begin_epoch(ledger.epoch + 1).epoch
-
-
-def read_up_to(ledger: Ledger, request: Request, position: Position) -> bool:
-    """Whether the stream was read without a gap up to the position: then XA transactions recorded before it are still undecided there."""
-    resume = ledger.resume_position
-    # A set of transactions is no place in a file: it may leave some out.
-    if resume is None or request.choice.gtid_set:
-        return False
-    return position.epoch == resume.epoch and position.order_key <= resume.order_key
-
-
-def question(name: str, ledger: Ledger, position: Position) -> str:
-    """What the operator is asked, with what it will mean."""
-    if ledger.cursor is None:
-        return f"{name} has no position yet. Start at {position}? Rows that changed before are not taken over."
-    comparable = ledger.cursor.epoch == position.epoch and not position.gtid_set
-    back = comparable and position.order_key < ledger.cursor.order_key
-    meaning = (
-        "Changes are read again; what a table has already is skipped."
-        if back
-        else "Changes between the two are never read: tables that had some stay wrong until their rows are taken anew."
-    )
-    return f"Move {name} from {ledger.cursor} to {position}? {meaning}"
 
 
 def _saved(ledger: Ledger) -> dict[str, Any]:

@@ -147,10 +147,14 @@ class StagedBatch:
 
     def app_id(self, table: StagedTable) -> str:
         """The name under which Delta remembers the last order key of this table. Its epochs share it: an order key has its own."""
-        return f"sluice/{self.destination}/{self.ledger_id}/{table.name}"
+        return app_id_of(self.owner(table))
 
     def owner(self, table: StagedTable) -> Owner:
         return Owner(ledger_id=self.ledger_id, destination=self.destination, table=table.name)
+
+
+def app_id_of(owner: Owner) -> str:
+    return f"sluice/{owner.destination}/{owner.ledger_id}/{owner.table}"
 
 
 def epoch_of(order_key: int) -> int:

@@ -233,6 +233,19 @@ class Ledger:
             )
         return dataclasses.replace(self, epoch=epoch)
 
+    def after(self, *, epoch: int, delivery: int) -> Ledger:
+        """With an epoch and a delivery that are not below those given: what a table has of a newer state of this very ledger.
+
+        What waits is given up where it lies in an epoch below; an operator has said that this may be.
+        """
+        below = any(batch.end.epoch < epoch for batch in self.outstanding)
+        return dataclasses.replace(
+            self,
+            epoch=max(self.epoch, epoch),
+            next_delivery=max(self.next_delivery, delivery + 1),
+            outstanding=() if below else self.outstanding,
+        )
+
     @property
     def unfinished(self) -> str:
         """Why no new epoch may begin, a sentence; empty when one may."""

@@ -5,6 +5,7 @@ No row is taken from it, so it goes at the speed of the scan.
 
 from __future__ import annotations
 
+from cdc_engine.binlog.events.recorded import MemoryPrepared, RecordedEvents
 from cdc_engine.contracts import SchemaHistory
 from cdc_engine.errors import PositionLostError, SourceConnectionError
 from cdc_engine.limits import READ_TIMEOUT_SECONDS
@@ -26,7 +27,7 @@ def scan_ddl(source: Source, begin: Position, statements: SchemaHistory) -> None
         start = decide_start(begin, StartChoice(), read_facts(connection, begin.file))
         if isinstance(start, Lost):
             raise PositionLostError(str(start))
-        _, framer = begin_dump(connection, start, statements, _none, to_end=True)
+        _, framer = begin_dump(connection, start, statements, _none, prepared=_NoRows(), to_end=True)
         while framer.answer is None:
             count = connection.receive_into(framer.space(), READ_TIMEOUT_SECONDS)
             if not count:
@@ -37,6 +38,13 @@ def scan_ddl(source: Source, begin: Position, statements: SchemaHistory) -> None
             raise answer_error(source, framer.answer)
     finally:
         connection.close()
+
+
+class _NoRows(MemoryPrepared):
+    """A transaction that was prepared before the stretch may commit in it: its rows are not wanted."""
+
+    def commit(self, name: str, order_key: int) -> RecordedEvents:
+        return super().commit(name, order_key) or RecordedEvents(b"")
 
 
 def _none(_database: str, _table: str) -> bool:

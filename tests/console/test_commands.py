@@ -17,6 +17,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from cdc_engine.acts.position import choose, next_epoch
 from cdc_engine.config import load_config
 from cdc_engine.contracts import OutstandingBatch, StoppedTable
 from cdc_engine.destination_files import read_ledger
@@ -29,7 +30,7 @@ from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
 from cdc_engine.parser.start_position import StartChoice
 from cdc_engine.position import Position
 from console.main import app, exit_code
-from console.position import Request, choose, next_epoch
+from console.position import Request
 from console.processes import ProcessFile
 from console.stack import Stack
 from console.status import DestinationStatus, find_problems
@@ -382,7 +383,7 @@ def test_the_epoch_grows_only_where_positions_cannot_be_compared() -> None:
     assert next_epoch(ledger, facts("two", 5)) == 4, "another server"
     assert next_epoch(ledger, facts("one", 2)) == 4, "RESET MASTER: the numbers began anew"
     assert next_epoch(ledger, facts("one", 4, size_bytes=400)) == 4, "reset, and grown again to the same file"
-    chosen = choose(ledger, Request(StartChoice(file="binlog.000001", offset=4)), facts("two", 5))
+    chosen = choose(ledger, StartChoice(file="binlog.000001", offset=4), facts("two", 5))
     assert chosen.epoch == 4
     assert chosen.order_key > cursor.order_key
 

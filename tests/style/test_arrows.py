@@ -41,6 +41,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cdc_engine.destination_files": VALUES | {"cdc_engine.meta", "cdc_engine.ha"},
     "cdc_engine.instance": VALUES
     | {"cdc_engine.config", "cdc_engine.server", "cdc_engine.binlog", *(f"cdc_engine.{stage}" for stage in STAGES)},
+    "cdc_engine.acts": VALUES
+    | {"cdc_engine.destination_files", "cdc_engine.ha", "cdc_engine.meta", "cdc_engine.parser", "cdc_engine.store"},
     "cdc_engine.launcher": VALUES | {"cdc_engine.config", "cdc_engine.instance"},
     "orchestration": VALUES
     | {

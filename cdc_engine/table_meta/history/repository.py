@@ -148,8 +148,16 @@ class SchemaRepository:
 def has_records(kept: Path | Repository) -> bool:
     """Whether anything was ever kept there. Raises MetaError where it cannot be read."""
     if isinstance(kept, Path):
-        return kept.exists() and kept.stat().st_size > 0
+        return bool(SchemaRepository(kept).load())
     return bool(kept.load())
+
+
+def forget_history(kept: Path | Repository) -> None:
+    """Nothing is known any more: whoever starts next asks the server. Raises MetaError."""
+    if not isinstance(kept, Path):
+        kept.replace([])
+    elif kept.exists():
+        SchemaRepository(kept).replace([])
 
 
 def holding(records: Iterable[Record]) -> list[Record]:

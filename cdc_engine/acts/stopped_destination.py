@@ -1,0 +1,43 @@
+"""Changing the ledger of a destination by hand: only while no engine holds its lease and no run merges. Used by the other acts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from cdc_engine.destination_files import lease_holder, run_lock, run_lock_held
+from cdc_engine.errors import CanalServiceError, LeaseLostError
+from cdc_engine.ha.lease import Lease
+from cdc_engine.meta.file_meta import FileMeta
+
+
+@contextlib.contextmanager
+def stopped_destination(directory: Path) -> Iterator[FileMeta]:
+    """The ledger, to be changed: the lease and the run lock are held meanwhile.
+
+    Raises LeaseLostError while an engine or a run is at work, MetaError where the ledger cannot be read.
+    """
+    name, lease = directory.name, Lease(directory)
+    if not lease.try_acquire():
+        holder = lease_holder(directory)
+        who = f"process {holder.pid} on {holder.host}" if holder else "another process"
+        raise LeaseLostError(f"the engine of {name} runs ({who}); stop it with `sluice down`, then try again")
+    try:
+        with no_run(directory):
+            yield FileMeta(directory, fence=lease.check)
+    finally:
+        lease.release()
+
+
+@contextlib.contextmanager
+def no_run(directory: Path) -> Iterator[None]:
+    """No run merges meanwhile. Raises LeaseLostError while one does."""
+    if run_lock_held(directory):
+        raise LeaseLostError(f"a run still merges a batch of {directory.name}; wait until it has ended, then try again")
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(run_lock(directory))
+        except CanalServiceError as error:
+            raise LeaseLostError(str(error)) from error
+        yield
