@@ -349,6 +349,18 @@ def bench_fuzz(
     raise typer.Exit(1 if run(seconds, seed) else 0)
 
 
+@bench_app.command("histories")
+def bench_histories(
+    seed: Annotated[int, typer.Option(help="The first history; each number is one.")] = 0,
+    count: Annotated[int, typer.Option(min=1, help="How many.")] = 10_000,
+    json_file: BenchJson = None,
+) -> None:
+    """Play histories of failovers, crashes and mistakes by seed; exit code 1 when one broke the promise, shown as short as it gets."""
+    from benchmarks.histories.bench import run  # noqa: PLC0415
+
+    raise typer.Exit(1 if run(seed, count, json_file) else 0)
+
+
 @app.command()
 def demo(  # noqa: PLR0917  one argument an option
     once: Annotated[bool, typer.Option("--once", help="Unattended: traffic, wait, compare with MySQL, exit.")] = False,

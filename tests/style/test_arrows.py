@@ -56,7 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "spark_jobs": set(),
 }
 FOREIGN: dict[str, set[str]] = {
-    "dagster": {"orchestration", "console"},
+    "dagster": {"orchestration", "console", "benchmarks.histories"},
     "pyspark": {"spark_jobs", "console", "benchmarks"},
     "pymysql": {"cdc_engine.parser", "cdc_engine.table_meta", "console", "benchmarks", "cdc_engine.binlog"},
     "typer": {"console", "spark_jobs", "benchmarks"},

@@ -1,0 +1,111 @@
+"""`sluice bench histories`: thousands of histories by seed, and the shortest form of those that break the promise.
+
+`tests/histories` plays some hundreds. A seed is a whole history: the same one is the same again, on every machine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+
+from benchmarks.histories import stage_set, verdict
+from benchmarks.histories.shrink import shortest
+from benchmarks.histories.steps import EVERYTHING, History, Mix, generate
+from benchmarks.histories.verdict import Verdict
+
+CHUNK = 50  # histories that a process plays before it tells
+SHOWN_MAX = 5  # failing seeds that are shrunk: the first ones
+
+
+class Stage:
+    """Where histories are played, one after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._numbers = folder, itertools.count()
+
+    def play(self, history: History) -> Verdict:
+        folder = self._folder / str(next(self._numbers))
+        try:
+            return verdict.play(history, folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def shortest(self, history: History) -> History:
+        """The shortest one that breaks the promise as well."""
+        return shortest(history, lambda each: not self.play(each).kept)
+
+
+@contextmanager
+def stage() -> Iterator[Stage]:
+    with stage_set.staged() as folder:
+        yield Stage(folder)
+
+
+@dataclasses.dataclass(frozen=True)
+class Count:
+    """What became of some histories. `broken`: seed and how. `stopped`: those in which production said that something is wrong."""
+
+    played: int = 0
+    stopped: int = 0
+    broken: tuple[tuple[int, str], ...] = ()
+    reasons: tuple[tuple[str, int], ...] = ()
+
+    def __add__(self, other: Count) -> Count:
+        reasons = Counter(dict(self.reasons)) + Counter(dict(other.reasons))
+        return Count(
+            self.played + other.played,
+            self.stopped + other.stopped,
+            (*self.broken, *other.broken),
+            tuple(reasons.most_common()),
+        )
+
+
+def play_seeds(seeds: Iterable[int], mix: Mix = EVERYTHING) -> Count:
+    """Plays the histories of the seeds in this process."""
+    count = Count()
+    with stage() as here:
+        for seed in seeds:
+            found = here.play(generate(seed, mix))
+            broken = () if found.kept else ((seed, found.broken),)
+            reasons = Counter(sentence.split(":")[0] for sentence in found.named)
+            count += Count(1, int(bool(found.named)), broken, tuple(reasons.items()))
+    return count
+
+
+def run(seed: int, count: int, json_file: Path | None) -> int:
+    """Plays `count` histories from `seed` on and prints what it found; the number of those that broke the promise."""
+    began = time.monotonic()
+    total = Count()
+    chunks = [range(at, min(at + CHUNK, seed + count)) for at in range(seed, seed + count, CHUNK)]
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        for each in pool.map(play_seeds, chunks):
+            total += each
+    seconds = time.monotonic() - began
+    rate = total.played / seconds
+    print(f"{total.played} histories in {seconds:.0f} s ({rate:.0f} a second): {len(total.broken)} broke the promise,")
+    print(f"{total.stopped} ended in a state that says what is wrong")
+    for reason, times in total.reasons:
+        print(f"  {times:6d} {reason}")
+    _show(total.broken[:SHOWN_MAX])
+    if json_file is not None:
+        record = {**dataclasses.asdict(total), "seed": seed, "seconds": seconds, "per_second": rate}
+        json_file.write_text(json.dumps(record, indent=1) + "\n")
+    return len(total.broken)
+
+
+def _show(broken: Sequence[tuple[int, str]]) -> None:
+    with stage() as here:
+        for seed, sentence in broken:
+            print(f"seed {seed}: {sentence}")
+            found = here.shortest(generate(seed))
+            print(f"the shortest history that fails so:\n{found}\n=> {here.play(found).broken}\n{found!r}")

@@ -1,0 +1,243 @@
+"""One destination's engine host as a process that can die: production's `Engine`, its ledger's file, its lease, its parser's thread.
+
+Replaced are: where the parser waits for bytes, staging (`staging`), and the schema history, of which nothing is asked here. A crash is a
+`Crash` that goes through production code; what would still be written on the way out is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from benchmarks.histories.faults import Actor, Crash
+from benchmarks.histories.staging import PlayedStaging
+from cdc_engine.config import DestinationConfig, SluiceConfig
+from cdc_engine.contracts import (
+    NO_SESSION,
+    Column,
+    StatementSession,
+    TableChange,
+    TableChangeKind,
+    TableVersion,
+)
+from cdc_engine.errors import LeaseLostError, SluiceError, SourceConnectionError
+from cdc_engine.instance.engine import Engine
+from cdc_engine.meta.manager import MetaManager
+from cdc_engine.parser.event_parser import EventParser
+from cdc_engine.position import Position
+
+if TYPE_CHECKING:
+    from benchmarks.histories.world import World
+
+COLUMNS = (Column(name="id", type_code=3, mysql_type="int"), Column(name="number", type_code=8, mysql_type="bigint"))
+KEYS = {"orders": ("id",)}
+
+
+class PlayedHistory:
+    """Stands in for `TableHistory` and `PublishedHistory`: two tables that never change. Its file says that there was one."""
+
+    def __init__(self, kept: Path, *_: Any) -> None:
+        self._kept = kept
+
+    def covers(self, position: Position) -> bool:  # noqa: ARG002
+        return self._kept.exists()
+
+    def seed(self, snapshot: Any, position: Position) -> None:  # noqa: ARG002
+        self._kept.write_text("{}\n")
+
+    def compact(self, position: Position, records_min: int = 1) -> int:  # noqa: ARG002
+        return 0
+
+    def publish(self, position: Position) -> None:
+        """tables.json is for Dagster's pages."""
+
+    def rewind(self, position: Position) -> None:
+        """Nothing came after."""
+
+    def resolve(self, table_map: Any, position: Position) -> TableVersion:  # noqa: ARG002
+        key = KEYS.get(table_map.table, ())
+        return TableVersion(database=table_map.database, table=table_map.table, columns=COLUMNS, key=key, version="1")
+
+    def apply(
+        self, statement: str, default_database: str, position: Position, session: StatementSession = NO_SESSION
+    ) -> tuple[TableChange, ...]:
+        del session
+        table = statement.removeprefix("TRUNCATE TABLE ")
+        change = TableChange(
+            kind=TableChangeKind.TRUNCATE,
+            database=default_database,
+            table=table,
+            order_key=position.order_key,
+            time_us=position.time_us,
+        )
+        return (change,)
+
+
+class _Flag(threading.Event):
+    """The parser's stop flag: a wait between two connections is a turn of the history."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if timeout is not None and not self.is_set():
+            actor = getattr(Actor.current, "actor", None)
+            if actor is not None:
+                actor.suspend()
+        return self.is_set()
+
+
+class PlayedParser(EventParser):
+    """Production's parser, whose thread takes turns with the history."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._stopping = _Flag()
+        self.actor: Actor | None = None
+
+    def _run(self) -> None:
+        actor = self.actor
+        assert actor is not None
+        actor.run()
+
+    def start(self, position: Position | None) -> None:
+        if self.actor is not None and not self.actor.ended:
+            raise RuntimeError("the parser runs already")
+        self.actor = Actor(super()._run)
+        self.actor.stopping = self._stopping.is_set
+        super().start(position)
+
+    def stop(self) -> None:
+        """Raises SourceConnectionError where the thread does not hear it in time."""
+        error = SourceConnectionError(f"the parser of {self._source.destination} did not stop: played")
+        GuardedFiles.world.trouble.reach("rewind", self._stop_now, lambda: error)
+
+    def _stop_now(self) -> None:
+        self._stopping.set()
+        if self.actor is not None:
+            self.actor.resume()
+        EventParser.stop(self)
+
+    def turn(self) -> None:
+        """One connection, or one read of what the server has sent. Raises Crash when its process died of it."""
+        if self.actor is not None and not self.actor.ended:
+            self.actor.resume()
+            if self.actor.crashed:
+                raise Crash
+
+
+class InlinePool:
+    """Stands in for `ThreadPoolExecutor`: what is submitted is done at once, by whoever submits it."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        """Has no threads."""
+
+    def __enter__(self) -> InlinePool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is under way."""
+
+    def submit(self, act: Any, *arguments: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(act(*arguments))
+        except BaseException as error:
+            future.set_exception(error)
+        return future
+
+    def shutdown(self, **_: Any) -> None:
+        """Nothing is under way."""
+
+
+class GuardedFiles:
+    """Stands in for `shutil` where production cleans up on its way out: a process that died does not."""
+
+    world: ClassVar[World]
+
+    @staticmethod
+    def rmtree(path: Path, *, ignore_errors: bool = False) -> None:
+        if not GuardedFiles.world.trouble.dying:
+            shutil.rmtree(path, ignore_errors=ignore_errors)
+
+
+@dataclasses.dataclass
+class EngineHost:
+    """Implements `ports.EngineHost` for one destination. `engine`: None while no process runs it."""
+
+    world: World
+    config: SluiceConfig
+    destination: str
+    engine: Engine | None = None
+    trouble: str = ""  # why it could not be started
+
+    def get_or_start(self, destination: str) -> Engine:
+        assert destination == self.destination
+        if self.engine is not None and self.engine.holds_lease:
+            return self.engine
+        self.stop()
+        try:
+            self.engine = self._started()
+        except SluiceError as error:
+            self.trouble = f"{error.code}: {error}"
+            raise
+        self.trouble = ""
+        return self.engine
+
+    def _started(self) -> Engine:
+        """As `Engine.start`, without the thread that writes its status."""
+        engine = Engine(self.config, self.destination)
+        engine.directory.mkdir(parents=True, exist_ok=True)
+        if not engine._lease.try_acquire():
+            raise LeaseLostError("another process has the destination")
+        try:
+            engine._open()
+            assert engine._watch is not None
+            engine._watch._clock = self.world.clock.monotonic
+        except BaseException:
+            engine._lease.release()
+            raise
+        return engine
+
+    def stop(self) -> None:
+        """As SIGTERM."""
+        if self.engine is not None:
+            self.engine.stop()
+        self.engine = None
+
+    def die(self) -> None:
+        """As SIGKILL: what is on disk stays as it is, the lock is free."""
+        engine, self.engine = self.engine, None
+        if engine is None:
+            return
+        parser = self.parser_of(engine)
+        if parser is not None and parser.actor is not None:
+            with self.world.trouble.death():
+                parser.actor.kill()
+        engine._lease.release()
+
+    def look(self) -> None:
+        """The watch of the source looks once, as it does each minute."""
+        if self.engine is not None and self.engine._watch is not None:
+            with contextlib.suppress(SluiceError):
+                self.engine._watch.look()
+
+    def turn(self) -> None:
+        """Lets the parser go on."""
+        parser = self.parser_of(self.engine) if self.engine is not None else None
+        if parser is not None:
+            parser.turn()
+
+    @staticmethod
+    def parser_of(engine: Engine) -> PlayedParser | None:
+        parser = engine._rooms.parser if engine._rooms is not None else None
+        return parser if isinstance(parser, PlayedParser) else None
+
+
+def make_played_stager(config: DestinationConfig, directory: Path, meta: MetaManager) -> PlayedStaging:
+    """In the place of `wiring.make_stager`."""
+    world = GuardedFiles.world
+    line = next(each for each in world.lines if each.directory == directory)
+    return PlayedStaging(config.name, directory / "staging", meta, world.trouble, meanwhile=line.host.turn)

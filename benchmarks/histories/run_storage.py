@@ -1,0 +1,127 @@
+"""Dagster as far as Sluice leans on it: the run storage that `orchestration.runs.RunStore` asks, the daemon that makes runs of requests.
+
+A run key is looked up among the runs there are, failed ones too: so it is deduplicated for ever, until the storage is wiped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import dagster as dg
+from dagster import DagsterRunStatus
+
+from benchmarks.histories.faults import Clock, Trouble
+
+RUN_KEY_TAG = "dagster/run_key"
+
+
+@dataclasses.dataclass
+class PlayedRun:
+    """A run, as `DagsterInstance.get_run_by_id` gives it. `failure`: what it said when it failed, with metadata."""
+
+    run_id: str
+    job_name: str
+    tags: dict[str, str]
+    config: Mapping[str, Any]
+    status: DagsterRunStatus = DagsterRunStatus.QUEUED
+    updated_at: float = 0.0
+    failure: dg.Failure | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status in {DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED}
+
+
+class PlayedInstance:
+    """Stands in for `DagsterInstance`."""
+
+    def __init__(self, clock: Clock, trouble: Trouble) -> None:
+        self._clock, self._trouble = clock, trouble
+        self.runs: list[PlayedRun] = []
+        self.made = 0
+
+    # ── what RunStore asks ──
+
+    def get_run_records(self, filters: dg.RunsFilter, limit: int | None = None) -> list[Any]:
+        """The newest first."""
+        return self._call(lambda: [self._record(run) for run in reversed(self.runs) if _meets(run, filters)][:limit])
+
+    def get_run_by_id(self, run_id: str) -> PlayedRun | None:
+        return next((run for run in self.runs if run.run_id == run_id), None)
+
+    def get_records_for_run(
+        self,
+        run_id: str,
+        of_type: dg.DagsterEventType | None = None,
+        limit: int | None = None,
+        *,
+        ascending: bool = True,
+    ) -> Any:
+        """Of the events only a step's failure is kept; with no type asked for, the time of the newest."""
+        del limit, ascending
+        run = self.get_run_by_id(run_id)
+        if run is None:
+            return SimpleNamespace(records=[])
+        if of_type is None:
+            return SimpleNamespace(records=[SimpleNamespace(event_log_entry=SimpleNamespace(timestamp=run.updated_at))])
+        if of_type is not dg.DagsterEventType.STEP_FAILURE or run.failure is None:
+            return SimpleNamespace(records=[])
+        data = SimpleNamespace(user_failure_data=run.failure)
+        event = SimpleNamespace(is_step_failure=True, step_failure_data=data, message="")
+        entry = SimpleNamespace(dagster_event=event, user_message="")
+        return SimpleNamespace(records=[SimpleNamespace(event_log_entry=entry)])
+
+    def report_run_failed(self, run: PlayedRun, message: str) -> None:
+        del message
+        self._call(lambda: self.set_status(run, DagsterRunStatus.FAILURE))
+
+    @property
+    def run_launcher(self) -> Any:
+        """Asking a process to stop: those that end runs here stand still or are gone, so none hears it."""
+        return SimpleNamespace(terminate=lambda run_id: None)  # noqa: ARG005
+
+    # ── the daemon and the runs ──
+
+    def submit(self, request: dg.RunRequest, job_name: str) -> None:
+        """What the daemon does with a sensor's answer."""
+        same = next((run for run in self.runs if run.tags.get(RUN_KEY_TAG) == request.run_key), None)
+        if same is None:
+            config = next(iter(request.run_config["ops"].values()))["config"]
+            self.add(job_name, {**request.tags, RUN_KEY_TAG: str(request.run_key)}, config)
+        elif same.status is DagsterRunStatus.NOT_STARTED:
+            self.set_status(same, DagsterRunStatus.QUEUED)
+
+    def add(self, job_name: str, tags: Mapping[str, str], config: Mapping[str, Any]) -> PlayedRun:
+        self.made += 1
+        run = PlayedRun(f"run-{self.made:06d}", job_name, dict(tags), config, updated_at=self._clock.time())
+        self.runs.append(run)
+        return run
+
+    def set_status(self, run: PlayedRun, status: DagsterRunStatus, failure: dg.Failure | None = None) -> None:
+        """Without effect on a run that has ended, or that the storage no longer has."""
+        if run.is_finished or run not in self.runs:
+            return
+        run.status, run.updated_at, run.failure = status, self._clock.time(), failure
+
+    def wipe(self) -> None:
+        self.runs = []
+
+    def _call(self, act: Any) -> Any:
+        return self._trouble.reach("storage", act, lambda: RuntimeError("the run storage does not answer: played"))
+
+    def _record(self, run: PlayedRun) -> Any:
+        updated = dt.datetime.fromtimestamp(run.updated_at, dt.UTC)
+        # as a copy: production must not see what happens later
+        return SimpleNamespace(dagster_run=dataclasses.replace(run), update_timestamp=updated)
+
+
+def _meets(run: PlayedRun, filters: dg.RunsFilter) -> bool:
+    if filters.job_name and run.job_name != filters.job_name:
+        return False
+    if filters.statuses and run.status not in filters.statuses:
+        return False
+    return all(run.tags.get(name) == value for name, value in (filters.tags or {}).items())

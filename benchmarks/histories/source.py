@@ -1,0 +1,319 @@
+"""The servers that are captured: MySQL with GTIDs, standing by for each other, or one without. Plain data and what may happen to it.
+
+A server has its rows, its binlog as files of real events, and what it has executed. `Endpoint` is the address that a destination knows:
+which server answers there may change. `connection` answers production's queries and dumps from it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+from benchmarks.histories import binlog_bytes as binlog
+from cdc_engine.gtid import GtidSet
+
+Image = tuple[int, int]  # (id, number): the number is that of the change that made it, and never comes again
+LogEntry = tuple[str, int, int]  # (operation, id, number) as a table without a key holds it
+BASE = "binlog"
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """One row image pair. `before` None: an insert; `after` None: a delete; `table` alone with neither: TRUNCATE."""
+
+    table: str
+    before: Image | None = None
+    after: Image | None = None
+
+    @property
+    def truncates(self) -> bool:
+        return self.before is None and self.after is None
+
+
+@dataclasses.dataclass(frozen=True)
+class Transaction:
+    """`gtid`: (server uuid, number), None where the server keeps none."""
+
+    gtid: tuple[str, int] | None
+    time: int
+    changes: tuple[Change, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """A transaction's events in a file, from offset `begin` to `end`."""
+
+    begin: int
+    end: int
+    gtid: tuple[str, int] | None
+    events: tuple[bytes, ...]
+
+
+@dataclasses.dataclass
+class BinlogFile:
+    """`head`: the events that open it. `tail`: the event that ended it, none while it is the last."""
+
+    number: int
+    created: int
+    previous: GtidSet
+    head: list[bytes]
+    begin: int
+    end: int
+    groups: list[Group] = dataclasses.field(default_factory=list)
+    tail: list[bytes] = dataclasses.field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return f"{BASE}.{self.number:06d}"
+
+
+@dataclasses.dataclass
+class Rows:
+    """What the tables hold, and every change that the table without a key ever had."""
+
+    keyed: dict[int, int] = dataclasses.field(default_factory=dict)
+    keyless: dict[int, int] = dataclasses.field(default_factory=dict)
+    log: list[LogEntry] = dataclasses.field(default_factory=list)
+
+    def copy(self) -> Rows:
+        return Rows(dict(self.keyed), dict(self.keyless), list(self.log))
+
+    def fit(self, transaction: Transaction) -> bool:
+        """Whether a transaction of another server fits these rows."""
+        trial = self.copy()
+        for change in transaction.changes:
+            rows = trial.keyed if change.table == binlog.KEYED else trial.keyless
+            moved_in = change.after is not None and (change.before is None or change.before[0] != change.after[0])
+            if change.before is not None and rows.get(change.before[0]) != change.before[1]:
+                return False
+            if moved_in and change.after is not None and change.after[0] in rows:
+                return False
+            trial.apply(change)
+        return True
+
+    def apply(self, change: Change) -> None:
+        rows = self.keyed if change.table == binlog.KEYED else self.keyless
+        if change.truncates:
+            rows.clear()
+        if change.before is not None:
+            del rows[change.before[0]]
+        if change.after is not None:
+            rows[change.after[0]] = change.after[1]
+        if change.table == binlog.KEYLESS:
+            self.log += log_entries(change)
+
+
+def log_entries(change: Change) -> list[LogEntry]:
+    before, after = change.before, change.after
+    if before is not None and after is not None:
+        return [("update_preimage", *before), ("update_postimage", *after)]
+    return [("insert", *after)] if after is not None else [("delete", *before)] if before is not None else []
+
+
+@dataclasses.dataclass(frozen=True)
+class Backup:
+    rows: Rows
+    executed: GtidSet
+
+
+class Reader(Protocol):
+    """A dump. `reading`: the file that it is in."""
+
+    @property
+    def reading(self) -> BinlogFile | None: ...
+
+
+class Server:
+    """`executed` and `purged` stay empty without GTIDs. `now`: seconds, for files and commits."""
+
+    def __init__(self, name: str, *, gtids: bool, now: Callable[[], int]) -> None:
+        self.name, self.gtids, self._now = name, gtids, now
+        self.uuid = server_uuid(name, 0)
+        self.server_id = 10 + ord(name)
+        self.rows = Rows()
+        self.executed = self.purged = GtidSet()
+        self.applied: list[Transaction] = []
+        self.files: list[BinlogFile] = []
+        self.readers: list[Reader] = []
+        self.backup: Backup | None = None
+        self.incarnation = 0
+        self._open_file(1)
+
+    # ── what clients do ──
+
+    def commit(self, changes: Sequence[Change]) -> None:
+        number = max((last for _, last in self.executed.runs.get(self.uuid, ())), default=0) + 1
+        self.apply(Transaction((self.uuid, number) if self.gtids else None, self._now(), tuple(changes)))
+
+    def apply(self, transaction: Transaction) -> None:
+        """Executes a transaction, its own or one of the server that it follows, and writes it into its binlog."""
+        for change in transaction.changes:
+            self.rows.apply(change)
+        self.applied.append(transaction)
+        file = self.files[-1]
+        events = _events(transaction, file.end)
+        end = file.end + sum(len(each) for each in events)
+        file.groups.append(Group(file.end, end, transaction.gtid, tuple(events)))
+        file.end = end
+        if transaction.gtid is not None:
+            server, number = transaction.gtid
+            self.executed = self.executed.add(server, number, number)
+
+    # ── what operators do ──
+
+    def flush(self) -> None:
+        """FLUSH BINARY LOGS."""
+        file = self.files[-1]
+        tail = binlog.rotate_in_file(f"{BASE}.{file.number + 1:06d}", file.end)
+        file.tail, file.end = [tail], file.end + len(tail)
+        self._open_file(file.number + 1)
+
+    def purge(self) -> None:
+        """PURGE BINARY LOGS up to the last file, or to the first that a dump is in."""
+        used = [self.files.index(each.reading) for each in self.readers if each.reading in self.files]
+        self.files = self.files[min([len(self.files) - 1, *used]) :]
+        self.purged = self.files[0].previous
+
+    def reset(self, *, keep_gtids: bool) -> None:
+        """RESET BINARY LOGS AND GTIDS; with `keep_gtids` followed by SET gtid_purged to what was executed."""
+        self.executed = self.purged = self.executed if keep_gtids else GtidSet()
+        self.applied = []
+        self._begin_anew()
+
+    def make_backup(self) -> None:
+        self.backup = Backup(self.rows.copy(), self.executed)
+
+    def restore(self, backup: Backup, *, new_uuid: bool) -> None:
+        """The server's data folder is made from a backup: its binlog begins anew."""
+        self.incarnation += 1
+        if new_uuid:
+            self.uuid = server_uuid(self.name, self.incarnation)
+        self.rows, self.applied = backup.rows.copy(), []
+        self.executed = self.purged = backup.executed
+        self._begin_anew()
+
+    def follow(self, other: Server) -> bool:
+        """Executes what `other` has more; False where replication breaks: this one has more, or other rows, or what it lacks was purged."""
+        if not other.executed.contains(self.executed) or other.purged.subtract(self.executed):
+            return False
+        missing = other.executed.subtract(self.executed)
+        for transaction in list(other.applied) if missing else ():
+            if transaction.gtid is not None and _holds(missing, transaction.gtid):
+                if not self.rows.fit(transaction):
+                    return False
+                self.apply(transaction)
+        return True
+
+    def _begin_anew(self) -> None:
+        self.files = []
+        self._open_file(1)
+
+    def _open_file(self, number: int) -> None:
+        created = self._now()
+        head = [binlog.format_description(created, server_id=self.server_id)]
+        at = binlog.MAGIC_BYTES + len(head[0])
+        if self.gtids:
+            head.append(binlog.previous_gtids(self.executed, at))
+            at += len(head[1])
+        self.files.append(BinlogFile(number, created, self.executed, head, at, at))
+
+
+def server_uuid(name: str, incarnation: int) -> str:
+    return str(uuid.uuid5(uuid.NAMESPACE_DNS, f"{name}{incarnation}"))
+
+
+def _holds(executed: GtidSet, gtid: tuple[str, int]) -> bool:
+    server, number = gtid
+    return any(first <= number <= last for first, last in executed.runs.get(server, ()))
+
+
+def _events(transaction: Transaction, at: int) -> list[bytes]:
+    events: list[bytes] = []
+    place = at
+
+    def write(event: bytes) -> None:
+        nonlocal place
+        events.append(event)
+        place += len(event)
+
+    time = transaction.time
+    server, number = transaction.gtid or ("", 0)
+    write(binlog.gtid(server, number, place, time))
+    if transaction.changes and transaction.changes[0].truncates:
+        write(binlog.query(f"TRUNCATE TABLE {transaction.changes[0].table}", place, time))
+        return events
+    write(binlog.query("BEGIN", place, time))
+    for change in transaction.changes:
+        write(binlog.table_map(change.table, place, time))
+        images = [image for image in (change.before, change.after) if image is not None]
+        write(binlog.rows(_kind(change), change.table, images, place, time))
+    write(binlog.xid(place, time))
+    return events
+
+
+def _kind(change: Change) -> int:
+    if change.before is None:
+        return binlog.WRITE
+    return binlog.DELETE if change.after is None else binlog.UPDATE
+
+
+@dataclasses.dataclass
+class Endpoint:
+    """An address. `epoch` grows whenever connections to it are cut. `standby`: the server that may take its place."""
+
+    current: Server
+    standby: Server | None = None
+    cut: int = 0
+
+    def fail_over(self, *, caught_up: bool) -> bool:
+        """The standby answers from now on, with all that the current one has or with what it had when it last followed."""
+        if self.standby is None or (caught_up and not self.standby.follow(self.current)):
+            return False
+        self.current, self.standby = self.standby, self.current
+        self.cut += 1
+        return True
+
+    def rebuild_standby(self, *, new_uuid: bool) -> bool:
+        """The standby's data folder is made anew as a clone of the current server."""
+        if self.standby is None:
+            return False
+        self.standby.restore(Backup(self.current.rows, self.current.executed), new_uuid=new_uuid)
+        return True
+
+
+Deed = Literal["put", "delete", "move", "log", "relog", "unlog", "truncate"]
+
+
+def changes_of(server: Server, deeds: Sequence[tuple[Deed, int]], next_number: Callable[[], int]) -> list[Change]:
+    """What clients do, as far as the rows allow it. TRUNCATE is a statement alone."""
+    rows = server.rows.copy()
+    found: list[Change] = []
+    for deed, key in deeds:
+        for change in _changes(rows, deed, key, next_number):
+            if change.truncates and found:
+                continue
+            rows.apply(change)
+            found.append(change)
+            if change.truncates:
+                return found
+    return found
+
+
+def _changes(rows: Rows, deed: Deed, key: int, next_number: Callable[[], int]) -> list[Change]:
+    keyless = deed in ("log", "relog", "unlog")
+    table, held = (binlog.KEYLESS, rows.keyless) if keyless else (binlog.KEYED, rows.keyed)
+    before = (key, held[key]) if key in held else None
+    match deed:
+        case "truncate":
+            return [Change(table)]
+        case "put" | "log" | "relog":
+            return [Change(table, before, (key, next_number()))]
+        case "delete" | "unlog":
+            return [Change(table, before, None)] if before else []
+        case "move":
+            other = key + 1
+            if before is None or other in held:
+                return []
+            return [Change(table, before, (other, next_number()))]

@@ -1,0 +1,140 @@
+"""Puts the played outsides into production's place, for as long as histories run in this process.
+
+Replaced are sockets, Spark, deltalake, Parquet, threads that only wait, and clocks. Nothing that decides is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import orchestration.tick
+import spark_jobs.run_batch
+import spark_jobs.staged_batch
+from benchmarks.histories.connection import PlayedConnection
+from benchmarks.histories.engine_host import (
+    GuardedFiles,
+    InlinePool,
+    PlayedHistory,
+    PlayedParser,
+    make_played_stager,
+)
+from benchmarks.histories.lake import PlayedDeltalake, PlayedDeltaTable
+from benchmarks.histories.statements import PlayedSession, read_images
+from cdc_engine.instance import engine, hand_out, wiring
+from cdc_engine.meta import file_meta, ledger_record
+from cdc_engine.parser.connection import SourceConnection
+from spark_jobs.session import Lane
+
+if TYPE_CHECKING:
+    from benchmarks.histories.world import World
+
+TIMED = ("cdc_engine.instance.", "cdc_engine.parser.event_parser", "orchestration.")  # who looks at a clock to decide
+OURS = ("cdc_engine", "orchestration", "spark_jobs", "console")
+MOMENT_SECONDS = 1e-9  # for what would wait in real time
+MEMORY = "/dev/shm"  # noqa: S108  a disk in memory, where there is one
+
+
+class _Silent:
+    """Stands in for structlog's loggers."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+
+class _PlayedParquet:
+    """Stands in for `pyarrow.parquet` where the footer of a staged file is looked at."""
+
+    @staticmethod
+    def read_metadata(path: Path) -> Any:
+        names = ["_sluice_operation", "_sluice_order_key", "_sluice_row", "_sluice_commit_time", "id", "number"]
+        schema = SimpleNamespace(to_arrow_schema=lambda: SimpleNamespace(names=names))
+        return SimpleNamespace(num_rows=len(read_images(path)), schema=schema)
+
+
+class _PlainJson:
+    """Stands in for `json` where the ledger is written: without indents it is written ten times as fast."""
+
+    loads = staticmethod(json.loads)
+
+    @staticmethod
+    def dumps(record: Any, indent: int) -> str:
+        del indent
+        return json.dumps(record)
+
+
+_current: list[World] = []
+
+
+def present(world: World) -> None:
+    """The history that all played outsides belong to from now on."""
+    _current[:] = [world]
+    PlayedConnection.world = GuardedFiles.world = world
+    PlayedDeltaTable.lake = world.lake
+
+
+@contextlib.contextmanager
+def staged() -> Iterator[Path]:
+    """Within it production is played; gives a folder for the files of histories, and removes it."""
+    memory = MEMORY if Path(MEMORY).is_dir() else None
+    disabled = logging.root.manager.disable
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="histories-", dir=memory)))
+        for target, name, value in _replacements():
+            stack.enter_context(mock.patch.object(target, name, value))
+        stack.callback(logging.disable, disabled)
+        logging.disable(logging.CRITICAL)
+        yield folder
+
+
+def _replacements() -> Iterator[tuple[Any, str, Any]]:
+    yield wiring, "TableHistory", PlayedHistory
+    yield wiring, "PublishedHistory", lambda history, *_, **__: history
+    yield wiring, "EventParser", PlayedParser
+    yield wiring, "stable_snapshot", lambda _, __, position_now: ({}, position_now())
+    yield wiring, "_of_then", lambda _, snapshot, __: snapshot
+    yield engine, "make_stager", make_played_stager
+    yield hand_out, "ThreadPoolExecutor", InlinePool
+    yield hand_out, "GET_SECONDS", MOMENT_SECONDS
+    yield hand_out, "shutil", GuardedFiles
+    yield ledger_record, "json", _PlainJson
+    yield orchestration.tick, "due", lambda *_, published, **__: ([], published)  # what Dagster's pages plot
+    yield file_meta, "replace_file", _keep_ledger
+    yield spark_jobs.run_batch, "ThreadPoolExecutor", InlinePool
+    yield spark_jobs.run_batch, "open_lanes", _open_lanes
+    yield spark_jobs.staged_batch, "pq", _PlayedParquet
+    for name, module in [(name, each) for name, each in list(sys.modules.items()) if name.startswith(OURS)]:
+        if getattr(module, "time", None) is time and name.startswith(TIMED):
+            yield module, "time", _Clock()
+        if getattr(module, "SourceConnection", None) is SourceConnection:
+            yield module, "SourceConnection", PlayedConnection
+        if getattr(module, "deltalake", None) is sys.modules.get("deltalake"):
+            yield module, "deltalake", PlayedDeltalake
+        if type(getattr(module, "log", None)).__module__.startswith("structlog"):
+            yield module, "log", _Silent()
+
+
+def _keep_ledger(path: Path, text: str) -> None:
+    _current[0].keep_ledger(path, text)
+
+
+class _Clock:
+    """The module `time`, by the clock of the history that is being played."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_current[0].clock, name)
+
+
+@contextlib.contextmanager
+def _open_lanes(_: Any, count: int) -> Iterator[list[Lane]]:
+    world = _current[0]
+    yield [Lane(PlayedSession(world.lake, world.trouble)) for _ in range(count)]

@@ -1,0 +1,223 @@
+"""The steps of a history as values: what they are called, how they read, how a seed makes them. `world` does them.
+
+A step says what is tried; what is not possible when its turn comes (a run is to be killed and none is there) does nothing. So any part of a
+history is a history, which is what makes it possible to look for the shortest one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+from typing import Literal, get_args
+
+from benchmarks.histories.faults import Fault, Kind, Place
+from benchmarks.histories.source import Deed
+
+Verb = Literal[
+    "commit", "flush", "purge", "backup", "restore", "reset", "fail over", "follow", "rebuild", "cut",
+    "read", "tick", "run", "flow", "stop", "die", "kill", "end run", "again", "lose lock", "wait", "go back",
+    "wipe runs", "lose ledger", "restore ledger", "restore table", "drop table", "replace table", "take over",
+]  # fmt: skip
+Second = Literal["", "shard", "copy"]
+KEYS = 4  # few, so that a row changes often
+
+
+@dataclasses.dataclass(frozen=True)
+class Scenario:
+    """What there is. `gtids`: two servers with GTIDs, else one without. `from_beginning`: where a destination without a cursor starts.
+
+    `second`: another destination with a source of its own that writes the same tables ("shard"), or a second installation of the same
+    destination on the same lake ("copy").
+    """
+
+    gtids: bool = True
+    from_beginning: bool = False
+    second: Second = ""
+
+    def __str__(self) -> str:
+        servers = "two servers with GTIDs, B standing by for A" if self.gtids else "one server without GTIDs"
+        start = "at the binlog's beginning" if self.from_beginning else "at the latest place"
+        others = {
+            "": "one destination",
+            "shard": "two destinations, each with a source of its own, that write the same tables",
+            "copy": "one destination, installed twice on the same lake",
+        }[self.second]
+        return f"{servers}; {others}, which starts {start}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """`line`: which destination (0 or 1). `number`: what it means is the verb's. `deeds`: of a commit. `faults`: what goes wrong in it."""
+
+    verb: Verb
+    line: int = 0
+    number: int = 0
+    deeds: tuple[tuple[Deed, int], ...] = ()
+    faults: tuple[Fault, ...] = ()
+
+    def __str__(self) -> str:
+        where = " of the second destination" if self.line else ""
+        return SENTENCES[self.verb](self) + where + "".join(f"; {fault}" for fault in self.faults)
+
+
+@dataclasses.dataclass(frozen=True)
+class History:
+    scenario: Scenario
+    steps: tuple[Step, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [f"   {self.scenario}", *(f"{number:2d} {step}" for number, step in enumerate(self.steps, start=1))]
+        )
+
+
+def _deeds(step: Step) -> str:
+    return "a transaction commits: " + ", ".join(f"{deed} {key}" for deed, key in step.deeds)
+
+
+SENTENCES: dict[Verb, Callable[[Step], str]] = {
+    "commit": _deeds,
+    "flush": lambda _: "the source begins a new binlog file",
+    "purge": lambda _: "the source's binlog is purged up to its last file",
+    "backup": lambda _: "a backup of the source is made",
+    "restore": lambda step: "the source is restored from its backup" + (", with a new uuid" if step.number else ""),
+    "reset": lambda step: "the source's binlog is RESET" + (", gtid_purged set again" if step.number else ""),
+    "fail over": lambda step: "the standby takes over" + ("" if step.number else " before it has caught up"),
+    "follow": lambda _: "the standby catches up",
+    "rebuild": lambda step: "the standby is rebuilt as a clone" + (", with a new uuid" if step.number else ""),
+    "cut": lambda _: "the connection to the source is lost",
+    "read": lambda step: f"the engine reads {step.number + 1} times",
+    "tick": lambda step: "the sensor ticks" + (", and its answer is lost" if step.number else ""),
+    "run": lambda _: "a run starts or goes on",
+    "flow": lambda _: "all goes on undisturbed for a while",
+    "stop": lambda _: "the engine host is stopped",
+    "die": lambda _: "the engine host is killed",
+    "kill": lambda _: "a run that stands still is killed",
+    "end run": lambda _: "an operator ends a run; its process does not hear it",
+    "again": lambda step: f"an operator executes run {step.number + 1} again",
+    "lose lock": lambda _: "the run lock of a run that stands still is lost",
+    "wait": lambda step: f"the clock jumps {step.number} s",
+    "go back": lambda step: f"an operator sets the position back to the {step.number + 1}. acked one before",
+    "wipe runs": lambda _: "Dagster's storage is wiped",
+    "lose ledger": lambda _: "the engine host is stopped and meta.json is lost",
+    "restore ledger": lambda step: (
+        f"the engine host is stopped and meta.json is put back as it was {step.number + 1} writes ago"
+    ),
+    "restore table": lambda step: f"{_table(step)} of the lake is RESTOREd to {1 + step.number // 2} versions ago",
+    "drop table": lambda step: f"the folder of {_table(step)} in the lake is deleted",
+    "replace table": lambda step: f"{_table(step)} of the lake is written anew by someone, with the same rows",
+    "take over": lambda _: "the second installation starts",
+}
+
+
+def _table(step: Step) -> str:
+    return "the table with a key" if step.number % 2 == 0 else "the table without a key"
+
+
+@dataclasses.dataclass(frozen=True)
+class Mix:
+    """How often each verb comes, and how often a step of the pipeline has a fault."""
+
+    weights: dict[Verb, float]
+    faults: float = 0.25
+    seconds: tuple[Second, ...] = ("",)
+
+
+PIPELINE: dict[Verb, float] = {
+    "commit": 10, "flush": 1.5, "cut": 1, "read": 6, "tick": 7, "run": 6, "flow": 3, "stop": 0.5, "die": 1, "kill": 1,
+    "end run": 0.7, "again": 0.7, "wait": 2,
+}  # fmt: skip
+FAILOVER: dict[Verb, float] = {"fail over": 3, "follow": 1, "rebuild": 0.7}
+RENUMBERED: dict[Verb, float] = {"reset": 1.2, "purge": 0.7, "backup": 0.8, "restore": 0.8}
+MISTAKES: dict[Verb, float] = {
+    "wipe runs": 0.6,
+    "lose ledger": 0.7,
+    "restore ledger": 0.7,
+    "go back": 0.6,
+    "lose lock": 0.4,
+}
+LAKE: dict[Verb, float] = {"restore table": 0.7, "drop table": 0.4, "replace table": 0.3}
+CYCLE: tuple[Verb, ...] = (
+    "commit",
+    "read",
+    "tick",
+    "run",
+)  # the way of a change: alone, each of them would mostly do nothing
+CYCLES = 0.35
+REWIND_FAILS = 0.4  # of the batches that could not be staged, and whose beginning is to be read again
+EVERYTHING = Mix({**PIPELINE, **FAILOVER, **RENUMBERED, **MISTAKES, **LAKE}, seconds=("", "", "", "", "shard", "copy"))
+
+
+def generate(seed: int, mix: Mix = EVERYTHING) -> History:
+    """The history of a seed."""
+    chance = random.Random(seed)
+    second = chance.choice(mix.seconds)
+    scenario = Scenario(
+        gtids=chance.random() < 0.75,
+        from_beginning=chance.random() < 0.4,
+        second=second,  # one row of it is enough
+    )
+    verbs, weights = list(mix.weights), list(mix.weights.values())
+    if second:
+        verbs, weights = [*verbs, "take over"], [*weights, 3.0]
+    # fewer kinds of trouble at once make deeper histories
+    left_out = set(chance.sample(verbs, chance.randint(0, len(verbs) // 2))) - {"commit", "read", "tick", "run", "flow"}
+    weights = [0.0 if verb in left_out else weight for verb, weight in zip(verbs, weights, strict=True)]
+    faults = chance.choice((0.0, mix.faults, mix.faults * 2))
+    steps: list[Step] = []
+    for _ in range(chance.randint(2, 18)):
+        drawn = CYCLE if chance.random() < CYCLES else chance.choices(verbs, weights)
+        line = int(bool(second) and chance.random() < 0.4)
+        steps += [dataclasses.replace(_step(verb, chance, faults), line=line) for verb in drawn]
+    return History(scenario, tuple(steps))
+
+
+def _step(verb: Verb, chance: random.Random, faults: float) -> Step:
+    number, deeds, found = 0, (), ()
+    match verb:
+        case "commit":
+            deeds = tuple((_deed(chance), chance.randint(1, KEYS)) for _ in range(chance.randint(1, 3)))
+        case "read":
+            number = chance.choice((0, 1, 5, 5))
+        case "wait":
+            number = chance.choice((1, 15, 60, 200, 4000, -300))
+        case "again" | "restore table" | "drop table" | "replace table":
+            number = chance.randint(0, 5)
+        case "fail over":
+            number = int(chance.random() < 0.8)
+        case "restore" | "reset" | "rebuild" | "run":
+            number = chance.randint(0, 1)
+        case "tick":
+            number = int(chance.random() < 0.08)
+        case "go back" | "restore ledger":
+            number = chance.randint(0, 8)
+        case _:
+            pass
+    if chance.random() < faults:
+        found = _faults(verb, chance)
+    return Step(verb, 0, number, deeds, found)
+
+
+def _deed(chance: random.Random) -> Deed:
+    return chance.choices(get_args(Deed), (8, 3, 2, 5, 1, 1, 0.4))[0]  # type: ignore[no-any-return]
+
+
+def _faults(verb: Verb, chance: random.Random) -> tuple[Fault, ...]:
+    """Something that can go wrong in such a step."""
+    places: dict[Verb, tuple[Place, ...]] = {
+        "tick": ("ledger", "ledger", "staging", "storage", "source"),
+        "read": ("source", "ledger"),
+        "run": ("lake", "lake", "end"),
+    }
+    if verb not in places:
+        return ()
+    place = chance.choice(places[verb])
+    kinds: tuple[Kind, ...] = ("crash before", "crash after", "error before", "error after")
+    if verb == "run":
+        kinds = (*kinds, "stall", "stall", "stall")
+    nth = 1 if place in ("end", "staging") else chance.randint(1, 4)
+    fault = Fault(place, nth, chance.choice(kinds))
+    if place == "staging" and chance.random() < REWIND_FAILS:
+        return (fault, Fault("rewind", 1, "error before"))
+    return (fault,)

@@ -1,0 +1,158 @@
+"""What became of a history: everything is let run until it rests, then the promise is asked for.
+
+At rest the lake equals the source, no key ever went back, nothing came twice; or else production itself says that something is wrong:
+`sluice status` is not all well. Unequal and all well is what must never be.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from dagster import DagsterRunStatus
+
+from benchmarks.histories import stage_set
+from benchmarks.histories.source import Rows
+from benchmarks.histories.steps import History
+from benchmarks.histories.world import Installation, World
+from cdc_engine.errors import SluiceError
+from cdc_engine.instance.engine import STATUS_FILE
+from cdc_engine.instance.status import write_status
+from cdc_engine.meta.file_meta import read_ledger
+from console.status import find_problems, read_destination
+
+ROUNDS_MAX = 14
+ROUND_SECONDS = 400.0  # longer than any pause between two tries
+TURNS_MAX = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """`broken`: how the promise was broken, a sentence, or empty. `named`: what production says is wrong."""
+
+    broken: str
+    named: tuple[str, ...] = ()
+    equal: bool = True
+
+    @property
+    def kept(self) -> bool:
+        return not self.broken
+
+
+def play(history: History, folder: Path) -> Verdict:
+    """Plays a history to its end. Within `stage_set.staged` only."""
+    world = World(history.scenario, folder)
+    stage_set.present(world)
+    try:
+        world.build()
+        world.lines[0].tick()
+        for step in history.steps:
+            world.do(step)
+        return _judge(world)
+    finally:
+        world.close()
+
+
+def _judge(world: World) -> Verdict:
+    for line in world.lines:
+        for process in list(line.processes):
+            line.kill(process)
+    lines = [line for line in world.lines if line.started]
+    rested = _rest(world, lines)
+    named = tuple(
+        sentence for line in lines for sentence in _problems(world, line)
+    )  # also of a second one, for it writes the same tables
+    if world.refused:
+        named = (*named, world.refused)
+    if world.lake.violations:
+        return Verdict(world.lake.violations[0], named)
+    differences = [sentence for line in lines for sentence in _differences(world, line)]
+    if differences and not named:
+        return Verdict(f"all is well, but {differences[0]}", named, equal=False)
+    if not rested and not named:
+        return Verdict("it never comes to rest, and nothing says so", named)
+    return Verdict("", named, equal=not differences)
+
+
+def _rest(world: World, lines: list[Installation]) -> bool:
+    """Lets all go on undisturbed until nothing changes any more; whether it did."""
+    before: object = None
+    for _round in range(ROUNDS_MAX):
+        world.clock.advance(ROUND_SECONDS)
+        for line in lines:
+            _undisturbed(line)
+        now = [_signature(world, line) for line in lines]
+        if now == before:
+            return True
+        before = now
+    return False
+
+
+def _undisturbed(line: Installation) -> None:
+    line.tick()
+    line.host.look()
+    before: object = None
+    for _turn in range(TURNS_MAX):
+        line.read()
+        engine = line.host.engine
+        rooms = engine._rooms if engine is not None else None
+        now = (rooms.parser.counters.bytes, rooms.parser.state, rooms.store.put_position) if rooms is not None else None
+        if now == before:
+            break
+        before = now
+    line.read()  # the silence after which the last empty transaction is put
+    line.tick()
+    for run in list(line.instance.runs):
+        if run.job_name == line.job_name and run.status is DagsterRunStatus.QUEUED:
+            line.start_run(run)
+    line.tick()
+
+
+def _signature(world: World, line: Installation) -> object:
+    engine = line.host.engine
+    status = engine.status() if engine is not None else None
+    waiting = [run.status for run in line.instance.runs]
+    versions = [(path, len(table.versions)) for path, table in sorted(world.lake.tables.items())]
+    return (line.host.trouble, status and (status.state, status.position, status.cursor), waiting, versions)
+
+
+def _problems(world: World, line: Installation) -> Iterator[str]:
+    """What `sluice status` would say: all well is an empty answer."""
+    line.tick()
+    if line.host.engine is not None:
+        write_status(line.directory / STATUS_FILE, line.host.engine.status())
+    status = read_destination(line.directory, line.destination, world.clock.time())
+    yield from find_problems([{"name": "code server", "pid": 1, "alive": True}], [status])
+    if line.host.engine is None and line.host.trouble:
+        yield line.host.trouble
+
+
+def _differences(world: World, line: Installation) -> Iterator[str]:
+    rows = line.endpoint.current.rows
+    yield from _keyed_differences(world, line, rows)
+    yield from _log_differences(world, line, rows)
+    try:
+        ledger = read_ledger(line.directory)
+    except SluiceError as error:
+        yield f"the ledger cannot be read: {error}"
+        return
+    if ledger.outstanding:
+        yield f"batch {ledger.outstanding[0].batch_id} waits for ever"
+
+
+def _keyed_differences(world: World, line: Installation, rows: Rows) -> Iterator[str]:
+    table = world.lake.tables.get(line.config.table_path(line.destination, "shop", "orders"))
+    lake = {key: number for key, (number, _) in table.last.keyed.items()} if table else {}
+    for key in sorted(lake.keys() | rows.keyed.keys()):
+        if lake.get(key) != rows.keyed.get(key):
+            yield f"row {key} is change {rows.keyed.get(key)} in the source and {lake.get(key)} in the lake"
+
+
+def _log_differences(world: World, line: Installation, rows: Rows) -> Iterator[str]:
+    table = world.lake.tables.get(line.config.table_path(line.destination, "shop", "audit"))
+    lake = Counter(entry[:3] for entry in table.last.log) if table else Counter()
+    source = Counter(rows.log)
+    for entry in sorted((lake - source) + (source - lake)):
+        yield f"the image {entry} is {source[entry]} times in the source and {lake[entry]} times in the lake"

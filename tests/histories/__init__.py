@@ -1,0 +1,1 @@
+"""Histories of failovers, crashes and mistakes, played in one process (benchmarks/histories)."""

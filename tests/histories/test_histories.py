@@ -1,0 +1,74 @@
+"""Some hundred histories by seed keep the promise; the simulator itself is deterministic, and finds a rule that is broken on purpose."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from dagster import DagsterRunStatus
+
+from benchmarks.histories.bench import Stage
+from benchmarks.histories.shrink import shortest
+from benchmarks.histories.steps import PIPELINE, RENUMBERED, History, Mix, Scenario, Step, generate
+from cdc_engine.meta.ledger import Ledger
+from orchestration import settle
+
+NOW = Mix({**PIPELINE, **RENUMBERED})
+SEEDS = 300
+CHUNKS = 6
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_histories_keep_the_promise(stage: Stage, chunk: int) -> None:
+    """At rest the lake equals the source, or production says that something is wrong."""
+    for seed in range(chunk * SEEDS // CHUNKS, (chunk + 1) * SEEDS // CHUNKS):
+        history = generate(seed, NOW)
+        found = stage.play(history)
+        assert found.kept, f"seed {seed}: {found.broken}\n{stage.shortest(history)}"
+
+
+def test_a_history_is_the_same_again_for_its_seed(stage: Stage) -> None:
+    assert generate(7) == generate(7)
+    assert [stage.play(generate(seed, NOW)) for seed in range(10)] == [
+        stage.play(generate(seed, NOW)) for seed in range(10)
+    ]
+
+
+def _failure_acks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(settle.RULES, DagsterRunStatus.FAILURE, settle.RULES[DagsterRunStatus.SUCCESS])
+
+
+def _no_rollback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that is not staged is acked where it should come again."""
+    monkeypatch.setattr(Ledger, "restarted", lambda ledger: ledger)
+    monkeypatch.setattr(
+        Ledger, "rollback", lambda ledger: ledger.ack(ledger.outstanding[0].batch_id) if ledger.outstanding else ledger
+    )
+
+
+@pytest.mark.parametrize("breaks", [_failure_acks, _no_rollback])
+def test_histories_find_a_rule_that_is_broken_on_purpose(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, breaks: object
+) -> None:
+    breaks(monkeypatch)  # type: ignore[operator]
+    assert any(not stage.play(generate(seed, Mix(PIPELINE))).kept for seed in range(200))
+
+
+def test_the_shortest_history_has_only_the_steps_that_it_needs() -> None:
+    noise = tuple(generate(seed).steps for seed in range(3))
+    needed = (Step("lose ledger"), Step("commit", deeds=(("put", 1),)))
+    history = History(Scenario(second="copy"), (*noise[0], needed[0], *noise[1], needed[1], *noise[2]))
+
+    def fails(candidate: History) -> bool:
+        plain = [dataclasses.replace(step, line=0, faults=()) for step in candidate.steps]
+        at = next((index for index, step in enumerate(plain) if step == needed[0]), None)
+        return at is not None and any(step.verb == "commit" for step in plain[at:])
+
+    assert shortest(history, fails) == History(Scenario(), needed)
+
+
+def test_a_history_reads_as_numbered_sentences() -> None:
+    assert str(History(Scenario(), (Step("lose ledger"), Step("fail over", number=1)))).splitlines()[1:] == [
+        " 1 the engine host is stopped and meta.json is lost",
+        " 2 the standby takes over",
+    ]
