@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import os
 import shutil
@@ -31,14 +30,13 @@ class Stage:
     """Where histories are played, one after the other."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._numbers = folder, itertools.count()
+        self._folder = folder / "history"  # the same for each, for sentences name it
 
     def play(self, history: History) -> Verdict:
-        folder = self._folder / str(next(self._numbers))
         try:
-            return verdict.play(history, folder)
+            return verdict.play(history, self._folder)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def shortest(self, history: History) -> History:
         """The shortest one that breaks the promise as well."""

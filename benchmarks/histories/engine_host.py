@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from benchmarks.histories.binlog_bytes import DATABASE, KEYED, KEYLESS
 from benchmarks.histories.faults import Actor, Crash
 from benchmarks.histories.staging import PlayedStaging
 from cdc_engine.config import DestinationConfig, SluiceConfig
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from benchmarks.histories.world import World
 
 COLUMNS = (Column(name="id", type_code=3, mysql_type="int"), Column(name="number", type_code=8, mysql_type="bigint"))
-KEYS = {"orders": ("id",)}
+TABLES: dict[str, tuple[str, ...]] = {KEYED: ("id",), KEYLESS: ()}  # with their keys
 
 
 class PlayedHistory:
@@ -53,6 +54,9 @@ class PlayedHistory:
     def compact(self, position: Position, records_min: int = 1) -> int:  # noqa: ARG002
         return 0
 
+    def versions(self, position: Position) -> tuple[TableVersion, ...]:  # noqa: ARG002
+        return tuple(self._version(table) for table in TABLES)
+
     def publish(self, position: Position) -> None:
         """tables.json is for Dagster's pages."""
 
@@ -60,8 +64,11 @@ class PlayedHistory:
         """Nothing came after."""
 
     def resolve(self, table_map: Any, position: Position) -> TableVersion:  # noqa: ARG002
-        key = KEYS.get(table_map.table, ())
-        return TableVersion(database=table_map.database, table=table_map.table, columns=COLUMNS, key=key, version="1")
+        return self._version(table_map.table)
+
+    @staticmethod
+    def _version(table: str) -> TableVersion:
+        return TableVersion(database=DATABASE, table=table, columns=COLUMNS, key=TABLES[table], version="1")
 
     def apply(
         self, statement: str, default_database: str, position: Position, session: StatementSession = NO_SESSION

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
-Place = Literal["ledger", "staging", "lake", "source", "storage", "end", "rewind"]
+Place = Literal["ledger", "staging", "lake", "source", "storage", "end", "rewind", "record"]
 Kind = Literal["crash before", "crash after", "error before", "error after", "stall"]
 PLACES: dict[Place, str] = {
     "ledger": "write of the ledger",
@@ -22,6 +22,7 @@ PLACES: dict[Place, str] = {
     "source": "call to the source",
     "storage": "call to Dagster's storage",
     "end": "end of a run that has merged all",
+    "record": "note of how a table was left",
     "rewind": "stop of the parser's thread",
 }
 START_SECONDS = 1_700_000_000.0

@@ -122,7 +122,7 @@ class Lake:
     ) -> None:
         newest = self._newest.get((path, key), 0)
         number = now[0] if now else (then or (0, 0))[0]
-        if number < newest or (now is not None and number == newest):
+        if number < newest or (now is not None and then is None and number == newest):
             self.violations.append(f"{name}: row {key} goes back from change {newest} to {number}")
         self._newest[path, key] = max(newest, number)
 

@@ -30,6 +30,8 @@ from benchmarks.histories.engine_host import (
 )
 from benchmarks.histories.lake import PlayedDeltalake, PlayedDeltaTable
 from benchmarks.histories.statements import PlayedSession, read_images
+from cdc_engine.destination_files import lake_tables
+from cdc_engine.errors import MetaError
 from cdc_engine.instance import engine, hand_out, wiring
 from cdc_engine.meta import file_meta, ledger_record
 from cdc_engine.parser.connection import SourceConnection
@@ -109,6 +111,8 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield ledger_record, "json", _PlainJson
     yield orchestration.tick, "due", lambda *_, published, **__: ([], published)  # what Dagster's pages plot
     yield file_meta, "replace_file", _keep_ledger
+    yield file_meta, "born_id", _born_id
+    yield lake_tables, "keep_file", _keep_record
     yield spark_jobs.run_batch, "ThreadPoolExecutor", InlinePool
     yield spark_jobs.run_batch, "open_lanes", _open_lanes
     yield spark_jobs.staged_batch, "pq", _PlayedParquet
@@ -123,8 +127,17 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
             yield module, "log", _Silent()
 
 
+def _born_id() -> str:
+    return _current[0].born_id()
+
+
 def _keep_ledger(path: Path, text: str) -> None:
     _current[0].keep_ledger(path, text)
+
+
+def _keep_record(path: Path, text: str) -> None:
+    error = MetaError(f"{path} could not be written: played")
+    _current[0].trouble.reach("record", lambda: path.write_text(text), lambda: error)
 
 
 class _Clock:

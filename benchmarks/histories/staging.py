@@ -70,7 +70,7 @@ class PlayedStaging:
             if (binlog.DATABASE, name) not in left_out
         ]
         staged = [table for table in staged if table.segments]
-        manifest = _manifest(self._destination, record.delivery, (start, end), tuple(staged), size)
+        manifest = _manifest(self._destination, record, (start, end), tuple(staged), size)
         (path / MANIFEST_FILE).write_text(json.dumps(manifest.to_json()))
         return Staged(
             path=path,
@@ -156,14 +156,19 @@ def _segment(images: tuple[Image, ...], name: str, path: Path) -> ChangesSegment
 
 
 def _manifest(
-    destination: str, delivery: int, places: tuple[Position, Position], tables: tuple[ManifestTable, ...], size: int
+    destination: str,
+    record: OutstandingBatch,
+    places: tuple[Position, Position],
+    tables: tuple[ManifestTable, ...],
+    size: int,
 ) -> Manifest:
     start, end = places
     segments = [each for table in tables for each in table.segments if isinstance(each, ChangesSegment)]
     return Manifest(
         destination=destination,
         epoch=end.epoch,
-        delivery=delivery,
+        ledger_id=record.ledger_id,
+        delivery=record.delivery,
         start=start.to_json(),
         end=end.to_json(),
         end_order_key=end.order_key,

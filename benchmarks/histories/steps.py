@@ -133,7 +133,6 @@ RENUMBERED: dict[Verb, float] = {"reset": 1.2, "purge": 0.7, "backup": 0.8, "res
 MISTAKES: dict[Verb, float] = {
     "wipe runs": 0.6,
     "lose ledger": 0.7,
-    "restore ledger": 0.7,
     "go back": 0.6,
     "lose lock": 0.4,
 }
@@ -146,6 +145,7 @@ CYCLE: tuple[Verb, ...] = (
 )  # the way of a change: alone, each of them would mostly do nothing
 CYCLES = 0.35
 REWIND_FAILS = 0.4  # of the batches that could not be staged, and whose beginning is to be read again
+OPEN: dict[Verb, float] = {"restore ledger": 0.7}  # what the trunk does not hold yet
 EVERYTHING = Mix({**PIPELINE, **FAILOVER, **RENUMBERED, **MISTAKES, **LAKE}, seconds=("", "", "", "", "shard", "copy"))
 
 
@@ -208,7 +208,7 @@ def _faults(verb: Verb, chance: random.Random) -> tuple[Fault, ...]:
     places: dict[Verb, tuple[Place, ...]] = {
         "tick": ("ledger", "ledger", "staging", "storage", "source"),
         "read": ("source", "ledger"),
-        "run": ("lake", "lake", "end"),
+        "run": ("lake", "lake", "end", "record"),
     }
     if verb not in places:
         return ()

@@ -14,7 +14,7 @@ from pathlib import Path
 from dagster import DagsterRunStatus
 
 from benchmarks.histories import stage_set
-from benchmarks.histories.source import Rows
+from benchmarks.histories.source import Deed, Rows, changes_of
 from benchmarks.histories.steps import History
 from benchmarks.histories.world import Installation, World
 from cdc_engine.errors import SluiceError
@@ -61,9 +61,15 @@ def _judge(world: World) -> Verdict:
             line.kill(process)
     lines = [line for line in world.lines if line.started]
     rested = _rest(world, lines)
-    named = tuple(
-        sentence for line in lines for sentence in _problems(world, line)
-    )  # also of a second one, for it writes the same tables
+    if (
+        world.meddled or len(lines) > 1
+    ):  # whose a table is, is looked at when it is written: with the next change of each
+        for line in lines:
+            deeds: list[tuple[Deed, int]] = [("put", 1), ("log", 1)]
+            line.endpoint.current.commit(changes_of(line.endpoint.current, deeds, world.next_number))
+        rested = _rest(world, lines)
+    # also of a second destination, for it writes the same tables
+    named = tuple(sentence for line in lines for sentence in _problems(world, line))
     if world.refused:
         named = (*named, world.refused)
     if world.lake.violations:

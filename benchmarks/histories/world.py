@@ -172,6 +172,8 @@ class World:
         self.clock, self.trouble, self.lake = Clock(), Trouble(), Lake()
         self._numbers = itertools.count(1)
         self._moments = itertools.count()
+        self._ledgers = itertools.count(1)
+        self.meddled = False  # someone else changed the lake
         self.endpoints = {"first": self._endpoint("A", "B" if scenario.gtids else "")}
         if scenario.second == "shard":
             self.endpoints["second"] = self._endpoint("C", "")
@@ -203,7 +205,7 @@ class World:
         return SluiceConfig.model_validate(
             {
                 "data_dir": str(self.folder / name),
-                "lake": "/lake",
+                "lake": "played://lake",  # no folder of this machine: there is nothing to sync
                 "destinations": {
                     each: {"name": each, "source": {"host": host, "user": "u"}, "include": r"shop\..*", "start": start}
                     for each, host in destinations.items()
@@ -236,6 +238,10 @@ class World:
     def next_number(self) -> int:
         return next(self._numbers)
 
+    def born_id(self) -> str:
+        """The identity of a ledger: another one each time, the same in each playing."""
+        return f"{next(self._ledgers):012x}"
+
     def keep_ledger(self, path: Path, text: str) -> None:
         """In the place of a durable write of meta.json."""
         line = next(each for each in self.lines if each.directory == path.parent)
@@ -258,6 +264,10 @@ class World:
         DEEDS[step.verb](self, line, step)
         self.trouble.arm()
         self.trouble.dying = False
+
+    def meddle(self, done: bool) -> None:
+        """Someone else changed the lake."""
+        self.meddled = self.meddled or done
 
     def close(self) -> None:
         """Ends every thread; what they would still do is not done."""
@@ -424,7 +434,9 @@ def _path(line: Installation, step: Step) -> str:
 
 def _take_over(_: World, line: Installation, __: Step) -> None:
     for each in line.world.lines[1:]:
-        each.started = True
+        if not each.started:
+            each.started = True
+            each.tick()
 
 
 OF_THE_SOURCE: frozenset[Verb] = frozenset(
@@ -456,8 +468,10 @@ DEEDS: dict[Verb, Deed] = {
     "wipe runs": lambda _, line, __: line.instance.wipe(),
     "lose ledger": _lose_ledger,
     "restore ledger": _restore_ledger,
-    "restore table": lambda world, line, step: world.lake.restore(_path(line, step), 1 + step.number // 2),
-    "drop table": lambda world, line, step: world.lake.drop(_path(line, step)),
-    "replace table": lambda world, line, step: world.lake.copy_over(_path(line, step)),
+    "restore table": lambda world, line, step: world.meddle(
+        world.lake.restore(_path(line, step), 1 + step.number // 2)
+    ),
+    "drop table": lambda world, line, step: world.meddle(world.lake.drop(_path(line, step))),
+    "replace table": lambda world, line, step: world.meddle(world.lake.copy_over(_path(line, step))),
     "take over": _take_over,
 }

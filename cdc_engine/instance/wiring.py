@@ -173,9 +173,10 @@ def take_up(directory: Path) -> Transition:
 def refuse_lost_ledger(meta: FileMeta, kept: Path | Repository, directory: Path) -> None:
     """A destination whose ledger is gone is not a new one: from a new start on, what changed meanwhile would be missing silently.
 
-    Raises LedgerLostError where its schema history or staged batches are still there.
+    Nor is one whose ledger knows no position: its cursor is kept before its schema history, so this one is a copy from before its first
+    start. Raises LedgerLostError where schema history or staged batches are still there.
     """
-    if not meta.is_new:
+    if meta.ledger.cursor is not None:
         return
     traces = [
         path
@@ -185,8 +186,9 @@ def refuse_lost_ledger(meta: FileMeta, kept: Path | Repository, directory: Path)
     if has_records(kept):
         traces.append(kept if isinstance(kept, Path) else Path("the schema history in its database"))
     if traces:
+        what = "is gone" if meta.is_new else "knows no position"
         raise LedgerLostError(
-            f"{directory / LEDGER_FILE} is gone, though {directory.name} ran before ({traces[-1]} is there): nobody knows up to where its "
+            f"{directory / LEDGER_FILE} {what}, though {directory.name} ran before ({traces[-1]} is there): nobody knows up to where its "
             "tables are right. Put the file back; or take a new ledger with "
             f"`sluice position set {directory.name} FILE:OFFSET` at a place before the first change that may be missing "
             "(--latest leaves out what changed meanwhile); it takes the tables over under a new epoch"
@@ -223,9 +225,9 @@ def _known_begin(config: DestinationConfig, meta: MetaManager, history: TableHis
         connection.close()
     if begin is not None or choice_of(config) != StartChoice():
         snapshot = _of_then(config, snapshot, first)
-    history.seed(snapshot, first)
-    if meta.ledger.cursor is None:
+    if meta.ledger.cursor is None:  # before the history: whoever has one has begun (`refuse_lost_ledger`)
         meta.update(lambda ledger: ledger.set_cursor(first))
+    history.seed(snapshot, first)
     return cast("Position", first)
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 from dagster import DagsterRunStatus
 
 from benchmarks.histories.bench import Stage
 from benchmarks.histories.shrink import shortest
-from benchmarks.histories.steps import PIPELINE, RENUMBERED, History, Mix, Scenario, Step, generate
-from cdc_engine.meta.ledger import Ledger
+from benchmarks.histories.steps import PIPELINE, History, Mix, Scenario, Step, generate
 from orchestration import settle
+from spark_jobs.staged_batch import StagedBatch
 
-NOW = Mix({**PIPELINE, **RENUMBERED})
 SEEDS = 300
 CHUNKS = 6
 
@@ -22,31 +22,26 @@ CHUNKS = 6
 def test_histories_keep_the_promise(stage: Stage, chunk: int) -> None:
     """At rest the lake equals the source, or production says that something is wrong."""
     for seed in range(chunk * SEEDS // CHUNKS, (chunk + 1) * SEEDS // CHUNKS):
-        history = generate(seed, NOW)
+        history = generate(seed)
         found = stage.play(history)
         assert found.kept, f"seed {seed}: {found.broken}\n{stage.shortest(history)}"
 
 
 def test_a_history_is_the_same_again_for_its_seed(stage: Stage) -> None:
     assert generate(7) == generate(7)
-    assert [stage.play(generate(seed, NOW)) for seed in range(10)] == [
-        stage.play(generate(seed, NOW)) for seed in range(10)
-    ]
+    assert [stage.play(generate(seed)) for seed in range(10)] == [stage.play(generate(seed)) for seed in range(10)]
 
 
 def _failure_acks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(settle.RULES, DagsterRunStatus.FAILURE, settle.RULES[DagsterRunStatus.SUCCESS])
 
 
-def _no_rollback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch that is not staged is acked where it should come again."""
-    monkeypatch.setattr(Ledger, "restarted", lambda ledger: ledger)
-    monkeypatch.setattr(
-        Ledger, "rollback", lambda ledger: ledger.ack(ledger.outstanding[0].batch_id) if ledger.outstanding else ledger
-    )
+def _each_run_has_its_own_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, runs = StagedBatch.app_id, itertools.count()
+    monkeypatch.setattr(StagedBatch, "app_id", lambda batch, table: f"{whole(batch, table)}/{next(runs)}")
 
 
-@pytest.mark.parametrize("breaks", [_failure_acks, _no_rollback])
+@pytest.mark.parametrize("breaks", [_failure_acks, _each_run_has_its_own_transactions])
 def test_histories_find_a_rule_that_is_broken_on_purpose(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, breaks: object
 ) -> None:
