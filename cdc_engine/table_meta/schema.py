@@ -130,14 +130,19 @@ class TableSchema:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stopped:
-    """A table that cannot go on; `state` and `reason` as in TableChange. `schema`: what it has behind the stop, None where not known."""
+    """A table that cannot go on; `state` and `reason` as in TableChange. `schema`: what it has behind the stop, None where not known.
+
+    `gone`: there is no such table any more.
+    """
 
     state: str
     reason: str
     schema: TableSchema | None = None
+    gone: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        return {"state": self.state, "reason": self.reason, "schema": self.schema and self.schema.to_json()}
+        there = {"state": self.state, "reason": self.reason, "schema": self.schema and self.schema.to_json()}
+        return {**there, "gone": True} if self.gone else there
 
     @classmethod
     def from_json(cls, database: str, table: str, record: dict[str, Any]) -> Stopped:
@@ -147,6 +152,7 @@ class Stopped:
             state=record["state"],
             reason=record["reason"],
             schema=None if schema is None else TableSchema.from_json(database, table, schema),
+            gone=bool(record.get("gone")),
         )
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cdc_engine.binlog.charsets.statement_text import statement_text
 from cdc_engine.position import Position
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.known_schemas import TableKey, TableState
@@ -46,7 +47,8 @@ def expected(factory: pytest.TempPathFactory, group: Group) -> tuple[list[str], 
         history = begun(factory.mktemp("straight"), group)
         taken: list[str] = []
         after: list[States] = []
-        for statement in group.of("mysql80"):
+        for sent in group.of("mysql80"):
+            statement = statement_text(sent, "")
             index = len(taken)
             history.apply(statement, group.database, at(index))
             now = states(history, index)

@@ -37,7 +37,7 @@ CHECKSUM_CRC32 = 1
 # Status variables of a QUERY event: codes of those that are of use, the bytes of values of one size, and of those that say their length.
 # https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1Query__event.html, sql/log_event.h of MariaDB
 _SQL_MODE, _CATALOG_Z, _CHARSET, _TIME_ZONE, _INVOKER, _DATABASES = 1, 2, 4, 5, 11, 12
-_MICROSECONDS, _EXPLICIT_TIMESTAMPS, _MARIADB_MICROSECONDS, _MARIADB_PHASE = 13, 16, 128, 130
+_MICROSECONDS, _EXPLICIT_TIMESTAMPS, _MARIADB_MICROSECONDS, _MARIADB_PHASE, _MARIADB_COLLATIONS = 13, 16, 128, 130, 131
 _SIZES = {
     0: 4,  # flags
     _SQL_MODE: 8,
@@ -61,6 +61,7 @@ _MANY_DATABASES = 254  # more than are listed
 # MariaDB's binlog_alter_two_phase logs an ALTER when it begins and when it ends: flags of the phase, and bytes behind those of an end
 _ALTER_STARTS, _ALTER_COMMITS, _ALTER_ROLLS_BACK = 2, 4, 8
 _STARTED_AS_BYTES = 8
+_COLLATION_PAIR_BYTES = 4  # of character_set_collations: two ids
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,6 +218,8 @@ def _status_variables(status: bytes) -> Iterator[tuple[int, bytes]]:
         elif code == _MARIADB_PHASE and begin < len(status):
             ends = status[begin] & (_ALTER_COMMITS | _ALTER_ROLLS_BACK)
             end = begin + 1 + (_STARTED_AS_BYTES if ends else 0)
+        elif code == _MARIADB_COLLATIONS and begin < len(status):
+            end = begin + 1 + _COLLATION_PAIR_BYTES * status[begin]
         else:
             end = _end_of_names(status, begin) if code in (_INVOKER, _DATABASES) else 0
         if not begin <= end <= len(status):

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from cdc_engine.binlog.charsets.collations import charset_of_name
+from cdc_engine.binlog.charsets.statement_text import LiteralUnknownError, as_bytes, raw_in
 from cdc_engine.contracts import NO_SESSION, Alteration, AlterationKind, StatementSession
 from cdc_engine.table_meta.change.evolution import (
     SCHEMA_MISMATCH,
@@ -20,6 +21,7 @@ from cdc_engine.table_meta.change.evolution import (
     in_key,
     named_as_declared,
     same_name,
+    stored,
     with_charset,
 )
 from cdc_engine.table_meta.change.initial_value import InitialValueUnknownError, initial_value, known_default
@@ -40,7 +42,6 @@ from cdc_engine.table_meta.ddl.statement import (
 )
 from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema
 
-_WIDE_CHARSETS = {"ucs2", "utf16", "utf16le", "utf32"}
 _TEXT_PREFIX_BYTES = {"tinytext": 1, "text": 2, "mediumtext": 3}  # a longtext stays one
 
 
@@ -77,6 +78,8 @@ def altered(
     Raises CannotFollowError where the statement and the schema cannot both be true, or a character set is not known.
     """
     charset, converts = _charsets(statement, schema.charset, database_charset)
+    if converts:
+        statement = _of_table_charset(statement)
     slots = _kept(statement, schema, charset, converts)
     additions = _placed(statement, schema, slots, charset)
     key = _key(statement, schema, slots)
@@ -168,6 +171,17 @@ def _charsets(statement: AlterTable, default: str, database_charset: str | None)
     return default, any(item.converts for item in items)
 
 
+def _of_table_charset(statement: AlterTable) -> AlterTable:
+    """CONVERT TO is also for the columns that the statement defines, whatever charset it says for them, but `binary`."""
+    items = (
+        dataclasses.replace(item, definition=dataclasses.replace(item.definition, charset=None))
+        if isinstance(item, AddColumn | ChangeColumn) and item.definition.charset != "binary"
+        else item
+        for item in statement.items
+    )
+    return dataclasses.replace(statement, items=tuple(items))
+
+
 def _kept(statement: AlterTable, schema: TableSchema, charset: str, converts: bool) -> list[_Slot]:
     """The columns so far that stay where they were; those that a change moves come later."""
     dropped = {_found(schema, item.name, item.if_exists) for item in statement.items if isinstance(item, DropColumn)}
@@ -234,7 +248,7 @@ def _placed(
         slot = _Slot(declared_column(definition, charset), was)
         slots.insert(_place(slots, definition), slot)
         if was is None:
-            additions.append((slot.column, definition))
+            additions.append((slot.column, stored(definition, slot.column.charset)))
     return additions
 
 
@@ -252,8 +266,10 @@ def _place(slots: list[_Slot], definition: ColumnDefinition) -> int:
 
 def _key(statement: AlterTable, schema: TableSchema, slots: list[_Slot]) -> tuple[str, ...]:
     """The primary key afterwards: the one so far under its columns' names now, without those that are gone, or a new one."""
-    now = {slot.was.name: slot.column.name for slot in slots if slot.was is not None}
-    key = tuple(now[name] for name in schema.key if name in now)
+    # DROP a, ADD a: a key goes by names
+    now = {slot.column.name.lower(): slot.column.name for slot in slots if slot.was is None}
+    now |= {slot.was.name.lower(): slot.column.name for slot in slots if slot.was is not None}
+    key = tuple(now[name.lower()] for name in schema.key if name.lower() in now)
     for item in statement.items:
         if isinstance(item, DropKey):
             key = ()
@@ -274,15 +290,28 @@ def _converted(column: DeclaredColumn, charset_name: str) -> DeclaredColumn:
     charset = charset_of_name(column.charset)
     if charset is None:
         raise CannotFollowError(SCHEMA_UNKNOWN, f"the character set {column.charset!r} is not known")
-    if declared.labels and charset_name in _WIDE_CHARSETS:
-        raise CannotFollowError(
-            SCHEMA_UNKNOWN, f"MySQL changes the labels of {column.name} when it converts them to {charset_name}"
-        )
+    declared = dataclasses.replace(declared, labels=_relabelled(column, declared.labels, charset_name))
     if declared.base in _TEXT_PREFIX_BYTES:
         bytes_max = (1 << 8 * _TEXT_PREFIX_BYTES[declared.base]) - 1
         declared = dataclasses.replace(declared, base="text", length=bytes_max // charset.bytes_max)
     declared, name = with_charset(declared, charset_name)
     return dataclasses.replace(column, type=declared.text, charset=name)
+
+
+def _relabelled(column: DeclaredColumn, labels: tuple[str, ...], charset_name: str) -> tuple[str, ...]:
+    """The servers leave the bytes of a label as they are and take them for the new charset's."""
+    if column.charset == charset_name:
+        return labels
+    try:
+        relabelled = tuple(raw_in(as_bytes(label, column.charset), charset_name) for label in labels)
+    except LiteralUnknownError as error:
+        relabelled, reason = (), str(error)
+    else:
+        reason = "a server cuts them at the first zero byte" if any("\0" in label for label in relabelled) else ""
+    if reason:
+        what = f"the labels of {column.name} are no characters of {charset_name} after it"
+        raise CannotFollowError(SCHEMA_UNKNOWN, f"{what}: {reason}")
+    return relabelled
 
 
 def _fills(additions: list[tuple[DeclaredColumn, ColumnDefinition]], session: StatementSession) -> tuple[Fills, str]:

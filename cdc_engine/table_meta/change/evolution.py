@@ -9,9 +9,10 @@ import dataclasses
 from collections.abc import Callable
 
 from cdc_engine.binlog.charsets.collations import charset_of_name
+from cdc_engine.binlog.charsets.statement_text import Literals, LiteralUnknownError
 from cdc_engine.table_meta.change.foreign_keys import RULES_OF_SHOWN, ForeignKeyRules, of_created
 from cdc_engine.table_meta.change.initial_value import known_default
-from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
+from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition, Default
 from cdc_engine.table_meta.ddl.declared_type import DeclaredType, declared_type, fitted
 from cdc_engine.table_meta.ddl.statement import CreateTable, TableName
 from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema
@@ -54,6 +55,8 @@ def created(
 def declared_column(definition: ColumnDefinition, table_charset: str) -> DeclaredColumn:
     """A definition with its charset decided: the column's own, else the table's default."""
     declared, charset = with_charset(definition.type, definition.charset or table_charset)
+    definition = stored(definition, charset)
+    declared = dataclasses.replace(declared, labels=definition.type.labels)
     return DeclaredColumn(
         name=definition.name,
         type=declared.text,
@@ -62,6 +65,23 @@ def declared_column(definition: ColumnDefinition, table_charset: str) -> Declare
         generated=definition.generated,
         visible=definition.visible,
         default=known_default(dataclasses.replace(definition, type=declared)),
+    )
+
+
+def stored(definition: ColumnDefinition, charset: str) -> ColumnDefinition:
+    """The definition with its labels and DEFAULT as a column of this charset has them."""
+    literals, default = definition.literals, definition.default
+    try:
+        labels = tuple(literals.stored(label, charset) for label in definition.type.labels)
+    except LiteralUnknownError as error:
+        raise CannotFollowError(SCHEMA_UNKNOWN, f"a label of {definition.name} cannot be told: {error}") from error
+    if default is not None and default.value is not None and definition.type.has_charset:
+        try:
+            default = dataclasses.replace(default, value=literals.stored(default.value, charset))
+        except LiteralUnknownError:
+            default = Default(None, constant=False)
+    return dataclasses.replace(
+        definition, type=dataclasses.replace(definition.type, labels=labels), default=default, literals=Literals()
     )
 
 

@@ -19,7 +19,7 @@ from cdc_engine.table_meta.ddl.column_definition import (
 )
 from cdc_engine.table_meta.ddl.foreign_key import read_foreign_key
 from cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind, UnreadableError
-from cdc_engine.table_meta.ddl.names import read_key_columns, read_table_name, skip_to_comma
+from cdc_engine.table_meta.ddl.names import read_key_columns, read_table_name, read_table_names, skip_to_comma
 from cdc_engine.table_meta.ddl.statement import (
     AddColumn,
     AddForeignKey,
@@ -46,6 +46,10 @@ class _Alteration:
     items: list[AlterItem] = dataclasses.field(default_factory=list)
     rows_lost: list[str] = dataclasses.field(default_factory=list)
     renames_to: TableName | None = None
+    others: list[tuple[TableName, str]] = dataclasses.field(default_factory=list)
+    engine: str = ""
+    union: tuple[TableName, ...] = ()
+    acted: list[str] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +68,8 @@ class _Action:
         self.alteration.items.append(item)
 
 
-def read_actions(cursor: TokenCursor, name: TableName, flavour: str) -> AlterTable:
-    """Raises UnreadableError at an action that is not known."""
+def read_actions(cursor: TokenCursor, name: TableName, flavour: str, *, ignore: bool = False) -> AlterTable:
+    """Raises UnreadableError at an action that is not known. `ignore`: rows that break a rule are deleted."""
     alteration = _Alteration(flavour)
     if cursor.accept("WAIT"):
         cursor.next()
@@ -74,7 +78,18 @@ def read_actions(cursor: TokenCursor, name: TableName, flavour: str) -> AlterTab
         _read_action(cursor, alteration)
         if not cursor.at_end and not cursor.accept_sign(",") and cursor.peek().kind is TokenKind.SIGN:
             raise cursor.unreadable()
-    return AlterTable("", name, tuple(alteration.items), tuple(alteration.rows_lost), alteration.renames_to)
+    if ignore:
+        alteration.rows_lost += [f"IGNORE {words}" for words in alteration.acted if not _HARMLESS.match(f"{words} ")]
+    return AlterTable(
+        "",
+        name,
+        tuple(alteration.items),
+        tuple(alteration.rows_lost),
+        alteration.renames_to,
+        others=tuple(alteration.others),
+        engine=alteration.engine,
+        union=alteration.union,
+    )
 
 
 def _read_action(cursor: TokenCursor, alteration: _Alteration) -> None:
@@ -83,6 +98,7 @@ def _read_action(cursor: TokenCursor, alteration: _Alteration) -> None:
         if match := pattern.match(leading):
             for _ in range(match[0].count(" ")):
                 cursor.next()
+            alteration.acted.append(match[0].strip())
             read(_Action(cursor, match[0].strip(), alteration))
             return
     if cursor.peek(1) != Token(TokenKind.SIGN, "="):
@@ -118,6 +134,40 @@ def _rows_lost_all(action: _Action) -> None:
     action.cursor.skip_all()
 
 
+def _exchange(action: _Action) -> None:
+    """EXCHANGE PARTITION p WITH TABLE t: each has the other's rows afterwards."""
+    cursor = action.cursor
+    action.alteration.rows_lost.append(f"{action.words} PARTITION")
+    while not cursor.accept("WITH", "TABLE"):
+        if cursor.at_end:
+            raise cursor.unreadable()
+        cursor.next()
+    action.alteration.others.append((read_table_name(cursor), f"{action.words} PARTITION"))
+    cursor.skip_all()
+
+
+def _convert_partition(action: _Action) -> None:
+    """MariaDB's CONVERT PARTITION p TO TABLE t and CONVERT TABLE t TO PARTITION p …: a table appears with rows, or goes with them."""
+    cursor = action.cursor
+    action.alteration.rows_lost.append(action.words)
+    if action.words == "CONVERT PARTITION":
+        cursor.expect_name()
+        cursor.expect("TO")
+        cursor.expect("TABLE")
+    action.alteration.others.append((read_table_name(cursor), action.words))
+    cursor.skip_all()
+
+
+def _engine(action: _Action) -> None:
+    action.cursor.accept_sign("=")
+    action.alteration.engine = action.cursor.expect_name()
+
+
+def _union(action: _Action) -> None:
+    action.cursor.accept_sign("=")
+    action.alteration.union = read_table_names(action.cursor)
+
+
 def _versioning(action: _Action) -> None:
     raise UnreadableError(f"{action.words}: system versioning is not supported")
 
@@ -132,20 +182,25 @@ def _add_columns(action: _Action) -> None:
             column = read_column(cursor, action.alteration.flavour)
             column.if_not_exists = if_not_exists
             action.note(AddColumn(column))
+            if column.unique or column.primary:
+                action.alteration.acted.append("ADD UNIQUE")
             _note_references(action, column)
         if not several or cursor.accept_sign(")"):
             return
         cursor.expect_sign(",")
 
 
-_INDEX = re.compile(r"(?:INDEX|KEY|UNIQUE|FULLTEXT|SPATIAL|FOREIGN|CONSTRAINT|CHECK) ")
+_INDEX = re.compile(r"(?:INDEX|KEY|PRIMARY|UNIQUE|FULLTEXT|SPATIAL|FOREIGN|CONSTRAINT|CHECK) ")
 
 
 def _read_constraint(action: _Action) -> bool:
     """Whether an index or a constraint stood among columns in parentheses: ADD (a int, KEY (a))."""
     if not _INDEX.match(action.cursor.words(1)):
         return False
-    if action.cursor.peek().word == "FOREIGN":
+    action.alteration.acted.append(f"ADD {action.cursor.peek().word}")
+    if action.cursor.accept("PRIMARY", "KEY"):
+        _add_key(action)
+    elif action.cursor.peek().word == "FOREIGN":
         _add_foreign_key(action)
     elif action.cursor.accept("CONSTRAINT"):
         _add_constraint(action)
@@ -273,10 +328,16 @@ def _order_by(action: _Action) -> None:
 
 _OPTIONS = (
     r"(?:AUTO_INCREMENT|AUTOEXTEND_SIZE|AVG_ROW_LENGTH|CHECKSUM|COMMENT|COMPRESSION|CONNECTION|DATA DIRECTORY|DELAY_KEY_WRITE"
-    r"|ENCRYPTED|ENCRYPTION|ENCRYPTION_KEY_ID|ENGINE|ENGINE_ATTRIBUTE|INDEX DIRECTORY|INSERT_METHOD|KEY_BLOCK_SIZE|MAX_ROWS|MIN_ROWS"
+    r"|ENCRYPTED|ENCRYPTION|ENCRYPTION_KEY_ID|ENGINE_ATTRIBUTE|INDEX DIRECTORY|INSERT_METHOD|KEY_BLOCK_SIZE|MAX_ROWS|MIN_ROWS"
     r"|PACK_KEYS|PAGE_CHECKSUM|PAGE_COMPRESSED|PAGE_COMPRESSION_LEVEL|PASSWORD|ROW_FORMAT|SECONDARY_ENGINE"
     r"|SECONDARY_ENGINE_ATTRIBUTE|STATS_AUTO_RECALC|STATS_PERSISTENT|STATS_SAMPLE_PAGES|STORAGE|TABLE_CHECKSUM|TABLESPACE"
-    r"|TRANSACTIONAL|TYPE|UNION|ALGORITHM|LOCK)"
+    r"|TRANSACTIONAL|ALGORITHM|LOCK)"
+)
+# of ALTER IGNORE: what no row can break
+_HARMLESS = re.compile(
+    rf"(?:ADD (?:COLUMN|INDEX|KEY|FULLTEXT|SPATIAL|VECTOR|FOREIGN)|RENAME|ALTER|DISABLE|ENABLE|FORCE|WITH|ORDER|DEFAULT"
+    rf"|DROP (?:INDEX|KEY|FOREIGN|CONSTRAINT|CHECK)|CHARACTER|CHAR|CHARSET|COLLATE|ENGINE|TYPE|{_OPTIONS}) "
+    r"|ADD (?:IF NOT EXISTS )?\Z"
 )
 _CHARACTER_SET = r"(?:CHARACTER SET|CHAR SET|CHARSET) "
 _ACTIONS: tuple[tuple[str, Callable[[_Action], None]], ...] = (
@@ -303,14 +364,17 @@ _ACTIONS: tuple[tuple[str, Callable[[_Action], None]], ...] = (
     (r"CHANGE (?:COLUMN )?(?:IF EXISTS )?", _change_column),
     (r"MODIFY (?:COLUMN )?(?:IF EXISTS )?", _modify_column),
     (rf"CONVERT TO {_CHARACTER_SET}", _convert),
-    (r"CONVERT (?:PARTITION |TABLE )", _rows_lost_all),
-    (r"(?:DISCARD|IMPORT|EXCHANGE|TRUNCATE) ", _rows_lost_all),
+    (r"CONVERT (?:PARTITION |TABLE )", _convert_partition),
+    (r"EXCHANGE ", _exchange),
+    (r"(?:DISCARD|IMPORT|TRUNCATE) ", _rows_lost_all),
     (r"(?:DISABLE|ENABLE) KEYS ", _skip_nothing),
     (r"(?:WITH|WITHOUT) VALIDATION ", _skip_nothing),
     (r"(?:FORCE|SECONDARY_LOAD|SECONDARY_UNLOAD) ", _skip_nothing),
     (r"ORDER BY ", _order_by),
     (r"(?:PARTITION BY|REMOVE PARTITIONING) ", _skip_all),
     (r"(?:REORGANIZE|COALESCE|ANALYZE|CHECK|OPTIMIZE|REBUILD|REPAIR) PARTITION ", _skip_all),
+    (r"(?:ENGINE|TYPE) ", _engine),
+    (r"UNION ", _union),
     (rf"{_OPTIONS} ", _option),
 )
 ACTIONS: tuple[tuple[re.Pattern[str], Callable[[_Action], None]], ...] = tuple(

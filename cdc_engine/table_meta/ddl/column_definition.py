@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 
 from cdc_engine.binlog.charsets.collations import charset_of_collation, charset_of_name
+from cdc_engine.binlog.charsets.statement_text import Literals
 from cdc_engine.table_meta.ddl.declared_type import MARIADB, DeclaredType, read_type, read_type_attribute
 from cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition, read_references
 from cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind, UnreadableError
@@ -40,7 +41,7 @@ class Default:
 class ColumnDefinition:
     """`charset`: as said for the column, None where the table's applies. `after`: column it stands behind, FIRST, or None: at the end.
 
-    `says_null`: the statement has NULL, without which a TIMESTAMP may be NOT NULL.
+    `says_null`: the statement has NULL, without which a TIMESTAMP may be NOT NULL. `literals`: what its labels and DEFAULT go through.
     """
 
     name: str
@@ -49,21 +50,25 @@ class ColumnDefinition:
     nullable: bool = True
     says_null: bool = False
     primary: bool = False
+    unique: bool = False
     generated: str = ""
     visible: bool = True
     auto_increment: bool = False
     default: Default | None = None
     after: str | None = None
     if_not_exists: bool = False
+    literals: Literals = Literals()  # noqa: RUF009 - a value
     references: ForeignKeyDefinition | None = None
 
 
 def read_column(cursor: TokenCursor, flavour: str) -> ColumnDefinition:
     """Name, type and attributes, up to the comma or parenthesis behind. Raises UnreadableError at what is not understood."""
     name = cursor.expect_name()
+    while cursor.accept_sign("."):  # MariaDB and MySQL 5.7 take `table.column` and `database.table.column`
+        name = cursor.expect_name()
     first = cursor.peek().word
     second = cursor.peek(1).word
-    column = ColumnDefinition(name, read_type(cursor, flavour))
+    column = ColumnDefinition(name, read_type(cursor, flavour), literals=cursor.literals)
     if first in {"NATIONAL", "NCHAR", "NVARCHAR"}:
         column.charset = NATIONAL_CHARSET
     elif first == "JSON" and flavour == MARIADB:
@@ -123,11 +128,15 @@ def _not_null(_cursor: TokenCursor, column: ColumnDefinition) -> None:
 
 
 def _null(_cursor: TokenCursor, column: ColumnDefinition) -> None:
-    column.says_null = True
+    column.nullable = column.says_null = True  # the last word counts
 
 
 def _primary(_cursor: TokenCursor, column: ColumnDefinition) -> None:
     column.primary, column.nullable = True, False
+
+
+def _unique(_cursor: TokenCursor, column: ColumnDefinition) -> None:
+    column.unique = True
 
 
 def _serial_default(_cursor: TokenCursor, column: ColumnDefinition) -> None:
@@ -135,7 +144,7 @@ def _serial_default(_cursor: TokenCursor, column: ColumnDefinition) -> None:
 
 
 def _auto_increment(_cursor: TokenCursor, column: ColumnDefinition) -> None:
-    column.auto_increment = True
+    column.nullable, column.auto_increment = False, True
 
 
 def _invisible(_cursor: TokenCursor, column: ColumnDefinition) -> None:
@@ -259,8 +268,8 @@ _ATTRIBUTES: tuple[tuple[tuple[str, ...], Attribute], ...] = (
     (("BINARY",), _nothing),
     (("PRIMARY", "KEY"), _primary),
     (("PRIMARY",), _primary),
-    (("UNIQUE", "KEY"), _nothing),
-    (("UNIQUE",), _nothing),
+    (("UNIQUE", "KEY"), _unique),
+    (("UNIQUE",), _unique),
     (("KEY",), _primary),
     (("SERIAL", "DEFAULT", "VALUE"), _serial_default),
     (("DEFAULT",), _default),

@@ -8,7 +8,7 @@ import re
 from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition, read_charset, read_collation, read_column
 from cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition, read_foreign_key
 from cdc_engine.table_meta.ddl.lexer import TokenCursor, UnreadableError
-from cdc_engine.table_meta.ddl.names import read_key_columns, read_table_name, skip_to_comma
+from cdc_engine.table_meta.ddl.names import read_key_columns, read_table_name, read_table_names, skip_to_comma
 from cdc_engine.table_meta.ddl.statement import CreateTable, TableName
 
 _INDEX = re.compile(r"(?:INDEX|KEY|UNIQUE|FULLTEXT|SPATIAL|VECTOR INDEX|VECTOR KEY|CHECK) ")
@@ -81,6 +81,9 @@ def _read_options(cursor: TokenCursor, statement: CreateTable) -> CreateTable:
         elif cursor.accept("ENGINE") or cursor.accept("TYPE"):
             cursor.accept_sign("=")
             statement = dataclasses.replace(statement, engine=cursor.expect_name())
+        elif cursor.accept("UNION"):
+            cursor.accept_sign("=")
+            statement = dataclasses.replace(statement, union=read_table_names(cursor))
         elif cursor.accept("WITH", "SYSTEM", "VERSIONING"):
             raise UnreadableError("system versioning is not supported")
         elif cursor.accept("PARTITION", "BY"):

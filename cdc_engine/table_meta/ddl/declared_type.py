@@ -201,6 +201,8 @@ def read_type(cursor: TokenCursor, flavour: str) -> DeclaredType:
     length, scale = _read_arguments(cursor)
     if base == "json" and flavour == MARIADB:
         return DeclaredType(base="longtext")
+    if length == 0 and flavour == MARIADB and base in _BLOBS:  # TEXT(0) is a text there, in MySQL 8.0 a tinytext
+        length = -1
     return _canonical(base, length, scale)
 
 
@@ -245,6 +247,8 @@ def _canonical(base: str, length: int, scale: int) -> DeclaredType:
         return DeclaredType(base=base)
     if base == "decimal":
         return DeclaredType(base=base, length=length if length > 0 else 10, scale=max(scale, 0))
+    if base in {"float", "double"} and max(length, scale) == 0:
+        return DeclaredType(base=base)
     if base == "float" and scale < 0:
         return DeclaredType(base="double" if length > FLOAT_DIGITS_MAX else "float")
     if base in _FRACTIONAL:

@@ -13,6 +13,8 @@ import enum
 import functools
 import re
 
+from cdc_engine.binlog.charsets.statement_text import BLANK_NO_BREAK_SPACE, Literals, has_no_character, word_characters
+
 
 class UnreadableError(Exception):
     """The statement cannot be read from here on; the message says what stands there."""
@@ -41,60 +43,101 @@ class Token:
 
 
 _END = Token(TokenKind.END, "")
-# alternatives are tried in order; an executable comment only loses its fence
-_TOKEN = re.compile(
-    r"""
-    (?P<space>\s+ | --(?=\s|\Z)[^\n]* | \#[^\n]* | /\*M?!\d* | /\*.*?\*/ | \*/ )
-  | (?P<name>`(?:[^`]|``)*`)
-  | (?P<string>[nN]?'(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*")
-  | (?P<number>0[xX][0-9a-fA-F]+\b | 0[bB][01]+\b | [xXbB]'[0-9a-fA-F]*' | \d+(?:\.\d*)?(?:[eE][+-]?\d+)?(?![\w$]) )
-  | (?P<word>[\w$\x80-\U0010FFFF]+)
-  | (?P<sign>[^'"`\w\s])
-    """,
-    re.VERBOSE | re.DOTALL,
+# alternatives are tried in order; an executable comment only loses its fence, with the version in it
+_SHAPES = r"""
+    (?P<space>{blank}+ | --(?=[\x00-\x20]|\Z)[^\n]* | \#[^\n]* | {fence} | /\*.*?\*/ | \*/ )
+  | (?P<name>`(?:[^`]|``)*` {more_names})
+  | (?P<string>[nN]?{single} {more_strings})
+  | (?P<number>0[xX][0-9a-fA-F]+(?!{letter}) | 0[bB][01]+(?!{letter}) | [xXbB]'[0-9a-fA-F]*'
+      | \d+(?:\.\d*)?(?:[eE][+-]?\d+)?(?!{letter}) )
+  | (?P<word>{letter}+)
+  | (?P<sign>[^'"`])
+"""
+_LETTER = (
+    r"[0-9A-Za-z_$\x80-\U0010FFFF]"  # also what Python takes for a blank or a sign: a server does so with ASCII alone
 )
+_BLANK = r"[\t-\r\x20]"
+# what counts as the version in an executable comment; its other digits are the statement's
+_FENCES = {
+    True: r"/\*M?!(?:\d{5,6})?",
+    False: r"/\*!(?:[01]\d{5}|\d{5})?",
+}
 _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 
 
-@functools.cache
-def _pattern(backslash_escapes: bool, mariadb: bool) -> re.Pattern[str]:
-    pattern = _TOKEN.pattern
-    if not backslash_escapes:
-        pattern = pattern.replace(r"\\.|", "").replace("\\\\", "")
-    return re.compile(pattern if mariadb else pattern.replace("/\\*M?!", "/\\*!"), _TOKEN.flags)
-
-
-def tokens(
-    statement: str, *, ansi_quotes: bool = False, backslash_escapes: bool = True, mariadb: bool = True
-) -> list[Token]:
-    """Cuts a statement; `/*M! … */` is a comment unless `mariadb`. Raises UnreadableError where a quote is not closed.
+@dataclasses.dataclass(frozen=True)
+class Notation:
+    """How a session writes statements. `mariadb`: `/*M! … */` is executed too. `client`: charset of its text, empty where not told.
 
     A server that does not execute an executable comment, for its version, writes it into the binlog as a plain one.
     """
-    pattern = _pattern(backslash_escapes, mariadb)
+
+    ansi_quotes: bool = False
+    backslash_escapes: bool = True
+    mariadb: bool = True
+    client: str = ""
+
+
+_USUAL = Notation()
+_NOWHERE = -2
+
+
+@functools.cache
+def _patterns(notation: Notation) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Of any token, and of the name behind a point."""
+    letter, blank = _LETTER, _BLANK
+    if notation.client in BLANK_NO_BREAK_SPACE:
+        letter, blank = r"(?!\xa0)" + _LETTER, _BLANK.replace("]", r"\xa0]")
+        letter = f"(?:{letter})"
+    inside = r"(?:[^Q\\]|\\.|QQ)*" if notation.backslash_escapes else r"(?:[^Q]|QQ)*"
+    double_name, double_string = '"(?:[^"]|"")*"', f'"{inside.replace("Q", chr(34))}"'
+    pattern = _SHAPES
+    for place, value in {
+        "{fence}": _FENCES[notation.mariadb],
+        "{more_names}": f"| {double_name}" if notation.ansi_quotes else "",
+        "{more_strings}": "" if notation.ansi_quotes else f"| {double_string}",
+        "{single}": "'" + inside.replace("Q", "'") + "'",
+        "{letter}": letter,
+        "{blank}": blank,
+    }.items():
+        pattern = pattern.replace(place, value)
+    return re.compile(pattern, re.VERBOSE | re.DOTALL), re.compile(f"{letter}+")
+
+
+def tokens(statement: str, notation: Notation = _USUAL) -> list[Token]:
+    """Cuts a statement. Raises UnreadableError where a quote is not closed."""
+    pattern, name_pattern = _patterns(notation)
+    characters = word_characters(notation.client)
     found: list[Token] = []
-    at = 0
+    at, point = 0, _NOWHERE  # where a name ends that a point may follow
     while at < len(statement):
-        match = pattern.match(statement, at)
+        # behind a point that stands right behind a name is a name, though it were a number elsewhere: d.20151214
+        match = (name_pattern.match(statement, at) if at == point + 1 else None) or pattern.match(statement, at)
         if match is None:
             raise UnreadableError(f"a quote is not closed at character {at}")
         at = match.end()
-        token = _token(match.lastgroup or "", match[0], ansi_quotes, backslash_escapes)
+        token = _token(match.lastgroup or "word", match[0], notation.backslash_escapes)
         if token is None:
             continue
+        if token.kind in _NAMES_OR_WORDS:
+            point = at if statement[at : at + 1] == "." else _NOWHERE
+        if characters and token.kind in _WRITTEN:
+            token = Token(token.kind, token.text.translate(characters))
         if found and token.kind is found[-1].kind is TokenKind.STRING:  # 'a' 'b' is one string
             token = Token(TokenKind.STRING, found.pop().text + token.text)
         found.append(token)
     return found
 
 
-def _token(group: str, text: str, ansi_quotes: bool, backslash_escapes: bool) -> Token | None:
+_NAMES_OR_WORDS = {TokenKind.NAME, TokenKind.WORD}
+_WRITTEN = {*_NAMES_OR_WORDS, TokenKind.STRING}
+
+
+def _token(group: str, text: str, backslash_escapes: bool) -> Token | None:
     if group == "space":
         return None
     if group == "name":
-        return Token(TokenKind.NAME, text[1:-1].replace("``", "`"))
-    if group == "string" and ansi_quotes and text[0] == '"':
-        return Token(TokenKind.NAME, text[1:-1].replace('""', '"'))
+        return Token(TokenKind.NAME, text[1:-1].replace(text[0] * 2, text[0]))
     if group == "string":
         return Token(TokenKind.STRING, _unquoted(text.lstrip("nN"), backslash_escapes))
     return Token(TokenKind(group), text)
@@ -113,9 +156,12 @@ def _unescaped(escaped: str | None, quote: str) -> str:
 
 
 class TokenCursor:
-    """A place in a statement. `accept…` moves on and answers True if that stands there; `expect…` raises UnreadableError otherwise."""
+    """A place in a statement. `literals`: what its session's go through.
 
-    def __init__(self, found: list[Token]) -> None:
+    `accept…` moves on and answers True if that stands there; `expect…` raises UnreadableError otherwise."""
+
+    def __init__(self, found: list[Token], literals: Literals = Literals()) -> None:  # noqa: B008 - a value
+        self.literals = literals
         self._tokens = found
         self._at = 0
 
@@ -168,7 +214,7 @@ class TokenCursor:
 
     def expect_name(self) -> str:
         token = self.next()
-        if token.kind not in {TokenKind.WORD, TokenKind.NAME, TokenKind.STRING} or not token.text:
+        if token.kind not in _WRITTEN or not token.text or has_no_character(token.text):
             raise self.unreadable(token)
         return token.text
 

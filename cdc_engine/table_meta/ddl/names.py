@@ -14,6 +14,16 @@ def read_table_name(cursor: TokenCursor) -> TableName:
     return TableName(first, cursor.expect_name()) if cursor.accept_sign(".") else TableName("", first)
 
 
+def read_table_names(cursor: TokenCursor) -> tuple[TableName, ...]:
+    """`(t, d.u)`, also with nothing in it."""
+    names: list[TableName] = []
+    cursor.expect_sign("(")
+    while not cursor.accept_sign(")"):
+        names.append(read_table_name(cursor))
+        cursor.accept_sign(",")
+    return tuple(names)
+
+
 def read_key_columns(cursor: TokenCursor) -> tuple[str, ...]:
     """PRIMARY KEY [name] [USING x] (a, b(10) DESC) with the index options behind it, up to the comma or parenthesis."""
     while cursor.peek().text != "(" or cursor.peek().kind is not TokenKind.SIGN:

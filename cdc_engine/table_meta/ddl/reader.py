@@ -10,14 +10,19 @@ import dataclasses
 import re
 from collections.abc import Callable
 
+from cdc_engine.binlog.charsets.statement_text import Literals, has_no_character
 from cdc_engine.table_meta.ddl.alter_table import read_actions
 from cdc_engine.table_meta.ddl.column_definition import read_charset, read_collation
 from cdc_engine.table_meta.ddl.create_table import read_create_table
 from cdc_engine.table_meta.ddl.declared_type import MARIADB
-from cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind, UnreadableError, tokens
+from cdc_engine.table_meta.ddl.lexer import Notation, Token, TokenCursor, TokenKind, UnreadableError, tokens
+from cdc_engine.table_meta.ddl.lower_case import lowered
 from cdc_engine.table_meta.ddl.names import read_table_name
 from cdc_engine.table_meta.ddl.statement import (
+    AddColumn,
     AlterTable,
+    ChangeColumn,
+    CreateTable,
     DropDatabase,
     DropKey,
     DropTables,
@@ -29,6 +34,7 @@ from cdc_engine.table_meta.ddl.statement import (
     TableName,
     Truncate,
     Unread,
+    names_in,
 )
 
 LEADING_WORDS_MAX = 8
@@ -52,10 +58,15 @@ class Reading:
 Reader = Callable[[Reading], Statement]
 
 
-def read_statement(statement: str, flavour: str, sql_mode: int = 0) -> Statement:
+def read_statement(
+    statement: str,
+    flavour: str,
+    sql_mode: int = 0,
+    literals: Literals = Literals(),  # noqa: B008 - a value
+) -> Statement:
     """Reads one statement. Never raises: what cannot be read, for what it says or for a mistake here, comes back as `Unread`."""
     try:
-        return _read_statement(statement, flavour, sql_mode)
+        return _read_statement(statement, flavour, sql_mode, literals)
     except UnreadableError as error:
         return Unread(leading_words(statement), str(error), text=statement)
     except Exception as error:  # no statement may end the stream
@@ -72,24 +83,35 @@ def mistake(error: Exception) -> str:
     return f"Sluice made a mistake with it, which should be reported ({type(error).__name__}: {error})"
 
 
-def _read_statement(statement: str, flavour: str, sql_mode: int) -> Statement:
-    found = _tokens_under(statement, flavour, sql_mode)
+def _read_statement(statement: str, flavour: str, sql_mode: int, literals: Literals) -> Statement:
+    found = _tokens_under(statement, flavour, sql_mode, literals.client)
     while found and found[-1] == Token(TokenKind.SIGN, ";"):
         found.pop()
-    words = frozenset(token.text.lower() for token in found if token.kind in {TokenKind.WORD, TokenKind.NAME})
-    return _read_form(Reading(TokenCursor(found), "", flavour, words, bool(sql_mode & STRICT)))
+    words = frozenset(lowered(token.text) for token in found if token.kind in {TokenKind.WORD, TokenKind.NAME})
+    read = _read_form(Reading(TokenCursor(found, literals), "", flavour, words, bool(sql_mode & STRICT)))
+    if isinstance(read, Unread) and not read.names and has_no_character(statement):
+        return dataclasses.replace(read, text=statement)
+    if _defines_columns(read) and (sql_mode & MAXDB or (flavour == MARIADB and sql_mode & ORACLE)):
+        reason = "the session had sql_mode ORACLE or MAXDB, in which types have other meanings"
+        return Unread(read.kind, reason, names=names_in(read))
+    return read
 
 
-def _tokens_under(statement: str, flavour: str, sql_mode: int) -> list[Token]:
-    """The statement cut as the session's modes say. Raises UnreadableError also for a mode in which types mean something else."""
-    found = tokens(
-        statement,
+def _defines_columns(statement: Statement) -> bool:
+    if isinstance(statement, AlterTable):
+        return any(isinstance(item, AddColumn | ChangeColumn) for item in statement.items)
+    return isinstance(statement, CreateTable) and bool(statement.columns)
+
+
+def _tokens_under(statement: str, flavour: str, sql_mode: int, client: str) -> list[Token]:
+    """The statement cut as the session's modes say."""
+    notation = Notation(
         ansi_quotes=bool(sql_mode & ANSI_QUOTES),
         backslash_escapes=not sql_mode & NO_BACKSLASH_ESCAPES,
         mariadb=flavour == MARIADB,
+        client=client,
     )
-    if sql_mode & MAXDB or (flavour == MARIADB and sql_mode & ORACLE):
-        raise UnreadableError("the session had sql_mode ORACLE or MAXDB, in which types have other meanings")
+    found = tokens(statement, notation)
     if sql_mode & REAL_AS_FLOAT:  # a reserved word: where it stands bare it is the type
         found = [Token(TokenKind.WORD, "FLOAT") if token.word == "REAL" else token for token in found]
     return found
@@ -142,12 +164,14 @@ def _read_create_table(reading: Reading) -> Statement:
 
 
 def _read_alter_table(reading: Reading) -> Statement:
+    """IGNORE: MariaDB deletes rows that break a rule, and converts values as outside of strict mode."""
     name = read_table_name(reading.cursor)
+    ignore = " IGNORE " in reading.kind
     try:
-        statement = read_actions(reading.cursor, name, reading.flavour)
+        statement = read_actions(reading.cursor, name, reading.flavour, ignore=ignore)
     except UnreadableError as error:
         return Unread(reading.kind, str(error), names=(name,))
-    return dataclasses.replace(statement, kind=reading.kind, strict=reading.strict)
+    return dataclasses.replace(statement, kind=reading.kind, strict=reading.strict and not ignore)
 
 
 def _read_truncate(reading: Reading) -> Statement:

@@ -37,6 +37,7 @@ class CreateTable:
     """`charset`: as said for the table, None where the database's applies. `like`: CREATE TABLE … LIKE. `selects`: it brings rows.
 
     `foreign_keys`: in the statement's order, with those of columns. `engine`: as said, empty for the server's default.
+    `union`: the tables that the rows of a MERGE table are in.
     """
 
     kind: str
@@ -50,6 +51,7 @@ class CreateTable:
     replaces: bool = False
     foreign_keys: tuple[ForeignKeyDefinition, ...] = ()
     engine: str = ""
+    union: tuple[TableName, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,6 +152,8 @@ AlterItem = (
 class AlterTable:
     """`items` in their order. `rows_lost`: actions that take rows away or put rows in without row events (DROP PARTITION, …).
 
+    `others`: second tables that such an action takes rows from, or puts rows into, with what it is. `engine`, `union`: as of CreateTable.
+
     `renames_to`: the table's new name, where it gets one. `strict`: the session refused values that a new type cannot hold; outside of
     strict mode NULL becomes a value where a column becomes NOT NULL.
     """
@@ -160,6 +164,9 @@ class AlterTable:
     rows_lost: tuple[str, ...] = ()
     renames_to: TableName | None = None
     strict: bool = False
+    others: tuple[tuple[TableName, str], ...] = ()
+    engine: str = ""
+    union: tuple[TableName, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,9 +254,10 @@ def names_in(statement: Statement) -> tuple[TableName, ...]:
     """Every table that the statement names and may do something to."""
     match statement:
         case CreateTable():
-            return (statement.name,)
+            return (statement.name, *statement.union)
         case AlterTable():
-            return (statement.name, *((statement.renames_to,) if statement.renames_to else ()))
+            others = (*(name for name, _ in statement.others), *statement.union)
+            return (statement.name, *((statement.renames_to,) if statement.renames_to else ()), *others)
         case Truncate():
             return (statement.name,)
         case RenameTables():

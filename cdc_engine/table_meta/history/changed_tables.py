@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from cdc_engine.binlog.charsets.statement_text import Literals
 from cdc_engine.binlog.events.table_map import TableMap
 from cdc_engine.contracts import NO_SESSION, StatementSession, TableChange, TableVersion
 from cdc_engine.errors import TableStoppedError
@@ -48,7 +49,9 @@ class TouchedTables:
         position: Position,  # noqa: ARG002
         session: StatementSession = NO_SESSION,
     ) -> tuple[TableChange, ...]:
-        read = read_statement(statement, self._snapshot.server.flavour, session.sql_mode)
+        read = read_statement(
+            statement, self._snapshot.server.flavour, session.sql_mode, Literals(session.client, session.connection)
+        )
         lower_case = self._snapshot.server.lower_case_names
         self.names |= {name.key(default_database, lower_case=lower_case) for name in _named(read)}
         self.names |= self._meant(read)
@@ -80,8 +83,8 @@ def _named(statement: Statement) -> tuple[TableName, ...]:
             return (statement.name,)
         case AlterTable(renames_to=TableName() as new_name):
             return statement.name, new_name
-        case AlterTable(items=[_, *_]):
-            return (statement.name,)
+        case AlterTable(items=[_, *_]) | AlterTable(others=[_, *_]):
+            return (statement.name, *(name for name, _ in statement.others))
         case RenameTables():
             return tuple(name for pair in statement.pairs for name in pair)
         case DropTables() | Unread():

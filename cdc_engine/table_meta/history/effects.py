@@ -183,7 +183,7 @@ def _stop(
     """
     there = context.state(name)
     if isinstance(there, Stopped):
-        return Effect(name, None, dataclasses.replace(there, schema=schema))
+        return Effect(name, None, dataclasses.replace(there, schema=schema, gone=False))
     if not context.captured(*name) and schema is not None:
         return Effect(name, None, schema)
     reason = shown(f"{kind} at {context.place}: {why.reason}")
@@ -244,8 +244,9 @@ def _told(items: list[Item]) -> tuple[Alteration, ...]:
 def _create(statement: CreateTable, context: DdlContext) -> Iterator[Effect]:
     name = context.full_name(statement.name)
     there = context.state(name)
-    if statement.if_not_exists and isinstance(there, TableSchema | Stopped):
+    if statement.if_not_exists and isinstance(there, TableSchema | Stopped) and not getattr(there, "gone", False):
         return
+    yield from _members(statement, name, context)
     charset = context.known.database_charset(name[0], context.key)
     try:
         schema = created(
@@ -255,6 +256,9 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[Effect]:
         yield _stop(context, name, statement.kind, error)
         return
     schema = dataclasses.replace(schema, table=name[1])
+    if elsewhere := _elsewhere(statement):
+        yield _stop(context, name, statement.kind, elsewhere, schema)
+        return
     anew = isinstance(there, Dropped) or (isinstance(there, TableSchema) and statement.replaces)
     if anew and context.running(name):
         yield Effect(name, TableChangeKind.TRUNCATE, early=True)  # no row of the table that had the name is in this one
@@ -268,11 +272,47 @@ def _since(last: TableSchema | None, schema: TableSchema) -> tuple[Alteration, .
     return () if last is None else difference(last, schema)
 
 
+def _elsewhere(statement: CreateTable | AlterTable) -> CannotFollowError | None:
+    """Why the rows of a table are not what its row events say, by its engine."""
+    engine = statement.engine.upper()
+    if engine not in ROWS_ELSEWHERE:
+        return None
+    return CannotFollowError(DDL_UNSUPPORTED, f"the rows of a table of ENGINE={engine} are not what its row events say")
+
+
+def _members(statement: CreateTable | AlterTable, name: TableKey, context: DdlContext) -> Iterator[Effect]:
+    """Tables under a MERGE table: rows that are written by way of it have row events of it alone."""
+    for member in map(context.full_name, statement.union):
+        if context.captured(*member):
+            reason = f"the MERGE table {name[0]}.{name[1]} is over it: rows can change without row events of their own"
+            yield _stop(
+                context, member, statement.kind, CannotFollowError(DDL_UNSUPPORTED, reason), context.schema(member)
+            )
+
+
+def _others(statement: AlterTable, name: TableKey, context: DdlContext) -> Iterator[Effect]:
+    """The second tables of a statement."""
+    for other, what in statement.others:
+        there = context.full_name(other)
+        if what == "CONVERT TABLE":
+            yield from _gone(context, there, statement.kind, f"it became a partition of {name[0]}.{name[1]}")
+            continue
+        schema = context.schema(there)
+        if what == "CONVERT PARTITION" and (of := context.schema(name)) is not None:
+            schema = dataclasses.replace(of, database=there[0], table=there[1], foreign_keys=())
+        if context.captured(*there) or schema is not None:
+            reason = f"{what} of {name[0]}.{name[1]} put other rows into it without row events"
+            yield _stop(context, there, statement.kind, CannotFollowError(DDL_UNSUPPORTED, reason), schema)
+
+
 def _alter(statement: AlterTable, context: DdlContext) -> Iterator[Effect]:
     name = context.full_name(statement.name)
     schema = context.schema(name)
+    yield from _others(statement, name, context)
+    yield from _members(statement, name, context)
     if schema is None:
-        if context.running(name) and (statement.items or statement.rows_lost or statement.renames_to):
+        anything = statement.items or statement.rows_lost or statement.renames_to or _elsewhere(statement)
+        if context.running(name) and anything:
             why = CannotFollowError(SCHEMA_UNKNOWN, "the table is not in the schema history")
             yield _stop(context, name, statement.kind, why)
         return
@@ -286,6 +326,13 @@ def _alter(statement: AlterTable, context: DdlContext) -> Iterator[Effect]:
     if statement.renames_to is not None:
         pairs = [(name, context.full_name(statement.renames_to))]
         yield from _renamed(context, statement.kind, pairs, {name: done.schema})
+        name = pairs[0][1]
+    if elsewhere := _elsewhere(statement):
+        yield _stop(context, name, statement.kind, elsewhere, done.schema)
+    elif statement.renames_to is not None:
+        if statement.rows_lost:
+            reason = f"{', '.join(statement.rows_lost)} is not supported"
+            yield _stop(context, name, statement.kind, CannotFollowError(DDL_UNSUPPORTED, reason), done.schema)
     elif statement.rows_lost or done.schema != schema:
         yield from _become(context, name, statement.kind, done, statement.rows_lost)
 
@@ -329,17 +376,27 @@ def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, told: bo
     """No table has this name any more. `told`: whether that means anything to the lake."""
     there = context.state(name)
     if isinstance(there, Stopped):
-        yield _stop(context, name, kind, CannotFollowError(DDL_UNSUPPORTED, what))
+        yield _without_table(_stop(context, name, kind, CannotFollowError(DDL_UNSUPPORTED, what)))
     elif isinstance(there, TableSchema):
         if told and context.running(name):
             item = Item(kind=DROP_TABLE, what=what)
             decision = _reviewed(context, name, kind, [item], None)
             if isinstance(decision, Effect):
-                yield decision
+                yield _without_table(decision)
                 return
             if decision.words == ("apply",):
                 yield Effect(name, TableChangeKind.TRUNCATE)
         yield Effect(name, None, Dropped(schema=there))
+
+
+def _without_table(effect: Effect) -> Effect:
+    """Of a stopped table that is gone: CREATE TABLE IF NOT EXISTS makes one."""
+    state = effect.state
+    return (
+        dataclasses.replace(effect, state=dataclasses.replace(state, gone=True))
+        if isinstance(state, Stopped)
+        else effect
+    )
 
 
 def _truncate(statement: Truncate, context: DdlContext) -> Iterator[Effect]:
@@ -401,6 +458,21 @@ def shortened(text: str) -> str:
 
 
 STATEMENT_CHARS_MAX = 500
+# engines whose tables keep no rows, or whose rows are those of other tables or servers
+ROWS_ELSEWHERE = frozenset(
+    (
+        "BLACKHOLE",
+        "MERGE",
+        "MRG_MYISAM",
+        "FEDERATED",
+        "FEDERATEDX",
+        "CONNECT",
+        "SPIDER",
+        "SPHINX",
+        "OQGRAPH",
+        "SEQUENCE",
+    )
+)
 PARTITION_LOST = {"DROP PARTITION", "TRUNCATE"}  # of ALTER TABLE: rows went and none came
 # a table that is made anew in the place of another has no row that an alteration could harm
 RECREATED = SchemaDecisions(

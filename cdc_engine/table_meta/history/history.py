@@ -17,6 +17,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from cdc_engine.binlog.charsets.statement_text import Literals
 from cdc_engine.binlog.events.table_map import TableMap
 from cdc_engine.contracts import NO_SESSION, StatementSession, TableChange, TableVersion
 from cdc_engine.errors import MetaError, SluiceError, TableStoppedError
@@ -199,7 +200,12 @@ def _taken(context: DdlContext, server: ServerFacts, position: Position) -> _Tak
     """What a statement means: effects, records, changes. Whatever a mistake of ours raises stops the tables that it may concern."""
     read: Statement = Unread(leading_words(context.text), "", text=context.text)
     try:
-        read = read_statement(context.text, server.flavour, context.session.sql_mode)
+        read = read_statement(
+            context.text,
+            server.flavour,
+            context.session.sql_mode,
+            Literals(context.session.client, context.session.connection),
+        )
         return _told(read, effects_of(read, context), context, server, position)
     except SluiceError:
         raise
