@@ -7,6 +7,7 @@ variable that holds them; the value is read where a connection is opened and now
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -200,6 +201,23 @@ class SluiceConfig(Strict):
         return configured or f"{self.lake}/{database}/{table}"
 
 
+def path_clashes(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> list[str]:
+    """Delta paths that two source tables would write, a sentence each. `tables`: destination → its "database.table", where they are known.
+
+    Tables that conf/ names are looked at too. Two writers of one table would lose changes silently.
+    """
+    users: dict[str, set[str]] = {}
+    for name, destination in config.destinations.items():
+        for table in {*tables.get(name, ()), *destination.tables}:
+            database, _, short = table.partition(".")
+            users.setdefault(config.table_path(name, database, short), set()).add(f"{table} of {name}")
+    return [
+        f"{' and '.join(sorted(those))} have the same Delta path {path}: set `path` of one of them under `tables` in conf/destinations"
+        for path, those in sorted(users.items())
+        if len(those) > 1
+    ]
+
+
 def conf_dir() -> Path:
     """$SLUICE_CONF, or conf/ of the working directory; the folder above it is where relative paths in it start."""
     return Path(os.environ.get("SLUICE_CONF", "conf")).resolve()
@@ -222,6 +240,8 @@ def load_config(directory: Path | None = None) -> SluiceConfig:
         config = SluiceConfig.model_validate(record, context={"root": directory.parent})
     except ValidationError as error:
         problems += [_sentence(item) for item in error.errors()]
+    else:
+        problems += path_clashes(config, {})
     if problems:
         raise ConfigurationError(f"{directory}: " + "; ".join(problems))
     return config

@@ -15,7 +15,7 @@ from cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
 from cdc_engine.parser.source_check import check_source
 from console.conf_check import conf_problems, unset_password
 from console.processes import ProcessFile
-from console.sources import ask_source
+from console.sources import ask_source, known_path_clashes
 from console.stack import SPARK, Stack
 from console.toolchain.java import Java, inspect_java
 from console.toolchain.process import why_no_run_can_start
@@ -47,6 +47,7 @@ def run_checks(conf: Path) -> Iterator[Finding]:
         if not unset_password(config.destinations[name].model_dump()):
             yield check_destination(config.destinations[name])
         yield Finding(policy_sentence(config.destinations[name]))
+    yield Finding("Delta paths of all tables", tuple(known_path_clashes(config)))
     yield from check_spark(config, conf)
     yield check_semaphores()
     yield from (check_disk(what, folder) for what, folder in _folders(config))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 
-from cdc_engine.config import DestinationConfig, SluiceConfig
+from cdc_engine.config import DestinationConfig, SluiceConfig, path_clashes
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.instance.wiring import source_of
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.server_facts import ServerFacts, read_facts
 from cdc_engine.parser.source import Source
+from orchestration.table_catalog import read_tables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +27,12 @@ def ask_source(destination: DestinationConfig) -> Asked:
     source = source_of(destination)
     with contextlib.closing(SourceConnection(source)) as connection:
         return Asked(source, read_facts(connection))
+
+
+def known_path_clashes(config: SluiceConfig) -> list[str]:
+    """`config.path_clashes` of the tables that the engines, or the last look at the sources, wrote down."""
+    tables = {name: [table.name for table in read_tables(config.destination_dir(name))] for name in config.destinations}
+    return path_clashes(config, tables)
 
 
 def require_destination(config: SluiceConfig, name: str) -> DestinationConfig:

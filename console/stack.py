@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from cdc_engine.config import SluiceConfig
-from cdc_engine.errors import SluiceError
+from cdc_engine.errors import ConfigurationError, SluiceError
 from console.processes import (
     MARK,
     ProcessFile,
@@ -30,6 +30,7 @@ from console.processes import (
     terminate,
     terminate_children,
 )
+from console.sources import known_path_clashes
 from console.stack_parts import (
     Answers,
     Process,
@@ -207,6 +208,8 @@ class Stack:
                 discover(self.config, name, password)
             except SluiceError as error:
                 self.say(f"{name}: its tables are those of the last time, for {error}")
+        if clashes := known_path_clashes(self.config):
+            raise ConfigurationError("; ".join(clashes))
 
     def down(self) -> list[int]:
         """Stops all that was started, in order, each with a deadline; returns the process ids that are left (none, normally)."""
