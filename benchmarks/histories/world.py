@@ -20,9 +20,10 @@ from benchmarks.histories.run_storage import PlayedInstance, PlayedRun
 from benchmarks.histories.source import Endpoint, Server, changes_of
 from benchmarks.histories.steps import Scenario, Step, Verb
 from cdc_engine import destination_files
+from cdc_engine.acts.position import SetPosition, set_position
 from cdc_engine.config import SluiceConfig
 from cdc_engine.errors import SluiceError
-from cdc_engine.meta.file_meta import FileMeta
+from cdc_engine.parser.start_position import StartChoice
 from cdc_engine.position import Position
 from orchestration import assets
 from orchestration.ports import Ports
@@ -378,21 +379,23 @@ def _wait(world: World, _: Installation, step: Step) -> None:
 
 
 def _go_back(_: World, line: Installation, step: Step) -> None:
-    """`sluice position set` to a place that was read up to once, while the engine host is down; production chooses the position."""
-    from console.position import Request, choose  # noqa: PLC0415
-
+    """`sluice position set` to a place that was read up to once, while the engine host is down; the operator heeds a warning."""
     _stop(line.world, line, step)
-    if not (line.directory / "meta.json").exists() or destination_files.run_lock_held(line.directory):
-        return
-    meta = FileMeta(line.directory)
-    places = _places_read(line)
+    places = _places_read(line) if (line.directory / "meta.json").exists() else []
     if not places:
         return
     place = places[max(0, len(places) - 1 - step.number)]
+    act = SetPosition(
+        directory=line.directory,
+        choice=StartChoice(file=place.file, offset=place.offset),
+        ask=lambda: facts_of(line),
+        confirm=lambda sentence: not any(word in sentence for word in ("never read", "given up", "not taken over")),
+        forget_history=lambda: (line.directory / "schema.jsonl").unlink(missing_ok=True),
+        lake_epoch=lambda: 0,
+        take_over=lambda _ledger: None,
+    )
     with contextlib.suppress(SluiceError):
-        request = Request.parse(f"{place.file}:{place.offset}", "", latest=False)
-        position = choose(meta.ledger, request, facts_of(line))
-        meta.update(lambda ledger: ledger.set_cursor(position))
+        set_position(act)
 
 
 def _places_read(line: Installation) -> list[Position]:
