@@ -11,6 +11,7 @@ import functools
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ import yaml
 
 from cdc_engine.config import SluiceConfig
 from cdc_engine.errors import ConfigurationError, SluiceError
+from console.dagster_storage import lost_storage
 from console.processes import (
     MARK,
     ProcessFile,
@@ -114,10 +116,22 @@ class Stack:
         if SUPERVISOR in running:
             self.say(f"`sluice up --foreground` (pid {running[SUPERVISOR].pid}) keeps everything alive already")
             return []
-        for record in running.values():
+        self._end_without_storage(running)
+        for record in self.file.running().values():
             if record.name in STOP_ORDER:
                 self.say(f"{record.name} runs already (pid {record.pid})")
         return self._start_missing()
+
+    def _end_without_storage(self, running: Mapping[str, ProcessRecord]) -> None:
+        """Dagster's processes whose storage was removed under them are ended, so that they are started with a new one."""
+        dagster = [running[name] for name in (DAEMON, WEBSERVER, CODE_SERVER) if name in running]
+        why = lost_storage(
+            self.dagster_home, time.time() - min((record.started for record in dagster), default=time.time())
+        )
+        if why:
+            self.say(why)
+            for record in dagster:
+                self.down_one(record.name)
 
     def revive(self) -> list[str]:
         """Starts again what has died since `up`; returns the names. The demo's watch: `up` alone leaves that to its operator."""

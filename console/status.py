@@ -19,6 +19,7 @@ from rich.text import Text
 from cdc_engine.config import SluiceConfig
 from cdc_engine.destination_files import lease_holder
 from console import processes
+from console.dagster_storage import lost_storage
 from console.processes import ProcessFile
 
 STALE_SECONDS = 15.0  # an engine writes its status about once a second
@@ -68,10 +69,15 @@ class StatusReport:
 
 def read_status(config: SluiceConfig, now: float | None = None) -> StatusReport:
     """Reads every file of the data directory that says how things stand."""
-    running = [processes.to_json(record) for record in ProcessFile(config.data_dir / "processes.json").load()]
+    records = ProcessFile(config.data_dir / "processes.json")
+    running = [processes.to_json(record) for record in records.load()]
     now = time.time() if now is None else now
     destinations = [read_destination(config.destination_dir(name), name, now) for name in sorted(config.destinations)]
-    return StatusReport(running, destinations, find_problems(running, destinations))
+    problems = find_problems(running, destinations)
+    daemon = records.running().get("daemon")
+    if daemon is not None and (lost := lost_storage(config.data_dir / "dagster", now - daemon.started)):
+        problems.append(lost)
+    return StatusReport(running, destinations, problems)
 
 
 def read_destination(directory: Path, name: str, now: float) -> DestinationStatus:

@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 LOG = "_delta_log"
+SUMMARY = ".crc"  # of the table at a version, which Spark keeps beside its commit and believes
 LAST_CHECKPOINT = "_last_checkpoint"
 NEW_FOLDERS_MAX = (
     3  # that a first commit may have made above its table: the database's, the lake's; and the one that has that
@@ -54,7 +55,8 @@ def sync_commits(path: str, after: int, newest: int, *, since_seconds: float = 0
         return 0
     files = dict.fromkeys(file for commit in commits for file in _files_of(table, commit))
     files |= dict.fromkeys(_checkpoint(table, commits[0]))
-    present = [each for file in [*files, *commits] for each in (file, _checksum(file)) if each.is_file()]
+    log = [each for commit in commits for each in (commit, commit.with_suffix(SUMMARY))]
+    present = [each for file in [*files, *log] for each in (file, _checksum(file)) if each.is_file()]
     folders = dict.fromkeys(folder for file in present for folder in _folders(file, table))
     if after < 0:
         folders |= dict.fromkeys([*table.parents][:NEW_FOLDERS_MAX])  # the table itself is new there

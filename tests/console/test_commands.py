@@ -209,6 +209,26 @@ def test_fault_what_the_sensor_said_has_its_age(place: Place) -> None:
     assert "13" in RUNNER.invoke(app, ["status"]).stdout
 
 
+def test_fault_up_ends_what_runs_on_a_storage_that_was_removed(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place.destination(1)
+    stack = Stack(load_config(place.conf), place.conf, print)
+    began: list[str] = []
+    monkeypatch.setattr(stack, "_start_missing", lambda: began.extend(stack.file.running()) or began)
+    daemon = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        stack.file.add("daemon", daemon.pid)
+        assert stack.up() == ["daemon"], "it has only just begun"
+        began.clear()
+        monkeypatch.setattr("console.dagster_storage.MAKING_SECONDS_MAX", 0.0)
+        assert stack.up() == []
+        assert "storage was removed while it runs" in capsys.readouterr().out
+        assert daemon.wait(20) != 0
+    finally:
+        daemon.kill()
+
+
 # ── check ──
 
 

@@ -111,7 +111,8 @@ def test_fault_the_commits_of_a_local_table_stay_before_their_batch_is_acked(tmp
     deltalake.write_deltalake(str(path), rows(3), mode="append", partition_by=None)
     table = deltalake.DeltaTable(str(path))
     table.create_checkpoint()
-    (path / "_delta_log" / f".{1:020d}.json.crc").write_bytes(b"of Hadoop")
+    for beside in (f".{1:020d}.json.crc", f"{1:020d}.crc", f".{1:020d}.crc.crc"):
+        (path / "_delta_log" / beside).write_bytes(b"of Hadoop, of Delta, of Hadoop")
     sync_commits(f"file://{path}", 0, 1)
     assert lost(disk, path) == []
 
