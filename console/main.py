@@ -41,12 +41,18 @@ def setup() -> None:
     screen.print(f"ready: Java {toolchain.java.version}, {servers}, Delta, in {toolchain.cache.root}")
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def test(context: typer.Context) -> None:
-    """Check formatting, lint and types, and run the tests; further arguments go to pytest."""
-    from console.toolchain.quality import run_quality  # noqa: PLC0415
+@app.command("test", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def run_tests(
+    context: typer.Context,
+    quick: Annotated[bool, typer.Option("--quick", help="Leave out what needs a server, Spark or a browser.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Every check, also where paths are given.")] = False,
+    coverage: Annotated[bool, typer.Option("--coverage", help="Show which lines no test runs; slower.")] = False,
+) -> None:
+    """Check formatting, lint and types, and run the tests; with paths these tests alone. Further arguments go to pytest."""
+    from console.toolchain.quality import Choice, run_quality  # noqa: PLC0415
 
-    raise typer.Exit(run_quality(context.args))
+    choice = Choice(arguments=context.args, quick=quick, everything=everything, coverage=coverage)
+    raise typer.Exit(run_quality(choice))
 
 
 @app.command()

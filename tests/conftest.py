@@ -12,7 +12,7 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-pytest_plugins = ["tests.fix_servers", "tests.acceptance.fix_kills"]
+pytest_plugins = ["tests.marks", "tests.fix_servers"]
 
 # A busy machine is no defect: no example has a time limit. The rest stays as hypothesis chose it (it has a profile of its own for CI).
 settings.register_profile("sluice", settings.default, deadline=None)

@@ -1,4 +1,4 @@
-"""pytest plugin: a whole pipeline with named crash points, a small workload, and the proof that nothing was lost, doubled or reordered."""
+"""A whole pipeline with named crash points, a small workload, and the proof that nothing was lost, doubled or reordered."""
 
 from __future__ import annotations
 

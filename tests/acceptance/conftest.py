@@ -1,0 +1,5 @@
+"""The whole pipeline as a fixture of this folder alone: other tests need not import it."""
+
+from tests.acceptance.fix_kills import kill_bench
+
+__all__ = ["kill_bench"]

@@ -1,0 +1,80 @@
+"""pytest plugin: marks each test with what it needs (`servers`, `spark`, `browser`), read off the fixtures it asks for and their text.
+
+Nobody writes a mark by hand. In a quick run (`./sluice test --quick`) a test that starts a server though nothing here saw it coming fails.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from console.toolchain.quality import QUICK_VARIABLE
+
+# words of a test or a fixture that start something, as a fixture's name or as a class that is made
+NEEDS = {
+    "servers": re.compile(
+        r"\b(mysql80|mysql57|mariadb114|mariadb1011|fresh_server|fresh_mysql80)\b|\b(DatabaseServer|DemoSource)\("
+    ),
+    "spark": re.compile(r"\bspark_server\b|\bSparkConnectServer\([^)]*\)(?!\.port)"),
+    "browser": re.compile(r"\b(browser|playwright)\b"),
+}
+STACKS = re.compile(r"\b(Pipeline|KillBench|Demo)\(|\"console\.main\", \"(up|demo)\"|\bSPARK_LOCAL\b")
+GUARD = "no_server_in_a_quick_run"
+BOTH = ("servers", "spark")
+
+
+@functools.cache
+def _source(function: Any) -> str:
+    try:
+        return inspect.getsource(inspect.unwrap(function))
+    except (OSError, TypeError):
+        return ""
+
+
+def needs_of(item: pytest.Item) -> set[str]:
+    """Marks of a test: from its own text, its parameters, and the text and names of all fixtures it asks for."""
+    info = getattr(item, "_fixtureinfo", None)
+    texts = [_source(item.function)] if isinstance(item, pytest.Function) else []
+    if info:
+        fixtures = {name: made for name, made in info.name2fixturedefs.items() if name != GUARD}
+        texts += [*fixtures, *(_source(one.func) for made in fixtures.values() for one in made)]
+    if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+        texts += [value for value in item.callspec.params.values() if isinstance(value, str) and value.isidentifier()]
+    if item.nodeid.startswith("tests/acceptance/"):
+        return set(BOTH)  # whole stacks
+    return marks_in("\n".join(texts))
+
+
+def marks_in(text: str) -> set[str]:
+    """What is needed by a test whose fixtures, parameters and text are these words."""
+    found = {mark for mark, words in NEEDS.items() if words.search(text)}
+    return found | set(BOTH) if STACKS.search(text) else found
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    for mark in needs_of(item):
+        item.add_marker(mark)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_server_in_a_quick_run() -> Iterator[None]:
+    """A mark that is missing is a defect, not a slow test."""
+    if not os.environ.get(QUICK_VARIABLE):
+        yield
+        return
+    from console.toolchain.servers import DatabaseServer  # noqa: PLC0415
+    from console.toolchain.spark_server import SparkConnectServer  # noqa: PLC0415
+
+    def refused(self: object, *_: object) -> None:
+        pytest.fail(f"{type(self).__name__} is started by a test that tests/marks.py does not see to need one")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DatabaseServer, "start", refused)
+        patch.setattr(SparkConnectServer, "begin", refused)
+        yield

@@ -1,0 +1,64 @@
+"""What `./sluice test` runs: everything without arguments, the chosen tests alone with paths, no server in a quick run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from console.toolchain.quality import NOT_QUICK, STATIC_CHECKS, Choice, checks_of
+from tests.marks import marks_in
+
+ROOT = Path(__file__).parents[2]
+FILE, FOLDER = "tests/sink/test_filters.py", "tests/sink"
+
+
+def test_without_arguments_everything_is_run() -> None:
+    checks = checks_of(Choice())
+    assert list(checks) == [*STATIC_CHECKS, "tests"]
+    assert not {"-m", "-k", "--cov"} & set(checks["tests"])
+    assert Choice().is_whole
+    assert "exec ./sluice test\n" in (ROOT / ".ci" / "run").read_text(), (
+        "what continuous integration runs has no arguments"
+    )
+
+
+@pytest.mark.parametrize("arguments", [["-x"], ["-k", "gtid"], ["--durations=5"]])
+def test_options_of_pytest_leave_nothing_out(arguments: list[str]) -> None:
+    assert checks_of(Choice(arguments=arguments))["tests"][-len(arguments) :] == tuple(arguments)
+    assert Choice(arguments=arguments).is_whole
+
+
+@pytest.mark.parametrize("arguments", [[FILE], [f"{FILE}::test_x"], [FOLDER, "-x"]])
+def test_paths_are_run_alone(arguments: list[str]) -> None:
+    assert list(checks_of(Choice(arguments=arguments))) == ["tests"]
+    assert list(checks_of(Choice(arguments=arguments, everything=True))) == [*STATIC_CHECKS, "tests"]
+    assert Choice(arguments=arguments, everything=True).is_whole
+
+
+def test_one_file_needs_no_workers_and_a_folder_does() -> None:
+    assert checks_of(Choice(arguments=[FILE]))["tests"][1:3] == ("-n", "0")
+    assert checks_of(Choice(arguments=[FOLDER]))["tests"][2] != "0"
+
+
+def test_a_quick_run_leaves_servers_out() -> None:
+    checks = checks_of(Choice(quick=True))
+    assert NOT_QUICK in checks["tests"]
+    assert "types" not in checks
+    assert "--cov" in checks_of(Choice(coverage=True))["tests"]
+
+
+@pytest.mark.parametrize(
+    ("text", "marks"),
+    [
+        ("tmp_path\nmysql80", {"servers"}),
+        ('request.getfixturevalue("mariadb114")', {"servers"}),
+        ('server = DatabaseServer("mysql-8.0.31", tmp_path)', {"servers"}),
+        ("def test(spark_server: SparkConnectServer) -> None:", {"spark"}),
+        ("lake\nspark_server", {"spark"}),
+        ("bench = KillBench(folder)", {"servers", "spark"}),
+        ("def test(server: DatabaseServer) -> None: lake = tmp_path", set()),
+    ],
+)
+def test_marks_are_read_off_what_a_test_asks_for(text: str, marks: set[str]) -> None:
+    assert marks_in(text) == marks
