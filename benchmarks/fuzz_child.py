@@ -26,7 +26,7 @@ from cdc_engine.binlog.events.table_map import TableMap
 from cdc_engine.binlog.rows.decoder import RowDecoder
 from cdc_engine.binlog.scan.framing import PacketFramer
 from cdc_engine.binlog.scan.scanner import Scanner
-from cdc_engine.contracts import NO_SESSION, Block, Bytes, Column, StatementSession, TableChange, TableVersion
+from cdc_engine.contracts import NO_SESSION, Block, Bytes, Cascade, Column, StatementSession, TableChange, TableVersion
 from cdc_engine.errors import BinlogFormatError, SluiceError, TableStoppedError
 from cdc_engine.position import Position
 
@@ -40,6 +40,9 @@ LABELS = tuple("abcdefgh")
 
 class NamelessHistory:
     """Takes every table for what its table map says; columns get numbers for names, the first is the key."""
+
+    def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002  of the contract
+        return ()
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:  # noqa: ARG002  of the contract
         columns = [

@@ -65,14 +65,39 @@ class Column:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Cascade:
+    """A foreign key by which rows of `child` change without row events when rows of `parent` (both: database, table) go or change.
+
+    `columns` of the child hold what the `referenced` columns of the parent do. `on_delete`, `on_update`: CASCADE, SET NULL, or empty.
+    `doubt`: why it is not sure that it is so, or empty. `captured`: whether the child is.
+    """
+
+    name: str
+    parent: tuple[str, str]
+    child: tuple[str, str]
+    columns: tuple[str, ...]
+    referenced: tuple[str, ...]
+    on_delete: str = ""
+    on_update: str = ""
+    doubt: str = ""
+    captured: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TableVersion:
-    """A table with the schema valid for the row events that refer to it. `version` is stable for equal schemas (a short digest)."""
+    """A table with the schema valid for the row events that refer to it. `version` is stable for equal schemas (a short digest).
+
+    `cascades`: what changes of its rows set off in captured tables, over all levels. `watched`: its events are read for that alone, the
+    table itself is not captured.
+    """
 
     database: str
     table: str
     columns: tuple[Column, ...]
     key: tuple[str, ...] = ()
     version: str = ""
+    cascades: tuple[Cascade, ...] = ()
+    watched: bool = False
 
     @property
     def name(self) -> str:
@@ -370,6 +395,9 @@ class SchemaHistory(Protocol):
         self, statement: str, default_database: str, position: Position, session: StatementSession = NO_SESSION
     ) -> tuple[TableChange, ...]:
         """Takes a DDL statement in stream order and persists it; the changes of captured tables it means for the lake."""
+
+    def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:
+        """What changes of this table's rows set off in captured tables, where the stream is now."""
 
     def rewind(self, position: Position) -> None:
         """The stream starts again from here: forget what came after."""

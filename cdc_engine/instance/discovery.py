@@ -12,6 +12,7 @@ from cdc_engine.contracts import TableVersion
 from cdc_engine.instance.wiring import TABLES_FILE, source_of
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.table_meta.history.cascades import Cascades
 from cdc_engine.table_meta.history.schema_snapshot import read_snapshot
 from cdc_engine.table_meta.history.tables_file import write_tables
 
@@ -32,5 +33,6 @@ def discover(config: SluiceConfig, destination: str, password: str | None = None
     finally:
         connection.close()
     tables = tuple(schema.version() for schema in snapshot.tables)
-    write_tables(config.destination_dir(destination) / TABLES_FILE, tables)
+    cascades = () if snapshot.server.logs_cascades else Cascades(snapshot.tables, captured.keeps).all()
+    write_tables(config.destination_dir(destination) / TABLES_FILE, tables, cascades)
     return tables

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cdc_engine.binlog.events.table_map import TableMap
-from cdc_engine.contracts import NO_SESSION, StatementSession, TableChange, TableVersion
+from cdc_engine.contracts import NO_SESSION, Cascade, StatementSession, TableChange, TableVersion
 from cdc_engine.position import Position
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.tables_file import write_tables
@@ -29,10 +29,14 @@ class PublishedHistory:
         self, statement: str, default_database: str, position: Position, session: StatementSession = NO_SESSION
     ) -> tuple[TableChange, ...]:
         self._fence()
+        before = self._history.all_cascades()
         changes = self._history.apply(statement, default_database, position, session)
-        if changes:
+        if changes or self._history.all_cascades() != before:
             self.publish(position)
         return changes
+
+    def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:
+        return self._history.cascades(database, table)
 
     def rewind(self, position: Position) -> None:
         self._fence()
@@ -40,4 +44,5 @@ class PublishedHistory:
 
     def publish(self, position: Position) -> None:
         tables = (*self._history.versions(position), *self._history.stopped_versions(position))
-        write_tables(self._tables_file, tuple(sorted(tables, key=lambda table: table.name)))
+        in_order = tuple(sorted(tables, key=lambda table: table.name))
+        write_tables(self._tables_file, in_order, self._history.all_cascades())

@@ -34,10 +34,14 @@ class CapturedTables:
         return self._by_name[name]
 
     def mask(self, tables: Sequence[TableVersion]) -> Mask:
-        """Bool, one a table reference. The parser hands on the same growing sequence, so that mostly nothing is to be done."""
+        """Bool, one a table reference; one whose rows change those of others is kept for that.
+
+        The parser hands on the same growing sequence, so that mostly nothing is to be done.
+        """
         if tables is not self._tables or len(tables) != len(self._mask):
             self._tables = tables
-            self._mask = np.array([self.keeps(each.database, each.table) for each in tables], np.bool_)
+            kept = [bool(each.cascades) or self.keeps(each.database, each.table) for each in tables]
+            self._mask = np.array(kept, np.bool_)
         return self._mask
 
 

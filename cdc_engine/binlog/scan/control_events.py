@@ -140,10 +140,10 @@ class ControlEvents:
             self._xa.record_table_map(event)
             return
         body = np.frombuffer(self._body(event), np.uint8)
-        reference, change = self._references.reference(body, self._maker.position(self._time_us(event)))
-        if change is not None:
+        reference, changes = self._references.reference(body, self._maker.position(self._time_us(event)))
+        if changes:
             yield from self._maker.cut()
-            yield from self._maker.cut((change,))
+            yield from self._maker.cut(changes)
         self._memory.remember_table(body, reference)
 
     # ── statements ──

@@ -67,6 +67,11 @@ class Scanner:
         self._state[at.CHECKSUM] = types.CHECKSUM_BYTES if checksum else 0
         self._packets = packets
         references = TableReferences(history, captured)
+
+        def wanted(database: str, table: str) -> bool:
+            """Captured, or its rows change captured ones."""
+            return captured(database, table) or bool(history.cascades(database, table))
+
         executed = ExecutedTrack(start.gtid_set, known=executed_known)
         self._maker = BlockMaker(start, self._memory, executed, references.versions)
         self._decompressed = Unpacker(self._maker, self._events)
@@ -74,8 +79,8 @@ class Scanner:
             self._maker, self._events
         )  # of its own: an XA transaction may be committed within a compressed one
         unpack_recorded = functools.partial(self._unpack, recorded)
-        xa = XaTransactions(self._maker, captured, prepared or MemoryPrepared(), unpack_recorded)
-        self._control = ControlEvents(self._maker, references, history, captured, xa)
+        xa = XaTransactions(self._maker, wanted, prepared or MemoryPrepared(), unpack_recorded)
+        self._control = ControlEvents(self._maker, references, history, wanted, xa)
         self.last_verdict = ScanStatus.INCOMPLETE
 
     @property

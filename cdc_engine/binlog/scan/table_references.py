@@ -6,15 +6,17 @@ statement, because a server that reopens a table gives it a new id and sends the
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 from cdc_engine.binlog.events.table_map import parse_table_map
-from cdc_engine.contracts import Bytes, SchemaHistory, TableChange, TableChangeKind, TableVersion
+from cdc_engine.contracts import Bytes, Cascade, SchemaHistory, TableChange, TableChangeKind, TableVersion
 from cdc_engine.errors import TableStoppedError
 from cdc_engine.position import Position
 
 Captured = Callable[[str, str], bool]
 NOT_CAPTURED = -1
+CASCADE_UNSEEN = "CASCADE_UNSEEN"  # state of a table whose rows may have changed without an event that could be read
 TABLE_ID_BYTES = 6
 
 
@@ -33,37 +35,57 @@ class TableReferences:
         """The schema changed: ask the history again for every table."""
         self._by_map.clear()
 
-    def reference(self, body: Bytes, position: Position) -> tuple[int, TableChange | None]:
-        """Index of the table that a table map's body describes, and the change that stops it when it just cannot go on.
+    def reference(self, body: Bytes, position: Position) -> tuple[int, tuple[TableChange, ...]]:
+        """Index of the table that a table map's body describes, and the changes that stop it when it just cannot go on.
 
+        One that is not captured is referred to where its rows change captured ones without row events; those stop when it cannot be read.
         `position`: end of the table map, so it is not after the first row event that is dropped. A stopped table stays so for the life
         of this object, whatever DDL follows: the rows between are missing. It may be told again by the next object; the first counts.
         """
         content = body[TABLE_ID_BYTES:].tobytes()
         known = self._by_map.get(content)
         if known is not None:
-            return known, None
-        index, change = self._look_up(body, position)
+            return known, ()
+        index, changes = self._look_up(body, position)
         self._by_map[content] = index
-        return index, change
+        return index, changes
 
-    def _look_up(self, body: Bytes, position: Position) -> tuple[int, TableChange | None]:
+    def _look_up(self, body: Bytes, position: Position) -> tuple[int, tuple[TableChange, ...]]:
         table_map = parse_table_map(body.tobytes())
         name = (table_map.database, table_map.table)
-        if name in self._stopped or not self._captured(*name):
-            return NOT_CAPTURED, None
+        captured, cascades = self._captured(*name), self._history.cascades(*name)
+        if not captured and not cascades:
+            return NOT_CAPTURED, ()
+        told = name in self._stopped
         try:
+            if told:
+                raise TableStoppedError(*name, CASCADE_UNSEEN, "it has stopped before")
             version = self._history.resolve(table_map, position)
         except TableStoppedError as error:
             self._stopped.add(name)
-            return NOT_CAPTURED, stopped_change(error, position)
-        return self._index(version), None
+            own = (stopped_change(error, position),) if captured and not told else ()
+            return NOT_CAPTURED, (*own, *(stopped_change(each, position) for each in _unseen(cascades, error)))
+        return self._index(dataclasses.replace(version, cascades=cascades, watched=not captured)), ()
 
     def _index(self, version: TableVersion) -> int:
         if version not in self._by_version:
             self._by_version[version] = len(self.versions)
             self.versions.append(version)
         return self._by_version[version]
+
+
+def _unseen(cascades: tuple[Cascade, ...], error: TableStoppedError) -> list[TableStoppedError]:
+    """Each captured table whose rows change with those of a table that cannot be read."""
+    reason = (
+        f"foreign keys change its rows with those of {error.database}.{error.table}, which cannot be read ({error.state}: {error.reason}); "
+        "resume this table together with that one"
+    )
+    children = dict.fromkeys(cascade.child for cascade in cascades if cascade.captured)
+    return [
+        TableStoppedError(*child, CASCADE_UNSEEN, reason)
+        for child in children
+        if child != (error.database, error.table)
+    ]
 
 
 def stopped_change(error: TableStoppedError, position: Position) -> TableChange:

@@ -10,7 +10,7 @@ import dataclasses
 
 from cdc_engine.binlog.charsets.statement_text import Literals
 from cdc_engine.binlog.events.table_map import TableMap
-from cdc_engine.contracts import NO_SESSION, StatementSession, TableChange, TableVersion
+from cdc_engine.contracts import NO_SESSION, Cascade, StatementSession, TableChange, TableVersion
 from cdc_engine.errors import TableStoppedError
 from cdc_engine.position import Position
 from cdc_engine.table_meta.change.evolution import SCHEMA_UNKNOWN
@@ -55,6 +55,9 @@ class TouchedTables:
         lower_case = self._snapshot.server.lower_case_names
         self.names |= {name.key(default_database, lower_case=lower_case) for name in _named(read)}
         self.names |= self._meant(read)
+        return ()
+
+    def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002
         return ()
 
     def rewind(self, position: Position) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from cdc_engine.binlog.charsets.statement_text import Literals
 from cdc_engine.binlog.events.table_map import TableMap
-from cdc_engine.contracts import NO_SESSION, StatementSession, TableChange, TableVersion
+from cdc_engine.contracts import NO_SESSION, Cascade, StatementSession, TableChange, TableVersion
 from cdc_engine.errors import MetaError, SluiceError, TableStoppedError
 from cdc_engine.position import Position
 from cdc_engine.table_meta.change.evolution import SCHEMA_UNKNOWN
@@ -30,6 +30,7 @@ from cdc_engine.table_meta.ddl.lexer import UnreadableError
 from cdc_engine.table_meta.ddl.lower_case import lowered
 from cdc_engine.table_meta.ddl.reader import leading_words, mistake, read_statement
 from cdc_engine.table_meta.ddl.statement import DropDatabase, SetDatabase, Statement, Unread
+from cdc_engine.table_meta.history.cascades import Cascades
 from cdc_engine.table_meta.history.concerned import databases_in
 from cdc_engine.table_meta.history.effects import DdlContext, Effect, effects_of, refused
 from cdc_engine.table_meta.history.fitting import fit
@@ -55,6 +56,7 @@ class TableHistory:
         self._repository: Repository = SchemaRepository(kept) if isinstance(kept, Path) else kept
         self._captured = captured
         self._known = KnownSchemas()
+        self._known_cascades: Cascades | None = None
         try:
             for record in self._repository.load():
                 self._known.remember(record)
@@ -143,8 +145,28 @@ class TableHistory:
         self._store([record for record in records if not self._known.holds(record)])
         return changes
 
+    def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:
+        """As `contracts.SchemaHistory`: by what is known last."""
+        return self._cascades().below((database, table))
+
+    def all_cascades(self) -> tuple[Cascade, ...]:
+        """Every foreign key of a captured table that may change its rows, by what is known last; for `tables_file`."""
+        return self._cascades().all()
+
+    def _cascades(self) -> Cascades:
+        if self._known_cascades is None:
+            head = self._known.head
+            server = self._known.server(head)
+            states = [self._known.table(name, head) for name in self._known.table_names()]
+            schemas = [state.schema if isinstance(state, Stopped) else state for state in states]
+            tables = [schema for schema in schemas if isinstance(schema, TableSchema)]
+            logged = server is not None and server.logs_cascades
+            self._known_cascades = Cascades([] if logged else tables, self._captured)
+        return self._known_cascades
+
     def rewind(self, position: Position) -> None:
         """The stream starts again from here: what came after has not happened yet."""
+        self._known_cascades = None
         if self._known.drop_after(position.order_key):
             self._repository.append([Record(kind=RecordKind.REWIND, position=position)])
 
@@ -189,6 +211,7 @@ class TableHistory:
     def _store(self, records: list[Record]) -> None:
         if records:
             self._repository.append(records)
+            self._known_cascades = None
         for record in records:
             self._known.remember(record)
 

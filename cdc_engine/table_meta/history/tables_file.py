@@ -1,4 +1,6 @@
-"""`tables.json`: the captured tables with columns and keys, written by the instance, read where asset definitions are made.
+"""`tables.json`: the captured tables with columns and keys, and the foreign keys that change their rows without row events.
+
+Written by the instance, read where asset definitions are made and by the console.
 
 Reading it opens no connection. It is replaced as a whole: written beside, synced, renamed.
 """
@@ -11,25 +13,38 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from cdc_engine.contracts import Column, TableVersion
+from cdc_engine.contracts import Cascade, Column, TableVersion
 from cdc_engine.durable_files import keep_file
 from cdc_engine.errors import MetaError
 
-FORMAT = 1
+FORMAT = 2
 
 
-def write_tables(path: Path, tables: Iterable[TableVersion]) -> None:
+def write_tables(path: Path, tables: Iterable[TableVersion], cascades: Iterable[Cascade] = ()) -> None:
     """Replaces the file. Raises MetaError when it cannot be written; the old one is then untouched."""
-    record = {"format": FORMAT, "tables": [dataclasses.asdict(table) for table in tables]}
+    record = {
+        "format": FORMAT,
+        "tables": [dataclasses.asdict(table) for table in tables],
+        "cascades": [dataclasses.asdict(cascade) for cascade in cascades],
+    }
     keep_file(path, json.dumps(record, indent=1))
 
 
 def read_tables(path: Path) -> tuple[TableVersion, ...]:
     """The tables of the file; none where there is no file yet. Raises MetaError when it cannot be understood."""
+    return _read(path)[0]
+
+
+def read_cascades(path: Path) -> tuple[Cascade, ...]:
+    """The foreign keys of the file that change captured tables' rows without row events. Raises as `read_tables`."""
+    return _read(path)[1]
+
+
+def _read(path: Path) -> tuple[tuple[TableVersion, ...], tuple[Cascade, ...]]:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return ()
+        return (), ()
     except (OSError, ValueError) as error:
         raise MetaError(f"the table list {path} cannot be read; delete it, the engine writes it anew") from error
     try:
@@ -37,14 +52,21 @@ def read_tables(path: Path) -> tuple[TableVersion, ...]:
             raise MetaError(
                 f"the table list {path} has format {record['format']}, not {FORMAT}; delete it, the engine writes it anew"
             )
-        return tuple(_table(table) for table in record["tables"])
+        tables = tuple(_table(table) for table in record["tables"])
+        return tables, tuple(_cascade(cascade) for cascade in record["cascades"])
     except (KeyError, TypeError) as error:
         raise MetaError(f"the table list {path} has another shape; delete it, the engine writes it anew") from error
 
 
 def _table(record: dict[str, Any]) -> TableVersion:
     columns = tuple(_column(column) for column in record["columns"])
-    return TableVersion(**{**record, "columns": columns, "key": tuple(record["key"])})
+    cascades = tuple(_cascade(cascade) for cascade in record["cascades"])
+    return TableVersion(**{**record, "columns": columns, "key": tuple(record["key"]), "cascades": cascades})
+
+
+def _cascade(record: dict[str, Any]) -> Cascade:
+    lists = {name: tuple(record[name]) for name in ("parent", "child", "columns", "referenced")}
+    return Cascade(**{**record, **lists})
 
 
 def _column(record: dict[str, Any]) -> Column:

@@ -13,7 +13,7 @@ import numpy as np
 
 from cdc_engine.binlog.events.table_map import TableMap
 from cdc_engine.binlog.scan.scanner import Scanner
-from cdc_engine.contracts import NO_SESSION, Block, Bytes, StatementSession, TableChange, TableVersion
+from cdc_engine.contracts import NO_SESSION, Block, Bytes, Cascade, StatementSession, TableChange, TableVersion
 from cdc_engine.errors import TableStoppedError
 from cdc_engine.position import Position
 
@@ -134,6 +134,9 @@ class NoHistory:
         self.stopped: set[str] = set()
         self.resolved: list[tuple[str, int]] = []
         self.changes: tuple[TableChange, ...] = ()
+
+    def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002  of the contract
+        return ()
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
         self.resolved.append((table_map.table, position.offset))

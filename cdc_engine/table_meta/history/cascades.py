@@ -1,0 +1,71 @@
+"""Which tables lose or change rows without row events when rows of another one go or change, by their foreign keys. For `history`.
+
+InnoDB executes ON DELETE and ON UPDATE below the binlog: of a cascade only the change of the parent is logged.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+from cdc_engine.contracts import Cascade
+from cdc_engine.table_meta.history.known_schemas import TableKey
+from cdc_engine.table_meta.schema import TableSchema
+
+Captured = Callable[[str, str], bool]
+
+
+class Cascades:
+    """All foreign keys that act, at one place in the stream."""
+
+    def __init__(self, tables: Iterable[TableSchema], captured: Captured) -> None:
+        keys = {(table.database, table.table): table.key for table in tables}
+        self._by_parent: dict[TableKey, list[Cascade]] = defaultdict(list)
+        for table in tables:
+            for key in table.foreign_keys:
+                if key.on_delete or key.on_update or key.doubt:
+                    cascade = Cascade(
+                        name=key.name,
+                        parent=key.parent,
+                        child=(table.database, table.table),
+                        columns=key.columns,
+                        referenced=key.referenced or keys.get(key.parent, ()),
+                        on_delete=key.on_delete,
+                        on_update=key.on_update,
+                        doubt=key.doubt,
+                        captured=captured(table.database, table.table),
+                    )
+                    self._by_parent[key.parent].append(cascade)
+        self._reaching = self._find_reaching()
+
+    def below(self, name: TableKey) -> tuple[Cascade, ...]:
+        """Every cascade that a change of this table's rows may set off, its own first, as far as captured tables are at their end."""
+        found: list[Cascade] = []
+        seen, waiting = {name}, [name]
+        while waiting:
+            for cascade in self._by_parent.get(waiting.pop(0), ()):
+                if cascade.captured or cascade.child in self._reaching:
+                    found.append(cascade)
+                    if cascade.child not in seen:
+                        seen.add(cascade.child)
+                        waiting.append(cascade.child)
+        return tuple(found)
+
+    def all(self) -> tuple[Cascade, ...]:
+        """Those whose child is captured."""
+        return tuple(each for cascades in self._by_parent.values() for each in cascades if each.captured)
+
+    def _find_reaching(self) -> set[TableKey]:
+        """Tables from which a captured one is reached, going from parents to children."""
+        parents = defaultdict(list)
+        for cascades in self._by_parent.values():
+            for each in cascades:
+                parents[each.child].append(each.parent)
+        waiting = [each.child for cascades in self._by_parent.values() for each in cascades if each.captured]
+        reaching: set[TableKey] = set()
+        while waiting:
+            for parent in parents[waiting.pop()]:
+                if parent not in reaching:
+                    reaching.add(parent)
+                    waiting.append(parent)
+        return reaching
