@@ -44,6 +44,9 @@ class NamelessHistory:
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002  of the contract
         return ()
 
+    def follows(self, database: str, table: str) -> bool:  # noqa: ARG002  of the contract
+        return False
+
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:  # noqa: ARG002  of the contract
         columns = [
             Column(

@@ -128,6 +128,7 @@ class TableConfig(Strict):
     charsets: dict[str, str] = Field(
         {}, description="column: charset that its bytes really have, where the source declares another"
     )
+    cascades: Literal["", "apply", "stop", "ignore"] = Field("", description="the destination's word, if empty")
     schema_changes: SchemaChangesConfig = Field(
         SchemaChangesConfig(), description="the words that differ from the destination's"
     )
@@ -150,6 +151,10 @@ class DestinationConfig(Strict):
     ring: RingConfig = RingConfig()
     batch: BatchConfig = BatchConfig()
     schema_changes: SchemaChangesConfig = SchemaChangesConfig()
+    cascades: Literal["apply", "stop", "ignore"] = Field(
+        "apply",
+        description="what foreign keys change in a table without row events: carried out in the lake; the table stops; or the lake differs",
+    )
     tables: dict[str, TableConfig] = {}
 
     def schema_policy(self, database: str, table: str) -> dict[str, str]:
@@ -158,6 +163,10 @@ class DestinationConfig(Strict):
         own = configured.schema_changes.model_dump(include=configured.schema_changes.model_fields_set)
         declared = {"key": "apply"} if configured.key else {}
         return {**self.schema_changes.model_dump(), **declared, **own}
+
+    def cascade_policy(self, database: str, table: str) -> str:
+        """apply, stop or ignore, for what foreign keys change in one table."""
+        return self.table(database, table).cascades or self.cascades
 
     def table(self, database: str, table: str) -> TableConfig:
         return self.tables.get(f"{database}.{table}", TableConfig())

@@ -64,12 +64,16 @@ class Column:
     generated: str = ""
 
 
+CASCADE_UNSEEN = "CASCADE_UNSEEN"  #: state of a table whose rows may have changed without an event that could be read
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cascade:
     """A foreign key by which rows of `child` change without row events when rows of `parent` (both: database, table) go or change.
 
     `columns` of the child hold what the `referenced` columns of the parent do. `on_delete`, `on_update`: CASCADE, SET NULL, or empty.
-    `doubt`: why it is not sure that it is so, or empty. `captured`: whether the child is.
+    `doubt`: why it is not sure that it is so, or empty. `captured`: whether the child is. `key`: the child's primary key. `generated`: it
+    has generated columns.
     """
 
     name: str
@@ -81,6 +85,8 @@ class Cascade:
     on_update: str = ""
     doubt: str = ""
     captured: bool = True
+    key: tuple[str, ...] = ()
+    generated: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,7 +94,7 @@ class TableVersion:
     """A table with the schema valid for the row events that refer to it. `version` is stable for equal schemas (a short digest).
 
     `cascades`: what changes of its rows set off in captured tables, over all levels. `watched`: its events are read for that alone, the
-    table itself is not captured.
+    table itself is not captured. `follows`: its own rows change with those of other tables.
     """
 
     database: str
@@ -98,6 +104,7 @@ class TableVersion:
     version: str = ""
     cascades: tuple[Cascade, ...] = ()
     watched: bool = False
+    follows: bool = False
 
     @property
     def name(self) -> str:
@@ -398,6 +405,9 @@ class SchemaHistory(Protocol):
 
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:
         """What changes of this table's rows set off in captured tables, where the stream is now."""
+
+    def follows(self, database: str, table: str) -> bool:
+        """Whether rows of this table change with those of others, where the stream is now."""
 
     def rewind(self, position: Position) -> None:
         """The stream starts again from here: forget what came after."""

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 
+from spark_jobs.cascades import carried_out
 from spark_jobs.errors import MergeError, SparkJobError, SparkUnavailableError, StagedBatchError, TableError
 from spark_jobs.merge import NO_RECORDS, merge_table
 from spark_jobs.quarantine import append_quarantine
@@ -55,7 +56,9 @@ def merge_batch(
     if not batch.tables:
         return []
     with open_lanes(spark, min(parallelism, len(batch.tables))) as lanes:
+        batch, refused = _carried_out(batch, tables, storage_options or {}, lanes[0], refusal)
         work = _Work(batch, tables, storage_options or {}, lanes, refusal=refusal, records=records)
+        work.refused = refused
         reports, errors = work.run(on_table_done or _ignore)
     if errors:
         raise _batch_error(batch, reports, errors)
@@ -78,6 +81,7 @@ class _Work:
         self._batch, self._targets, self._storage_options = batch, targets, storage_options
         self._free: queue.SimpleQueue[Lane] = queue.SimpleQueue()
         self._lane_count, self._refusal, self._records = len(lanes), refusal, records
+        self.refused: Mapping[str, TableError] = {}
         for lane in lanes:
             self._free.put(lane)
 
@@ -104,6 +108,8 @@ class _Work:
         with self._lane() as lane:
             if why := self._refusal():
                 raise TableError(table.name, why, own=False)
+            if table.name in self.refused:
+                raise self.refused[table.name]
             target = self._targets[table.name]
             return merge_table(lane, self._batch, table, target, self._storage_options, records=self._records)
 
@@ -114,6 +120,25 @@ class _Work:
             yield lane
         finally:
             self._free.put(lane)
+
+
+def _carried_out(
+    batch: StagedBatch,
+    targets: Mapping[str, TableTarget],
+    storage_options: Mapping[str, str],
+    lane: Lane,
+    refusal: Callable[[], str],
+) -> tuple[StagedBatch, dict[str, TableError]]:
+    """As `cascades.carried_out`; nothing is done where the batch may no longer be merged, which each table then says."""
+    if refusal():
+        return batch, {}
+    try:
+        return carried_out(lane, batch, targets, storage_options)
+    except Exception as error:
+        if is_away(error):
+            sentence = f"Spark went away before the merge ({first_line(error)}); the batch is tried again"
+            raise SparkUnavailableError(sentence) from error
+        raise
 
 
 def _batch_error(

@@ -108,12 +108,50 @@ Segment = ChangesSegment | TruncateSegment | SchemaSegment
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Cascade:
+    """A foreign key: rows of `child` (both: "database.table") follow those of `parent`. Names of columns in lower case.
+
+    `on_delete`, `on_update`: CASCADE, SET NULL, or empty. `doubt`: why it may not be there, or empty. `key`: the child's. `generated`: the
+    child has generated columns.
+    """
+
+    name: str
+    parent: str
+    child: str
+    columns: tuple[str, ...]
+    referenced: tuple[str, ...]
+    on_delete: str
+    on_update: str
+    doubt: str
+    key: tuple[str, ...]
+    generated: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CascadeEvents:
+    """Rows of a table that went and keys of it that changed, in a Parquet file. `cascades`: what follows from them, over all levels.
+
+    `live`: the tables among them that are changed in the lake.
+    """
+
+    parent: str
+    referenced: tuple[str, ...]
+    path: Path
+    cascades: tuple[Cascade, ...]
+    live: frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedTable:
-    """One table of a batch; its segments are applied in order, each as one Delta commit."""
+    """One table of a batch; its segments are applied in order, each as one Delta commit.
+
+    `places`: file with the place of each row among those of all tables (int64, little-endian), None where none are needed.
+    """
 
     database: str
     table: str
     segments: tuple[Segment, ...]
+    places: Path | None = None
 
     @property
     def name(self) -> str:
@@ -144,6 +182,7 @@ class StagedBatch:
     start: Mapping[str, Any]
     end: Mapping[str, Any]
     tables: tuple[StagedTable, ...]
+    cascades: tuple[CascadeEvents, ...] = ()
 
     def app_id(self, table: StagedTable) -> str:
         """The name under which Delta remembers the last order key of this table. Its epochs share it: an order key has its own."""
@@ -212,7 +251,36 @@ def _batch(directory: Path, record: dict[str, Any]) -> StagedBatch:
         start=dict(record["start"]),
         end=dict(record["end"]),
         tables=tables,
+        cascades=tuple(_cascade_events(directory, item) for item in record.get("cascades", ())),
     )
+
+
+def _cascade_events(directory: Path, record: dict[str, Any]) -> CascadeEvents:
+    return CascadeEvents(
+        parent=".".join(record["parent"]),
+        referenced=_lowered(record["referenced"]),
+        path=directory / Path(record["file"]).name,
+        cascades=tuple(
+            Cascade(
+                name=str(item["name"]),
+                parent=".".join(item["parent"]),
+                child=".".join(item["child"]),
+                columns=_lowered(item["columns"]),
+                referenced=_lowered(item["referenced"]),
+                on_delete=str(item["on_delete"]),
+                on_update=str(item["on_update"]),
+                doubt=str(item["doubt"]),
+                key=_lowered(item["key"]),
+                generated=bool(item["generated"]),
+            )
+            for item in record["cascades"]
+        ),
+        live=frozenset(".".join(name) for name in record["live"]),
+    )
+
+
+def _lowered(names: list[str]) -> tuple[str, ...]:
+    return tuple(str(name).lower() for name in names)
 
 
 def _table(directory: Path, record: dict[str, Any]) -> StagedTable:
@@ -220,7 +288,8 @@ def _table(directory: Path, record: dict[str, Any]) -> StagedTable:
     keys = [_last_order_key(segment) for segment in segments]
     if keys != sorted(keys):
         raise ValueError(f"the segments of {record['database']}.{record['table']} are not in stream order")
-    return StagedTable(database=str(record["database"]), table=str(record["table"]), segments=segments)
+    places = directory / Path(record["places"]).name if record.get("places") else None
+    return StagedTable(database=str(record["database"]), table=str(record["table"]), segments=segments, places=places)
 
 
 def _last_order_key(segment: Segment) -> int:

@@ -38,6 +38,9 @@ class PublishedHistory:
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:
         return self._history.cascades(database, table)
 
+    def follows(self, database: str, table: str) -> bool:
+        return self._history.follows(database, table)
+
     def rewind(self, position: Position) -> None:
         self._fence()
         self._history.rewind(position)

@@ -270,6 +270,7 @@ def make_stager(config: DestinationConfig, directory: Path, meta: MetaManager) -
             keys=keys,
             left_out=left_out,
             policies=policies,
+            cascade_policy=config.cascade_policy,
         )
         return _described(staged)
 

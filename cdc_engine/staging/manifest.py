@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from cdc_engine.contracts import Alteration
+from cdc_engine.contracts import Alteration, Cascade
 
 FORMAT = 2
 MANIFEST_FILE = "manifest.json"
@@ -98,15 +98,31 @@ Segment = ChangesSegment | TruncateSegment | SchemaSegment
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedTable:
-    """One table's segments, in the order in which they are to be applied."""
+    """One table's segments, in the order in which they are to be applied. `places`: the file of the rows' places, see `cascades`."""
 
     database: str
     table: str
     segments: tuple[Segment, ...]
+    places: str = ""
 
     @property
     def name(self) -> str:
         return f"{self.database}.{self.table}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CascadeEvents:
+    """Rows of `parent` that went, and keys of it (the `referenced` columns) that changed, in `file`.
+
+    `cascades`: all that this may set off, over all levels, the parent's own first. `live`: the tables among them whose rows are followed.
+    """
+
+    parent: tuple[str, str]
+    referenced: tuple[str, ...]
+    file: str
+    rows: int
+    cascades: tuple[Cascade, ...]
+    live: tuple[tuple[str, str], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -143,6 +159,7 @@ class Manifest:
     last_commit_time_us: int
     tables: tuple[StagedTable, ...]
     quarantine: StagedQuarantine | None = None
+    cascades: tuple[CascadeEvents, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -158,8 +175,16 @@ class Manifest:
                 **record,
                 "tables": tuple(_table(item) for item in record["tables"]),
                 "quarantine": StagedQuarantine(**quarantine) if quarantine else None,
+                "cascades": tuple(_cascade_events(item) for item in record["cascades"]),
             }
         )
+
+
+def _cascade_events(record: dict[str, Any]) -> CascadeEvents:
+    lists = ("parent", "child", "columns", "referenced", "key")
+    cascades = tuple(Cascade(**{**item, **{name: tuple(item[name]) for name in lists}}) for item in record["cascades"])
+    names = {name: tuple(record[name]) for name in ("parent", "referenced")}
+    return CascadeEvents(**{**record, **names, "cascades": cascades, "live": tuple(map(tuple, record["live"]))})
 
 
 def _table(record: dict[str, Any]) -> StagedTable:

@@ -15,9 +15,12 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
-from cdc_engine.binlog.rows.decoder import Places, RowDecoder
+import pyarrow as pa
+
+from cdc_engine.binlog.rows.decoder import OPERATION, Places, RowDecoder
 from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, RefusedValue, ValuePolicy
 from cdc_engine.contracts import (
+    CASCADE_UNSEEN,
     NOTHING,
     Batch,
     BlockSlice,
@@ -31,9 +34,11 @@ from cdc_engine.contracts import (
 from cdc_engine.durable_files import rename, replace_file
 from cdc_engine.errors import StagingError, TableStoppedError
 from cdc_engine.position import Position, file_number
+from cdc_engine.staging.cascades import APPLY, CASCADE_STOP, IGNORE, CascadeRecorder, PlaceFile, reached
 from cdc_engine.staging.grouping import runs_by_table
 from cdc_engine.staging.manifest import (
     MANIFEST_FILE,
+    CascadeEvents,
     ChangesSegment,
     Manifest,
     SchemaSegment,
@@ -79,6 +84,7 @@ def stage(
     keys: Mapping[str, tuple[str, ...]] | None = None,
     left_out: Collection[str] = (),
     policies: Mapping[str, ValuePolicy] | None = None,
+    cascade_policy: Callable[[str, str], str] = lambda _database, _table: APPLY,
 ) -> StagedBatch:
     """Decodes `batch` into `directory`/<batch_directory>. `ledger_id`: of the ledger that hands it out as `delivery`.
 
@@ -86,6 +92,7 @@ def stage(
     `kept`: indices of the columns wanted of a table version (int32, ascending), all if None. `keys`: by "database.table" the key columns
     where they are not the primary key. `left_out`: "database.table" of tables that stopped in an earlier batch: a table that has a gap
     must not go on behind it. `policies`: by "database.table" what happens to values that cannot be right, where it is not the default.
+    `cascade_policy`: of (database, table): apply, stop or ignore, for what foreign keys change in it.
 
     The same batch gives the same files; a directory of that name is replaced. A table that cannot be decoded stops: what was complete
     before stays, it is named in `stopped` with the batch's start, the other tables go on. Raises StagingError when the files cannot be
@@ -96,6 +103,7 @@ def stage(
         raise ValueError("an empty batch is not staged")
     partial = directory / (batch_directory(batch.end, delivery) + ".partial")
     staging = _Staging(partial, batch.start, kept, keys or {}, frozenset(left_out), policies=policies or {})
+    staging.cascade_policy = cascade_policy
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -127,6 +135,8 @@ class _Table:
     refused: list[RefusedValue] = dataclasses.field(default_factory=list)
     writer: SegmentWriter | None = None
     source: TableVersion | None = None  # the version the writer was made for, before key and columns were chosen
+    rows: int = 0  # in all segments
+    places: PlaceFile | None = None
 
     def close(self) -> None:
         if self.writer is not None and self.writer.rows:
@@ -159,7 +169,9 @@ class _Staging:
         self.tables: dict[str, _Table] = {}
         self.stopped: dict[str, StoppedTable] = {}
         self.places = Places()
-        self.files_begun = 0
+        self.files_begun = self.events = 0
+        self.cascades = CascadeRecorder(directory, self._stop_whole)
+        self.cascade_policy: Callable[[str, str], str] = lambda _database, _table: APPLY
 
     def take_batch(self, batch: Batch) -> None:
         """All of a batch, or of one part of it."""
@@ -174,20 +186,93 @@ class _Staging:
                 if table is not None:
                     self._change(table, change)
         for version, chosen in runs_by_table(part):
+            if version.cascades:
+                self.cascades.take(part, version, chosen, self.events)
+            if version.watched:
+                continue
             with self._table(version.database, version.table) as table:
                 if table is not None:
                     self._rows(table, part, version, chosen)
+        self.events += part.last_event - part.first_event
         self._make_room()
 
     def finish(self) -> tuple[StagedTable, ...]:
-        """Closes every segment; the tables that have any, in the order in which they first came."""
+        """Closes every segment; the tables that have any or are reached by cascades, in the order in which they first came."""
         for table in self.tables.values():
             table.close()
+        reached = self._settle_cascades()
+        for name in sorted(reached):
+            self.tables.setdefault(".".join(name), _Table(*name))
         return tuple(
-            StagedTable(database=each.database, table=each.table, segments=tuple(each.segments))
+            StagedTable(
+                database=each.database,
+                table=each.table,
+                segments=tuple(each.segments),
+                places=each.places.finish() if each.places else "",
+            )
             for each in self.tables.values()
-            if each.segments
+            if each.segments or (each.database, each.table) in reached
         )
+
+    def cascade_events(self) -> tuple[CascadeEvents, ...]:
+        """What the run carries to other tables; after `finish`."""
+        return tuple(
+            dataclasses.replace(
+                events,
+                live=tuple(
+                    dict.fromkeys(each.child for each in events.cascades if each.captured and self._live(each.child))
+                ),
+                cascades=tuple(
+                    dataclasses.replace(each, key=self.keys.get(".".join(each.child)) or each.key)
+                    for each in events.cascades
+                ),
+            )
+            for events in self.cascades.finish()
+        )
+
+    def _settle_cascades(self) -> set[tuple[str, str]]:
+        """The tables that cascades of this batch may change. One whose rows cannot be followed, or are not to be, stops.
+
+        A table that stops leaves those below it without its rows, so this goes on until no more stop.
+        """
+        while True:
+            stops_before = len(self.stopped)
+            found: set[tuple[str, str]] = set()
+            for cascades, referenced, deletes, updates in self.cascades.set_off():
+                ways = reached(cascades, referenced, deletes=deletes, updates=updates, live=self._live)
+                for name, blind in ways.items():
+                    if self._live(name) and not blind:
+                        found.add(name)
+                    elif self.cascade_policy(*name) != IGNORE:
+                        self._stop_cascade(name, cascades[0].parent, blind=blind)
+            if len(self.stopped) == stops_before:
+                return {name for name in found if self._live(name)}
+
+    def _live(self, name: tuple[str, str]) -> bool:
+        """Whether the lake follows all changes of a captured table."""
+        full_name = ".".join(name)
+        flows = full_name not in self.stopped and full_name not in self.left_out
+        return flows and self.cascade_policy(*name) == APPLY
+
+    def _stop_cascade(self, name: tuple[str, str], parent: tuple[str, str], *, blind: bool) -> None:
+        of = f"rows of {'.'.join(parent)} went or changed, and foreign keys changed rows of this table with them without row events"
+        if blind and self.cascade_policy(*name) == APPLY:
+            why = "on the way there is a table whose rows are not followed up to there (not captured, stopped, or `cascades` is not apply)"
+            self._stop_whole(name, CASCADE_UNSEEN, f"{of}; {why}")
+        else:
+            self._stop_whole(name, CASCADE_STOP, f"{of}; its policy is cascades: stop")
+
+    def _stop_whole(self, name: tuple[str, str], state: str, reason: str) -> None:
+        """Stops the table where the batch begins, with nothing of the batch: rows after the cascade must not be in the lake before it."""
+        full_name = ".".join(name)
+        if full_name in self.left_out:
+            return
+        if table := self.tables.get(full_name):
+            table.discard()
+            table.segments.clear()
+            table.refused.clear()
+        if full_name not in self.stopped:
+            self._stop(*name, state, reason)
 
     def quarantined(self) -> StagedQuarantine | None:
         """Writes the values that were taken out of the finished segments; None where there are none."""
@@ -200,6 +285,7 @@ class _Staging:
 
     def abandon(self) -> None:
         """Closes what is still open and drops it."""
+        self.cascades.abandon()
         for table in self.tables.values():
             table.discard()
 
@@ -250,11 +336,21 @@ class _Staging:
             table.source, table.writer = version, self._writer(self._decoder(version))
         writer = table.writer
         for rows in writer.decoder.chunks(part.block, chosen):
+            if version.follows:
+                self._note_places(table, rows, chosen[writer.decoder.events_of(rows.num_rows)] - part.first_event)
+            table.rows += rows.num_rows
             for cut, piece in parts(rows, writer.decoder.version.key, begun=writer.rows > 0):
                 if cut or (lacks_columns(piece) and not writer.partial):
                     table.close()
                     table.writer = writer = self._writer(writer.decoder, partial=lacks_columns(piece))
                 writer.add(piece)
+
+    def _note_places(self, table: _Table, rows: pa.RecordBatch, events: Int64s) -> None:
+        """Where its rows stand among those of other tables. Rows of before a foreign key was made are before all that it does."""
+        if table.places is None:
+            table.places = PlaceFile(self.directory / f"places.{self.files_begun}.i64", rows_before=table.rows)
+            self.files_begun += 1
+        table.places.add(events + self.events, rows.column(OPERATION).to_numpy())
 
     def _writer(self, decoder: RowDecoder, *, partial: bool = False) -> SegmentWriter:
         """A writer of a segment, `partial` where its images may lack columns."""
@@ -303,6 +399,7 @@ def _manifest(staging: _Staging, destination: str, ledger_id: str, delivery: int
         last_commit_time_us=max((segment.last_commit_time_us for segment in segments), default=0),
         tables=tables,
         quarantine=staging.quarantined(),
+        cascades=staging.cascade_events(),
     )
 
 

@@ -41,6 +41,9 @@ class AgreeableHistory:
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002  of the contract
         return ()
 
+    def follows(self, database: str, table: str) -> bool:  # noqa: ARG002  of the contract
+        return False
+
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:  # noqa: ARG002  of the contract
         self.resolved.append(table_map.table)
         if table_map.table in self.stopped:

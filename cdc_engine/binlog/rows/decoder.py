@@ -159,6 +159,10 @@ class RowDecoder:
             if cursor[2]:
                 yield self._batch(events, int(cursor[2]), base, self._differences[:, : cursor[4]])
 
+    def events_of(self, rows: int) -> Int32s:
+        """Of the batch of so many rows that `chunks` gave last: the index into `chosen` of each row's event."""
+        return self._places.image_event[:rows].copy()
+
     def take_refused(self) -> list[RefusedValue]:
         """The values that were taken out of the rows decoded since the last call, under the policy "quarantine"."""
         taken, self._refused = self._refused, []

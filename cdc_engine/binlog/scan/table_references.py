@@ -10,13 +10,20 @@ import dataclasses
 from collections.abc import Callable
 
 from cdc_engine.binlog.events.table_map import parse_table_map
-from cdc_engine.contracts import Bytes, Cascade, SchemaHistory, TableChange, TableChangeKind, TableVersion
+from cdc_engine.contracts import (
+    CASCADE_UNSEEN,
+    Bytes,
+    Cascade,
+    SchemaHistory,
+    TableChange,
+    TableChangeKind,
+    TableVersion,
+)
 from cdc_engine.errors import TableStoppedError
 from cdc_engine.position import Position
 
 Captured = Callable[[str, str], bool]
 NOT_CAPTURED = -1
-CASCADE_UNSEEN = "CASCADE_UNSEEN"  # state of a table whose rows may have changed without an event that could be read
 TABLE_ID_BYTES = 6
 
 
@@ -65,7 +72,8 @@ class TableReferences:
             self._stopped.add(name)
             own = (stopped_change(error, position),) if captured and not told else ()
             return NOT_CAPTURED, (*own, *(stopped_change(each, position) for each in _unseen(cascades, error)))
-        return self._index(dataclasses.replace(version, cascades=cascades, watched=not captured)), ()
+        follows = captured and self._history.follows(*name)
+        return self._index(dataclasses.replace(version, cascades=cascades, watched=not captured, follows=follows)), ()
 
     def _index(self, version: TableVersion) -> int:
         if version not in self._by_version:

@@ -34,9 +34,12 @@ class Cascades:
                         on_update=key.on_update,
                         doubt=key.doubt,
                         captured=captured(table.database, table.table),
+                        key=table.key,
+                        generated=any(column.generated for column in table.columns),
                     )
                     self._by_parent[key.parent].append(cascade)
         self._reaching = self._find_reaching()
+        self.children = {each.child for cascades in self._by_parent.values() for each in cascades}
 
     def below(self, name: TableKey) -> tuple[Cascade, ...]:
         """Every cascade that a change of this table's rows may set off, its own first, as far as captured tables are at their end."""

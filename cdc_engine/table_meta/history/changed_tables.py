@@ -60,6 +60,9 @@ class TouchedTables:
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002
         return ()
 
+    def follows(self, database: str, table: str) -> bool:  # noqa: ARG002
+        return False
+
     def rewind(self, position: Position) -> None:
         """Nothing is kept by position."""
 

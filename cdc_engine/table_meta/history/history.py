@@ -149,6 +149,10 @@ class TableHistory:
         """As `contracts.SchemaHistory`: by what is known last."""
         return self._cascades().below((database, table))
 
+    def follows(self, database: str, table: str) -> bool:
+        """As `contracts.SchemaHistory`: by what is known last."""
+        return (database, table) in self._cascades().children
+
     def all_cascades(self) -> tuple[Cascade, ...]:
         """Every foreign key of a captured table that may change its rows, by what is known last; for `tables_file`."""
         return self._cascades().all()

@@ -65,7 +65,7 @@ def _table(record: dict[str, Any]) -> TableVersion:
 
 
 def _cascade(record: dict[str, Any]) -> Cascade:
-    lists = {name: tuple(record[name]) for name in ("parent", "child", "columns", "referenced")}
+    lists = {name: tuple(record[name]) for name in ("parent", "child", "columns", "referenced", "key")}
     return Cascade(**{**record, **lists})
 
 

@@ -138,6 +138,9 @@ class NoHistory:
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002  of the contract
         return ()
 
+    def follows(self, database: str, table: str) -> bool:  # noqa: ARG002  of the contract
+        return False
+
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
         self.resolved.append((table_map.table, position.offset))
         if table_map.table in self.stopped:

@@ -1,0 +1,238 @@
+"""What a batch holds of changes that foreign keys make to other tables: what sets them off, in order with the rows of those tables.
+
+Driven by `staging`; the run makes the changes of it (spark_jobs/cascades.py). Two kinds of files stand beside the staged rows:
+
+- of each table that others point at, the rows that went and the keys that changed: `_sluice_place` (int64), operation, order key, commit
+  time, and the referenced columns, the old values and, of an update, the new ones in the row after;
+- of each table that points at others, the place of each of its staged rows (int64, little-endian, one a row, in the order of its segments).
+
+A place orders rows of all tables of a batch: number of the row event, row in the event, and a bit for what is after an update.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdc_engine.binlog.rows.decoder import OPERATION, Places, RowDecoder
+from cdc_engine.contracts import (
+    CASCADE_UNSEEN,
+    Block,
+    BlockSlice,
+    Cascade,
+    Int64s,
+    Operation,
+    RowEventKind,
+    TableVersion,
+)
+from cdc_engine.durable_files import sync
+from cdc_engine.errors import TableStoppedError
+from cdc_engine.staging.manifest import CascadeEvents
+
+PLACE = "_sluice_place"
+EVENT_BITS = 32  # of a place: for the rows within one event
+FLAGS_AT = 19 + 6  # of a row event: behind its header and the table's id
+NO_FOREIGN_KEY_CHECKS = 0x02  # the session had foreign_key_checks=0: nothing cascaded
+CASCADE, SET_NULL = "CASCADE", "SET NULL"
+CASCADE_STOP = "CASCADE"  # state of a table whose policy is not to follow foreign keys
+APPLY, IGNORE = "apply", "ignore"
+Stop = Callable[[tuple[str, str], str, str], None]
+
+
+class RowPlaces:
+    """Places of consecutive rows of one table: chunk after chunk, an event may go on in the next one."""
+
+    def __init__(self) -> None:
+        self._last_event, self._rows = -1, 0
+
+    def of(self, events: Int64s, operations: Any) -> Int64s:
+        """`events`: of each image the number of its event in the batch, ascending. `operations`: of each image."""
+        after = (operations != Operation.UPDATE_BEFORE).astype(np.int64)
+        done = np.cumsum(after) - after  # rows that ended before each image
+        first = np.searchsorted(events, events, side="left")
+        row = done - done[first]
+        if len(events) and events[0] == self._last_event:
+            row[events == events[0]] += self._rows
+        if len(events):
+            self._last_event, self._rows = int(events[-1]), int(row[-1] + after[-1])
+        places: Int64s = (events << EVENT_BITS) | (row << 1) | after
+        return places
+
+
+class PlaceFile:
+    """The places of one table's staged rows."""
+
+    def __init__(self, path: Path, *, rows_before: int) -> None:
+        self.path, self._places = path, RowPlaces()
+        path.write_bytes(bytes(8 * rows_before))
+
+    def add(self, events: Int64s, operations: Any) -> None:
+        with self.path.open("ab") as file:
+            file.write(self._places.of(events, operations).astype("<i8").tobytes())
+
+    def finish(self) -> str:
+        sync(self.path)
+        return self.path.name
+
+
+@dataclasses.dataclass
+class _Writer:
+    """Events of one version of a table, by one set of referenced columns."""
+
+    version: TableVersion
+    referenced: tuple[str, ...]
+    decoder: RowDecoder
+    path: Path
+    places: RowPlaces
+    file: pq.ParquetWriter | None = None
+    rows: int = 0
+    kinds: set[int] = dataclasses.field(default_factory=set)
+
+    def add(self, rows: pa.RecordBatch, events: Int64s) -> None:
+        operations = rows.column(OPERATION).to_numpy()
+        places = self.places.of(events, operations)
+        before = np.flatnonzero(operations == Operation.UPDATE_BEFORE)
+        chosen = np.sort(np.concatenate((np.flatnonzero(operations == Operation.DELETE), before, before + 1)))
+        if not len(chosen):
+            return
+        self.kinds |= set(operations[chosen].tolist())
+        kept = rows.take(chosen).append_column(PLACE, pa.array(places[chosen]))
+        if self.file is None:
+            self.file = pq.ParquetWriter(self.path, kept.schema, compression="none")
+        self.file.write_batch(kept)
+        self.rows += len(chosen)
+
+    def finish(self) -> CascadeEvents:
+        if self.file is not None:
+            self.file.close()
+            sync(self.path)
+        return CascadeEvents(
+            parent=(self.version.database, self.version.table),
+            referenced=self.referenced,
+            file=self.path.name,
+            rows=self.rows,
+            cascades=self.version.cascades,
+        )
+
+
+class CascadeRecorder:
+    """All that a batch has of it. `stop` is told (table, state, reason) of a table whose rows may have changed unseen."""
+
+    def __init__(self, directory: Path, stop: Stop) -> None:
+        self._directory, self._stop = directory, stop
+        self._writers: dict[tuple[TableVersion, tuple[str, ...]], _Writer] = {}
+
+    def take(self, part: BlockSlice, version: TableVersion, chosen: Int64s, first_event: int) -> None:
+        """The row events with these indices (ascending, of this version). `first_event`: number in the batch of the slice's first."""
+        acting = chosen[_acting(part.block, chosen)]
+        own = [each for each in version.cascades if each.parent == (version.database, version.table)]
+        for referenced in dict.fromkeys(each.referenced for each in own) if len(acting) else ():
+            if not referenced:
+                self._unseen(
+                    version, TableStoppedError(*version.cascades[0].parent, "SCHEMA_UNKNOWN", "it has no primary key")
+                )
+            else:
+                try:
+                    self._record(part, version, referenced, acting, first_event)
+                except TableStoppedError as error:
+                    self._unseen(version, error)
+
+    def finish(self) -> Iterator[CascadeEvents]:
+        """Closes the files; what was recorded, without what holds nothing."""
+        for writer in self._writers.values():
+            events = writer.finish()
+            if events.rows:
+                yield events
+
+    def set_off(self) -> Iterator[tuple[tuple[Cascade, ...], tuple[str, ...], bool, bool]]:
+        """(cascades, referenced columns, rows went, keys changed) of each version of a table with events."""
+        for writer in self._writers.values():
+            if writer.rows:
+                updates = Operation.UPDATE_AFTER in writer.kinds
+                yield writer.version.cascades, writer.referenced, Operation.DELETE in writer.kinds, updates
+
+    def abandon(self) -> None:
+        for writer in self._writers.values():
+            if writer.file is not None:
+                writer.file.close()
+
+    def _record(
+        self, part: BlockSlice, version: TableVersion, referenced: tuple[str, ...], acting: Int64s, first_event: int
+    ) -> None:
+        writer = self._writers.get((version, referenced)) or self._writer(version, referenced)
+        for rows in writer.decoder.chunks(part.block, acting):
+            if len(rows.schema) != len(writer.decoder.schema):
+                where = f"a row event at {part.block.file}:{int(part.block.event_position[acting[0]])}"
+                raise TableStoppedError(version.database, version.table, "IMAGE_NOT_FULL", f"{where} leaves them out")
+            events = acting[writer.decoder.events_of(rows.num_rows)] - part.first_event + first_event
+            writer.add(rows, events)
+
+    def _writer(self, version: TableVersion, referenced: tuple[str, ...]) -> _Writer:
+        keyed = dataclasses.replace(version, key=referenced)
+        wanted = {name.lower() for name in referenced}
+        kept = [index for index, column in enumerate(version.columns) if column.name.lower() in wanted]
+        path = self._directory / f"cascade.{len(self._writers)}.parquet"
+        decoder = RowDecoder(keyed, np.array(kept, np.int32), Places())
+        return self._writers.setdefault((version, referenced), _Writer(version, referenced, decoder, path, RowPlaces()))
+
+    def _unseen(self, version: TableVersion, error: TableStoppedError) -> None:
+        reason = (
+            f"foreign keys change its rows with those of {version.name}, whose referenced columns cannot be read there "
+            f"({error.state}: {error.reason})"
+        )
+        for child in dict.fromkeys(each.child for each in version.cascades if each.captured):
+            self._stop(child, CASCADE_UNSEEN, reason)
+
+
+def _acting(block: Block, chosen: Int64s) -> Any:
+    """Which of the events delete or update rows in a session that had foreign keys checked."""
+    flags = block.buffer[block.event_offset[chosen] + FLAGS_AT]
+    return (block.event_kind[chosen] != RowEventKind.INSERT) & ((flags & NO_FOREIGN_KEY_CHECKS) == 0)
+
+
+def reached(
+    cascades: tuple[Cascade, ...],
+    referenced: tuple[str, ...],
+    *,
+    deletes: bool,
+    updates: bool,
+    live: Callable[[tuple[str, str]], bool],
+) -> dict[tuple[str, str], bool]:
+    """Captured table that events of a table may reach → whether on a way through one whose rows nobody follows (`live`).
+
+    `cascades`: as in TableVersion, the table's own first. `referenced`: the columns that the events tell of.
+    """
+    found: dict[tuple[str, str], bool] = {}
+    begin = (cascades[0].parent, deletes, frozenset(referenced if updates else ()), False)
+    waiting, seen = [begin], {begin}
+    while waiting:
+        now = waiting.pop()
+        table, goes, changed, blind = now
+        for each in cascades:
+            if each.parent != table or (now == begin and each.referenced != referenced):
+                continue
+            gone, columns = _effect(each, goes=goes, changes=bool(changed & set(each.referenced)))
+            if not gone and not columns:
+                continue
+            if each.captured:
+                found[each.child] = found.get(each.child, False) or blind
+            following = (each.child, gone, columns, blind or not (each.captured and live(each.child)))
+            if following not in seen:
+                seen.add(following)
+                waiting.append(following)
+    return found
+
+
+def _effect(each: Cascade, *, goes: bool, changes: bool) -> tuple[bool, frozenset[str]]:
+    """(whether rows of the child go, which of its columns change)."""
+    columns = frozenset(each.columns)
+    if each.doubt:
+        return True, columns
+    changed = (goes and each.on_delete == SET_NULL) or (changes and bool(each.on_update))
+    return goes and each.on_delete == CASCADE, columns if changed else frozenset()
