@@ -1,0 +1,61 @@
+"""A server whose files begin anew under their old names: GTIDs that were kept on purpose go on in a new epoch, all else is lost by name."""
+
+from __future__ import annotations
+
+import time
+
+from cdc_engine.parser.event_parser import STREAMING
+from cdc_engine.position import Position
+from console.toolchain.servers import DatabaseServer
+from tests.fix_servers import ServerFactory
+from tests.parser.fix_shop import insert, make_shop, run
+from tests.parser.recording import Capture, capturing, source_of
+from tests.waiting import wait_for
+
+
+def read_some(server: DatabaseServer) -> Position:
+    """The position after three rows, which knows its file; the server's clock is past the second in which that was made."""
+    make_shop(server)
+    with capturing(source_of(server)) as capture:
+        insert(server, range(3))
+        capture.sink.wait_for_rows(3)
+        position = capture.parser.position
+    assert position is not None
+    assert position.file_created
+    wait_for("a later second", lambda: time.time() > position.file_created + 1)
+    return position
+
+
+def executed(server: DatabaseServer) -> str:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT @@global.gtid_executed")
+        row = cursor.fetchone()
+    assert row is not None
+    return str(row[0]).replace("\n", "")
+
+
+def test_identity_a_reset_with_the_gtids_set_again_is_a_new_epoch(fresh_server: ServerFactory) -> None:
+    server = fresh_server("mysql-8.0.31")
+    position = read_some(server)
+    gtids = executed(server)
+    run(server, "RESET MASTER", f"SET GLOBAL gtid_purged = '{gtids}'")
+    insert(server, range(10, 15))
+    with Capture.of(source_of(server)).running(position) as capture:
+        capture.sink.wait_for_rows(5)
+        assert [start.position.epoch for start in capture.starts] == [position.epoch + 1]
+        after = capture.parser.position
+        assert after is not None
+        assert after.order_key > position.order_key
+        assert after.file_created > position.file_created
+        assert len(capture.sink.events) == 5, "nothing that was read comes again"
+
+
+def test_identity_numbers_that_the_server_gave_again_are_lost_by_name(fresh_server: ServerFactory) -> None:
+    """RESET, and more transactions than had been read: the set of the cursor is contained in what was executed since."""
+    server = fresh_server("mysql-8.0.31")
+    position = read_some(server)
+    run(server, "RESET MASTER")
+    insert(server, range(100, 120))
+    with Capture.of(source_of(server)).running(position, wait=False) as capture:
+        assert "once more" in capture.states.wait("POSITION_LOST")
+        assert STREAMING not in [state for state, _ in capture.states.told]
