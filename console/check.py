@@ -12,7 +12,9 @@ from urllib.parse import urlsplit
 
 from cdc_engine.config import DestinationConfig, SluiceConfig, load_config
 from cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
+from cdc_engine.instance.discovery import foreign_keys
 from cdc_engine.parser.source_check import check_source
+from cdc_engine.table_meta.history.tables_file import cascade_sentences
 from console.conf_check import conf_problems, unset_password
 from console.processes import ProcessFile
 from console.sources import ask_source, known_path_clashes
@@ -47,6 +49,7 @@ def run_checks(conf: Path) -> Iterator[Finding]:
         if not unset_password(config.destinations[name].model_dump()):
             yield check_destination(config.destinations[name])
         yield Finding(policy_sentence(config.destinations[name]))
+        yield check_foreign_keys(config.destinations[name])
     yield Finding("Delta paths of all tables", tuple(known_path_clashes(config)))
     yield from check_spark(config, conf)
     yield check_semaphores()
@@ -71,6 +74,23 @@ def check_destination(destination: DestinationConfig) -> Finding:
         return Finding(what, tuple(error.problems))
     except SluiceError as error:
         return Finding(what, (str(error),))
+
+
+def check_foreign_keys(destination: DestinationConfig) -> Finding:
+    """Those that change rows of captured tables without row events, each by name; a warning where the lake does not follow them."""
+    try:
+        told = cascade_sentences(foreign_keys(destination), destination.cascade_policy)
+    except SluiceError:
+        return Finding(f"foreign keys of {destination.name}: the source could not be asked")
+    if not told:
+        return Finding(f"foreign keys of {destination.name}: none changes rows of captured tables without row events")
+    followed, others = [], []
+    for table, sentences in told.items():
+        is_followed = destination.cascade_policy(*table.split(".", 1)) == "apply"
+        (followed if is_followed else others).extend(f"{table}: {sentence}" for sentence in sentences)
+    return Finding(
+        f"foreign keys of {destination.name}: {'; '.join(followed) or 'none is followed'}", warnings=tuple(others)
+    )
 
 
 def policy_sentence(destination: DestinationConfig) -> str:

@@ -18,6 +18,9 @@ from rich.text import Text
 
 from cdc_engine.config import SluiceConfig
 from cdc_engine.destination_files import lease_holder
+from cdc_engine.errors import MetaError
+from cdc_engine.instance.wiring import TABLES_FILE
+from cdc_engine.table_meta.history.tables_file import cascade_sentences, read_cascades
 from console import processes
 from console.dagster_storage import lost_storage
 from console.processes import ProcessFile
@@ -53,6 +56,7 @@ class DestinationStatus:
     holder: str = ""
     outstanding: Sequence[dict[str, Any]] = ()
     stopped_tables: Sequence[dict[str, Any]] = ()
+    foreign_keys: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,12 +76,27 @@ def read_status(config: SluiceConfig, now: float | None = None) -> StatusReport:
     records = ProcessFile(config.data_dir / "processes.json")
     running = [processes.to_json(record) for record in records.load()]
     now = time.time() if now is None else now
-    destinations = [read_destination(config.destination_dir(name), name, now) for name in sorted(config.destinations)]
+    destinations = [
+        dataclasses.replace(
+            read_destination(config.destination_dir(name), name, now), foreign_keys=_foreign_keys(config, name)
+        )
+        for name in sorted(config.destinations)
+    ]
     problems = find_problems(running, destinations)
     daemon = records.running().get("daemon")
     if daemon is not None and (lost := lost_storage(config.data_dir / "dagster", now - daemon.started)):
         problems.append(lost)
     return StatusReport(running, destinations, problems)
+
+
+def _foreign_keys(config: SluiceConfig, name: str) -> list[str]:
+    """Those that change rows of captured tables without row events, a sentence each; none where no engine has written them yet."""
+    try:
+        cascades = read_cascades(config.destination_dir(name) / TABLES_FILE)
+    except MetaError:
+        return []
+    told = cascade_sentences(cascades, config.destinations[name].cascade_policy)
+    return [f"{table}: {sentence}" for table in sorted(told) for sentence in told[table]]
 
 
 def read_destination(directory: Path, name: str, now: float) -> DestinationStatus:
@@ -179,7 +198,12 @@ def render(report: StatusReport) -> Group:
         ages = ("never" if age is None else f"{age:.0f} s" for age in (one.tick_age_seconds, one.ack_age_seconds))
         places.add_row(one.name, state, one.cursor, one.position, *rates, ring, *ages, out)
     problems = [Text(f"✗ {problem}", "red") for problem in report.problems]
-    return Group(shown, places, *(problems or [Text("all is well", "green")]))
+    keys = [
+        Text(f"{one.name}: {told}", "yellow" if "cascades: apply" not in told else "")
+        for one in report.destinations
+        for told in one.foreign_keys
+    ]
+    return Group(shown, places, *keys, *(problems or [Text("all is well", "green")]))
 
 
 def read_json(path: Path) -> dict[str, Any]:

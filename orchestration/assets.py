@@ -19,7 +19,7 @@ from cdc_engine.contracts import TableVersion
 from orchestration.batch_reference import BatchReference, BatchReferenceError, check_tags
 from orchestration.merge_run import MergedTable, failure, merge_one, only_writer
 from orchestration.ports import MergeFailedError, Ports
-from orchestration.table_catalog import delta_key, engine_key, source_key, source_schema
+from orchestration.table_catalog import delta_key, engine_key, foreign_keys, source_key, source_schema
 
 MergeJob = dg.JobDefinition | UnresolvedAssetJobDefinition
 
@@ -169,6 +169,8 @@ def _merged(
 def _delta_out(config: SluiceConfig, destination: str, table: TableVersion) -> dg.AssetOut:
     path = config.table_path(destination, table.database, table.table)
     details: dict[str, Any] = {"dagster/uri": path}
+    if told := foreign_keys(config, destination).get(table.name):
+        details["foreign_keys"] = dg.MetadataValue.md("\n".join(f"- {sentence}" for sentence in told))
     key = f"keyed by {', '.join(table.key)}" if table.key else "without a key: every change is appended"
     return dg.AssetOut(
         key=delta_key(destination, table.name),

@@ -23,7 +23,7 @@ from orchestration.observations import (
     result_of,
     stopped_sentence,
 )
-from orchestration.table_catalog import checkable, delta_key, engine_key
+from orchestration.table_catalog import checkable, delta_key, engine_key, foreign_keys
 
 STATUS_FILE = "status.json"  # written about once a second by the engine
 STATUS_SECONDS_MAX = 60.0  # older: nobody writes it
@@ -36,10 +36,11 @@ def destination_checks(
     names = checkable(destination, [table.name for table in tables])
     engine = engine_key(destination)
     table_of = {delta_key(destination, name): name for name in names}
+    keys = foreign_keys(config, destination)
     specs = [
         dg.AssetCheckSpec(ENGINE_CHECK, asset=engine, description="The engine reads the source."),
         dg.AssetCheckSpec(TABLES_CHECK, asset=engine, description="No table has been stopped."),
-        *(dg.AssetCheckSpec(TABLE_CHECK, asset=key, description="The table's changes are taken.") for key in table_of),
+        *(dg.AssetCheckSpec(TABLE_CHECK, asset=key, description=_taken(keys.get(table_of[key]))) for key in table_of),
     ]
 
     @dg.multi_asset_check(name=f"check_{destination}", specs=specs, can_subset=True)
@@ -61,6 +62,11 @@ def destination_checks(
             )
 
     return check
+
+
+def _taken(told: list[str] | None) -> str:
+    """What a table's check is about; with the foreign keys that change its rows without row events."""
+    return " ".join(["The table's changes are taken.", *(f"{sentence}." for sentence in told or ())])
 
 
 def read_failures(directory: Path, now_seconds: float) -> dict[str, str]:

@@ -21,6 +21,8 @@ from spark_jobs.report import TableTarget
 from spark_jobs.session import Lane
 from spark_jobs.staged_batch import Cascade, StagedBatch, StagedTable
 
+CASCADE_UNSEEN = "CASCADE_UNSEEN"  # state of a table whose rows changed without an event that could be followed
+
 
 def carried_out(
     lane: Lane, batch: StagedBatch, targets: Mapping[str, TableTarget], storage_options: Mapping[str, str]
@@ -36,7 +38,7 @@ def carried_out(
         found = _Derivation(lane, batch, targets, storage_options).kept()
     changed, refused = found
     tables = tuple(changed.get(table.name, table) for table in batch.tables)
-    errors = {name: TableError(name, reason) for name, reason in refused.items()}
+    errors = {name: TableError(name, reason, state=CASCADE_UNSEEN, for_good=True) for name, reason in refused.items()}
     return dataclasses.replace(batch, tables=tables), errors
 
 

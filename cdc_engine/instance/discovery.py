@@ -7,14 +7,25 @@ from __future__ import annotations
 
 import dataclasses
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.contracts import TableVersion
+from cdc_engine.config import DestinationConfig, SluiceConfig
+from cdc_engine.contracts import Cascade, TableVersion
 from cdc_engine.instance.wiring import TABLES_FILE, source_of
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.table_meta.history.cascades import Cascades
-from cdc_engine.table_meta.history.schema_snapshot import read_snapshot
+from cdc_engine.table_meta.history.schema_snapshot import is_of_users, read_snapshot
 from cdc_engine.table_meta.history.tables_file import write_tables
+
+
+def foreign_keys(destination: DestinationConfig) -> tuple[Cascade, ...]:
+    """The foreign keys that change rows of captured tables without row events, as the server has them now. Raises SourceConnectionError."""
+    captured = TableFilter(destination.include, destination.exclude)
+    connection = SourceConnection(source_of(destination))
+    try:
+        snapshot = connection.ask(lambda session: read_snapshot(session, lambda database, _: is_of_users(database)))
+    finally:
+        connection.close()
+    return () if snapshot.server.logs_cascades else Cascades(snapshot.tables, captured.keeps).all()
 
 
 def discover(config: SluiceConfig, destination: str, password: str | None = None) -> tuple[TableVersion, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,11 @@ from cdc_engine.durable_files import keep_file
 from cdc_engine.errors import MetaError
 
 FORMAT = 2
+CASCADE_WORDS = {
+    "apply": "so it is carried out in the lake",
+    "stop": "so the table stops at the first change that sets it off",
+    "ignore": "so rows of the lake DIFFER from those of the source",
+}
 
 
 def write_tables(path: Path, tables: Iterable[TableVersion], cascades: Iterable[Cascade] = ()) -> None:
@@ -38,6 +43,24 @@ def read_tables(path: Path) -> tuple[TableVersion, ...]:
 def read_cascades(path: Path) -> tuple[Cascade, ...]:
     """The foreign keys of the file that change captured tables' rows without row events. Raises as `read_tables`."""
     return _read(path)[1]
+
+
+def cascade_sentences(cascades: Iterable[Cascade], policy: Callable[[str, str], str]) -> dict[str, list[str]]:
+    """Table → a sentence for each foreign key that changes its rows without row events. `policy`: of (database, table), its `cascades`."""
+    told: dict[str, list[str]] = {}
+    for each in cascades:
+        actions = [
+            f"ON {event} {action}"
+            for event, action in (("DELETE", each.on_delete), ("UPDATE", each.on_update))
+            if action
+        ]
+        child, parent = ".".join(each.child), ".".join(each.parent)
+        what = f"{each.name}: ({', '.join(each.columns)}) follows {parent} ({', '.join(each.referenced)})"
+        word = policy(*each.child)
+        told.setdefault(child, []).append(
+            f"{what} {' '.join(actions) or each.doubt}, for which there are no row events; cascades: {word}, {CASCADE_WORDS[word]}"
+        )
+    return told
 
 
 def _read(path: Path) -> tuple[tuple[TableVersion, ...], tuple[Cascade, ...]]:
