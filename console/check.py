@@ -84,7 +84,8 @@ def check_foreign_keys(destination: DestinationConfig) -> Finding:
         return Finding(f"foreign keys of {destination.name}: the source could not be asked")
     if not told:
         return Finding(f"foreign keys of {destination.name}: none changes rows of captured tables without row events")
-    followed, others = [], []
+    followed: list[str] = []
+    others: list[str] = []
     for table, sentences in told.items():
         is_followed = destination.cascade_policy(*table.split(".", 1)) == "apply"
         (followed if is_followed else others).extend(f"{table}: {sentence}" for sentence in sentences)
