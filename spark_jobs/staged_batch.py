@@ -218,6 +218,12 @@ def read_staged_batch(directory: Path) -> StagedBatch:
     for table in batch.tables:
         for segment in table.changes:
             _check_file(segment)
+    places = [table.places for table in batch.tables if table.places is not None]
+    for path in (*places, *(events.path for events in batch.cascades)):
+        if not path.is_file():
+            raise StagedBatchError(
+                f"{path} is named by the manifest and does not exist; roll the batch back to have it staged again"
+            )
     return batch
 
 

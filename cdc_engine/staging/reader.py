@@ -40,6 +40,9 @@ def is_whole(directory: Path) -> bool:
     sizes = {segment.file: segment.size_bytes for segment in changes}
     if manifest.quarantine is not None:
         sizes[manifest.quarantine.file] = manifest.quarantine.size_bytes
+    others = [events.file for events in manifest.cascades] + [table.places for table in manifest.tables if table.places]
+    if any(_size_bytes(directory / file) < 0 for file in others):
+        return False
     return all(_size_bytes(directory / file) == size_bytes for file, size_bytes in sizes.items())
 
 

@@ -56,6 +56,20 @@ With `binlog_row_value_options=PARTIAL_JSON` an update has what JSON_SET, JSON_R
 The differences are applied to the document of the before image, which NOBLOB has too; a table whose image (MINIMAL) leaves the document out
 stops with IMAGE_NOT_FULL: `tests/fidelity/test_partial_json.py`.
 
+## Foreign keys
+
+InnoDB changes child rows without row events (all MariaDB, MySQL before 9.6). With `cascades: apply`, the default, the lake's rows are those of
+`SELECT` after:
+
+| | test |
+|---|---|
+| ON DELETE and ON UPDATE CASCADE and SET NULL, over all levels, of composite keys, of keys within a primary key, of self-references, of tables without a key; REPLACE and foreign_key_checks=0 | random statements on MySQL 8.0 and MariaDB 11.4, `tests/fidelity/test_cascade.py` |
+| foreign keys made, dropped and renamed by DDL, inline REFERENCES where the server honours them, generated names | all four servers after each statement, `tests/table_meta/corpus/foreign_keys.sql` |
+| a parent that is not captured; a child that cannot be followed, which stops (CASCADE, CASCADE_UNSEEN) | `tests/staging/test_cascade_events.py` |
+
+ON DELETE SET DEFAULT changes no row on any server. A table stops where it cannot be told what a foreign key did: values that are equal by
+collation alone, two foreign keys that set one column at once, generated columns beside a column that is set, a foreign key whose name is not known.
+
 ## Character sets
 
 Every character set of the four servers is decoded as the server converts it, held against the servers by `tests/binlog/charsets/test_charsets.py`;
