@@ -21,7 +21,7 @@ from cdc_engine.config import BatchConfig, DestinationConfig, RingConfig, Sluice
 from cdc_engine.contracts import ClientIdentity
 from cdc_engine.ha.lease import Lease
 from cdc_engine.instance.engine import Engine
-from cdc_engine.instance.wiring import Rooms, make_rooms
+from cdc_engine.instance.wiring import EngineParts, make_parts
 from cdc_engine.server.service import CanalService
 from console.toolchain.servers import DatabaseServer
 
@@ -90,34 +90,34 @@ def configuration(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> Sl
     return SluiceConfig(data_dir=folder / "data", lake=str(folder / "lake"), destinations={"bench": destination})
 
 
-def known_start(config: SluiceConfig) -> tuple[Rooms, Lease]:
+def known_start(config: SluiceConfig) -> tuple[EngineParts, Lease]:
     """A new destination at the start of its set, with the schema of then: to find that out is not what is measured."""
     directory = config.destination_dir("bench")
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     lease = Lease(directory)
     assert lease.try_acquire()
-    return make_rooms(config.destinations["bench"], directory, lease, on_state=_quiet, on_start=_ignore), lease
+    return make_parts(config.destinations["bench"], directory, lease, on_state=_quiet, on_start=_ignore), lease
 
 
 def acked_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> float:
     """From the dump's begin until the last batch of the set is acked, nothing staged."""
     config = configuration(server, binlog, folder)
-    rooms, lease = known_start(config)
-    client, service = ClientIdentity(destination="bench"), CanalService({"bench": (rooms.store, rooms.meta)})
+    parts, lease = known_start(config)
+    client, service = ClientIdentity(destination="bench"), CanalService({"bench": (parts.store, parts.meta)})
     service.subscribe(client)
     limits = config.destinations["bench"].batch
     begun = time.perf_counter()
-    rooms.parser.start(rooms.meta.ledger.cursor)
+    parts.parser.start(parts.meta.ledger.cursor)
     try:
         while time.perf_counter() - begun < DEADLINE_SECONDS:
             batch = service.get_without_ack(client, limits.bytes_max, limits.events_max, timeout_seconds=1.0)
             service.ack(client, batch.batch_id)
             if batch.end is not None and batch.end.offset >= binlog.end:
                 return time.perf_counter() - begun
-        raise TimeoutError(f"the set {binlog.name} was not read within {DEADLINE_SECONDS} s: {rooms.parser.reason}")
+        raise TimeoutError(f"the set {binlog.name} was not read within {DEADLINE_SECONDS} s: {parts.parser.reason}")
     finally:
-        rooms.parser.stop()
+        parts.parser.stop()
         lease.release()
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from console.demo.home import DemoHome, demo_ports
 from console.demo.source import PASSWORD_VARIABLE, DemoSource
-from console.stack import MARK, Stack
+from console.processes import MARK
+from console.stack import Stack
 from console.toolchain.errors import SetupError
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from cdc_engine.config import load_config
 from console import signals, stack
 from console.foreground import keep_up
-from console.processes import ProcessRecord
+from console.processes import ProcessRecord, StopStep, terminate
 from console.stack_parts import ProcessPart, WarmUp
 from console.supervisor import Part
 from console.toolchain.process import ChildProcess
@@ -59,9 +59,9 @@ class FakeStack(stack.Stack):
     def _ask_code_server(self, record: ProcessRecord) -> None:
         """The fake hears SIGTERM only."""
 
-    def _steps(self, name: str) -> list[stack.StopStep]:
+    def _steps(self, name: str) -> list[StopStep]:
         del name
-        return [stack.StopStep(stack.terminate, 10.0)]
+        return [StopStep(terminate, 10.0)]
 
 
 def main() -> None:

@@ -7,7 +7,6 @@ import dataclasses
 import io
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +105,7 @@ def test_every_block_says_what_it_is() -> None:
 
 
 @pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SluiceConfig]:
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SluiceConfig:
     """A folder as the pages suppose it: `shop.orders` in the lake of conf/ and in the demo's."""
     for folder in LAKES:
         deltalake.write_deltalake(tmp_path / folder / "shop" / "orders", pa.table(ORDERS))
