@@ -92,7 +92,7 @@ def rows(kind: int, table: str, images: list[tuple[int, int]], at: int, time: in
 def images_of(content: bytes, kind: int) -> list[tuple[int, int]]:
     """Inverse of `rows`, of a whole event: what a decoder would find."""
     begin = types.HEADER_BYTES + 6 + 2 + 2 + 1 + (2 if kind == UPDATE else 1)
-    return [struct.unpack_from("<Biq", content, at)[1:] for at in range(begin, len(content), 13)]  # type: ignore[misc]
+    return [struct.unpack_from("<Biq", content, at)[1:] for at in range(begin, len(content), 13)]
 
 
 def packets(events: list[bytes]) -> bytes:

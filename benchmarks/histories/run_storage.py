@@ -48,7 +48,10 @@ class PlayedInstance:
 
     def get_run_records(self, filters: dg.RunsFilter, limit: int | None = None) -> list[Any]:
         """The newest first."""
-        return self._call(lambda: [self._record(run) for run in reversed(self.runs) if _meets(run, filters)][:limit])
+        found: list[Any] = self._call(
+            lambda: [self._record(run) for run in reversed(self.runs) if _meets(run, filters)][:limit]
+        )
+        return found
 
     def get_run_by_id(self, run_id: str) -> PlayedRun | None:
         return next((run for run in self.runs if run.run_id == run_id), None)

@@ -174,7 +174,9 @@ def generate(seed: int, mix: Mix = EVERYTHING) -> History:
 
 
 def _step(verb: Verb, chance: random.Random, faults: float) -> Step:
-    number, deeds, found = 0, (), ()
+    number = 0
+    deeds: tuple[tuple[Deed, int], ...] = ()
+    found: tuple[Fault, ...] = ()
     match verb:
         case "commit":
             deeds = tuple((_deed(chance), chance.randint(1, KEYS)) for _ in range(chance.randint(1, 3)))
