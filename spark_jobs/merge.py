@@ -61,7 +61,9 @@ def merge_table(
     started = time.monotonic()
     app_id = batch.app_id(staged)
     table = DeltaTable(staged.name, target.path, app_id, storage_options)
-    writer = Writer(owner=batch.owner(staged), epoch=batch.epoch, delivery=batch.delivery)
+    writer = Writer(
+        owner=batch.owner(staged), epoch=batch.epoch, delivery=batch.delivery, start=batch.start, end=batch.end
+    )
     merge = _TableMerge(lane, table, target, app_id, writer, _user_metadata(batch, staged))
     before, known = table.refresh(), records.get(staged.name)
     applied_order_key = before.applied_order_key
@@ -115,7 +117,7 @@ class _TableMerge:
             version=snapshot.version,
             owner=snapshot.properties.get(OWNER_PROPERTY, ""),
             applied_epoch=-1 if applied < 0 else epoch_of(applied),
-            commits=self.table.commits_after(record.version) if record else (),
+            commits=self.table.commits_after(record.version - 1) if record else (),
         )
         refuse_unless_ours(self.writer, record, found)
 

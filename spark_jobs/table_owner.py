@@ -73,7 +73,7 @@ class NoRecords:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Found:
-    """A table as it is now. `commits`: of the versions after the record's, as Delta's history tells them.
+    """A table as it is now. `commits`: the record's version and those after it, as Delta's history tells them.
 
     `applied_epoch`: of the last change merged, -1 where there is none.
     """
@@ -89,11 +89,13 @@ class Found:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Writer:
-    """Who wants to write: the owner that the table is to have, and the batch's epoch and delivery."""
+    """Who wants to write: the owner that the table is to have, and the batch's epoch, delivery, start and end (as in the manifest)."""
 
     owner: Owner
     epoch: int
     delivery: int
+    start: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    end: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def refuse_unless_ours(writer: Writer, record: TableRecord | None, found: Found) -> None:
@@ -153,7 +155,8 @@ def _changed(record: TableRecord | None, found: Found) -> Iterable[tuple[str, st
                 "place. Put the newer one back"
             ),
         )
-    for commit in filter(_rewrites, found.commits):
+    later = [commit for commit in found.commits if int(commit.get("version", 0)) > record.version]
+    for commit in filter(_rewrites, later):
         yield (
             TABLE_RESTORED,
             (
@@ -181,14 +184,44 @@ def _ahead(writer: Writer, found: Found) -> Iterable[tuple[str, str]]:
         )
     for commit in found.commits:
         theirs = _batch_of(commit)
-        if theirs.get("ledger") == writer.owner.ledger_id and int(theirs.get("delivery", 0)) > writer.delivery:
+        if theirs.get("ledger") == writer.owner.ledger_id and _is_ahead(theirs, writer):
             yield (
                 TABLE_AHEAD,
                 (
-                    f"the Delta table {found.path} has delivery {theirs['delivery']} of this very ledger, which is only at "
-                    f"{writer.delivery}: the ledger was restored from a copy, or a copy of it is at work; {newest}"
+                    f"the Delta table {found.path} has delivery {theirs['delivery']} of this very ledger, up to "
+                    f"{_text(theirs.get('end') or {})}, and this is delivery {writer.delivery} from {_text(writer.start)}: "
+                    f"the ledger was restored from a copy, or a copy of it is at work; {newest}"
                 ),
             )
+
+
+def _is_ahead(theirs: Mapping[str, Any], writer: Writer) -> bool:
+    """A later delivery, or another batch under the very same one; or what comes again under the keys of a later epoch."""
+    delivery, end = int(theirs.get("delivery", 0)), theirs.get("end") or {}
+    if delivery != writer.delivery:
+        return delivery > writer.delivery or (_epoch(end) < _epoch(writer.end) and _lies_after(end, writer.start))
+    return _text(end) != _text(writer.end)
+
+
+def _lies_after(place: Mapping[str, Any], start: Mapping[str, Any]) -> bool:
+    """Whether a place of the epoch in which a batch starts lies after that start."""
+    if _epoch(place) != _epoch(start):
+        return _epoch(place) > _epoch(start)
+    return _within(place) > _within(start)
+
+
+def _within(place: Mapping[str, Any]) -> tuple[int, str, int]:
+    """Orders the places of one epoch: a number grows a digit when it has to."""
+    file = str(place.get("file") or "")
+    return len(file), file, int(place.get("offset") or 0)
+
+
+def _epoch(place: Mapping[str, Any]) -> int:
+    return int(place.get("epoch") or 0)
+
+
+def _text(place: Mapping[str, Any]) -> str:
+    return f"{place.get('file')}:{place.get('offset')}@{place.get('epoch')}"
 
 
 def _batch_of(commit: Mapping[str, Any]) -> Mapping[str, Any]:

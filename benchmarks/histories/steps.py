@@ -133,6 +133,7 @@ RENUMBERED: dict[Verb, float] = {"reset": 1.2, "purge": 0.7, "backup": 0.8, "res
 MISTAKES: dict[Verb, float] = {
     "wipe runs": 0.6,
     "lose ledger": 0.7,
+    "restore ledger": 0.7,
     "go back": 0.6,
     "lose lock": 0.4,
 }
@@ -145,7 +146,6 @@ CYCLE: tuple[Verb, ...] = (
 )  # the way of a change: alone, each of them would mostly do nothing
 CYCLES = 0.35
 REWIND_FAILS = 0.4  # of the batches that could not be staged, and whose beginning is to be read again
-OPEN: dict[Verb, float] = {"restore ledger": 0.7}  # what the trunk does not hold yet
 EVERYTHING = Mix({**PIPELINE, **FAILOVER, **RENUMBERED, **MISTAKES, **LAKE}, seconds=("", "", "", "", "shard", "copy"))
 
 

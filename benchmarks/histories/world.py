@@ -174,7 +174,7 @@ class World:
         self._numbers = itertools.count(1)
         self._moments = itertools.count()
         self._ledgers = itertools.count(1)
-        self.meddled = False  # someone else changed the lake
+        self.meddled = False  # someone else changed the lake, or took an older ledger
         self.endpoints = {"first": self._endpoint("A", "B" if scenario.gtids else "")}
         if scenario.second == "shard":
             self.endpoints["second"] = self._endpoint("C", "")
@@ -267,7 +267,7 @@ class World:
         self.trouble.dying = False
 
     def meddle(self, done: bool) -> None:
-        """Someone else changed the lake."""
+        """Someone else changed the lake, or put an older ledger back."""
         self.meddled = self.meddled or done
 
     def close(self) -> None:
@@ -426,6 +426,7 @@ def _lose_ledger(world: World, line: Installation, step: Step) -> None:
 def _restore_ledger(world: World, line: Installation, step: Step) -> None:
     _stop(world, line, step)
     kept = line.kept_ledgers
+    world.meddle(bool(kept))
     if kept:
         (line.directory / "meta.json").write_text(kept[max(0, len(kept) - 2 - step.number)])
 

@@ -28,6 +28,8 @@ READ, TICK, FLOW, DIE, FAIL_OVER = (
 #: a batch is merged, but its run ends as a failure
 MERGED_AND_FAILED = (READ, TICK, Step("run", faults=(NOT_ENDED,)))
 
+MERGED = (READ, TICK, Step("run"))
+
 HOLES: dict[str, tuple[Scenario, tuple[Step, ...]]] = {
     "A1 an epoch is used twice": (
         Scenario(),
@@ -59,6 +61,10 @@ HOLES: dict[str, tuple[Scenario, tuple[Step, ...]]] = {
     "A4 a copy of the ledger from before its first start": (
         Scenario(),
         (commit(), Step("restore ledger", number=8)),
+    ),
+    "A4 an older copy of the ledger, and a failover": (
+        Scenario(),
+        (FLOW, commit("log"), *MERGED, Step("restore ledger"), FAIL_OVER),
     ),
     "A5 RESET and the same file again": (
         Scenario(gtids=False),

@@ -16,7 +16,9 @@ from spark_jobs.errors import TableError
 from spark_jobs.table_owner import Found, Owner, TableRecord, Writer, refuse_unless_ours
 
 OURS = Owner(ledger_id="0123456789ab", destination="shop", table="shop.orders")
-WRITER = Writer(owner=OURS, epoch=2, delivery=7)
+END = {"epoch": 2, "file": "binlog.000003", "offset": 900}
+START = {"epoch": 1, "file": "binlog.000009", "offset": 500}
+WRITER = Writer(owner=OURS, epoch=2, delivery=7, start=START, end=END)
 LEFT = TableRecord(table_id="t-1", version=5)
 THERE = Found(
     exists=True, path="/lake/shop/orders", table_id="t-1", version=5, owner=OURS.to_text(), applied_epoch=2, commits=()
@@ -24,8 +26,11 @@ THERE = Found(
 GONE = Found(exists=False, path="/lake/shop/orders")
 
 
-def commit(operation: str, *, delivery: int = 0, ledger: str = OURS.ledger_id, mode: str = "") -> Mapping[str, Any]:
-    metadata = {"userMetadata": json.dumps({"sluice": 1, "ledger": ledger, "delivery": delivery})} if delivery else {}
+def commit(
+    operation: str, *, delivery: int = 0, ledger: str = OURS.ledger_id, mode: str = "", end: Mapping[str, Any] = END
+) -> Mapping[str, Any]:
+    batch = {"sluice": 1, "ledger": ledger, "delivery": delivery, "end": end}
+    metadata = {"userMetadata": json.dumps(batch)} if delivery else {}
     return {"version": 6, "operation": operation, "operationParameters": {"mode": mode} if mode else None, **metadata}
 
 
@@ -42,6 +47,10 @@ def after(*commits: Mapping[str, Any]) -> Found:
         (LEFT, THERE),
         (LEFT, after(commit("OPTIMIZE"), commit("VACUUM START"), commit("SET TBLPROPERTIES"))),
         (LEFT, after(commit("MERGE", delivery=7))),
+        (LEFT, after(commit("MERGE", delivery=6, end=START))),
+        (LEFT, after(commit("MERGE", delivery=6, end={**START, "file": "binlog.000008", "offset": 900}))),
+        (LEFT, after(commit("MERGE", delivery=6, end={**END, "offset": 901}))),  # read again in its own epoch
+        (LEFT, dataclasses.replace(THERE, commits=({**commit("RESTORE"), "version": 5},))),  # it was accepted as it is
         (LEFT, after(commit("MERGE", delivery=9, ledger="ffffffffffff"))),
         (LEFT, after(commit("WRITE", mode="Append"))),
     ],
@@ -68,6 +77,10 @@ def test_identity_a_table_that_is_ours_is_written(record: TableRecord | None, fo
         ("TABLE_RESTORED", LEFT, after(commit("WRITE", mode="Overwrite"))),
         ("TABLE_AHEAD", None, dataclasses.replace(THERE, applied_epoch=3)),
         ("TABLE_AHEAD", LEFT, after(commit("MERGE", delivery=8))),
+        ("TABLE_AHEAD", LEFT, after(commit("MERGE", delivery=6, end={**START, "offset": 501}))),
+        ("TABLE_AHEAD", LEFT, after(commit("MERGE", delivery=6, end={**START, "file": "binlog.000010"}))),
+        ("TABLE_AHEAD", LEFT, after(commit("MERGE", delivery=7, end={**END, "offset": 800}))),
+        ("TABLE_AHEAD", LEFT, dataclasses.replace(THERE, commits=({**commit("MERGE", delivery=8), "version": 5},))),
     ],
 )
 def test_identity_a_table_that_is_not_is_refused_by_name_with_a_way_out(
