@@ -20,6 +20,7 @@ from benchmarks.histories.staging import PlayedStaging
 from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import (
     NO_SESSION,
+    Cascade,
     Column,
     StatementSession,
     TableChange,
@@ -69,6 +70,12 @@ class PlayedHistory:
     @staticmethod
     def _version(table: str) -> TableVersion:
         return TableVersion(database=DATABASE, table=table, columns=COLUMNS, key=TABLES[table], version="1")
+
+    def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002
+        return ()
+
+    def follows(self, database: str, table: str) -> bool:  # noqa: ARG002
+        return False
 
     def apply(
         self, statement: str, default_database: str, position: Position, session: StatementSession = NO_SESSION

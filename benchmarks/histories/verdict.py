@@ -72,6 +72,11 @@ def _judge(world: World) -> Verdict:
     named = tuple(sentence for line in lines for sentence in _problems(world, line))
     if world.refused:
         named = (*named, world.refused)
+    defects = [sentence for sentence in named if sentence.split(":")[0].endswith(f"is {SluiceError.code}")]
+    if (
+        defects
+    ):  # no error of ours: production is broken, or the stage no longer fits it, and nothing is played any more
+        return Verdict(defects[0], named)
     if world.lake.violations:
         return Verdict(world.lake.violations[0], named)
     differences = [sentence for line in lines for sentence in _differences(world, line)]
