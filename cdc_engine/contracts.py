@@ -48,8 +48,9 @@ class Column:
     metadata of the column as one integer, as mysql's docs lay it out (fraction digits, length, precision << 8 | scale, …).
     `charset`: MySQL's charset name ("utf8mb4", "latin1", "binary", …) of character, enum, set columns; empty otherwise.
     `labels`: of enum and set. `mysql_type`: declared type text where the schema history knows it ("int unsigned"), else derived.
-    `default`: the value of a row whose INSERT leaves the column out, as the server prints it, (None,) for NULL; () where it is not known or
-    no constant. `generated`: "virtual", "stored", empty for a column that is not, or "unknown" where only a table map told of the column.
+    `default`: the value of a row whose INSERT leaves the column out, as the server prints it, of bytes their hexadecimal, (None,) for NULL;
+    () where it is not known or no constant. `generated`: "virtual", "stored", empty for a column that is not, or "unknown" where only a
+    table map told of the column.
     """
 
     name: str
@@ -151,7 +152,7 @@ class TableChange:
 
     `alterations`: of SCHEMA, what the lake's table is to follow, in the statement's order; what a policy left out is not in it.
 
-    `fills`: of SCHEMA, (column, value as MySQL prints it) of each added column that rows already there hold a value in: the binlog has no
+    `fills`: of SCHEMA, (column, value as in Column.default) of each added column that rows already there hold a value in: the binlog has no
     row events for them. An added column that is not in it is NULL in those rows.
     """
 
@@ -377,6 +378,7 @@ class StatementSession:
     `time_zone`: as it was set, empty where not told. `explicit_timestamps`: explicit_defaults_for_timestamp, None where not told.
     `client`, `connection`, `server`: the charsets of the statement's text, of its literals (collation_connection), and of a database
     that is made without one (collation_server); empty where not told.
+    `flavour`: of the server, "mysql" or "mariadb", empty where not known.
     """
 
     sql_mode: int = 0
@@ -387,6 +389,7 @@ class StatementSession:
     client: str = ""
     connection: str = ""
     server: str = ""
+    flavour: str = ""
 
 
 NO_SESSION = StatementSession()

@@ -55,9 +55,14 @@ def truncate(segment: TruncateSegment, target: TableTarget, *, marks: bool) -> s
 
 
 def fill_values(segment: SchemaSegment) -> dict[str, str]:
-    """New column → its value in every row there is, as an expression."""
+    """New column → its value in every row there is, as an expression. Of bytes the manifest has the hexadecimal."""
     types = {column.name: column.type for column in segment.columns}
-    return {name: f"CAST({sql_text.text(value)} AS {types[name]})" for name, value in segment.fills}
+    return {
+        name: f"unhex({sql_text.text(value)})"
+        if types[name] == "binary"
+        else f"CAST({sql_text.text(value)} AS {types[name]})"
+        for name, value in segment.fills
+    }
 
 
 def assign(values: dict[str, str], order_key: int, target: TableTarget) -> str:

@@ -1,9 +1,11 @@
-"""How the wanted columns of a table version are written into a manifest."""
+"""How the wanted columns of a table version, and what a statement put into them, are written into a manifest."""
 
 from __future__ import annotations
 
+from cdc_engine.binlog.column_types.told_values import told_text
 from cdc_engine.binlog.rows.decoder import RowDecoder
 from cdc_engine.binlog.rows.refused_values import QUARANTINE
+from cdc_engine.errors import TableStoppedError
 from cdc_engine.staging.manifest import StagedColumn
 
 
@@ -19,3 +21,21 @@ def staged_columns(decoder: RowDecoder) -> tuple[StagedColumn, ...]:
         )
         for column, each in pairs
     )
+
+
+def staged_fills(decoder: RowDecoder, fills: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """Those of the fills that the table has and that are not NULL in it. Raises TableStoppedError at one that its policy refuses."""
+    types = {column.name: each for column, each in zip(decoder.columns, decoder.types, strict=True)}
+    staged = []
+    for name, value in fills:
+        if name not in types:
+            continue
+        try:
+            told = told_text(value, types[name])
+        except ValueError as error:
+            version = decoder.version
+            reason = f"rows that were there got a value in the added column {name} that cannot be decoded: {error}"
+            raise TableStoppedError(version.database, version.table, "TYPE_UNSUPPORTED", reason) from None
+        if told is not None:
+            staged.append((name, told))
+    return tuple(staged)

@@ -51,7 +51,7 @@ from cdc_engine.staging.manifest import (
 from cdc_engine.staging.moves import lacks_columns, parts
 from cdc_engine.staging.quarantine import write_quarantine
 from cdc_engine.staging.segment_writer import SegmentWriter
-from cdc_engine.staging.staged_columns import staged_columns
+from cdc_engine.staging.staged_columns import staged_columns, staged_fills
 
 KeptColumns = Callable[[TableVersion], Int32s]
 PENDING_BYTES_MAX = 48 << 20  # rows of all tables that wait for their row groups
@@ -317,7 +317,6 @@ class _Staging:
         elif change.schema is not None:
             decoder = self._decoder(change.schema)
             columns = staged_columns(decoder)
-            staged_names = {column.name for column in columns}
             table.segments.append(
                 SchemaSegment(
                     order_key=change.order_key,
@@ -325,7 +324,7 @@ class _Staging:
                     version=change.schema.version,
                     key=decoder.version.key,
                     columns=columns,
-                    fills=tuple(fill for fill in change.fills if fill[0] in staged_names),
+                    fills=staged_fills(decoder, change.fills),
                     alterations=tuple(manifest_alteration(each) for each in change.alterations),
                 )
             )

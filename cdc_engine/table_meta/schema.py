@@ -183,8 +183,10 @@ class ServerFacts:
     def known(self, session: StatementSession) -> StatementSession:
         """With what the server's settings say of the session."""
         explicit = self.explicit_timestamps if session.explicit_timestamps is None else session.explicit_timestamps
-        zone = self.system_time_zone if session.time_zone == "SYSTEM" else session.time_zone
-        return dataclasses.replace(session, explicit_timestamps=explicit, time_zone=zone)
+        zone = session.time_zone
+        if zone == "SYSTEM":  # known by a short name that several zones have, but for these
+            zone = "UTC" if self.system_time_zone in {"UTC", "GMT"} else f"SYSTEM, {self.system_time_zone}"
+        return dataclasses.replace(session, explicit_timestamps=explicit, time_zone=zone, flavour=self.flavour)
 
 
 def table_version(database: str, table: str, columns: tuple[Column, ...], key: tuple[str, ...]) -> TableVersion:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 
 import pytest
@@ -54,11 +55,13 @@ def test_ddl_an_added_column_has_the_value_of_its_session(definition: str, value
         ("timestamp DEFAULT NOW()", StatementSession(), "the binlog does not tell"),
         ("timestamp(1) DEFAULT NOW(1)", StatementSession(started_us=STARTED_US), "the binlog does not tell"),
         ("datetime DEFAULT NOW()", StatementSession(started_us=STARTED_US), "not known (not told)"),
-        ("datetime DEFAULT NOW()", StatementSession(started_us=STARTED_US, time_zone="Europe/Paris"), "Europe/Paris"),
-        ("timestamp DEFAULT '2020-02-31 00:00:00'", SESSION, "is no time"),
-        ("varchar(30) DEFAULT NOW()", SESSION, "would be converted to varchar"),
-        ("binary(3) DEFAULT 'a'", SESSION, "would be converted to binary"),
-        ("varchar(9) DEFAULT b'1'", SESSION, "another notation"),
+        ("datetime DEFAULT NOW()", StatementSession(started_us=STARTED_US, time_zone="Nowhere/Else"), "Nowhere/Else"),
+        ("datetime DEFAULT NOW()", StatementSession(started_us=STARTED_US, time_zone="SYSTEM, CET"), "SYSTEM, CET"),
+        ("timestamp DEFAULT '2020-02-31 00:00:00'", SESSION, "no calendar has"),
+        ("datetime DEFAULT '2020-03-29 02:30:00.5'", SESSION, "the rest of a second"),
+        ("bit(30) DEFAULT NOW()", SESSION, "would be converted to bit"),
+        ("binary(3) DEFAULT 'ä'", SESSION, "would be converted to binary"),
+        ("varchar(9) DEFAULT (uuid())", SESSION, "an expression"),
     ],
 )
 def test_ddl_a_value_that_cannot_be_said_is_named(definition: str, session: StatementSession, words: str) -> None:
@@ -75,9 +78,30 @@ def test_ddl_a_bare_timestamp_is_null_where_the_session_says_so() -> None:
 def test_ddl_a_session_has_of_the_server_what_its_event_does_not_tell() -> None:
     server = ServerFacts(flavour="mysql", charset="", explicit_timestamps=True, system_time_zone="UTC")
     known = server.known(StatementSession(time_zone="SYSTEM", started_us=1))
-    assert known == StatementSession(time_zone="UTC", started_us=1, explicit_timestamps=True)
+    assert known == StatementSession(time_zone="UTC", started_us=1, explicit_timestamps=True, flavour="mysql")
     told = StatementSession(time_zone="+01:00", explicit_timestamps=False)
-    assert server.known(told) == told
+    assert server.known(told) == dataclasses.replace(told, flavour="mysql")
+    short = dataclasses.replace(server, system_time_zone="CST")
+    assert short.known(StatementSession(time_zone="SYSTEM")).time_zone == "SYSTEM, CST", (
+        "Chicago's, Shanghai's or Havana's"
+    )
+
+
+@pytest.mark.parametrize(
+    ("definition", "value"),
+    [
+        ("datetime DEFAULT NOW()", "2020-09-13 14:26:40"),
+        ("timestamp DEFAULT NOW()", "2020-09-13 12:26:40"),
+        ("timestamp NULL DEFAULT '2020-01-01 00:00:00'", "2019-12-31 23:00:00"),
+        ("timestamp NULL DEFAULT '2020-07-01 00:00:00'", "2020-06-30 22:00:00"),
+        ("timestamp NULL DEFAULT '2020-10-25 02:30:00'", None),
+        ("timestamp NULL DEFAULT '2020-03-29 02:30:00'", None),
+    ],
+)
+def test_ddl_a_named_zone_has_the_rules_of_the_zone_database(definition: str, value: str | None) -> None:
+    done = added(definition, dataclasses.replace(SESSION, time_zone="europe/PARIS"))
+    assert done.fills == (() if value is None else (("c", value),))
+    assert value is not None or "twice or never" in done.unknown
 
 
 @given(st.integers(1, 4_000_000_000), st.integers(0, 999_999), st.integers(0, 6), st.integers(-13 * 60, 14 * 60))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pymysql
 import pytest
 
 from cdc_engine.contracts import TableChangeKind
@@ -12,7 +11,7 @@ from cdc_engine.position import Position
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.schema_snapshot import read_snapshot, stable_snapshot
 from console.toolchain.servers import DatabaseServer
-from tests.table_meta.corpus import ADDITIONS, ALTERS, BY_SERVER, CREATES, MARIADB_ALTERS, MYSQL_ALTERS, UNKNOWABLE
+from tests.table_meta.corpus import ALTERS, CREATES, MARIADB_ALTERS, MYSQL_ALTERS
 from tests.table_meta.replay import Scene, row_metadata, scene
 
 INSERTS = (
@@ -186,59 +185,6 @@ def test_a_snapshot_is_the_same_as_the_statements_it_came_from(
     assert fresh.versions(position) == replayed.versions(position)
     assert "looks" not in {version.table for version in fresh.versions(position)}
     assert snapshot == read_snapshot(source.connect(), played.captured)
-
-
-@pytest.mark.parametrize("server", ["mysql57", "mysql80", "mariadb1011", "mariadb114"])
-def test_rows_already_there_hold_what_the_fills_say_ddl(
-    server: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    """Each addition that the server takes alone, on a table with one row: its value is what the change tells, or the table stops."""
-    source: DatabaseServer = request.getfixturevalue(server)
-    with scene(source, "meta_fills") as played, played.connection.cursor() as cursor:
-        there = {f"t{number}": _value_added(played, number) for number in range(len(ADDITIONS))}
-        cursor.execute("SELECT @@GLOBAL.explicit_defaults_for_timestamp")
-        unknowable = set(UNKNOWABLE) | (set() if int(cursor.fetchall()[0][0]) else set(BY_SERVER))
-        replayed = played.replay(seeded(played, tmp_path))
-    told = {change.table: change for change in replayed.changes}
-    taken = {table: value for table, value in there.items() if value is not REFUSED}
-    stops = {ADDITIONS[int(table[1:])] for table in taken if told[table].kind is TableChangeKind.STOPPED}
-    assert stops == unknowable & {ADDITIONS[int(table[1:])] for table in taken}
-    assert len(taken) > len(ADDITIONS) * 0.85
-    for table, value in taken.items():
-        if told[table].kind is TableChangeKind.STOPPED:
-            continue
-        fill = dict(told[table].fills).get("c")
-        zero_date = fill is None and value is not None and value.startswith("0000-00-00")
-        assert zero_date or _same_value(fill, value), ADDITIONS[int(table[1:])]
-
-
-REFUSED = "this server has no such column"
-
-
-def _value_added(played: Scene, number: int) -> str | None:
-    """What the row of table `t<number>` then holds, as SELECT prints it, a TIMESTAMP in UTC; or REFUSED."""
-    definition = ADDITIONS[number]
-    played.run(f"CREATE TABLE t{number} (id int primary key)")
-    played.run(f"INSERT INTO t{number} VALUES (1)")
-    with played.connection.cursor() as cursor:
-        cursor.execute("SET time_zone = '+03:30', timestamp = 1600000000.123456")
-        try:
-            cursor.execute(f"ALTER TABLE t{number} ADD COLUMN c {definition}")
-        except pymysql.MySQLError:
-            return REFUSED
-        cursor.execute("SET time_zone = '+00:00', timestamp = DEFAULT")
-        cursor.execute(f"SELECT CAST({'c + 0' if definition.startswith('bit') else 'c'} AS CHAR) FROM t{number}")
-        value: str | None = cursor.fetchall()[0][0]
-        return value
-
-
-def _same_value(fill: str | None, value: str | None) -> bool:
-    if fill is None or value is None:
-        return fill is value
-    try:
-        return float(fill) == float(value)
-    except ValueError:
-        return fill == value
 
 
 def test_a_statement_that_was_missed_stops_the_table_at_its_next_row(mysql80: DatabaseServer, tmp_path: Path) -> None:

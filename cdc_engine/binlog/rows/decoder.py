@@ -332,7 +332,7 @@ class RowDecoder:
         column, each = self.columns[slot], self.types[slot]
         try:
             return rows_partial.with_default(array, chosen, column.default[0], each)
-        except pa.ArrowException:
+        except ValueError:
             reason = f"the default {column.default[0]!r} of column {column.name} cannot be read as {each.spark}; set binlog_row_image=FULL"
             raise TableStoppedError(self.version.database, self.version.table, "IMAGE_NOT_FULL", reason) from None
 

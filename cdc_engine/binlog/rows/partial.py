@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from cdc_engine.binlog.column_types import ColumnType
 from cdc_engine.binlog.column_types.entry import AnyArray
+from cdc_engine.binlog.column_types.told_values import told_scalar
 from cdc_engine.binlog.rows import locate_partial as locating
 from cdc_engine.binlog.rows.locate_diffs import DOCUMENT
 from cdc_engine.binlog.type_codes import TypeCode
@@ -79,10 +80,10 @@ def absences(starts: Int64s) -> Mask | None:
 
 
 def with_default(array: AnyArray, chosen: Mask, text: str | None, each: ColumnType) -> AnyArray:
-    """The array with a default in the rows `chosen`. Raises pa.ArrowException where its text is no value of the type."""
+    """The array with a default in the rows `chosen`. Raises ValueError where its text is no value of the type."""
     if text is None:
         return array
-    filled: AnyArray = pc.if_else(pa.array(chosen), pa.scalar(text, pa.string()).cast(each.arrow), array)
+    filled: AnyArray = pc.if_else(pa.array(chosen), told_scalar(text, each), array)
     return filled
 
 

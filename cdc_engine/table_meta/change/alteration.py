@@ -24,7 +24,8 @@ from cdc_engine.table_meta.change.evolution import (
     stored,
     with_charset,
 )
-from cdc_engine.table_meta.change.initial_value import InitialValueUnknownError, initial_value, known_default
+from cdc_engine.table_meta.change.initial_value import initial_value, known_default
+from cdc_engine.table_meta.change.literal_value import InitialValueUnknownError
 from cdc_engine.table_meta.change.widening import type_change
 from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
 from cdc_engine.table_meta.ddl.declared_type import declared_type
@@ -80,8 +81,8 @@ def altered(
     charset, converts = _charsets(statement, schema.charset, database_charset)
     if converts:
         statement = _of_table_charset(statement)
-    slots = _kept(statement, schema, charset, converts)
-    additions = _placed(statement, schema, slots, charset)
+    slots = _kept(statement, schema, session, charset, converts)
+    additions = _placed(statement, schema, slots, charset, session)
     key = _key(statement, schema, slots)
     columns = tuple(in_key(slot.column, key) for slot in slots)
     after = dataclasses.replace(schema, charset=charset, columns=columns, key=key)
@@ -182,7 +183,9 @@ def _of_table_charset(statement: AlterTable) -> AlterTable:
     return dataclasses.replace(statement, items=tuple(items))
 
 
-def _kept(statement: AlterTable, schema: TableSchema, charset: str, converts: bool) -> list[_Slot]:
+def _kept(
+    statement: AlterTable, schema: TableSchema, session: StatementSession, charset: str, converts: bool
+) -> list[_Slot]:
     """The columns so far that stay where they were; those that a change moves come later."""
     dropped = {_found(schema, item.name, item.if_exists) for item in statement.items if isinstance(item, DropColumn)}
     changed = {
@@ -195,7 +198,7 @@ def _kept(statement: AlterTable, schema: TableSchema, charset: str, converts: bo
             continue
         now = _converted(column, charset) if converts else column
         if change is not None:
-            now = declared_column(change.definition, charset)
+            now = declared_column(change.definition, charset, session)
         slots.append(_Slot(now, column))
     for item in others:
         name = _found(schema, item.name, if_exists=not isinstance(item, SetVisible) and item.if_exists)
@@ -209,7 +212,7 @@ def _touched(column: DeclaredColumn, item: RenameColumn | SetVisible | SetDefaul
     if isinstance(item, RenameColumn):
         return dataclasses.replace(column, name=item.new_name)
     if isinstance(item, SetDefault):
-        definition = ColumnDefinition(column.name, declared_type(column.type), default=item.default)
+        definition = ColumnDefinition(column.name, declared_type(column.type), column.charset, default=item.default)
         return dataclasses.replace(column, default=() if item.default is None else known_default(definition))
     return dataclasses.replace(column, visible=item.visible)
 
@@ -225,7 +228,7 @@ def _found(schema: TableSchema, name: str, if_exists: bool) -> str | None:
 
 
 def _placed(
-    statement: AlterTable, schema: TableSchema, slots: list[_Slot], charset: str
+    statement: AlterTable, schema: TableSchema, slots: list[_Slot], charset: str, session: StatementSession
 ) -> list[tuple[DeclaredColumn, ColumnDefinition]]:
     """Puts what is added or moved into `slots`; what was added, with its definition."""
     additions = []
@@ -245,7 +248,7 @@ def _placed(
             definition, was = item.definition, next(column for column in schema.columns if column.name == name)
         else:
             continue
-        slot = _Slot(declared_column(definition, charset), was)
+        slot = _Slot(declared_column(definition, charset, session), was)
         slots.insert(_place(slots, definition), slot)
         if was is None:
             additions.append((slot.column, stored(definition, slot.column.charset)))
@@ -319,7 +322,7 @@ def _fills(additions: list[tuple[DeclaredColumn, ColumnDefinition]], session: St
     fills, unknown = [], ""
     for column, definition in additions:
         try:
-            value = _fill(definition, session)
+            value = _fill(column, definition, session)
         except InitialValueUnknownError as error:
             unknown = (
                 f"the column {column.name} got values in rows already there that the binlog does not tell: {error}"
@@ -330,7 +333,6 @@ def _fills(additions: list[tuple[DeclaredColumn, ColumnDefinition]], session: St
     return tuple(fills), unknown
 
 
-def _fill(definition: ColumnDefinition, session: StatementSession) -> str | None:
-    if definition.primary:
-        raise InitialValueUnknownError("it is the primary key")
-    return initial_value(definition, session)
+def _fill(column: DeclaredColumn, definition: ColumnDefinition, session: StatementSession) -> str | None:
+    made = dataclasses.replace(definition, type=declared_type(column.type), charset=column.charset)
+    return initial_value(dataclasses.replace(made, nullable=column.nullable), session)

@@ -10,10 +10,12 @@ from collections.abc import Callable
 
 from cdc_engine.binlog.charsets.collations import charset_of_name
 from cdc_engine.binlog.charsets.statement_text import Literals, LiteralUnknownError
+from cdc_engine.contracts import NO_SESSION, StatementSession
 from cdc_engine.table_meta.change.foreign_keys import RULES_OF_SHOWN, ForeignKeyRules, of_created
 from cdc_engine.table_meta.change.initial_value import known_default
-from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition, Default
+from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
 from cdc_engine.table_meta.ddl.declared_type import DeclaredType, declared_type, fitted
+from cdc_engine.table_meta.ddl.default_value import Default, Notation
 from cdc_engine.table_meta.ddl.statement import CreateTable, TableName
 from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema
 
@@ -38,6 +40,8 @@ def created(
     database_charset: str | None,
     schema_of: SchemaOf,
     rules: ForeignKeyRules = RULES_OF_SHOWN,
+    *,
+    session: StatementSession = NO_SESSION,
 ) -> TableSchema:
     """The schema of a table that a CREATE TABLE makes in `database`. `database_charset`: its default, None where not known."""
     if statement.selects:
@@ -45,14 +49,16 @@ def created(
     if statement.like is not None:
         return _copied(statement, database, statement.like, schema_of)
     charset = statement.charset or database_charset or ""
-    columns = tuple(declared_column(definition, charset) for definition in statement.columns)
+    columns = tuple(declared_column(definition, charset, session) for definition in statement.columns)
     key = named_as_declared(statement.key, columns)
     columns = tuple(in_key(column, key) for column in columns)
     schema = TableSchema(database=database, table=statement.name.table, charset=charset, columns=columns, key=key)
     return dataclasses.replace(schema, foreign_keys=of_created(statement, schema, rules))
 
 
-def declared_column(definition: ColumnDefinition, table_charset: str) -> DeclaredColumn:
+def declared_column(
+    definition: ColumnDefinition, table_charset: str, session: StatementSession = NO_SESSION
+) -> DeclaredColumn:
     """A definition with its charset decided: the column's own, else the table's default."""
     declared, charset = with_charset(definition.type, definition.charset or table_charset)
     definition = stored(definition, charset)
@@ -64,7 +70,7 @@ def declared_column(definition: ColumnDefinition, table_charset: str) -> Declare
         nullable=definition.nullable,
         generated=definition.generated,
         visible=definition.visible,
-        default=known_default(dataclasses.replace(definition, type=declared)),
+        default=known_default(dataclasses.replace(definition, type=declared, charset=charset), session),
     )
 
 
@@ -75,11 +81,12 @@ def stored(definition: ColumnDefinition, charset: str) -> ColumnDefinition:
         labels = tuple(literals.stored(label, charset) for label in definition.type.labels)
     except LiteralUnknownError as error:
         raise CannotFollowError(SCHEMA_UNKNOWN, f"a label of {definition.name} cannot be told: {error}") from error
-    if default is not None and default.value is not None and definition.type.has_charset:
+    plain = default is not None and default.notation is Notation.STRING and not default.said
+    if default is not None and default.value is not None and plain and definition.type.has_charset:
         try:
             default = dataclasses.replace(default, value=literals.stored(default.value, charset))
         except LiteralUnknownError:
-            default = Default(None, constant=False)
+            default = Default(None, Notation.EXPRESSION)
     return dataclasses.replace(
         definition, type=dataclasses.replace(definition.type, labels=labels), default=default, literals=Literals()
     )
@@ -89,7 +96,7 @@ def in_key(column: DeclaredColumn, key: tuple[str, ...]) -> DeclaredColumn:
     """A column of the primary key is NOT NULL, and so has another default where none is declared."""
     if column.name not in key or not column.nullable:
         return column
-    bare = ColumnDefinition(column.name, declared_type(column.type), nullable=False)
+    bare = ColumnDefinition(column.name, declared_type(column.type), column.charset, nullable=False)
     default = known_default(bare) if column.default == (None,) else column.default
     return dataclasses.replace(column, nullable=False, default=default)
 

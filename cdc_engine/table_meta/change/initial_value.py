@@ -1,163 +1,157 @@
 """What rows that are already there hold in a column that ALTER TABLE … ADD gives them: the binlog has no row events for them.
 
-A column that may be NULL and has no DEFAULT gives NULL; one with a constant DEFAULT gives that; a NOT NULL column without one gives the
-type's own zero; CURRENT_TIMESTAMP gives the time of the statement. What cannot be said for certain (expressions, generated columns,
-literals that the server would convert, times in a zone that is not known) is an error, and the table stops. Pure; used by `evolution`.
+A column that may be NULL and has no DEFAULT gives NULL; one with a literal DEFAULT gives what the type stores of it (`literal_value`); a
+NOT NULL column without one gives the type's own zero; CURRENT_TIMESTAMP gives the time of the statement; a generated column of which the
+expression is a literal gives that. What cannot be said for certain is an error, and the table stops. Pure; used by `evolution`.
 """
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
-import re
+import dataclasses
 
 from cdc_engine.contracts import NO_SESSION, StatementSession
+from cdc_engine.table_meta.change import literal_value, moments
+from cdc_engine.table_meta.change.literal_value import Column, InitialValueUnknownError
 from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
-from cdc_engine.table_meta.ddl.declared_type import DeclaredType
+from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL, DeclaredType
+from cdc_engine.table_meta.ddl.default_value import Default, Notation
 
-_INTEGERS = {"tinyint", "smallint", "mediumint", "int", "bigint"}
-_TEXTS = {"varchar", "tinytext", "text", "mediumtext", "longtext"}
-_BLOBS = {"tinyblob", "blob", "mediumblob", "longblob"}
-_FRACTIONS = {"time", "datetime", "timestamp"}  # printed with as many digits as the type has
-_DAY = r"(?!0000|\d{4}-00|\d{4}-\d\d-00)\d{4}-\d\d-\d\d"
-_LITERALS: tuple[tuple[set[str], re.Pattern[str]], ...] = (
-    (_INTEGERS, re.compile(r"-?\d+")),
-    ({"decimal"}, re.compile(r"-?\d+(?:\.\d+)?")),
-    ({"float", "double"}, re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")),
-    ({"date"}, re.compile(_DAY)),
-    ({"datetime", "timestamp"}, re.compile(rf"{_DAY} \d\d:\d\d:\d\d")),
-    ({"time"}, re.compile(r"-?\d{2,3}:[0-5]\d:[0-5]\d")),
-    ({"year"}, re.compile(r"190[1-9]|19[1-9]\d|20\d\d|21[0-4]\d|215[0-5]")),
-    ({"bit"}, re.compile(r"b'[01]+'")),
-    ({"varbinary"}, re.compile(r"[\x20-\x7e]*")),
-    ({"char", *_TEXTS}, re.compile(r".*", re.DOTALL)),
+_INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint")
+_TEXTS = ("char", "varchar", "set", "tinytext", "text", "mediumtext", "longtext")
+_BLOBS = ("varbinary", "tinyblob", "blob", "mediumblob", "longblob")
+_SPATIAL = (
+    "geometry",
+    "point",
+    "linestring",
+    "polygon",
+    "multipoint",
+    "multilinestring",
+    "multipolygon",
+    "geomcollection",
 )
-# NOT NULL without DEFAULT; zero dates are NULL in the lake, so they need no fill
+# NOT NULL without DEFAULT: what the type has then
 _ZEROS = {
-    **dict.fromkeys((*_INTEGERS, "decimal", "float", "double", "year", "bit"), "0"),
-    **dict.fromkeys(("char", "varbinary", "set", *_TEXTS, *_BLOBS), ""),
+    **dict.fromkeys((*_INTEGERS, "year", "bit"), "0"),
+    **dict.fromkeys(("float", "double"), "0.0"),
+    **dict.fromkeys((*_TEXTS, *_BLOBS, *_SPATIAL), ""),
+    "date": "0000-00-00",
+    "datetime": "0000-00-00 00:00:00",
+    "timestamp": "0000-00-00 00:00:00",
     "time": "00:00:00",
+    "json": "null",
+    "uuid": "00000000-0000-0000-0000-000000000000",
+    "inet4": "0.0.0.0",  # noqa: S104 - a value, nothing is bound to it
+    "inet6": "::",
 }
-_ZERO_DATES = {"date", "datetime", "timestamp"}
-_OFFSET = re.compile(r"([+-])(\d\d):([0-5]\d)")
-_UTC = {"UTC", "GMT"}
-_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  times here are in the zone that the reader of the code is told
-
-
-_DECIMAL_DIGITS_MAX = 65
+_FRACTIONS = {"time", "datetime", "timestamp"}  # printed with as many digits as the type has
 _BY_SERVER = {"timestamp"}  # without a DEFAULT it has one or none by a setting of the server
-
-
-class InitialValueUnknownError(Exception):
-    """The message says why."""
+TIME_TRUNCATE_FRACTIONAL, TIME_ROUND_FRACTIONAL = 1 << 32, 1 << 34  # bits of sql_mode, MySQL's and MariaDB's
 
 
 def initial_value(column: ColumnDefinition, session: StatementSession = NO_SESSION) -> str | None:
-    """The value as MySQL would print it, a TIMESTAMP in UTC; None for NULL. `session`: what ran the statement.
+    """The value as MySQL would print it, of bytes their hexadecimal, a TIMESTAMP in UTC; None for NULL. `session`: what ran the statement.
 
-    Raises InitialValueUnknownError where it cannot be said.
+    `column`: with the type and the charset that its table gave it. Raises InitialValueUnknownError where it cannot be said.
     """
-    if column.generated:
-        raise InitialValueUnknownError("it is a generated column")
     if column.auto_increment:
         raise InitialValueUnknownError("it is AUTO_INCREMENT")
-    default = column.default
-    if default is None:
+    if column.generated:
+        return _generated(column, session)
+    if column.default is None:
         if column.type.base in _BY_SERVER and not column.says_null and not session.explicit_timestamps:
             raise InitialValueUnknownError("a TIMESTAMP without NULL and DEFAULT has them from the server's settings")
         return None if column.nullable else _zero(column.type)
-    if default.now:
-        return _now(column.type, session)
-    if not default.constant or (default.bits and column.type.base != "bit"):
-        raise InitialValueUnknownError("its DEFAULT is an expression, a function or a literal in another notation")
-    return None if default.value is None else _literal(column.type, default.value, session)
+    return _default(column, column.default, session)
 
 
-def known_default(column: ColumnDefinition) -> tuple[str | None, ...]:
-    """As `contracts.Column.default`: what a row gets whose INSERT leaves the column out, which is what rows already there would.
-
-    However a number was written in the statement, it comes out in one way.
-    """
-    if column.type.base in _BY_SERVER:
+def known_default(column: ColumnDefinition, session: StatementSession = NO_SESSION) -> tuple[str | None, ...]:
+    """As `contracts.Column.default`: what a row gets whose INSERT leaves the column out, which is what rows already there would."""
+    if column.generated or column.type.base in _BY_SERVER:
+        return ()
+    if column.default is not None and not column.default.is_literal:
         return ()
     try:
-        value = initial_value(column)
+        return (initial_value(column, session),)
     except InitialValueUnknownError:
         return ()
-    return (None if value is None else _one_way(column.type, value),)
 
 
-def _one_way(declared: DeclaredType, value: str) -> str:
-    if declared.base in _INTEGERS:
-        return str(int(value))
-    if declared.base == "decimal":
-        unit = decimal.Decimal(1).scaleb(-max(declared.scale, 0))
-        digits = decimal.Context(prec=_DECIMAL_DIGITS_MAX, rounding=decimal.ROUND_HALF_UP)
-        return format(decimal.Decimal(value).quantize(unit, context=digits), "f")
-    return repr(float(value)) if declared.base in {"float", "double"} else value
+def _generated(column: ColumnDefinition, session: StatementSession) -> str | None:
+    if column.computed is None or not column.computed.is_literal:
+        raise InitialValueUnknownError("it is a generated column")
+    return _default(column, column.computed, session)
 
 
-def _zero(declared: DeclaredType) -> str | None:
-    if declared.base in _ZERO_DATES:
+def _default(column: ColumnDefinition, default: Default, session: StatementSession) -> str | None:
+    if default.notation is Notation.NULL:
         return None
+    if default.notation is Notation.EXPRESSION:
+        raise InitialValueUnknownError("its DEFAULT is an expression or a function")
+    told = Column(column.type, column.charset or "", _rounds(session), session.time_zone, session.client)
+    if default.notation is Notation.CLOCK:
+        return _clock(told, default, session)
+    return literal_value.stored(told, default)
+
+
+def _rounds(session: StatementSession) -> bool | None:
+    """Whether a fraction of a second that is too long is rounded."""
+    if session.flavour == MYSQL:
+        return not session.sql_mode & TIME_TRUNCATE_FRACTIONAL
+    return bool(session.sql_mode & TIME_ROUND_FRACTIONAL) if session.flavour == MARIADB else None
+
+
+def _zero(declared: DeclaredType) -> str:
     if declared.base == "enum":
         return declared.labels[0]
+    if declared.base == "binary":
+        return "00" * declared.length
+    if declared.base == "decimal":
+        return "0." + "0" * declared.scale if declared.scale > 0 else "0"
     if declared.base not in _ZEROS:
         raise InitialValueUnknownError(f"it is NOT NULL without a DEFAULT, and of type {declared.base}")
-    return _ZEROS[declared.base] + _no_fraction(declared)
+    digits = declared.length if declared.base in _FRACTIONS else 0
+    return _ZEROS[declared.base] + ("." + "0" * digits if digits > 0 else "")
 
 
-def _literal(declared: DeclaredType, value: str, session: StatementSession) -> str:
-    if declared.base in {"enum", "set"}:
-        return _label(declared, value)
-    if not any(declared.base in bases and pattern.fullmatch(value) for bases, pattern in _LITERALS):
-        raise InitialValueUnknownError(f"its DEFAULT would be converted to {declared.base}")
-    if declared.base == "bit":
-        return str(int(value[2:-1], 2))
-    if declared.base == "timestamp":
-        value = _in_utc(value, session)
-    return (value.rstrip(" ") if declared.base == "char" else value) + _no_fraction(declared)
-
-
-def _in_utc(literal: str, session: StatementSession) -> str:
-    try:
-        return str(dt.datetime.fromisoformat(literal) - _offset(session))
-    except (ValueError, OverflowError) as error:
-        raise InitialValueUnknownError(f"its DEFAULT {literal} is no time") from error
-
-
-def _no_fraction(declared: DeclaredType) -> str:
-    return "." + "0" * declared.length if declared.base in _FRACTIONS and declared.length > 0 else ""
-
-
-def _now(declared: DeclaredType, session: StatementSession) -> str:
-    """CURRENT_TIMESTAMP in a column of this type."""
-    digits = max(declared.length, 0)
+def _clock(column: Column, default: Default, session: StatementSession) -> str:
+    """CURRENT_TIMESTAMP, or what else tells the time at which the statement began, in a column of this type."""
+    of_utc, part = (default.value or "").startswith("utc "), (default.value or "").removeprefix("utc ")
+    digits = default.digits
+    if digits < 0:
+        fits = part == "now" and session.flavour != MYSQL and column.type.base in _FRACTIONS
+        digits = column.digits if fits else 0
+    if column.type.base not in _SHOWN_BY_CLOCK.get(part, ()):
+        raise InitialValueUnknownError(f"its DEFAULT, a time, would be converted to {column.type.base}")
     if not session.started_us or (digits and not session.fraction):
         raise InitialValueUnknownError("its DEFAULT is a time that the binlog does not tell")
-    if declared.base not in {"datetime", "timestamp"}:
-        raise InitialValueUnknownError(f"its DEFAULT, a time, would be converted to {declared.base}")
-    offset = _offset(session) if declared.base == "datetime" else dt.timedelta()
-    seconds, microseconds = divmod(session.started_us, 1_000_000)
-    now = _EPOCH + dt.timedelta(seconds=seconds) + offset
-    return f"{now}.{microseconds:06d}"[: len(str(now)) + (1 + digits if digits else 0)]
+    try:
+        there = moments.at_epoch(session.started_us).with_digits(digits, rounds=False)
+        return _shown(column, there, part if not of_utc else f"utc {part}", digits)
+    except moments.NoMomentError as error:
+        raise InitialValueUnknownError(f"its DEFAULT: {error}") from error
 
 
-def _offset(session: StatementSession) -> dt.timedelta:
-    """Of the session's time zone from UTC, where it is one and the same at any time."""
-    if session.time_zone in _UTC:
-        return dt.timedelta()
-    found = _OFFSET.fullmatch(session.time_zone)
-    if not found:
-        zone = session.time_zone or "not told"
-        raise InitialValueUnknownError(f"its DEFAULT is a time in a zone whose offset is not known ({zone})")
-    offset = dt.timedelta(hours=int(found[2]), minutes=int(found[3]))
-    return -offset if found[1] == "-" else offset
+def _shown(column: Column, there: moments.Moment, what: str, digits: int) -> str:
+    """Of a moment in UTC what a clock shows, in the column."""
+    base, of_utc, part = column.type.base, what.startswith("utc "), what.removeprefix("utc ")
+    if base == "timestamp" and not of_utc:
+        return literal_value.shown_moment(column, there)
+    if not of_utc:
+        there = moments.in_zone(there, column.time_zone)
+    if base == "timestamp":  # the clocks of UTC, read as those of the session
+        there = moments.in_utc(there, column.time_zone)
+    if base == "varchar":
+        text = {"date": there.day(), "time": there.clock(digits)}.get(part, f"{there.day()} {there.clock(digits)}")
+        return literal_value.stored(column, Default(text))
+    if base == "time":
+        return there.with_digits(column.digits, rounds=column.rounds).clock(column.digits)
+    if part == "date":
+        there = dataclasses.replace(there, seconds=0, micros=0)
+    return literal_value.shown_moment(column, there)
 
 
-def _label(declared: DeclaredType, value: str) -> str:
-    chosen = [value] if declared.base == "enum" else [part for part in value.split(",") if part]
-    places = [declared.labels.index(label) for label in chosen if label in declared.labels]
-    if len(places) != len(chosen) or places != sorted(set(places)):
-        raise InitialValueUnknownError("its DEFAULT is not spelt like its labels")
-    return value
+_SHOWN_BY_CLOCK = {
+    "now": ("datetime", "timestamp", "date", "time", "varchar"),
+    "date": ("date", "datetime", "varchar"),
+    "time": ("time", "varchar"),
+}

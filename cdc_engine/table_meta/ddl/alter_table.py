@@ -12,11 +12,13 @@ from collections.abc import Callable
 
 from cdc_engine.table_meta.ddl.column_definition import (
     ColumnDefinition,
+    accept_default,
     read_charset,
     read_collation,
     read_column,
-    read_default,
 )
+from cdc_engine.table_meta.ddl.declared_type import MYSQL
+from cdc_engine.table_meta.ddl.default_value import read_default
 from cdc_engine.table_meta.ddl.foreign_key import read_foreign_key
 from cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind, UnreadableError
 from cdc_engine.table_meta.ddl.names import read_key_columns, read_table_name, read_table_names, skip_to_comma
@@ -301,13 +303,16 @@ def _convert(action: _Action) -> None:
 
 
 def _charset(action: _Action) -> None:
-    action.cursor.accept_sign("=")
-    charset = None if action.cursor.accept("DEFAULT") else read_charset(action.cursor)
+    charset = None if accept_default(action.cursor) else read_charset(action.cursor)
     action.note(SetCharset(charset))
 
 
 def _collation(action: _Action) -> None:
-    if charset := read_collation(action.cursor):
+    """COLLATE = DEFAULT is MySQL's way back to the database's character set; MariaDB leaves it as it is."""
+    if accept_default(action.cursor):
+        if action.alteration.flavour == MYSQL:
+            action.note(SetCharset(None))
+    elif charset := read_collation(action.cursor):
         action.note(SetCharset(charset))
 
 

@@ -12,29 +12,15 @@ from collections.abc import Callable
 from cdc_engine.binlog.charsets.collations import charset_of_collation, charset_of_name
 from cdc_engine.binlog.charsets.statement_text import Literals
 from cdc_engine.table_meta.ddl.declared_type import MARIADB, DeclaredType, read_type, read_type_attribute
+from cdc_engine.table_meta.ddl.default_value import Default, constant, read_default, skip_value
 from cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition, read_references
-from cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind, UnreadableError
+from cdc_engine.table_meta.ddl.lexer import TokenCursor, UnreadableError
 
 NATIONAL_CHARSET = "utf8mb3"
 _PARTITIONS = re.compile(
     r"PARTITION BY |REMOVE PARTITIONING "
 )  # they follow the last column of an ALTER without a comma
-_BITS = re.compile(r"[bB]'([01]+)'|0b([01]+)")
-_NOW = {"CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP"}
 FIRST = ""  # as the column that a new one stands behind: none, it stands first
-
-
-@dataclasses.dataclass(frozen=True)
-class Default:
-    """A column's DEFAULT: `value` is the literal's text, None for NULL; `constant` is False for an expression or a function.
-
-    `bits`: a literal of bits, whose text is b'101' however it is written. `now`: it is CURRENT_TIMESTAMP.
-    """
-
-    value: str | None
-    constant: bool = True
-    bits: bool = False
-    now: bool = False
 
 
 @dataclasses.dataclass
@@ -42,6 +28,7 @@ class ColumnDefinition:
     """`charset`: as said for the column, None where the table's applies. `after`: column it stands behind, FIRST, or None: at the end.
 
     `says_null`: the statement has NULL, without which a TIMESTAMP may be NOT NULL. `literals`: what its labels and DEFAULT go through.
+    `computed`: a generated column's expression.
     """
 
     name: str
@@ -52,6 +39,7 @@ class ColumnDefinition:
     primary: bool = False
     unique: bool = False
     generated: str = ""
+    computed: Default | None = None
     visible: bool = True
     auto_increment: bool = False
     default: Default | None = None
@@ -88,6 +76,15 @@ def read_charset(cursor: TokenCursor) -> str:
     if charset is None:
         raise UnreadableError(f"the character set {name!r} is not known")
     return charset.name
+
+
+def accept_default(cursor: TokenCursor) -> bool:
+    """Whether DEFAULT stands where the name of a charset or a collation may (MySQL 5.7, MariaDB)."""
+    equals = cursor.peek().text == "="
+    if cursor.peek(int(equals)).word != "DEFAULT":
+        return False
+    cursor.accept_sign("=")
+    return cursor.accept("DEFAULT")
 
 
 def read_collation(cursor: TokenCursor) -> str | None:
@@ -154,8 +151,9 @@ def _invisible(_cursor: TokenCursor, column: ColumnDefinition) -> None:
 def _generated(cursor: TokenCursor, column: ColumnDefinition) -> None:
     if cursor.peek().word == "ROW":
         raise UnreadableError("columns of system versioning are not supported")
+    begin = cursor.place
     cursor.skip_parentheses()
-    column.generated = "virtual"
+    column.generated, column.computed = "virtual", constant(cursor.since(begin)[1:-1])
 
 
 def _stored(_cursor: TokenCursor, column: ColumnDefinition) -> None:
@@ -180,7 +178,7 @@ def _one_token(cursor: TokenCursor, _column: ColumnDefinition) -> None:
 
 
 def _on_update(cursor: TokenCursor, _column: ColumnDefinition) -> None:
-    _skip_value(cursor)
+    skip_value(cursor)
 
 
 def _check(cursor: TokenCursor, _column: ColumnDefinition) -> None:
@@ -196,61 +194,8 @@ def _references(cursor: TokenCursor, column: ColumnDefinition) -> None:
     column.references = read_references(cursor, (column.name,))
 
 
-def read_default(cursor: TokenCursor) -> Default:
-    """What stands behind DEFAULT."""
-    negative = cursor.peek().text == "-"
-    if cursor.peek().text in {"-", "+"}:
-        cursor.next()
-    if cursor.peek().word.startswith("_") and cursor.peek(1).kind is TokenKind.STRING:
-        cursor.next()  # _utf8mb4'text'
-    in_parentheses = cursor.peek().text == "(" and cursor.peek(2) == Token(TokenKind.SIGN, ")")
-    token = cursor.peek(1 if in_parentheses else 0)
-    literal, bits = _literal(token), _bits(token)
-    _skip_value(cursor)
-    if token.word == "NULL":
-        return Default(None)
-    if bits is not None:
-        return Default(bits, bits=True)
-    if literal is None:
-        return Default(None, constant=False, now=token.word in _NOW and not in_parentheses)
-    return Default(f"{'-' if negative else ''}{literal}")
-
-
 def _default(cursor: TokenCursor, column: ColumnDefinition) -> None:
     column.default = read_default(cursor)
-
-
-def _literal(token: Token) -> str | None:
-    if token.kind is TokenKind.STRING:
-        return token.text
-    if token.kind is TokenKind.NUMBER and token.text[-1] != "'" and not token.text.lower().startswith(("0x", "0b")):
-        return token.text
-    return {"TRUE": "1", "FALSE": "0"}.get(token.word)
-
-
-def _bits(token: Token) -> str | None:
-    """b'101', B'101' and 0b101 as the first of them."""
-    found = _BITS.fullmatch(token.text) if token.kind is TokenKind.NUMBER else None
-    return f"b'{found[1] or found[2]}'" if found else None
-
-
-def _skip_value(cursor: TokenCursor) -> None:
-    """A literal, an expression in parentheses, or a function with or without arguments (also `schema.function`)."""
-    if cursor.peek().text == "(" and cursor.peek().kind is TokenKind.SIGN:
-        cursor.skip_parentheses()
-        return
-    if cursor.accept("NEXT", "VALUE", "FOR"):
-        cursor.expect_name()
-    else:
-        token = cursor.next()
-        if token.kind in {TokenKind.SIGN, TokenKind.END} and not (
-            token.text == "." and cursor.next().kind is TokenKind.NUMBER
-        ):
-            raise cursor.unreadable(token)
-    while cursor.accept_sign("."):
-        cursor.next()
-    if cursor.peek() == Token(TokenKind.SIGN, "("):
-        cursor.skip_parentheses()
 
 
 Attribute = Callable[[TokenCursor, ColumnDefinition], None]

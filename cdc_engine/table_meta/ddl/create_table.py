@@ -5,7 +5,13 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition, read_charset, read_collation, read_column
+from cdc_engine.table_meta.ddl.column_definition import (
+    ColumnDefinition,
+    accept_default,
+    read_charset,
+    read_collation,
+    read_column,
+)
 from cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition, read_foreign_key
 from cdc_engine.table_meta.ddl.lexer import TokenCursor, UnreadableError
 from cdc_engine.table_meta.ddl.names import read_key_columns, read_table_name, read_table_names, skip_to_comma
@@ -75,9 +81,9 @@ def _read_options(cursor: TokenCursor, statement: CreateTable) -> CreateTable:
     charset: str | None = None
     while not cursor.at_end:
         if cursor.accept("CHARACTER", "SET") or cursor.accept("CHAR", "SET") or cursor.accept("CHARSET"):
-            charset = read_charset(cursor)
+            charset = None if accept_default(cursor) else read_charset(cursor)
         elif cursor.accept("COLLATE"):
-            charset = read_collation(cursor) or charset
+            charset = charset if accept_default(cursor) else read_collation(cursor) or charset
         elif cursor.accept("ENGINE") or cursor.accept("TYPE"):
             cursor.accept_sign("=")
             statement = dataclasses.replace(statement, engine=cursor.expect_name())

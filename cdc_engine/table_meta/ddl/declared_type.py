@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 
 from cdc_engine.binlog.events.table_map import BLOB_COMPRESSED, VARCHAR_COMPRESSED
 from cdc_engine.binlog.type_codes import TypeCode
@@ -232,10 +233,17 @@ def _read_labels(cursor: TokenCursor) -> tuple[str, ...]:
 def _read_arguments(cursor: TokenCursor) -> tuple[int, int]:
     if not cursor.accept_sign("("):
         return -1, -1
-    length = cursor.expect_number()
+    length = _read_length(cursor)
     scale = cursor.expect_number() if cursor.accept_sign(",") else -1
     cursor.expect_sign(")")
     return length, scale
+
+
+def _read_length(cursor: TokenCursor) -> int:
+    """The servers take decimal(19.5) for decimal(19)."""
+    if re.fullmatch(r"\d+\.\d*", cursor.peek().text):
+        return int(cursor.next().text.partition(".")[0])
+    return cursor.expect_number()
 
 
 def _canonical(base: str, length: int, scale: int) -> DeclaredType:

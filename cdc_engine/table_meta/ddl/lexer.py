@@ -175,6 +175,15 @@ class TokenCursor:
         return token
 
     @property
+    def place(self) -> int:
+        """Where the cursor is, for `since`."""
+        return self._at
+
+    def since(self, place: int) -> tuple[Token, ...]:
+        """The tokens from a place before up to here."""
+        return tuple(self._tokens[place : self._at])
+
+    @property
     def at_end(self) -> bool:
         return self.peek().kind is TokenKind.END
 

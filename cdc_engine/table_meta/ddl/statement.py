@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable
 
 from cdc_engine.binlog.charsets.statement_text import has_no_character
-from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition, Default
+from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
+from cdc_engine.table_meta.ddl.default_value import Default
 from cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition
 from cdc_engine.table_meta.ddl.lower_case import lowered
 

@@ -250,7 +250,12 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[Effect]:
     charset = context.known.database_charset(name[0], context.key)
     try:
         schema = created(
-            statement, name[0], charset, lambda like: context.schema(context.full_name(like)), context.rules
+            statement,
+            name[0],
+            charset,
+            lambda like: context.schema(context.full_name(like)),
+            context.rules,
+            session=context.session,
         )
     except CannotFollowError as error:
         yield _stop(context, name, statement.kind, error)

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
+from pymysql import MySQLError
 from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
@@ -21,8 +22,9 @@ from cdc_engine.errors import SourceConnectionError
 from cdc_engine.position import Position
 from cdc_engine.table_meta.change.foreign_keys import in_order
 from cdc_engine.table_meta.change.initial_value import known_default
-from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition, Default, read_default
-from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL, declared_type
+from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
+from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL, DeclaredType, declared_type
+from cdc_engine.table_meta.ddl.default_value import Default, Notation, read_default
 from cdc_engine.table_meta.ddl.foreign_key import CASCADE, SET_NULL
 from cdc_engine.table_meta.ddl.lexer import TokenCursor, UnreadableError, tokens
 from cdc_engine.table_meta.ddl.reader import read_statement
@@ -102,6 +104,8 @@ def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bo
             tables.append(dataclasses.replace(table, foreign_keys=in_order(foreign_keys.get(name, ()))))
         except UnreadableError as error:
             unreadable.append((*name, f"information_schema shows a column of a type that cannot be read: {error}"))
+    with connection.cursor(Cursor) as cursor:
+        tables = [_with_cut_defaults(cursor, table, columns[table.database, table.table], notation) for table in tables]
     return Snapshot(server, databases, tuple(tables), tuple(unreadable))
 
 
@@ -235,13 +239,15 @@ def _column(name: str, column_type: str, charset: str | None, nullable: str, ext
 
 
 def _default(column: DeclaredColumn, extra: str, shown: str | None, notation: _Notation) -> tuple[str | None, ...]:
+    declared = declared_type(column.type)
     try:
-        default = _shown_default(shown, extra, notation, of_bytes=declared_type(column.type).is_binary_string)
+        default = _shown_default(shown, extra, notation, declared)
     except (UnreadableError, ValueError):
         return ()
     definition = ColumnDefinition(
         column.name,
-        declared_type(column.type),
+        declared,
+        column.charset,
         nullable=column.nullable,
         generated=column.generated,
         auto_increment="auto_increment" in extra,
@@ -250,12 +256,64 @@ def _default(column: DeclaredColumn, extra: str, shown: str | None, notation: _N
     return known_default(definition)
 
 
-def _shown_default(shown: str | None, extra: str, notation: _Notation, *, of_bytes: bool) -> Default | None:
-    """Raises UnreadableError or ValueError where it cannot be read."""
+def _shown_default(shown: str | None, extra: str, notation: _Notation, declared: DeclaredType) -> Default | None:
+    """Raises UnreadableError or ValueError where it cannot be read, or does not tell the value."""
     if shown is None:
         return None
+    default = read_default(TokenCursor(tokens(shown))) if notation is _Notation.EXPRESSION else Default(shown)
+    if _is_cut(shown, default, notation, declared):
+        raise ValueError("information_schema does not show all of it")
     if notation is _Notation.EXPRESSION:
-        return read_default(TokenCursor(tokens(shown)))
-    if notation is _Notation.HEXADECIMAL and of_bytes:
-        return Default(bytes.fromhex(shown.removeprefix("0x")).decode("ascii"))
-    return Default(shown, constant="DEFAULT_GENERATED" not in extra)
+        return default
+    if "DEFAULT_GENERATED" in extra:
+        return Default(None, Notation.EXPRESSION)
+    if declared.is_binary_string:
+        return Default(shown.removeprefix("0x"), Notation.BYTES)
+    return read_default(TokenCursor(tokens(shown))) if declared.base == "bit" else Default(shown)
+
+
+def _is_cut(shown: str, default: Default, notation: _Notation, declared: DeclaredType) -> bool:
+    """Whether more may stand behind what is shown: digits of a float, and bytes that are no text."""
+    if declared.base == "float" and declared.scale < 0:
+        return len(re.sub(r"[-+.]|e.*", "", shown).strip("0")) > FLOAT_DIGITS_SHOWN
+    if not declared.is_binary_string or notation is _Notation.HEXADECIMAL or default.notation is not Notation.STRING:
+        return False
+    value = default.value or ""
+    return notation is _Notation.TEXT or "?" in value or not value.isascii()
+
+
+def _with_cut_defaults(cursor: Cursor, table: TableSchema, shown: list[Any], notation: _Notation) -> TableSchema:
+    """Asks the server itself for defaults that information_schema cuts; those of NOT NULL columns it does not tell without a row."""
+    asked = [
+        column
+        for column, (*_, extra, default) in zip(table.columns, shown, strict=True)
+        if not column.default and column.nullable and default is not None and "GENERATED" not in extra
+        and _is_cut(default, Default(default), notation, declared_type(column.type))
+    ]  # fmt: skip
+    if not asked:
+        return table
+    told = dict(zip((column.name for column in asked), _asked(cursor, table, asked), strict=True))
+    columns = tuple(dataclasses.replace(each, default=told.get(each.name, each.default)) for each in table.columns)
+    return dataclasses.replace(table, columns=columns)
+
+
+def _asked(cursor: Cursor, table: TableSchema, columns: list[DeclaredColumn]) -> list[tuple[str | None, ...]]:
+    values = [
+        f"DEFAULT({_quoted(column.name)}) * 1e0"
+        if column.type.startswith("float")
+        else f"LOWER(HEX(DEFAULT({_quoted(column.name)})))"
+        for column in columns
+    ]
+    relation = f"{_quoted(table.database)}.{_quoted(table.table)}"
+    try:
+        (row,) = _rows(cursor, f"SELECT {', '.join(values)} FROM (SELECT 1) AS one LEFT JOIN {relation} ON FALSE")
+    except MySQLError:  # no right to read the table
+        return [() for _ in columns]
+    return [() if value is None else (value if isinstance(value, str) else repr(value),) for value in row]
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+FLOAT_DIGITS_SHOWN = 5  # and surely no more than those

@@ -1,0 +1,187 @@
+"""What stands after DEFAULT in a column's definition, as a value. Read by `column_definition`, and for `schema_snapshot`.
+
+A literal keeps its notation: the same characters mean another value as a number than in quotes (`enum('2','1') DEFAULT 1` is '2'), and
+what a column of the type makes of it is decided in `table_meta.change.literal_value`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+
+from cdc_engine.binlog.charsets.collations import charset_of_name
+from cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind
+
+_BITS = re.compile(r"(?:[bB]'|0b)([01]*)'?")
+_HEXADECIMAL = re.compile(r"(?:[xX]'|0[xX])([0-9a-fA-F]*)'?")
+_MOMENTS = {"DATE", "TIME", "TIMESTAMP"}
+# spelling → what it is of the moment at which the statement began
+CLOCKS = {
+    **dict.fromkeys(("CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP"), "now"),
+    **dict.fromkeys(("CURRENT_DATE", "CURDATE"), "date"),
+    **dict.fromkeys(("CURRENT_TIME", "CURTIME"), "time"),
+    "UTC_TIMESTAMP": "utc now",
+    "UTC_DATE": "utc date",
+    "UTC_TIME": "utc time",
+}
+_DIGITS_MAX = 6
+# need no parentheses
+_BARE_CLOCKS = set(CLOCKS) - {"NOW", "CURDATE", "CURTIME"}
+
+
+class Notation(enum.Enum):
+    NULL = "NULL"
+    STRING = "a string"
+    NUMBER = "a number"  #: `value` as written, with its sign
+    BYTES = "bytes"  #: x'4142', 0x4142, b'101': `value` is their hexadecimal
+    MOMENT = "a moment"  #: DATE'…', TIME'…', TIMESTAMP'…': `said` is the word before it
+    CLOCK = "the time"  #: `value` as in CLOCKS, `digits` of a second, -1 where not said
+    EXPRESSION = "an expression"
+
+
+@dataclasses.dataclass(frozen=True)
+class Default:
+    """A column's DEFAULT. `said`: of a string or bytes the charset of their introducer (`_latin1 x'E4'`). `inside`: an expression."""
+
+    value: str | None
+    notation: Notation = Notation.STRING
+    said: str = ""
+    digits: int = -1
+    inside: tuple[Token, ...] = ()
+
+    @property
+    def is_literal(self) -> bool:
+        return self.notation not in {Notation.CLOCK, Notation.EXPRESSION}
+
+
+NULL = Default(None, Notation.NULL)
+
+
+def read_default(cursor: TokenCursor) -> Default:
+    """What stands behind DEFAULT. Raises UnreadableError where nothing does."""
+    if cursor.peek() == Token(TokenKind.SIGN, "("):
+        return constant(_parenthesized(cursor))
+    found = _read_operand(cursor)
+    return found if found is not None else Default(None, Notation.EXPRESSION, inside=_skip_value(cursor))
+
+
+def constant(inside: tuple[Token, ...]) -> Default:
+    """An expression as the literal or the clock that it is, where it is no more than that."""
+    cursor = TokenCursor(list(inside))
+    while cursor.peek() == Token(TokenKind.SIGN, "(") and _closes_at_end(cursor):
+        inside = inside[1:-1]
+        cursor = TokenCursor(list(inside))
+    found = _read_operand(cursor, in_expression=True)
+    return found if found is not None and cursor.at_end else Default(None, Notation.EXPRESSION, inside=inside)
+
+
+def _closes_at_end(cursor: TokenCursor) -> bool:
+    """Whether the parenthesis that opens here closes at the very end. Moves the cursor."""
+    cursor.skip_parentheses()
+    return cursor.at_end
+
+
+def _parenthesized(cursor: TokenCursor) -> tuple[Token, ...]:
+    """The tokens between two parentheses; the cursor stands behind them."""
+    begin = cursor.place
+    cursor.skip_parentheses()
+    return cursor.since(begin)[1:-1]
+
+
+def _read_operand(cursor: TokenCursor, *, in_expression: bool = False) -> Default | None:
+    """A literal or a clock; None, and the cursor where it was, where something else stands there."""
+    sign = cursor.peek().text if cursor.peek().kind is TokenKind.SIGN and cursor.peek().text in {"-", "+"} else ""
+    at = 1 if sign else 0
+    if not sign and (found := _introduced(cursor)):
+        return found
+    token = cursor.peek(at)
+    literal = _literal(token)
+    if literal is None and token == Token(TokenKind.SIGN, ".") and cursor.peek(at + 1).kind is TokenKind.NUMBER:
+        literal, at = Default(f".{cursor.peek(at + 1).text}", Notation.NUMBER), at + 1
+    if literal is not None and (not sign or literal.notation is Notation.NUMBER):
+        for _ in range(at + 1):
+            cursor.next()
+        return dataclasses.replace(literal, value=f"-{literal.value}") if sign == "-" else literal
+    return None if sign else _read_clock(cursor, in_expression=in_expression)
+
+
+def _introduced(cursor: TokenCursor) -> Default | None:
+    """_utf8mb4'text', _latin1 x'E4', DATE'2020-01-01'."""
+    word, token = cursor.peek().word, cursor.peek(1)
+    if word in _MOMENTS and token.kind is TokenKind.STRING:
+        found = Default(token.text, Notation.MOMENT, said=word)
+    elif word.startswith("_") and (charset := charset_of_name(word[1:].lower())) and (literal := _literal(token)):
+        if literal.notation not in {Notation.STRING, Notation.BYTES}:
+            return None
+        found = dataclasses.replace(literal, said=charset.name)
+    else:
+        return None
+    cursor.next()
+    cursor.next()
+    return found
+
+
+def _literal(token: Token) -> Default | None:
+    if token.kind is TokenKind.STRING:
+        return Default(token.text)
+    if token.word == "NULL":
+        return NULL
+    if token.kind is not TokenKind.NUMBER:
+        number = {"TRUE": "1", "FALSE": "0"}.get(token.word)
+        return Default(number, Notation.NUMBER) if number else None
+    if found := _BITS.fullmatch(token.text):
+        return Default(f"{int(found[1], 2):0{-(-len(found[1]) // 8) * 2}x}" if found[1] else "", Notation.BYTES)
+    if found := _HEXADECIMAL.fullmatch(token.text):
+        return Default(found[1].lower().rjust(len(found[1]) + len(found[1]) % 2, "0"), Notation.BYTES)
+    return Default(token.text, Notation.NUMBER)
+
+
+def _read_clock(cursor: TokenCursor, *, in_expression: bool) -> Default | None:
+    """CURRENT_TIMESTAMP, NOW(3), and in an expression also what shows a part of it."""
+    word = cursor.peek().word
+    what = CLOCKS.get(word)
+    if what is None or (what != "now" and not in_expression and word not in _BARE_CLOCKS):
+        return None
+    if cursor.peek(1) != Token(TokenKind.SIGN, "("):
+        if word not in _BARE_CLOCKS:
+            return None
+        cursor.next()
+        return Default(what, Notation.CLOCK)
+    behind = [cursor.peek(2), cursor.peek(3)]
+    digits = -1
+    if behind[0].text.isdecimal() and int(behind[0].text) <= _DIGITS_MAX:
+        digits, behind = int(behind[0].text), behind[1:]
+    if behind[0] != Token(TokenKind.SIGN, ")"):
+        return None
+    for _ in range(3 if digits < 0 else 4):
+        cursor.next()
+    return Default(what, Notation.CLOCK, digits=digits)
+
+
+def _skip_value(cursor: TokenCursor) -> tuple[Token, ...]:
+    """The tokens of a function with or without arguments (also `schema.function`, `NEXT VALUE FOR s`), or of an expression."""
+    begin = cursor.place
+    skip_value(cursor)
+    return cursor.since(begin)
+
+
+def skip_value(cursor: TokenCursor) -> None:
+    """A literal, an expression in parentheses, or a function with or without arguments (also `schema.function`)."""
+    if cursor.peek().text == "(" and cursor.peek().kind is TokenKind.SIGN:
+        cursor.skip_parentheses()
+        return
+    if cursor.accept("NEXT", "VALUE", "FOR"):
+        cursor.expect_name()
+    else:
+        token = cursor.next()
+        if token.kind is TokenKind.SIGN and token.text in {"-", "+"}:
+            token = cursor.next()
+        if token.kind in {TokenKind.SIGN, TokenKind.END} and not (
+            token.text == "." and cursor.next().kind is TokenKind.NUMBER
+        ):
+            raise cursor.unreadable(token)
+    while cursor.accept_sign("."):
+        cursor.next()
+    if cursor.peek() == Token(TokenKind.SIGN, "("):
+        cursor.skip_parentheses()
