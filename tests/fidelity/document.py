@@ -56,6 +56,21 @@ With `binlog_row_value_options=PARTIAL_JSON` an update has what JSON_SET, JSON_R
 The differences are applied to the document of the before image, which NOBLOB has too; a table whose image (MINIMAL) leaves the document out
 stops with IMAGE_NOT_FULL: `tests/fidelity/test_partial_json.py`.
 
+## Values that rows get from a statement
+
+Rows that are there when a column is added hold what the server made of its DEFAULT; no row event tells it. Held against SELECT on the four
+servers, also for a row that is inserted without the column: `tests/table_meta/test_ddl_additions.py`.
+
+| ADD of a column | its rows have | |
+|---|---|---|
+| with a literal DEFAULT in any notation (`1e3` and `007` in a varchar, `enum('2','1') DEFAULT 1`, `0x4142`, `b'101'`, `_latin1 x'E4'`, `DATE'…'`, `('x')`) | what the type stores of it: rounded, padded, by number or by label | followed |
+| `datetime(3) DEFAULT '… 03:04:05.5'` and any spelling of a date; more digits than the type has | MySQL rounds them, MariaDB cuts them off, or as sql_mode says | followed |
+| `NOT NULL DEFAULT 0` or `'0000-00-00 00:00:00'`, or NOT NULL without DEFAULT | the zero date, by the table's `zero_dates`; else the type's zero, of JSON `null` | followed |
+| `DEFAULT CURRENT_TIMESTAMP`, `(now(3))`, `(curdate())`, `(utc_timestamp())` | the statement's time in its session's zone, also a named one | followed |
+| generated from a literal (`AS (5)`) | that | followed |
+| generated from other columns, DEFAULT of an expression or a function (`(uuid())`, `(a + 1)`, `(1 + 1)`), AUTO_INCREMENT | what only the rows themselves tell | stops: DDL_UNSUPPORTED, until the rows are taken anew |
+| a time in a zone of which only a short name is known (`SYSTEM` where that is CST), or that its clocks show twice or never; a date with an offset (`…+05:00`) | | stops: DDL_UNSUPPORTED |
+
 ## Foreign keys
 
 InnoDB changes child rows without row events (all MariaDB, MySQL before 9.6). With `cascades: apply`, the default, the lake's rows are those of

@@ -14,6 +14,8 @@ from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.schema_snapshot import Snapshot
 from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, Stopped, TableSchema
 
+UUID = "6ace8bcef73211ea87e9f875a4d24e90"
+UUID_APART = "6ace8bce_f732_11ea_87e9_f875a4d24e90"
 LONG = "a_table_with_a_name_that_leaves_no_room_for_what_a_tool_appends"
 
 # all that is altered is followed, and no table goes unseen
@@ -61,6 +63,8 @@ def swapped(history: TableHistory, name: str, copy: str, old: str) -> tuple[Tabl
         ("orders", "_orders_new", "_orders_old"),
         ("orders", "___orders_new", "___orders_old"),
         (LONG, f"_{LONG[:59]}_gho", f"_{LONG[:59]}_del"),
+        ("orders", f"_vt_vrp_{UUID}_20260101120000_", f"_vt_hld_{UUID}_20260102120000_"),
+        ("orders", f"_{UUID_APART}_20260101120000_vrepl", f"_vt_HOLD_{UUID}_20260102120000"),
     ],
 )
 def test_ddl_a_copy_of_a_tool_carries_the_table_on(history: TableHistory, name: str, copy: str, old: str) -> None:
@@ -80,6 +84,17 @@ def test_ddl_tables_that_merely_change_names_stop(history: TableHistory) -> None
     assert {change.table for change in changes} == {"orders", "items"}
     assert {change.kind for change in changes} == {TableChangeKind.STOPPED}
     assert all("its rows are not in the lake under this name" in change.reason for change in changes)
+
+
+def test_ddl_vitess_swaps_over_a_name_of_its_own(history: TableHistory) -> None:
+    copy, sentry = f"_vt_vrp_{UUID}_20260101120000_", f"_vt_prg_{UUID}_20260101120001_"
+    history.apply(f"CREATE TABLE {copy} LIKE orders", "shop", at(200))
+    history.apply(f"ALTER TABLE {copy} ADD added int", "shop", at(210))
+    swap = f"RENAME TABLE orders TO {sentry}, {copy} TO orders, {sentry} TO {copy}"
+    (change,) = history.apply(swap, "shop", at(300))
+    assert (change.kind, change.table) == (TableChangeKind.SCHEMA, "orders")
+    assert [(each.kind.value, each.column) for each in change.alterations] == [("add", "added")]
+    assert history.apply(f"RENAME TABLE {copy} TO _vt_hld_{UUID}_20260102120000_", "shop", at(400)) == ()
 
 
 def test_ddl_a_copy_that_replaces_nothing_is_no_swap(history: TableHistory) -> None:

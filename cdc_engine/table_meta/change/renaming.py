@@ -1,7 +1,7 @@
 """Which table a name means after RENAME TABLE, and whether a schema change tool put a copy of a table into its place. Pure; for `effects`.
 
-gh-ost and pt-online-schema-change build the altered table beside the old one, copy all rows over while they follow its changes, and then
-swap the two names in one statement. To a reader of rows the table goes on with another schema: no row came or went.
+gh-ost, pt-online-schema-change and Vitess build the altered table beside the old one, copy all rows over while they follow its
+changes, and then swap the two names in one statement. To a reader of rows the table goes on with another schema: no row came or went.
 """
 
 from __future__ import annotations
@@ -10,9 +10,20 @@ import re
 
 TableKey = tuple[str, str]
 NAME_CHARS_MAX = 64  # the tools cut a name that would become longer
-# {t}: the table's name, or its beginning where it was cut
-_COPIES = (r"_+{t}_(?:gho|new)", r"__osc_(?:new|chg)_{t}", r"lhmn_{t}")
-_REMAINS = (r"_+{t}(?:_\d{{14}})?_(?:del|old)", r"__osc_old_{t}", r"lhma_[\d_]+_{t}")
+_UUID = r"[0-9a-f]{{8}}(?:_?[0-9a-f]{{4}}){{3}}_?[0-9a-f]{{12}}"
+# {t}: the table's name, or its beginning where it was cut; Vitess has names in which it is not
+_COPIES = (
+    *(r"_+{t}_(?:gho|new)", r"__osc_(?:new|chg)_{t}", r"lhmn_{t}"),
+    *(rf"_vt_(?:vrp|gho)_{_UUID}_\d{{{{14}}}}_", rf"_{_UUID}_\d{{{{14}}}}_(?:vrepl|gho|new)"),
+)
+_REMAINS = (
+    *(r"_+{t}(?:_\d{{14}})?_(?:del|old)", r"__osc_old_{t}", r"lhma_[\d_]+_{t}"),
+    *(
+        rf"_vt_(?:hld|prg|evc|drp|vrp|gho|del)_{_UUID}_\d{{{{14}}}}_",
+        rf"_vt_(?:HOLD|PURGE|EVAC|DROP)_{_UUID}_\d{{{{14}}}}",
+    ),
+    rf"_{_UUID}_\d{{{{14}}}}_(?:vrepl|del|old)",
+)
 
 
 def moved(pairs: list[tuple[TableKey, TableKey]]) -> dict[TableKey, TableKey | None]:
