@@ -85,6 +85,26 @@ InnoDB changes child rows without row events (all MariaDB, MySQL before 9.6). Wi
 ON DELETE SET DEFAULT changes no row on any server. A table stops where it cannot be told what a foreign key did: values that are equal by
 collation alone, two foreign keys that set one column at once, generated columns beside a column that is set, a foreign key whose name is not known.
 
+## Statements
+
+What a statement makes of a table is held against information_schema of all four servers, after each statement of a corpus of some 600
+(`tests/table_meta/test_ddl_corpus.py`); mutations of all of it give a named stop or nothing (`test_ddl_mutations.py`). A statement that
+cannot be read, or that Sluice makes a mistake with, stops the tables that it may concern, by name: those it names, or all that are named
+anywhere in it, or all of the database that it is about (`test_ddl_mistakes.py`). The rest goes on.
+
+| what | followed | test |
+|---|---|---|
+| a client of any character set, also `SET NAMES binary` | yes, by the codecs that rows have; names, labels and defaults go from the client's charset to the connection's to the column's, with `?` for what the next one lacks; bytes that are no character stop the table where they are in a name or a label | `corpus/client_charsets.sql` |
+| names: digits behind a point, no-break spaces, `ANSI_QUOTES`, versions of executable comments, lower_case_table_names | yes, as the servers cut and fold them | `corpus/names.sql`, `test_ddl_names.py` |
+| MariaDB's `sql_mode=ORACLE` | yes, but for columns that are defined in it: SCHEMA_UNKNOWN | `corpus/names.sql` |
+| `CONVERT TO CHARACTER SET` with ENUM or SET | where the labels' bytes are characters of the new charset too: the servers leave them as they are. Else SCHEMA_UNKNOWN | `corpus/client_charsets.sql` |
+| `EXCHANGE PARTITION … WITH TABLE`, MariaDB's `CONVERT PARTITION` and `CONVERT TABLE` | both tables stop, DDL_UNSUPPORTED: rows went from one to the other without row events | `test_statements.py` |
+| tables under a MERGE table (`UNION=(…)`), tables of ENGINE MERGE, BLACKHOLE, FEDERATED, CONNECT, SPIDER | stop when a statement says so, DDL_UNSUPPORTED: their rows are not what row events say. One that was there before the stream began is not noticed | `test_statements.py` |
+| MariaDB's `ALTER IGNORE` with an action that may delete rows (a key, CHECK, a changed column, CONVERT, partitions) | stops, DDL_UNSUPPORTED; other actions are followed | `test_ddl_names.py` |
+| MariaDB's `binlog_alter_two_phase` | an ALTER counts where it commits, not where it begins or rolls back | `corpus/keys_and_nulls.sql` |
+| `CREATE DATABASE` without a charset | has that of the session (collation_server), which its event tells | `corpus/client_charsets.sql` |
+| an ENUM or SET label with a character beyond U+FFFF | from its statement, or a table map with `binlog_row_metadata=FULL`; in a snapshot the servers show `?` for it, also in SHOW CREATE TABLE | |
+
 ## Character sets
 
 Every character set of the four servers is decoded as the server converts it, held against the servers by `tests/binlog/charsets/test_charsets.py`;

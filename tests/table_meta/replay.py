@@ -57,8 +57,9 @@ class Scene:
         tables = read_snapshot(self.connection, self.captured).tables
         self.after.append((self.now(), statement, tables))
 
-    def now(self) -> Position:
-        return _position(*_end_of_binlog(self.connection))
+    def now(self, watching: pymysql.Connection[Any] | None = None) -> Position:
+        """`watching`: a session that no statement of the scene has changed."""
+        return _position(*_end_of_binlog(watching or self.connection))
 
     def replay(self, history: TableHistory) -> Replayed:
         """All events since the scene began, in their order."""

@@ -54,7 +54,7 @@ def played_group(played: Scene, group: Group, server: str) -> list[Step]:
                 played.connection.query(statement)  # type: ignore[arg-type]  # bytes go as they are
             except pymysql.MySQLError:
                 continue
-            steps.append(Step(statement, played.now(), schemas_on_server(watching)))
+            steps.append(Step(statement, played.now(watching), schemas_on_server(watching)))
         cursor.execute(f"DROP DATABASE {group.database}")
     return steps
 

@@ -18,6 +18,7 @@ from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
 from cdc_engine.binlog.charsets.collations import charset_of_collation
+from cdc_engine.binlog.charsets.statement_text import UNKNOWN
 from cdc_engine.errors import SourceConnectionError
 from cdc_engine.position import Position
 from cdc_engine.table_meta.change.foreign_keys import in_order
@@ -244,6 +245,13 @@ def _default(column: DeclaredColumn, extra: str, shown: str | None, notation: _N
         default = _shown_default(shown, extra, notation, declared)
     except (UnreadableError, ValueError):
         return ()
+    if (
+        default
+        and default.value
+        and UNKNOWN in default.value
+        and column.charset not in ("", "ascii", "latin1", "utf8mb3")
+    ):
+        return ()  # a server shows a character that utf8mb3 does not have so
     definition = ColumnDefinition(
         column.name,
         declared,

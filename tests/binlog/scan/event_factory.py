@@ -52,11 +52,10 @@ class EventFactory:
             return self.event(15, body, artificial=artificial)
         return self.event(15, body + bytes(4), artificial=artificial)
 
-    def query(self, text: str, database: str = "shop", status: bytes = b"\x00\x00\x00\x00\x00") -> bytes:
+    def query(self, text: str | bytes, database: str = "shop", status: bytes = b"\x00\x00\x00\x00\x00") -> bytes:
         name = database.encode()
-        return self.event(
-            2, struct.pack("<IIBHH", 1, 0, len(name), 0, len(status)) + status + name + b"\0" + text.encode()
-        )
+        content = text.encode() if isinstance(text, str) else text
+        return self.event(2, struct.pack("<IIBHH", 1, 0, len(name), 0, len(status)) + status + name + b"\0" + content)
 
     def gtid(self, number: int, server: str = SERVER, *, time_us: int = 0, original_us: int = 0) -> bytes:
         body = b"\0" + uuid.UUID(server).bytes + struct.pack("<qBqq", number, 2, 0, 1)
