@@ -103,6 +103,7 @@ anywhere in it, or all of the database that it is about (`test_ddl_mistakes.py`)
 | MariaDB's `ALTER IGNORE` with an action that may delete rows (a key, CHECK, a changed column, CONVERT, partitions) | stops, DDL_UNSUPPORTED; other actions are followed | `test_ddl_names.py` |
 | MariaDB's `binlog_alter_two_phase` | an ALTER counts where it commits, not where it begins or rolls back | `corpus/keys_and_nulls.sql` |
 | `CREATE DATABASE` without a charset | has that of the session (collation_server), which its event tells | `corpus/client_charsets.sql` |
+| `REFERENCES … MATCH …` with ON DELETE or ON UPDATE on MySQL 5.7 | read as on the other servers; 5.7 ignores the actions then | |
 | an ENUM or SET label with a character beyond U+FFFF | from its statement, or a table map with `binlog_row_metadata=FULL`; in a snapshot the servers show `?` for it, also in SHOW CREATE TABLE | |
 
 ## Character sets

@@ -11,5 +11,7 @@ CREATE TABLE o09 (a int, b int as (a + 1) stored unique, c int as (if(a > 1, (2)
 CREATE TABLE o10 (a int check (a > 0), b int constraint bc check (b in (1, 2, 3)), check (a < b), constraint named check (a <> 7));
 CREATE TABLE o11 (id int primary key, p int references o10 (a) on delete set null on update cascade, q int);
 CREATE TABLE o12 (id int primary key, p int, constraint fk foreign key (p) references o11 (id) on delete no action on update restrict);
+--@ mysql80 mariadb114 mariadb1011
 CREATE TABLE o13 (id int, p int, constraint foreign key fkx (p) references o11 (id) match simple on delete set null, index (id));
+--@ all
 CREATE TABLE o14 (a date default '2020-01-01', b time default '10:00:00', c datetime default '2020-01-01 00:00:00', d year default 2020);
