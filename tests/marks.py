@@ -19,9 +19,9 @@ from console.toolchain.quality import QUICK_VARIABLE
 # words of a test or a fixture that start something, as a fixture's name or as a class that is made
 NEEDS = {
     "servers": re.compile(
-        r"\b(mysql80|mysql57|mariadb114|mariadb1011|fresh_server|fresh_mysql80)\b|\b(DatabaseServer|DemoSource)\("
+        r"\b(mysql80|mysql57|mariadb114|mariadb1011|fresh_server|fresh_mysql80)\b|\b(DatabaseServer|DemoSource|DagsterStack)\("
     ),
-    "spark": re.compile(r"\bspark_server\b|\bSparkConnectServer\([^)]*\)(?!\.port)"),
+    "spark": re.compile(r"\bspark_server\b|\blocal\[\d|\bSparkConnectServer\([^)]*\)(?!\.port)"),
     "browser": re.compile(r"\b(browser|playwright)\b"),
 }
 STACKS = re.compile(r"\b(Pipeline|KillBench|Demo)\(|\"console\.main\", \"(up|demo)\"|\bSPARK_LOCAL\b")

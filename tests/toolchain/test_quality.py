@@ -56,6 +56,7 @@ def test_a_quick_run_leaves_servers_out() -> None:
         ('server = DatabaseServer("mysql-8.0.31", tmp_path)', {"servers"}),
         ("def test(spark_server: SparkConnectServer) -> None:", {"spark"}),
         ("lake\nspark_server", {"spark"}),
+        ("made = DagsterStack(folder)", {"servers"}),
         ("bench = KillBench(folder)", {"servers", "spark"}),
         ("def test(server: DatabaseServer) -> None: lake = tmp_path", set()),
     ],
