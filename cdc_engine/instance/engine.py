@@ -171,7 +171,9 @@ class Engine:
         rooms = self._opened()
         ask = functools.partial(resume.facts_of, rooms.source)
         try:
-            self._handing_out().while_idle(lambda: resume.take_up(wanted, rooms.meta, ask, self._rewind))
+            self._handing_out().while_idle(
+                lambda: resume.take_up(wanted, rooms.meta, ask, self._rewind, self.directory)
+            )
         except SourceConnectionError as error:  # what is in the ring is handed out all the same
             log.warning("tables_not_resumed_yet", destination=self.name, reason=str(error))
 

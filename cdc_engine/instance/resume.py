@@ -27,7 +27,7 @@ from cdc_engine.parser.source import Source
 from cdc_engine.parser.start_position import Lost, StartChoice, decide_start
 from cdc_engine.position import Position
 
-FOLDER = "resume-requests"
+FOLDER, BEHIND = "resume-requests", "resumed.json"
 RESUME_LOST = "RESUME_LOST"  # the changes behind the stop are not in the source's binlog any more
 
 log = structlog.get_logger()
@@ -75,11 +75,13 @@ def take_up(
     meta: MetaManager,
     ask: Callable[..., ServerFacts],
     rewind: Callable[[Position | None], None],
+    folder: Path,
 ) -> None:
     """Moves the cursor back to the first stop that can be read from, and has the stream begin there. No batch may be out.
 
     `ask`: what the source is and has, and when the files that it is given were created. `rewind`: empties the store and starts the parser
-    at a position. Raises SourceConnectionError when the source does not answer; then nothing has changed and the requests wait.
+    at a position. `folder`: of the destination. Raises SourceConnectionError when the source does not answer; then nothing has changed and
+    the requests wait.
     """
     stops = [stop for each in wanted if (stop := meta.ledger.stopped(each.database, each.table)) is not None]
     if stops:
@@ -89,10 +91,40 @@ def take_up(
             meta.update(_restates(dataclasses.replace(stop, state=RESUME_LOST, reason=why)))
         places = [stop.position for stop in stops if stop not in lost]
         if places:
+            _note_behind(folder, [stop for stop in stops if stop not in lost], meta.ledger)
             _begin_at(min(places, key=lambda place: place.order_key), meta, rewind)
     for each in wanted:
         log.info("table_resumed", database=each.database, table=each.table)
         each.path.unlink(missing_ok=True)
+
+
+def _note_behind(folder: Path, stops: Sequence[StoppedTable], ledger: Ledger) -> None:
+    """Keeps which tables are behind the others from here on, and up to where: what went through a table that is ahead is not seen again."""
+    cursor = ledger.cursor.order_key if ledger.cursor else 0
+    until, tables = _behind(folder)
+    kept = dict.fromkeys(tables, cursor) if cursor < until else {}
+    behind = {f"{stop.database}.{stop.table}": stop.position.order_key for stop in stops}
+    keep_file(folder / BEHIND, json.dumps({"until": max(until, cursor), "tables": {**kept, **behind}}))
+
+
+def _behind(folder: Path) -> tuple[int, dict[str, int]]:
+    try:
+        record = json.loads((folder / BEHIND).read_text())
+        return int(record["until"]), {str(name): int(key) for name, key in record["tables"].items()}
+    except FileNotFoundError:
+        return 0, {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise MetaError(
+            f"{folder / BEHIND} cannot be read ({error}); remove it, and take resumed tables anew"
+        ) from error
+
+
+def has_up_to(folder: Path, start: Position) -> Callable[[str], int]:
+    """Of a batch that begins there: "database.table" → the order key up to which the lake has it; the same for all but resumed tables."""
+    until, tables = _behind(folder)
+    if start.order_key >= until:
+        return lambda _table: 0
+    return lambda table: tables.get(table, until)
 
 
 def _begin_at(place: Position, meta: MetaManager, rewind: Callable[[Position | None], None]) -> None:

@@ -19,6 +19,7 @@ from cdc_engine.instance.answers import SchemaAnswers
 from cdc_engine.instance.filter_change import stop_newly_included
 from cdc_engine.instance.hand_out import Staged, Stager
 from cdc_engine.instance.published_history import PublishedHistory
+from cdc_engine.instance.resume import has_up_to
 from cdc_engine.meta.file_meta import FILE_NAME as LEDGER_FILE
 from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.manager import MetaManager, Transition
@@ -271,6 +272,7 @@ def make_stager(config: DestinationConfig, directory: Path, meta: MetaManager) -
             left_out=left_out,
             policies=policies,
             cascade_policy=config.cascade_policy,
+            has_up_to=has_up_to(directory, record.start),
         )
         return _described(staged)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import re
 import shutil
@@ -85,6 +86,7 @@ def stage(
     left_out: Collection[str] = (),
     policies: Mapping[str, ValuePolicy] | None = None,
     cascade_policy: Callable[[str, str], str] = lambda _database, _table: APPLY,
+    has_up_to: Callable[[str], int] = lambda _table: 0,
 ) -> StagedBatch:
     """Decodes `batch` into `directory`/<batch_directory>. `ledger_id`: of the ledger that hands it out as `delivery`.
 
@@ -92,7 +94,8 @@ def stage(
     `kept`: indices of the columns wanted of a table version (int32, ascending), all if None. `keys`: by "database.table" the key columns
     where they are not the primary key. `left_out`: "database.table" of tables that stopped in an earlier batch: a table that has a gap
     must not go on behind it. `policies`: by "database.table" what happens to values that cannot be right, where it is not the default.
-    `cascade_policy`: of (database, table): apply, stop or ignore, for what foreign keys change in it.
+    `cascade_policy`: of (database, table): apply, stop or ignore, for what foreign keys change in it. `has_up_to`: of "database.table", the
+    order key up to which the lake has it, where a table that was resumed is behind others.
 
     The same batch gives the same files; a directory of that name is replaced. A table that cannot be decoded stops: what was complete
     before stays, it is named in `stopped` with the batch's start, the other tables go on. Raises StagingError when the files cannot be
@@ -103,7 +106,7 @@ def stage(
         raise ValueError("an empty batch is not staged")
     partial = directory / (batch_directory(batch.end, delivery) + ".partial")
     staging = _Staging(partial, batch.start, kept, keys or {}, frozenset(left_out), policies=policies or {})
-    staging.cascade_policy = cascade_policy
+    staging.cascade_policy, staging.has_up_to = cascade_policy, has_up_to
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -172,6 +175,7 @@ class _Staging:
         self.files_begun = self.events = 0
         self.cascades = CascadeRecorder(directory, self._stop_whole)
         self.cascade_policy: Callable[[str, str], str] = lambda _database, _table: APPLY
+        self.has_up_to: Callable[[str], int] = lambda _table: 0
 
     def take_batch(self, batch: Batch) -> None:
         """All of a batch, or of one part of it."""
@@ -239,14 +243,19 @@ class _Staging:
             stops_before = len(self.stopped)
             found: set[tuple[str, str]] = set()
             for cascades, referenced, deletes, updates in self.cascades.set_off():
-                ways = reached(cascades, referenced, deletes=deletes, updates=updates, live=self._live)
-                for name, blind in ways.items():
+                find = functools.partial(reached, cascades, referenced, deletes=deletes, updates=updates)
+                for name in find(live=self._live):
+                    blind = find(live=functools.partial(self._seen_by, name)).get(name, False)
                     if self._live(name) and not blind:
                         found.add(name)
                     elif self.cascade_policy(*name) != IGNORE:
                         self._stop_cascade(name, cascades[0].parent, blind=blind)
             if len(self.stopped) == stops_before:
                 return {name for name in found if self._live(name)}
+
+    def _seen_by(self, below: tuple[str, str], name: tuple[str, str]) -> bool:
+        """Whether rows of a table are in the lake as they were when changes of them set off others in the one below it."""
+        return self._live(name) and self.has_up_to(".".join(name)) <= self.has_up_to(".".join(below))
 
     def _live(self, name: tuple[str, str]) -> bool:
         """Whether the lake follows all changes of a captured table."""

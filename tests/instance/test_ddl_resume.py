@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,8 @@ class Source:
 
     def take_up(self, *tables: str) -> None:
         wanted = [Request("shop", table, Path("/nonexistent") / table) for table in tables]
-        take_up(wanted, self.meta, lambda *_: self.facts, self.begun.append)
+        with tempfile.TemporaryDirectory() as folder:
+            take_up(wanted, self.meta, lambda *_: self.facts, self.begun.append, Path(folder))
 
     @property
     def states(self) -> dict[str, str]:
@@ -104,7 +106,7 @@ def test_ddl_a_request_is_kept_until_it_is_dealt_with(tmp_path: Path) -> None:
     request(tmp_path, "shop", name)
     (found,) = requests(tmp_path)
     assert (found.database, found.table) == ("shop", name)
-    take_up([found], MemoryMeta(), pytest.fail, never_begun)
+    take_up([found], MemoryMeta(), pytest.fail, never_begun, tmp_path)
     assert requests(tmp_path) == ()
 
 

@@ -121,3 +121,16 @@ def test_cascade_policies_stop_a_table_at_the_first_event_or_leave_it(mysql80: D
     staged = pipeline.staged(cascade_policy=lambda _, table: words.get(table, "apply"))
     assert {(each.table, each.state) for each in staged.stopped} == {("c", "CASCADE"), ("e", "CASCADE_UNSEEN")}
     assert not any(table.segments for table in staged.manifest.tables if table.table in {"c", "e"})
+
+
+def test_a_resumed_table_stops_where_a_cascade_went_through_one_that_is_ahead(
+    mysql80: DatabaseServer, tmp_path: Path
+) -> None:
+    pipeline = begun(mysql80, tmp_path)
+    run(
+        mysql80, "INSERT INTO p VALUES (1, 'a', '')", "INSERT INTO c VALUES (10, 1)", "DELETE FROM p", database=DATABASE
+    )
+    alone = pipeline.staged(has_up_to=lambda table: 1 if table.endswith(".e") else 2)
+    assert {(each.table, each.state) for each in alone.stopped} == {("e", "CASCADE_UNSEEN")}
+    together = pipeline.staged(has_up_to=lambda table: 1 if table.endswith((".e", ".c")) else 2)
+    assert not together.stopped
