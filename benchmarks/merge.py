@@ -83,6 +83,7 @@ class StagedFiles:
             {
                 "_sluice_operation": pa.array(operations, pa.int8()),
                 "_sluice_order_key": pa.array(np.arange(len(ids), dtype=np.int64) + self._order_key),
+                "_sluice_row": pa.array(np.arange(1, len(ids) + 1)),
                 "_sluice_commit_time": pa.array(np.full(len(ids), 1_767_225_600_000_000), pa.timestamp("us", "UTC")),
                 "id": ids,
                 "k": pa.array(ids % 997, pa.int32()),
@@ -111,7 +112,7 @@ class StagedFiles:
             "columns": [{"name": name, "type": kind, "nullable": name != "id", "mysql_type": kind} for name, kind in COLUMNS],
         }  # fmt: skip
         return {
-            "format": 1, "destination": "bench", "epoch": 1, "delivery": self._batch, "start": place, "end": place, "end_order_key": last,
+            "format": 2, "destination": "bench", "epoch": 1, "delivery": self._batch, "start": place, "end": place, "end_order_key": last,
             "rows": count, "changes": count, "bytes": size, "staged_at_us": 1, **times,
             "tables": [{"database": "bench", "table": "t", "segments": [segment]}],
         }  # fmt: skip

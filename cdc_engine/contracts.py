@@ -175,9 +175,9 @@ class Block:
     One entry a *row event* (n): `event_offset` (int64, of the event's 19-byte header in `buffer`), `event_length` (int64, bytes without
     checksum), `event_kind` (int8, RowEventKind), `event_version` (int8, 1 or 2: layout of the rows header; 3: as 2, an update whose JSON
     values may be differences), `event_table` (int32, index into `tables`), `event_position` (int64, file offset of the event's first
-    byte), `event_time_us` (int64, commit time), `event_limit` (int64, 0; of a row event that came out of a compressed event the file
-    offset where that one ends: `event_position` then is a place between its two ends, ascending with the row events in it, and the
-    images have keys from there up to the limit).
+    byte, or of the compressed event or XA COMMIT it came out of), `event_time_us` (int64, commit time), `event_place` (int64, file
+    offset that stands for the event's transaction: after its first event, and after a DDL statement in it that comes before the rows. It
+    is above all that ended before and below what comes after, the same whenever the stream is read, and makes the order key of its rows).
     One entry a *transaction that ends here* (t): `transaction_events` (int64, row events of this block up to its end, ascending),
     `transaction_end` (int64, file offset after its last event), `transaction_time_us`, `transaction_source` (int32, index into
     `gtid_sources`, -1 without GTID), `transaction_number` (int64, gno or sequence number).
@@ -198,7 +198,7 @@ class Block:
     event_table: Int32s
     event_position: Int64s
     event_time_us: Int64s
-    event_limit: Int64s
+    event_place: Int64s
     transaction_events: Int64s
     transaction_end: Int64s
     transaction_time_us: Int64s

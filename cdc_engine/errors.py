@@ -11,7 +11,7 @@
     ├── BinlogFormatError           bytes that are not what MySQL's format says, with file and offset
     │   ├── ChecksumError           CRC32 of an event does not match
     │   └── UnknownEventError       an event that could carry rows and is not understood
-    ├── TableStoppedError           one table cannot go on: SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED, ORDER_KEYS_SPENT, …
+    ├── TableStoppedError           one table cannot go on: SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED, …
     ├── LeaseLostError              another process holds the destination
     ├── EngineStartingError         the engine is being started; ask again
     ├── MetaError                   the meta file is unreadable or was written by something else

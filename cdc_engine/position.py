@@ -3,9 +3,9 @@
 A `Position` is the failover passport: it names the server, the file and offset after the last event taken, the GTID set executed up to
 there and the commit time. Every room speaks of places in the stream with it; `meta` persists it, `parser` resumes from it.
 
-The order key packs (epoch, file number, offset, step) into one int64. The epoch grows whenever file names can no longer be compared. A
-row image's key uses the offset of the image's own first byte, so every image of a stream has its own key, ascending, in any cut of batches.
-Images of a compressed event share fewer bytes than they have: four steps a byte give each its own key there too (`binlog/rows.py`).
+The order key packs (epoch, file number, offset in units of 16 bytes) into one int64. The epoch grows whenever file names can no longer be
+compared. No two events begin within 16 bytes, so no two transactions have one key. All row images of a transaction have its place's:
+a transaction is never cut, so its place orders it against all others in any cut of batches, and no transaction is too large for it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from cdc_engine.errors import BinlogFormatError
 
-EPOCH_BITS = 8  # 255 re-bootstraps of one destination
+EPOCH_BITS = 14  # 16,383 failovers of one destination
 FILE_NUMBER_BITS = 20  # a million binlog files an epoch; at one every five minutes, ten years
-OFFSET_BITS = 33  # 8 GiB: a file may outgrow max_binlog_size (1 GiB) by one transaction
-STEP_BITS = 2  # within one byte of the file
+PLACE_BITS = 29  # 8 GiB in units of 16 bytes: a file may outgrow max_binlog_size (1 GiB) by one transaction
+UNIT_BITS = 4  # an event's header alone has 19 bytes
+OFFSET_MAX = (1 << PLACE_BITS + UNIT_BITS) - 1
 
 
 def file_number(file: str) -> int:
@@ -34,9 +38,16 @@ def order_key(epoch: int, number: int, offset: int) -> int:
 
     Raises BinlogFormatError when a part is out of its range: a wrapped key would silently reorder changes.
     """
-    if not (0 <= epoch < 1 << EPOCH_BITS and 0 <= number < 1 << FILE_NUMBER_BITS and 0 <= offset < 1 << OFFSET_BITS):
+    if not (0 <= epoch < 1 << EPOCH_BITS and 0 <= number < 1 << FILE_NUMBER_BITS and 0 <= offset <= OFFSET_MAX):
         raise BinlogFormatError(f"epoch {epoch}, file number {number}, offset {offset} do not fit an order key")
-    return ((((epoch << FILE_NUMBER_BITS) | number) << OFFSET_BITS) | offset) << STEP_BITS
+    return (((epoch << FILE_NUMBER_BITS) | number) << PLACE_BITS) | (offset >> UNIT_BITS)
+
+
+def order_keys(epoch: int, number: int, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """As `order_key`, of places in one file (n, at least one)."""
+    order_key(epoch, number, int(offsets.max()))  # all of them fit, or this raises
+    keys: npt.NDArray[np.int64] = order_key(epoch, number, 0) + (offsets >> UNIT_BITS)
+    return keys
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,7 +71,8 @@ class Position:
 
     @property
     def order_key(self) -> int:
-        return order_key(self.epoch, file_number(self.file) if self.file else 0, self.offset)
+        """Of the place; one above 8 GiB has the file's last: only the transaction that made the file so large can end there."""
+        return order_key(self.epoch, file_number(self.file) if self.file else 0, min(self.offset, OFFSET_MAX))
 
     def __str__(self) -> str:
         return f"{self.file}:{self.offset}@{self.epoch}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -29,7 +30,7 @@ from console.toolchain.errors import SetupError
 from orchestration.spark_merge import storage_options
 
 RAW_SHOWN = 24  # bytes of a value in the table
-KEYS_A_DELETE = 1000
+VALUES_A_DELETE = 200
 SESSIONS_FILE = "quarantine-sessions.json"
 Record = dict[str, Any]
 
@@ -55,7 +56,7 @@ def quarantined(config: SluiceConfig, destination: str, table: str = "") -> list
         return []
     records: list[Record] = log.to_pyarrow_table().to_pylist()
     chosen = (each for each in records if table in {"", _name(each)})
-    return sorted(chosen, key=lambda each: (each["order_key"], each["column"]))
+    return sorted(chosen, key=lambda each: (each["order_key"], each["image"], each["column"]))
 
 
 def to_json(record: Record) -> Record:
@@ -114,34 +115,55 @@ def _columns(records: list[Record]) -> Iterator[list[Record]]:
 
 
 def _replay_column(config: SluiceConfig, destination: str, lane: Any, records: list[Record]) -> Replayed:
-    from spark_jobs.quarantine_replay import put_back  # noqa: PLC0415
+    from spark_jobs.quarantine_replay import RowValues, put_back  # noqa: PLC0415
 
     first = records[0]
     options = config.destinations[destination].table(first["database"], first["table"])
     result = Replayed(_name(first), first["column"])
     column = column_of(first["layout"])
     column = dataclasses.replace(column, charset=options.charsets.get(column.name, column.charset))
-    decoded: list[pa.Table] = []
+    decoded: dict[int, Any] = {}  # by number of the record
     try:
         kind = type_of(column, options.zero_dates)
     except TypeUnsupportedError as error:
         return dataclasses.replace(result, refused=len(records), reason=str(error))
-    for record in records:
+    for number, record in enumerate(records):
         try:
             value = kind.finish(_one(record["raw"]))
         except ValueRefusedError as error:
             result.refused, result.reason = result.refused + 1, error.reason
         else:
-            decoded.append(pa.table({"order_key": pa.array([record["order_key"]], pa.int64()), "value": value}))
+            decoded[number] = value
     if not decoded:
         return result
     path = config.table_path(destination, first["database"], first["table"])
+    keyed = column.name not in json.loads(first["key"])  # a table without a key names all its columns
+    values, names = _values(records, decoded, keyed=keyed)
     with tempfile.TemporaryDirectory(dir=config.destination_dir(destination)) as folder:
         file = Path(folder) / "values.parquet"
-        pq.write_table(pa.concat_tables(decoded), file)
-        found = put_back(lane, path, column.name, kind.spark, file)
-    _forget(config, destination, first, sorted(found))
+        pq.write_table(values, file)
+        found = put_back(lane, path, column.name, RowValues(file=file, type_name=kind.spark, names=names, keyed=keyed))
+    _forget(config, destination, first, [records[number] for number in sorted(found)])
     return dataclasses.replace(result, put_back=len(found), superseded=len(decoded) - len(found))
+
+
+def _values(records: list[Record], decoded: dict[int, Any], *, keyed: bool) -> tuple[pa.Table, list[str]]:
+    """The values as `put_back` takes them, and the columns that name their rows. Of the values that a row with a key had in one
+    transaction it is the last.
+    """
+    rows = {number: json.loads(records[number]["key"]) for number in decoded}
+    last = {(records[number]["order_key"], records[number]["key"]): number for number in decoded}
+    chosen = sorted(last.values()) if keyed else list(decoded)
+    names = [name for name in rows[chosen[0]] if keyed or name != records[0]["column"]]
+    columns: dict[str, Any] = {
+        "number": pa.array(chosen, pa.int64()),
+        "order_key": pa.array([records[number]["order_key"] for number in chosen], pa.int64()),
+        "value": pa.concat_arrays([decoded[number] for number in chosen]),
+    }
+    for place, name in enumerate(names):
+        texts = [None if rows[number].get(name) is None else str(rows[number][name]) for number in chosen]
+        columns[f"named_{place}"] = pa.array(texts, pa.string())
+    return pa.table(columns), names
 
 
 def _one(raw: bytes) -> Values:
@@ -149,12 +171,17 @@ def _one(raw: bytes) -> Values:
     return Values(buffer, np.zeros(1, np.int64), np.array([len(raw)], np.int64))
 
 
-def _forget(config: SluiceConfig, destination: str, of: Record, order_keys: list[int]) -> None:
+def _forget(config: SluiceConfig, destination: str, of: Record, records: list[Record]) -> None:
     """What is back in its row leaves the quarantine."""
     same = " AND ".join(f'"{name}" = {_text(of[name])}' for name in ("database", "table", "column"))
-    for start in range(0, len(order_keys), KEYS_A_DELETE):
-        keys = ", ".join(map(str, order_keys[start : start + KEYS_A_DELETE]))
-        _log(config, destination).delete(f"{same} AND order_key IN ({keys})")
+    for part in _parts(records):
+        these = " OR ".join(f"(order_key = {each['order_key']} AND image = {each['image']})" for each in part)
+        _log(config, destination).delete(f"{same} AND ({these})")
+
+
+def _parts(records: list[Record]) -> Iterator[list[Record]]:
+    """Few enough for one condition each."""
+    yield from (records[start : start + VALUES_A_DELETE] for start in range(0, len(records), VALUES_A_DELETE))
 
 
 def _text(value: str) -> str:

@@ -8,7 +8,7 @@ the new, and keys that swap within a transaction come out right without a case o
 from __future__ import annotations
 
 from spark_jobs import sql_text
-from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, STAGED_TYPES, ChangesSegment
+from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW, ChangesSegment
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 1, 2, 3, 4
 KEYED_NAMES = {INSERT: "insert", UPDATE_BEFORE: "delete", UPDATE_AFTER: "update", DELETE: "delete"}
@@ -36,13 +36,13 @@ def needs_fold(segment: ChangesSegment) -> bool:
 
 
 def last_images(view: str, segment: ChangesSegment, applied_order_key: int) -> str:
-    """One image a key: the last. Order keys are unique, so the same rows come out however often Spark evaluates it."""
+    """One image a key: the last. Row numbers are unique, so the same rows come out however often Spark evaluates it."""
     rows = images(view, segment, applied_order_key)
     if not needs_fold(segment):
         return rows
-    columns = (*STAGED_TYPES, *(column.name for column in segment.columns))
+    columns = (OPERATION, ORDER_KEY, COMMIT_TIME, *(column.name for column in segment.columns))
     key = sql_text.identifiers(segment.key)
-    rank = f"row_number() OVER (PARTITION BY {key} ORDER BY {ORDER_KEY} DESC) AS {RANK}"
+    rank = f"row_number() OVER (PARTITION BY {key} ORDER BY {ROW} DESC) AS {RANK}"
     return f"SELECT {sql_text.identifiers(columns)} FROM (SELECT *, {rank} FROM ({rows})) WHERE {RANK} = 1"
 
 

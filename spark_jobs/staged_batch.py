@@ -6,6 +6,7 @@ Only the manifest and the footers of the Parquet files are read here; the rows a
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,10 +23,11 @@ MANIFEST = "manifest.json"
 OPERATION = "_sluice_operation"
 ORDER_KEY = "_sluice_order_key"
 COMMIT_TIME = "_sluice_commit_time"
+ROW = "_sluice_row"  # the order of a table's images; Delta never sees it
 DELETED = "_sluice_deleted"
-STAGED_TYPES = {OPERATION: "tinyint", ORDER_KEY: "bigint", COMMIT_TIME: "timestamp"}
-PRESENT, MOVED, ORIGIN = "_sluice_present_", "_sluice_moved", "_sluice_origin_"
-EPOCH_BITS = 8  # the topmost of an order key
+STAGED_TYPES = {OPERATION: "tinyint", ORDER_KEY: "bigint", COMMIT_TIME: "timestamp", ROW: "bigint"}
+PRESENT, MOVED, BIRTH, ORIGIN = "_sluice_present_", "_sluice_moved", "_sluice_birth", "_sluice_origin_"
+EPOCH_BITS = 14  # the topmost of an order key
 GROUP_COLUMNS = 63  # columns of the table to an int64 of presence bits
 
 
@@ -71,7 +73,7 @@ class ChangesSegment:
             return types
         present = {f"{PRESENT}{group}": "bigint" for group in range(-(-len(self.columns) // GROUP_COLUMNS))}
         origins = {f"{ORIGIN}{index}": types[name] for index, name in enumerate(self.key)}
-        return {**types, **present, MOVED: "boolean", **origins}
+        return {**types, **present, MOVED: "boolean", BIRTH: "bigint", **origins}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -291,15 +293,22 @@ def _lowered(names: list[str]) -> tuple[str, ...]:
 
 def _table(directory: Path, record: dict[str, Any]) -> StagedTable:
     segments = tuple(_segment(directory, item) for item in record["segments"])
-    keys = [_last_order_key(segment) for segment in segments]
-    if keys != sorted(keys):
-        raise ValueError(f"the segments of {record['database']}.{record['table']} are not in stream order")
+    for earlier, later in itertools.pairwise(segments):
+        if not _follows(later, _last_order_key(earlier)):
+            raise ValueError(f"the segments of {record['database']}.{record['table']} are not in stream order")
     places = directory / Path(record["places"]).name if record.get("places") else None
     return StagedTable(database=str(record["database"]), table=str(record["table"]), segments=segments, places=places)
 
 
 def _last_order_key(segment: Segment) -> int:
     return segment.last_order_key if isinstance(segment, ChangesSegment) else segment.order_key
+
+
+def _follows(segment: Segment, order_key: int) -> bool:
+    """Whether a segment may come after that key: rows of a transaction are never in two segments."""
+    if isinstance(segment, ChangesSegment):
+        return order_key < segment.first_order_key <= segment.last_order_key
+    return order_key <= segment.order_key
 
 
 def _segment(directory: Path, record: dict[str, Any]) -> Segment:

@@ -106,7 +106,7 @@ def block_of(data: bytes, file: str, epoch: int, tables: list[TableVersion], eve
         event_table=arrays[4].astype(np.int32),
         event_position=arrays[5],
         event_time_us=arrays[6],
-        event_limit=np.zeros(len(events), np.int64),
+        event_place=arrays[5],
         transaction_events=np.array([len(events)], np.int64),
         transaction_end=np.array([end], np.int64),
         transaction_time_us=np.array([last_time], np.int64),

@@ -13,6 +13,7 @@ SERVER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 ORDERS = TableVersion(database="shop", table="orders", columns=(), key=(), version="a")
 AUDIT = TableVersion(database="shop", table="audit", columns=(), key=(), version="b")
 SECOND_US = 1_000_000
+END = 16  # bytes of what ends a transaction: no two order keys are nearer
 GAP = 3  # bytes of what is no row event before each row event's bytes
 
 
@@ -62,9 +63,9 @@ class Source:
             event_table=np.broadcast_to(np.asarray(table, np.int32), count).copy(),
             event_position=self.offset + offsets,
             event_time_us=np.full(count, self.time_us, np.int64),
-            event_limit=np.zeros(count, np.int64),
+            event_place=np.full(count, self.offset, np.int64),
             transaction_events=ends,
-            transaction_end=self.offset + ends * (GAP + size) + 1 + np.arange(len(ends)),
+            transaction_end=self.offset + ends * (GAP + size) + END * (1 + np.arange(len(ends))),
             transaction_time_us=np.full(len(ends), self.time_us, np.int64),
             transaction_source=np.zeros(len(ends), np.int32),
             transaction_number=before + 1 + np.arange(len(ends), dtype=np.int64),
@@ -74,7 +75,7 @@ class Source:
         )
         self.number += count
         self.transaction += len(ends)
-        self.offset += count * (GAP + size) + len(ends)
+        self.offset += count * (GAP + size) + END * len(ends)
         return block
 
 

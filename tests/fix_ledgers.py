@@ -10,9 +10,13 @@ LEDGER = Ledger(ledger_id="0123456789ab")
 CLIENT = ClientIdentity(destination="shop")
 
 
-def at(offset: int, *, file: int = 1, epoch: int = 1) -> Position:
+UNIT = 16  # no two transactions end within so many bytes
+
+
+def at(place: int, *, file: int = 1, epoch: int = 1) -> Position:
+    """A position in the file, `place` units from its beginning."""
     return Position(
-        epoch=epoch, file=f"mysql-bin.{file:06d}", offset=offset, gtid_set="", server_uuid="u", time_us=offset
+        epoch=epoch, file=f"mysql-bin.{file:06d}", offset=place * UNIT, gtid_set="", server_uuid="u", time_us=place
     )
 
 

@@ -93,7 +93,7 @@ def _take(part: BlockSlice, tables: dict[str, _Table]) -> None:
         begin = int(block.event_offset[event])
         content = block.buffer[begin : begin + int(block.event_length[event])].tobytes()
         table = tables.setdefault(name, _Table())
-        place = order_key(block.epoch, file_number(block.file), int(block.event_position[event]))
+        place = order_key(block.epoch, file_number(block.file), int(block.event_place[event]))
         table.images += _images(content, name, place, len(table.images))
 
 

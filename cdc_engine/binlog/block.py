@@ -28,7 +28,7 @@ EVENT_ARRAYS: Mapping[str, type] = {
     "event_table": np.int32,
     "event_position": np.int64,
     "event_time_us": np.int64,
-    "event_limit": np.int64,
+    "event_place": np.int64,
 }
 TRANSACTION_ARRAYS: Mapping[str, type] = {
     "transaction_events": np.int64,

@@ -26,14 +26,14 @@ class SchemaAnswers:
     def __init__(self, source: Callable[[], Source], directory: Path) -> None:
         self._source, self._resolutions = source, Resolutions(directory)
 
-    def resolved(self, database: str, table: str, reason: str, order_key: int) -> TableSchema | None:
+    def resolved(self, database: str, table: str, reason: str, place: str) -> TableSchema | None:
         """Raises SourceConnectionError when the server must be asked and does not answer: the statement then comes again."""
         kept = self._resolutions.schema(database, table, reason)
-        if kept is not None or not order_key:
+        if kept is not None or not place:
             return kept
         connection = SourceConnection(self._source())
         try:
-            found: Any = connection.ask(lambda session: schema_now(session, database, table, order_key))
+            found: Any = connection.ask(lambda session: schema_now(session, database, table, place))
         finally:
             connection.close()
         if found is None:

@@ -31,8 +31,8 @@ class ChangesSegment:
     `key_min` and `key_max` have one entry a key column, over every image: an integer or a text (ordered by its UTF-8 bytes), None where the
     type has no bound or all is NULL. `unique_keys`: every image has another key (told exactly for one integer column, else false).
     `first_commit_time_us` and `last_commit_time_us` are the least and the greatest of the images.
-    `partial`: images lack columns, and the file has the columns of `binlog.rows_partial.partial_schema`. `moves`: updates among them that
-    changed the key and lack columns; the key each had before is not met earlier in the segment, so the rest of it is in the lake.
+    Every transaction is whole in one segment, so the order keys of neighbours differ. `partial`: images lack columns, and the file has the
+    columns of `binlog.rows.partial.partial_schema` and `staging.moves`. `moves`: updates among them that changed the key and lack columns.
     """
 
     kind: str = "changes"

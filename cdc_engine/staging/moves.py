@@ -1,18 +1,27 @@
-"""Where a table's segment must end because a row without all its columns moved to another key. Pure; called by `staging`.
+"""Follows rows that lack columns from key to key within a segment, so that the lake can give each what its images lack. Called by
+`segment_writer`, for segments of partial images.
 
-Such a row takes what it lacks from the lake, where it lies under its old key as it was before the segment. So the old key must not have
-been met earlier in the segment; where it was (1 to 2 and on to 3, keys that swap), a new segment begins at the preimage.
+Such a row takes what it lacks from the lake, where it lies under the key it had before the segment, however often it has moved since, and
+whoever has its keys by now. So each image of a row that has moved, or that stands where such a row was, is told its life:
+
+    `_sluice_birth` (int64, NULL for all other images, whose key is their life): 0 for the row that the lake has under the origin, else the
+    number of the image it begins with; `_sluice_origin_<k>` (as the key column): column k of the key it had before the segment, or with
+    that image.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from cdc_engine.binlog.rows.partial import MOVED, key_fields
+from cdc_engine.binlog.rows import lives
+from cdc_engine.binlog.rows.fingerprints import fingerprints
+from cdc_engine.binlog.rows.partial import MOVED, ORIGIN, PRESENT, key_fields
 from cdc_engine.contracts import Int64s
+
+BIRTH = "_sluice_birth"
 
 
 def lacks_columns(batch: pa.RecordBatch) -> bool:
@@ -20,39 +29,91 @@ def lacks_columns(batch: pa.RecordBatch) -> bool:
     return batch.schema.get_field_index(MOVED) >= 0
 
 
-def parts(batch: pa.RecordBatch, key: tuple[str, ...], *, begun: bool) -> Iterator[tuple[bool, pa.RecordBatch]]:
-    """(whether a new segment begins with it, rows), all rows in order. `begun`: the segment has rows, which may have met any key."""
-    cuts = _cuts(batch, key, begun=begun) if lacks_columns(batch) else []
-    for first, last in zip([0, *cuts], [*cuts, batch.num_rows], strict=True):
-        if last > first:
-            yield first in cuts, batch.slice(first, last - first)
+class Moves:
+    """The lives of one segment. `moves`: images so far of rows that changed their key and lack columns."""
+
+    def __init__(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
+        self._names = [field.name for field in key_fields(schema, key)]
+        self._types = [field.type for field in key_fields(schema, key)]
+        self._whole = {name: int(np.int64(bits)) for name, bits in _all_bits(schema).items()}
+        self._slots = lives.free_slots(lives.SLOTS_FIRST)
+        self._counts = np.zeros(2, np.int64)
+        self._origins = [_Values() for _ in key]
+        self._births = _Values()
+        self.moves = 0
+
+    def told(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
+        """The batch, which follows those before, with the columns of lives. `first_row`: number of its first row in the table's batch."""
+        moved = batch.column(MOVED).to_numpy(zero_copy_only=False)
+        self.moves += int(moved.sum())
+        life = self._followed(batch, moved, first_row) if self.moves else np.full(len(moved), lives.AT_HOME, np.int64)
+        named = zip(
+            [BIRTH, *(f"{ORIGIN}{index}" for index in range(len(self._names)))],
+            [pa.int64(), *self._types],
+            [self._births, *self._origins],
+            strict=True,
+        )
+        for name, of_type, values in named:
+            batch = batch.append_column(pa.field(name, of_type), values.of(life, of_type))
+        return batch
+
+    def _followed(self, batch: pa.RecordBatch, moved: Any, first_row: int) -> Int64s:
+        rows, columns = batch.num_rows, [batch.column(name) for name in self._names]
+        whole = np.ones(rows, bool)
+        for name, bits in self._whole.items():
+            whole &= batch.column(name).to_numpy() == bits
+        self._make_room(rows)
+        life, births, origins = (np.empty(rows, np.int64) for _ in range(3))
+        begun = int(self._counts[lives.LIVES])
+        lives.follow(
+            fingerprints(columns), batch.column(0).to_numpy(), moved, whole, first_row,
+            self._slots, self._counts, births, origins, life,
+        )  # fmt: skip
+        new = int(self._counts[lives.LIVES]) - begun
+        if new:
+            self._births.add(pa.array(births[:new]))
+            first_images: Any = pa.array(origins[:new])
+            for values, column in zip(self._origins, columns, strict=True):
+                values.add(column.take(first_images))
+        return life
+
+    def _make_room(self, rows: int) -> None:
+        size = self._slots.shape[1]
+        while size < 2 * (int(self._counts[lives.KEYS]) + rows):
+            size *= 2
+        if size > self._slots.shape[1]:
+            larger = lives.free_slots(size)
+            lives.move_slots(self._slots, larger)
+            self._slots = larger
 
 
-def _cuts(batch: pa.RecordBatch, key: tuple[str, ...], *, begun: bool) -> list[int]:
-    """Rows before which a segment ends."""
-    moved = np.flatnonzero(batch.column(MOVED).to_numpy(zero_copy_only=False)) - 1  # the preimage stands before
-    if not len(moved):
-        return []
-    cuts = [int(moved[0])] if begun else []
-    met_before = _met_before(_key_numbers(batch, key))
-    for row in moved[met_before[moved] >= 0]:
-        if met_before[row] >= (cuts[-1] if cuts else 0):
-            cuts.append(int(row))
-    return cuts
+def _all_bits(schema: pa.Schema) -> dict[str, int]:
+    """Column of presence bits → all bits it may have; the table's columns lie between three of ours and those."""
+    names = [field.name for field in schema if field.name.startswith(PRESENT)]
+    columns = schema.get_field_index(names[0]) - 3
+    return {name: (1 << min(63, columns - 63 * group)) - 1 for group, name in enumerate(names)}
 
 
-def _key_numbers(batch: pa.RecordBatch, key: tuple[str, ...]) -> Int64s:
-    """A number a row; equal ones where the keys are equal."""
-    columns = [batch.column(field.name) for field in key_fields(batch.schema, key)]
-    encoded = [column.dictionary_encode(null_encoding="encode").indices.to_numpy() for column in columns]
-    _, numbers = np.unique(np.stack(encoded), axis=1, return_inverse=True)
-    return numbers.reshape(-1).astype(np.int64)
+class _Values:
+    """Values by number, appended in heaps. A heap is never much smaller than the one after it, so that few copies are made of any value."""
 
+    def __init__(self) -> None:
+        self._heaps: list[Any] = []
 
-def _met_before(numbers: Int64s) -> Int64s:
-    """For each row the last one before it with the same number, -1 if there is none."""
-    order = np.argsort(numbers, kind="stable")
-    met = np.full(len(numbers), -1, np.int64)
-    same = numbers[order[1:]] == numbers[order[:-1]]
-    met[order[1:][same]] = order[:-1][same]
-    return met
+    def add(self, values: Any) -> None:
+        self._heaps.append(values)
+        while len(self._heaps) > 1 and len(self._heaps[-2]) < 2 * len(self._heaps[-1]):
+            self._heaps[-2:] = [pa.concat_arrays(self._heaps[-2:])]
+
+    def of(self, numbers: Int64s, of_type: pa.DataType) -> Any:
+        """An array of the values with these numbers, NULL for a negative one."""
+        parts: list[Any] = []
+        places = np.full(len(numbers), -1, np.int64)
+        begin = found = 0
+        for heap in self._heaps:
+            rows = np.flatnonzero((numbers >= begin) & (numbers < begin + len(heap)))
+            parts.append(heap.take(pa.array(numbers[rows] - begin)))
+            places[rows] = found + np.arange(len(rows))
+            begin, found = begin + len(heap), found + len(rows)
+        values: Any = pa.concat_arrays(parts) if parts else pa.array([], of_type)
+        return values.take(pa.array(places, mask=places < 0))

@@ -27,12 +27,13 @@ FIELDS: list[pa.Field[Any]] = [
     pa.field("column", pa.string(), False),
     pa.field("mysql_type", pa.string(), False),
     pa.field("charset", pa.string(), False),
-    pa.field("key", pa.string(), False),  # a JSON object: the row's key columns, empty without a key
+    pa.field("key", pa.string(), False),  # a JSON object: the row's key columns, all its columns without a key
     pa.field("raw", pa.binary(), False),
     pa.field("reason", pa.string(), False),
     pa.field("file", pa.string(), False),
     pa.field("offset", pa.int64(), False),
     pa.field("order_key", pa.int64(), False),
+    pa.field("image", pa.int64(), False),  # tells the images of a transaction apart, ascending
     pa.field("operation", pa.string(), False),
     pa.field("commit_time", pa.timestamp("us", "UTC"), False),
     pa.field("layout", pa.string(), False),  # a JSON object: the column as `contracts.Column`
@@ -59,16 +60,22 @@ def _row(database: str, table: str, value: RefusedValue) -> dict[str, Any]:
         "column": value.column.name,
         "mysql_type": value.column.mysql_type,
         "charset": value.column.charset,
-        "key": json.dumps(value.key, ensure_ascii=False, default=str),
+        "key": json.dumps(value.key, ensure_ascii=False, default=_text),
         "raw": value.raw,
         "reason": value.reason,
         "file": value.file,
         "offset": value.offset,
         "order_key": value.order_key,
+        "image": value.image,
         "operation": Operation(value.operation).name.lower(),
         "commit_time": value.commit_time,
         "layout": json.dumps(dataclasses.asdict(value.column), ensure_ascii=False),
     }
+
+
+def _text(value: Any) -> str:
+    """Of a value that JSON has no form for; bytes as hexadecimal digits."""
+    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def column_of(layout: str) -> Column:

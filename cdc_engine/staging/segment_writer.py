@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import decimal
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -17,14 +19,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdc_engine.binlog.rows.decoder import COMMIT_TIME, OPERATION, ORDER_KEY, RowDecoder
-from cdc_engine.binlog.rows.partial import MOVED, with_presence
+from cdc_engine.binlog.rows.partial import with_presence
 from cdc_engine.contracts import Int64s, Operation
 from cdc_engine.durable_files import sync
 from cdc_engine.errors import BinlogFormatError
 from cdc_engine.staging.manifest import Bound, ChangesSegment
-from cdc_engine.staging.moves import lacks_columns
+from cdc_engine.staging.moves import Moves, lacks_columns
 from cdc_engine.staging.staged_columns import staged_columns
 
+ROW = "_sluice_row"  # number of the image in its table's batch, from 1 on: the order within a transaction
 ROW_GROUP_BYTES = 16 << 20  # of Arrow data: large enough for fast scans, small beside the host's memory
 ROW_GROUP_ROWS = 1 << 16
 WRITE_BATCH_ROWS = 1 << 14  # rows that pyarrow encodes at a time: twice as fast as with its 1024
@@ -89,11 +92,14 @@ def _bound(value: Any) -> Bound:
 
 
 class SegmentWriter:
-    """Writes the segment of one decoder's rows to `path`. Use: `add` in stream order, then `finish` or `discard`."""
+    """Writes the segment of one decoder's rows to `path`. Use: `add` in stream order, then `finish` or `discard`.
 
-    def __init__(self, path: Path, decoder: RowDecoder, *, partial: bool = False) -> None:
-        self.path, self.decoder, self.partial = path, decoder, partial
-        self.moves = 0
+    `first_row`: number of its first row in the table's batch. It becomes a partial one with the first row that lacks columns.
+    """
+
+    def __init__(self, path: Path, decoder: RowDecoder, first_row: int = 1) -> None:
+        self.path, self.decoder, self.first_row = path, decoder, first_row
+        self._moves: Moves | None = None  # of a partial segment
         self.pending_bytes = 0
         self.rows = 0
         self._pending: list[pa.RecordBatch] = []
@@ -104,16 +110,22 @@ class SegmentWriter:
         self._commit_times: tuple[int, int] = (np.iinfo(np.int64).max, 0)
         self._key = _KeyFacts(decoder)
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Takes rows that follow those before, only into a `partial` segment such as lack columns.
+    @property
+    def next_row(self) -> int:
+        """Number of the row that follows the last one."""
+        return self.first_row + self.rows
 
-        Raises BinlogFormatError where they do not follow: the lake's order would be wrong.
-        """
-        if self.partial:
-            batch = batch if lacks_columns(batch) else with_presence(batch, self.decoder.version.key)
-            self.moves += int(batch.column(MOVED).to_numpy(zero_copy_only=False).sum())
+    @property
+    def last_order_key(self) -> int:
+        """Of the last row; -1 without any."""
+        return self._order_keys[1]
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Takes rows that follow those before. Raises BinlogFormatError where they do not: the lake's order would be wrong."""
+        if self._moves is None and lacks_columns(batch):
+            self._become_partial()
         order_keys = batch.column(ORDER_KEY).to_numpy()
-        if order_keys[0] <= self._order_keys[1] or (np.diff(order_keys) <= 0).any():
+        if order_keys[0] < self._order_keys[1] or (np.diff(order_keys) < 0).any():
             raise BinlogFormatError(f"rows of table {self.decoder.version.name} do not come in the order of the binlog")
         self._order_keys = (self._order_keys[0] if self.rows else int(order_keys[0]), int(order_keys[-1]))
         times = batch.column(COMMIT_TIME).cast(pa.int64()).to_numpy()
@@ -123,12 +135,44 @@ class SegmentWriter:
         )
         self._counts += np.bincount(batch.column(OPERATION).to_numpy(), minlength=len(self._counts))
         self._key.add(batch)
+        self._take(self._numbered(batch, self.next_row))
         self.rows += batch.num_rows
+        if self._pending_rows >= ROW_GROUP_ROWS or self.pending_bytes >= ROW_GROUP_BYTES:
+            self.flush()
+
+    def _numbered(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
+        """As it stands in the file."""
+        if self._moves is not None:
+            batch = self._moves.told(batch if lacks_columns(batch) else with_presence(batch), first_row)
+        numbers = pa.array(np.arange(first_row, first_row + batch.num_rows, dtype=np.int64))
+        return batch.append_column(pa.field(ROW, pa.int64(), False), numbers)
+
+    def _take(self, batch: pa.RecordBatch) -> None:
         self._pending.append(batch)
         self._pending_rows += batch.num_rows
         self.pending_bytes += batch.nbytes
-        if self._pending_rows >= ROW_GROUP_ROWS or self.pending_bytes >= ROW_GROUP_BYTES:
-            self.flush()
+
+    def _become_partial(self) -> None:
+        """What was taken so far has all its columns; it is written anew as a partial segment says it. So a segment ends for no row."""
+        self._moves = Moves(self.decoder.partial_schema, self.decoder.version.key)
+        pending, self._pending, self._pending_rows, self.pending_bytes = self._pending, [], 0, 0
+        row = self.first_row
+        for batch in itertools.chain(self._written(), pending):
+            self._take(self._numbered(batch.drop_columns([ROW]), row))
+            row += batch.num_rows
+            if self._pending_rows >= ROW_GROUP_ROWS or self.pending_bytes >= ROW_GROUP_BYTES:
+                self.flush()
+
+    def _written(self) -> Iterator[pa.RecordBatch]:
+        """The rows of the file so far, which is given up."""
+        if self._writer is None:
+            return
+        self._writer.close()
+        self._writer = None
+        given_up = self.path.rename(self.path.with_suffix(".whole"))
+        with pq.ParquetFile(given_up) as file:
+            yield from file.iter_batches(WRITE_BATCH_ROWS)
+        given_up.unlink()
 
     def flush(self) -> None:
         """Writes what waits as a row group."""
@@ -172,8 +216,8 @@ class SegmentWriter:
             key_min=tuple(_bound(low) for low, _ in self._key.bounds),
             key_max=tuple(_bound(high) for _, high in self._key.bounds),
             columns=staged_columns(self.decoder),
-            partial=self.partial,
-            moves=self.moves,
+            partial=self._moves is not None,
+            moves=self._moves.moves if self._moves is not None else 0,
         )
 
     def discard(self) -> None:

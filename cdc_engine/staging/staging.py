@@ -34,7 +34,7 @@ from cdc_engine.contracts import (
 )
 from cdc_engine.durable_files import rename, replace_file
 from cdc_engine.errors import StagingError, TableStoppedError
-from cdc_engine.position import Position, file_number
+from cdc_engine.position import Position, file_number, order_key
 from cdc_engine.staging.cascades import APPLY, CASCADE_STOP, IGNORE, CascadeRecorder, PlaceFile, reached
 from cdc_engine.staging.grouping import runs_by_table
 from cdc_engine.staging.manifest import (
@@ -49,7 +49,6 @@ from cdc_engine.staging.manifest import (
     TruncateSegment,
     manifest_alteration,
 )
-from cdc_engine.staging.moves import lacks_columns, parts
 from cdc_engine.staging.quarantine import write_quarantine
 from cdc_engine.staging.segment_writer import SegmentWriter
 from cdc_engine.staging.staged_columns import staged_columns, staged_fills
@@ -140,6 +139,13 @@ class _Table:
     source: TableVersion | None = None  # the version the writer was made for, before key and columns were chosen
     rows: int = 0  # in all segments
     places: PlaceFile | None = None
+
+    @property
+    def begun(self) -> SegmentWriter:
+        """The writer, where there must be one."""
+        if self.writer is None:
+            raise ValueError(f"no segment of {self.database}.{self.table} is being written")
+        return self.writer
 
     def close(self) -> None:
         if self.writer is not None and self.writer.rows:
@@ -340,18 +346,13 @@ class _Staging:
 
     def _rows(self, table: _Table, part: BlockSlice, version: TableVersion, chosen: Int64s) -> None:
         if table.writer is None or table.source != version:
-            table.close()
-            table.source, table.writer = version, self._writer(self._decoder(version))
-        writer = table.writer
-        for rows in writer.decoder.chunks(part.block, chosen):
+            self._turn_to(table, version, _first_order_key(part, chosen))
+        decoder = table.begun.decoder
+        for rows in decoder.chunks(part.block, chosen):
             if version.follows:
-                self._note_places(table, rows, chosen[writer.decoder.events_of(rows.num_rows)] - part.first_event)
+                self._note_places(table, rows, chosen[decoder.events_of(rows.num_rows)] - part.first_event)
+            table.begun.add(rows)
             table.rows += rows.num_rows
-            for cut, piece in parts(rows, writer.decoder.version.key, begun=writer.rows > 0):
-                if cut or (lacks_columns(piece) and not writer.partial):
-                    table.close()
-                    table.writer = writer = self._writer(writer.decoder, partial=lacks_columns(piece))
-                writer.add(piece)
 
     def _note_places(self, table: _Table, rows: pa.RecordBatch, events: Int64s) -> None:
         """Where its rows stand among those of other tables. Rows of before a foreign key was made are before all that it does."""
@@ -360,12 +361,33 @@ class _Staging:
             self.files_begun += 1
         table.places.add(events + self.events, rows.column(OPERATION).to_numpy())
 
-    def _writer(self, decoder: RowDecoder, *, partial: bool = False) -> SegmentWriter:
-        """A writer of a segment, `partial` where its images may lack columns."""
+    def _turn_to(self, table: _Table, version: TableVersion, order_key: int) -> None:
+        """Rows of another version follow: in a segment of their own, unless they are staged as those before.
+
+        A segment never ends within a transaction: the lake knows how far a table is by whole transactions.
+        """
+        decoder, writer = self._decoder(version), table.writer
+        table.source = version
+        if writer is not None and _is_staged_alike(decoder, writer.decoder):
+            table.refused += writer.decoder.take_refused()
+            writer.decoder = decoder
+            return
+        if writer is not None and writer.last_order_key == order_key:
+            raise TableStoppedError(
+                version.database,
+                version.table,
+                "SCHEMA_MISMATCH",
+                "the schema of the table changes within a transaction; take the table's rows anew",
+            )
+        table.close()
+        table.writer = self._writer(decoder, table.rows + 1)
+
+    def _writer(self, decoder: RowDecoder, first_row: int) -> SegmentWriter:
+        """A writer of a segment."""
         version = decoder.version
         file = f"{_file_part(version.database)}.{_file_part(version.table)}.{self.files_begun}.parquet"
         self.files_begun += 1
-        return SegmentWriter(self.directory / file, decoder, partial=partial)
+        return SegmentWriter(self.directory / file, decoder, first_row)
 
     def _decoder(self, version: TableVersion) -> RowDecoder:
         keyed = dataclasses.replace(version, key=self.keys.get(version.name) or version.key)
@@ -381,6 +403,15 @@ class _Staging:
                 return
             total -= writer.pending_bytes
             writer.flush()
+
+
+def _first_order_key(part: BlockSlice, chosen: Int64s) -> int:
+    block = part.block
+    return order_key(block.epoch, file_number(block.file), int(block.event_place[chosen[0]]))
+
+
+def _is_staged_alike(one: RowDecoder, other: RowDecoder) -> bool:
+    return one.version.key == other.version.key and staged_columns(one) == staged_columns(other)
 
 
 def _file_part(name: str) -> str:

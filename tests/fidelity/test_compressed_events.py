@@ -1,4 +1,4 @@
-"""Compressed transactions (MySQL) and compressed events (MariaDB) give what plain ones give, each image with an order key of its own."""
+"""Compressed transactions (MySQL) and compressed events (MariaDB) give what plain ones give, in the same order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from cdc_engine import limits
-from cdc_engine.staging.manifest import ChangesSegment
 from console.toolchain.servers import DatabaseServer
 from tests.fidelity.pipeline import run
 from tests.fidelity.replay import assert_replayed, pipeline_with
@@ -83,26 +82,3 @@ def settings(server: DatabaseServer) -> dict[str, Any]:
         row = cursor.fetchone()
     assert row is not None
     return dict(zip(("log_bin_compress", "log_bin_compress_min_len"), row, strict=True))
-
-
-def test_rows_that_are_all_alike_stop_their_table_alone_fidelity(mysql80: DatabaseServer, tmp_path: Path) -> None:
-    """A compressed transaction with more images of a table than steps of the order key."""
-    alike = "CREATE TABLE alike (x INT) ENGINE=InnoDB"
-    pipeline = pipeline_with(mysql80, tmp_path, "alike", ORDERS, PAIRS, alike)
-    run(mysql80, "USE alike", PAIRS_32768, "SET SESSION binlog_transaction_compression = ON")
-    run(
-        mysql80,
-        "USE alike",
-        "SET SESSION binlog_transaction_compression = ON",
-        "INSERT INTO alike SELECT 1 FROM pairs",
-        *SMALL,
-    )
-    staged = pipeline.staged()
-    (stopped,) = staged.stopped
-    assert (stopped.table, stopped.state) == ("alike", "ORDER_KEYS_SPENT")
-    assert "binlog_transaction_compression=OFF" in stopped.reason
-    found = {
-        table.table: sum(segment.rows for segment in table.segments if isinstance(segment, ChangesSegment))
-        for table in staged.manifest.tables
-    }
-    assert found == {"orders": 30, "pairs": 32768}

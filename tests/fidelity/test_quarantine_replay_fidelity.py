@@ -51,12 +51,7 @@ def merge(pipeline: Pipeline, chosen: SluiceConfig) -> Path:
 
 def rows(chosen: SluiceConfig, table: str) -> list[tuple[Any, ...]]:
     log = deltalake.DeltaTable(chosen.table_path(DESTINATION, DATABASE, table))
-    found = (
-        deltalake.QueryBuilder()
-        .register("t", log)
-        .execute("SELECT id, body FROM t ORDER BY _sluice_order_key")
-        .read_all()
-    )
+    found = deltalake.QueryBuilder().register("t", log).execute("SELECT id, body FROM t ORDER BY id, body").read_all()
     return [tuple(row.values()) for row in pa.table(found).to_pylist()]
 
 

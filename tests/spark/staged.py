@@ -143,6 +143,7 @@ def _changes(directory: Path, file: str, segment: Changes) -> dict[str, Any]:
         "_sluice_order_key": pa.array([image.order_key for image in images], pa.int64()),
         "_sluice_commit_time": pa.array([TIME_US + image.order_key for image in images], pa.timestamp("us", "UTC")),
     }
+    columns["_sluice_row"] = pa.array(range(1, len(images) + 1), pa.int64())
     for name, type_name in schema.columns.items():
         columns[name] = pa.array([image.values.get(name) for image in images], ARROW_TYPES[type_name])
     pq.write_table(pa.table(columns), directory / file)

@@ -31,6 +31,7 @@ from cdc_engine.position import Position
 from cdc_engine.staging import segment_writer, stage, staging
 from cdc_engine.staging.manifest import ChangesSegment, SchemaSegment, TruncateSegment
 from cdc_engine.staging.reader import read_manifest, read_rows
+from cdc_engine.staging.segment_writer import ROW
 from spark_jobs.staged_batch import read_staged_batch
 from tests.binlog.rows.event_bytes import ID, KEYLESS, NOTE, ORDERS, Row, block, event
 
@@ -94,7 +95,7 @@ def test_a_batch_is_a_file_a_table_and_a_manifest(tmp_path: Path) -> None:
     assert (staged.manifest.rows, staged.manifest.changes, staged.manifest.bytes) == (7, 6, given_block.byte_count)
     assert read_manifest(staged.path) == staged.manifest
     found = read_rows(staged.path, orders)
-    assert found.column_names == [OPERATION, ORDER_KEY, COMMIT_TIME, "id", "amount", "note"]
+    assert found.column_names == [OPERATION, ORDER_KEY, COMMIT_TIME, "id", "amount", "note", ROW]
     assert list(zip(found[OPERATION].to_pylist(), found["id"].to_pylist(), strict=True)) == [
         (1, 3),
         (1, 1),
@@ -103,6 +104,7 @@ def test_a_batch_is_a_file_a_table_and_a_manifest(tmp_path: Path) -> None:
         (3, 4),
         (4, 1),
     ]
+    assert found[ROW].to_pylist() == [1, 2, 3, 4, 5, 6]
     keys = found[ORDER_KEY].to_pylist()
     assert (keys[0], keys[-1]) == (orders.first_order_key, orders.last_order_key)
 

@@ -28,7 +28,6 @@ from cdc_engine.binlog.rows import locate as rows_locate
 from cdc_engine.binlog.rows import locate_diffs as rows_locate_diffs
 from cdc_engine.binlog.rows import locate_partial as rows_locate_partial
 from cdc_engine.binlog.rows import partial as rows_partial
-from cdc_engine.binlog.rows.order_keys import image_places, image_steps
 from cdc_engine.binlog.rows.refused_values import (
     DEFAULT_POLICY,
     QUARANTINE,
@@ -58,7 +57,7 @@ class _Events:
     version: Int8s
     position: Int64s
     time_us: Int64s
-    limit: Int64s
+    order_key: Int64s
 
     @classmethod
     def of(cls, block: Block, chosen: Int64s) -> _Events:
@@ -70,18 +69,16 @@ class _Events:
             np.ascontiguousarray(block.event_version[chosen], np.int8),
             np.ascontiguousarray(block.event_position[chosen], np.int64),
             np.ascontiguousarray(block.event_time_us[chosen], np.int64),
-            np.ascontiguousarray(block.event_limit[chosen], np.int64),
+            position.order_keys(block.epoch, position.file_number(block.file), block.event_place[chosen]),
         )
 
 
 class Places:
-    """Room for the located values of one chunk, used again for the next; decoders that take turns share it, and those of a table must."""
+    """Room for the located values of one chunk, used again for the next; decoders that take turns share it."""
 
     def __init__(self) -> None:
         self.starts, self.sizes = np.empty(CHUNK_CELLS_MAX, np.int64), np.empty(CHUNK_CELLS_MAX, np.int64)
-        self.operation, self.image_at = np.empty(CHUNK_ROWS_MAX, np.int8), np.empty(CHUNK_ROWS_MAX, np.int64)
-        self.image_event = np.empty(CHUNK_ROWS_MAX, np.int32)
-        self.last_steps: dict[str, tuple[str, int]] = {}  # by table: file and step of the last image decoded
+        self.operation, self.image_event = np.empty(CHUNK_ROWS_MAX, np.int8), np.empty(CHUNK_ROWS_MAX, np.int32)
 
     def rows(self, columns: int) -> int:
         """Rows of so many columns that find room."""
@@ -110,6 +107,7 @@ class RowDecoder:
     ) -> None:
         self.version, self.policy = version, policy
         self._refused: list[RefusedValue] = []
+        self._decoded = 0  # rows so far
         self._found: list[tuple[int, int, bytes, str]] = []  # slot, row, bytes, reason: of the chunk being decoded
         indices = range(len(version.columns)) if kept is None else kept.tolist()
         self.columns = tuple(policy.corrected(version.columns[index]) for index in indices)
@@ -135,29 +133,26 @@ class RowDecoder:
             pa.field(COMMIT_TIME, COMMIT_TIME_TYPE, False),
         ]
         self.schema = pa.schema([*meta, *fields])
-        self.partial_schema = rows_partial.partial_schema(self.schema, self.version.key)
+        self.partial_schema = rows_partial.partial_schema(self.schema)
 
     def chunks(self, block: Block, chosen: Int64s) -> Iterator[pa.RecordBatch]:
         """Rows of the events of `block` with these indices (int64, ascending; all of this table version), in stream order.
 
         A batch has `self.schema`, or `self.partial_schema` where a row of it lacks columns that only the lake can tell.
         Raises BinlogFormatError on bytes that are no row images, TableStoppedError on a column count that is not the schema's
-        (SCHEMA_MISMATCH), on columns left out that nobody can tell (IMAGE_NOT_FULL) and on values that are refused (TYPE_UNSUPPORTED).
+        (SCHEMA_MISMATCH), on columns left out that nobody can tell (IMAGE_NOT_FULL), on a key that is NULL (KEY_NULL), and on values
+        that are refused (TYPE_UNSUPPORTED).
         """
-        events = _Events.of(block, chosen)
         if not len(chosen):
             return
-        number = position.file_number(block.file)
-        ends = np.where(events.limit > 0, events.limit, events.position + events.length)
-        position.order_key(block.epoch, number, int(ends.max()))  # all of them fit, or this raises
-        base = position.order_key(block.epoch, number, 0)
+        events = _Events.of(block, chosen)
         cursor, status = np.zeros(5, np.int64), rows_locate.FULL
         while status == rows_locate.FULL:
             status = self._locate_any(events, cursor)
             if status not in (rows_locate.DONE, rows_locate.FULL):
                 raise self._refusal(events, cursor, status)
             if cursor[2]:
-                yield self._batch(events, int(cursor[2]), base, self._differences[:, : cursor[4]])
+                yield self._batch(events, int(cursor[2]), self._differences[:, : cursor[4]])
 
     def events_of(self, rows: int) -> Int32s:
         """Of the batch of so many rows that `chunks` gave last: the index into `chosen` of each row's event."""
@@ -184,19 +179,6 @@ class RowDecoder:
             raise TableStoppedError(self.version.database, self.version.table, "SCHEMA_MISMATCH", reason)
         return np.array([names.index(name.lower()) for name in self.version.key], np.int32)
 
-    def _steps(self, events: _Events, event: Int32s, offset: Int64s) -> Int64s:
-        file, last = self._places.last_steps.get(self.version.name, ("", -1))
-        steps = image_steps(offset, events.limit[event], last if events.block.file == file else -1)
-        if steps is None:
-            reason = (
-                f"the transaction at {events.block.file}:{offset[0]} has more rows of the table than there are order keys between the two "
-                "ends of its event, because it is compressed (rows that are all alike) or an XA COMMIT; take the table's rows anew, and "
-                "leave such a change uncompressed (binlog_transaction_compression=OFF) or out of XA"
-            )
-            raise TableStoppedError(self.version.database, self.version.table, "ORDER_KEYS_SPENT", reason)
-        self._places.last_steps[self.version.name] = (events.block.file, int(steps[-1]))
-        return steps
-
     def _locate_any(self, events: _Events, cursor: Int64s) -> int:
         """Full images by the fast kernel, as long as there are no others; the chunk in which one comes is located anew."""
         begun = cursor.copy()
@@ -214,7 +196,7 @@ class RowDecoder:
             self._prefix, self._width, self._slot, self._key, self._facts, self._before, self._after, self._partial,
             self._differences, cursor, CHUNK_BYTES_MAX,
             self._starts, self._sizes, self._before_starts, self._before_sizes,
-            places.operation[:rows], places.image_at[:rows], places.image_event[:rows],
+            places.operation[:rows], places.image_event[:rows],
         )  # fmt: skip
         return status
 
@@ -224,19 +206,18 @@ class RowDecoder:
             events.block.buffer, events.offset, events.length, events.kind, events.version,
             self._prefix, self._width, self._slot, self._key, cursor, CHUNK_BYTES_MAX,
             self._starts, self._sizes, self._before_starts, self._before_sizes,
-            places.operation[:rows], places.image_at[:rows], places.image_event[:rows],
+            places.operation[:rows], places.image_event[:rows],
         )  # fmt: skip
         return status
 
-    def _batch(self, events: _Events, rows: int, base: int, differences: Int64s) -> pa.RecordBatch:
+    def _batch(self, events: _Events, rows: int, differences: Int64s) -> pa.RecordBatch:
         places = self._places
         event, operation = places.image_event[:rows], places.operation[:rows].copy()
-        offset = image_places(events.position, events.limit, events.offset, event, places.image_at[:rows])
-        steps = self._steps(events, event, offset)
+        offset = events.position[event]
         absent = rows_partial.absences(self._starts[:, :rows]) if self._leaves_out else None
         arrays: list[AnyArray] = [
             pa.array(operation),
-            pa.array(base + steps),
+            pa.array(events.order_key[event]),
             pa.Array.from_buffers(COMMIT_TIME_TYPE, rows, [None, buffer_of(events.time_us[event])]),
             *(self._column(slot, events, offset, differences) for slot in range(len(self.columns))),
         ]
@@ -244,13 +225,33 @@ class RowDecoder:
             self._refused += self._described(events, offset, arrays)
             if len(self._refused) > REFUSED_VALUES_MAX:
                 raise self._too_many_refused()
-        if absent is None:
-            return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        inserted = absent & (operation == Operation.INSERT)
+        self._decoded += rows
+        inserted = np.zeros((0, rows), bool) if absent is None else absent & (operation == Operation.INSERT)
         for slot in np.flatnonzero(inserted.any(axis=1)).tolist():
             arrays[slot + 3] = self._with_default(slot, arrays[slot + 3], inserted[slot])
+        self._refuse_null_keys(events, offset, arrays)
+        if absent is None:
+            return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         batch, left_out = pa.RecordBatch.from_arrays(arrays, schema=self.schema), absent & ~inserted
-        return rows_partial.with_presence(batch, self.version.key, left_out) if left_out.any() else batch
+        return rows_partial.with_presence(batch, left_out) if left_out.any() else batch
+
+    def _refuse_null_keys(self, events: _Events, offset: Int64s, arrays: list[AnyArray]) -> None:
+        """NULL is no key: several rows of the source may have it, and would become one."""
+        for slot in self._key.tolist():
+            nulls = arrays[slot + 3]
+            if not nulls.null_count:
+                continue
+            row = int(np.flatnonzero(nulls.is_null().to_numpy(zero_copy_only=False))[0])
+            raise TableStoppedError(
+                self.version.database,
+                self.version.table,
+                "KEY_NULL",
+                rows_partial.key_null(
+                    self.columns[slot],
+                    f"{events.block.file}:{offset[row]}",
+                    in_source=self._starts[slot, row] < 0,
+                ),
+            )
 
     def _column(self, slot: int, events: _Events, offset: Int64s, differences: Int64s) -> AnyArray:
         rows = len(offset)
@@ -281,9 +282,7 @@ class RowDecoder:
 
     def _type_unsupported(self, slot: int, events: _Events, offset: int, why: str) -> TableStoppedError:
         column = self.columns[slot]
-        reason = (
-            f"the value of column {column.name} ({column.mysql_type}) in the row at {events.block.file}:{offset} {why}"
-        )
+        reason = f"the value of column {column.name} ({column.mysql_type}) in a row of the event at {events.block.file}:{offset} {why}"
         return TableStoppedError(self.version.database, self.version.table, "TYPE_UNSUPPORTED", reason)
 
     def _without_refused(self, slot: int, values: Values) -> AnyArray:
@@ -308,6 +307,7 @@ class RowDecoder:
                 file=events.block.file,
                 offset=int(offset[row]),
                 order_key=meta[ORDER_KEY],
+                image=self._decoded + row,
                 operation=meta[OPERATION],
                 commit_time=meta[COMMIT_TIME],
                 key=key,
@@ -316,9 +316,8 @@ class RowDecoder:
         ]
 
     def _keys(self, rows: pa.RecordBatch) -> list[dict[str, Any]]:
-        names = [self.columns[slot].name for slot in self._key]
-        values = [rows.column(int(slot) + 3).to_pylist() for slot in self._key]
-        return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)] or [{}] * rows.num_rows
+        slots = self._key.tolist() or range(len(self.columns))
+        return rows.select([self.columns[slot].name for slot in slots]).to_pylist()
 
     def _too_many_refused(self) -> TableStoppedError:
         last = self._refused[-1]

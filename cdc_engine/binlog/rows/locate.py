@@ -155,7 +155,6 @@ def locate_update(
     before_starts: Int64s,
     before_sizes: Int64s,
     row: Integer,
-    image_at: Int64s,
     operation: Int8s,
 ) -> tuple[Integer, Integer]:
     """Both images of one updated row: (end of them or -1, rows written). The preimage is a row only if a key column changed or none is."""
@@ -168,11 +167,9 @@ def locate_update(
     count = 1
     if key.shape[0] == 0 or key_differs(buffer, key, starts, sizes, row, before_starts, before_sizes):
         make_room_before(starts, sizes, row, before_starts, before_sizes)
-        image_at[row] = at
         operation[row] = UPDATE_BEFORE
         row += 1
         count = 2
-    image_at[row] = after_at
     operation[row] = UPDATE_AFTER
     return next_at, count
 
@@ -195,7 +192,6 @@ def locate(
     before_starts: Int64s,
     before_sizes: Int64s,
     operation: Int8s,
-    image_at: Int64s,
     image_event: Int32s,
 ) -> Integer:
     """Goes on at `cursor` until the events end (DONE), the rows or `bytes_max` bytes of images are FULL, or bytes are refused.
@@ -223,11 +219,10 @@ def locate(
             begin = at
             if event_kind[event] == KIND_UPDATE:
                 at, count = locate_update(
-                    buffer, at, end, prefix, width, slot, key, starts, sizes, before_starts, before_sizes, row, image_at, operation
+                    buffer, at, end, prefix, width, slot, key, starts, sizes, before_starts, before_sizes, row, operation
                 )  # fmt: skip
             else:
                 at, count = locate_image(buffer, at, end, prefix, width, slot, starts, sizes, row), 1
-                image_at[row] = begin
                 operation[row] = INSERT if event_kind[event] == KIND_INSERT else DELETE
             if at < 0:
                 return TRUNCATED

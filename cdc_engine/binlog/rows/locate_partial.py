@@ -183,7 +183,7 @@ def locate_after(
 def locate_partial_update(
     buffer: Bytes, at: Integer, end: Integer, prefix: Int8s, width: Int32s, slot: Int32s, key: Int32s, version: Integer, facts: Int8s,
     before: Int8s, after: Int8s, partial: Int8s, starts: Int64s, sizes: Int64s, before_starts: Int64s, before_sizes: Int64s,
-    row: Integer, image_at: Int64s, operation: Int8s, differences: Int64s, cursor: Int64s, doubted: bool,
+    row: Integer, operation: Int8s, differences: Int64s, cursor: Int64s, doubted: bool,
 ) -> tuple[Integer, Integer]:  # fmt: skip
     """As `rows_locate.locate_update`; (minus the reason, 0) where it is refused. `doubted`: one that leaves the key as it is."""
     after_at = locate_present(buffer, at, end, prefix, width, slot, before, before_starts, before_sizes, 0)
@@ -204,12 +204,10 @@ def locate_partial_update(
     count = 1
     if key.shape[0] == 0 or differs:
         make_room_before(starts, sizes, row, before_starts, before_sizes)
-        image_at[row] = at
         operation[row] = UPDATE_BEFORE
         row += 1
         count = 2
         differences[ROW, noted : cursor[4]] = row
-    image_at[row] = after_at
     operation[row] = UPDATE_AFTER
     return next_at, count
 
@@ -219,7 +217,7 @@ def locate_partial(
     buffer: Bytes, event_offset: Int64s, event_length: Int64s, event_kind: Int8s, event_version: Int8s,
     prefix: Int8s, width: Int32s, slot: Int32s, key: Int32s, facts: Int8s, before: Int8s, after: Int8s, partial: Int8s,
     differences: Int64s, cursor: Int64s, bytes_max: Integer, starts: Int64s, sizes: Int64s, before_starts: Int64s, before_sizes: Int64s,
-    operation: Int8s, image_at: Int64s, image_event: Int32s,
+    operation: Int8s, image_event: Int32s,
 ) -> Integer:  # fmt: skip
     """As `rows_locate.locate`, for events of any images. `facts`, `before`, `after`, `partial`: int8, one a column of the table; the last
     three are room.
@@ -250,12 +248,11 @@ def locate_partial(
             if kind == KIND_UPDATE:
                 at, count = locate_partial_update(
                     buffer, at, end, prefix, width, slot, key, version, facts, before, after, partial, starts, sizes,
-                    before_starts, before_sizes, row, image_at, operation, differences, cursor, doubted,
+                    before_starts, before_sizes, row, operation, differences, cursor, doubted,
                 )  # fmt: skip
             else:
                 present = after if kind == KIND_INSERT else before
                 at = locate_present(buffer, at, end, prefix, width, slot, present, starts, sizes, row)
-                image_at[row] = begin
                 operation[row] = INSERT if kind == KIND_INSERT else DELETE
             if at < 0:
                 return -at

@@ -53,6 +53,14 @@ def refusal(status: int, column: Column, where: str) -> str:
     return f"the row event at {where} {told}; set binlog_row_image=FULL on the source"
 
 
+def key_null(column: Column, where: str, *, in_source: bool) -> str:
+    """The sentence about a key column that is NULL in the row event `where`: in the source, or because its value has no other form."""
+    what = f"the key column {column.name} ({column.mysql_type}) is NULL in a row of the event at {where}"
+    if in_source:
+        return f"{what}: several rows may have that key; name columns in `key` that are never NULL"
+    return f"{what}: its value is a zero or partial date, and several rows may have one; set `zero_dates: text` for the table"
+
+
 def facts_of(version: TableVersion, slot: Any) -> Int8s:
     """What the kernel must know of each column of the table. `slot`: -1 for one that is not wanted."""
     key = {name.lower() for name in version.key}
@@ -87,16 +95,15 @@ def with_default(array: AnyArray, chosen: Mask, text: str | None, each: ColumnTy
     return filled
 
 
-def partial_schema(schema: pa.Schema, key: tuple[str, ...]) -> pa.Schema:
+def partial_schema(schema: pa.Schema) -> pa.Schema:
     """`schema` (three columns of ours, then the table's) with ours for partial images behind:
 
     `_sluice_present_<g>` (int64): bit b says that column 63 * g + b of the table is present. `_sluice_moved` (bool): an update that changed
-    the key and has not all columns; `_sluice_origin_<k>` is then column k of the key it had before.
+    the key and has not all columns; the preimage stands before it.
     """
     groups = -(-(len(schema) - 3) // GROUP_COLUMNS)
     ours = [pa.field(f"{PRESENT}{group}", pa.int64(), False) for group in range(groups)]
-    origins = [pa.field(f"{ORIGIN}{index}", field.type) for index, field in enumerate(key_fields(schema, key))]
-    return pa.schema([*schema, *ours, pa.field(MOVED, pa.bool_(), False), *origins])
+    return pa.schema([*schema, *ours, pa.field(MOVED, pa.bool_(), False)])
 
 
 def key_fields(schema: pa.Schema, key: tuple[str, ...]) -> list[pa.Field[Any]]:
@@ -105,18 +112,17 @@ def key_fields(schema: pa.Schema, key: tuple[str, ...]) -> list[pa.Field[Any]]:
     return [names[name.lower()] for name in key]
 
 
-def with_presence(batch: pa.RecordBatch, key: tuple[str, ...], absent: Mask | None = None) -> pa.RecordBatch:
+def with_presence(batch: pa.RecordBatch, absent: Mask | None = None) -> pa.RecordBatch:
     """The batch with the columns of `partial_schema`; all is present where `absent` (columns by rows) is None."""
-    schema = partial_schema(batch.schema, key)
+    schema = partial_schema(batch.schema)
     rows = batch.num_rows
     if absent is None:
         absent = np.zeros((len(batch.schema) - 3, rows), bool)
     moved = np.zeros(rows, bool)
     moved[1:] = np.diff(batch.column(0).to_numpy()) == Operation.UPDATE_AFTER - Operation.UPDATE_BEFORE
     moved &= absent.any(axis=0) & (batch.column(0).to_numpy() == Operation.UPDATE_AFTER)
-    origins = [_before(batch.column(field.name), moved) for field in key_fields(batch.schema, key)]
     words = [pa.array(_word(absent[at : at + GROUP_COLUMNS])) for at in range(0, len(absent), GROUP_COLUMNS)]
-    return pa.RecordBatch.from_arrays([*batch.columns, *words, pa.array(moved), *origins], schema=schema)
+    return pa.RecordBatch.from_arrays([*batch.columns, *words, pa.array(moved)], schema=schema)
 
 
 def _word(absent: Mask) -> Int64s:
@@ -124,9 +130,3 @@ def _word(absent: Mask) -> Int64s:
     for bit, column in enumerate(absent):
         word |= (~column).astype(np.int64) << bit
     return word
-
-
-def _before(column: Any, moved: Mask) -> Any:
-    """In the rows `moved` the value of the row before, elsewhere NULL."""
-    rows = np.arange(len(column), dtype=np.int64) - 1
-    return column.take(pa.array(rows, mask=~moved))

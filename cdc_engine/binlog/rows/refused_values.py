@@ -40,9 +40,10 @@ DEFAULT_POLICY = ValuePolicy()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RefusedValue:
-    """A value that was taken out of its row. `key`: the row's key columns with their decoded values, empty for a table without a key.
+    """A value that was taken out of its row. `key`: the row's key columns with their decoded values, of a table without a key all columns.
 
-    `file` and `offset`: of the row image; `order_key`: what the lake knows the image by. `column`: as the decoder had it.
+    `file` and `offset`: of the row event; `order_key`: of its transaction; `image`: tells the images of a transaction
+    apart, ascending. `column`: as the decoder had it.
     """
 
     column: Column
@@ -51,6 +52,7 @@ class RefusedValue:
     file: str
     offset: int
     order_key: int
+    image: int
     operation: int
     commit_time: dt.datetime
     key: Mapping[str, Any]

@@ -32,6 +32,7 @@ REFUSED = {
     types.INCIDENT: "INCIDENT, LOST_EVENTS: the server lost changes before they reached its binlog; take the tables' rows anew",
     types.GTID_TAGGED: "GTID_TAGGED (42) has a form that is not known: this server is newer than what can be read here",
 }
+DEFINITION_BYTES = 32  # rows after a statement in one transaction lie so far behind its end: two units of the order key
 GTID_LIST_COUNT_BITS = 28  # the upper four bits of the count are flags
 
 
@@ -103,7 +104,7 @@ class ControlEvents:
             )
         rotation = control.parse_rotate(event, self._checksum_bytes)
         self._maker.files.turn_to(rotation.file)
-        self._state[at.FILE_END] = rotation.offset
+        self._state[at.FILE_END], self._state[at.PLACE] = rotation.offset, 0
 
     def _format_description(self, event: bytes) -> Iterator[Block]:
         file_format = control.parse_format_description(event)
@@ -170,7 +171,10 @@ class ControlEvents:
             yield from self._end(event)
 
     def _definition(self, statement: control.Statement, event: bytes) -> Iterator[Block]:
-        """DDL: a block alone. Inside a transaction (CREATE TABLE … SELECT) the block has no transaction end, that comes with the rows."""
+        """DDL: a block alone. Inside a transaction (CREATE TABLE … SELECT) the block has no transaction end, that comes with the rows.
+
+        Their place is then above the statement's, and still within the transaction: a table map, rows and an end follow.
+        """
         yield from self._maker.cut()
         stands_alone = not self._state[at.OPEN]
         position = self._maker.position(self._time_us(event))
@@ -179,6 +183,8 @@ class ControlEvents:
         self._memory.forget_tables()
         if stands_alone:
             self._add_end(event)
+        else:
+            self._state[at.PLACE] = self._state[at.FILE_END] + DEFINITION_BYTES
         yield from self._maker.cut(changes)
 
     def _apply(self, statement: control.Statement, position: Position) -> tuple[TableChange, ...]:
@@ -222,6 +228,7 @@ class ControlEvents:
 
     def _open(self) -> None:
         self._state[at.OPEN] = 1
+        self._state[at.PLACE] = self._state[at.PLACE] or self._state[at.FILE_END]
         self._state[at.OPEN_ROWS] = self._state[at.HELD] = 0
         self._state[at.GENERATION] += 1
         self._savepoints.clear()
@@ -240,7 +247,7 @@ class ControlEvents:
         entry = (state[at.EVENT_COUNT], state[at.FILE_END], self._time_us(event), state[at.SOURCE], state[at.NUMBER])
         ends[:, state[at.END_COUNT]] = entry
         state[at.END_COUNT] += 1
-        state[[at.OPEN, at.OPEN_ROWS, at.HELD, at.TIME_US, at.NUMBER, at.GROUP_BEGAN]] = 0
+        state[[at.OPEN, at.OPEN_ROWS, at.HELD, at.TIME_US, at.NUMBER, at.PLACE]] = 0
         state[at.SOURCE] = -1
         state[at.GENERATION] += 1
         self._savepoints.clear()

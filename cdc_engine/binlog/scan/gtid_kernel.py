@@ -14,14 +14,14 @@ from cdc_engine.binlog.compiled import Integer, kernel
 from cdc_engine.binlog.events.event_types import GTID, HEADER_BYTES
 from cdc_engine.binlog.little_endian import little_endian
 from cdc_engine.binlog.scan.state import (
-    BEGAN,
     EVENT,
+    FILE_END,
     GENERATION,
-    GROUP_BEGAN,
     HELD,
     NUMBER,
     OPEN,
     OPEN_ROWS,
+    PLACE,
     SOURCE,
     SOURCE_COUNT,
     SOURCE_NEW,
@@ -98,7 +98,7 @@ def _begin(state: Int64s, source: int, number: int) -> None:
     state[NUMBER] = number
     state[TIME_US] = 0
     state[OPEN_ROWS] = state[HELD] = 0
-    state[GROUP_BEGAN] = state[BEGAN]
+    state[PLACE] = state[FILE_END]
     state[GENERATION] += 1
 
 

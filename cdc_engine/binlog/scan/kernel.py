@@ -60,7 +60,6 @@ from cdc_engine.binlog.scan.state import (
     EVENT_LENGTH,
     FILE_END,
     GENERATION,
-    GROUP_BEGAN,
     HEARTBEATS,
     HELD,
     IGNORED,
@@ -71,13 +70,14 @@ from cdc_engine.binlog.scan.state import (
     KIND,
     LENGTH,
     LIMIT,
-    LIMIT_POSITION,
     MAPPED_IN,
     NUMBER,
     OFFSET,
     OPEN,
     OPEN_ROWS,
     OVERHEAD,
+    PLACE,
+    PLACE_POSITION,
     POOL_BEGIN,
     POOL_LENGTH,
     POSITION,
@@ -209,21 +209,15 @@ def _step(state: Int64s, end: int, length: int, event_type: int) -> bool:
 
 @nb.njit(inline="always")
 def _step_inside(state: Int64s, length: int) -> ScanStatus:
-    """Moves FILE_END behind an event of a compressed one, to the place between its two ends that its share of the bytes inside gives."""
+    """Steps over an event of a compressed one: all of them lie where that begins, and its end is reached with the last."""
     done = state[INNER_DONE] + length
     if done > state[INNER_SIZE]:
         return ScanStatus.INNER_LENGTH
     if state[INNER_DONE] > 0 and state[OPEN] == 0:
         return ScanStatus.INNER_GOES_ON
     state[INNER_DONE] = done
-    state[BEGAN] = state[FILE_END]
-    room = state[INNER_END] - state[INNER_BEGIN]
-    if done == state[INNER_SIZE]:
-        state[FILE_END] = state[INNER_END]
-    elif state[INNER_SIZE] > room:
-        state[FILE_END] = state[INNER_BEGIN] + done * room // state[INNER_SIZE]
-    else:
-        state[FILE_END] = state[INNER_BEGIN] + done
+    state[BEGAN] = state[INNER_BEGIN]
+    state[FILE_END] = state[INNER_END] if done == state[INNER_SIZE] else state[INNER_BEGIN]
     return ScanStatus.GO_ON
 
 
@@ -312,7 +306,7 @@ def _take_rows(  # noqa: PLR0917
     events[VERSION, count] = version
     events[TABLE, count] = tables[REFERENCE, slot]
     events[POSITION, count] = state[BEGAN]
-    events[LIMIT_POSITION, count] = state[INNER_END]
+    events[PLACE_POSITION, count] = state[PLACE]
     events[TIME, count] = state[TIME_US] if state[TIME_US] > 0 else _header_time_us(buffer, event)
     state[EVENT_COUNT] = count + 1
     state[OPEN_ROWS] += 1
@@ -371,6 +365,8 @@ def _take_query(buffer: Bytes, state: Int64s, ends: Int64s, body_end: int) -> Sc
         if is_unfinished(state):
             return ScanStatus.UNFINISHED
         state[OPEN] = 1
+        if state[PLACE] == 0:
+            state[PLACE] = state[FILE_END]
         state[OPEN_ROWS] = state[HELD] = 0
         state[GENERATION] += 1
         return ScanStatus.GO_ON
@@ -395,4 +391,4 @@ def _end_transaction(buffer: Bytes, state: Int64s, ends: Int64s) -> None:
     state[TIME_US] = 0
     state[SOURCE] = -1
     state[NUMBER] = 0
-    state[GROUP_BEGAN] = 0
+    state[PLACE] = 0

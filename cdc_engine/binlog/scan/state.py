@@ -45,14 +45,14 @@ INNER_SIZE: Final = 25  # bytes of the events inside it, decompressed
 INNER_DONE: Final = 26  # bytes of them that were stepped over
 ELSEWHERE: Final = 27  # 1: the entries in `events` lie in another buffer than the one received
 HELD: Final = 28  # 1: within an XA transaction, whose table maps and row events are handed over
-GROUP_BEGAN: Final = 29  # file offset of the transaction's GTID event, 0 without one
+PLACE: Final = 29  # file offset that stands for the transaction in hand: the end of its first event, 0: none yet
 SOURCE_NEW: Final = 30  # the GTID source in hand: a uuid's two halves as stored, or domain and server id; then a tag's bytes, 0 behind it
 SOURCE_ROWS: Final = 6
 TAG_BYTES_MAX: Final = 8 * (SOURCE_ROWS - 2)
 STATE_SIZE: Final = 36
 
 # Rows of `events`.
-OFFSET, LENGTH, KIND, VERSION, TABLE, POSITION, TIME, LIMIT_POSITION = range(8)
+OFFSET, LENGTH, KIND, VERSION, TABLE, POSITION, TIME, PLACE_POSITION = range(8)
 EVENT_ROWS: Final = 8
 
 # Rows of `ends`.

@@ -4,8 +4,8 @@ The decompressed events lie one behind the other in an arena of the size of a re
 transactions refer to the same one. A transaction larger than that is decompressed a piece at a time: what is held of it is one arena
 (or its largest event), and the blocks that were given out.
 
-Positions: the compressed event lies at [begin, end) of its file. Events inside get places between the two in proportion to the bytes
-before them, the first `begin` and what follows the last `end`; so they ascend, and stay the same however the stream is cut.
+Positions: the compressed event lies at [begin, end) of its file. All events inside are said to lie at `begin`, and `end` is reached with
+the last of them. Their rows are ordered by the place of their transaction and by their number, never by where they lie.
 """
 
 from __future__ import annotations

@@ -91,8 +91,9 @@ class XaTransactions:
         state[at.HELD] = state[at.OPEN_ROWS] = 0
         state[at.OPEN] = 1
         state[at.GENERATION] += 1
+        state[at.PLACE] = state[at.PLACE] or state[at.FILE_END]
         if content.size:
-            yield from self._unpack(content, int(state[at.GROUP_BEGAN] or state[at.BEGAN]))
+            yield from self._unpack(content, int(state[at.BEGAN]))
 
     def _plain(self, event: bytes) -> bytes:
         """The event without its checksum, and with the length that it then has."""

@@ -189,7 +189,7 @@ def _no_approval(_database: str, _table: str, _order_key: int) -> str:
     return ""
 
 
-def _unresolved(_database: str, _table: str, _reason: str, _order_key: int) -> TableSchema | None:
+def _unresolved(_database: str, _table: str, _reason: str, _place: str) -> TableSchema | None:
     return None
 
 
@@ -207,4 +207,4 @@ class SchemaDecisions:
     policy: Callable[[str, str], Policy] = _wary
     approved: Callable[[str, str, int], str] = _no_approval
     note: Callable[[Held], None] = _unnoted
-    resolved: Callable[[str, str, str, int], TableSchema | None] = _unresolved
+    resolved: Callable[[str, str, str, str], TableSchema | None] = _unresolved

@@ -168,7 +168,7 @@ def _resolved(effect: Effect, context: DdlContext) -> Iterable[Effect]:
     """A table whose schema is not known has the one that was given for just this stop."""
     if not isinstance(effect.state, Stopped) or effect.change is None or effect.state.state not in RESOLVABLE:
         return (effect,)
-    schema = context.review.resolved(*effect.name, effect.state.reason, context.key + 1)
+    schema = context.review.resolved(*effect.name, effect.state.reason, context.place)
     if schema is None:
         return (effect,)
     return _become(context, effect.name, "schema resolve", followed(context.schema(effect.name), schema))

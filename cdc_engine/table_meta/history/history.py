@@ -109,7 +109,7 @@ class TableHistory:
         try:
             return fit(table_map, schema, mariadb=mariadb)
         except TableStoppedError as error:
-            resolved = self._review.resolved(error.database, error.table, error.reason, 0)
+            resolved = self._review.resolved(error.database, error.table, error.reason, "")
             if resolved is None:
                 raise
         version, learnt = fit(table_map, resolved, mariadb=mariadb)

@@ -13,7 +13,6 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
-from cdc_engine.position import FILE_NUMBER_BITS, OFFSET_BITS, STEP_BITS, file_number
 from cdc_engine.table_meta.ddl.reader import read_statement
 from cdc_engine.table_meta.ddl.statement import Nothing
 from cdc_engine.table_meta.history.schema_snapshot import Snapshot, read_snapshot
@@ -23,18 +22,18 @@ EVENTS_BEHIND_MAX = 5000  # between the place and the end; more take too long to
 _DEFAULT_DATABASE = re.compile(r"use `(?:[^`]|``)*`; ")
 
 
-def schema_now(session: Connection[Any], database: str, table: str, order_key: int) -> TableSchema | None:
-    """The table's schema at the statement whose event ends at this place; None where it cannot be said.
+def schema_now(session: Connection[Any], database: str, table: str, place: str) -> TableSchema | None:
+    """The table's schema at the statement whose event ends at this place (text of a Position); None where it cannot be said.
 
     Raises pymysql.MySQLError when the server refuses.
     """
-    place = order_key >> STEP_BITS
-    place_file, offset = place >> OFFSET_BITS & ((1 << FILE_NUMBER_BITS) - 1), place & ((1 << OFFSET_BITS) - 1)
+    place_file, _, rest = place.rpartition(":")
+    offset = int(rest.partition("@")[0])
     with session.cursor(Cursor) as cursor:
         before = _of_table(session, database, table)
         file, end = _end(cursor)
         after = _of_table(session, database, table)
-        if before != after or len(after.tables) != 1 or file_number(file) != place_file or end < offset:
+        if before != after or len(after.tables) != 1 or file != place_file or end < offset:
             return None
         if end > offset and not _untouched(cursor, file, offset, table, after.server.flavour):
             return None

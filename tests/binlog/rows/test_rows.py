@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +16,8 @@ from cdc_engine.binlog.rows import decoder as rows
 from cdc_engine.binlog.rows.decoder import COMMIT_TIME, OPERATION, ORDER_KEY, RowDecoder
 from cdc_engine.contracts import Block, Operation, RowEventKind, TableVersion
 from cdc_engine.errors import BinlogFormatError, TableStoppedError
-from cdc_engine.position import order_key
-from tests.binlog.rows.event_bytes import HEADER_BYTES, KEYLESS, ORDERS, Row, block, event, image
+from cdc_engine.position import OFFSET_MAX, order_key
+from tests.binlog.rows.event_bytes import KEYLESS, ORDERS, Row, block, event
 
 INSERT, UPDATE, DELETE = RowEventKind.INSERT, RowEventKind.UPDATE, RowEventKind.DELETE
 
@@ -45,13 +46,19 @@ def test_an_insert_and_a_delete_are_a_row_an_image(kind: RowEventKind, operation
     ]
 
 
-def test_an_order_key_is_the_place_of_the_image_in_the_file() -> None:
+def test_an_order_key_is_the_place_of_the_transaction_in_the_file_identity() -> None:
     given_block = block(
         [(ORDERS, INSERT, event(INSERT, [(1, 10, "a"), (2, 20, "b")]))], start=1000, file="binlog.000007", epoch=3
     )
-    first = 1000 + HEADER_BYTES + 8 + 2 + 1 + 1
-    keys = [row[ORDER_KEY] for row in decode(given_block)]
-    assert keys == [order_key(3, 7, first), order_key(3, 7, first + len(image((1, 10, "a"))))]
+    placed = dataclasses.replace(given_block, event_place=np.array([960], np.int64))
+    assert [row[ORDER_KEY] for row in decode(placed)] == [order_key(3, 7, 960)] * 2
+
+
+def test_a_place_that_has_no_order_key_is_an_error_identity() -> None:
+    given_block = one(INSERT, [(1, 10, "a")])
+    placed = dataclasses.replace(given_block, event_place=np.array([OFFSET_MAX + 1], np.int64))
+    with pytest.raises(BinlogFormatError, match="do not fit an order key"):
+        decode(placed)
 
 
 def test_a_commit_time_is_that_of_the_event() -> None:
@@ -69,7 +76,6 @@ def test_an_update_that_leaves_the_key_is_its_postimage_alone() -> None:
 def test_an_update_of_the_key_gives_the_preimage_first() -> None:
     found = decode(one(UPDATE, [(1, 10, "a"), (2, 10, "a"), (5, 1, "x"), (5, 2, "x")]))
     assert [(row[OPERATION], row["id"]) for row in found] == [(2, 1), (3, 2), (3, 5)]
-    assert [row[ORDER_KEY] for row in found] == sorted({row[ORDER_KEY] for row in found})
 
 
 def test_a_table_without_a_key_gets_every_preimage() -> None:
@@ -79,13 +85,19 @@ def test_a_table_without_a_key_gets_every_preimage() -> None:
 
 @pytest.mark.parametrize(
     ("before", "after", "rows_expected"),
-    [(None, "", 2), ("", None, 2), (None, None, 1), ("ab", "aB", 2), ("ab", "ab", 1)],
+    [("", "a", 2), ("", "", 1), ("ab", "aB", 2), ("ab", "ab", 1)],
 )
-def test_a_key_of_text_changes_with_its_bytes_and_null_is_not_empty(
-    before: str | None, after: str | None, rows_expected: int
-) -> None:
+def test_a_key_of_text_changes_with_its_bytes(before: str, after: str, rows_expected: int) -> None:
     table = TableVersion(database="shop", table="orders", columns=ORDERS.columns, key=("note",))
     assert len(decode(one(UPDATE, [(1, 1, before), (1, 1, after)], table), table)) == rows_expected
+
+
+@pytest.mark.parametrize("images", [[(1, 1, None), (1, 1, "")], [(1, 1, ""), (1, 1, None)], [(1, 1, None)] * 2])
+def test_a_key_that_is_null_stops_its_table_identity(images: list[Row]) -> None:
+    table = TableVersion(database="shop", table="orders", columns=ORDERS.columns, key=("note",))
+    with pytest.raises(TableStoppedError, match="several rows may have that key") as caught:
+        decode(one(UPDATE, images, table), table)
+    assert caught.value.state == "KEY_NULL"
 
 
 def test_columns_left_out_by_a_filter_are_stepped_over() -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc_engine import limits
-from cdc_engine.binlog.rows.order_keys import image_steps
 from cdc_engine.contracts import Block
 from cdc_engine.errors import BinlogFormatError
-from cdc_engine.position import STEP_BITS
 from tests.binlog.scan.compressed_events import (
     field,
     inner,
@@ -29,9 +26,11 @@ def bodies(blocks: list[Block]) -> list[bytes]:
     return [body for _, body in what(blocks)[0]]
 
 
-def test_a_payload_gives_its_rows_between_its_two_ends_fidelity() -> None:
+def test_a_payload_gives_its_rows_the_place_of_its_transaction_identity() -> None:
     make = EventFactory()
-    before = [make.gtid(1), payload(make, within(2, 3)), make.gtid(2)]
+    before = [make.gtid(1), payload(make, within(2, 3))]
+    first_end = make.offset
+    before.append(make.gtid(2))
     begin = make.offset
     events = [*before, payload(make, within(1, 200, b"\x01\x01\x00\x09\x00\x00\x00"))]
     end = make.offset
@@ -40,13 +39,13 @@ def test_a_payload_gives_its_rows_between_its_two_ends_fidelity() -> None:
     places, ends = what(blocks)
     assert len(ends) == 3
     assert ends[1] == end
-    positions = [place for place, _ in places]
-    assert len(positions) == 6 + 200 + 1
-    assert positions == sorted(positions)
-    assert begin < positions[6]
-    assert positions[205] < end < positions[206]
-    limits_ = [limit for block in blocks for limit in block.event_limit.tolist()]
-    assert limits_[6:] == [end] * 200 + [0]
+    assert [place for place, _ in places[6:206]] == [begin] * 200
+    found = [place for block in blocks for place in block.event_place.tolist()]
+    assert len(found) == 6 + 200 + 1
+    assert first_end < begin
+    assert found[6:206] == [begin] * 200
+    assert found[5] < first_end
+    assert found[206] > end
 
 
 transactions = st.lists(
@@ -187,35 +186,3 @@ def test_an_event_of_mariadb_that_lies_is_an_error_fidelity(length: int) -> None
     with pytest.raises(BinlogFormatError, match="says") as caught:
         feed(scanner(), [*head, mariadb_compressed(make, event, len(event) - 1800, length)])
     assert caught.value.offset == begin
-
-
-spans = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 40), st.booleans()), min_size=1, max_size=10)
-
-
-@given(spans, st.integers(1, 7))
-def test_steps_of_images_ascend_and_stay_below_the_end_of_their_event_fidelity(
-    events: list[tuple[int, int, bool]], chunk: int
-) -> None:
-    """Events one behind the other, of (bytes, images, compressed); however they are cut into chunks, the steps are the same."""
-    places, ends, at = [], [], 4
-    for size, count, compressed in events:
-        images = min(count, size << STEP_BITS) if compressed else min(count, size)
-        places += [at + (0 if compressed else index) for index in range(images)]
-        ends += [at + size if compressed else 0] * images
-        at += size
-    found, last = [], -1
-    for begin in range(0, len(places), chunk):
-        part = slice(begin, begin + chunk)
-        steps = image_steps(np.array(places[part], np.int64), np.array(ends[part], np.int64), last)
-        assert steps is not None
-        found += steps.tolist()
-        last = found[-1]
-    assert found == sorted(set(found))
-    assert all(place << STEP_BITS <= step for place, step in zip(places, found, strict=True))
-    assert all(step < end << STEP_BITS for end, step in zip(ends, found, strict=True) if end)
-
-
-def test_more_images_than_steps_are_none_fidelity() -> None:
-    count = 4 * (1 << STEP_BITS)
-    assert image_steps(np.full(count, 10, np.int64), np.full(count, 14, np.int64), -1) is not None
-    assert image_steps(np.full(count + 1, 10, np.int64), np.full(count + 1, 14, np.int64), -1) is None

@@ -1,0 +1,96 @@
+"""Which row of its table an image is of, where rows change their keys: the kernel that follows them. Used by `staging`.
+
+A *life* is one row from where a segment first has it until it is deleted. As long as no row that lacks columns has moved to a key or away
+from it, the key itself names the life, and its images are AT_HOME. From then on `slots` says whose life is under the key.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from cdc_engine.binlog.compiled import Integer, kernel
+from cdc_engine.contracts import Int8s, Int64s
+
+# Rows of `slots`, an open-addressing hash table by a key's fingerprint; LIFE is a life's number, or one of those below.
+HIGH, LOW, LIFE = range(3)
+SLOT_ROWS: Final = 3
+SLOTS_FIRST: Final = 1 << 10
+AT_HOME, NOBODY, FREE = (
+    -1,
+    -2,
+    -3,
+)  # the life of the key's own row; the row under the key is gone; a slot that no key has
+KEYS, LIVES = range(2)  # places in `counts`
+INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 1, 2, 3, 4
+Mask = npt.NDArray[np.bool_]
+
+
+def free_slots(count: int) -> Int64s:
+    """A table for up to `count` / 2 keys; a power of two."""
+    return np.full((SLOT_ROWS, count), FREE, np.int64)
+
+
+@kernel
+def slot_of(slots: Int64s, high: Integer, low: Integer) -> Integer:
+    """Where the key is, or the free slot where it belongs."""
+    mask = slots.shape[1] - 1
+    at = low & mask
+    while slots[LIFE, at] != FREE and (slots[HIGH, at] != high or slots[LOW, at] != low):
+        at = (at + 1) & mask
+    return at
+
+
+@kernel
+def put(slots: Int64s, counts: Int64s, high: Integer, low: Integer, life: Integer) -> None:
+    at = slot_of(slots, high, low)
+    if slots[LIFE, at] == FREE:
+        counts[KEYS] += 1
+    slots[HIGH, at], slots[LOW, at], slots[LIFE, at] = high, low, life
+
+
+@kernel
+def move_slots(slots: Int64s, larger: Int64s) -> None:
+    """Puts every key into a larger table."""
+    for at in range(slots.shape[1]):
+        if slots[LIFE, at] != FREE:
+            other = slot_of(larger, slots[HIGH, at], slots[LOW, at])
+            for row in range(SLOT_ROWS):
+                larger[row, other] = slots[row, at]
+
+
+@kernel
+def follow(  # noqa: PLR0917  numba knows no keyword-only arguments
+    keys: Int64s, operation: Int8s, moved: Mask, whole: Mask, first_row: Integer,
+    slots: Int64s, counts: Int64s, births: Int64s, origins: Int64s, life: Int64s,
+) -> None:  # fmt: skip
+    """Writes the number of each image's life, or AT_HOME, into `life` (n).
+
+    `keys` (2 by n): fingerprints. `moved`: postimages that lack columns and whose key is another than that of the preimage before them.
+    `whole`: images with all columns. `first_row`: number of the first image, from 1 on. Of each life that begins here, in order:
+    `births` (n) gets the number of the image that it begins with, 0 where it is the row that the lake has under the key it comes from;
+    `origins` (n) the index of an image with that key. `slots` has room for n keys more.
+    """
+    begun = counts[LIVES]
+    for row in range(operation.shape[0]):
+        at, found = slot_of(slots, keys[0, row], keys[1, row]), AT_HOME
+        if moved[row]:
+            found = life[row - 1]
+            if found == AT_HOME:
+                found = counts[LIVES]
+                births[found - begun], origins[found - begun] = 0, row - 1
+                counts[LIVES] += 1
+            put(slots, counts, keys[0, row - 1], keys[1, row - 1], NOBODY)
+            put(slots, counts, keys[0, row], keys[1, row], found)
+        elif slots[LIFE, at] != FREE:
+            found = slots[LIFE, at]
+            begins = whole[row] and (operation[row] == INSERT or operation[row] == UPDATE_AFTER)
+            if begins or found == NOBODY:
+                found = counts[LIVES]
+                births[found - begun], origins[found - begun] = first_row + row, row
+                counts[LIVES] += 1
+            leaves = operation[row] == INSERT or operation[row] == UPDATE_AFTER
+            slots[LIFE, at] = found if leaves else NOBODY
+        life[row] = found
