@@ -54,7 +54,10 @@ def _integers() -> list[Kind]:
 
 
 def _numbers() -> list[Kind]:
-    decimals = ((1, 0), (5, 5), (9, 9), (10, 2), (18, 9), (38, 0), (38, 30))
+    remainders = tuple(
+        (9 + digits, digits) for digits in range(1, 9)
+    )  # digits of a group that is not full, on either side
+    decimals = ((1, 0), (5, 5), (9, 9), (10, 2), (18, 9), (38, 0), (38, 30), *remainders)
     long = ((39, 0), (65, 0), (65, 30))
     kinds = []
     for precision, scale in (*decimals, *long):
@@ -64,8 +67,28 @@ def _numbers() -> list[Kind]:
         note = "more digits than a Delta decimal has" if precision > 38 else ""
         values = (most, f"-{most}", least, f"-{least}", "0")
         kinds.append(Kind(declared=f"decimal({precision},{scale})", delta=delta, values=values, note=note))
-    floats = ("0", "-0e0", "0.1", "3.4028234e38", "-3.4028234e38", "1.17549435e-38", "16777217", "1e-10")
-    doubles = ("0", "0.1", "1.7976931348623157e308", "-2.2250738585072014e-308", "9007199254740993", "1e-300")
+    floats = (
+        "0",
+        "-0e0",
+        "0.1",
+        "1.4e-45",
+        "-1.1754942e-38",
+        "3.4028234e38",
+        "-3.4028234e38",
+        "1.17549435e-38",
+        "16777217",
+        "1e-10",
+    )
+    doubles = (
+        "0",
+        "0.1",
+        "1.7976931348623157e308",
+        "-2.2250738585072014e-308",
+        "9007199254740993",
+        "1e-300",
+        "4.9e-324",
+        "-2.225073858507201e-308",
+    )
     bits = {1: "boolean", 64: "decimal(20,0)"}
     return [
         *kinds,
@@ -79,7 +102,7 @@ def _numbers() -> list[Kind]:
         *(
             Kind(declared=f"bit({size})", delta=bits.get(size, "bigint"), select="{} + 0",
                  values=("0", "1", str((1 << size) - 1), str(1 << size - 1)))
-            for size in (1, 2, 7, 8, 9, 31, 32, 33, 63, 64)
+            for size in range(1, 65)
         ),
     ]  # fmt: skip
 
@@ -129,7 +152,12 @@ def _strings() -> list[Kind]:
         Kind(declared="enum('a','b''c','ü,x','')", delta="string", values=("'a'", "3", "4", "0", "'b''c'"),
              note="the error value 0 is the empty string, as SELECT prints it"),
         Kind(declared="enum(" + ",".join(f"'e{n}'" for n in range(300)) + ")", delta="string", values=("1", "256", "300")),
+        *(Kind(declared="enum(" + ",".join(f"'n{n}'" for n in range(count)) + ")", delta="string", values=("1", "255", str(count)))
+          for count in (255, 256, 257)),
         Kind(declared="set('a','b','c')", delta="string", values=("0", "5", "7", "'a,b'")),
+        *(Kind(declared="set(" + ",".join(f"'m{n}'" for n in range(count)) + ")", delta="string",
+               values=("0", "1", str((1 << count) - 1), str(1 << count - 1)))
+          for count in (8, 9, 16, 17, 24, 25, 32, 33, 40, 48, 56, 63)),
         Kind(declared="set(" + ",".join(f"'s{n}'" for n in range(64)) + ")", delta="string",
              values=("0", "1", "9223372036854775808", "18446744073709551615")),
     ]  # fmt: skip
