@@ -56,6 +56,7 @@ def statements(database: str) -> list[str]:
         "SET SESSION binlog_row_image = MINIMAL",
         f"INSERT INTO {database}.partial_images (a, b) VALUES (1, 'b'), (2, 'c')",
         f"UPDATE {database}.partial_images SET c = '2024-01-01'",
+        f"UPDATE {database}.partial_images SET a = a + 10 ORDER BY a DESC",
         f"DELETE FROM {database}.partial_images",
         "SET SESSION binlog_row_image = FULL",
     ]

@@ -11,11 +11,14 @@ import pytest
 from cdc_engine.contracts import Batch, OutstandingBatch
 from cdc_engine.instance.hand_out import BatchLimits, HandOut, Staged
 from cdc_engine.meta.memory_meta import MemoryMeta
+from cdc_engine.position import Position
 from cdc_engine.server.service import CanalService
 from cdc_engine.store.memory_store import MemoryEventStore
 from tests.fix_blocks import Source
-from tests.fix_ledgers import CLIENT, at
+from tests.fix_ledgers import CLIENT
 from tests.waiting import wait_for
+
+START = Position(epoch=1, file="mysql-bin.000001", offset=4, server_uuid="u")
 
 
 class Late:
@@ -24,8 +27,8 @@ class Late:
     def __init__(self, folder: Path) -> None:
         self.folder, self.may_end = folder, threading.Event()
         self.meta = MemoryMeta()
-        self.meta.update(lambda ledger: ledger.set_cursor(at(4)).subscribe(CLIENT))
-        self.store, self.source = MemoryEventStore(folder / "spill", start=at(4)), Source()
+        self.meta.update(lambda ledger: ledger.set_cursor(START).subscribe(CLIENT))
+        self.store, self.source = MemoryEventStore(folder / "spill", start=START), Source()
         service = CanalService()
         service.start("shop", self.store, self.meta)
         limits = BatchLimits(bytes_max=1 << 20, events_max=1000)

@@ -211,7 +211,9 @@ def test_identity_an_older_image_never_overwrites_a_newer_row(story: Story) -> N
     with pytest.raises(MergeError, match="belongs to the destination shop"):
         story.lake.merge_staged(directory, ["shop.orders"])
     owner = Owner(ledger_id=NEW_LEDGER, destination="shop", table="shop.orders")
-    story.lake.log("shop.orders").alter.set_table_properties({OWNER_PROPERTY: owner.to_text()})
+    story.lake.log("shop.orders").alter.set_table_properties(
+        {OWNER_PROPERTY: owner.to_text()}, raise_if_not_exists=False
+    )
     story.lake.merge_staged(directory, ["shop.orders"])
     assert story.rows("shop.orders", "id", "name") == [(1, "A"), (3, "newer")]
 

@@ -12,7 +12,7 @@ import pytest
 
 from spark_jobs import SparkSettings, StagedBatchError, TableTarget, merge_batch
 from spark_jobs.staged_batch import ChangesSegment, SchemaSegment, TruncateSegment, read_staged_batch
-from tests.spark.staged import INSERT, Changes, Image, Schema, SchemaChange, Truncate, stage
+from tests.spark.staged import INSERT, LEDGER_ID, Changes, Image, Schema, SchemaChange, Truncate, stage
 
 ORDERS = Schema({"id": "bigint", "name": "string"}, key=("id",))
 NOWHERE = SparkSettings(remote="sc://127.0.0.1:1")
@@ -42,7 +42,7 @@ def test_a_whole_batch_is_read(tmp_path: Path) -> None:
     assert isinstance(changes, ChangesSegment)
     assert isinstance(truncate, TruncateSegment)
     assert (changes.rows, changes.unique_keys, changes.key_min, changes.key_max) == (3, True, (0,), (2,))
-    assert batch.app_id(batch.tables[0]) == "sluice/shop/1/shop.orders"
+    assert batch.app_id(batch.tables[0]) == f"sluice/shop/{LEDGER_ID}/shop.orders"
 
 
 def test_a_directory_without_a_manifest_is_no_batch(tmp_path: Path) -> None:
@@ -111,6 +111,11 @@ def test_a_file_that_is_not_parquet(tmp_path: Path) -> None:
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # noqa: S301  our own bytes
 
 
-def test_a_table_without_a_target_is_never_skipped(tmp_path: Path) -> None:
-    with pytest.raises(StagedBatchError, match=r"shop\.orders, for which no Delta table"):
-        merge_batch(staged(tmp_path), {}, NOWHERE)
+def test_a_table_that_is_to_be_merged_and_is_not_in_the_batch_is_named(tmp_path: Path) -> None:
+    targets = {"shop.items": TableTarget(path=str(tmp_path / "t"))}
+    with pytest.raises(StagedBatchError, match=r"no changes of shop\.items, which are to be merged"):
+        merge_batch(staged(tmp_path), targets, NOWHERE)
+
+
+def test_fault_a_table_that_has_stopped_is_left_out_of_its_batch(tmp_path: Path) -> None:
+    assert merge_batch(staged(tmp_path), {}, NOWHERE) == []
