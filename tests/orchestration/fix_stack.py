@@ -28,6 +28,7 @@ from orchestration.batch_reference import DELIVERY_TAG
 from tests.orchestration.fix_location import write_tables
 from tests.waiting import wait_for
 
+NUMBER_BYTES = 16  # as in kill_location, which only the code server imports
 ROOT = Path(__file__).parents[2]
 LOCATION = "sluice"
 START_SECONDS_MAX = 60.0
@@ -159,7 +160,7 @@ class DagsterStack:
     def wait_until_acked(self, end: int, seconds_max: float = 90.0) -> None:
         def acked() -> bool:
             cursor = destination_files.read_ledger(self.directory).cursor
-            return cursor is not None and cursor.offset >= end
+            return cursor is not None and cursor.offset // NUMBER_BYTES >= end
 
         wait_for(f"all is acked up to {end}", acked, seconds_max)
 

@@ -27,6 +27,7 @@ from orchestration.ports import MergeOrder, Ports, TableOutcome
 from orchestration.testing import FakeOutcome, FakeState
 
 FILE, FIRST = "mysql-bin.000001", 4
+NUMBER_BYTES = 16  # of binlog that a number takes: no two transactions end within fewer
 GATE_SECONDS_MAX = 120.0
 TABLE = "shop.orders"
 
@@ -64,15 +65,15 @@ class NumberEngine:
             threading.Event().wait(0.05)
 
     def _stage_next(self) -> None:
-        cursor = self._meta.ledger.cursor or Position(epoch=1, file=FILE, offset=FIRST)
-        end = int((self.directory / "captured").read_text())
-        if end <= cursor.offset:
+        cursor = self._meta.ledger.cursor or Position(epoch=1, file=FILE, offset=FIRST * NUMBER_BYTES)
+        end, taken = int((self.directory / "captured").read_text()), cursor.offset // NUMBER_BYTES
+        if end <= taken:
             return
-        position = dataclasses.replace(cursor, offset=end, time_us=int(time.time() * 1e6))
+        position = dataclasses.replace(cursor, offset=end * NUMBER_BYTES, time_us=int(time.time() * 1e6))
         batch = self._meta.update(lambda ledger: ledger.hand_out(position, cursor)).outstanding[-1]
         path = f"staging/1-1-{end}-{batch.delivery}"
         (self.directory / path).mkdir(parents=True)
-        numbers = list(range(cursor.offset + 1, end + 1))
+        numbers = list(range(taken + 1, end + 1))
         atomically(self.directory / path / "manifest.json", json.dumps(numbers))
 
         def staged(ledger: Ledger) -> Ledger:
