@@ -34,7 +34,7 @@ T = TableSchema(database="shop", table="t", charset="latin1", columns=COLUMNS, k
 
 
 def at(offset: int) -> Position:
-    return Position(epoch=1, file="mysql-bin.000007", offset=offset, time_us=offset * 1000)
+    return Position(epoch=1, file="mysql-bin.000007", offset=offset * 16, time_us=offset * 1000)
 
 
 def alter(actions: str, schema: TableSchema = T, sql_mode: int = STRICT) -> Altered:

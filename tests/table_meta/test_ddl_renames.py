@@ -33,7 +33,7 @@ def table(name: str) -> TableSchema:
 
 
 def at(offset: int) -> Position:
-    return Position(epoch=1, file="mysql-bin.000007", offset=offset)
+    return Position(epoch=1, file="mysql-bin.000007", offset=offset * 16)
 
 
 @pytest.fixture(params=["only the table is captured", "all tables are captured"])

@@ -38,7 +38,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
 
 
 def at(offset: int) -> Position:
-    return Position(epoch=1, file="binlog.000001", offset=offset, gtid_set="a:1-5", server_uuid="u", time_us=7)
+    return Position(epoch=1, file="binlog.000001", offset=offset * 16, gtid_set="a:1-5", server_uuid="u", time_us=7)
 
 
 def record(offset: int, kind: RecordKind = RecordKind.DATABASE, text: str = "ä漢") -> Record:

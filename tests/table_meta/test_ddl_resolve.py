@@ -32,7 +32,7 @@ ANSWER = "CREATE TABLE `orders` (`id` int NOT NULL, `wave` varbinary(12) DEFAULT
 
 
 def at(offset: int) -> Position:
-    return Position(epoch=1, file="mysql-bin.000007", offset=offset)
+    return Position(epoch=1, file="mysql-bin.000007", offset=offset * 16)
 
 
 def opened(folder: Path) -> TableHistory:

@@ -22,7 +22,7 @@ EXPECTED: dict[str, tuple[list[str], list[States]]] = {}
 
 
 def at(index: int) -> Position:
-    return Position(epoch=1, file="binlog.000001", offset=100 + 10 * index)
+    return Position(epoch=1, file="binlog.000001", offset=100 + 20 * index)
 
 
 def opened(folder: Path) -> TableHistory:

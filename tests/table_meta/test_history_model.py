@@ -23,7 +23,7 @@ Schemas = dict[str, tuple[str, ...] | None]  # None: stopped
 
 
 def at(offset: int) -> Position:
-    return Position(epoch=1, file="binlog.000001", offset=offset)
+    return Position(epoch=1, file="binlog.000001", offset=offset * 16)
 
 
 class HistoryMachine(RuleBasedStateMachine):

@@ -19,7 +19,7 @@ from cdc_engine.table_meta.history.tables_file import read_tables, write_tables
 
 
 def at(offset: int) -> Position:
-    return Position(epoch=1, file="binlog.000001", offset=offset, gtid_set="a:1-5", server_uuid="u", time_us=7)
+    return Position(epoch=1, file="binlog.000001", offset=offset * 16, gtid_set="a:1-5", server_uuid="u", time_us=7)
 
 
 def record(offset: int, kind: RecordKind = RecordKind.DATABASE) -> Record:

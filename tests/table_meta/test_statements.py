@@ -30,7 +30,7 @@ SNAPSHOT = Snapshot(
 
 
 def at(offset: int) -> Position:
-    return Position(epoch=1, file="mysql-bin.000007", offset=offset, time_us=offset * 1000)
+    return Position(epoch=1, file="mysql-bin.000007", offset=offset * 16, time_us=offset * 1000)
 
 
 def captured(database: str, name: str) -> bool:
@@ -82,7 +82,7 @@ def test_what_is_not_supported_stops_its_table_and_no_other(history: TableHistor
     (change,) = history.apply(statement, "shop", at(200))
     assert (change.kind, change.database, change.table) == (TableChangeKind.STOPPED, "shop", "orders")
     assert change.state == "DDL_UNSUPPORTED"
-    assert "mysql-bin.000007:200@1" in change.reason
+    assert "mysql-bin.000007:3200@1" in change.reason
     assert (change.order_key, change.time_us) == (at(200).order_key, 200_000)
     with pytest.raises(TableStoppedError, match=r"mysql-bin\.000007:200@1"):
         history.resolve(table_map_of(table("orders")), at(300))
@@ -137,7 +137,7 @@ def test_every_captured_table_of_a_statement_stops(history: TableHistory, statem
 def test_what_cannot_be_read_stops_the_tables_it_names(history: TableHistory, statement: str, tables: set[str]) -> None:
     changes = history.apply(statement, "shop", at(200))
     assert stopped(changes) == dict.fromkeys(tables, "SCHEMA_UNKNOWN")
-    assert all("mysql-bin.000007:200@1" in change.reason for change in changes)
+    assert all("mysql-bin.000007:3200@1" in change.reason for change in changes)
 
 
 @pytest.mark.parametrize(
