@@ -21,7 +21,7 @@ from spark_jobs import SparkSettings, SparkUnavailableError, fold, merge_sql, se
 from spark_jobs.session import Lane, open_lanes
 from spark_jobs.staged_batch import ChangesSegment, read_staged_batch
 from tests.spark.conftest import Lake
-from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema
+from tests.spark.staged import DELETE, INSERT, LEDGER_ID, UPDATE_AFTER, Changes, Image, Schema
 
 ORDERS = Schema({"id": "bigint", "name": "string"}, key=("id",))
 ROWS = [Image(INSERT, 1 + key, {"id": key, "name": "x"}) for key in range(5)]
@@ -105,7 +105,7 @@ def test_delta_itself_drops_a_transaction_it_has(merged: tuple[Lake, ChangesSegm
     lake, segment = merged
     with open_lanes(lake.spark, 1) as (lane,):
         lane.sql(fold.staged_view("v", segment))
-        lane.commit_as("sluice/shop/1/shop.log", segment.last_order_key, "{}")
+        lane.commit_as(f"sluice/shop/{LEDGER_ID}/shop.log", segment.last_order_key, "{}")
         lane.sql(merge_sql.append("v", segment, lake.target("shop.log"), applied_order_key=-1))
     assert len(lake.rows("shop.log", "id")) == len(ROWS)
 
@@ -115,7 +115,7 @@ def test_a_second_write_without_its_transaction_is_refused(merged: tuple[Lake, C
     lake, segment = merged
     with open_lanes(lake.spark, 1) as (lane,):
         lane.sql(fold.staged_view("v", segment))
-        lane.commit_as("sluice/shop/1/shop.log", segment.last_order_key + 1, "{}")
+        lane.commit_as(f"sluice/shop/{LEDGER_ID}/shop.log", segment.last_order_key + 1, "{}")
         statement = merge_sql.append("v", segment, lake.target("shop.log"), applied_order_key=-1)
         lane.sql(statement)
         with pytest.raises(Exception, match=r"(?i)txn"):
@@ -162,5 +162,8 @@ def test_the_command_line_merges_in_a_session_of_its_own(tmp_path: Path) -> None
     reports = [json.loads(line) for line in done.stdout.splitlines()]
     assert {report["table"]: report["rows_inserted"] for report in reports} == {"orders": 5, "log": 5}
     assert (
-        deltalake.DeltaTable(str(tmp_path / "lake/shop/orders")).transaction_version("sluice/shop/1/shop.orders") == 5
+        deltalake.DeltaTable(str(tmp_path / "lake/shop/orders")).transaction_version(
+            f"sluice/shop/{LEDGER_ID}/shop.orders"
+        )
+        == 5
     )
