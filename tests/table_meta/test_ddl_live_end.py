@@ -26,7 +26,7 @@ def test_ddl_the_servers_schema_answers_until_another_statement_touches_the_tabl
     with scene(source, "meta_live") as played, source.connect() as asked:
         played.run("CREATE TABLE t (id int primary key, a int)")
         played.run("ALTER TABLE t ADD b varchar(3)")
-        place = played.now().order_key
+        place = str(played.now())
         (expected,) = played.after[-1][2]
         assert schema_now(asked, "meta_live", "t", place) == expected
         played.run("INSERT INTO t VALUES (1, 2, 'x')")
@@ -35,7 +35,7 @@ def test_ddl_the_servers_schema_answers_until_another_statement_touches_the_tabl
         assert schema_now(asked, "meta_live", "t", place) == expected, "rows and other tables lie between"
         played.run("ALTER TABLE t ADD c int")
         assert schema_now(asked, "meta_live", "t", place) is None, "another statement about the table lies between"
-        now = played.now().order_key
+        now = str(played.now())
         assert schema_now(asked, "meta_live", "t", now) is not None
         assert schema_now(asked, "meta_live", "never_was", now) is None
         with played.connection.cursor() as cursor:
