@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -82,3 +83,14 @@ class Captured:
 
     def saved_epoch(self) -> int:
         return read_ledger(self.directory).epoch
+
+
+@contextmanager
+def running(captured: Captured) -> Iterator[Engine]:
+    """An engine of its own on the destination, for as long as the block lasts."""
+    engine = Engine(captured.config, "shop")
+    engine.start()
+    try:
+        yield engine
+    finally:
+        engine.stop()

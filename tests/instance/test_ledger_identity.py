@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,18 +13,8 @@ from cdc_engine.errors import LedgerLostError
 from cdc_engine.instance.engine import Engine
 from console.position import Request, move
 from console.toolchain.servers import DatabaseServer
-from tests.instance.fix_destination import Captured
+from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
-
-
-@contextmanager
-def running(captured: Captured) -> Iterator[Engine]:
-    engine = Engine(captured.config, "shop")
-    engine.start()
-    try:
-        yield engine
-    finally:
-        engine.stop()
 
 
 def handed_out(engine: Engine) -> OutstandingBatch:

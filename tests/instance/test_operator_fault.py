@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,7 @@ from cdc_engine.instance import resume
 from cdc_engine.instance.engine import Engine
 from console.toolchain.servers import DatabaseServer
 from tests.instance import engine_process
-from tests.instance.fix_destination import Captured
+from tests.instance.fix_destination import Captured, running
 from tests.parser.test_stream import DUMPS
 from tests.waiting import wait_for
 
@@ -25,16 +23,6 @@ from tests.waiting import wait_for
 @pytest.fixture
 def shop(mysql80: DatabaseServer, tmp_path: Path) -> Captured:
     return Captured(tmp_path, mysql80)
-
-
-@contextmanager
-def running(shop: Captured) -> Iterator[Engine]:
-    engine = Engine(shop.config, "shop")
-    engine.start()
-    try:
-        yield engine
-    finally:
-        engine.stop()
 
 
 def test_fault_a_table_that_conf_newly_includes_is_not_half_there_silently(shop: Captured) -> None:

@@ -5,31 +5,18 @@ What it recorded of XA transactions goes with it as far as the stream was read w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import LeaseLostError
-from cdc_engine.instance.engine import Engine
 from cdc_engine.position import Position
 from console.position import Request
 from console.position import move as move_to
 from console.toolchain.servers import DatabaseServer
-from tests.instance.fix_destination import Captured
+from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
-
-
-@contextmanager
-def running(captured: Captured) -> Iterator[Engine]:
-    engine = Engine(captured.config, "shop")
-    engine.start()
-    try:
-        yield engine
-    finally:
-        engine.stop()
 
 
 def executed(captured: Captured) -> str:
