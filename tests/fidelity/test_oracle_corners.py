@@ -151,7 +151,7 @@ def test_text_and_labels_of_every_charset_oracle(server: DatabaseServer, tmp_pat
         )
     (ours,) = found.to_pylist()
     (theirs,) = shown(server, "SELECT * FROM t")
-    assert [str(value) for value in list(ours.values())[4:]] == list(theirs)
+    assert [str(value) for name, value in ours.items() if not name.startswith("_sluice_")] == list(theirs)
     kept = [ours[f"e{index}"] == labels[index] for index in range(len(names))]
     assert kept.count(False) <= 1, "cp1256 of the servers lacks a letter that Python's has"
     assert all(len(ours[f"c{index}"]) >= len("Aé") for index in range(len(names)))
