@@ -181,7 +181,7 @@ def test_ddl_a_held_change_names_its_statement_both_plans_and_the_command(review
     (change,) = reviewed.apply("ALTER TABLE t RENAME COLUMN name TO title, MODIFY amount tinyint")
     assert (change.kind, change.state, change.order_key) == (TableChangeKind.STOPPED, "DDL_HELD", at(200).order_key)
     for words in (
-        "`ALTER TABLE t RENAME COLUMN name TO title, MODIFY amount tinyint` at mysql-bin.000007:3200@1",
+        "`ALTER TABLE t RENAME COLUMN name TO title, MODIFY amount tinyint` at mysql-bin.000007:200@1",
         "- rename name to title",
         "- convert amount int to tinyint",
         *(meaning for kind in ("rename", "convert") for meaning in PLANS[kind].values()),
