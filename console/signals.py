@@ -29,6 +29,20 @@ def unheard() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """A signal that comes meanwhile is heard at the end: what is begun is written down first, so that it can be ended."""
+    came: list[tuple[int, FrameType | None]] = []
+    with _handled_by(lambda number, frame: came.append((number, frame))):
+        yield
+    for number, frame in came[:1]:
+        handler = signal.getsignal(number)
+        if callable(handler):
+            handler(number, frame)
+        elif handler is signal.SIG_DFL:
+            signal.raise_signal(number)
+
+
+@contextlib.contextmanager
 def _handled_by(handler: object) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield

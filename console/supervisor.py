@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Protocol
 
+from console.signals import held_back
 from console.toolchain.errors import ServerError
 from console.toolchain.process import last_lines
 
@@ -160,9 +161,10 @@ class Supervisor:
         step = next_step(kept, now, ready, ended, part.answers)
         if step is Step.BEGIN:
             self._say(f"starting the {part.name}")
-            part.begin()
-            self.begun.append(part.name)
-            kept.enter(State.STARTING, now)
+            with held_back():
+                part.begin()
+                self.begun.append(part.name)
+                kept.enter(State.STARTING, now)
         elif step is Step.READY:
             kept.enter(State.READY, now)
             kept.answered = True

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from console import supervisor
+from console.signals import heard
 from console.supervisor import FOREGROUND, UP, Kept, Patience, State, Step, Supervisor, next_step
 from console.toolchain.errors import ServerError
 
@@ -87,6 +89,22 @@ def test_fault_the_next_step_of_a_part(
 ) -> None:
     kept = Kept(part("b", after=("a",), once=once), state, since)
     assert next_step(kept, 0.0, ready, ended, lambda: answers) is step
+
+
+def test_fault_a_signal_amid_a_begin_is_heard_once_it_is_known_what_was_begun(part: Callable[..., FakePart]) -> None:
+    spark = part("spark")
+    whole: list[str] = []
+
+    def begin() -> None:
+        signal.raise_signal(signal.SIGINT)
+        whole.append("the process is in the file")
+
+    spark.begin = begin  # type: ignore[method-assign]
+    watched = Supervisor([spark], print, UP)
+    with heard(), pytest.raises(KeyboardInterrupt):
+        watched.tick()
+    assert whole
+    assert watched.begun == ["spark"]
 
 
 def test_parts_begin_in_their_order(part: Callable[..., FakePart]) -> None:
