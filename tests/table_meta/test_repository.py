@@ -56,7 +56,9 @@ def test_a_rewind_takes_back_what_is_above_it(
     model: list[Record] = []
     for rewinds, offset in steps:
         repository.append([record(offset, RecordKind.REWIND if rewinds else RecordKind.DATABASE)])
-        model = [one for one in model if one.position.offset <= at(offset).offset] if rewinds else [*model, record(offset)]
+        model = (
+            [one for one in model if one.position.offset <= at(offset).offset] if rewinds else [*model, record(offset)]
+        )
     assert repository.load() == model
 
 
