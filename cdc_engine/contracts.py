@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cdc_engine.position import Position
+from cdc_engine.states import TableState
 
 Bytes = npt.NDArray[np.uint8]
 Int8s = npt.NDArray[np.int8]
@@ -63,9 +64,6 @@ class Column:
     mysql_type: str = ""
     default: tuple[str | None, ...] = ()
     generated: str = ""
-
-
-CASCADE_UNSEEN = "CASCADE_UNSEEN"  #: state of a table whose rows may have changed without an event that could be read
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -290,7 +288,7 @@ class StoppedTable:
 
     database: str
     table: str
-    state: str
+    state: TableState
     reason: str
     position: Position
 

@@ -14,6 +14,7 @@
     ├── TableStoppedError           one table cannot go on: SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED, …
     ├── LeaseLostError              another process holds the destination
     ├── EngineStartingError         the engine is being started; ask again
+    ├── ActRefusedError             what an operator asked for cannot be done as things stand
     ├── MetaError                   the meta file is unreadable or was written by something else
     ├── StagingError                a batch could not be written: disk full, not permitted
     └── CanalServiceError           a wrong call of get, ack or rollback (canal.md §6.1)
@@ -127,6 +128,11 @@ class LeaseLostError(SluiceError):
 class EngineStartingError(SluiceError):
     code = "STARTING"
     remedy = Remedy.RETRY
+
+
+class ActRefusedError(SluiceError):
+    code = "ACT_REFUSED"
+    remedy = Remedy.CALLER
 
 
 class MetaError(SluiceError):

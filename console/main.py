@@ -239,11 +239,10 @@ def schema_show(destination: str, as_json: JsonOption = False) -> None:
 def schema_held(destination: Annotated[str, typer.Argument()] = "", as_json: JsonOption = False) -> None:
     """Show the changes that wait for review, with what each plan would do."""
     from cdc_engine.config import load_config  # noqa: PLC0415
-    from console.schema import held_changes, render_held  # noqa: PLC0415
+    from console.schema import held_changes_of, held_json, render_held  # noqa: PLC0415
 
-    changes = held_changes(load_config(), destination)
-    shown = json.dumps([change.to_json() for change in changes])
-    screen.print_json(shown) if as_json else screen.print(render_held(changes))
+    changes = held_changes_of(load_config(), destination)
+    screen.print_json(json.dumps(held_json(changes))) if as_json else screen.print(render_held(changes))
 
 
 @schema_app.command("approve")
@@ -253,20 +252,22 @@ def schema_approve(
     plan: Annotated[str, typer.Option("--plan", help="one of those `schema held` names")] = "apply",
 ) -> None:
     """Let the lake follow a held change by one of its plans; the running engine then takes the table up again by itself."""
+    from cdc_engine.acts.stopped_table import approve  # noqa: PLC0415
     from cdc_engine.config import load_config  # noqa: PLC0415
-    from console.schema import approve  # noqa: PLC0415
+    from console.schema import directory_of  # noqa: PLC0415
 
-    record = approve(load_config(), destination, table, plan)
+    record = approve(directory_of(load_config(), destination), table, plan)
     screen.print(f"{table}: approved `{record.statement}` as {plan}; it goes on from there", markup=False)
 
 
 @schema_app.command("resume")
 def schema_resume(destination: str, table: TableArgument) -> None:
     """Take a stopped table up again, once the cause of its stop is gone; meeting it again stops it again."""
+    from cdc_engine.acts.stopped_table import resume  # noqa: PLC0415
     from cdc_engine.config import load_config  # noqa: PLC0415
-    from console.schema import resume_table  # noqa: PLC0415
+    from console.schema import directory_of  # noqa: PLC0415
 
-    stop = resume_table(load_config(), destination, table)
+    stop = resume(directory_of(load_config(), destination), table)
     screen.print(f"{table}: goes on from its stop at {stop.position} ({stop.state})", markup=False)
 
 
@@ -279,10 +280,11 @@ def schema_resolve(
     ],
 ) -> None:
     """Say what a table looks like that stopped in SCHEMA_UNKNOWN or SCHEMA_MISMATCH; it goes on from its stop with that schema."""
+    from cdc_engine.acts.stopped_table import resolve  # noqa: PLC0415
     from cdc_engine.config import load_config  # noqa: PLC0415
-    from console.schema_resolve import resolve, statement_of  # noqa: PLC0415
+    from console.schema import directory_of, statement_of  # noqa: PLC0415
 
-    stop = resolve(load_config(), destination, table, statement_of(create_table))
+    stop = resolve(directory_of(load_config(), destination), table, statement_of(create_table))
     screen.print(f"{table}: goes on from its stop at {stop.position} with this schema", markup=False)
 
 

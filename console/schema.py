@@ -1,12 +1,13 @@
-"""`sluice schema`: what a destination's tables look like, which changes of them wait for an operator, and the operator's decisions.
+"""`sluice schema`: what a destination's tables look like, and which changes of them wait for an operator.
 
-Reads the destination's files; decides by writing an approval and a request to resume, which the running engine finds by itself. Starts and
-stops nothing.
+Reads the destination's files; what an operator decides is for `cdc_engine.acts.stopped_table`. Starts and stops nothing.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group
@@ -14,90 +15,53 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
+from cdc_engine.acts.stopped_table import HeldChange, held_changes
 from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import TableVersion
 from cdc_engine.destination_files import StoppedTable, read_ledger
-from cdc_engine.instance import resume
 from cdc_engine.instance.wiring import TABLES_FILE
-from cdc_engine.table_meta.change.policy import DDL_HELD
-from cdc_engine.table_meta.history.review_files import HeldRecord, ReviewFiles
+from cdc_engine.states import TableState
 from cdc_engine.table_meta.history.tables_file import read_tables
 from console.sources import require_destination
 from console.toolchain.errors import SetupError
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HeldChange:
-    """A table in DDL_HELD. `record`: what is held, None where its file is gone."""
-
-    destination: str
-    stop: StoppedTable
-    record: HeldRecord | None
-
-    def to_json(self) -> dict[str, Any]:
-        name = f"{self.stop.database}.{self.stop.table}"
-        shown = {"destination": self.destination, "table": name, "state": self.stop.state, "reason": self.stop.reason}
-        if self.record is None:
-            return shown
-        items = [{"change": what, "plans": plans} for what, plans in self.record.items]
-        return {
-            **shown,
-            "statement": self.record.statement,
-            "position": self.record.place,
-            "items": items,
-            "choices": list(self.record.choices),
-        }
+def statement_of(file: str) -> str:
+    """The text of the file, or of the standard input for "-". Raises SetupError when it cannot be read."""
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SetupError(f"{file} cannot be read: {error}") from error
 
 
-def held_changes(config: SluiceConfig, name: str = "") -> list[HeldChange]:
-    """The held changes of a destination, or of all."""
-    names = [require_destination(config, name).name] if name else sorted(config.destinations)
-    found = []
-    for each in names:
-        directory = config.destination_dir(each)
-        files = ReviewFiles(directory)
-        for stop in read_ledger(directory).stopped_tables:
-            if stop.state == DDL_HELD:
-                record = files.held(stop.database, stop.table, stop.reason)
-                found.append(HeldChange(destination=each, stop=stop, record=record))
-    return found
+def directory_of(config: SluiceConfig, name: str) -> Path:
+    """Where the files of a destination are. Raises ConfigurationError when conf/ does not have it."""
+    return config.destination_dir(require_destination(config, name).name)
 
 
-def approve(config: SluiceConfig, name: str, table: str, plan: str) -> HeldRecord:
-    """Keeps the decision and asks the engine to go on with the table. Raises SetupError when nothing is held or the plan has no meaning."""
-    require_destination(config, name)
-    wanted = [each for each in held_changes(config, name) if f"{each.stop.database}.{each.stop.table}" == table]
-    if not wanted:
-        stop = _stop(config, name, table)
-        raise SetupError(
-            f"{table} of {name} has stopped in {stop.state}, which is nothing to approve: when its cause is gone, "
-            f"`sluice schema resume {name} {table}`"
-        )
-    record = wanted[0].record
+def held_changes_of(config: SluiceConfig, name: str = "") -> dict[str, list[HeldChange]]:
+    """Destination → its held changes; of one, or of all."""
+    names = [name] if name else sorted(config.destinations)
+    return {each: held_changes(directory_of(config, each)) for each in names}
+
+
+def held_json(changes: Mapping[str, list[HeldChange]]) -> list[dict[str, Any]]:
+    return [_held_json(name, change) for name, held in changes.items() for change in held]
+
+
+def _held_json(destination: str, change: HeldChange) -> dict[str, Any]:
+    stop, record = change.stop, change.record
+    name = f"{stop.database}.{stop.table}"
+    shown = {"destination": destination, "table": name, "state": stop.state, "reason": stop.reason}
     if record is None:
-        raise SetupError(
-            f"what is held of {table} is not on disk any more; `sluice schema resume {name} {table}` holds it anew"
-        )
-    if plan not in record.choices:
-        raise SetupError(f"{plan!r} is no plan for `{record.statement}`; choose one of {', '.join(record.choices)}")
-    ReviewFiles(config.destination_dir(name)).approve(record, plan)
-    resume.request(config.destination_dir(name), record.database, record.table)
-    return record
-
-
-def resume_table(config: SluiceConfig, name: str, table: str) -> StoppedTable:
-    """Asks the engine to take a stopped table up again. Raises SetupError when it has not stopped."""
-    require_destination(config, name)
-    stop = _stop(config, name, table)
-    resume.request(config.destination_dir(name), stop.database, stop.table)
-    return stop
-
-
-def _stop(config: SluiceConfig, name: str, table: str) -> StoppedTable:
-    for stop in read_ledger(config.destination_dir(name)).stopped_tables:
-        if f"{stop.database}.{stop.table}" == table:
-            return stop
-    raise SetupError(f"the table {table} of {name} has not stopped; `sluice status` lists those that have")
+        return shown
+    return {
+        **shown,
+        "statement": record.statement,
+        "position": record.place,
+        "items": [{"change": what, "plans": plans} for what, plans in record.items],
+        "choices": list(record.choices),
+    }
 
 
 def schema_json(config: SluiceConfig, name: str) -> list[dict[str, Any]]:
@@ -113,7 +77,7 @@ def _table_json(
 ) -> dict[str, Any]:
     return {
         "table": ".".join(name),
-        "state": stop.state if stop else "FLOWING",
+        "state": stop.state if stop else TableState.FLOWING,
         "reason": stop.reason if stop else "",
         "key": list(table.key) if table else [],
         "columns": [
@@ -130,19 +94,18 @@ def render_schema(tables: list[dict[str, Any]]) -> Table:
     for table in tables:
         columns = ", ".join(f"{column['name']} {column['type']}" for column in table["columns"])
         held = ", ".join(kind for kind, word in table["schema_changes"].items() if word == "hold")
-        state = Text(table["state"], "green" if table["state"] == "FLOWING" else "red")
+        state = Text(table["state"], "green" if table["state"] == TableState.FLOWING else "red")
         shown.add_row(table["table"], state, ", ".join(table["key"]), columns, held)
     return shown
 
 
-def render_held(changes: list[HeldChange]) -> Group:
+def render_held(changes: Mapping[str, list[HeldChange]]) -> Group:
     """Held changes for a person: the statement, the plans and the command that decides."""
-    if not changes:
-        return Group(Text("no change waits for review", "green"))
     parts: list[Any] = []
-    for change in changes:
-        parts += [
-            Text(f"{change.destination}: {change.stop.database}.{change.stop.table}", "bold"),
-            Markdown(change.stop.reason),
-        ]
-    return Group(*parts)
+    for name, held in changes.items():
+        for change in held:
+            parts += [
+                Text(f"{name}: {change.stop.database}.{change.stop.table}", "bold"),
+                Markdown(change.stop.reason),
+            ]
+    return Group(*parts) if parts else Group(Text("no change waits for review", "green"))

@@ -20,6 +20,7 @@ from cdc_engine.config import SluiceConfig
 from cdc_engine.destination_files import lease_holder
 from cdc_engine.errors import MetaError
 from cdc_engine.instance.wiring import TABLES_FILE
+from cdc_engine.states import TableState, acts_on
 from cdc_engine.table_meta.history.tables_file import cascade_sentences, read_cascades
 from console import processes
 from console.dagster_storage import lost_storage
@@ -160,12 +161,17 @@ def find_problems(running: Sequence[dict[str, Any]], destinations: Sequence[Dest
             said = "" if one.tick_age_seconds is None else f" (said {one.tick_age_seconds:.0f} s ago)"
             found.append(f"{one.name} is {one.waiting}{said}")
         found += [f"{one.name}: {trouble}" for trouble in one.troubles]
-        found += [
-            f"{one.name}: the table {table.get('database')}.{table.get('table')} stopped:"
-            f" {table.get('state')}: {table.get('reason')}"
-            for table in one.stopped_tables
-        ]
+        found += [_stop_sentence(one.name, table) for table in one.stopped_tables]
     return found
+
+
+def _stop_sentence(destination: str, stop: dict[str, Any]) -> str:
+    """Which table stopped, why, and the commands that let it go on."""
+    table, state = f"{stop.get('database')}.{stop.get('table')}", str(stop.get("state"))
+    acts = acts_on(TableState(state)) if state in TableState.__members__ else ()
+    ways = ", then ".join(f"`sluice {act} {destination} {table}`" for act in acts)
+    how = f" (to go on when its cause is gone: {ways})" if ways else ""
+    return f"{destination}: the table {table} stopped: {state}: {stop.get('reason')}{how}"
 
 
 def render(report: StatusReport) -> Group:

@@ -27,15 +27,17 @@ from cdc_engine.instance.source_watch import SourceWatch
 from cdc_engine.instance.status import EngineStatus, RateMeter, write_status
 from cdc_engine.instance.wiring import EngineParts, make_parts, make_stager
 from cdc_engine.limits import SOURCE_WATCH_SECONDS
-from cdc_engine.parser.event_parser import CONNECTING, RECONNECTING, STREAMING
+from cdc_engine.meta.resume_requests import requests
+from cdc_engine.parser.event_parser import CONNECTING, STREAMING
 from cdc_engine.parser.start_position import DumpStart
 from cdc_engine.position import Position
 from cdc_engine.server.service import CanalService
+from cdc_engine.states import ENDED, EngineState, engine_follows, engine_state
 
 log = structlog.get_logger()
 
-RUNNING, STARTING, STOPPED = "RUNNING", "STARTING", "STOPPED"
-OPERATOR_WORDS = {STREAMING: RUNNING, CONNECTING: STARTING}  # the parser's own words for the usual states
+# The parser's own words for the usual states.
+OPERATOR_WORDS = {STREAMING: EngineState.RUNNING, CONNECTING: EngineState.STARTING}
 STATUS_FILE, STATUS_SECONDS = "status.json", 1.0
 REVIVE_SECONDS = 5.0  # between two tries of a parser that ended because its disk was full
 
@@ -52,7 +54,8 @@ class Engine:
         self._service = CanalService(known=[name])
         self._rooms: EngineParts | None = None
         self._hand_out: HandOut | None = None
-        self._state, self._reason = STOPPED, ""
+        self._state: EngineState = EngineState.STOPPED
+        self._reason = ""
         self._stopping = threading.Event()
         self._steering = threading.RLock()  # held by who starts or stops the parser
         self._reporter: threading.Thread | None = None
@@ -100,7 +103,7 @@ class Engine:
     @property
     def holds_lease(self) -> bool:
         """Whether the destination is still this engine's. Once False it stays so: another engine must be started."""
-        if self._state == LeaseLostError.code:
+        if self._state == EngineState.LEASE_LOST:
             return False
         try:
             self._lease.check()
@@ -109,7 +112,7 @@ class Engine:
         return True
 
     def _open(self) -> None:
-        self._state, self._reason, self._changed_at = STARTING, "", time.monotonic()
+        self._state, self._reason, self._changed_at = EngineState.STARTING, "", time.monotonic()
         rooms = make_parts(
             self._destination, self.directory, self._lease, on_state=self._tell, on_start=self._began_elsewhere
         )
@@ -165,8 +168,8 @@ class Engine:
 
     def _resume_tables(self) -> None:
         """Stopped tables that an operator takes up again: the stream is read from their stop anew, once nothing is out."""
-        wanted = resume.requests(self.directory)
-        if not wanted or self._state != RUNNING:
+        wanted = requests(self.directory)
+        if not wanted or self._state != EngineState.RUNNING:
             return
         rooms = self._opened()
         ask = functools.partial(resume.facts_of, rooms.source)
@@ -245,7 +248,7 @@ class Engine:
         return troubles(
             Vitals(
                 destination=self.name,
-                starting_seconds=time.monotonic() - self._changed_at if state == STARTING else 0.0,
+                starting_seconds=time.monotonic() - self._changed_at if state == EngineState.STARTING else 0.0,
                 tick_seconds=self._pulse.tick_seconds(),
                 ever_ticked=self._pulse.ever_ticked,
                 batch=f"#{batch.batch_id}" if batch is not None else "",
@@ -259,7 +262,7 @@ class Engine:
     def _state_now(self) -> tuple[str, str]:
         """The parser's state, unless that is well and batches cannot be staged."""
         trouble = self._handing_out().trouble
-        if trouble is not None and self._state in {RUNNING, STARTING}:
+        if trouble is not None and self._state in {EngineState.RUNNING, EngineState.STARTING}:
             return trouble.code, str(trouble)
         return self._state, self._reason
 
@@ -280,7 +283,7 @@ class Engine:
 
     def _lose(self, reason: str) -> None:
         """Another process may have the destination by now: nothing of it is read, staged or written here any more."""
-        self._tell(LeaseLostError.code, reason)
+        self._tell(EngineState.LEASE_LOST, reason)
         self._service.stop(self.name)
         with self._steering:
             if self._rooms is not None:
@@ -297,11 +300,13 @@ class Engine:
                 parser.start(parser.position)
 
     def _tell(self, state: str, reason: str) -> None:
-        if self._state == LeaseLostError.code:
+        told = OPERATOR_WORDS.get(state) or engine_state(state)
+        begins_anew = told == EngineState.STOPPED and not self._stopping.is_set()  # the parser only, at another place
+        if begins_anew or not engine_follows(self._state, told):
             return  # that the parser then stops says less
-        self._state, self._reason, self._changed_at = OPERATOR_WORDS.get(state, state), reason, time.monotonic()
-        if state not in {STREAMING, CONNECTING, RECONNECTING, STOPPED}:
-            log.error("engine_stopped", destination=self.name, state=state, reason=reason)
+        self._state, self._reason, self._changed_at = told, reason, time.monotonic()
+        if told in ENDED:
+            log.error("engine_stopped", destination=self.name, state=told, reason=reason)
 
     def _held_by_another(self) -> str:
         holder = self._lease.holder()

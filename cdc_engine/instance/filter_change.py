@@ -18,9 +18,9 @@ from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.manager import MetaManager
 from cdc_engine.position import Position
 from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.states import TableState
 
 FILE = "filters.json"
-NEWLY_INCLUDED = "NEWLY_INCLUDED"
 
 
 def stop_newly_included(
@@ -59,7 +59,9 @@ def _stop(table: TableVersion, begin: Position) -> StoppedTable:
         f"conf/ includes it from {begin} on and did not before, so rows and changes from before are not in the lake: take its rows anew, "
         "or exclude it again; `./sluice schema resume` lets it begin here without them"
     )
-    return StoppedTable(database=table.database, table=table.table, state=NEWLY_INCLUDED, reason=reason, position=begin)
+    return StoppedTable(
+        database=table.database, table=table.table, state=TableState.NEWLY_INCLUDED, reason=reason, position=begin
+    )
 
 
 def _stops(stopped: StoppedTable) -> Callable[[Ledger], Ledger]:

@@ -26,6 +26,7 @@ from cdc_engine.meta.manager import MetaManager
 from cdc_engine.position import Position
 from cdc_engine.server.service import CanalService
 from cdc_engine.staging.reader import is_whole
+from cdc_engine.states import TableState
 
 logger = logging.getLogger(__name__)
 
@@ -239,7 +240,7 @@ def _old(taken: Batch) -> bool:
 
 def _stop_at(position: Position, name: str, state: str, reason: str) -> StoppedTable:
     database, _, table = name.partition(".")
-    return StoppedTable(database=database, table=table, state=state, reason=reason, position=position)
+    return StoppedTable(database=database, table=table, state=TableState(state), reason=reason, position=position)
 
 
 def _stops(stopped: StoppedTable) -> Callable[[Ledger], Ledger]:

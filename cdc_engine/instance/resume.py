@@ -1,15 +1,14 @@
 """Takes stopped tables up again while the engine runs: an operator asks with a file, the engine reads the stream from the stop anew.
 
-The console writes a request (`request`), `engine` looks for them before each hand-out and calls `take_up` while no batch is out. The cursor
-goes back to the first stop: whatever stopped at or behind it is met again with what an operator changed meanwhile (an approval, a policy,
-a schema, a setting of the source), and the other tables leave out by order key what they have. A table that meets the same obstacle again
-stops again.
+`acts` writes a request (`meta.resume_requests`), `engine` looks for them before each hand-out and calls `take_up` while no batch is out.
+The cursor goes back to the first stop: whatever stopped at or after it is met again with what an operator changed meanwhile (an approval,
+a policy, a schema, a setting of the source), and the other tables leave out by order key what they have. A table that meets the same
+obstacle again stops again.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,44 +20,17 @@ from cdc_engine.durable_files import keep_file
 from cdc_engine.errors import MetaError
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.manager import MetaManager
+from cdc_engine.meta.resume_requests import ResumeRequest
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.server_facts import ServerFacts, read_facts
 from cdc_engine.parser.source import Source
 from cdc_engine.parser.start_position import Lost, StartChoice, decide_start
 from cdc_engine.position import Position
+from cdc_engine.states import TableState
 
-FOLDER, BEHIND = "resume-requests", "resumed.json"
-RESUME_LOST = "RESUME_LOST"  # the changes behind the stop are not in the source's binlog any more
+RESUMED_FILE = "resumed.json"
 
 log = structlog.get_logger()
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """An operator wants the table to go on. `path`: the file that says so, removed when it has been dealt with."""
-
-    database: str
-    table: str
-    path: Path
-
-
-def request(destination_dir: Path, database: str, table: str) -> None:
-    """Asks the engine of the destination to take a stopped table up again, now or when it runs. Raises MetaError."""
-    folder = destination_dir / FOLDER
-    path = folder / f"{hashlib.sha256(json.dumps([database, table]).encode()).hexdigest()[:32]}.json"
-    keep_file(path, json.dumps({"database": database, "table": table}))
-
-
-def requests(destination_dir: Path) -> tuple[Request, ...]:
-    """The requests that wait. Raises MetaError when one cannot be understood."""
-    found = []
-    for path in sorted((destination_dir / FOLDER).glob("*.json")):
-        try:
-            record = json.loads(path.read_text())
-            found.append(Request(str(record["database"]), str(record["table"]), path))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise MetaError(f"{path} cannot be read ({error}); remove it and ask anew") from error
-    return tuple(found)
 
 
 def facts_of(source: Source, *files: str) -> ServerFacts:
@@ -71,7 +43,7 @@ def facts_of(source: Source, *files: str) -> ServerFacts:
 
 
 def take_up(
-    wanted: Sequence[Request],
+    wanted: Sequence[ResumeRequest],
     meta: MetaManager,
     ask: Callable[..., ServerFacts],
     rewind: Callable[[Position | None], None],
@@ -88,7 +60,7 @@ def take_up(
         facts = ask(*{stop.position.file for stop in stops})
         lost = {stop: why for stop in stops if (why := _why_lost(stop, meta.ledger, facts))}
         for stop, why in lost.items():
-            meta.update(_restates(dataclasses.replace(stop, state=RESUME_LOST, reason=why)))
+            meta.update(_restates(dataclasses.replace(stop, state=TableState.RESUME_LOST, reason=why)))
         places = [stop.position for stop in stops if stop not in lost]
         if places:
             _note_behind(folder, [stop for stop in stops if stop not in lost], meta.ledger)
@@ -104,18 +76,18 @@ def _note_behind(folder: Path, stops: Sequence[StoppedTable], ledger: Ledger) ->
     until, tables = _behind(folder)
     kept = dict.fromkeys(tables, cursor) if cursor < until else {}
     behind = {f"{stop.database}.{stop.table}": stop.position.order_key for stop in stops}
-    keep_file(folder / BEHIND, json.dumps({"until": max(until, cursor), "tables": {**kept, **behind}}))
+    keep_file(folder / RESUMED_FILE, json.dumps({"until": max(until, cursor), "tables": {**kept, **behind}}))
 
 
 def _behind(folder: Path) -> tuple[int, dict[str, int]]:
     try:
-        record = json.loads((folder / BEHIND).read_text())
+        record = json.loads((folder / RESUMED_FILE).read_text())
         return int(record["until"]), {str(name): int(key) for name, key in record["tables"].items()}
     except FileNotFoundError:
         return 0, {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise MetaError(
-            f"{folder / BEHIND} cannot be read ({error}); remove it, and take resumed tables anew"
+            f"{folder / RESUMED_FILE} cannot be read ({error}); remove it, and take resumed tables anew"
         ) from error
 
 
@@ -134,7 +106,7 @@ def _begin_at(place: Position, meta: MetaManager, rewind: Callable[[Position | N
 
 def _why_lost(stop: StoppedTable, ledger: Ledger, facts: ServerFacts) -> str:
     """Why a table cannot go on from its stop, or empty. What it had stopped for stays in the sentence."""
-    before = stop.reason if stop.state == RESUME_LOST else f"{stop.state}: {stop.reason}"
+    before = stop.reason if stop.state == TableState.RESUME_LOST else f"{stop.state}: {stop.reason}"
     if stop.position.epoch != ledger.epoch:
         why = f"the stop lies in epoch {stop.position.epoch}, before the source was changed (now {ledger.epoch})"
     else:
@@ -142,7 +114,7 @@ def _why_lost(stop: StoppedTable, ledger: Ledger, facts: ServerFacts) -> str:
         if not isinstance(start, Lost):
             return ""
         why = str(start)
-    if stop.state == RESUME_LOST:
+    if stop.state == TableState.RESUME_LOST:
         return before
     lost = f"the changes since {stop.position} cannot be read any more ({why}); take the rows of the table anew"
     return f"{lost}. It had stopped: {before}"

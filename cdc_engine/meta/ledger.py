@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection
 from cdc_engine.contracts import ClientIdentity, OutstandingBatch, StoppedTable
 from cdc_engine.errors import BatchNotFirstError, BatchNotFoundError, MetaError
 from cdc_engine.position import EPOCH_BITS, Position
+from cdc_engine.states import TableState, table_follows
 
 EPOCH_MAX = (1 << EPOCH_BITS) - 1
 LEDGER_ID_CHARS = 12
@@ -188,8 +189,13 @@ class Ledger:
         return dataclasses.replace(self, stopped_tables=(*self.stopped_tables, stopped))
 
     def restate_stop(self, stopped: StoppedTable) -> Ledger:
-        """With another state and reason of a table that has stopped; at its place it stays."""
+        """With another state and reason of a table that has stopped; at its place it stays. Raises MetaError where it cannot be so."""
         there = self.stopped(stopped.database, stopped.table)
+        before = there.state if there else TableState.FLOWING
+        if not table_follows(before, stopped.state):
+            raise MetaError(
+                f"the table {stopped.database}.{stopped.table} is {before}, it cannot become {stopped.state}"
+            )
         return dataclasses.replace(
             self, stopped_tables=tuple(stopped if each == there else each for each in self.stopped_tables)
         )

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from cdc_engine.contracts import ClientIdentity, OutstandingBatch, StoppedTable
 from cdc_engine.meta.ledger import LEDGER_ID_CHARS, Ledger
 from cdc_engine.position import Position
+from cdc_engine.states import TableState
 
 FORMAT = 2
 
@@ -76,14 +77,18 @@ def _outstanding(record: Any) -> OutstandingBatch:
 
 def _stopped(record: Any) -> StoppedTable:
     fields = _checked(StoppedTable, record)
-    return StoppedTable(**{**fields, "position": _position(fields["position"])})
+    return StoppedTable(**{**fields, "state": TableState(fields["state"]), "position": _position(fields["position"])})
 
 
 def _position(record: Any) -> Position:
     return Position(**_checked(Position, record))
 
 
-JSON_TYPES = {"int": int, "str": str}  # by a field's annotation; positions are records, tuples are lists
+JSON_TYPES = {
+    "int": int,
+    "str": str,
+    "TableState": str,
+}  # by a field's annotation; positions are records, tuples are lists
 
 
 def _checked(kind: type[Value], record: Any) -> dict[str, Any]:

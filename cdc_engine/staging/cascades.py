@@ -22,7 +22,6 @@ import pyarrow.parquet as pq
 
 from cdc_engine.binlog.rows.decoder import OPERATION, Places, RowDecoder
 from cdc_engine.contracts import (
-    CASCADE_UNSEEN,
     Block,
     BlockSlice,
     Cascade,
@@ -34,13 +33,13 @@ from cdc_engine.contracts import (
 from cdc_engine.durable_files import sync
 from cdc_engine.errors import TableStoppedError
 from cdc_engine.staging.manifest import CascadeEvents
+from cdc_engine.states import TableState
 
 PLACE = "_sluice_place"
 EVENT_BITS = 32  # of a place: for the rows within one event
 FLAGS_AT = 19 + 6  # of a row event: behind its header and the table's id
 NO_FOREIGN_KEY_CHECKS = 0x02  # the session had foreign_key_checks=0: nothing cascaded
 CASCADE, SET_NULL = "CASCADE", "SET NULL"
-CASCADE_STOP = "CASCADE"  # state of a table whose policy is not to follow foreign keys
 APPLY, IGNORE = "apply", "ignore"
 Stop = Callable[[tuple[str, str], str, str], None]
 
@@ -135,7 +134,8 @@ class CascadeRecorder:
         for referenced in dict.fromkeys(each.referenced for each in own) if len(acting) else ():
             if not referenced:
                 self._unseen(
-                    version, TableStoppedError(*version.cascades[0].parent, "SCHEMA_UNKNOWN", "it has no primary key")
+                    version,
+                    TableStoppedError(*version.cascades[0].parent, TableState.SCHEMA_UNKNOWN, "it has no primary key"),
                 )
             else:
                 try:
@@ -169,7 +169,9 @@ class CascadeRecorder:
         for rows in writer.decoder.chunks(part.block, acting):
             if len(rows.schema) != len(writer.decoder.schema):
                 where = f"a row event at {part.block.file}:{int(part.block.event_position[acting[0]])}"
-                raise TableStoppedError(version.database, version.table, "IMAGE_NOT_FULL", f"{where} leaves them out")
+                raise TableStoppedError(
+                    version.database, version.table, TableState.IMAGE_NOT_FULL, f"{where} leaves them out"
+                )
             events = acting[writer.decoder.events_of(rows.num_rows)] - part.first_event + first_event
             writer.add(rows, events)
 
@@ -187,7 +189,7 @@ class CascadeRecorder:
             f"({error.state}: {error.reason})"
         )
         for child in dict.fromkeys(each.child for each in version.cascades if each.captured):
-            self._stop(child, CASCADE_UNSEEN, reason)
+            self._stop(child, TableState.CASCADE_UNSEEN, reason)
 
 
 def _acting(block: Block, chosen: Int64s) -> Any:

@@ -7,6 +7,7 @@ from cdc_engine.binlog.rows.decoder import RowDecoder
 from cdc_engine.binlog.rows.refused_values import QUARANTINE
 from cdc_engine.errors import TableStoppedError
 from cdc_engine.staging.manifest import StagedColumn
+from cdc_engine.states import TableState
 
 
 def staged_columns(decoder: RowDecoder) -> tuple[StagedColumn, ...]:
@@ -35,7 +36,7 @@ def staged_fills(decoder: RowDecoder, fills: tuple[tuple[str, str], ...]) -> tup
         except ValueError as error:
             version = decoder.version
             reason = f"rows that were there got a value in the added column {name} that cannot be decoded: {error}"
-            raise TableStoppedError(version.database, version.table, "TYPE_UNSUPPORTED", reason) from None
+            raise TableStoppedError(version.database, version.table, TableState.TYPE_UNSUPPORTED, reason) from None
         if told is not None:
             staged.append((name, told))
     return tuple(staged)

@@ -21,7 +21,6 @@ import pyarrow as pa
 from cdc_engine.binlog.rows.decoder import OPERATION, Places, RowDecoder
 from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, RefusedValue, ValuePolicy
 from cdc_engine.contracts import (
-    CASCADE_UNSEEN,
     NOTHING,
     Batch,
     BlockSlice,
@@ -35,7 +34,7 @@ from cdc_engine.contracts import (
 from cdc_engine.durable_files import rename, replace_file
 from cdc_engine.errors import StagingError, TableStoppedError
 from cdc_engine.position import Position, file_number, order_key
-from cdc_engine.staging.cascades import APPLY, CASCADE_STOP, IGNORE, CascadeRecorder, PlaceFile, reached
+from cdc_engine.staging.cascades import APPLY, IGNORE, CascadeRecorder, PlaceFile, reached
 from cdc_engine.staging.grouping import runs_by_table
 from cdc_engine.staging.manifest import (
     MANIFEST_FILE,
@@ -52,6 +51,7 @@ from cdc_engine.staging.manifest import (
 from cdc_engine.staging.quarantine import write_quarantine
 from cdc_engine.staging.segment_writer import SegmentWriter
 from cdc_engine.staging.staged_columns import staged_columns, staged_fills
+from cdc_engine.states import TableState
 
 KeptColumns = Callable[[TableVersion], Int32s]
 PENDING_BYTES_MAX = 48 << 20  # rows of all tables that wait for their row groups
@@ -273,9 +273,9 @@ class _Staging:
         of = f"rows of {'.'.join(parent)} went or changed, and foreign keys changed rows of this table with them without row events"
         if blind and self.cascade_policy(*name) == APPLY:
             why = "on the way there is a table whose rows are not followed up to there (not captured, stopped, or `cascades` is not apply)"
-            self._stop_whole(name, CASCADE_UNSEEN, f"{of}; {why}")
+            self._stop_whole(name, TableState.CASCADE_UNSEEN, f"{of}; {why}")
         else:
-            self._stop_whole(name, CASCADE_STOP, f"{of}; its policy is cascades: stop")
+            self._stop_whole(name, TableState.CASCADE, f"{of}; its policy is cascades: stop")
 
     def _stop_whole(self, name: tuple[str, str], state: str, reason: str) -> None:
         """Stops the table where the batch begins, with nothing of the batch: rows after the cascade must not be in the lake before it."""
@@ -320,7 +320,7 @@ class _Staging:
 
     def _stop(self, database: str, table: str, state: str, reason: str) -> None:
         self.stopped[f"{database}.{table}"] = StoppedTable(
-            database=database, table=table, state=state, reason=reason, position=self.start
+            database=database, table=table, state=TableState(state), reason=reason, position=self.start
         )
 
     def _change(self, table: _Table, change: TableChange) -> None:
@@ -376,7 +376,7 @@ class _Staging:
             raise TableStoppedError(
                 version.database,
                 version.table,
-                "SCHEMA_MISMATCH",
+                TableState.SCHEMA_MISMATCH,
                 "the schema of the table changes within a transaction; take the table's rows anew",
             )
         table.close()

@@ -10,15 +10,15 @@ from typer.testing import CliRunner
 
 from cdc_engine.config import load_config
 from cdc_engine.contracts import StoppedTable, TableVersion
-from cdc_engine.instance.resume import requests
+from cdc_engine.errors import ActRefusedError
 from cdc_engine.meta.file_meta import FileMeta
+from cdc_engine.meta.resume_requests import requests
 from cdc_engine.position import Position
 from cdc_engine.table_meta.change.policy import Held, Item
 from cdc_engine.table_meta.history.review_files import ReviewFiles
 from cdc_engine.table_meta.history.tables_file import write_tables
 from console.check import policy_sentence
 from console.main import app
-from console.toolchain.errors import SetupError
 
 RUNNER = CliRunner()
 PLACE = Position(epoch=1, file="mysql-bin.000001", offset=4)
@@ -96,7 +96,7 @@ def test_ddl_an_approval_is_kept_and_asks_the_engine_to_go_on(directory: Path) -
 )
 def test_ddl_what_cannot_be_decided_changes_nothing(directory: Path, arguments: tuple[str, ...], words: str) -> None:
     answer = RUNNER.invoke(app, ["schema", *arguments])
-    assert isinstance(answer.exception, SetupError)
+    assert isinstance(answer.exception, ActRefusedError)
     assert words in str(answer.exception)
     assert requests(directory) == ()
     assert ReviewFiles(directory).approved("shop", "orders", HELD.order_key) == ""

@@ -7,11 +7,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from cdc_engine.acts.stopped_table import resolve
 from cdc_engine.contracts import OutstandingBatch
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.instance.engine import Engine
 from cdc_engine.instance.wiring import SCHEMA_FILE
-from console.schema_resolve import resolve
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
 
@@ -98,7 +98,7 @@ def test_ddl_a_table_goes_on_from_its_stop_with_the_schema_that_an_operator_give
         assert captured.take(engine, 1) == [1]
         assert stops(captured) == {"pairs": "SCHEMA_UNKNOWN"}
         then = "CREATE TABLE `pairs` (`n` int NOT NULL, `a` int, `b` int, PRIMARY KEY (`n`)) DEFAULT CHARSET=utf8mb4"
-        resolve(captured.config, "shop", f"{captured.database}.pairs", then)
+        resolve(captured.config.destination_dir("shop"), f"{captured.database}.pairs", then)
         assert read_rows(captured, engine, "pairs", 2) == [{"n": 1, "a": 10, "b": 20}, {"n": 2, "b": 21, "a": 11}]
         assert stops(captured) == {}
     finally:

@@ -10,9 +10,10 @@ import pytest
 
 from cdc_engine.contracts import StoppedTable
 from cdc_engine.errors import MetaError
-from cdc_engine.instance.resume import Request, request, requests, take_up
+from cdc_engine.instance.resume import take_up
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.memory_meta import MemoryMeta
+from cdc_engine.meta.resume_requests import ResumeRequest, request, requests
 from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
 from cdc_engine.position import Position
 
@@ -40,7 +41,7 @@ class Source:
     begun: list[Position | None] = dataclasses.field(default_factory=list)
 
     def take_up(self, *tables: str) -> None:
-        wanted = [Request("shop", table, Path("/nonexistent") / table) for table in tables]
+        wanted = [ResumeRequest("shop", table, Path("/nonexistent") / table) for table in tables]
         with tempfile.TemporaryDirectory() as folder:
             take_up(wanted, self.meta, lambda *_: self.facts, self.begun.append, Path(folder))
 

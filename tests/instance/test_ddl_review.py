@@ -11,11 +11,12 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from cdc_engine.acts.stopped_table import approve
 from cdc_engine.config import load_config
 from cdc_engine.destination_files import read_ledger
+from cdc_engine.errors import ActRefusedError
 from cdc_engine.instance.engine import Engine
-from console.schema import approve, held_changes, schema_json
-from console.toolchain.errors import SetupError
+from console.schema import held_changes_of, held_json, schema_json
 from console.toolchain.servers import DatabaseServer
 from console.toolchain.spark_server import SparkConnectServer
 from orchestration.spark_merge import target
@@ -104,22 +105,22 @@ def test_ddl_add_widen_drop_rename_and_convert_end_equal(pipeline: Pipeline) -> 
     )
     pipeline.flow_until("the other table goes on", lambda: pipeline.equal("calm", "id"))
     assert pipeline.state("orders") == "DDL_HELD"
-    (held,) = held_changes(pipeline.config)
-    assert held.to_json()["statement"] == f"ALTER TABLE {name} RENAME COLUMN b TO bb"
-    assert held.to_json()["choices"] == ["apply", "new_column"]
+    (held,) = held_json(held_changes_of(pipeline.config))
+    assert held["statement"] == f"ALTER TABLE {name} RENAME COLUMN b TO bb"
+    assert held["choices"] == ["apply", "new_column"]
     shown = {table["table"]: table["state"] for table in schema_json(pipeline.config, "shop")}
     assert shown == {name: "DDL_HELD", f"{database}.calm": "FLOWING", f"{database}.numbers": "FLOWING"}
     (orders,) = [table for table in schema_json(pipeline.config, "shop") if table["table"] == name]
-    assert [column["name"] for column in orders["columns"]] == ["id", "a", "bb", "d", "e"]  # followed behind the stop
-    with pytest.raises(SetupError, match="'keep' is no plan"):
-        approve(pipeline.config, "shop", name, "keep")
-    approve(pipeline.config, "shop", name, "apply")
+    assert [column["name"] for column in orders["columns"]] == ["id", "a", "bb", "d", "e"]  # followed after the stop
+    with pytest.raises(ActRefusedError, match="'keep' is no plan"):
+        approve(pipeline.config.destination_dir("shop"), name, "keep")
+    approve(pipeline.config.destination_dir("shop"), name, "apply")
     pipeline.flow_until(
         "the next change is held",
-        lambda: "MODIFY d INT" in str([each.to_json() for each in held_changes(pipeline.config)]),
+        lambda: "MODIFY d INT" in str(held_json(held_changes_of(pipeline.config))),
     )
     assert pipeline.rows("orders", "id, bb") == [(1, "x"), (2, "Y"), (3, "z"), (4, "w")]
-    approve(pipeline.config, "shop", name, "apply")
+    approve(pipeline.config.destination_dir("shop"), name, "apply")
     pipeline.flow_until("the table is equal", lambda: pipeline.equal("orders", "id, a, bb, d, e"))
     assert pipeline.state("orders") == "FLOWING"
     assert pipeline.equal("calm", "id")

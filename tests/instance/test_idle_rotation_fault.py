@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from cdc_engine.destination_files import read_ledger
-from cdc_engine.instance.engine import RUNNING, Engine
+from cdc_engine.instance.engine import Engine
+from cdc_engine.states import EngineState
 from console.toolchain.servers import DatabaseServer
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
@@ -57,7 +58,7 @@ def test_fault_a_purge_after_idle_rotations_loses_no_position(shop: Captured, en
     shop.insert([2])
     engine.start()
     assert shop.take(engine, 1) == [2]
-    assert engine.status().state == RUNNING
+    assert engine.status().state == EngineState.RUNNING
 
 
 def test_fault_tables_that_nobody_captures_move_the_cursor_through_the_files(shop: Captured, engine: Engine) -> None:

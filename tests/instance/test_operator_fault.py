@@ -11,8 +11,8 @@ import pytest
 
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import LeaseLostError
-from cdc_engine.instance import resume
 from cdc_engine.instance.engine import Engine
+from cdc_engine.meta.resume_requests import request
 from console.toolchain.servers import DatabaseServer
 from tests.instance import engine_process
 from tests.instance.fix_destination import Captured, running
@@ -43,7 +43,7 @@ def test_fault_a_table_that_conf_newly_includes_is_not_half_there_silently(shop:
             shop.insert([10 + again])
             assert shop.take(engine, 1) == [10 + again], "the other tables go on"
     with running(shop) as engine:
-        resume.request(shop.directory, shop.database, "late")
+        request(shop.directory, shop.database, "late")
         taken: list[int] = []
 
         def begins_here() -> bool:

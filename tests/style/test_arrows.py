@@ -17,6 +17,7 @@ VALUES = {
     "cdc_engine.contracts",
     "cdc_engine.limits",
     "cdc_engine.durable_files",
+    "cdc_engine.states",
 }
 STAGES = ("parser", "sink", "store", "meta", "ha", "staging", "table_meta")
 # room → what of our own it may import, beside itself
@@ -24,8 +25,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cdc_engine.errors": set(),
     "cdc_engine.position": {"cdc_engine.errors"},
     "cdc_engine.gtid": {"cdc_engine.errors", "cdc_engine.position"},
-    "cdc_engine.contracts": {"cdc_engine.position", "cdc_engine.errors"},
+    "cdc_engine.contracts": {"cdc_engine.position", "cdc_engine.errors", "cdc_engine.states"},
     "cdc_engine.limits": set(),
+    "cdc_engine.states": set(),
     "cdc_engine.durable_files": {"cdc_engine.errors"},
     "cdc_engine.config_paths": set(),
     "cdc_engine.config": VALUES | {"cdc_engine.config_paths"},
@@ -42,7 +44,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cdc_engine.instance": VALUES
     | {"cdc_engine.config", "cdc_engine.server", "cdc_engine.binlog", *(f"cdc_engine.{stage}" for stage in STAGES)},
     "cdc_engine.acts": VALUES
-    | {"cdc_engine.destination_files", "cdc_engine.ha", "cdc_engine.meta", "cdc_engine.parser", "cdc_engine.store"},
+    | {
+        "cdc_engine.destination_files",
+        "cdc_engine.ha",
+        "cdc_engine.meta",
+        "cdc_engine.parser",
+        "cdc_engine.store",
+        "cdc_engine.table_meta",
+    },
     "cdc_engine.launcher": VALUES | {"cdc_engine.config", "cdc_engine.instance"},
     "orchestration": VALUES
     | {

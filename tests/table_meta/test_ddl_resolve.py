@@ -8,21 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from cdc_engine.acts.stopped_table import resolve, schema_of
 from cdc_engine.binlog.events.table_map import Field
 from cdc_engine.config import DestinationConfig, SluiceConfig, SourceConfig
 from cdc_engine.contracts import StoppedTable, TableChange, TableChangeKind
-from cdc_engine.errors import TableStoppedError
-from cdc_engine.instance import resume
+from cdc_engine.errors import ActRefusedError, TableStoppedError
 from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.ledger import Ledger
+from cdc_engine.meta.resume_requests import requests
 from cdc_engine.position import Position
 from cdc_engine.table_meta.change.policy import SchemaDecisions
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.resolutions import Resolutions
 from cdc_engine.table_meta.history.schema_snapshot import Snapshot
 from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, TableSchema
-from console.schema_resolve import resolve, schema_of
-from console.toolchain.errors import SetupError
 from tests.binlog.events.table_map_writer import table_map_of
 
 ID = DeclaredColumn(name="id", type="int", nullable=False)
@@ -108,7 +107,7 @@ def test_ddl_a_table_map_that_fits_nothing_known_is_answered_too(tmp_path: Path)
     ],
 )
 def test_ddl_what_is_no_answer_is_refused(statement: str, sentence: str) -> None:
-    with pytest.raises(SetupError, match=sentence):
+    with pytest.raises(ActRefusedError, match=sentence):
         schema_of(statement, "shop", "orders")
 
 
@@ -124,10 +123,10 @@ def test_ddl_resolve_keeps_the_answer_and_asks_the_engine_to_go_on(tmp_path: Pat
     for table, state in (("orders", "SCHEMA_UNKNOWN"), ("items", "DDL_HELD")):
         stop = StoppedTable(database="shop", table=table, state=state, reason="why", position=at(150))
         meta.update(functools.partial(Ledger.stop_table, stopped=stop))
-    assert resolve(config, "shop", "shop.orders", ANSWER).position == at(150)
+    assert resolve(directory, "shop.orders", ANSWER).position == at(150)
     assert Resolutions(directory).schema("shop", "orders", "why") == schema_of(ANSWER, "shop", "orders")
-    assert [each.table for each in resume.requests(directory)] == ["orders"]
-    with pytest.raises(SetupError, match="DDL_HELD"):
-        resolve(config, "shop", "shop.items", ANSWER)
-    with pytest.raises(SetupError, match="has not stopped"):
-        resolve(config, "shop", "shop.nix", ANSWER)
+    assert [each.table for each in requests(directory)] == ["orders"]
+    with pytest.raises(ActRefusedError, match="DDL_HELD"):
+        resolve(directory, "shop.items", ANSWER)
+    with pytest.raises(ActRefusedError, match="has not stopped"):
+        resolve(directory, "shop.nix", ANSWER)

@@ -38,6 +38,7 @@ from cdc_engine.binlog.rows.refused_values import (
 )
 from cdc_engine.contracts import Block, Column, Int8s, Int32s, Int64s, Operation, TableVersion
 from cdc_engine.errors import BinlogFormatError, TableStoppedError
+from cdc_engine.states import TableState
 
 OPERATION, ORDER_KEY, COMMIT_TIME = "_sluice_operation", "_sluice_order_key", "_sluice_commit_time"
 COMMIT_TIME_TYPE = pa.timestamp("us", "UTC")
@@ -169,14 +170,16 @@ class RowDecoder:
             stepped_over = column if wanted else dataclasses.replace(column, charset="", labels=("",))
             return type_of(stepped_over, self.policy.zero_dates)
         except TypeUnsupportedError as error:
-            raise TableStoppedError(self.version.database, self.version.table, "TYPE_UNSUPPORTED", str(error)) from None
+            raise TableStoppedError(
+                self.version.database, self.version.table, TableState.TYPE_UNSUPPORTED, str(error)
+            ) from None
 
     def _key_slots(self) -> Int32s:
         names = [column.name.lower() for column in self.columns]
         missing = [name for name in self.version.key if name.lower() not in names]
         if missing:
             reason = f"the key column {missing[0]} is not among the captured columns of the table; correct the key or the column filter"
-            raise TableStoppedError(self.version.database, self.version.table, "SCHEMA_MISMATCH", reason)
+            raise TableStoppedError(self.version.database, self.version.table, TableState.SCHEMA_MISMATCH, reason)
         return np.array([names.index(name.lower()) for name in self.version.key], np.int32)
 
     def _locate_any(self, events: _Events, cursor: Int64s) -> int:
@@ -245,7 +248,7 @@ class RowDecoder:
             raise TableStoppedError(
                 self.version.database,
                 self.version.table,
-                "KEY_NULL",
+                TableState.KEY_NULL,
                 rows_partial.key_null(
                     self.columns[slot],
                     f"{events.block.file}:{offset[row]}",
@@ -283,7 +286,7 @@ class RowDecoder:
     def _type_unsupported(self, slot: int, events: _Events, offset: int, why: str) -> TableStoppedError:
         column = self.columns[slot]
         reason = f"the value of column {column.name} ({column.mysql_type}) in a row of the event at {events.block.file}:{offset} {why}"
-        return TableStoppedError(self.version.database, self.version.table, "TYPE_UNSUPPORTED", reason)
+        return TableStoppedError(self.version.database, self.version.table, TableState.TYPE_UNSUPPORTED, reason)
 
     def _without_refused(self, slot: int, values: Values) -> AnyArray:
         """The column with NULL in place of each value that its type refuses; these are kept for `_described`."""
@@ -325,7 +328,7 @@ class RowDecoder:
             f"more than {REFUSED_VALUES_MAX} values of a batch cannot be decoded, the last at {last.file}:{last.offset} in column "
             f"{last.column.name}, which {last.reason}; correct its charset in the table's `charsets`"
         )
-        return TableStoppedError(self.version.database, self.version.table, "TYPE_UNSUPPORTED", reason)
+        return TableStoppedError(self.version.database, self.version.table, TableState.TYPE_UNSUPPORTED, reason)
 
     def _with_default(self, slot: int, array: AnyArray, chosen: rows_partial.Mask) -> AnyArray:
         column, each = self.columns[slot], self.types[slot]
@@ -333,16 +336,18 @@ class RowDecoder:
             return rows_partial.with_default(array, chosen, column.default[0], each)
         except ValueError:
             reason = f"the default {column.default[0]!r} of column {column.name} cannot be read as {each.spark}; set binlog_row_image=FULL"
-            raise TableStoppedError(self.version.database, self.version.table, "IMAGE_NOT_FULL", reason) from None
+            raise TableStoppedError(
+                self.version.database, self.version.table, TableState.IMAGE_NOT_FULL, reason
+            ) from None
 
     def _refusal(self, events: _Events, cursor: Int64s, status: int) -> BinlogFormatError | TableStoppedError:
         file, offset = events.block.file, int(events.position[cursor[0]])
         if status == rows_locate.WRONG_COLUMN_COUNT:
             reason = f"the row event at {file}:{offset} does not have the {len(self.version.columns)} columns of the schema known"
-            return TableStoppedError(self.version.database, self.version.table, "SCHEMA_MISMATCH", reason)
+            return TableStoppedError(self.version.database, self.version.table, TableState.SCHEMA_MISMATCH, reason)
         if status >= rows_locate_partial.KEY_ABSENT:
             reason = rows_partial.refusal(status, self.version.columns[cursor[3]], f"{file}:{offset}")
-            return TableStoppedError(self.version.database, self.version.table, "IMAGE_NOT_FULL", reason)
+            return TableStoppedError(self.version.database, self.version.table, TableState.IMAGE_NOT_FULL, reason)
         if status == rows_locate_diffs.OPTIONS_UNKNOWN:
             what = f"a row of table {self.version.name} has value options that are not known"
             return BinlogFormatError(f"{what}: SET GLOBAL binlog_row_value_options = '' on the source", file, offset)

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from cdc_engine.binlog.events.table_map import parse_table_map
 from cdc_engine.contracts import (
-    CASCADE_UNSEEN,
     Bytes,
     Cascade,
     SchemaHistory,
@@ -21,6 +20,7 @@ from cdc_engine.contracts import (
 )
 from cdc_engine.errors import TableStoppedError
 from cdc_engine.position import Position
+from cdc_engine.states import TableState
 
 Captured = Callable[[str, str], bool]
 NOT_CAPTURED = -1
@@ -66,7 +66,7 @@ class TableReferences:
         told = name in self._stopped
         try:
             if told:
-                raise TableStoppedError(*name, CASCADE_UNSEEN, "it has stopped before")
+                raise TableStoppedError(*name, TableState.CASCADE_UNSEEN, "it has stopped before")
             version = self._history.resolve(table_map, position)
         except TableStoppedError as error:
             self._stopped.add(name)
@@ -90,7 +90,7 @@ def _unseen(cascades: tuple[Cascade, ...], error: TableStoppedError) -> list[Tab
     )
     children = dict.fromkeys(cascade.child for cascade in cascades if cascade.captured)
     return [
-        TableStoppedError(*child, CASCADE_UNSEEN, reason)
+        TableStoppedError(*child, TableState.CASCADE_UNSEEN, reason)
         for child in children
         if child != (error.database, error.table)
     ]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from cdc_engine.binlog.charsets.collations import charset_of_name
 from cdc_engine.binlog.charsets.statement_text import Literals, LiteralUnknownError
 from cdc_engine.contracts import NO_SESSION, StatementSession
+from cdc_engine.states import TableState
 from cdc_engine.table_meta.change.foreign_keys import RULES_OF_SHOWN, ForeignKeyRules, of_created
 from cdc_engine.table_meta.change.initial_value import known_default
 from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
@@ -23,7 +24,11 @@ SchemaOf = Callable[[TableName], TableSchema | None]
 Fills = tuple[tuple[str, str], ...]
 
 VARCHAR_BYTES_MAX = 65535
-DDL_UNSUPPORTED, SCHEMA_UNKNOWN, SCHEMA_MISMATCH = "DDL_UNSUPPORTED", "SCHEMA_UNKNOWN", "SCHEMA_MISMATCH"
+DDL_UNSUPPORTED, SCHEMA_UNKNOWN, SCHEMA_MISMATCH = (
+    TableState.DDL_UNSUPPORTED,
+    TableState.SCHEMA_UNKNOWN,
+    TableState.SCHEMA_MISMATCH,
+)
 
 
 class CannotFollowError(Exception):

@@ -18,11 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from cdc_engine.binlog.column_types import type_of
 from cdc_engine.binlog.column_types.entry import TypeUnsupportedError
 from cdc_engine.contracts import Alteration, AlterationKind
-from cdc_engine.table_meta.change.evolution import DDL_UNSUPPORTED
+from cdc_engine.states import TableState
 from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema
 
 HOLD, STOP = "hold", "stop"
-DDL_HELD = "DDL_HELD"
 TRUNCATE, DROP_TABLE, DROP_PARTITION = "truncate", "drop_table", "drop_partition"
 
 Policy = Mapping[str, str]  # kind of change → word
@@ -81,8 +80,8 @@ class Item:
 
 class PolicyAnswer(enum.Enum):
     FOLLOW = "follow"
-    HELD = DDL_HELD
-    STOPPED = DDL_UNSUPPORTED
+    HELD = TableState.DDL_HELD
+    STOPPED = TableState.DDL_UNSUPPORTED
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,11 +12,11 @@ from typing import Any
 
 from cdc_engine.binlog.charsets.statement_text import shown
 from cdc_engine.contracts import NO_SESSION, Alteration, StatementSession, TableChangeKind
+from cdc_engine.states import RESOLVABLE
 from cdc_engine.table_meta.change import foreign_keys
 from cdc_engine.table_meta.change.alteration import Altered, altered, difference, followed
 from cdc_engine.table_meta.change.evolution import (
     DDL_UNSUPPORTED,
-    SCHEMA_MISMATCH,
     SCHEMA_UNKNOWN,
     CannotFollowError,
     Fills,
@@ -55,7 +55,7 @@ from cdc_engine.table_meta.ddl.statement import (
     mentioned,
 )
 from cdc_engine.table_meta.history.concerned import concerned
-from cdc_engine.table_meta.history.known_schemas import KnownSchemas, TableKey, TableState
+from cdc_engine.table_meta.history.known_schemas import KnownSchemas, KnownTable, TableKey
 from cdc_engine.table_meta.schema import Dropped, Stopped, TableSchema
 
 
@@ -93,7 +93,7 @@ class DdlContext:
     def full_name(self, name: TableName) -> TableKey:
         return name.key(self.default_database, lower_case=self.lower_case_names)
 
-    def state(self, name: TableKey) -> TableState:
+    def state(self, name: TableKey) -> KnownTable:
         return self.known.table(name, self.key)
 
     def schema(self, name: TableKey) -> TableSchema | None:
@@ -157,8 +157,8 @@ def _new_names(
 
 
 def _pointed(
-    state: TableState, tables: dict[TableKey, TableKey], columns: dict[TableKey, dict[str, str]]
-) -> TableState:
+    state: KnownTable, tables: dict[TableKey, TableKey], columns: dict[TableKey, dict[str, str]]
+) -> KnownTable:
     if isinstance(state, Stopped) and state.schema is not None:
         return dataclasses.replace(state, schema=foreign_keys.pointing(state.schema, tables, columns))
     return foreign_keys.pointing(state, tables, columns) if isinstance(state, TableSchema) else state
@@ -483,7 +483,6 @@ PARTITION_LOST = {"DROP PARTITION", "TRUNCATE"}  # of ALTER TABLE: rows went and
 RECREATED = SchemaDecisions(
     policy=lambda _database, _table: {kind: "keep" if kind == "drop" else "apply" for kind in PLANS}
 )
-RESOLVABLE = {SCHEMA_UNKNOWN, SCHEMA_MISMATCH}
 EFFECTS: dict[type, Callable[[Any, DdlContext], Iterable[Effect]]] = {
     CreateTable: _create,
     AlterTable: _alter,

@@ -14,6 +14,7 @@ from cdc_engine.binlog.events.table_map import CHARACTER, LABELLED, NUMERIC, Tab
 from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.contracts import Column, TableVersion
 from cdc_engine.errors import TableStoppedError
+from cdc_engine.states import TableState
 from cdc_engine.table_meta.change.evolution import SCHEMA_MISMATCH, SCHEMA_UNKNOWN
 from cdc_engine.table_meta.ddl.declared_type import declared_type
 from cdc_engine.table_meta.history.derived_type import derived_type
@@ -39,7 +40,7 @@ def fit(
     """
     if table_map.unknown_type >= 0:
         reason = f"the table map has a column of type code {table_map.unknown_type}, which is not known"
-        raise TableStoppedError(table_map.database, table_map.table, "TYPE_UNSUPPORTED", reason)
+        raise TableStoppedError(table_map.database, table_map.table, TableState.TYPE_UNSUPPORTED, reason)
     columns = _map_columns(table_map, mariadb=mariadb)
     problem = "" if schema is None else mismatch(table_map, columns, schema, mariadb=mariadb)
     if schema is not None and not problem:

@@ -22,6 +22,7 @@ from cdc_engine.binlog.events.table_map import TableMap
 from cdc_engine.contracts import NO_SESSION, Cascade, StatementSession, TableChange, TableVersion
 from cdc_engine.errors import MetaError, SluiceError, TableStoppedError
 from cdc_engine.position import Position
+from cdc_engine.states import TableState
 from cdc_engine.table_meta.change.evolution import SCHEMA_UNKNOWN
 from cdc_engine.table_meta.change.foreign_keys import ForeignKeyRules
 from cdc_engine.table_meta.change.policy import SchemaDecisions
@@ -34,7 +35,7 @@ from cdc_engine.table_meta.history.cascades import Cascades
 from cdc_engine.table_meta.history.concerned import databases_in
 from cdc_engine.table_meta.history.effects import DdlContext, Effect, effects_of, refused
 from cdc_engine.table_meta.history.fitting import fit
-from cdc_engine.table_meta.history.known_schemas import KnownSchemas, TableKey, TableState
+from cdc_engine.table_meta.history.known_schemas import KnownSchemas, KnownTable, TableKey
 from cdc_engine.table_meta.history.repository import Record, RecordKind, Repository, SchemaRepository
 from cdc_engine.table_meta.history.schema_snapshot import Snapshot
 from cdc_engine.table_meta.schema import Dropped, ServerFacts, Stopped, TableSchema
@@ -200,7 +201,7 @@ class TableHistory:
         ]
         return tuple(state.schema.version() for state in states if isinstance(state, Stopped) and state.schema)
 
-    def state(self, database: str, table: str, position: Position) -> TableState:
+    def state(self, database: str, table: str, position: Position) -> KnownTable:
         """What is known of a table at `position`: its schema, its stop (with the schema behind it), that it was dropped, or nothing."""
         return self._known.table((database, table), position.order_key)
 
@@ -273,7 +274,7 @@ def _snapshot_records(snapshot: Snapshot, position: Position) -> Iterator[Record
     for schema in snapshot.tables:
         yield _table_record(RecordKind.SNAPSHOT, position, schema)
     for database, table, reason in snapshot.unreadable:
-        yield _stopped_record(position, (database, table), Stopped(state="TYPE_UNSUPPORTED", reason=reason))
+        yield _stopped_record(position, (database, table), Stopped(state=TableState.TYPE_UNSUPPORTED, reason=reason))
 
 
 def _database_records(

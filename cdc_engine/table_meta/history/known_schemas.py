@@ -6,7 +6,7 @@ from cdc_engine.table_meta.history.repository import Record, RecordKind
 from cdc_engine.table_meta.history.timeline import Timeline
 from cdc_engine.table_meta.schema import Dropped, ServerFacts, Stopped, TableSchema
 
-TableState = TableSchema | Stopped | Dropped | None
+KnownTable = TableSchema | Stopped | Dropped | None
 TableKey = tuple[str, str]
 
 
@@ -26,7 +26,7 @@ class KnownSchemas:
         timeline = self._databases.get(database)
         return None if timeline is None else timeline.at(key)
 
-    def table(self, name: TableKey, key: int) -> TableState:
+    def table(self, name: TableKey, key: int) -> KnownTable:
         timeline = self._tables.get(name)
         return None if timeline is None else timeline.at(key)
 

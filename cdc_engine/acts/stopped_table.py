@@ -1,0 +1,113 @@
+"""What an operator does to a table that stopped: approve a held change, say what it looks like, let it go on. Called by the console.
+
+Each act keeps what was decided and asks the running engine to take the table up again. Which acts a state allows is `states.acts_on`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from cdc_engine.contracts import StoppedTable
+from cdc_engine.destination_files import read_ledger
+from cdc_engine.errors import ActRefusedError
+from cdc_engine.meta.resume_requests import request
+from cdc_engine.states import Act, TableState, acts_on
+from cdc_engine.table_meta.change.evolution import CannotFollowError, created
+from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL
+from cdc_engine.table_meta.ddl.reader import read_statement
+from cdc_engine.table_meta.ddl.statement import CreateTable, TableName, Unread
+from cdc_engine.table_meta.history.resolutions import Resolutions
+from cdc_engine.table_meta.history.review_files import HeldRecord, ReviewFiles
+from cdc_engine.table_meta.schema import TableSchema
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeldChange:
+    """A table in DDL_HELD. `record`: what is held, None where its file is gone."""
+
+    stop: StoppedTable
+    record: HeldRecord | None
+
+
+def held_changes(directory: Path) -> list[HeldChange]:
+    """The changes of a destination that wait for an operator."""
+    files = ReviewFiles(directory)
+    return [
+        HeldChange(stop=stop, record=files.held(stop.database, stop.table, stop.reason))
+        for stop in read_ledger(directory).stopped_tables
+        if stop.state == TableState.DDL_HELD
+    ]
+
+
+def stop_of(directory: Path, table: str) -> StoppedTable:
+    """The stop of a "database.table". Raises ActRefusedError when it has not stopped."""
+    for stop in read_ledger(directory).stopped_tables:
+        if f"{stop.database}.{stop.table}" == table:
+            return stop
+    raise ActRefusedError(
+        f"the table {table} of {directory.name} has not stopped; `sluice status` lists those that have"
+    )
+
+
+def resume(directory: Path, table: str) -> StoppedTable:
+    """Asks the engine to take a stopped table up again. Raises ActRefusedError."""
+    stop = stop_of(directory, table)
+    request(directory, stop.database, stop.table)
+    return stop
+
+
+def approve(directory: Path, table: str, plan: str) -> HeldRecord:
+    """Keeps the plan for the change that is held, and resumes. Raises ActRefusedError when nothing is held or the plan has no meaning."""
+    stop = _stop_for(Act.APPROVE, directory, table)
+    record = ReviewFiles(directory).held(stop.database, stop.table, stop.reason)
+    if record is None:
+        raise ActRefusedError(
+            f"what is held of {table} is not on disk any more; `sluice {Act.RESUME} {directory.name} {table}` holds it anew"
+        )
+    if plan not in record.choices:
+        raise ActRefusedError(
+            f"{plan!r} is no plan for `{record.statement}`; choose one of {', '.join(record.choices)}"
+        )
+    ReviewFiles(directory).approve(record, plan)
+    request(directory, record.database, record.table)
+    return record
+
+
+def resolve(directory: Path, table: str, statement: str) -> StoppedTable:
+    """Takes the CREATE TABLE as what the table has from its stop on, and resumes. Raises ActRefusedError, and then keeps nothing."""
+    stop = _stop_for(Act.RESOLVE, directory, table)
+    Resolutions(directory).keep(schema_of(statement, stop.database, stop.table), stop.reason)
+    request(directory, stop.database, stop.table)
+    return stop
+
+
+def _stop_for(act: Act, directory: Path, table: str) -> StoppedTable:
+    stop = stop_of(directory, table)
+    possible = acts_on(stop.state)
+    if act not in possible:
+        ways = ", then ".join(f"`sluice {each} {directory.name} {table}`" for each in possible)
+        raise ActRefusedError(
+            f"{table} of {directory.name} has stopped in {stop.state}, which `{act}` does not end: when its cause is gone, {ways}"
+        )
+    return stop
+
+
+def schema_of(statement: str, database: str, table: str) -> TableSchema:
+    """The schema that a CREATE TABLE, as SHOW CREATE TABLE prints it, gives this table. Raises ActRefusedError."""
+    read = read_statement(statement, MARIADB if "/*M!" in statement else MYSQL)
+    if isinstance(read, Unread):
+        raise ActRefusedError(f"the CREATE TABLE cannot be read: {read.reason}")
+    if not isinstance(read, CreateTable) or read.like is not None or read.selects:
+        raise ActRefusedError("give one CREATE TABLE statement with the columns in it, as SHOW CREATE TABLE prints it")
+    if read.name not in {TableName("", table), TableName(database, table)}:
+        raise ActRefusedError(
+            f"the statement creates {read.name.table}, and the table to resolve is {database}.{table}"
+        )
+    try:
+        schema = created(read, database, None, lambda _name: None)
+    except CannotFollowError as error:
+        raise ActRefusedError(
+            f"the CREATE TABLE leaves something open: {error.reason}; give it DEFAULT CHARSET=…"
+        ) from error
+    return dataclasses.replace(schema, table=table)
