@@ -19,7 +19,7 @@ from benchmarks.contenders import mysql_replication_rows, raw_socket_seconds
 from benchmarks.report import median, show, write_json
 from cdc_engine.config import BatchConfig, DestinationConfig, RingConfig, SluiceConfig, SourceConfig, StartConfig
 from cdc_engine.contracts import ClientIdentity
-from cdc_engine.ha.lease import Lease
+from cdc_engine.ha.file_lease import FileLease
 from cdc_engine.instance.engine import Engine
 from cdc_engine.instance.wiring import EngineParts, make_parts
 from cdc_engine.server.service import CanalService
@@ -90,12 +90,12 @@ def configuration(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> Sl
     return SluiceConfig(data_dir=folder / "data", lake=str(folder / "lake"), destinations={"bench": destination})
 
 
-def known_start(config: SluiceConfig) -> tuple[EngineParts, Lease]:
+def known_start(config: SluiceConfig) -> tuple[EngineParts, FileLease]:
     """A new destination at the start of its set, with the schema of then: to find that out is not what is measured."""
     directory = config.destination_dir("bench")
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    lease = Lease(directory)
+    lease = FileLease(directory)
     assert lease.try_acquire()
     return make_parts(config.destinations["bench"], directory, lease, on_state=_quiet, on_start=_ignore), lease
 

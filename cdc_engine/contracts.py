@@ -1,4 +1,4 @@
-"""The values and promises through which the rooms meet. Stages import this module, never each other.
+"""The values through which the rooms meet; their promises are in `ports`. Stages import these modules, never each other.
 
 The way of a change: `parser` reads bytes and makes a `Block`; `sink` drops what is filtered out and puts a `Block` into the store; the
 store hands out a `Batch` of `BlockSlice`s that ends on a transaction boundary; `staging` decodes a batch into one Parquet file per
@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Sequence
-from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -293,81 +292,6 @@ class StoppedTable:
     position: Position
 
 
-class BlockSink(Protocol):
-    """Where the parser puts its blocks; `sink` implements it."""
-
-    def accept(self, block: Block) -> None:
-        """Takes one block, in stream order. Waits while the store is full. Raises InterruptedError once `interrupt` was called."""
-
-    def interrupt(self) -> None:
-        """The parser drops its connection: forget the open transaction (its events come again) and end any wait."""
-
-
-class EventStore(Protocol):
-    """The ring behind get, ack and rollback. Cursors: put ≥ get ≥ ack."""
-
-    def put(self, block: Block) -> None:
-        """Appends; waits while full, unless the one open transaction alone fills the ring: then it goes to disk."""
-
-    def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
-        """The next whole transactions after the last get, at least one if any is complete; batch_id 0 (the ledger gives ids) or -1."""
-
-    def ack(self, end: Position) -> None:
-        """Frees everything up to `end`, which must be the end of a batch handed out."""
-
-    def rollback(self) -> None:
-        """The next get starts after the last ack again."""
-
-    def drop_open_transaction(self) -> None:
-        """Forget events after the last transaction end: the connection was lost and they come again."""
-
-    def clear(self) -> None:
-        """Forget everything; the parser starts again from the acked position."""
-
-    @property
-    def acked_position(self) -> Position | None:
-        """Where the content begins: the last ack, or the position the parser started from. A rollback goes no further back."""
-
-    def take_back(self) -> None:
-        """Undoes the last get, which is not acked: its batch could not be entered into the ledger."""
-
-
-class Content(Protocol):
-    """Bytes of binlog events, read piece by piece. `size`: how many there are."""
-
-    size: int
-
-    def read_into(self, space: memoryview) -> int:
-        """The next bytes, at most as many as there is room for, and how many; 0 at the end. Raises BinlogFormatError."""
-
-
-class PreparedTransactions(Protocol):
-    """The events of XA transactions that are prepared and not decided yet, by XA name; one at a time is being recorded."""
-
-    def begin(self) -> None:
-        """A transaction begins; what was recorded of one that was not prepared is forgotten."""
-
-    def record(self, event: bytes) -> None:
-        """A whole event without checksum."""
-
-    def recorded(self) -> Content:
-        """What was recorded since `begin`: it commits without having been prepared."""
-
-    def prepare(self, name: str, order_key: int) -> None:
-        """The recorded transaction waits for its decision under this name, in place of another one. `order_key`: of its prepare."""
-
-    def commit(self, name: str, order_key: int) -> Content | None:
-        """Its events, None when it is not known. `order_key`: of the commit, which may be read again after a restart."""
-
-    def roll_back(self, name: str) -> None:
-        """Forget it, if it is known."""
-
-    def rewind(self, position: Position) -> None:
-        """The stream begins again after `position`: what was prepared after it is forgotten, and recorded anew when it comes; what was
-        committed after it is prepared, and its commit may come under another order key.
-        """
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StatementSession:
     """What a query event tells of the session that ran its statement: it decides how the statement is read and what it does to rows.
@@ -393,22 +317,31 @@ class StatementSession:
 NO_SESSION = StatementSession()
 
 
-class SchemaHistory(Protocol):
-    """The schema at the position being read; `table_meta` implements it for the parser."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StoreMetrics:
+    """Figures of one moment of an event store. Sequences count row events since the store was made."""
 
-    def resolve(self, table_map: Any, position: Position) -> TableVersion:
-        """Names and types for a table map event at a position. Raises TableStoppedError when they cannot be known or do not fit."""
+    fill_bytes: int
+    fill_events: int
+    bytes_max: int
+    events_max: int
+    spilled_bytes: int
+    put_sequence: int
+    get_sequence: int
+    ack_sequence: int
+    waiting_transactions: int
+    put_wait_seconds: float
 
-    def apply(
-        self, statement: str, default_database: str, position: Position, session: StatementSession = NO_SESSION
-    ) -> tuple[TableChange, ...]:
-        """Takes a DDL statement in stream order and persists it; the changes of captured tables it means for the lake."""
 
-    def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:
-        """What changes of this table's rows set off in captured tables, where the stream is now."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Holder:
+    """Who holds a lease, or held it last. `since`: seconds since 1970. `token` grows with each acquisition.
 
-    def follows(self, database: str, table: str) -> bool:
-        """Whether rows of this table change with those of others, where the stream is now."""
+    `held`: whether the lease is held now; False for what a process that died left behind.
+    """
 
-    def rewind(self, position: Position) -> None:
-        """The stream starts again from here: forget what came after."""
+    pid: int
+    host: str
+    since: float
+    token: int
+    held: bool = False

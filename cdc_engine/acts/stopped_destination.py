@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cdc_engine.destination_files import lease_holder, run_lock, run_lock_held
 from cdc_engine.errors import CanalServiceError, LeaseLostError
-from cdc_engine.ha.lease import Lease
+from cdc_engine.ha.file_lease import FileLease
 from cdc_engine.meta.file_meta import FileMeta
 
 
@@ -18,7 +18,7 @@ def stopped_destination(directory: Path) -> Iterator[FileMeta]:
 
     Raises LeaseLostError while an engine or a run is at work, MetaError where the ledger cannot be read.
     """
-    name, lease = directory.name, Lease(directory)
+    name, lease = directory.name, FileLease(directory)
     if not lease.try_acquire():
         holder = lease_holder(directory)
         who = f"process {holder.pid} on {holder.host}" if holder else "another process"

@@ -4,11 +4,10 @@ tables, which runs write. Starts nothing.
 Used by `orchestration` inside runs (is my batch the head of the line?) and by the console.
 """
 
-from cdc_engine.contracts import OutstandingBatch, StoppedTable
+from cdc_engine.contracts import Holder, OutstandingBatch, StoppedTable
 from cdc_engine.destination_files.lake_tables import LakeTables
 from cdc_engine.destination_files.ledger_reader import head_of_line, lease_holder, read_ledger
 from cdc_engine.destination_files.run_lock import RunLockTimeoutError, run_lock, run_lock_held
-from cdc_engine.ha.lease import Holder
 from cdc_engine.meta.ledger import Ledger
 
 __all__ = [

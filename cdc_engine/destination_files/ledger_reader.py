@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cdc_engine.contracts import OutstandingBatch
-from cdc_engine.ha.lease import Holder, read_holder
+from cdc_engine.contracts import Holder, OutstandingBatch
+from cdc_engine.ha.file_lease import read_holder
 from cdc_engine.meta.file_meta import read_ledger
 
 __all__ = ["head_of_line", "lease_holder", "read_ledger"]

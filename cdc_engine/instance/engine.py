@@ -18,7 +18,7 @@ import structlog
 from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import ClientIdentity, OutstandingBatch
 from cdc_engine.errors import LeaseLostError, MetaError, SluiceError, SourceConnectionError, StagingError
-from cdc_engine.ha.lease import Lease
+from cdc_engine.ha.file_lease import FileLease
 from cdc_engine.instance import resume
 from cdc_engine.instance.hand_out import BatchLimits, HandOut
 from cdc_engine.instance.health import Vitals, troubles
@@ -50,7 +50,7 @@ class Engine:
         self.directory: Path = config.destination_dir(name)
         self._destination: DestinationConfig = config.destinations[name]
         self._client = ClientIdentity(destination=name)
-        self._lease = Lease(self.directory)
+        self._lease = FileLease(self.directory)
         self._service = CanalService(known=[name])
         self._rooms: EngineParts | None = None
         self._hand_out: HandOut | None = None

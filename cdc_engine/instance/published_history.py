@@ -15,7 +15,7 @@ from cdc_engine.table_meta.history.tables_file import write_tables
 class PublishedHistory:
     """Implements `contracts.SchemaHistory` over a `TableHistory`, and keeps tables.json beside it.
 
-    `fence` is called before whatever may write the history and raises when this process may write no more (`ha.lease.Lease.check`).
+    `fence` is called before whatever may write the history and raises when this process may write no more (`ports.Lease.check`).
     """
 
     def __init__(self, history: TableHistory, tables_file: Path, fence: Callable[[], None]) -> None:

@@ -14,7 +14,6 @@ from cdc_engine.binlog.rows.refused_values import ValuePolicy
 from cdc_engine.config import DestinationConfig
 from cdc_engine.contracts import Batch, OutstandingBatch
 from cdc_engine.errors import LedgerLostError, PositionLostError
-from cdc_engine.ha.lease import Lease
 from cdc_engine.instance.answers import SchemaAnswers
 from cdc_engine.instance.filter_change import stop_newly_included
 from cdc_engine.instance.hand_out import Staged, Stager
@@ -30,6 +29,7 @@ from cdc_engine.parser.server_facts import read_facts
 from cdc_engine.parser.source import Source
 from cdc_engine.parser.source_check import check_source
 from cdc_engine.parser.start_position import DumpStart, Epochs, Lost, StartChoice, decide_start
+from cdc_engine.ports import EventStore, Lease
 from cdc_engine.position import Position
 from cdc_engine.sink.column_filter import ColumnFilter
 from cdc_engine.sink.event_sink import EventSink
@@ -59,7 +59,7 @@ class EngineParts:
     source: Source
     meta: MetaManager
     history: PublishedHistory
-    store: MemoryEventStore
+    store: EventStore
     sink: EventSink
     parser: EventParser
 
@@ -148,7 +148,7 @@ def _oldest_needed(meta: MetaManager, begin: Position) -> Position:
     return min([begin, *(stopped.position for stopped in meta.ledger.stopped_tables)], key=lambda each: each.order_key)
 
 
-def _never_again(meta: MetaManager, store: MemoryEventStore) -> Position | None:
+def _never_again(meta: MetaManager, store: EventStore) -> Position | None:
     """Up to where nothing will be read again."""
     acked = store.acked_position
     return None if acked is None else _oldest_needed(meta, acked)

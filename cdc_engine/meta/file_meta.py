@@ -43,7 +43,7 @@ def _not_fenced() -> None:
 class FileMeta:
     """Implements `MetaManager`. Reads the file once, then only writes it: the lease makes it the one writer.
 
-    `fence` is called before each write and raises when this process may write no more (`ha.lease.Lease.check`).
+    `fence` is called before each write and raises when this process may write no more (`ports.Lease.check`).
     """
 
     def __init__(self, destination_dir: Path, *, fence: Callable[[], None] = _not_fenced) -> None:

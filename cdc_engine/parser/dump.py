@@ -7,9 +7,9 @@ from collections.abc import Callable
 from cdc_engine.binlog.scan.framing import PacketFramer
 from cdc_engine.binlog.scan.scanner import Scanner
 from cdc_engine.binlog.scan.skipping import FileBeginning
-from cdc_engine.contracts import PreparedTransactions, SchemaHistory
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.start_position import DumpStart
+from cdc_engine.ports import PreparedTransactions, SchemaHistory
 
 
 def begin_dump(

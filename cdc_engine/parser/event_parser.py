@@ -22,7 +22,7 @@ from cdc_engine import limits
 from cdc_engine.binlog.events.recorded import MemoryPrepared
 from cdc_engine.binlog.scan.framing import PacketFramer
 from cdc_engine.binlog.scan.scanner import Scanner
-from cdc_engine.contracts import Block, BlockSink, PreparedTransactions, SchemaHistory
+from cdc_engine.contracts import Block
 from cdc_engine.errors import BinlogFormatError, PositionLostError, SluiceError, SourceConnectionError
 from cdc_engine.parser.connection import SourceConnection, answer_error
 from cdc_engine.parser.dump import begin_dump
@@ -32,6 +32,7 @@ from cdc_engine.parser.source import Source
 from cdc_engine.parser.source_check import check_source
 from cdc_engine.parser.start_position import NO_EPOCHS, DumpStart, Epochs, Lost, StartChoice, decide_start
 from cdc_engine.parser.watch import StreamPlace
+from cdc_engine.ports import BlockSink, PreparedTransactions, SchemaHistory
 from cdc_engine.position import Position
 
 STOPPED, CONNECTING, STREAMING, RECONNECTING = "STOPPED", "CONNECTING", "STREAMING", "RECONNECTING"

@@ -6,7 +6,6 @@ No row is taken from it, so it goes at the speed of the scan.
 from __future__ import annotations
 
 from cdc_engine.binlog.events.recorded import MemoryPrepared, RecordedEvents
-from cdc_engine.contracts import SchemaHistory
 from cdc_engine.errors import PositionLostError, SourceConnectionError
 from cdc_engine.limits import READ_TIMEOUT_SECONDS
 from cdc_engine.parser.connection import SERVER_ERROR, SourceConnection, answer_error
@@ -14,6 +13,7 @@ from cdc_engine.parser.dump import begin_dump
 from cdc_engine.parser.server_facts import read_facts
 from cdc_engine.parser.source import Source
 from cdc_engine.parser.start_position import Lost, StartChoice, decide_start
+from cdc_engine.ports import SchemaHistory
 from cdc_engine.position import Position
 
 

@@ -12,7 +12,7 @@ import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
-from cdc_engine.contracts import NOTHING, Batch, ClientIdentity, EventStore, OutstandingBatch
+from cdc_engine.contracts import NOTHING, Batch, ClientIdentity, OutstandingBatch
 from cdc_engine.errors import (
     CanalServiceError,
     NotStartedError,
@@ -22,6 +22,7 @@ from cdc_engine.errors import (
 )
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.manager import MetaManager
+from cdc_engine.ports import EventStore
 from cdc_engine.position import Position
 
 Rewind = Callable[[Position | None], None]

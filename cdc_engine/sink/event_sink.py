@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from cdc_engine.binlog.block import Mask, compact, held_bytes, keep_events, last_transaction, without_events
-from cdc_engine.contracts import Block, EventStore, TableVersion
+from cdc_engine.contracts import Block, TableVersion
+from cdc_engine.ports import EventStore
 from cdc_engine.sink.empty_transactions import Thinning
 from cdc_engine.sink.table_filter import TableFilter
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cdc_engine import limits
 from cdc_engine.binlog.block import end_position
-from cdc_engine.contracts import NOTHING, Batch, Block
+from cdc_engine.contracts import NOTHING, Batch, Block, StoreMetrics
 from cdc_engine.errors import BatchNotFoundError
 from cdc_engine.position import Position
 from cdc_engine.store.ring import Mark, Ring
@@ -39,24 +39,8 @@ class HandedOut:
     mark: Mark
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StoreMetrics:
-    """Figures of one moment. Sequences count row events since the store was made."""
-
-    fill_bytes: int
-    fill_events: int
-    bytes_max: int
-    events_max: int
-    spilled_bytes: int
-    put_sequence: int
-    get_sequence: int
-    ack_sequence: int
-    waiting_transactions: int
-    put_wait_seconds: float
-
-
 class MemoryEventStore:
-    """Implements `contracts.EventStore`. `start`: the position the parser starts from, which is the first batch's start.
+    """Implements `ports.EventStore`. `start`: the position the parser starts from, which is the first batch's start.
 
     Which thread may put: `drop_open_transaction` or `clear` from another thread than the parser's fences the parser's thread off: its
     puts raise InterruptedError until it calls `drop_open_transaction` itself, on its way to a new connection. Without that, the rest of
@@ -125,7 +109,7 @@ class MemoryEventStore:
         )
 
     def put(self, block: Block) -> None:
-        """See `contracts.EventStore`. Raises InterruptedError when the stream was dropped, StagingError when spilling failed.
+        """See `ports.EventStore`. Raises InterruptedError when the stream was dropped, StagingError when spilling failed.
 
         After either the store is as it was before.
         """
@@ -143,7 +127,7 @@ class MemoryEventStore:
             self._changed.notify_all()
 
     def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
-        """See `contracts.EventStore`. A batch of transactions without any row event has no slices: only its end matters."""
+        """See `ports.EventStore`. A batch of transactions without any row event has no slices: only its end matters."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._ring.waiting_transactions > 0, timeout_seconds):
                 return NOTHING
@@ -157,7 +141,7 @@ class MemoryEventStore:
             return batch
 
     def ack(self, end: Position) -> None:
-        """See `contracts.EventStore`. What was acked before this store was made is acked again without effect.
+        """See `ports.EventStore`. What was acked before this store was made is acked again without effect.
 
         Raises BatchNotFoundError when no batch that was handed out ends there.
         """

@@ -22,7 +22,7 @@ from cdc_engine.config import load_config
 from cdc_engine.contracts import OutstandingBatch, StoppedTable
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import ConfigurationError, LeaseLostError, PositionLostError, SourceCheckError
-from cdc_engine.ha.lease import Lease
+from cdc_engine.ha.file_lease import FileLease
 from cdc_engine.instance.status import EngineStatus, write_status
 from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.ledger import Ledger
@@ -164,7 +164,7 @@ def test_status_names_a_dead_process_a_silent_engine_and_a_stopped_table(place: 
         position=Position(epoch=1, file="b.1", offset=4),
     )
     running_engine(directory, stopped_tables=(stopped,), updated_at_us=time.time_ns() // 1000 - 60_000_000)
-    lease = Lease(directory)
+    lease = FileLease(directory)
     assert lease.try_acquire()
     try:
         answer = RUNNER.invoke(app, ["status"])
@@ -329,7 +329,7 @@ def test_position_is_set_shown_and_refused_while_an_engine_runs(place: Place, so
     shown = json.loads(RUNNER.invoke(app, ["position", "show", "shop", "--json"]).stdout)
     assert shown["shop"]["cursor"]["offset"] == cursor.offset
     assert cursor.file in RUNNER.invoke(app, ["position", "show"]).stdout
-    lease = Lease(directory)
+    lease = FileLease(directory)
     assert lease.try_acquire()
     try:
         refused = RUNNER.invoke(app, ["position", "set", "shop", f"{cursor.file}:4", "--yes"])

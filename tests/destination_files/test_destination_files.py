@@ -9,7 +9,7 @@ import pytest
 
 from cdc_engine import destination_files
 from cdc_engine.errors import MetaError
-from cdc_engine.ha.lease import Lease
+from cdc_engine.ha.file_lease import FileLease
 from cdc_engine.meta.file_meta import FileMeta
 from tests.fix_ledgers import full_ledger
 
@@ -36,7 +36,7 @@ def test_a_broken_ledger_is_said_and_not_taken_for_an_empty_line(tmp_path: Path)
 
 
 def test_the_lease_holder_is_shown(tmp_path: Path) -> None:
-    lease = Lease(tmp_path)
+    lease = FileLease(tmp_path)
     lease.try_acquire()
     holder = destination_files.lease_holder(tmp_path)
     assert holder is not None

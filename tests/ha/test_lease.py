@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from cdc_engine.errors import LeaseLostError
-from cdc_engine.ha.lease import Lease, read_holder
+from cdc_engine.ha.file_lease import FileLease, read_holder
 
 HOLDER = """
 import sys
 from pathlib import Path
-from cdc_engine.ha.lease import Lease
-lease = Lease(Path(sys.argv[1]))
+from cdc_engine.ha.file_lease import FileLease
+lease = FileLease(Path(sys.argv[1]))
 print(lease.try_acquire(), lease.token, flush=True)
 sys.stdin.read()
 """
@@ -43,7 +43,7 @@ def holding_process(directory: Path) -> Iterator[tuple[subprocess.Popen[bytes], 
 
 
 def test_one_holder_at_a_time(tmp_path: Path) -> None:
-    first, second = Lease(tmp_path), Lease(tmp_path)
+    first, second = FileLease(tmp_path), FileLease(tmp_path)
     assert first.try_acquire()
     assert first.try_acquire()
     assert not second.try_acquire()
@@ -59,7 +59,7 @@ def test_one_holder_at_a_time(tmp_path: Path) -> None:
 def test_the_token_grows_with_each_acquisition(tmp_path: Path) -> None:
     tokens = []
     for _ in range(3):
-        lease = Lease(tmp_path)
+        lease = FileLease(tmp_path)
         assert lease.try_acquire()
         assert lease.try_acquire()
         tokens.append(lease.token)
@@ -68,7 +68,7 @@ def test_the_token_grows_with_each_acquisition(tmp_path: Path) -> None:
 
 
 def test_an_unreadable_record_does_not_bring_an_old_token_back(tmp_path: Path) -> None:
-    lease = Lease(tmp_path)
+    lease = FileLease(tmp_path)
     lease.try_acquire()
     lease.release()
     (tmp_path / "lease.json").write_text("{")
@@ -78,7 +78,7 @@ def test_an_unreadable_record_does_not_bring_an_old_token_back(tmp_path: Path) -
 
 
 def test_the_holder_is_seen_without_disturbing_it(tmp_path: Path) -> None:
-    lease = Lease(tmp_path)
+    lease = FileLease(tmp_path)
     assert lease.holder() is None
     lease.try_acquire()
     holder = read_holder(tmp_path)
@@ -93,7 +93,7 @@ def test_the_holder_is_seen_without_disturbing_it(tmp_path: Path) -> None:
 
 def test_a_removed_lock_file_ends_the_lease(tmp_path: Path) -> None:
     """Another process would lock the new file: the old holder must notice before it writes."""
-    lease, other = Lease(tmp_path), Lease(tmp_path)
+    lease, other = FileLease(tmp_path), FileLease(tmp_path)
     lease.try_acquire()
     (tmp_path / "lease.lock").unlink()
     assert other.try_acquire()
@@ -103,7 +103,7 @@ def test_a_removed_lock_file_ends_the_lease(tmp_path: Path) -> None:
 
 
 def test_a_killed_holder_is_stale_and_is_taken_over_from(tmp_path: Path) -> None:
-    lease = Lease(tmp_path)
+    lease = FileLease(tmp_path)
     with holding_process(tmp_path) as (process, said):
         assert said == b"True 1"
         assert not lease.try_acquire()
@@ -121,7 +121,7 @@ def test_a_killed_holder_is_stale_and_is_taken_over_from(tmp_path: Path) -> None
 
 
 def test_another_process_is_kept_out(tmp_path: Path) -> None:
-    lease = Lease(tmp_path)
+    lease = FileLease(tmp_path)
     lease.try_acquire()
     with holding_process(tmp_path) as (_, said):
         assert said == b"False 0"
@@ -132,8 +132,8 @@ def test_another_process_is_kept_out(tmp_path: Path) -> None:
 PARENT = """
 import subprocess, sys
 from pathlib import Path
-from cdc_engine.ha.lease import Lease
-lease = Lease(Path(sys.argv[1]))
+from cdc_engine.ha.file_lease import FileLease
+lease = FileLease(Path(sys.argv[1]))
 lease.try_acquire()
 child = subprocess.Popen([sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"], close_fds=False)
 sys.stdin.read()
@@ -151,10 +151,10 @@ def test_a_child_that_outlives_the_holder_does_not_keep_the_lease(tmp_path: Path
     assert parent.stdout is not None
     try:
         assert parent.stdout.readline() == b"up\n"  # said by the child
-        assert not Lease(tmp_path).try_acquire()
+        assert not FileLease(tmp_path).try_acquire()
         parent.kill()
         parent.wait()
-        lease = Lease(tmp_path)
+        lease = FileLease(tmp_path)
         assert lease.try_acquire()
         lease.release()
     finally:

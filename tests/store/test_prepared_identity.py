@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc_engine.binlog.events.recorded import MemoryPrepared
-from cdc_engine.contracts import Content, PreparedTransactions
 from cdc_engine.errors import BinlogFormatError, StagingError
+from cdc_engine.ports import Content, PreparedTransactions
 from cdc_engine.position import Position
 from cdc_engine.store.prepared import PreparedFiles
 

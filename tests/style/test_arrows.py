@@ -18,6 +18,7 @@ VALUES = {
     "cdc_engine.limits",
     "cdc_engine.durable_files",
     "cdc_engine.states",
+    "cdc_engine.ports",
 }
 STAGES = ("parser", "sink", "store", "meta", "ha", "staging", "table_meta")
 # room → what of our own it may import, beside itself
@@ -26,6 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cdc_engine.position": {"cdc_engine.errors"},
     "cdc_engine.gtid": {"cdc_engine.errors", "cdc_engine.position"},
     "cdc_engine.contracts": {"cdc_engine.position", "cdc_engine.errors", "cdc_engine.states"},
+    "cdc_engine.ports": {"cdc_engine.contracts", "cdc_engine.position", "cdc_engine.errors"},
     "cdc_engine.limits": set(),
     "cdc_engine.states": set(),
     "cdc_engine.durable_files": {"cdc_engine.errors"},

@@ -17,9 +17,10 @@ from cdc_engine.binlog.scan import state as at
 from cdc_engine.binlog.scan.block_maker import BlockMaker
 from cdc_engine.binlog.scan.table_references import Captured, TableReferences, stopped_change
 from cdc_engine.binlog.scan.xa import XaTransactions
-from cdc_engine.contracts import Block, SchemaHistory, TableChange
+from cdc_engine.contracts import Block, TableChange
 from cdc_engine.errors import BinlogFormatError, TableStoppedError, UnknownEventError
 from cdc_engine.gtid import GtidSet, MariadbPosition
+from cdc_engine.ports import SchemaHistory
 from cdc_engine.position import Position
 
 HARMLESS = frozenset({types.IGNORABLE, types.TRANSACTION_CONTEXT, types.VIEW_CHANGE, types.MARIADB_START_ENCRYPTION})

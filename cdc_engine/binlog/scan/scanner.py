@@ -21,8 +21,9 @@ from cdc_engine.binlog.scan.state import ScanMemory, ScanStatus
 from cdc_engine.binlog.scan.table_references import Captured, TableReferences
 from cdc_engine.binlog.scan.unpack import Unpacker
 from cdc_engine.binlog.scan.xa import XaTransactions
-from cdc_engine.contracts import Block, Bytes, Content, PreparedTransactions, SchemaHistory
+from cdc_engine.contracts import Block, Bytes
 from cdc_engine.errors import BinlogFormatError, ChecksumError
+from cdc_engine.ports import Content, PreparedTransactions, SchemaHistory
 from cdc_engine.position import Position
 
 PACKET_OVERHEAD = 5  # packet header 4, status byte 1

@@ -10,15 +10,9 @@ import dataclasses
 from collections.abc import Callable
 
 from cdc_engine.binlog.events.table_map import parse_table_map
-from cdc_engine.contracts import (
-    Bytes,
-    Cascade,
-    SchemaHistory,
-    TableChange,
-    TableChangeKind,
-    TableVersion,
-)
+from cdc_engine.contracts import Bytes, Cascade, TableChange, TableChangeKind, TableVersion
 from cdc_engine.errors import TableStoppedError
+from cdc_engine.ports import SchemaHistory
 from cdc_engine.position import Position
 from cdc_engine.states import TableState
 

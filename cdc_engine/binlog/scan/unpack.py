@@ -19,8 +19,9 @@ from cdc_engine.binlog.events import event_types as types
 from cdc_engine.binlog.scan import state as at
 from cdc_engine.binlog.scan.block_maker import BlockMaker
 from cdc_engine.binlog.scan.state import ScanStatus
-from cdc_engine.contracts import Block, Bytes, Content
+from cdc_engine.contracts import Block, Bytes
 from cdc_engine.errors import BinlogFormatError
+from cdc_engine.ports import Content
 
 SHORT_ROOM_BYTES = 4096  # behind an incomplete event: less room than this goes to a fresh arena
 OUTER = (

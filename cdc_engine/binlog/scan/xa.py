@@ -17,8 +17,9 @@ from cdc_engine.binlog.events.table_map import parse_table_map
 from cdc_engine.binlog.scan import state as at
 from cdc_engine.binlog.scan.block_maker import BlockMaker
 from cdc_engine.binlog.scan.table_references import Captured
-from cdc_engine.contracts import Block, Content, PreparedTransactions
+from cdc_engine.contracts import Block
 from cdc_engine.errors import BinlogFormatError, UnknownEventError
+from cdc_engine.ports import Content, PreparedTransactions
 
 TABLE_ID_BYTES = 6
 Unpack = Callable[[Content, int], Iterator[Block]]

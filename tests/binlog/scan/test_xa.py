@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from cdc_engine.binlog.events.recorded import MemoryPrepared
 from cdc_engine.binlog.scan.scanner import Scanner
-from cdc_engine.contracts import Block, PreparedTransactions
+from cdc_engine.contracts import Block
 from cdc_engine.errors import BinlogFormatError, UnknownEventError
+from cdc_engine.ports import PreparedTransactions
 from cdc_engine.position import Position
 from cdc_engine.store.prepared import PreparedFiles
 from tests.binlog.scan.compressed_events import mariadb_rows

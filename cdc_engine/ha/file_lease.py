@@ -1,7 +1,8 @@
 """The lease of a destination: the one process that may read its binlog and write its ledger holds it.
 
-`instance` tries to acquire it in a loop and starts the other rooms once it has; `meta` asks `check` before each write; `client` shows the
-holder. The lock on lease.lock decides; lease.json only says who it is and counts how often the lease changed hands.
+`instance` tries to acquire it in a loop and starts the other rooms once it has; `meta` asks `check` before each write;
+`destination_files` shows the holder. The lock on lease.lock decides; lease.json only says who it is and counts how often the lease
+changed hands.
 """
 
 from __future__ import annotations
@@ -13,25 +14,12 @@ import socket
 import time
 from pathlib import Path
 
+from cdc_engine.contracts import Holder
 from cdc_engine.durable_files import replace_file
 from cdc_engine.errors import LeaseLostError
 from cdc_engine.ha.file_lock import FileLock, is_locked
 
 LOCK_NAME, RECORD_NAME = "lease.lock", "lease.json"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Holder:
-    """Who holds the lease, or held it last. `since`: seconds since 1970. `token` grows with each acquisition.
-
-    `held`: whether the lock is taken now; False for what a process that died left behind.
-    """
-
-    pid: int
-    host: str
-    since: float
-    token: int
-    held: bool = False
 
 
 def read_holder(destination_dir: Path) -> Holder | None:
@@ -40,8 +28,8 @@ def read_holder(destination_dir: Path) -> Holder | None:
     return dataclasses.replace(record, held=is_locked(destination_dir / LOCK_NAME)) if record else None
 
 
-class Lease:
-    """This process's claim on a destination. Used by one thread, but for `check` and `holder`."""
+class FileLease:
+    """Implements `ports.Lease` for the processes of one machine. Used by one thread, but for `check` and `holder`."""
 
     def __init__(self, destination_dir: Path) -> None:
         self._directory = destination_dir

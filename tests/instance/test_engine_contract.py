@@ -1,0 +1,111 @@
+"""What the sensor may rely on of any engine: the real one over MySQL, and the fake that orchestration is tested with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.contracts import OutstandingBatch
+from cdc_engine.errors import CanalServiceError
+from orchestration.ports import EngineHandle
+from orchestration.testing import FakeEngine
+from tests.instance.fix_destination import Captured, running
+from tests.waiting import wait_for
+
+
+class Subject:
+    """An engine and a way to give it changes; `table`: the one that changes."""
+
+    def __init__(self, engine: EngineHandle, change: Callable[[], None], table: str) -> None:
+        self.engine, self.change, self.table = engine, change, table
+
+    def batch(self) -> OutstandingBatch:
+        """The batch of one more change."""
+        self.change()
+        return self.handed_out()
+
+    def handed_out(self) -> OutstandingBatch:
+        return wait_for("a batch is staged", lambda: self.engine.hand_out(0.5))
+
+
+@pytest.fixture(params=["fake", "real"])
+def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
+    if request.param == "fake":
+        fake = FakeEngine(tmp_path)
+        yield Subject(fake, lambda: fake.capture(1), fake.tables[0])
+        return
+    captured = Captured(tmp_path, request.getfixturevalue("mysql80"))
+    numbers = iter(range(100))
+    with running(captured) as engine:
+        yield Subject(engine, lambda: captured.insert([next(numbers)]), f"{captured.database}.numbers")
+
+
+def test_nothing_is_handed_out_where_nothing_changed(subject: Subject) -> None:
+    assert subject.engine.outstanding() is None
+    assert subject.engine.hand_out(0.0) is None
+
+
+def test_a_batch_is_handed_out_again_and_again_until_it_is_settled(subject: Subject) -> None:
+    batch = subject.batch()
+    subject.change()
+    assert subject.engine.hand_out(0.0) == batch == subject.engine.outstanding()
+    assert subject.table in batch.tables
+
+
+def test_an_ack_moves_on_and_the_next_batch_begins_where_it_ended(subject: Subject) -> None:
+    first = subject.batch()
+    subject.engine.ack(first)
+    assert subject.engine.outstanding() is None
+    second = subject.batch()
+    assert second.start == first.end
+    assert second.delivery > first.delivery
+
+
+@pytest.mark.parametrize("act", ["ack", "rollback", "stop_tables"])
+def test_what_is_settled_cannot_be_settled_again(subject: Subject, act: str) -> None:
+    batch = subject.batch()
+    subject.engine.ack(batch)
+    arguments = [{subject.table: ("MERGE_FAILED", "why")}] if act == "stop_tables" else []
+    with pytest.raises(CanalServiceError):
+        getattr(subject.engine, act)(batch, *arguments)
+
+
+def test_a_rollback_delivers_the_same_files_again(subject: Subject) -> None:
+    batch = subject.batch()
+    subject.engine.rollback(batch)
+    again = subject.handed_out()
+    assert (again.start, again.end, again.path, again.tables) == (batch.start, batch.end, batch.path, batch.tables)
+    assert again.delivery > batch.delivery
+    with pytest.raises(CanalServiceError):
+        subject.engine.ack(batch)
+    subject.engine.ack(again)
+
+
+def test_a_damaged_batch_is_staged_anew_from_the_same_place(subject: Subject) -> None:
+    batch = subject.batch()
+    subject.engine.rollback(batch, damaged=True)
+    again = subject.handed_out()
+    assert again.start == batch.start
+    assert again.delivery > batch.delivery
+    assert again.path != batch.path
+
+
+def test_tables_that_stop_are_left_out_of_the_next_delivery(subject: Subject) -> None:
+    batch = subject.batch()
+    subject.engine.stop_tables(batch, {subject.table: ("MERGE_FAILED", "it cannot be merged")})
+    again = subject.handed_out()
+    assert (again.end, again.tables) == (batch.end, ())
+
+
+def test_it_says_how_it_is_and_listens_to_what_it_is_told(subject: Subject) -> None:
+    batch = subject.batch()
+    subject.engine.tell_tick()
+    subject.engine.tell_run(batch, "STARTED")
+    subject.engine.tell_waiting("waits 10 s")
+    status = subject.engine.status()
+    assert status.state == "RUNNING"
+    assert status.ring_bytes_max > 0
+    assert (status.stopped_tables, status.troubles) == ((), ())
+    assert subject.engine.directory.is_dir()
