@@ -22,6 +22,7 @@ from spark_jobs.session import Lane
 from spark_jobs.staged_batch import (
     DELETED,
     MANIFEST,
+    ORDER_KEY,
     ChangesSegment,
     Column,
     SchemaSegment,
@@ -117,6 +118,7 @@ class _TableMerge:
             version=snapshot.version,
             owner=snapshot.properties.get(OWNER_PROPERTY, ""),
             applied_epoch=-1 if applied < 0 else epoch_of(applied),
+            written_before=ORDER_KEY in snapshot.columns,
             commits=self.table.commits_after(record.version - 1) if record else (),
         )
         refuse_unless_ours(self.writer, record, found)

@@ -15,10 +15,8 @@ from typing import Any, Protocol
 from spark_jobs.errors import TableError
 
 OWNER_PROPERTY = "sluice.owner"
-TABLE_OWNED, TABLE_MISSING, TABLE_REPLACED, TABLE_RESTORED, TABLE_AHEAD = (
-    *("TABLE_OWNED", "TABLE_MISSING", "TABLE_REPLACED"),
-    *("TABLE_RESTORED", "TABLE_AHEAD"),
-)
+TABLE_OWNED, TABLE_UNOWNED, TABLE_MISSING = "TABLE_OWNED", "TABLE_UNOWNED", "TABLE_MISSING"
+TABLE_REPLACED, TABLE_RESTORED, TABLE_AHEAD = "TABLE_REPLACED", "TABLE_RESTORED", "TABLE_AHEAD"
 REWRITES = ("RESTORE", "CREATE OR REPLACE", "REPLACE", "CLONE")  # operations that take a table to another content
 
 
@@ -75,7 +73,7 @@ class NoRecords:
 class Found:
     """A table as it is now. `commits`: the record's version and those after it, as Delta's history tells them.
 
-    `applied_epoch`: of the last change merged, -1 where there is none.
+    `applied_epoch`: of the last change merged, -1 where there is none. `written_before`: it has columns that only Sluice gives a table.
     """
 
     exists: bool
@@ -84,6 +82,7 @@ class Found:
     version: int = -1
     owner: str = ""
     applied_epoch: int = -1
+    written_before: bool = False
     commits: Iterable[Mapping[str, Any]] = ()
 
 
@@ -104,6 +103,7 @@ def refuse_unless_ours(writer: Writer, record: TableRecord | None, found: Found)
     for state, why in (
         *_missing(record, found),
         *_owned(writer, found),
+        *_unowned(record, found),
         *_changed(record, found),
         *_ahead(writer, found),
     ):
@@ -132,6 +132,19 @@ def _owned(writer: Writer, found: Found) -> Iterable[tuple[str, str]]:
                 f"the Delta table {found.path} belongs to the destination {owner.destination} (ledger {owner.ledger_id}, table "
                 f"{owner.table}), not to ledger {writer.owner.ledger_id}: two writers would lose changes silently. Give this one another "
                 "path in conf/"
+            ),
+        )
+
+
+def _unowned(record: TableRecord | None, found: Found) -> Iterable[tuple[str, str]]:
+    """A copy: CREATE TABLE AS SELECT and the like keep columns and rows, and neither the owner nor what was merged already."""
+    if record is None and found.exists and not found.owner and found.written_before:
+        yield (
+            TABLE_UNOWNED,
+            (
+                f"the Delta table {found.path} has rows that Sluice wrote, and says neither for whom nor up to where: it was copied or "
+                "written anew by someone, and what comes now may be in it already. Give this one another path in conf/, or move the "
+                "table away to have it made anew"
             ),
         )
 

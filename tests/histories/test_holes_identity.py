@@ -50,6 +50,10 @@ HOLES: dict[str, tuple[Scenario, tuple[Step, ...]]] = {
         Scenario(second="shard"),
         (Step("take over"), commit(), FLOW, commit(line=1)),
     ),
+    "A3 a table written anew without its owner, for a second installation": (
+        Scenario(from_beginning=True, second="copy"),
+        (commit("log"), FLOW, Step("replace table", number=1), Step("take over"), Step("flow", 1)),
+    ),
     "A4 a lost ledger begins at the latest place": (
         Scenario(),
         (commit(), Step("lose ledger")),

@@ -44,6 +44,7 @@ def after(*commits: Mapping[str, Any]) -> Found:
         (None, GONE),
         (None, THERE),
         (None, dataclasses.replace(THERE, owner="", applied_epoch=-1)),
+        (LEFT, dataclasses.replace(THERE, owner="", written_before=True)),  # the property was taken away by hand
         (LEFT, THERE),
         (LEFT, after(commit("OPTIMIZE"), commit("VACUUM START"), commit("SET TBLPROPERTIES"))),
         (LEFT, after(commit("MERGE", delivery=7))),
@@ -70,6 +71,7 @@ def test_identity_a_table_that_is_ours_is_written(record: TableRecord | None, fo
         ),
         ("TABLE_OWNED", None, dataclasses.replace(THERE, owner=dataclasses.replace(OURS, table="shop.b").to_text())),
         ("TABLE_OWNED", None, dataclasses.replace(THERE, owner="somebody")),
+        ("TABLE_UNOWNED", None, dataclasses.replace(THERE, owner="", applied_epoch=-1, written_before=True)),
         ("TABLE_REPLACED", LEFT, dataclasses.replace(THERE, table_id="t-2")),
         ("TABLE_RESTORED", LEFT, dataclasses.replace(THERE, version=4)),
         ("TABLE_RESTORED", LEFT, after(commit("RESTORE"))),
