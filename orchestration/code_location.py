@@ -8,6 +8,7 @@ import dagster as dg
 
 from orchestration.assets import delta_assets, merge_job, merge_name, source_specs
 from orchestration.checks import destination_checks
+from orchestration.lake_watch import LakeWatch
 from orchestration.sensors import engine_sensor
 from orchestration.table_catalog import read_tables
 from orchestration.tick import Line, tick_seconds
@@ -33,6 +34,7 @@ def destination_definitions(config: SluiceConfig, destination: str, ports: Ports
         tables=tuple(table.name for table in tables),
         run_lock_held=run_lock_held,
         tick_seconds=tick_seconds(len(config.destinations)),
+        lake=LakeWatch(config, destination),
     )
     assets: list[dg.AssetsDefinition | dg.AssetSpec] = [*source_specs(destination, tables)]
     if tables:

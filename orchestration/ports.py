@@ -82,6 +82,9 @@ class EngineHandle(Protocol):
         `reasons`: "database.table" → (state, reason).
         """
 
+    def tell_lake(self, troubles: tuple[str, ...]) -> None:
+        """What another hand did to the Delta tables, a sentence each, for the engine's status; none when nothing."""
+
     def tell_tick(self) -> None:
         """The sensor has come by; the engine's status says when."""
 

@@ -78,6 +78,7 @@ class FakeEngine:
         self.stopped: dict[str, tuple[str, str]] = {}
         self.longest_wait_seconds = 0.0
         self.waiting = ""
+        self.lake: tuple[str, ...] = ()
         self.ticks = 0
         self.run_states: list[str] = []
 
@@ -133,6 +134,9 @@ class FakeEngine:
         if self.head is not None:
             self.head = dataclasses.replace(self.head, batch_id=number, delivery=number, tables=tables)
         self.next_delivery += 1
+
+    def tell_lake(self, troubles: tuple[str, ...]) -> None:
+        self.lake = troubles
 
     def tell_tick(self) -> None:
         self.ticks += 1

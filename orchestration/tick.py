@@ -24,6 +24,7 @@ from orchestration import failpoints
 from orchestration.backoff import Failed, waiting
 from orchestration.batch_reference import BatchReference
 from orchestration.giving_up import tables_to_stop
+from orchestration.lake_watch import NO_EYE, LakeEye
 from orchestration.observations import AssetEvent, Published, due, failures
 from orchestration.settle import Ack, EndRun, LockWatch, Reissue, Rollback, Wait, decide, overdue, strongest
 from orchestration.table_catalog import checkable, delta_key
@@ -53,6 +54,7 @@ class Line:
     """A destination as its definitions know it. `tables`: "database.table" of its assets; `op_name`: the step that merges.
 
     `run_lock_held`: whether some process holds the run lock of a destination's directory. `tick_seconds`: how long a tick may take.
+    `lake`: looks at the Delta tables between runs.
     """
 
     destination: str
@@ -60,6 +62,7 @@ class Line:
     tables: tuple[str, ...]
     run_lock_held: Callable[[Path], bool]
     tick_seconds: float
+    lake: LakeEye = NO_EYE
 
 
 class Ticker:
@@ -91,6 +94,8 @@ class Ticker:
             engine = self._engine(deadline)
             engine.tell_tick()
             status = engine.status()
+            self._line.lake.look([f"{each.database}.{each.table}" for each in status.stopped_tables])
+            engine.tell_lake(self._line.lake.troubles())
             answer = self._settle_and_hand_out(engine, runs, deadline)
             status = engine.status()  # of now: much may have come while we waited
         except LeaseLostError as error:

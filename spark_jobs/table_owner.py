@@ -1,4 +1,5 @@
-"""Whose a Delta table is, and whether it is the one that the last run left. Asked before anything is written; pure. `merge` calls it.
+"""Whose a Delta table is, and whether it is the one that the last run left. Asked before anything is written, and by who watches the
+tables between runs (`lake_look`); pure.
 
 A table has one owner: a ledger and the source table that it follows, in the table's property `sluice.owner`. Order keys of two ledgers
 cannot be compared, so a second one would lose changes silently. What the last run left (the table's id and version) is remembered beside
@@ -99,7 +100,6 @@ class Writer:
 
 def refuse_unless_ours(writer: Writer, record: TableRecord | None, found: Found) -> None:
     """Raises TableError with a state and what to do where the table is not the one this ledger left."""
-    accept = f"`sluice lake accept {writer.owner.destination} {writer.owner.table}`"
     for state, why in (
         *_missing(record, found),
         *_owned(writer, found),
@@ -107,7 +107,19 @@ def refuse_unless_ours(writer: Writer, record: TableRecord | None, found: Found)
         *_changed(record, found),
         *_ahead(writer, found),
     ):
-        raise TableError(writer.owner.table, f"{why}, or take it as it is with {accept}", state=state, for_good=True)
+        sentence = f"{why}, or take it as it is with {_accept(writer.owner)}"
+        raise TableError(writer.owner.table, sentence, state=state, for_good=True)
+
+
+def behind_our_back(owner: Owner, record: TableRecord, found: Found) -> str:
+    """What another hand did to a table since a run left it, a sentence with the ways out; empty where nothing that matters."""
+    for state, why in (*_missing(record, found), *_changed(record, found)):
+        return f"{owner.table} is {state}: {why}, or take it as it is with {_accept(owner)}"
+    return ""
+
+
+def _accept(owner: Owner) -> str:
+    return f"`sluice lake accept {owner.destination} {owner.table}`"
 
 
 def _missing(record: TableRecord | None, found: Found) -> Iterable[tuple[str, str]]:
@@ -168,8 +180,7 @@ def _changed(record: TableRecord | None, found: Found) -> Iterable[tuple[str, st
                 "place. Put the newer one back"
             ),
         )
-    later = [commit for commit in found.commits if int(commit.get("version", 0)) > record.version]
-    for commit in filter(_rewrites, later):
+    if (commit := _rewritten_by(record, found.commits)) is not None:
         yield (
             TABLE_RESTORED,
             (
@@ -177,6 +188,37 @@ def _changed(record: TableRecord | None, found: Found) -> Iterable[tuple[str, st
                 "what it took away does not come again by itself. Restore the version before it"
             ),
         )
+
+
+def _rewritten_by(record: TableRecord, commits: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The commit after the record by which the table lost what a merge left in it; None where it has all of it, or has it again.
+
+    A RESTORE to a version that had all, past nothing that was merged since, is whole.
+    """
+    why: dict[int, Mapping[str, Any] | None] = {record.version: None}  # version → by which commit it is not whole
+    merged, last = record.version, record.version
+    for commit in sorted(commits, key=_version):
+        version = _version(commit)
+        if version <= record.version:
+            continue
+        if not _rewrites(commit):
+            why[version] = why[last]
+            merged = version if _batch_of(commit) else merged
+        else:
+            back = _restored_version(commit)
+            why[version] = why.get(back, commit) if back >= merged else commit
+        last = version
+    return why[last]
+
+
+def _version(commit: Mapping[str, Any]) -> int:
+    return int(commit.get("version", 0))
+
+
+def _restored_version(commit: Mapping[str, Any]) -> int:
+    """The version that a RESTORE went to; -1 where it does not say one."""
+    text = str((commit.get("operationParameters") or {}).get("version") or "")
+    return int(text) if text.isdigit() and str(commit.get("operation", "")).startswith("RESTORE") else -1
 
 
 def _rewrites(commit: Mapping[str, Any]) -> bool:

@@ -21,7 +21,10 @@ Log = tuple[
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Version:
-    """One version of a table. `columns`: (name, Spark type); `txns`: application id → version."""
+    """One version of a table. `columns`: (name, Spark type); `txns`: application id → version.
+
+    `restored`: the version that a RESTORE took; -1 of any other.
+    """
 
     operation: str
     columns: tuple[tuple[str, str], ...]
@@ -30,6 +33,7 @@ class Version:
     keyed: Keyed = dataclasses.field(default_factory=dict)
     log: Log = ()
     metadata: str = ""
+    restored: int = -1
 
     @property
     def rows(self) -> int:
@@ -79,8 +83,10 @@ class Lake:
         table = self.tables.get(path)
         if table is None or len(table.versions) <= versions_back:
             return False
-        then = table.versions[-1 - versions_back]
-        table.versions.append(dataclasses.replace(then, operation="RESTORE", txns=table.last.txns, metadata=""))
+        number = len(table.versions) - 1 - versions_back
+        then, txns = table.versions[number], table.last.txns
+        restored = dataclasses.replace(then, operation="RESTORE", txns=txns, metadata="", restored=number)
+        table.versions.append(restored)
         self._forget(path)
         return True
 
@@ -148,7 +154,7 @@ class PlayedDeltaTable:
 
     lake: Lake
 
-    def __init__(self, path: str, version: int | None = None, storage_options: Any = None) -> None:  # noqa: ARG002
+    def __init__(self, path: str, version: int | None = None, **_: Any) -> None:
         self._path = path.removeprefix("file://")
         self._at = -1
         self.update_incremental()
@@ -194,6 +200,7 @@ class PlayedDeltaTable:
                 "version": number,
                 "operation": version.operation,
                 "operationMetrics": {},
+                "operationParameters": {"version": str(version.restored)} if version.restored >= 0 else {},
                 "userMetadata": version.metadata,
             }
 

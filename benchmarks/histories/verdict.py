@@ -63,7 +63,7 @@ def _judge(world: World) -> Verdict:
     rested = _rest(world, lines)
     if (
         world.meddled or len(lines) > 1
-    ):  # whose a table is, is looked at when it is written: with the next change of each
+    ):  # whose a table and which one its ledger is, is looked at when it is written: with the next change of each
         for line in lines:
             deeds: list[tuple[Deed, int]] = [("put", 1), ("log", 1)]
             line.endpoint.current.commit(changes_of(line.endpoint.current, deeds, world.next_number))

@@ -26,6 +26,7 @@ from cdc_engine.errors import SluiceError
 from cdc_engine.parser.start_position import StartChoice
 from cdc_engine.position import Position
 from orchestration import assets
+from orchestration.lake_watch import LakeWatch
 from orchestration.ports import Ports
 from orchestration.runs import RunStore
 from orchestration.spark_merge import spark_merge
@@ -112,6 +113,7 @@ class Installation:
             tables=TABLES,
             run_lock_held=destination_files.run_lock_held,
             tick_seconds=0.0,
+            lake=LakeWatch(self.config, self.destination, begin=lambda act: act()),
         )
 
     def die(self) -> None:
@@ -174,7 +176,7 @@ class World:
         self._numbers = itertools.count(1)
         self._moments = itertools.count()
         self._ledgers = itertools.count(1)
-        self.meddled = False  # someone else changed the lake, or took an older ledger
+        self.meddled = False  # someone took an older ledger
         self.endpoints = {"first": self._endpoint("A", "B" if scenario.gtids else "")}
         if scenario.second == "shard":
             self.endpoints["second"] = self._endpoint("C", "")
@@ -267,7 +269,7 @@ class World:
         self.trouble.dying = False
 
     def meddle(self, done: bool) -> None:
-        """Someone else changed the lake, or put an older ledger back."""
+        """Someone put an older ledger back."""
         self.meddled = self.meddled or done
 
     def close(self) -> None:
@@ -472,10 +474,8 @@ DEEDS: dict[Verb, Deed] = {
     "wipe runs": lambda _, line, __: line.instance.wipe(),
     "lose ledger": _lose_ledger,
     "restore ledger": _restore_ledger,
-    "restore table": lambda world, line, step: world.meddle(
-        world.lake.restore(_path(line, step), 1 + step.number // 2)
-    ),
-    "drop table": lambda world, line, step: world.meddle(world.lake.drop(_path(line, step))),
-    "replace table": lambda world, line, step: world.meddle(world.lake.copy_over(_path(line, step))),
+    "restore table": lambda world, line, step: world.lake.restore(_path(line, step), 1 + step.number // 2),
+    "drop table": lambda world, line, step: world.lake.drop(_path(line, step)),
+    "replace table": lambda world, line, step: world.lake.copy_over(_path(line, step)),
     "take over": _take_over,
 }

@@ -29,6 +29,11 @@ class LakeTables:
         """Id and version; None where no run has left the table yet."""
         return self._tables.get(name)
 
+    @property
+    def tables(self) -> dict[str, tuple[str, int]]:
+        """Id and version of all that runs have left."""
+        return dict(self._tables)
+
     def keep(self, name: str, table_id: str, version: int) -> None:
         """Is on disk when it returns. Raises MetaError."""
         with self._lock:

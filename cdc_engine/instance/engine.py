@@ -62,6 +62,7 @@ class Engine:
         self._rate = RateMeter()
         self._rows_per_second = 0.0
         self._waiting = ""
+        self._lake: tuple[str, ...] = ()
         self._watch_seconds = watch_seconds
         self._watch: SourceWatch | None = None
         self._unwatched = threading.Event()  # of the watch that runs: it is to end
@@ -205,6 +206,10 @@ class Engine:
         """Why the next batch is not handed out yet, for the status; empty when it is."""
         self._waiting = reason
 
+    def tell_lake(self, troubles: tuple[str, ...]) -> None:
+        """What another hand did to the Delta tables, a sentence each, for the status; none when nothing."""
+        self._lake = troubles
+
     def tell_tick(self) -> None:
         """The sensor has come by: without it nothing is merged, and the status says for how long it did not."""
         self._pulse.ticked()
@@ -256,6 +261,7 @@ class Engine:
                 run=self._pulse.run_of(batch),
                 waiting=bool(self._waiting),
                 stream=self._watch.trouble() if self._watch is not None else "",
+                lake=self._lake,
             )
         )
 

@@ -19,7 +19,7 @@ class Vitals:
     """Seconds are ages. `tick_seconds`: since the last tick, or since the engine started. `batch`: the one that is out, or empty.
 
     `run`: what the last tick saw of that batch's run, a state of Dagster's, or empty. `waiting`: why its next try is held back.
-    `stream`: what the watch of the source says.
+    `stream`: what the watch of the source says, `lake`: that of the Delta tables.
     """
 
     destination: str
@@ -31,11 +31,12 @@ class Vitals:
     run: str = ""
     waiting: bool = False
     stream: str = ""
+    lake: tuple[str, ...] = ()
 
 
 def troubles(vitals: Vitals) -> tuple[str, ...]:
     """One sentence each; none when all is well."""
-    found = (_no_news(vitals), _no_tick(vitals), _no_run(vitals), vitals.stream)
+    found = (_no_news(vitals), _no_tick(vitals), _no_run(vitals), vitals.stream, *vitals.lake)
     return tuple(sentence for sentence in found if sentence)
 
 

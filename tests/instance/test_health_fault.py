@@ -33,6 +33,7 @@ def test_fault_all_is_well(vitals: dict[str, object]) -> None:
         ({"batch": "#4", "batch_seconds": 400.0}, ["batch #4 has been out for 7 min", "Dagster has no run of it"]),
         ({"batch": "#4", "batch_seconds": 400.0, "run": "QUEUED"}, ["its run is QUEUED", "queue"]),
         ({"batch": "#4", "batch_seconds": 9000.0, "run": "STARTED"}, ["2.5 h", "still works"]),
+        ({"lake": ("shop.orders is TABLE_RESTORED",)}, ["shop.orders is TABLE_RESTORED"]),
         ({"stream": "the stream stands still"}, ["the stream stands still"]),
     ],
     ids=str,

@@ -91,6 +91,9 @@ class NumberEngine:
     def stop_tables(self, batch: OutstandingBatch, reasons: Mapping[str, tuple[str, str]]) -> None:
         self._meta.update(lambda ledger: ledger.redeliver(batch.batch_id, without=reasons.keys()))
 
+    def tell_lake(self, troubles: tuple[str, ...]) -> None:
+        """Nobody looks at its status."""
+
     def tell_tick(self) -> None:
         """Nobody looks at its status."""
 

@@ -34,8 +34,14 @@ def commit(
     return {"version": 6, "operation": operation, "operationParameters": {"mode": mode} if mode else None, **metadata}
 
 
+def restored(version: int) -> Mapping[str, Any]:
+    return {**commit("RESTORE"), "operationParameters": {"version": str(version), "timestamp": None}}
+
+
 def after(*commits: Mapping[str, Any]) -> Found:
-    return dataclasses.replace(THERE, version=5 + len(commits), commits=commits)
+    """With commits after version 5, the newest first, as Delta tells them."""
+    numbered = [{**each, "version": 6 + place} for place, each in enumerate(commits)]
+    return dataclasses.replace(THERE, version=5 + len(commits), commits=numbered[::-1])
 
 
 @pytest.mark.parametrize(
@@ -54,6 +60,8 @@ def after(*commits: Mapping[str, Any]) -> Found:
         (LEFT, dataclasses.replace(THERE, commits=({**commit("RESTORE"), "version": 5},))),  # it was accepted as it is
         (LEFT, after(commit("MERGE", delivery=9, ledger="ffffffffffff"))),
         (LEFT, after(commit("WRITE", mode="Append"))),
+        (LEFT, after(restored(3), restored(5))),  # all is back
+        (LEFT, after(commit("MERGE", delivery=7), restored(3), restored(6))),
     ],
 )
 def test_identity_a_table_that_is_ours_is_written(record: TableRecord | None, found: Found) -> None:
@@ -77,6 +85,10 @@ def test_identity_a_table_that_is_ours_is_written(record: TableRecord | None, fo
         ("TABLE_RESTORED", LEFT, after(commit("RESTORE"))),
         ("TABLE_RESTORED", LEFT, after(commit("OPTIMIZE"), commit("CREATE OR REPLACE TABLE AS SELECT"))),
         ("TABLE_RESTORED", LEFT, after(commit("WRITE", mode="Overwrite"))),
+        ("TABLE_RESTORED", LEFT, after(restored(5), restored(4))),
+        ("TABLE_RESTORED", LEFT, after(restored(3), restored(6))),
+        ("TABLE_RESTORED", LEFT, after(commit("MERGE", delivery=7), restored(5))),  # what the run merged is gone
+        ("TABLE_RESTORED", LEFT, after(restored(3), commit("MERGE", delivery=7))),
         ("TABLE_AHEAD", None, dataclasses.replace(THERE, applied_epoch=3)),
         ("TABLE_AHEAD", LEFT, after(commit("MERGE", delivery=8))),
         ("TABLE_AHEAD", LEFT, after(commit("MERGE", delivery=6, end={**START, "offset": 501}))),
