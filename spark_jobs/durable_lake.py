@@ -58,7 +58,7 @@ def sync_commits(path: str, after: int, newest: int, *, since_seconds: float = 0
     log = [each for commit in commits for each in (commit, commit.with_suffix(SUMMARY))]
     present = [each for file in [*files, *log] for each in (file, _checksum(file)) if each.is_file()]
     folders = dict.fromkeys(folder for file in present for folder in _folders(file, table))
-    if after < 0:
+    if commits[0] == _commit(table, 0):
         folders |= dict.fromkeys([*table.parents][:NEW_FOLDERS_MAX])  # the table itself is new there
     for each in (*present, *folders):
         _sync(each)

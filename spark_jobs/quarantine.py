@@ -18,7 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from spark_jobs.durable_lake import sync_commits
 from spark_jobs.errors import StagedBatchError, TableError
+from spark_jobs.merge import staged_at
 from spark_jobs.staged_batch import MANIFEST, StagedBatch
 
 NAME = "quarantine"
@@ -36,9 +38,17 @@ def append_quarantine(batch: StagedBatch, path: str, storage_options: Mapping[st
         fresh, transactions = _lacking(staged, batch, path, storage_options)
         if fresh.num_rows:
             _append(fresh, path, transactions, storage_options)
+        _keep_on_disk(batch, path, storage_options)
     except (DeltaError, OSError) as error:
         raise TableError(NAME, f"the Delta table {path} cannot be written: {error}", own=False) from error
     return int(fresh.num_rows)
+
+
+def _keep_on_disk(batch: StagedBatch, path: str, storage_options: Mapping[str, str]) -> None:
+    """All that was appended since the batch was staged, also by an earlier try of it: an ack follows."""
+    there = _opened(path, storage_options)
+    if there is not None:
+        sync_commits(path, there.version(), there.version(), since_seconds=staged_at(batch))
 
 
 def app_id(batch: StagedBatch, name: str) -> str:

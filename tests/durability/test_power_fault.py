@@ -12,6 +12,7 @@ from pathlib import Path
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cdc_engine.contracts import Block, RowEventKind
@@ -21,7 +22,10 @@ from cdc_engine.position import Position
 from cdc_engine.staging import stage
 from cdc_engine.store.prepared import PreparedFiles
 from cdc_engine.table_meta.history.repository import Record, RecordKind, SchemaRepository
+from spark_jobs import quarantine
 from spark_jobs.durable_lake import AS_B85, sync_commits, vector_file
+from spark_jobs.quarantine import append_quarantine
+from spark_jobs.staged_batch import StagedBatch
 from tests.binlog.rows.event_bytes import ORDERS
 from tests.durability.disk import Disk
 from tests.staging.test_staging import batch, rows_block, whole
@@ -125,10 +129,39 @@ def test_fault_what_an_earlier_try_committed_stays_too(tmp_path: Path, disk: Dis
     sync_commits(str(path), 1, 1)
     assert lost(disk, path), "nothing is new"
     sync_commits(str(path), 1, 1, since_seconds=1.0)
-    log = path / "_delta_log"
-    assert not [
-        why for each in [*log.iterdir(), *path.glob("*.parquet")] for why in disk.loses(each) if "content" in why
-    ]
+    assert lost(disk, path) == []
+
+
+def quarantined(directory: Path, *order_keys: int) -> StagedBatch:
+    """A staged batch that has nothing but values for the quarantine."""
+    directory.mkdir(parents=True)
+    table = pa.table(
+        {"database": ["shop"] * len(order_keys), "table": ["orders"] * len(order_keys), "order_key": order_keys}
+    )
+    pq.write_table(table, directory / "quarantine.parquet")
+    entry = {"file": "quarantine.parquet", "rows": len(order_keys)}
+    (directory / "manifest.json").write_text(json.dumps({"quarantine": entry}))
+    who = {"destination": "shop", "ledger_id": "0123456789ab"}
+    return StagedBatch(directory=directory, **who, epoch=1, delivery=1, start={}, end={}, tables=())
+
+
+def test_fault_values_in_quarantine_stay_before_their_batch_is_acked(tmp_path: Path, disk: Disk) -> None:
+    path = tmp_path / "lake" / "_sluice_quarantine" / "shop"
+    for number in (1, 2):
+        assert append_quarantine(quarantined(tmp_path / f"batch-{number}", number), str(path), {}) == 1
+        assert lost(disk, path) == []
+
+
+def test_fault_values_in_quarantine_that_an_earlier_try_committed_stay_too(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, batch = tmp_path / "lake" / "_sluice_quarantine" / "shop", quarantined(tmp_path / "batch", 1)
+    with monkeypatch.context() as killed:
+        killed.setattr(quarantine, "sync_commits", lambda *_, **__: 0)
+        append_quarantine(batch, str(path), {})
+    assert lost(disk, path)
+    assert append_quarantine(batch, str(path), {}) == 0
+    assert lost(disk, path) == []
 
 
 def test_fault_a_deletion_vector_stays(tmp_path: Path, disk: Disk) -> None:
