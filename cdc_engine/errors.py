@@ -16,6 +16,7 @@
     ├── EngineStartingError         the engine is being started; ask again
     ├── ActRefusedError             what an operator asked for cannot be done as things stand
     ├── MetaError                   the meta file is unreadable or was written by something else
+    │   └── NotContinuousError      a batch does not begin where the last one ends: read again from there
     ├── StagingError                a batch could not be written: disk full, not permitted
     └── CanalServiceError           a wrong call of get, ack or rollback (canal.md §6.1)
         ├── NotStartedError · NotSubscribedError · UnknownDestinationError
@@ -137,6 +138,10 @@ class ActRefusedError(SluiceError):
 
 class MetaError(SluiceError):
     code = "META"
+
+
+class NotContinuousError(MetaError):
+    code = "NOT_CONTINUOUS"
 
 
 class StagingError(SluiceError):

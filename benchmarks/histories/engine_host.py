@@ -32,6 +32,7 @@ from cdc_engine.instance.engine import Engine
 from cdc_engine.meta.manager import MetaManager
 from cdc_engine.parser.event_parser import EventParser
 from cdc_engine.position import Position
+from cdc_engine.table_meta.history.repository import Record, RecordKind, SchemaRepository
 
 if TYPE_CHECKING:
     from benchmarks.histories.world import World
@@ -49,8 +50,9 @@ class PlayedHistory:
     def covers(self, position: Position) -> bool:  # noqa: ARG002
         return self._kept.exists()
 
-    def seed(self, snapshot: Any, position: Position) -> None:  # noqa: ARG002
-        self._kept.write_text("{}\n")
+    def seed(self, snapshot: Any, position: Position) -> None:  # noqa: ARG002  no table of it ever changes
+        record = Record(kind=RecordKind.SERVER, position=position)
+        SchemaRepository(self._kept).replace([record])
 
     def compact(self, position: Position, records_min: int = 1) -> int:  # noqa: ARG002
         return 0

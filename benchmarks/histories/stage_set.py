@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import orchestration.tick
+import spark_jobs.lake_look
 import spark_jobs.run_batch
 import spark_jobs.staged_batch
 from benchmarks.histories.connection import PlayedConnection

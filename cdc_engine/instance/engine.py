@@ -144,6 +144,9 @@ class Engine:
                 rooms.store.start_at(position)
             rooms.parser.start(position)
 
+    def _read_again(self) -> None:
+        self._service.read_again(self._client)
+
     def _watch_source(self) -> None:
         """On a thread that nobody waits for: a source may take long not to answer."""
         if self._watch is not None:
@@ -176,7 +179,7 @@ class Engine:
         ask = functools.partial(resume.facts_of, rooms.source)
         try:
             self._handing_out().while_idle(
-                lambda: resume.take_up(wanted, rooms.meta, ask, self._rewind, self.directory)
+                lambda: resume.take_up(wanted, rooms.meta, ask, self._read_again, self.directory)
             )
         except SourceConnectionError as error:  # what is in the ring is handed out all the same
             log.warning("tables_not_resumed_yet", destination=self.name, reason=str(error))

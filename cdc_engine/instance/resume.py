@@ -46,14 +46,14 @@ def take_up(
     wanted: Sequence[ResumeRequest],
     meta: MetaManager,
     ask: Callable[..., ServerFacts],
-    rewind: Callable[[Position | None], None],
+    read_again: Callable[[], None],
     folder: Path,
 ) -> None:
     """Moves the cursor back to the first stop that can be read from, and has the stream begin there. No batch may be out.
 
-    `ask`: what the source is and has, and when the files that it is given were created. `rewind`: empties the store and starts the parser
-    at a position. `folder`: of the destination. Raises SourceConnectionError when the source does not answer; then nothing has changed and
-    the requests wait.
+    `ask`: what the source is and has, and when the files that it is given were created. `read_again`: has the stream begin at the ledger's
+    cursor. `folder`: of the destination. Raises SourceConnectionError when the source does not answer; then nothing has changed and the
+    requests wait.
     """
     stops = [stop for each in wanted if (stop := meta.ledger.stopped(each.database, each.table)) is not None]
     if stops:
@@ -64,7 +64,9 @@ def take_up(
         places = [stop.position for stop in stops if stop not in lost]
         if places:
             _note_behind(folder, [stop for stop in stops if stop not in lost], meta.ledger)
-            _begin_at(min(places, key=lambda place: place.order_key), meta, rewind)
+            begin = min(places, key=lambda place: place.order_key)
+            meta.update(lambda ledger: ledger.set_cursor(begin))
+            read_again()
     for each in wanted:
         log.info("table_resumed", database=each.database, table=each.table)
         each.path.unlink(missing_ok=True)
@@ -97,11 +99,6 @@ def has_up_to(folder: Path, start: Position) -> Callable[[str], int]:
     if start.order_key >= until:
         return lambda _table: 0
     return lambda table: tables.get(table, until)
-
-
-def _begin_at(place: Position, meta: MetaManager, rewind: Callable[[Position | None], None]) -> None:
-    meta.update(lambda ledger: ledger.set_cursor(place))
-    rewind(place)
 
 
 def _why_lost(stop: StoppedTable, ledger: Ledger, facts: ServerFacts) -> str:

@@ -21,12 +21,13 @@ import uuid
 from collections.abc import Callable, Collection
 
 from cdc_engine.contracts import ClientIdentity, OutstandingBatch, StoppedTable
-from cdc_engine.errors import BatchNotFirstError, BatchNotFoundError, MetaError
+from cdc_engine.errors import BatchNotFirstError, BatchNotFoundError, MetaError, NotContinuousError
 from cdc_engine.position import EPOCH_BITS, Position
 from cdc_engine.states import TableState, table_follows
 
 EPOCH_MAX = (1 << EPOCH_BITS) - 1
 LEDGER_ID_CHARS = 12
+READ_AGAIN = "the stream is read again from there; `sluice down` and `sluice up` do it too"
 
 
 def born_id() -> str:
@@ -74,18 +75,18 @@ class Ledger:
     def hand_out(self, end: Position, start: Position | None = None) -> Ledger:
         """With a batch (start, end] at the end of the line; `outstanding[-1]` is its record.
 
-        Raises MetaError unless it begins exactly where the last one ends (the cursor, where none waits) and ends after that.
+        Raises NotContinuousError unless it begins exactly where the last one ends (the cursor, where none waits) and ends after that.
         """
         resume = self.resume_position
         if start is not None and resume is not None and _place(start) != _place(resume):
-            raise MetaError(
-                f"the batch from {start} does not begin at {resume}, where the last one ends: restart the engine at its cursor"
+            raise NotContinuousError(
+                f"the batch from {start} does not begin at {resume}, where the last one ends: {READ_AGAIN}"
             )
         start = resume or start
         if start is None:
             raise MetaError(f"the batch up to {end} has no start: set the destination's position first")
         if end.order_key <= start.order_key:
-            raise MetaError(f"the batch up to {end} does not lie after {start}: restart the engine at its cursor")
+            raise NotContinuousError(f"the batch up to {end} does not lie after {start}: {READ_AGAIN}")
         batch = OutstandingBatch(
             ledger_id=self.ledger_id,
             batch_id=self.next_batch_id,

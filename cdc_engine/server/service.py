@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from cdc_engine.contracts import NOTHING, Batch, ClientIdentity, OutstandingBatch
 from cdc_engine.errors import (
     CanalServiceError,
+    NotContinuousError,
     NotStartedError,
     NotSubscribedError,
     OutstandingBatchError,
@@ -34,15 +35,37 @@ class Destination:
     """A started destination. `taking` is held by get and rollback, `settling` by ack and rollback: an ack never waits for a get.
 
     `rewind` must empty the store and start the parser and the store again at the position it is given; it is asked for when a rollback
-    goes back further than the store does. `filter_changed` is told a client's filter.
+    goes back further than the store does, and where it stands elsewhere than the ledger (`was_elsewhere`: the last get found it so).
+    `owed`: one that failed. `filter_changed` is told a client's filter.
     """
 
     store: EventStore
     meta: MetaManager
     rewind: Rewind | None = None
     filter_changed: FilterChanged | None = None
+    owed: bool = False
+    was_elsewhere: bool = False
     taking: threading.RLock = dataclasses.field(default_factory=threading.RLock)
     settling: threading.RLock = dataclasses.field(default_factory=threading.RLock)
+
+    def start_again(self) -> None:
+        """Has the reader begin where the ledger ends. One that failed is owed, and done again before anything more is got."""
+        if self.rewind is None:
+            raise NotStartedError(
+                f"what follows {self.meta.ledger.resume_position} cannot be read again: start the destination again"
+            )
+        self.owed = True
+        self.rewind(self.meta.ledger.resume_position)
+        self.owed = False
+
+    def went_elsewhere(self, error: NotContinuousError) -> None:
+        """The store does not go on where the ledger ends: read again from there; raises `error` too where that was just done."""
+        if self.rewind is None:
+            raise error
+        self.start_again()
+        if self.was_elsewhere:
+            raise error
+        self.was_elsewhere = True
 
 
 class CanalService:
@@ -109,12 +132,22 @@ class CanalService:
     ) -> Batch:
         """The next batch, which then waits for its ack; several may wait. batch_id -1: nothing came within the time.
 
-        A batch with no slices holds nothing captured; its ack moves the cursor over it.
+        A batch with no slices holds nothing captured; its ack moves the cursor over it. Where the store goes on elsewhere than the ledger
+        (a rewind that failed) the reader is started again at the ledger's place, and nothing comes. Raises NotContinuousError where that
+        did not help.
         """
         destination = self._subscribed(client)
         with destination.taking:
+            if destination.owed:
+                destination.start_again()
             batch = destination.store.get(byte_count_max, event_count_max, timeout_seconds)
-            return self._entered(destination, batch, lambda ledger, end: ledger.hand_out(end, batch.start))
+            try:
+                entered = self._entered(destination, batch, lambda ledger, end: ledger.hand_out(end, batch.start))
+            except NotContinuousError as error:
+                destination.went_elsewhere(error)
+                return NOTHING
+            destination.was_elsewhere = destination.was_elsewhere and entered.empty
+            return entered
 
     def get_more(
         self,
@@ -191,13 +224,19 @@ class CanalService:
             if ledger.cursor is None or _begins_at(destination.store, ledger.cursor):
                 destination.store.rollback()
             elif destination.rewind is not None:
-                destination.rewind(ledger.cursor)
+                destination.start_again()
             else:
                 self.stop(client.destination)
                 raise NotStartedError(
                     f"{client.destination} is rolled back to {ledger.cursor}, which its memory no longer holds: "
                     "start the destination again, it reads from there"
                 )
+
+    def read_again(self, client: ClientIdentity) -> None:
+        """Has the reader begin where the ledger ends now; while nothing waits. Raises what `rewind` raises, and then it is owed."""
+        destination = self._subscribed(client)
+        with destination.taking, destination.settling:
+            destination.start_again()
 
     def _entered(
         self, destination: Destination, batch: Batch, transition: Callable[[Ledger, Position], Ledger]

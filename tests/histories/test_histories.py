@@ -27,6 +27,14 @@ def test_histories_keep_the_promise(stage: Stage, chunk: int) -> None:
         assert found.kept, f"seed {seed}: {found.broken}\n{stage.shortest(history)}"
 
 
+def test_histories_without_mistakes_end_well_by_themselves(stage: Stage) -> None:
+    """Crashes, errors, stalls, lost connections and answers: nothing is left for an operator to do."""
+    for seed in range(60):
+        history = generate(seed, Mix(PIPELINE, faults=0.5))
+        found = stage.play(history)
+        assert (found.broken, found.named, found.equal) == ("", (), True), f"seed {seed}: {found}\n{history}"
+
+
 def test_a_history_is_the_same_again_for_its_seed(stage: Stage) -> None:
     assert generate(7) == generate(7)
     assert [stage.play(generate(seed)) for seed in range(10)] == [stage.play(generate(seed)) for seed in range(10)]

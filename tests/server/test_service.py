@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from cdc_engine.errors import (
     BatchNotFoundError,
     CanalServiceError,
     MetaError,
+    NotContinuousError,
     NotStartedError,
     NotSubscribedError,
     OutstandingBatchError,
+    SourceConnectionError,
     UnknownDestinationError,
 )
 from cdc_engine.meta.file_meta import FileMeta, read_ledger
@@ -38,6 +41,8 @@ class Engine:
         self.directory = directory
         self.rewound: list[Position | None] = []
         self.filters: list[str] = []
+        self.unwilling = 0  # so often a rewind fails
+        self.begins_at: Position | None = None  # where a rewind really begins
         self.meta = FileMeta(directory)
         if self.meta.ledger.cursor is None:
             self.meta.update(lambda ledger: ledger.set_cursor(START))
@@ -47,7 +52,10 @@ class Engine:
 
     def _rewind(self, position: Position | None) -> None:
         assert position is not None
-        self.store.start_at(position)
+        if self.unwilling:
+            self.unwilling -= 1
+            raise SourceConnectionError("the parser did not stop")
+        self.store.start_at(self.begins_at or position)
         self.rewound.append(position)
 
     def get(self, events: int = MANY) -> tuple[int, list[int]]:
@@ -235,6 +243,43 @@ def test_without_a_way_to_rewind_such_a_rollback_stops_the_destination(engine: E
     assert meta.ledger.outstanding == ()
     with pytest.raises(NotStartedError):
         service.get(CLIENT, 1, 1)
+
+
+def test_fault_a_stream_that_stands_elsewhere_than_the_ledger_is_read_again_by_itself(
+    engine: Engine, source: Source
+) -> None:
+    engine.store.put(source.block([1]))
+    engine.meta.update(lambda ledger: ledger.set_cursor(dataclasses.replace(START, offset=5)))
+    assert engine.get() == (-1, [])
+    assert engine.rewound == [dataclasses.replace(START, offset=5)]
+    assert engine.meta.ledger.outstanding == ()
+
+
+def test_fault_a_stream_that_is_read_again_in_vain_says_so_and_goes_on_trying(engine: Engine, source: Source) -> None:
+    engine.meta.update(lambda ledger: ledger.set_cursor(dataclasses.replace(START, offset=5)))
+    engine.begins_at = START  # whatever is asked for
+    for tried in range(1, 4):
+        engine.store.start_at(START)
+        engine.store.put(Source().block([1]))
+        if tried == 1:
+            assert engine.get() == (-1, [])
+        else:
+            with pytest.raises(NotContinuousError, match="`sluice down` and `sluice up`"):
+                engine.get()
+        assert len(engine.rewound) == tried
+
+
+def test_fault_a_rewind_that_failed_is_done_before_anything_more_is_got(engine: Engine, source: Source) -> None:
+    engine.store.put(source.block([2]))
+    assert engine.get()[0] == 1
+    engine = Engine(engine.directory)
+    engine.unwilling = 2
+    for tried in (engine.service.rollback, lambda _: engine.get()):
+        with pytest.raises(SourceConnectionError):
+            tried(CLIENT)
+    assert engine.meta.ledger.outstanding == ()
+    assert engine.get() == (-1, [])
+    assert engine.rewound == [START]
 
 
 def test_an_ack_does_not_wait_for_a_get(engine: Engine, source: Source) -> None:
