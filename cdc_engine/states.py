@@ -31,6 +31,7 @@ class EngineState(enum.StrEnum):
     BINLOG_FORMAT = "BINLOG_FORMAT"
     CHECKSUM = "CHECKSUM"
     CONFIGURATION = "CONFIGURATION"
+    NOT_CONTINUOUS = "NOT_CONTINUOUS"
     META = "META"
     STAGING = "STAGING"
     ERROR = "ERROR"  #: a defect of Sluice; its log has the trace
@@ -70,6 +71,7 @@ class TableState(enum.StrEnum):
     FLOWING = "FLOWING"
     MERGE_FAILED = "MERGE_FAILED"
     TABLE_OWNED = "TABLE_OWNED"
+    TABLE_UNOWNED = "TABLE_UNOWNED"
     TABLE_MISSING = "TABLE_MISSING"
     TABLE_RESTORED = "TABLE_RESTORED"
     TABLE_REPLACED = "TABLE_REPLACED"
@@ -99,6 +101,7 @@ class Act(enum.StrEnum):
 _OF_THE_LAKE = frozenset(
     {
         TableState.TABLE_OWNED,
+        TableState.TABLE_UNOWNED,
         TableState.TABLE_MISSING,
         TableState.TABLE_RESTORED,
         TableState.TABLE_REPLACED,
