@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,9 @@ def framed(data: bytes, file: str, offset: int, epoch: int, server: DatabaseServ
     return block_of(data, file, epoch, tables, events)
 
 
-def block_of(data: bytes, file: str, epoch: int, tables: list[TableVersion], events: list[tuple[int, ...]]) -> Block:
+def block_of(
+    data: bytes, file: str, epoch: int, tables: list[TableVersion], events: Sequence[tuple[int, ...]]
+) -> Block:
     """A block from its events as (offset, length, kind, version, table, position, time): one transaction that ends with them."""
     arrays = np.array(events, np.int64).reshape(-1, 7).T
     end = int(arrays[5][-1] + arrays[1][-1]) if events else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from cdc_engine.contracts import ClientIdentity, StoppedTable
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.position import Position
+from cdc_engine.states import TableState
 
 LEDGER = Ledger(ledger_id="0123456789ab")
 CLIENT = ClientIdentity(destination="shop")
@@ -22,7 +23,7 @@ def at(place: int, *, file: int = 1, epoch: int = 1) -> Position:
 
 def stopped(table: str, offset: int) -> StoppedTable:
     return StoppedTable(
-        database="shop", table=table, state="DDL_UNSUPPORTED", reason="DROP COLUMN", position=at(offset)
+        database="shop", table=table, state=TableState.DDL_UNSUPPORTED, reason="DROP COLUMN", position=at(offset)
     )
 
 

@@ -29,6 +29,7 @@ from cdc_engine.meta.ledger import Ledger
 from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
 from cdc_engine.parser.start_position import StartChoice
 from cdc_engine.position import Position
+from cdc_engine.states import TableState
 from console.main import app, exit_code
 from console.position import Request
 from console.processes import ProcessFile
@@ -159,7 +160,7 @@ def test_status_names_a_dead_process_a_silent_engine_and_a_stopped_table(place: 
     stopped = StoppedTable(
         database="shop",
         table="orders",
-        state="DDL_UNSUPPORTED",
+        state=TableState.DDL_UNSUPPORTED,
         reason="it was renamed",
         position=Position(epoch=1, file="b.1", offset=4),
     )
@@ -215,7 +216,12 @@ def test_fault_up_ends_what_runs_on_a_storage_that_was_removed(
     place.destination(1)
     stack = Stack(load_config(place.conf), place.conf, print)
     began: list[str] = []
-    monkeypatch.setattr(stack, "_start_missing", lambda: began.extend(stack.file.running()) or began)
+
+    def start_missing() -> list[str]:
+        began.extend(stack.file.running())
+        return began
+
+    monkeypatch.setattr(stack, "_start_missing", start_missing)
     daemon = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
         stack.file.add("daemon", daemon.pid)

@@ -67,30 +67,29 @@ ROWS: list[dict[str, Any]] = [
         "doc": "null",
     },
 ]
-SCHEMA = pa.schema(
-    [
-        ("id", pa.decimal128(20, 0)),
-        ("part", pa.string()),
-        ("small", pa.int8()),
-        ("price", pa.decimal128(12, 2)),
-        ("ratio", pa.float32()),
-        ("exact", pa.float64()),
-        ("label", pa.string()),
-        ("raw", pa.binary()),
-        ("padded", pa.binary()),
-        ("day", pa.date32()),
-        ("moment", pa.timestamp("us")),
-        ("instant", pa.timestamp("us", "UTC")),
-        ("lasted", pa.string()),
-        ("grown", pa.int32()),
-        ("kind", pa.string()),
-        ("kinds", pa.string()),
-        ("one", pa.bool_()),
-        ("many", pa.int64()),
-        ("doc", pa.string()),
-        ("_sluice_order_key", pa.int64()),
-    ]
-)
+FIELDS: list[tuple[str, pa.DataType]] = [
+    ("id", pa.decimal128(20, 0)),
+    ("part", pa.string()),
+    ("small", pa.int8()),
+    ("price", pa.decimal128(12, 2)),
+    ("ratio", pa.float32()),
+    ("exact", pa.float64()),
+    ("label", pa.string()),
+    ("raw", pa.binary()),
+    ("padded", pa.binary()),
+    ("day", pa.date32()),
+    ("moment", pa.timestamp("us")),
+    ("instant", pa.timestamp("us", "UTC")),
+    ("lasted", pa.string()),
+    ("grown", pa.int32()),
+    ("kind", pa.string()),
+    ("kinds", pa.string()),
+    ("one", pa.bool_()),
+    ("many", pa.int64()),
+    ("doc", pa.string()),
+    ("_sluice_order_key", pa.int64()),
+]
+SCHEMA = pa.schema(FIELDS)
 
 
 class Shelf:
@@ -187,7 +186,8 @@ def log_row(number: int, operation: str) -> dict[str, Any]:
     return {"number": number, "_sluice_operation": operation}
 
 
-LOG = pa.schema([("number", pa.int32()), ("_sluice_operation", pa.string())])
+LOG_FIELDS: list[tuple[str, pa.DataType]] = [("number", pa.int32()), ("_sluice_operation", pa.string())]
+LOG = pa.schema(LOG_FIELDS)
 
 
 def test_the_change_log_of_a_table_without_a_key_is_replayed(shelf: Shelf, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from cdc_engine.errors import ActRefusedError
 from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.resume_requests import requests
 from cdc_engine.position import Position
+from cdc_engine.states import TableState
 from cdc_engine.table_meta.change.policy import Held, Item
 from cdc_engine.table_meta.history.review_files import ReviewFiles
 from cdc_engine.table_meta.history.tables_file import write_tables
@@ -49,7 +50,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_tables(directory / "tables.json", [TableVersion(database="shop", table="calm", columns=())])
     stops = {"orders": ("DDL_HELD", HELD.reason), "audit": ("SCHEMA_MISMATCH", "it differs")}
     for table, (state, reason) in stops.items():
-        stop = StoppedTable(database="shop", table=table, state=state, reason=reason, position=PLACE)
+        stop = StoppedTable(database="shop", table=table, state=TableState(state), reason=reason, position=PLACE)
         FileMeta(directory).update(lambda ledger, stop=stop: ledger.stop_table(stop))  # type: ignore[misc]
     ReviewFiles(directory).note(HELD)
     return directory

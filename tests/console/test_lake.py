@@ -16,7 +16,8 @@ from console.demo.lake import Changes, LakeTable, freshness_seconds, percentile,
 from console.demo.summary import Before
 
 MARKERS = pa.schema([pa.field("id", pa.int64()), pa.field("sent_at", pa.timestamp("us"))])
-LOG = pa.schema([pa.field("number", pa.int64()), pa.field("_sluice_operation", pa.string())])
+LOG_FIELDS: list[pa.Field[Any]] = [pa.field("number", pa.int64()), pa.field("_sluice_operation", pa.string())]
+LOG = pa.schema(LOG_FIELDS)
 
 
 def add_markers(path: Path, sent: dict[int, float], visible_at: float) -> None:

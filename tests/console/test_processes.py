@@ -123,7 +123,7 @@ def test_what_a_killed_parent_left_behind_is_found_by_its_mark(nursery: Nursery)
 
 def test_a_sweep_ends_all_that_carry_the_mark_and_nobody_else(nursery: Nursery) -> None:
     ours, again = nursery.start("one", SLEEP), nursery.start("one", SLEEP)
-    stranger = subprocess.Popen([sys.executable, "-c", SLEEP], start_new_session=True)
+    stranger = subprocess.Popen([sys.executable, "-c", SLEEP], start_new_session=True, text=True)
     nursery.started.append(stranger)
     assert processes.sweep(nursery.mark) == []
     assert ours.wait(5) == again.wait(5) == -signal.SIGKILL

@@ -125,7 +125,7 @@ def test_every_type_is_what_select_returns_fidelity(played: Played, image: str) 
         assert_rows(rows, played.before[table])
         rows.apply(found.filter(operations == Operation.UPDATE_AFTER))
         assert_rows(rows, played.after[table])
-        gone = [
+        gone: list[Any] = [
             number for number in found.filter(operations == Operation.DELETE)["id"].to_pylist() if number in rows.ids
         ]
         assert sorted(gone) == sorted(rows.values)

@@ -8,8 +8,8 @@ import pytest
 
 from cdc_engine.binlog.rows.refused_values import ValuePolicy
 from console.toolchain.servers import DatabaseServer
-from tests.fidelity.pipeline import SERVERS, run
-from tests.fidelity.replay import folded, images, pipeline_with
+from tests.fidelity.pipeline import SERVERS, images, run
+from tests.fidelity.replay import folded, pipeline_with
 
 DATED = "CREATE TABLE dated (day DATE, n INT, PRIMARY KEY (day, n)) ENGINE=InnoDB"
 FINE = "CREATE TABLE fine (id INT PRIMARY KEY, day DATE) ENGINE=InnoDB"

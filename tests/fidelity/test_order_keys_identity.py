@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,7 +76,7 @@ def keys_of(staged: StagedBatch) -> Keys:
                 last = segment.order_key
             if isinstance(segment, ChangesSegment):
                 rows = read_rows(staged.path, segment)
-                keys: list[int] = rows[ORDER_KEY].to_pylist()
+                keys: list[Any] = rows[ORDER_KEY].to_pylist()
                 assert keys == sorted(keys)
                 assert last < keys[0]
                 assert rows[ROW].to_pylist() == list(range(row + 1, row + rows.num_rows + 1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -84,9 +85,7 @@ def test_under_quarantine_the_row_goes_on_with_null_fidelity(written: Pipeline, 
         assert row["reason"]
 
 
-def pq_table_is(table: str) -> object:
-    import pyarrow.compute as pc  # noqa: PLC0415
-
+def pq_table_is(table: str) -> pc.Expression:
     return pc.field("table") == table
 
 

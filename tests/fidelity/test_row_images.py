@@ -90,7 +90,8 @@ def capture(server: DatabaseServer, name: str, folder: Path) -> Captured:
     selected = {}
     with server.connect(database=DATABASE) as connection, connection.cursor() as cursor:
         cursor.execute("SET time_zone = '+00:00'")
-        connection.decoders = {**connection.decoders, FIELD_TYPE.BIT: lambda data: int.from_bytes(data, "big")}
+        bits: Any = lambda data: int.from_bytes(data, "big")  # noqa: E731  pymysql's stubs know decoders of text alone
+        connection.decoders = {**connection.decoders, FIELD_TYPE.BIT: bits}
         for table in (*(f"t_{kind.lower()}" for kind in kinds), "t_mixed"):
             cursor.execute(f"SELECT * FROM {table} ORDER BY id")
             selected[table] = list(cursor.fetchall())

@@ -16,6 +16,7 @@ from cdc_engine.meta.memory_meta import MemoryMeta
 from cdc_engine.meta.resume_requests import ResumeRequest, request, requests
 from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
 from cdc_engine.position import Position
+from cdc_engine.states import TableState
 
 SERVER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 
@@ -25,7 +26,9 @@ def at(offset: int, file: int = 7, epoch: int = 1) -> Position:
 
 
 def stopped(table: str, position: Position) -> StoppedTable:
-    return StoppedTable(database="shop", table=table, state="DDL_HELD", reason=f"rename of {table}", position=position)
+    return StoppedTable(
+        database="shop", table=table, state=TableState.DDL_HELD, reason=f"rename of {table}", position=position
+    )
 
 
 def never_begun() -> None:

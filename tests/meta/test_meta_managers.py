@@ -39,9 +39,9 @@ def test_identity_two_ledgers_are_never_the_same_one(tmp_path: Path) -> None:
 
 def test_identity_of_a_ledger_is_kept_with_it(tmp_path: Path) -> None:
     born = FileMeta(tmp_path / "shop")
-    assert born.is_new
+    assert born.is_new is True
     born.update(lambda ledger: ledger)
-    assert not born.is_new
+    assert FileMeta(tmp_path / "shop").is_new is False
     assert FileMeta(tmp_path / "shop").ledger.ledger_id == born.ledger.ledger_id
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from cdc_engine.contracts import StoppedTable
 from cdc_engine.instance.status import EngineStatus, write_status
+from cdc_engine.states import TableState
 from cdc_engine.table_meta.change.policy import Held, Item
 from orchestration.checks import STATUS_FILE, STATUS_SECONDS_MAX, read_failures
 from orchestration.code_location import build_definitions
@@ -21,7 +22,11 @@ from orchestration.testing import position
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 STOPPED = StoppedTable(
-    database="shop", table="orders", state="DDL_UNSUPPORTED", reason="DROP COLUMN: not yet", position=position(9)
+    database="shop",
+    table="orders",
+    state=TableState.DDL_UNSUPPORTED,
+    reason="DROP COLUMN: not yet",
+    position=position(9),
 )
 
 
@@ -103,7 +108,9 @@ HELD = Held(
 
 
 def test_ddl_a_held_change_fails_its_tables_check_with_the_plan_and_turns_green(tmp_path: Path) -> None:
-    held = StoppedTable(database="shop", table="orders", state="DDL_HELD", reason=HELD.reason, position=position(9))
+    held = StoppedTable(
+        database="shop", table="orders", state=TableState.DDL_HELD, reason=HELD.reason, position=position(9)
+    )
     write_status(tmp_path / STATUS_FILE, status(stopped_tables=(held,)))
     failing = read_failures(tmp_path, time.time())
     events, published = due("shop", ["shop.orders"], status(), failing, published=Published(), now_seconds=1e9)

@@ -15,7 +15,8 @@ import pytest
 from dagster import DagsterRunStatus as S
 
 from cdc_engine import destination_files
-from tests.orchestration.fix_stack import DagsterStack, stack, wait_for
+from tests.orchestration.fix_stack import DagsterStack, stack
+from tests.waiting import wait_for
 
 __all__ = ["stack"]
 

@@ -15,6 +15,7 @@ from dagster import DagsterRunStatus as S
 from cdc_engine.contracts import OutstandingBatch, StoppedTable
 from cdc_engine.errors import ConfigurationError, StagingError
 from cdc_engine.limits import TICK_SECONDS_MAX
+from cdc_engine.states import TableState
 from orchestration.batch_reference import BatchReference
 from orchestration.code_location import build_definitions
 from orchestration.runs import RunStore
@@ -377,7 +378,7 @@ def test_a_stopped_table_fails_its_check_once_and_recovers(shop: Shop) -> None:
         return sorted((event.asset_key.path[-1], event.check_name, event.passed) for event in events)
 
     stopped = StoppedTable(
-        database="shop", table="orders", state="DDL_UNSUPPORTED", reason="DROP COLUMN", position=position(9)
+        database="shop", table="orders", state=TableState.DDL_UNSUPPORTED, reason="DROP COLUMN", position=position(9)
     )
     shop.engine.state = FakeState(stopped_tables=(stopped,))
     assert checks() == [("engine", "tables_flowing", False), ("orders", "flowing", False)]

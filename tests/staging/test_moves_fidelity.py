@@ -143,7 +143,7 @@ def test_a_million_keys_that_move_are_followed_fidelity() -> None:
     for begin in range(0, 1_000_000, count // 2):
         ids = np.repeat(np.arange(begin, begin + count // 2), 2)
         ids[1::2] -= 1
-        columns = [np.tile([2, 3], count // 2).astype(np.int8), np.zeros(count, np.int64)]
+        columns: list[Any] = [np.tile([2, 3], count // 2).astype(np.int8), np.zeros(count, np.int64)]
         batch = pa.RecordBatch.from_arrays(
             [
                 *(pa.array(column) for column in columns),
@@ -161,7 +161,7 @@ def test_a_million_keys_that_move_are_followed_fidelity() -> None:
     assert last["_sluice_origin_0"].to_pylist()[-2:] == [None, last["id"].to_pylist()[-2]]
 
 
-VALUES = {
+VALUES: dict[pa.DataType, list[Any]] = {
     pa.int64(): [0, 1, -1, None, 1 << 62],
     pa.string(): ["", "a", "b", None, "12345678", "123456789", "\0"],
     pa.binary(): [b"", b"\0", b"\0\0", None],

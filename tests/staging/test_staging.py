@@ -379,7 +379,7 @@ def test_any_cut_into_blocks_stages_the_same_rows(
     for table in (ORDERS, KEYLESS):
         wanted = [n for each, _, images in events if each is table for n, *_ in images]
         segments = [segment for each in staged.manifest.tables if each.name == table.name for segment in each.segments]
-        found = [
+        found: list[Any] = [
             n
             for segment in segments
             if isinstance(segment, ChangesSegment)
@@ -389,4 +389,4 @@ def test_any_cut_into_blocks_stages_the_same_rows(
         if segments and table is ORDERS:
             assert isinstance(segments[0], ChangesSegment)
             assert segments[0].unique_keys == (len(set(wanted)) == len(wanted))
-            assert (segments[0].key_min, segments[0].key_max) == ((min(wanted),), (max(wanted),))
+            assert (segments[0].key_min, segments[0].key_max) == ((min(found),), (max(found),))

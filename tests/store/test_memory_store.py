@@ -308,7 +308,12 @@ def test_put_waits_while_full_and_goes_on_after_an_ack(tmp_path: Path, source: S
     store = MemoryEventStore(tmp_path, bytes_max=1 << 20, events_max=4)
     store.put(source.block([2, 2]))
     blocks = [source.block([1]), source.block([1])]
-    thread = threading.Thread(target=lambda: [store.put(block) for block in blocks], daemon=True)
+
+    def put_all() -> None:
+        for block in blocks:
+            store.put(block)
+
+    thread = threading.Thread(target=put_all, daemon=True)
     thread.start()
     batch = store.get(MANY, MANY)
     assert thread.is_alive()

@@ -19,7 +19,7 @@ from cdc_engine.table_meta.ddl.reader import (
 )
 from cdc_engine.table_meta.ddl.statement import AlterTable, Unread
 from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.known_schemas import TableState
+from cdc_engine.table_meta.history.known_schemas import KnownTable
 from cdc_engine.table_meta.history.schema_snapshot import Snapshot
 from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, Stopped, TableSchema
 
@@ -206,7 +206,7 @@ def history(tmp_path: Path) -> TableHistory:
     return made
 
 
-def names(state: TableState) -> list[str]:
+def names(state: KnownTable) -> list[str]:
     schema = state.schema if isinstance(state, Stopped) else state
     assert isinstance(schema, TableSchema)
     return [column.name for column in schema.columns]

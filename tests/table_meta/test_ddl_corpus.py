@@ -51,7 +51,7 @@ def played_group(played: Scene, group: Group, server: str) -> list[Step]:
         played.connection.select_db(group.database)
         for statement in group.of(server):
             try:
-                played.connection.query(statement)  # type: ignore[arg-type]  # bytes go as they are
+                played.connection.query(statement)  # bytes go as they are
             except pymysql.MySQLError:
                 continue
             steps.append(Step(statement, played.now(watching), schemas_on_server(watching)))

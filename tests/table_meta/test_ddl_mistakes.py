@@ -93,7 +93,8 @@ def test_ddl_a_mistake_anywhere_stops_the_table_by_name_and_the_rest_goes_on(
     for _ in range(40):
         table = chance.choice((*TABLES, "not_ours"))
         form, concerns = chance.choice(KIND_OF_STATEMENT)
-        wrong, raised = failing(chance.choice(EXCEPTIONS)), []
+        wrong = failing(chance.choice(EXCEPTIONS))
+        raised: list[bool] = []
 
         def once(*values: Any, wrong: Callable[..., Any] = wrong, raised: list[bool] = raised, **named: Any) -> Any:
             if not raised:
@@ -146,7 +147,7 @@ def test_ddl_a_mistake_at_a_table_map_stops_its_table(known: TableHistory, monke
         with pytest.raises(TableStoppedError, match="should be reported"):
             known.resolve(table_map, at(200))
     monkeypatch.undo()
-    assert fitting.fit is history.fit
+    assert fitting.fit is vars(history)["fit"]
     assert known.resolve(table_map, at(200)).table == "orders"
 
 

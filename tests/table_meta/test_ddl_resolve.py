@@ -17,6 +17,7 @@ from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.resume_requests import requests
 from cdc_engine.position import Position
+from cdc_engine.states import TableState
 from cdc_engine.table_meta.change.policy import SchemaDecisions
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.resolutions import Resolutions
@@ -121,7 +122,7 @@ def test_ddl_resolve_keeps_the_answer_and_asks_the_engine_to_go_on(tmp_path: Pat
     directory.mkdir(parents=True)
     meta = FileMeta(directory)
     for table, state in (("orders", "SCHEMA_UNKNOWN"), ("items", "DDL_HELD")):
-        stop = StoppedTable(database="shop", table=table, state=state, reason="why", position=at(150))
+        stop = StoppedTable(database="shop", table=table, state=TableState(state), reason="why", position=at(150))
         meta.update(functools.partial(Ledger.stop_table, stopped=stop))
     assert resolve(directory, "shop.orders", ANSWER).position == at(150)
     assert Resolutions(directory).schema("shop", "orders", "why") == schema_of(ANSWER, "shop", "orders")

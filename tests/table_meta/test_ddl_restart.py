@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from cdc_engine.binlog.charsets.statement_text import statement_text
 from cdc_engine.position import Position
 from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.known_schemas import TableKey, TableState
+from cdc_engine.table_meta.history.known_schemas import KnownTable, TableKey
 from cdc_engine.table_meta.history.schema_snapshot import Snapshot
 from cdc_engine.table_meta.schema import ServerFacts, Stopped
 from tests.table_meta.ddl_corpus import Group, groups
 
 GROUPS = {group.name: group for group in groups() if len(group.of("mysql80")) > 10}
-States = dict[TableKey, TableState]
+States = dict[TableKey, KnownTable]
 EXPECTED: dict[str, tuple[list[str], list[States]]] = {}
 
 

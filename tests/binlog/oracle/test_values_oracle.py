@@ -73,7 +73,7 @@ def timestamps(digits: int) -> Strategy:
 
 
 def text(codec: str, length: int = 40) -> Strategy:
-    return st.text(st.characters(codec=codec, exclude_categories=("Cs",)), max_size=length)
+    return st.text(st.characters(codec=codec, exclude_categories=["Cs"]), max_size=length)
 
 
 documents = st.recursive(

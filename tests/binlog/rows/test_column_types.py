@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import struct
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def values(*items: bytes | None) -> Values:
     )
 
 
-def column(code: TypeCode, metadata: int = 0, **fields: object) -> Column:
+def column(code: TypeCode, metadata: int = 0, **fields: Any) -> Column:
     return dataclasses.replace(Column(name="c", type_code=code, metadata=metadata), **fields)
 
 
