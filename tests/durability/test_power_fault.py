@@ -141,8 +141,16 @@ def quarantined(directory: Path, *order_keys: int) -> StagedBatch:
     pq.write_table(table, directory / "quarantine.parquet")
     entry = {"file": "quarantine.parquet", "rows": len(order_keys)}
     (directory / "manifest.json").write_text(json.dumps({"quarantine": entry}))
-    who = {"destination": "shop", "ledger_id": "0123456789ab"}
-    return StagedBatch(directory=directory, **who, epoch=1, delivery=1, start={}, end={}, tables=())
+    return StagedBatch(
+        directory=directory,
+        destination="shop",
+        ledger_id="0123456789ab",
+        epoch=1,
+        delivery=1,
+        start={},
+        end={},
+        tables=(),
+    )
 
 
 def test_fault_values_in_quarantine_stay_before_their_batch_is_acked(tmp_path: Path, disk: Disk) -> None:
