@@ -2,7 +2,7 @@
 
 Checksums are taken off first: with them every damage would end there. What is read must end in rows or in an error of the engine's own
 that names its place. `python -m benchmarks.fuzz_child CORPUS SEED FIRST SECONDS PROGRESS`: CORPUS holds whole binlog files without
-checksums, one behind the other; PROGRESS takes the number of each round before it begins, so that a round that crashes is known.
+checksums, one after the other; PROGRESS takes the number of each round before it begins, so that a round that crashes is known.
 """
 
 from __future__ import annotations

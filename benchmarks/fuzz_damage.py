@@ -19,7 +19,7 @@ STRETCH_MAX = 40  # events of a round
 
 
 def without_checksums(binlog: bytes) -> bytes:
-    """Of a whole binlog file that has them: events one behind the other, the magic left out, each length its own."""
+    """Of a whole binlog file that has them: events one after the other, the magic left out, each length its own."""
     at, parts = len(MAGIC), []
     while at + types.HEADER_BYTES <= len(binlog):
         (length,) = struct.unpack_from("<I", binlog, at + types.LENGTH_AT)
@@ -136,7 +136,7 @@ def damaged_inside(events: list[Event], chance: random.Random) -> list[Event]:
 
 
 def _payload_at(event: Event) -> tuple[int, bool]:
-    """Where a payload begins, behind fields of one-byte types and lengths."""
+    """Where a payload begins, after fields of one-byte types and lengths."""
     at = types.HEADER_BYTES
     while at + 1 < len(event) and event[at]:
         at += 2 + event[at + 1]

@@ -130,7 +130,7 @@ class GtidSet:
         """The form of COM_BINLOG_DUMP_GTID: count, then per source its uuid, interval count and half-open intervals, little-endian.
 
         https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_binlog_dump_gtid.html. A set with tags has TAGGED at both ends
-        of the count, and behind each uuid twice the length of its tag and the tag.
+        of the count, and after each uuid twice the length of its tag and the tag.
         """
         tagged = any(":" in source for source in self.runs)
         count = len(self.runs)
@@ -162,7 +162,7 @@ class GtidSet:
 
 
 def _decode_source(encoded: bytes, at: int, *, tagged: bool) -> tuple[str, int]:
-    """A source and the offset behind it; raises ValueError."""
+    """A source and the offset after it; raises ValueError."""
     server = str(uuid.UUID(bytes=encoded[at : at + 16]))
     at += 16
     if not tagged:

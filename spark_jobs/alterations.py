@@ -47,7 +47,7 @@ class AlterationPlan:
 
     @property
     def is_kept_in_table(self) -> bool:
-        """Whether its steps cannot be found out again from a table that has some of them behind it."""
+        """Whether its steps cannot be found out again from a table that has taken some of them."""
         return bool(self.drops or self.moves or self.copies)
 
     def to_json(self) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def held_bytes(block: Block) -> int:
 
 
 def compact(block: Block) -> Block:
-    """The same events in a buffer that holds nothing else, one behind the other."""
+    """The same events in a buffer that holds nothing else, one after the other."""
     ends = np.cumsum(block.event_length, dtype=np.int64)
     offset = ends - block.event_length
     buffer = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)

@@ -14,7 +14,7 @@ class ColumnFilter:
     """Names of columns to keep (`include`) or to leave out (`exclude`) by table; a table named in both follows `include`.
 
     A table is found by its exact name without regard to letter case: no patterns here. An item without exactly one colon, or without
-    any column behind it, has no effect, as in Canal; `ignored` lists those items so that a check of the configuration can say so.
+    any column after it, has no effect, as in Canal; `ignored` lists those items so that a check of the configuration can say so.
     Key columns are always kept, whatever is written: without its key a change could not be merged (Canal filters them away).
     """
 

@@ -1,4 +1,4 @@
-"""The `BlockSink` behind the parser: drops row events of tables nobody captures, thins out what became empty, puts the rest.
+"""The `BlockSink` after the parser: drops row events of tables nobody captures, thins out what became empty, puts the rest.
 
 Driven by the parser's thread (`accept`, `idle`) and ended by whoever stops it (`interrupt`). Waiting is the store's: while it is full
 `accept` waits in `put`, the parser stops reading, and the back-pressure reaches the server through the socket.

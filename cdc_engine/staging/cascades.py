@@ -37,7 +37,7 @@ from cdc_engine.states import TableState
 
 PLACE = "_sluice_place"
 EVENT_BITS = 32  # of a place: for the rows within one event
-FLAGS_AT = 19 + 6  # of a row event: behind its header and the table's id
+FLAGS_AT = 19 + 6  # of a row event: after its header and the table's id
 NO_FOREIGN_KEY_CHECKS = 0x02  # the session had foreign_key_checks=0: nothing cascaded
 CASCADE, SET_NULL = "CASCADE", "SET NULL"
 APPLY, IGNORE = "apply", "ignore"

@@ -92,7 +92,7 @@ def stage(
     `more`: called with a part of the batch that is decoded, gives the part that follows it, or an empty batch when that was the last.
     `kept`: indices of the columns wanted of a table version (int32, ascending), all if None. `keys`: by "database.table" the key columns
     where they are not the primary key. `left_out`: "database.table" of tables that stopped in an earlier batch: a table that has a gap
-    must not go on behind it. `policies`: by "database.table" what happens to values that cannot be right, where it is not the default.
+    must not go on after it. `policies`: by "database.table" what happens to values that cannot be right, where it is not the default.
     `cascade_policy`: of (database, table): apply, stop or ignore, for what foreign keys change in it. `has_up_to`: of "database.table", the
     order key up to which the lake has it, where a table that was resumed is behind others.
 
@@ -415,7 +415,7 @@ def _is_staged_alike(one: RowDecoder, other: RowDecoder) -> bool:
 
 
 def _file_part(name: str) -> str:
-    """A database's or table's name as it may stand in a file name on any file system; the number behind it tells equal ones apart."""
+    """A database's or table's name as it may stand in a file name on any file system; the number after it tells equal ones apart."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:NAME_CHARS_MAX]
 
 

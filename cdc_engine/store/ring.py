@@ -2,7 +2,7 @@
 
     ack ≤ get ≤ complete ≤ put
 
-`put` counts everything appended. `complete` is the end of the last whole transaction: nothing behind it may be handed out. Each
+`put` counts everything appended. `complete` is the end of the last whole transaction: nothing after it may be handed out. Each
 transition gives a new `Ring`; a move that would break the order is a fault of the caller and raises ValueError.
 """
 
@@ -97,7 +97,7 @@ class Ring:
         return dataclasses.replace(self, get=self.ack)
 
     def open_dropped(self, spilled_events: int, spilled_bytes: int) -> Ring:
-        """Everything behind the last whole transaction is forgotten; `spilled_*` of it were on disk."""
+        """Everything after the last whole transaction is forgotten; `spilled_*` of it were on disk."""
         return dataclasses.replace(
             self,
             put=self.complete,

@@ -54,7 +54,7 @@ class SpillFile:
         weakref.finalize(self, os.close, self._descriptor)
 
     def append(self, block: Block) -> SpilledBlock:
-        """Writes the block behind the last one. On StagingError (disk full, I/O) the file is as it was."""
+        """Writes the block after the last one. On StagingError (disk full, I/O) the file is as it was."""
         start = end = self._size
         try:
             for array in arrays_of(block):

@@ -84,7 +84,7 @@ def test_a_value_is_quarantined_listed_and_put_back_fidelity(
     assert render(listed).row_count == 3
 
     run(mysql80, "UPDATE notes SET body = 'later' WHERE id = 4", database=DATABASE)
-    again = merge(pipeline, chosen)  # everything once more, and the update behind it
+    again = merge(pipeline, chosen)  # everything once more, and the update after it
     assert len(quarantined(chosen, DESTINATION)) == 6
     assert [each.refused for each in replay(chosen, DESTINATION)] == [3, 3]
     results = replay(config(tmp_path, spark_server, "utf8mb4"), DESTINATION)

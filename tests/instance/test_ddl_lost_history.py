@@ -83,7 +83,7 @@ def test_ddl_a_table_altered_since_the_start_stops_and_the_others_are_read(captu
 
 
 def test_ddl_a_table_goes_on_from_its_stop_with_the_schema_that_an_operator_gives(captured: Captured) -> None:
-    """While the engine runs: the rows before the ALTER and those behind it, each with the columns of its time."""
+    """While the engine runs: the rows before the ALTER and those after it, each with the columns of its time."""
     file, offset = place_now(captured)
     captured.describe(f"start: {{file: {file}, offset: {offset}}}")
     captured.run(

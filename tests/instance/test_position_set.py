@@ -1,4 +1,4 @@
-"""Where an engine goes on, on a real server: behind exactly the place of `sluice position set`, forwards and back, and behind a restart.
+"""Where an engine goes on, on a real server: after exactly the place of `sluice position set`, forwards and back, and after a restart.
 
 What it recorded of XA transactions goes with it as far as the stream was read without a gap.
 """
@@ -93,7 +93,7 @@ def test_an_xa_transaction_over_a_restart_is_staged_once_and_one_rolled_back_nev
         captured.insert([4])
         assert captured.take(engine, 1) == [4]
     assert recorded(captured) == 2
-    move(captured, place=place)  # back, but behind the prepares: they hold
+    move(captured, place=place)  # back, but after the prepares: they hold
     decide(captured, "COMMIT", "kept")
     decide(captured, "ROLLBACK", "gone")
     captured.insert([5])

@@ -102,7 +102,7 @@ class FailingShop(Shop):
         assert not result.success
 
     def waits(self, seconds: float = 10) -> str:
-        """The sentence of a tick that hands out nothing, behind its seconds; the engine's status has it too."""
+        """The sentence of a tick that hands out nothing, after its seconds; the engine's status has it too."""
         answer: Any = self.tick()
         assert not answer.run_requests
         said = str(answer.skip_message).split("; RUNNING")[0]

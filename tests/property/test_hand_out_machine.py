@@ -87,7 +87,7 @@ class HandOut(RuleBasedStateMachine):
         self._read_from(position)
 
     def _read_from(self, position: Position | None) -> None:
-        """The parser connects again: the source repeats everything behind the position."""
+        """The parser connects again: the source repeats everything after the position."""
         assert position is not None
         self.end = position.order_key
         events, transactions = self.written[position.offset]
@@ -134,7 +134,7 @@ class HandOut(RuleBasedStateMachine):
 
     @rule(events=LIMITS, stage=st.booleans())
     def get(self, events: int, *, stage: bool) -> None:
-        """A batch that is not staged is forgotten by a restart, and those behind it."""
+        """A batch that is not staged is forgotten by a restart, and those after it."""
         batch = self.service.get_without_ack(CLIENT, 1 << 40, events)
         if batch.empty:
             return

@@ -125,7 +125,7 @@ def test_table_changes_keep_their_place_and_count_as_a_transaction(store: Memory
 def test_table_changes_within_a_transaction_are_handed_out_with_it(
     tmp_path: Path, source: Source, first: bool, events_max: int
 ) -> None:
-    """A table that stops at its table map, or CREATE TABLE ... SELECT: the transaction goes on behind the change."""
+    """A table that stops at its table map, or CREATE TABLE ... SELECT: the transaction goes on after the change."""
     store = MemoryEventStore(tmp_path / "spill", events_max=events_max)
     if not first:
         store.put(source.block([], open_events=2))

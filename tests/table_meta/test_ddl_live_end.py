@@ -1,4 +1,4 @@
-"""Where no rule reads a statement: at the live end the server's schema answers, behind it nothing does."""
+"""Where no rule reads a statement: at the live end the server's schema answers, after it nothing does."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_ddl_a_statement_no_rule_reads_is_answered_at_the_live_end_once_and_for_
         (change,) = history.apply(unread, "meta_unread", place)
         played.run("ALTER TABLE t DROP b")
         history.rewind(begun)
-        assert history.apply(unread, "meta_unread", place) == (change,), "read again, behind the live end by now"
+        assert history.apply(unread, "meta_unread", place) == (change,), "read again, after the live end by now"
         behind = answered(tmp_path / "behind", source, played, begun, snapshot)
         (stop,) = behind.apply(unread, "meta_unread", place)
     assert (change.kind, change.fills) == (TableChangeKind.SCHEMA, (("b", "x"),))

@@ -53,7 +53,7 @@ _SWE7: dict[str, str | int | None] = {
 }
 ONE_BYTE["swe7"] = ASCII.translate(str.maketrans(_SWE7)) + UNDEFINED * 0x80
 
-# first byte sequence of a run (hex) → the characters of it and of those behind it
+# first byte sequence of a run (hex) → the characters of it and of those after it
 BIG5_RUNS = {"f9d6": "碁銹裏墻恒粧嫺"}
 EUCJPMS_RUNS = {
     "8fa2b7": "～",

@@ -1,4 +1,4 @@
-"""MariaDB's COMPRESSED columns: what a VARCHAR or BLOB of the kind would be, behind a byte that says how it was compressed.
+"""MariaDB's COMPRESSED columns: what a VARCHAR or BLOB of the kind would be, after a byte that says how it was compressed.
 
 The byte (MariaDB's field.cc) is 0 before bytes as they are. Else its highest bit is set, its low three bits count the bytes of the length
 that follow (big-endian), and bit 3 says that the deflated bytes have no zlib header. An empty value has no bytes at all.

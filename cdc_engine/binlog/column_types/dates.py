@@ -135,7 +135,7 @@ def micros_of_packed(packed: Int64s, out: Int64s) -> None:
 
 
 def big_endian_parts(values: Values, whole_bytes: int, fraction: int) -> tuple[Int64s, Int64s]:
-    """(whole, microseconds): an unsigned big-endian number and behind it `fraction` bytes of a second's fraction."""
+    """(whole, microseconds): an unsigned big-endian number and after it `fraction` bytes of a second's fraction."""
     wide = np.empty(values.count, np.int64)
     rows_gather.big_endian_integers(values.buffer, values.starts, whole_bytes + fraction, wide)
     whole = wide >> (8 * fraction) & ((1 << 8 * whole_bytes) - 1)
@@ -198,7 +198,7 @@ def _timestamps(values: Values) -> AnyArray:
 
 
 def _old_timestamps(values: Values, digits: int) -> AnyArray:
-    """Seconds, and behind them the fraction's digits as a number; both big-endian."""
+    """Seconds, and after them the fraction's digits as a number; both big-endian."""
     size = fraction_bytes(digits)
     wide = np.empty(values.count, np.int64)
     rows_gather.big_endian_integers(values.buffer, values.starts, 4 + size, wide)

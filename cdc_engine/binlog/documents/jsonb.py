@@ -3,7 +3,7 @@
 The format is that of sql-common/json_binary.h: a type byte and a value. An object or array begins with its element count and its size
 (2 bytes each, 4 in the large form), an entry a key (offset, 2-byte length), an entry a value (type, then offset or the value itself where
 it fits), then keys and values. Strings and opaque values carry a length of 7 bits a byte. Offsets count from the container's count.
-The printing follows json_dom.cc: `", "` and `": "`, doubles as their shortest digits, and `.0` behind a double that looks like an integer.
+The printing follows json_dom.cc: `", "` and `": "`, doubles as their shortest digits, and `.0` after a double that looks like an integer.
 """
 
 from __future__ import annotations

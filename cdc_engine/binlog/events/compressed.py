@@ -1,6 +1,6 @@
 """What a compressed event holds, as a stream of plain events. Called by `scan`, which scans them like any others.
 
-TRANSACTION_PAYLOAD (MySQL 8.0.20 and above): a whole transaction's events, without checksums, as one zstd stream behind a list of fields.
+TRANSACTION_PAYLOAD (MySQL 8.0.20 and above): a whole transaction's events, without checksums, as one zstd stream after a list of fields.
 https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1Transaction__payload__event.html.
 
 QUERY_COMPRESSED and the compressed row events (MariaDB 10.2 and above): one event, whose statement or row images are compressed by zlib.

@@ -2,7 +2,7 @@
 
 The after image (MySQL's rows_event.h, Partial_update_rows_event) begins with value options: a length-encoded integer, of which only the bit
 PARTIAL_JSON is known; where it is set, a bitmap follows with a bit for each JSON column of the table, whether the image has it or not. A
-value whose bit is set is, behind its usual length, the differences from the document in the before image.
+value whose bit is set is, after its usual length, the differences from the document in the before image.
 """
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name
 

@@ -1,7 +1,7 @@
 """What row images without all columns mean: defaults, columns that say what is present, and why a table stops. Called by `rows`.
 
 An INSERT stands for a whole row: what its image leaves out has the column's constant default, which is filled in. What an update, a delete
-or a preimage leaves out stays as it is in the lake; batches with such rows have the columns of `partial_schema` behind the table's own.
+or a preimage leaves out stays as it is in the lake; batches with such rows have the columns of `partial_schema` after the table's own.
 """
 
 from __future__ import annotations

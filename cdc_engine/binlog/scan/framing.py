@@ -20,7 +20,7 @@ from cdc_engine.errors import BinlogFormatError
 
 PACKET_HEADER_BYTES = 4
 ROOM_BYTES_MIN = 64 * 1024  # less room than this: the next read goes to a fresh buffer
-EVENT_AT = PACKET_HEADER_BYTES + 1  # behind packet header and status byte
+EVENT_AT = PACKET_HEADER_BYTES + 1  # after packet header and status byte
 
 
 class LargeEvent:

@@ -135,7 +135,7 @@ def _source_index(state: Int64s, sources: Int64s) -> int:
 
 @kernel
 def take_tagged_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> ScanStatus:
-    """Version, size of all, the last field that must be understood; then fields, ascending, each behind its id.
+    """Version, size of all, the last field that must be understood; then fields, ascending, each after its id.
 
     A newer message, or one with a field that is not known and must be understood, is for Python, which refuses it.
     """
@@ -212,7 +212,7 @@ def _varlen(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]
 
 @kernel
 def _tagged_uuid(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> Integer:
-    """The offset behind 16 bytes, each an integer of its own, or -1."""
+    """The offset after 16 bytes, each an integer of its own, or -1."""
     state[SOURCE_NEW] = state[SOURCE_NEW + 1] = 0
     for index in range(16):
         value, at = _varlen(buffer, at, end)
@@ -224,7 +224,7 @@ def _tagged_uuid(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> Int
 
 @kernel
 def _tag(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> Integer:
-    """The offset behind a length and as many bytes, which are letters, digits and underscores, or -1."""
+    """The offset after a length and as many bytes, which are letters, digits and underscores, or -1."""
     length, at = _varlen(buffer, at, end)
     if at < 0 or not 0 <= length <= TAG_BYTES_MAX or at + length > end:
         return -1

@@ -99,14 +99,14 @@ QUERY_POST_HEADER = (
 )
 DUMMY_TABLES = (0xFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFF)  # a row event that only ends a statement
 PACKET_GOES_ON = 0xFFFFFF
-REWOUND = 1 << 31  # an end position "ahead" by more than half of 32 bits is one behind
+REWOUND = 1 << 31  # an end position "ahead" by more than half of 32 bits went back
 
 
 @kernel
 def scan(  # noqa: PLR0917  numba knows no keyword-only arguments
     buffer: Bytes, state: Int64s, events: Int64s, ends: Int64s, tables: Int64s, pool: Bytes, sources: Int64s
 ) -> ScanStatus:
-    """Takes events from state[AT] to state[LIMIT] and says why it stopped; AT is then behind the last event taken or handed over.
+    """Takes events from state[AT] to state[LIMIT] and says why it stopped; AT is then after the last event taken or handed over.
 
     buffer (bytes), state (STATE_SIZE), events (8 by n), ends (5 by n), tables (5 by slots), pool (bytes), sources (6 by n).
     """
@@ -190,7 +190,7 @@ def _check(buffer: Bytes, state: Int64s) -> ScanStatus:
 
 @nb.njit(inline="always")
 def _step(state: Int64s, end: int, length: int, event_type: int) -> bool:
-    """Moves FILE_END behind an event of the file; False when it cannot be there. `end`: low 32 bits of its end position.
+    """Moves FILE_END after an event of the file; False when it cannot be there. `end`: low 32 bits of its end position.
 
     MariaDB 11 leaves `end` 0 within a transaction: only the length counts. A format description that is repeated for a start in the
     middle of a file has 0 too, and lies elsewhere.

@@ -82,7 +82,7 @@ class FileBeginning:
 
 @kernel
 def _pass_over(buffer: Bytes, state: Int64s, limit: Integer, target: Integer, contiguous: Integer) -> ScanStatus:
-    """GO_ON at or behind the target, INCOMPLETE, HAND_OVER for a whole event that opens a file, else what is wrong."""
+    """GO_ON at or after the target, INCOMPLETE, HAND_OVER for a whole event that opens a file, else what is wrong."""
     while True:
         taken = min(state[LEFT], limit - state[AT])
         state[AT] += taken
@@ -105,7 +105,7 @@ def _pass_over(buffer: Bytes, state: Int64s, limit: Integer, target: Integer, co
 
 @kernel
 def _step(buffer: Bytes, state: Int64s, limit: Integer, contiguous: Integer) -> ScanStatus:
-    """Moves PLACE behind the event whose packet begins at AT, by its header alone."""
+    """Moves PLACE after the event whose packet begins at AT, by its header alone."""
     payload, event = little_endian(buffer, state[AT], 3), state[AT] + PACKET_OVERHEAD
     whole = state[AT] + PACKET_HEADER_BYTES + payload <= limit
     if payload == 0 or (event <= limit and buffer[event - 1] != 0):

@@ -1,6 +1,6 @@
 """Scans the events inside a compressed one, piece by piece, as if they had come by themselves. Used by `scan`.
 
-The decompressed events lie one behind the other in an arena of the size of a read buffer, and the blocks of many small compressed
+The decompressed events lie one after the other in an arena of the size of a read buffer, and the blocks of many small compressed
 transactions refer to the same one. A transaction larger than that is decompressed a piece at a time: what is held of it is one arena
 (or its largest event), and the blocks that were given out.
 
@@ -23,7 +23,7 @@ from cdc_engine.contracts import Block, Bytes
 from cdc_engine.errors import BinlogFormatError
 from cdc_engine.ports import Content
 
-SHORT_ROOM_BYTES = 4096  # behind an incomplete event: less room than this goes to a fresh arena
+SHORT_ROOM_BYTES = 4096  # after an incomplete event: less room than this goes to a fresh arena
 OUTER = (
     *(at.AT, at.LIMIT, at.OVERHEAD, at.CHECKSUM, at.EVENT, at.EVENT_LENGTH, at.BEGAN),
     *(at.INNER_BEGIN, at.INNER_END, at.INNER_SIZE, at.INNER_DONE),

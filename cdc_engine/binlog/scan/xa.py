@@ -78,7 +78,7 @@ class XaTransactions:
         if content is None:
             raise UnknownEventError(
                 f"the XA transaction {name} is committed, which was prepared before the stream began: its rows were never read; "
-                "take the rows of the captured tables anew, or set the position behind it when it did not touch them",
+                "take the rows of the captured tables anew, or set the position after it when it did not touch them",
                 self._maker.file,
                 int(self._state[at.BEGAN]),
             )

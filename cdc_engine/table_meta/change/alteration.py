@@ -1,7 +1,8 @@
 """What an ALTER TABLE makes of a table's schema, and what of that the lake's table has to follow. Pure; called by `effects`.
 
 The servers do not execute the items of one statement one after the other: the columns so far are dropped, changed and renamed by the
-names they had before it, then what is added or moved finds its place in the order of the statement, behind names of after it. So does this.
+names they had before it, then what is added or moved finds its place in the order of the statement, beside columns of the new names.
+So does this.
 """
 
 from __future__ import annotations

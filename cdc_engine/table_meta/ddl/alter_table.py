@@ -1,4 +1,4 @@
-"""ALTER TABLE behind its name: one entry of ACTIONS per kind of action. Called by `ddl`.
+"""ALTER TABLE after its name: one entry of ACTIONS per kind of action. Called by `ddl`.
 
 An action leaves columns and rows alone, or is noted as an item that `alteration` follows, or as one that changes rows without row events.
 An action that no entry matches makes the statement unreadable.
@@ -56,7 +56,7 @@ class _Alteration:
 
 @dataclasses.dataclass(frozen=True)
 class _Action:
-    """`words`: what the pattern matched; the cursor stands behind it."""
+    """`words`: what the pattern matched; the cursor stands after it."""
 
     cursor: TokenCursor
     words: str
@@ -131,7 +131,7 @@ def _option(action: _Action) -> None:
 
 
 def _rows_lost_all(action: _Action) -> None:
-    """The names of partitions behind it are separated by commas too, and nothing can follow."""
+    """The names of partitions after it are separated by commas too, and nothing can follow."""
     action.alteration.rows_lost.append(action.words)
     action.cursor.skip_all()
 

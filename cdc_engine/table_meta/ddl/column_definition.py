@@ -20,12 +20,12 @@ NATIONAL_CHARSET = "utf8mb3"
 _PARTITIONS = re.compile(
     r"PARTITION BY |REMOVE PARTITIONING "
 )  # they follow the last column of an ALTER without a comma
-FIRST = ""  # as the column that a new one stands behind: none, it stands first
+FIRST = ""  # as the column that a new one stands after: none, it stands first
 
 
 @dataclasses.dataclass
 class ColumnDefinition:
-    """`charset`: as said for the column, None where the table's applies. `after`: column it stands behind, FIRST, or None: at the end.
+    """`charset`: as said for the column, None where the table's applies. `after`: column it stands after, FIRST, or None: at the end.
 
     `says_null`: the statement has NULL, without which a TIMESTAMP may be NOT NULL. `literals`: what its labels and DEFAULT go through.
     `computed`: a generated column's expression.
@@ -69,7 +69,7 @@ def read_column(cursor: TokenCursor, flavour: str) -> ColumnDefinition:
 
 
 def read_charset(cursor: TokenCursor) -> str:
-    """The name behind CHARACTER SET. Raises UnreadableError where no server has it (or it is DEFAULT)."""
+    """The name after CHARACTER SET. Raises UnreadableError where no server has it (or it is DEFAULT)."""
     cursor.accept_sign("=")
     name = cursor.expect_name()
     charset = charset_of_name(name)
@@ -88,7 +88,7 @@ def accept_default(cursor: TokenCursor) -> bool:
 
 
 def read_collation(cursor: TokenCursor) -> str | None:
-    """The charset of the collation behind COLLATE; None for MariaDB's that go with any Unicode charset and change none."""
+    """The charset of the collation after COLLATE; None for MariaDB's that go with any Unicode charset and change none."""
     cursor.accept_sign("=")
     name = cursor.expect_name()
     charset = charset_of_collation(name)

@@ -1,4 +1,4 @@
-"""CREATE TABLE behind its name: columns, primary key, the options that matter, LIKE, SELECT. Called by `ddl`."""
+"""CREATE TABLE after its name: columns, primary key, the options that matter, LIKE, SELECT. Called by `ddl`."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _read_options(cursor: TokenCursor, statement: CreateTable) -> CreateTable:
         elif cursor.accept("WITH", "SYSTEM", "VERSIONING"):
             raise UnreadableError("system versioning is not supported")
         elif cursor.accept("PARTITION", "BY"):
-            return dataclasses.replace(statement, charset=charset, selects=_selects_behind(cursor))
+            return dataclasses.replace(statement, charset=charset, selects=_selects_after(cursor))
         elif cursor.peek().word in _SELECTS:
             return dataclasses.replace(statement, charset=charset, selects=True)
         elif cursor.peek().text == "(":
@@ -104,13 +104,13 @@ def _read_options(cursor: TokenCursor, statement: CreateTable) -> CreateTable:
 
 
 def _skip_option(cursor: TokenCursor) -> None:
-    """A word, and behind an equals sign its value, which may be a word that means something elsewhere."""
+    """A word, and after an equals sign its value, which may be a word that means something elsewhere."""
     cursor.next()
     if cursor.accept_sign("=") and cursor.peek().text != "(":
         cursor.next()
 
 
-def _selects_behind(cursor: TokenCursor) -> bool:
+def _selects_after(cursor: TokenCursor) -> bool:
     """Whether a SELECT follows the partitions."""
     while not cursor.at_end:
         if cursor.peek().text == "(":

@@ -195,7 +195,7 @@ def declared_type(text: str) -> DeclaredType:
 
 
 def read_type(cursor: TokenCursor, flavour: str) -> DeclaredType:
-    """A type's name and its arguments, without the attributes behind; national types come out as char and varchar."""
+    """A type's name and its arguments, without the attributes after it; national types come out as char and varchar."""
     base = _read_base(cursor)
     if base in {"enum", "set"}:
         return DeclaredType(base=base, labels=_read_labels(cursor))

@@ -59,7 +59,7 @@ NULL = Default(None, Notation.NULL)
 
 
 def read_default(cursor: TokenCursor) -> Default:
-    """What stands behind DEFAULT. Raises UnreadableError where nothing does."""
+    """What stands after DEFAULT. Raises UnreadableError where nothing does."""
     if cursor.peek() == Token(TokenKind.SIGN, "("):
         return constant(_parenthesized(cursor))
     found = _read_operand(cursor)
@@ -83,7 +83,7 @@ def _closes_at_end(cursor: TokenCursor) -> bool:
 
 
 def _parenthesized(cursor: TokenCursor) -> tuple[Token, ...]:
-    """The tokens between two parentheses; the cursor stands behind them."""
+    """The tokens between two parentheses; the cursor stands after them."""
     begin = cursor.place
     cursor.skip_parentheses()
     return cursor.since(begin)[1:-1]

@@ -16,7 +16,7 @@ CASCADE, SET_NULL = "CASCADE", "SET NULL"
 class ForeignKeyDefinition:
     """`parent`: (database, table), the database empty where not said. `referenced`: empty where not said: the parent's primary key.
 
-    `symbol`: as said behind CONSTRAINT; `index`: behind FOREIGN KEY, which is the name on MariaDB where there is no symbol. `on_delete`,
+    `symbol`: as said after CONSTRAINT; `index`: after FOREIGN KEY, which is the name on MariaDB where there is no symbol. `on_delete`,
     `on_update`: CASCADE, SET NULL, or empty for all that changes no row. `inline`: said of a column, which servers may ignore.
     """
 
@@ -44,7 +44,7 @@ def read_foreign_key(cursor: TokenCursor, symbol: str) -> ForeignKeyDefinition:
 
 
 def read_references(cursor: TokenCursor, columns: tuple[str, ...]) -> ForeignKeyDefinition:
-    """What stands behind REFERENCES: `t (c) MATCH FULL ON DELETE SET NULL ON UPDATE NO ACTION`."""
+    """What stands after REFERENCES: `t (c) MATCH FULL ON DELETE SET NULL ON UPDATE NO ACTION`."""
     database, table = "", cursor.expect_name()
     if cursor.accept_sign("."):
         database, table = table, cursor.expect_name()

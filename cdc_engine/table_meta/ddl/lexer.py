@@ -84,7 +84,7 @@ _NOWHERE = -2
 
 @functools.cache
 def _patterns(notation: Notation) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Of any token, and of the name behind a point."""
+    """Of any token, and of the name after a point."""
     letter, blank = _LETTER, _BLANK
     if notation.client in BLANK_NO_BREAK_SPACE:
         letter, blank = r"(?!\xa0)" + _LETTER, _BLANK.replace("]", r"\xa0]")
@@ -111,7 +111,7 @@ def tokens(statement: str, notation: Notation = _USUAL) -> list[Token]:
     found: list[Token] = []
     at, point = 0, _NOWHERE  # where a name ends that a point may follow
     while at < len(statement):
-        # behind a point that stands right behind a name is a name, though it were a number elsewhere: d.20151214
+        # after a point that stands right after a name is a name, though it were a number elsewhere: d.20151214
         match = (name_pattern.match(statement, at) if at == point + 1 else None) or pattern.match(statement, at)
         if match is None:
             raise UnreadableError(f"a quote is not closed at character {at}")

@@ -25,7 +25,7 @@ def read_table_names(cursor: TokenCursor) -> tuple[TableName, ...]:
 
 
 def read_key_columns(cursor: TokenCursor) -> tuple[str, ...]:
-    """PRIMARY KEY [name] [USING x] (a, b(10) DESC) with the index options behind it, up to the comma or parenthesis."""
+    """PRIMARY KEY [name] [USING x] (a, b(10) DESC) with the index options after it, up to the comma or parenthesis."""
     while cursor.peek().text != "(" or cursor.peek().kind is not TokenKind.SIGN:
         if cursor.at_end:
             raise cursor.unreadable()

@@ -46,7 +46,7 @@ NO_BACKSLASH_ESCAPES, STRICT = 1 << 20, 1 << 21 | 1 << 22
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """What a form's reader gets: the cursor behind the form's keywords, and what they were. `strict`: the session refused bad values."""
+    """What a form's reader gets: the cursor after the form's keywords, and what they were. `strict`: the session refused bad values."""
 
     cursor: TokenCursor
     kind: str

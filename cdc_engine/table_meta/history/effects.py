@@ -97,7 +97,7 @@ class DdlContext:
         return self.known.table(name, self.key)
 
     def schema(self, name: TableKey) -> TableSchema | None:
-        """What the table has here, also behind a stop; None where it is not there or not known."""
+        """What the table has here, also after a stop; None where it is not there or not known."""
         state = self.state(name)
         if isinstance(state, Stopped):
             return state.schema

@@ -176,7 +176,7 @@ class TableHistory:
             self._repository.append([Record(kind=RecordKind.REWIND, position=position)])
 
     def compact(self, position: Position, records_min: int = 1) -> int:
-        """Forgets what only held before `position`, which no one goes back behind any more; how many records that were.
+        """Forgets what only held before `position`, to which no one goes back any more; how many records that were.
 
         Fewer than `records_min` are not worth it.
         """
@@ -195,14 +195,14 @@ class TableHistory:
         return tuple(state.version() for state in states if isinstance(state, TableSchema))
 
     def stopped_versions(self, position: Position) -> tuple[TableVersion, ...]:
-        """Captured tables that a statement stopped, with the schema that is followed behind the stop."""
+        """Captured tables that a statement stopped, with the schema that is followed after the stop."""
         states = [
             self._known.table(name, position.order_key) for name in self._known.table_names() if self._captured(*name)
         ]
         return tuple(state.schema.version() for state in states if isinstance(state, Stopped) and state.schema)
 
     def state(self, database: str, table: str, position: Position) -> KnownTable:
-        """What is known of a table at `position`: its schema, its stop (with the schema behind it), that it was dropped, or nothing."""
+        """What is known of a table at `position`: its schema, its stop (with the schema after it), that it was dropped, or nothing."""
         return self._known.table((database, table), position.order_key)
 
     def table_names(self) -> list[TableKey]:

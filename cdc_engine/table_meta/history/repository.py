@@ -161,7 +161,7 @@ def forget_history(kept: Path | Repository) -> None:
 
 
 def holding(records: Iterable[Record]) -> list[Record]:
-    """The records that none behind them took back."""
+    """The records that none after them took back."""
     held: list[Record] = []
     for record in records:
         if record.kind is RecordKind.REWIND:

@@ -281,7 +281,7 @@ def _shown_default(shown: str | None, extra: str, notation: _Notation, declared:
 
 
 def _is_cut(shown: str, default: Default, notation: _Notation, declared: DeclaredType) -> bool:
-    """Whether more may stand behind what is shown: digits of a float, and bytes that are no text."""
+    """Whether more may stand after what is shown: digits of a float, and bytes that are no text."""
     if declared.base == "float" and declared.scale < 0:
         return len(re.sub(r"[-+.]|e.*", "", shown).strip("0")) > FLOAT_DIGITS_SHOWN
     if not declared.is_binary_string or notation is _Notation.HEXADECIMAL or default.notation is not Notation.STRING:

@@ -164,7 +164,7 @@ def test_a_field_not_known_is_stepped_over() -> None:
 
 @pytest.mark.parametrize("server", ["mysql80", "mariadb114"])
 def test_year_has_its_place_among_the_signs(server: str, request: pytest.FixtureRequest) -> None:
-    """YEAR and BIT between numbers: a wrong count shifts the sign of every column behind them."""
+    """YEAR and BIT between numbers: a wrong count shifts the sign of every column after them."""
     source: DatabaseServer = request.getfixturevalue(server)
     with source.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT @@GLOBAL.binlog_row_metadata")

@@ -51,7 +51,7 @@ def block(
     version: int = 2,
     epoch: int = 1,
 ) -> Block:
-    """A block of these events, the first at `start` of the file, one behind the other, each a second after the one before."""
+    """A block of these events, the first at `start` of the file, one after the other, each a second after the one before."""
     tables: list[TableVersion] = []
     entries, data = [], b""
     for number, (table, kind, content) in enumerate(events):

@@ -113,7 +113,7 @@ CHANGES = st.sampled_from(
 
 @given(CHANGES, st.data())
 def test_damaged_events_are_errors_or_rows_and_nothing_else(change: Change, data: st.DataObject) -> None:
-    """Cut short anywhere behind the header, or with a byte changed."""
+    """Cut short anywhere after the header, or with a byte changed."""
     whole = partial_event(TABLE, [change])
     place = data.draw(st.integers(19, len(whole) - 1))
     cut = data.draw(st.booleans())

@@ -52,7 +52,7 @@ def mariadb_compressed(make: EventFactory, event: bytes, at: int, length: int | 
 
 
 def mariadb_rows(make: EventFactory, event_type: int, images: bytes) -> bytes:
-    """A compressed row event of one column; `images` behind its bitmaps."""
+    """A compressed row event of one column; `images` after its bitmaps."""
     bitmaps = b"\x01" * (2 if event_type in (24, 31) else 1)
     event = EventFactory(checksum=False).rows(5, event_type, b"\x01" + bitmaps + images)
     return mariadb_compressed(make, event, len(event) - len(images))

@@ -97,7 +97,7 @@ def test_garbage_is_not_an_encoded_set(garbage: bytes) -> None:
 
 
 def test_a_set_with_tags_has_the_form_of_mysql_8_3() -> None:
-    """The count between two marks, and each tag behind its length in that server's serialization (twice the number, below 128)."""
+    """The count between two marks, and each tag after its length in that server's serialization (twice the number, below 128)."""
     encoded = GtidSet.parse(f"{A}:7:night:1-3").encoded()
     server = bytes.fromhex(A.replace("-", ""))
     plain = server + b"\0" + struct.pack("<QQQ", 1, 7, 8)
