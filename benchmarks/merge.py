@@ -202,9 +202,8 @@ def run(json_file: Path | None, *, table_rows: int = 10_000_000, runs: int = 3) 
             session = _session(spark.url)
             for vectors in (True, False):
                 bench = Bench(spark, session, folder / f"vectors-{vectors}", table_rows=table_rows, vectors=vectors)
-                bench.cell(
-                    SIZES[0], "close", "fresh", 2
-                )  # whoever comes first would pay for both: Spark compiles what it runs
+                # Whoever comes first would pay for both: Spark compiles what it runs.
+                bench.cell(SIZES[0], "close", "fresh", 2)
                 for keys, state in PHASES:
                     for changes in SIZES if state == "fresh" else SIZES[:1]:
                         rows.append(bench.cell(changes, keys, state, runs))

@@ -2,13 +2,11 @@
 
 MEBIBYTE = 1 << 20
 
-READ_BUFFER_BYTES = (
-    4 * MEBIBYTE
-)  # one block's buffer: large enough that per-block Python is noise, small enough for a ring of many
+# One block's buffer: large enough that per-block Python is noise, small enough for a ring of many.
+READ_BUFFER_BYTES = 4 * MEBIBYTE
 EVENT_BYTES_MAX = 1 << 30  # MySQL's own ceiling for max_allowed_packet; anything above is a lying length
-PAYLOAD_BYTES_MAX = (
-    1 << 33
-)  # of a compressed transaction, decompressed; it is read piece by piece, so this only keeps numbers in range
+# Of a compressed transaction, decompressed; it is read piece by piece, so this only keeps numbers in range.
+PAYLOAD_BYTES_MAX = 1 << 33
 PACKET_BYTES_MAX = 0xFFFFFF  # a packet of this size goes on in the next one (MySQL wire protocol)
 RING_BYTES_MAX = 64 * MEBIBYTE  # default ring: sixteen read buffers
 RING_EVENTS_MAX = 1_000_000  # row events in the ring; bounds the arrays beside the bytes

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import yaml
 
+# Where Dagster keeps runs and ticks, unless dagster.yaml names another storage.
 FILES = (
     "history/runs.db",
     "schedules/schedules.db",
-)  # where Dagster keeps runs and ticks, unless dagster.yaml names another storage
+)
 STORAGES = ("storage", "run_storage", "schedule_storage")
 MAKING_SECONDS_MAX = 60.0  # a process that has just begun makes them first
 

@@ -228,9 +228,8 @@ class Stack:
     def down(self) -> list[int]:
         """Stops all that was started, in order, each with a deadline; returns the process ids that are left (none, normally)."""
         records = {record.name: record for record in self.file.load()}
-        if (
-            SUPERVISOR in records and records[SUPERVISOR].pid != os.getpid()
-        ):  # else it would start again what is stopped here
+        # Else it would start again what is stopped here.
+        if SUPERVISOR in records and records[SUPERVISOR].pid != os.getpid():
             stop(records[SUPERVISOR], [StopStep(terminate, DOWN_SECONDS_MAX)])
         if CODE_SERVER in records:
             self._ask_code_server(records[CODE_SERVER])  # it lets a run finish, so ask before anything else is stopped

@@ -88,9 +88,8 @@ def merge_one(
         lag_seconds = max(0.0, time.time() - outcome.last_commit_time_us / 1e6)
         merged.append(MergedTable(outcome=outcome, batch=head, lag_seconds=lag_seconds))
         failpoints.reach(failpoints.BETWEEN_TABLES)
-        say(
-            f"{outcome.name}: merged {outcome.source_rows} rows in {outcome.merge_ms} ms"
-        )  # also news: the run is at work
+        # Also news: the run is at work.
+        say(f"{outcome.name}: merged {outcome.source_rows} rows in {outcome.merge_ms} ms")
 
     def refusal() -> str:
         try:

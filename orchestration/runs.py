@@ -25,11 +25,12 @@ from orchestration.settle import RULES, RunRecord
 
 _log = logging.getLogger(__name__)
 
+# Those that have, or should have, a process.
 OPEN_STATUSES = [
     DagsterRunStatus.STARTING,
     DagsterRunStatus.STARTED,
     DagsterRunStatus.CANCELING,
-]  # those that have, or should have, a process
+]
 
 RUNS_LOOKED_AT = 50  # of the newest, to count failures in a row
 

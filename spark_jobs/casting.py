@@ -10,12 +10,13 @@ import re
 INTEGERS = {"tinyint": 1, "smallint": 2, "int": 4, "bigint": 8}
 FRACTIONS = {"float", "double"}
 MOMENTS = {"date", "timestamp", "timestamp_ntz"}
+# Before the point, of a decimal that Delta widens to.
 INTEGER_DIGITS_MIN = {
     "tinyint": 10,
     "smallint": 10,
     "int": 10,
     "bigint": 20,
-}  # before the point, of a decimal that Delta widens to
+}
 
 
 def widens(old: str, new: str) -> bool:

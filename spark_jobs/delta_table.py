@@ -30,9 +30,8 @@ DELETED_COLUMN = Column(name=DELETED, type="boolean")
 VECTORS_PROPERTY = "delta.enableDeletionVectors"
 MAPPING_PROPERTY = "delta.columnMapping.mode"
 LOCAL_TIMES_FEATURE = "timestampNtz"  # a table made without such a column must be told to take one
-UNMAPPED_CHARACTERS = frozenset(
-    " ,;{}()\n\t="
-)  # Delta refuses these in a column's name unless columns are mapped by name
+# Delta refuses these in a column's name unless columns are mapped by name.
+UNMAPPED_CHARACTERS = frozenset(" ,;{}()\n\t=")
 STATISTICS_COLUMNS = 32  # Delta's default for how many leading columns have minimum and maximum in the log
 CHECKPOINT_COMMITS = 50  # a checkpoint is a Spark job of its own, too dear for every tenth of many small commits
 

@@ -14,9 +14,8 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 Keyed = Mapping[int, tuple[int, int]]  # id → (number of the change, order key)
-Log = tuple[
-    tuple[str, int, int, int], ...
-]  # (operation, id, number, order key), in the order in which they were appended
+# (operation, id, number, order key), in the order in which they were appended.
+Log = tuple[tuple[str, int, int, int], ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

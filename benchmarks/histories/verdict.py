@@ -61,9 +61,8 @@ def _judge(world: World) -> Verdict:
             line.kill(process)
     lines = [line for line in world.lines if line.started]
     rested = _rest(world, lines)
-    if (
-        world.meddled or len(lines) > 1
-    ):  # whose a table and which one its ledger is, is looked at when it is written: with the next change of each
+    # Whose a table and which one its ledger is, is looked at when it is written: with the next change of each.
+    if world.meddled or len(lines) > 1:
         for line in lines:
             deeds: list[tuple[Deed, int]] = [("put", 1), ("log", 1)]
             line.endpoint.current.commit(changes_of(line.endpoint.current, deeds, world.next_number))
@@ -73,9 +72,8 @@ def _judge(world: World) -> Verdict:
     if world.refused:
         named = (*named, world.refused)
     defects = [sentence for sentence in named if sentence.split(":")[0].endswith(f"is {SluiceError.code}")]
-    if (
-        defects
-    ):  # no error of ours: production is broken, or the stage no longer fits it, and nothing is played any more
+    # No error of ours: production is broken, or the stage no longer fits it, and nothing is played any more.
+    if defects:
         return Verdict(defects[0], named)
     if world.lake.violations:
         return Verdict(world.lake.violations[0], named)

@@ -52,9 +52,8 @@ def set_position(act: SetPosition) -> Position | None:
             forget_prepared(act.directory)
             act.forget_history()
         if lake_epoch:
-            act.take_over(
-                ledger.ledger_id
-            )  # before the ledger is kept: a crash in between leaves tables of nobody, which the next try takes
+            # Before the ledger is kept: a crash in between leaves tables of nobody, which the next try takes.
+            act.take_over(ledger.ledger_id)
         meta.update(lambda _: ledger.set_cursor(position))
     return position
 

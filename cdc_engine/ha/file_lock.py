@@ -46,9 +46,8 @@ class FileLock:
     def release(self) -> None:
         """Gives the lock back; without effect if it is not held. The file stays: removing it could free a lock twice."""
         if self._descriptor is not None:
-            fcntl.flock(
-                self._descriptor, fcntl.LOCK_UN
-            )  # closing alone leaves it to a child that is just being started
+            # Closing alone leaves it to a child that is just being started.
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = None
 

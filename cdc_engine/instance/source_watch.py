@@ -62,10 +62,11 @@ class SourceWatch:
         """Raises SluiceError when the source does not answer."""
         place = self._parser.place()
         if place is None:
+            # Whatever the parser does now has a state of its own.
             self._watch, self._answered_at = (
                 Watch(),
                 self._clock(),
-            )  # whatever the parser does now has a state of its own
+            )
             return
         facts = self._ask(place.position.file)
         self._answered_at, self._unanswered = self._clock(), ""

@@ -84,11 +84,12 @@ def _position(record: Any) -> Position:
     return Position(**_checked(Position, record))
 
 
+# By a field's annotation; positions are records, tuples are lists.
 JSON_TYPES = {
     "int": int,
     "str": str,
     "TableState": str,
-}  # by a field's annotation; positions are records, tuples are lists
+}
 
 
 def _checked(kind: type[Value], record: Any) -> dict[str, Any]:

@@ -226,9 +226,8 @@ class MemoryEventStore:
         if not self._entries or self._ring.put != self._ring.complete:
             return False
         last, before = self._entries[-1], self._entries[-2] if len(self._entries) > 1 else None
-        alone = (
-            before is None or before.end == before.complete
-        )  # else `last` ends the transaction whose events lie before it
+        # Else `last` ends the transaction whose events lie before it.
+        alone = before is None or before.end == before.complete
         return last.empty and alone and last.start >= self._ring.get
 
     def _append_to_disk(self, block: Block) -> None:

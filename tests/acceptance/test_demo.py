@@ -33,10 +33,8 @@ class DemoProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *arguments: str) -> None:
-        heard = [
-            "env",
-            "--default-signal=INT",
-        ]  # which a shell ignores for what it starts in the background, these tests perhaps
+        # A shell has what it starts in the background ignore SIGINT: these tests, perhaps.
+        heard = ["env", "--default-signal=INT"]
         command = [*heard, sys.executable, "-m", "console.main", "demo", "--dir", str(self.folder)]
         environment = {**os.environ, "PYTHONPATH": str(PROJECT_ROOT)}
         with self.output.open("ab") as output:

@@ -96,9 +96,8 @@ def test_fault_a_staged_batch_stays_before_the_ledger_speaks_of_it(tmp_path: Pat
     staging = tmp_path / "staging"
     staged = stage(batch(whole(block)), "shop", 1, staging)
     assert len(list(staged.path.iterdir())) == 2
-    FileMeta(tmp_path).update(
-        lambda ledger: ledger.set_cursor(PLACE)
-    )  # the ledger's next record; the folder lies beside it
+    # The ledger's next record; the folder lies beside it.
+    FileMeta(tmp_path).update(lambda ledger: ledger.set_cursor(PLACE))
     assert lost(disk, staging) == []
 
 

@@ -54,9 +54,8 @@ def _integers() -> list[Kind]:
 
 
 def _numbers() -> list[Kind]:
-    remainders = tuple(
-        (9 + digits, digits) for digits in range(1, 9)
-    )  # digits of a group that is not full, on either side
+    # Digits of a group that is not full, on either side.
+    remainders = tuple((9 + digits, digits) for digits in range(1, 9))
     decimals = ((1, 0), (5, 5), (9, 9), (10, 2), (18, 9), (38, 0), (38, 30), *remainders)
     long = ((39, 0), (65, 0), (65, 30))
     kinds = []

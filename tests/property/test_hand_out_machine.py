@@ -64,9 +64,8 @@ class HandOut(RuleBasedStateMachine):
     def begin(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="hand-out-", dir=MEMORY_DIR)) / "shop"
         self.model = Model()
-        self.written: dict[int, tuple[int, int]] = {
-            START.offset: (0, 0)
-        }  # end offset of a transaction → (events, transactions)
+        # End offset of a transaction → (events, transactions).
+        self.written: dict[int, tuple[int, int]] = {START.offset: (0, 0)}
         self.last_id, self.last_delivery, self.end = 0, 0, START.order_key
         FileMeta(self.directory).update(lambda ledger: ledger.set_cursor(START).subscribe(CLIENT))
         self._start()

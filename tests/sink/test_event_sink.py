@@ -119,9 +119,8 @@ def test_empty_transactions_are_thinned_out_by_event_time(
     for _ in range(3):
         sink.accept(source.block([1, 1], table=1))
         source.time_us += 2 * SECOND_US
-    assert [block.start_gtid_set for block in store.blocks] == [
-        gtid_set(1)
-    ]  # the first ever passes, its last transaction alone
+    # The first ever passes, its last transaction alone.
+    assert [block.start_gtid_set for block in store.blocks] == [gtid_set(1)]
     sink.accept(source.block([1], table=1))
     assert len(store.blocks) == 2
     assert store.put_position is not None

@@ -189,9 +189,8 @@ def test_ddl_a_merge_that_broke_anywhere_is_taken_up_again(followed: Followed) -
     tries = 0
     with open_lanes(lake.spark, 1) as lanes:
         while tries < 40:
-            allowed = (
-                1 + tries % 2 if tries else 0
-            )  # a copy is made again when what follows it failed, so one would not do
+            # A copy is made again when what follows it failed, so one would not do.
+            allowed = 1 + tries % 2 if tries else 0
             try:
                 merge_table(LaneThatBreaks(lanes[0], allowed), batch, batch.tables[0], target, {})
                 break

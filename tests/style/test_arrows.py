@@ -115,9 +115,8 @@ def test_a_room_imports_only_what_its_table_allows(path: Path) -> None:
         if not imported.startswith(("cdc_engine.", "orchestration", "spark_jobs", "console", "benchmarks")):
             continue
         allowed = MAY_IMPORT[room] | {room}
-        parent_is_allowed = any(
-            candidate.startswith(f"{imported}.") for candidate in allowed
-        )  # `from cdc_engine import limits`
+        # `from cdc_engine import limits`.
+        parent_is_allowed = any(candidate.startswith(f"{imported}.") for candidate in allowed)
         assert within(imported, allowed) or parent_is_allowed, f"{name} must not import {imported}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import statistics
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.style.test_arrows import ROOT, module_name, modules
 
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
+HUNG_COMMENT = re.compile(r"\s*[\])}]+[,:]?\s+# (?!noqa|type: ignore|fmt)")
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "util", "helper", "misc", "manager2"}
 
 
@@ -50,6 +52,14 @@ def test_functions_and_files_are_small_in_the_middle() -> None:
     lengths = [lines_without_docstring(function) for path in modules() for function in functions(path)]
     assert statistics.median(lengths) <= 10
     assert statistics.median(path.read_text().count("\n") for path in modules()) <= 200
+
+
+@pytest.mark.parametrize(
+    "path", [*modules(), *sorted((ROOT / "tests").rglob("*.py"))], ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_a_comment_stands_above_its_line_not_after_a_parenthesis(path: Path) -> None:
+    hung = [line.strip() for line in path.read_text().splitlines() if HUNG_COMMENT.match(line)]
+    assert not hung, f"{path}: {hung}"
 
 
 def test_nothing_prints_but_the_console() -> None:

@@ -140,11 +140,10 @@ class Stream:
         return Scanner(start=START, history=self.history, captured=captured)
 
     def take(self, statement: bytes, database: str, session: bytes, played: Counter[str]) -> None:
+        # A change of rows in statement form: the state of an engine, with the sentence that names it.
         try:
             blocks = feed(self.scan, [self.make.query(statement, database, session)])
-        except (
-            UnknownEventError
-        ):  # a change of rows in statement form: the state of an engine, with the sentence that names it
+        except UnknownEventError:
             self.make, self.scan = EventFactory(), self.scanner()
             played["row changes"] += 1
             return

@@ -67,9 +67,8 @@ EUCJPMS_RUNS = {
     "adc0": "㍉㌔㌢㍍㌘㌧㌃㌶㍑㍗㌍㌦㌣㌫㍊㌻㎜㎝㎞㎎㎏㏄㎡",
     "addf": "㍻〝〟№㏍℡㊤㊥㊦㊧㊨㈱㈲㈹㍾㍽㍼≒≡∫∮∑√⊥∠∟⊿∵∩∪",
 }
-PRIVATE_LEADS = range(
-    0xF5, 0xFF
-)  # of ujis and eucjpms: rows of 94 characters for private use, in two and in three bytes
+# Of ujis and eucjpms: rows of 94 characters for private use, in two and in three bytes.
+PRIVATE_LEADS = range(0xF5, 0xFF)
 PRIVATE_TWO, PRIVATE_THREE = 0xE000, 0xE3AC
 
 

@@ -22,6 +22,7 @@ from cdc_engine.binlog.column_types.entry import (
 
 __all__ = ["ColumnType", "TypeUnsupportedError", "ValueRefusedError", "Values", "buffer_of", "type_of"]
 
+# Importing each has registered its types.
 FAMILIES = (
     numbers,
     decimals,
@@ -32,4 +33,4 @@ FAMILIES = (
     times,
     documents,
     compressed,
-)  # importing each has registered its types
+)

@@ -29,9 +29,8 @@ from cdc_engine.contracts import Bytes, Column, Int64s
 
 OLD_TIME_BYTES = (3, 4, 4, 5, 5, 5, 6)  # by digits of fraction
 TIME_SECONDS_MAX = 838 * 3600 + 59 * 60 + 59 + 1  # MariaDB's zero point: one second beyond the greatest time
-TEXT_BYTES_MAX = (
-    len("-838:59:59.000000") + 1
-)  # the packed hours have ten bits, so a lying value stays within four digits
+# The packed hours have ten bits, so a lying value stays within four digits.
+TEXT_BYTES_MAX = len("-838:59:59.000000") + 1
 
 
 @column_type(TypeCode.TIME2)

@@ -68,9 +68,8 @@ def printed(keys: list[str] | None, values: list[str]) -> str:
 class _Reader:
     def __init__(self, data: bytes, built: Built) -> None:
         self.data, self.built = data, built
-        self.values_left = len(
-            data
-        )  # a value has an entry of three bytes at least: more values than bytes means offsets in circles
+        # A value has an entry of three bytes at least: more values than bytes means offsets in circles.
+        self.values_left = len(data)
 
     def value(self, kind: int, at: int, depth: int) -> Any:
         self.values_left -= 1

@@ -18,11 +18,12 @@ from cdc_engine.contracts import Int8s, Int64s
 HIGH, LOW, LIFE = range(3)
 SLOT_ROWS: Final = 3
 SLOTS_FIRST: Final = 1 << 10
+# The life of the key's own row; the row under the key is gone; a slot that no key has.
 AT_HOME, NOBODY, FREE = (
     -1,
     -2,
     -3,
-)  # the life of the key's own row; the row under the key is gone; a slot that no key has
+)
 KEYS, LIVES = range(2)  # places in `counts`
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 1, 2, 3, 4
 Mask = npt.NDArray[np.bool_]

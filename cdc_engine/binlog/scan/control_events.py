@@ -112,9 +112,8 @@ class ControlEvents:
         self._state[at.CHECKSUM] = types.CHECKSUM_BYTES if file_format.checksum else 0
         self._maker.mariadb = "mariadb" in file_format.server_version.lower()
         if self._maker.files.described(file_format.created):
-            yield from self._end(
-                event
-            )  # a place for the cursor, also where no transaction follows: older files may be purged
+            # A place for the cursor, also where no transaction follows: older files may be purged.
+            yield from self._end(event)
 
     def _previous_gtids(self, event: bytes) -> Iterator[Block]:
         yield from self._maker.cut()

@@ -76,9 +76,8 @@ class Scanner:
         executed = ExecutedTrack(start.gtid_set, known=executed_known)
         self._maker = BlockMaker(start, self._memory, executed, references.versions)
         self._decompressed = Unpacker(self._maker, self._events)
-        recorded = Unpacker(
-            self._maker, self._events
-        )  # of its own: an XA transaction may be committed within a compressed one
+        # Of its own: an XA transaction may be committed within a compressed one.
+        recorded = Unpacker(self._maker, self._events)
         unpack_recorded = functools.partial(self._unpack, recorded)
         xa = XaTransactions(self._maker, wanted, prepared or MemoryPrepared(), unpack_recorded)
         self._control = ControlEvents(self._maker, references, history, wanted, xa)

@@ -63,9 +63,8 @@ END_ROWS: Final = 5
 TABLE_ID, REFERENCE, POOL_BEGIN, POOL_LENGTH, MAPPED_IN = range(5)
 TABLE_ROWS: Final = 5
 
-ENTRIES_MAX: Final = (
-    1 << 17
-)  # a read buffer of 4 MiB holds fewer row events and fewer transactions; more: the block is cut
+# A read buffer of 4 MiB holds fewer row events and fewer transactions; more: the block is cut.
+ENTRIES_MAX: Final = 1 << 17
 SOURCES_MAX: Final = 1 << 12  # servers that ever wrote into one set; more stops the stream with a sentence
 SLOTS_FIRST: Final = 1 << 10
 TABLES_MAX: Final = 1 << 16  # table ids kept; a server whose table cache is too small gives a table new ids all day

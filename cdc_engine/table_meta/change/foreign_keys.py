@@ -22,12 +22,13 @@ from cdc_engine.table_meta.ddl.statement import (
 from cdc_engine.table_meta.schema import ForeignKey, TableSchema
 
 TableKey = tuple[str, str]
+# Those that have foreign keys; empty: the server's default, taken for InnoDB.
 ENGINES = {
     "",
     "innodb",
     "ndb",
     "ndbcluster",
-}  # those that have foreign keys; empty: the server's default, taken for InnoDB
+}
 
 
 class ForeignKeyRules(NamedTuple):

@@ -17,9 +17,8 @@ from cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition, read_ref
 from cdc_engine.table_meta.ddl.lexer import TokenCursor, UnreadableError
 
 NATIONAL_CHARSET = "utf8mb3"
-_PARTITIONS = re.compile(
-    r"PARTITION BY |REMOVE PARTITIONING "
-)  # they follow the last column of an ALTER without a comma
+# They follow the last column of an ALTER without a comma.
+_PARTITIONS = re.compile(r"PARTITION BY |REMOVE PARTITIONING ")
 FIRST = ""  # as the column that a new one stands after: none, it stands first
 
 
