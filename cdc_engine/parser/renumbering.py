@@ -39,6 +39,23 @@ def cut_off(cursor: Position, facts: ServerFacts) -> str:
     )
 
 
+def refilled(
+    cursor: Position, taken: GtidSet | MariadbPosition, purged: GtidSet | MariadbPosition, facts: ServerFacts
+) -> str:
+    """Why the server's files are not those after the cursor's purged one, or empty: all that was read must lie before the first of them.
+
+    Not noticed where other transactions of the same names fill the purged files exactly up to where was read.
+    """
+    first = facts.logs[0].file if facts.logs else ""
+    unknown = facts.mariadb and not facts.purged
+    if unknown or not _comes_before(cursor.file, first) or purged.contains(taken):  # type: ignore[arg-type]
+        return ""
+    return (
+        f"{cursor.file}, which was read, is not there any more, and {first}, the first that is, begins after {purged or 'nothing'} only: "
+        f"it cannot be that {taken} was written before it. The server was reset or restored and has used these GTIDs again"
+    )
+
+
 def written_again(taken: GtidSet | MariadbPosition, purged: GtidSet | MariadbPosition, server_uuid: str) -> str:
     """What was read before and lies in files that began anew, under the server's own name; empty when GTIDs prove continuity.
 
@@ -56,6 +73,15 @@ def names_began_anew(file: str, facts: ServerFacts) -> bool:
         return False
     try:
         return file_number(file) > file_number(facts.file)
+    except BinlogFormatError:
+        return False
+
+
+def _comes_before(file: str, other: str) -> bool:
+    if not file or not other or base(file) != base(other):
+        return False
+    try:
+        return file_number(file) < file_number(other)
     except BinlogFormatError:
         return False
 

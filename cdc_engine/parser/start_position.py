@@ -13,7 +13,7 @@ import dataclasses
 
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.gtid import GtidSet, MariadbPosition, parse_executed
-from cdc_engine.parser.renumbering import base, cut_off, numbered_anew, written_again
+from cdc_engine.parser.renumbering import base, cut_off, numbered_anew, refilled, written_again
 from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.position import Position
 
@@ -202,10 +202,11 @@ def _gtid_gap(gtid_set: str, facts: ServerFacts) -> Lost | None:
 
 def _same_server_gap(cursor: Position, facts: ServerFacts, anew: str) -> Lost | None:
     """What GTIDs cannot prove on the server that the cursor was made on. `anew`: why its files are others now, or empty."""
+    taken, purged = _parsed(cursor.gtid_set, facts), _parsed(facts.purged, facts)
     if not anew:
-        cut = cut_off(cursor, facts)
-        return Lost(reason=cut) if cut else None
-    again = written_again(_parsed(cursor.gtid_set, facts), _parsed(facts.purged, facts), facts.server_uuid)
+        why = cut_off(cursor, facts) or refilled(cursor, taken, purged, facts)
+        return Lost(reason=why) if why else None
+    again = written_again(taken, purged, facts.server_uuid)
     if not again:
         return None
     return Lost(

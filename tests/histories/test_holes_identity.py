@@ -82,6 +82,13 @@ HOLES: dict[str, tuple[Scenario, tuple[Step, ...]]] = {
         Scenario(),
         (commit(), Step("backup"), commit(), FLOW, Step("restore"), *(commit(key=key) for key in (2, 3, 4))),
     ),
+    "A5 restored from a backup, and purged past the cursor": (
+        Scenario(),
+        (
+            *(commit(), Step("backup"), commit(), FLOW, DIE, Step("restore"), Step("flush")),
+            *(Step("purge"), *(commit(key=key) for key in (2, 3, 4))),
+        ),
+    ),
     "A6 RESTORE": (
         Scenario(),
         (commit(), FLOW, Step("restore table")),

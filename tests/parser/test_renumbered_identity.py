@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from cdc_engine.parser.event_parser import STREAMING
-from cdc_engine.position import Position
+from cdc_engine.position import Position, file_number
 from console.toolchain.servers import DatabaseServer
 from tests.fix_servers import ServerFactory
 from tests.parser.fix_shop import insert, make_shop, run
@@ -48,6 +48,23 @@ def test_identity_a_reset_with_the_gtids_set_again_is_a_new_epoch(fresh_server: 
         assert after.order_key > position.order_key
         assert after.file_created > position.file_created
         assert len(capture.sink.events) == 5, "nothing that was read comes again"
+
+
+def test_identity_numbers_given_again_are_noticed_though_the_file_that_was_read_is_purged(
+    fresh_server: ServerFactory,
+) -> None:
+    """As after a backup that lacks the last transactions, once the server's files are purged past the cursor's."""
+    server = fresh_server("mysql-8.0.31")
+    position = read_some(server)
+    before, _, last = executed(server).rpartition("-")
+    run(server, "RESET MASTER", f"SET GLOBAL gtid_purged = '{before}-{int(last) - 2}'")
+    for _ in range(file_number(position.file)):
+        run(server, "FLUSH BINARY LOGS")
+    insert(server, range(100, 105))
+    run(server, f"PURGE BINARY LOGS TO 'binlog.{file_number(position.file) + 1:06d}'")
+    with Capture.of(source_of(server)).running(position, wait=False) as capture:
+        assert "used these GTIDs again" in capture.states.wait("POSITION_LOST")
+        assert STREAMING not in [state for state, _ in capture.states.told]
 
 
 def test_identity_numbers_that_the_server_gave_again_are_lost_by_name(fresh_server: ServerFactory) -> None:

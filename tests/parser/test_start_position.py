@@ -198,6 +198,19 @@ def test_identity_gtids_that_the_server_wrote_once_more_prove_nothing() -> None:
     assert started(of_mariadb, proven).position.epoch == 3
 
 
+def test_identity_purged_files_prove_continuity_only_where_all_that_was_read_lies_before_the_rest() -> None:
+    """A backup restored, numbers given again, and the files purged past the cursor's: no file is left to be compared."""
+    gone = dataclasses.replace(CURSOR, file="binlog.000002")
+    assert "used these GTIDs again" in lost(gone, MYSQL)
+    assert started(gone, dataclasses.replace(MYSQL, purged=f"{A}:1-60")).position == gone
+    of_mariadb = dataclasses.replace(gone, gtid_set="0-1-60", server_uuid="mariadb-1")
+    assert "used these GTIDs again" in lost(of_mariadb, dataclasses.replace(MARIADB, purged="0-1-40"))
+    for purged in ("0-1-60", ""):  # empty: it did not say
+        assert started(of_mariadb, dataclasses.replace(MARIADB, purged=purged)).position == of_mariadb
+    elsewhere = dataclasses.replace(MYSQL, server_uuid=B, executed=f"{A}:1-100,{B}:1-5")
+    assert started(gone, elsewhere).position.epoch == 3
+
+
 def test_identity_a_file_that_is_shorter_than_what_was_read_of_it_is_lost_whatever_the_gtids_say() -> None:
     read_further = dataclasses.replace(CURSOR, offset=901)
     assert "ends at 900" in lost(read_further, MYSQL)
