@@ -88,6 +88,9 @@ class ProcessPart:
             return self.child.ended
         return "" if self._record and find(self._record) else GONE
 
+    def port_taken(self) -> bool:
+        return bool(self._port) and not is_free(self._port)
+
     def answers(self) -> bool:
         return bool(self._answers and self._answers())
 
@@ -126,6 +129,9 @@ class WarmUp:
 
     def ended(self) -> str:
         return self._child.ended if self._child else GONE
+
+    def port_taken(self) -> bool:
+        return False
 
     def answers(self) -> bool:
         return self._child is not None and self._child.exit_code == 0

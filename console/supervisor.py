@@ -40,6 +40,9 @@ class Part(Protocol):
     def ended(self) -> str:
         """How it ended, as "exit code 1" or "signal 9"; empty while it lives."""
 
+    def port_taken(self) -> bool:
+        """Whether another program has the port that it needs."""
+
     def answers(self) -> bool:
         """Whether it is there for others; for a part of `once`, whether it is done. Raises ServerError where it never will be."""
 
@@ -62,7 +65,7 @@ class Patience:
     """How often a part is begun again: `restarts_max` failures in a row, `first_seconds` doubled up to `longest_seconds` between them.
 
     A part that has answered for `steady_seconds` has failed for the first time. Where `first_start_must_do`, one that never answered and
-    ended by itself is given up at once: it would only say the same again.
+    ended by itself is given up at once: it would only say the same again, unless another program has its port.
     """
 
     restarts_max: int
@@ -148,11 +151,16 @@ class Supervisor:
             try:
                 ended = "" if kept.state is State.WAITING else kept.part.ended()
                 sentence = self._take(kept, ended)
-                final = self._patience.first_start_must_do and not kept.answered and not ended.startswith("signal")
+                final = self._is_final(kept, ended) if sentence else False
             except ServerError as error:
                 sentence = str(error)
             if sentence:
                 self._fail(kept, sentence, final=final)
+
+    def _is_final(self, kept: Kept, ended: str) -> bool:
+        """Whether another begin would only say the same. A stranger who took the port between look and bind may be gone by then."""
+        died = self._patience.first_start_must_do and not kept.answered and not ended.startswith("signal")
+        return died and not kept.part.port_taken()
 
     def _take(self, kept: Kept, ended: str) -> str:
         """Takes the next step with a part; returns how it failed, if it did."""

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import signal
+import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from console import supervisor
+from console.processes import ProcessFile
 from console.signals import heard
+from console.stack_parts import ProcessPart
 from console.supervisor import FOREGROUND, UP, Kept, Patience, State, Step, Supervisor, next_step
 from console.toolchain.errors import ServerError
+from console.toolchain.ports import LOOPBACK, free_port
+from console.toolchain.process import ChildProcess
 
 NO_WAIT = Patience(restarts_max=3, first_seconds=0.0)
 
@@ -28,6 +34,7 @@ class FakePart:
     seconds_max: float = 60.0
     answer_after: int = 1
     deaths: list[str] = dataclasses.field(default_factory=list)  # how the next lives end, right after their begin
+    strangers: int = 0  # so many of its deaths are of its port: another program has it just then
     begun: int = 0
     how: str = ""
     asked: int = 0
@@ -42,6 +49,10 @@ class FakePart:
 
     def ended(self) -> str:
         return self.how
+
+    def port_taken(self) -> bool:
+        self.strangers -= 1
+        return self.strangers >= 0
 
     def answers(self) -> bool:
         self.asked += 1
@@ -145,6 +156,57 @@ def test_fault_a_part_that_never_starts_is_named_at_once_by_up(part: Callable[..
     with pytest.raises(ServerError, match=r"The code server ended \(exit code 1\); .* ends: first \| OutOfMemoryError"):
         made.until_ready()
     assert made.begun == ["code server"]
+
+
+def test_fault_a_port_that_a_stranger_took_in_the_last_moment_is_tried_again(part: Callable[..., FakePart]) -> None:
+    code = part("code server", deaths=["exit code 1"], strangers=1)
+    Supervisor([code], print, UP).until_ready()
+    assert code.begun == 2
+
+
+def test_fault_a_port_that_a_stranger_keeps_is_given_up(part: Callable[..., FakePart]) -> None:
+    code = part("code server", deaths=["exit code 1"] * 9, strangers=9)
+    with pytest.raises(ServerError, match="given up after"):
+        Supervisor([code], print, UP).until_ready()
+
+
+BINDS = (
+    "import pathlib, socket, sys; s = socket.create_server(('127.0.0.1', int(sys.argv[1])));"
+    "pathlib.Path(sys.argv[2]).touch(); s.accept()"
+)
+
+
+def test_fault_a_process_that_cannot_bind_since_a_stranger_was_faster_is_begun_again(tmp_path: Path) -> None:
+    """A stranger takes the port after it was found free and before the process binds it; then it goes."""
+    port, log, bound = free_port(), tmp_path / "log", tmp_path / "bound"
+    strangers: list[socket.socket] = []
+
+    def start() -> ChildProcess:
+        if not strangers:
+            strangers.append(socket.create_server((LOOPBACK, port)))
+        return ChildProcess([sys.executable, "-c", BINDS, str(port), str(bound)], log)
+
+    def say(sentence: str) -> None:
+        if "starting it again" in sentence:
+            strangers[0].close()
+
+    code = ProcessPart(
+        "code server",
+        (),
+        ProcessFile(tmp_path / "processes.json"),
+        log=log,
+        start=start,
+        question=lambda _: bound.exists,
+        port=port,
+        seconds_max=60.0,
+        port_advice="set another",
+    )
+    made = Supervisor([code], say, UP)
+    try:
+        made.until_ready()
+        assert made.begun == ["code server"] * 2
+    finally:
+        code.end()
 
 
 @pytest.mark.parametrize("patience", [UP, NO_WAIT])
