@@ -151,6 +151,9 @@ class TableChange:
 
     `fills`: of SCHEMA, (column, value as in Column.default) of each added column that rows already there hold a value in: the binlog has no
     row events for them. An added column that is not in it is NULL in those rows.
+
+    `renamed_from`: "database.table" of the captured table that got this name. Of SCHEMA, the lake's rows are those that it had under that
+    name right before `order_key`; empty where the table keeps its own.
     """
 
     kind: TableChangeKind
@@ -161,6 +164,7 @@ class TableChange:
     schema: TableVersion | None = None
     fills: tuple[tuple[str, str], ...] = ()
     alterations: tuple[Alteration, ...] = ()
+    renamed_from: str = ""
     state: str = ""
     reason: str = ""
 
@@ -219,6 +223,11 @@ class Block:
         """Bytes of the row events kept; what the ring counts."""
         return int(self.event_length.sum())
 
+    @property
+    def stands_alone(self) -> bool:
+        """Whether it is a batch of its own: tables changed names, and rows of before and after it belong to other tables of the lake."""
+        return any(change.renamed_from for change in self.changes)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BlockSlice:
@@ -247,6 +256,11 @@ class Batch:
     @property
     def empty(self) -> bool:
         return self.batch_id == -1
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether nothing may follow it in the same staged batch."""
+        return not self.event_count and any(part.block.stands_alone for part in self.slices)
 
 
 NOTHING = Batch(batch_id=-1, start=None, end=None)  #: what `get` hands out when nothing waits

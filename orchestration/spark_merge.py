@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -53,6 +54,7 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]
             storage_options=storage_options(config.storage_options),
             quarantine_path=config.quarantine_path(order.destination),
             records=_Records(LakeTables(config.destination_dir(order.destination))),
+            target_of=functools.partial(target, config, order.destination),
         )
     except SparkUnavailableError as error:
         raise SparkAwayError(str(error)) from error

@@ -18,8 +18,8 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from spark_jobs import sql_text
 from spark_jobs.errors import TableError
 from spark_jobs.report import TableTarget
-from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, Column
-from spark_jobs.table_owner import OWNER_PROPERTY
+from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, Column, epoch_of
+from spark_jobs.table_owner import OWNER_PROPERTY, Found, TableRecord
 
 METADATA_COLUMNS = (
     Column(name=ORDER_KEY, type="bigint"),
@@ -46,6 +46,7 @@ class Snapshot:
     applied_order_key: int
     table_id: str = ""
     features: frozenset[str] = frozenset()
+    partitions: tuple[str, ...] = ()
 
     @property
     def exists(self) -> bool:
@@ -54,6 +55,9 @@ class Snapshot:
     @property
     def schema(self) -> tuple[tuple[str, str], ...]:
         return tuple(self.columns.values())
+
+
+NO_TABLE = Snapshot(version=-1, columns={}, properties={}, applied_order_key=-1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,7 +87,7 @@ class DeltaTable:
         self._app_id = app_id
         self._storage_options = dict(storage_options)
         self._log: Any = None
-        self.snapshot = Snapshot(version=-1, columns={}, properties={}, applied_order_key=-1)
+        self.snapshot = NO_TABLE
 
     def refresh(self) -> Snapshot:
         """Reads what was committed since the last look."""
@@ -96,17 +100,48 @@ class DeltaTable:
             return self.snapshot
         except (DeltaError, OSError) as error:
             raise TableError(self.name, f"the log of the Delta table {self.path} cannot be read: {error}") from error
-        applied = self._log.transaction_version(self._app_id)
-        fields = [(field.name, sql_text.spark_type(field.type)) for field in self._log.schema().fields]
-        self.snapshot = Snapshot(
-            version=self._log.version(),
-            columns={name.lower(): (name, type_name) for name, type_name in fields},
-            properties=dict(self._log.metadata().configuration),
-            applied_order_key=-1 if applied is None else applied,
-            table_id=str(self._log.metadata().id),
-            features=frozenset(self._log.protocol().writer_features or ()),
-        )
+        self.snapshot = _snapshot(self._log, self._app_id)
         return self.snapshot
+
+    def before(self, order_key: int) -> Snapshot:
+        """The newest version that has no transaction of this order key or a later one; one that does not exist where none is so.
+
+        Transactions only grow, so few versions are looked at: the newest ones first, further apart each time, then between two.
+        """
+        if not self.snapshot.exists or self.snapshot.applied_order_key < order_key:
+            return self.snapshot
+        found, low, high, step = NO_TABLE, -1, self.snapshot.version, 1  # `low` does not have it, `high` does
+        while high - low > 1:
+            version = max(high - step, 0) if low < 0 else (low + high) // 2
+            there = self._at(version)
+            if there.applied_order_key < order_key:
+                found, low = there, version
+            else:
+                high, step = version, step * 2
+        return found
+
+    def _at(self, version: int) -> Snapshot:
+        try:
+            log = deltalake.DeltaTable(self.path, version=version, storage_options=self._storage_options or None)
+        except (DeltaError, OSError) as error:
+            raise TableError(
+                self.name, f"version {version} of the Delta table {self.path} cannot be read any more: {error}"
+            ) from error
+        return _snapshot(log, self._app_id)
+
+    def found(self, record: TableRecord | None) -> Found:
+        """The table as `table_owner` judges it; `record`: as an earlier run left it."""
+        snapshot, applied = self.snapshot, self.snapshot.applied_order_key
+        return Found(
+            exists=snapshot.exists,
+            path=self.path,
+            table_id=snapshot.table_id,
+            version=snapshot.version,
+            owner=snapshot.properties.get(OWNER_PROPERTY, ""),
+            applied_epoch=-1 if applied < 0 else epoch_of(applied),
+            written_before=ORDER_KEY in snapshot.columns,
+            commits=self.commits_after(record.version - 1) if record else (),
+        )
 
     def commits_after(self, version: int) -> list[dict[str, Any]]:
         """What Delta's history says of the versions above one, the newest first; empty where there are none."""
@@ -148,6 +183,20 @@ class DeltaTable:
         )
 
 
+def _snapshot(log: Any, app_id: str) -> Snapshot:
+    applied = log.transaction_version(app_id)
+    fields = [(field.name, sql_text.spark_type(field.type)) for field in log.schema().fields]
+    return Snapshot(
+        version=log.version(),
+        columns={name.lower(): (name, type_name) for name, type_name in fields},
+        properties=dict(log.metadata().configuration),
+        applied_order_key=-1 if applied is None else applied,
+        table_id=str(log.metadata().id),
+        features=frozenset(log.protocol().writer_features or ()),
+        partitions=tuple(log.metadata().partition_columns),
+    )
+
+
 def _may_meet(lowest: Any, highest: Any, low: Any, high: Any) -> Any:
     """A mask of the ranges [lowest, highest] that share a value with [low, high]; a range that is not known may."""
     apart = pc.or_kleene(pc.greater(lowest, high), pc.less(highest, low))
@@ -183,14 +232,19 @@ def _refuse_clashes(name: str, wanted: tuple[Column, ...]) -> None:
 
 def _create(target: TableTarget, wanted: tuple[Column, ...], key: tuple[str, ...], owner: str) -> str:
     columns = ", ".join(f"{sql_text.identifier(column.name)} {column.type}" for column in wanted)
-    properties = {
+    properties = pairs(new_properties(target, wanted, key, owner))
+    return f"CREATE TABLE IF NOT EXISTS {sql_text.delta_path(target.path)} ({columns}) USING delta TBLPROPERTIES ({properties})"
+
+
+def new_properties(target: TableTarget, wanted: tuple[Column, ...], key: tuple[str, ...], owner: str) -> dict[str, str]:
+    """What a table with the wanted columns is made with."""
+    return {
         OWNER_PROPERTY: owner,
         VECTORS_PROPERTY: str(target.deletion_vectors).lower(),
         "delta.checkpointInterval": str(CHECKPOINT_COMMITS),
         "delta.dataSkippingNumIndexedCols": str(_statistics_columns(wanted, key)),
         **({MAPPING_PROPERTY: "name"} if _needs_mapping(wanted) else {}),
     }
-    return f"CREATE TABLE IF NOT EXISTS {sql_text.delta_path(target.path)} ({columns}) USING delta TBLPROPERTIES ({_pairs(properties)})"
 
 
 def _statistics_columns(wanted: tuple[Column, ...], key: tuple[str, ...]) -> int:
@@ -231,8 +285,8 @@ def _needs_mapping(wanted: tuple[Column, ...]) -> bool:
 
 
 def set_properties(path: str, properties: Mapping[str, str]) -> str:
-    return f"ALTER TABLE {sql_text.delta_path(path)} SET TBLPROPERTIES ({_pairs(properties)})"
+    return f"ALTER TABLE {sql_text.delta_path(path)} SET TBLPROPERTIES ({pairs(properties)})"
 
 
-def _pairs(properties: Mapping[str, str]) -> str:
+def pairs(properties: Mapping[str, str]) -> str:
     return ", ".join(f"{sql_text.text(name)} = {sql_text.text(value)}" for name, value in properties.items())

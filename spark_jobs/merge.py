@@ -10,19 +10,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from spark_jobs import alteration_steps as following
 from spark_jobs import fold, merge_clauses, merge_sql
 from spark_jobs.delta_table import CommitCounts, DeltaTable, schema_statements, wanted_columns
 from spark_jobs.durable_lake import sync_commits
 from spark_jobs.errors import TableError
+from spark_jobs.renamed_table import Origins, nowhere, take_over
 from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.session import Lane
 from spark_jobs.staged_batch import (
     DELETED,
     MANIFEST,
-    ORDER_KEY,
     ChangesSegment,
     Column,
     SchemaSegment,
@@ -30,17 +30,8 @@ from spark_jobs.staged_batch import (
     StagedBatch,
     StagedTable,
     TruncateSegment,
-    epoch_of,
 )
-from spark_jobs.table_owner import (
-    OWNER_PROPERTY,
-    Found,
-    NoRecords,
-    TableRecord,
-    TableRecords,
-    Writer,
-    refuse_unless_ours,
-)
+from spark_jobs.table_owner import NoRecords, TableRecord, TableRecords, Writer, refuse_unless_ours
 
 VIEW = "sluice_staged"
 NO_RECORDS = NoRecords()
@@ -54,10 +45,12 @@ def merge_table(
     storage_options: Mapping[str, str],
     *,
     records: TableRecords = NO_RECORDS,
+    target_of: Callable[[str], TableTarget | None] = nowhere,
 ) -> TableReport:
     """Applies what the table lacks of the batch. Raises TableError, or whatever Spark raises.
 
     `records`: what earlier runs left; a table that is another one, or another's, is refused before anything is written.
+    `target_of`: where "database.table" is, also one that is not in the batch: the table may have had its name.
     """
     started = time.monotonic()
     app_id = batch.app_id(staged)
@@ -65,7 +58,8 @@ def merge_table(
     writer = Writer(
         owner=batch.owner(staged), epoch=batch.epoch, delivery=batch.delivery, start=batch.start, end=batch.end
     )
-    merge = _TableMerge(lane, table, target, app_id, writer, _user_metadata(batch, staged))
+    origins = Origins(batch, writer, target_of, storage_options, records)
+    merge = _TableMerge(lane, table, target, app_id, writer, _user_metadata(batch, staged), origins)
     before, known = table.refresh(), records.get(staged.name)
     applied_order_key = before.applied_order_key
     merge.refuse_unless_ours(known)
@@ -106,22 +100,11 @@ class _TableMerge:
     app_id: str
     writer: Writer
     user_metadata: str
+    origins: Origins
 
     def refuse_unless_ours(self, record: TableRecord | None) -> None:
         """Raises TableError before anything is written to a table that is not the one this ledger left."""
-        snapshot = self.table.snapshot
-        applied = snapshot.applied_order_key
-        found = Found(
-            exists=snapshot.exists,
-            path=self.table.path,
-            table_id=snapshot.table_id,
-            version=snapshot.version,
-            owner=snapshot.properties.get(OWNER_PROPERTY, ""),
-            applied_epoch=-1 if applied < 0 else epoch_of(applied),
-            written_before=ORDER_KEY in snapshot.columns,
-            commits=self.table.commits_after(record.version - 1) if record else (),
-        )
-        refuse_unless_ours(self.writer, record, found)
+        refuse_unless_ours(self.writer, record, self.table.found(record))
 
     def apply(self, segment: Segment, applied_order_key: int) -> CommitCounts:
         match segment:
@@ -155,6 +138,8 @@ class _TableMerge:
 
     def _evolve(self, segment: SchemaSegment) -> CommitCounts:
         """The table follows a statement; then, in one commit, the values that rows already there have: no row event tells them."""
+        if segment.renamed_from:
+            return self._take_over(segment)
         existed = self.table.snapshot.exists
         self.lane.expect(self.table.row_count)
         plan = following.begin(self.lane, self.table, self.app_id, segment) if existed and segment.alterations else None
@@ -175,6 +160,14 @@ class _TableMerge:
             following.end(self.lane, self.table, self.app_id, segment, plan)
         last = merge_sql.assign(values, segment.order_key, self.target) if values else merge_sql.nothing(self.target)
         return counts + self._commit(last, segment.order_key)
+
+    def _take_over(self, segment: SchemaSegment) -> CommitCounts:
+        """The table is the one that got its name: columns and rows of that one in place of its own, in one commit."""
+        origin = self.origins.find(self.table.name, segment)
+        self.lane.expect(max(origin.rows, self.table.row_count))
+        # where both swap names, what was the one's may be the other's by now
+        statement = take_over(self.table, segment, self.target, origin, self.writer.owner)
+        return self._commit(statement, segment.order_key)
 
     def _give_columns(self, source: tuple[Column, ...], key: tuple[str, ...]) -> None:
         wanted = wanted_columns(source, soft_deletes=self.target.deletes == "soft" and bool(key))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import sys
 from collections.abc import Sequence
@@ -24,20 +25,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     try:
         batch = read_staged_batch(given.batch)
-        tables = {
-            table.name: TableTarget(
-                path=f"{given.lake}/{table.database}/{table.table}",
-                deletes=given.deletes,
-                deletion_vectors=not given.no_deletion_vectors,
-            )
-            for table in batch.tables
-        }
-        for report in merge_batch(given.batch, tables, spark, parallelism=given.parallelism):
+        place = functools.partial(_target, given)
+        tables = {table.name: place(table.name) for table in batch.tables}
+        for report in merge_batch(given.batch, tables, spark, parallelism=given.parallelism, target_of=place):
             sys.stdout.write(json.dumps(dataclasses.asdict(report)) + "\n")
     except SparkJobError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0
+
+
+def _target(given: argparse.Namespace, name: str) -> TableTarget:
+    database, _, table = name.partition(".")
+    return TableTarget(
+        path=f"{given.lake}/{database}/{table}",
+        deletes=given.deletes,
+        deletion_vectors=not given.no_deletion_vectors,
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,8 +1,9 @@
 """Puts values that can be decoded by now back into their rows. `sluice quarantine replay` calls it while no run merges.
 
 A row is the one the value was taken from only as long as it has the order key of the value's transaction: a later change of the row has
-brought its own value. Its key tells it from the others of the transaction; in a table without a key all its columns do, and rows that they
-do not tell apart get their values only where those are equal. Doing it twice changes nothing.
+brought its own value, and a value from before the table got its name is another table's. Its key tells it from the others of the
+transaction; in a table without a key all its columns do, and rows that they do not tell apart get their values only where those are equal.
+Doing it twice changes nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spark_jobs import sql_text
+from spark_jobs.renamed_table import RENAMED_AT
 from spark_jobs.session import Lane
 from spark_jobs.staged_batch import ORDER_KEY
 
@@ -59,7 +61,9 @@ def _named(values: RowValues) -> list[str]:
 
 def _meets(lane: Lane, target: str, column: str, values: RowValues) -> str:
     """A condition on a row `t` of the table and a value `s`: the value may be the row's."""
-    met = [f"t.{sql_text.identifier(ORDER_KEY)} = s.{KEY_COLUMN}"]
+    (detail,) = lane.session.sql(f"DESCRIBE DETAIL {target}").collect()
+    since = int(detail["properties"].get(RENAMED_AT, -1))
+    met = [f"t.{sql_text.identifier(ORDER_KEY)} = s.{KEY_COLUMN}", f"s.{KEY_COLUMN} > {since}L"]
     if not values.keyed:
         quoted = f"t.{sql_text.identifier(column)}"
         met.append(f"({quoted} IS NULL OR {quoted} <=> s.{VALUE_COLUMN})")

@@ -37,11 +37,13 @@ def merge_batch(
     storage_options: Mapping[str, str] | None = None,
     quarantine_path: str = "",
     records: TableRecords = NO_RECORDS,
+    target_of: Callable[[str], TableTarget] | None = None,
 ) -> list[TableReport]:
     """Merges the tables of the batch that are asked for; reports in the manifest's order.
 
     `tables`: "database.table" → target; a table of the batch that is not in it has stopped and is left out. `records`: what earlier runs
-    left in each table. `on_table_done` is called in this thread after each table.
+    left in each table. `target_of`: where a table is that one of the batch was before a RENAME; those in `tables` unless given.
+    `on_table_done` is called in this thread after each table.
     `refusal` is asked right before each table, in any thread: why this batch may no longer be merged, or empty.
     `storage_options`: deltalake's, where the lake is not local. `quarantine_path`: the Delta table for values that could not be decoded.
     Raises StagedBatchError before anything is merged; SparkUnavailableError when Spark is or goes away; MergeError after the other tables
@@ -58,7 +60,7 @@ def merge_batch(
     with open_lanes(spark, min(parallelism, len(batch.tables))) as lanes:
         batch, refused = _carried_out(batch, tables, storage_options or {}, lanes[0], refusal)
         work = _Work(batch, tables, storage_options or {}, lanes, refusal=refusal, records=records)
-        work.refused = refused
+        work.refused, work.target_of = refused, target_of or tables.get
         reports, errors = work.run(on_table_done or _ignore)
     if errors:
         raise _batch_error(batch, reports, errors)
@@ -82,6 +84,7 @@ class _Work:
         self._free: queue.SimpleQueue[Lane] = queue.SimpleQueue()
         self._lane_count, self._refusal, self._records = len(lanes), refusal, records
         self.refused: Mapping[str, TableError] = {}
+        self.target_of: Callable[[str], TableTarget | None] = targets.get
         for lane in lanes:
             self._free.put(lane)
 
@@ -111,7 +114,11 @@ class _Work:
             if table.name in self.refused:
                 raise self.refused[table.name]
             target = self._targets[table.name]
-            return merge_table(lane, self._batch, table, target, self._storage_options, records=self._records)
+            return merge_table(
+                *(lane, self._batch, table, target, self._storage_options),
+                records=self._records,
+                target_of=self.target_of,
+            )
 
     @contextmanager
     def _lane(self) -> Iterator[Lane]:

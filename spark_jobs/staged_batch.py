@@ -96,7 +96,10 @@ class Alteration:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SchemaSegment:
-    """The table was created or altered at `order_key`. `fills`: (column, value as text) of a new column in rows already there."""
+    """The table was created or altered at `order_key`. `fills`: (column, value as text) of a new column in rows already there.
+
+    `renamed_from`: "database.table" that got this name: its rows right before `order_key` are this one's. Empty where it keeps its own.
+    """
 
     order_key: int
     commit_time_us: int
@@ -104,6 +107,7 @@ class SchemaSegment:
     columns: tuple[Column, ...]
     fills: tuple[tuple[str, str], ...] = ()
     alterations: tuple[Alteration, ...] = ()
+    renamed_from: str = ""
 
 
 Segment = ChangesSegment | TruncateSegment | SchemaSegment
@@ -191,7 +195,11 @@ class StagedBatch:
         return app_id_of(self.owner(table))
 
     def owner(self, table: StagedTable) -> Owner:
-        return Owner(ledger_id=self.ledger_id, destination=self.destination, table=table.name)
+        return self.owner_of(table.name)
+
+    def owner_of(self, name: str) -> Owner:
+        """Of "database.table", also one that is not in the batch."""
+        return Owner(ledger_id=self.ledger_id, destination=self.destination, table=name)
 
 
 def app_id_of(owner: Owner) -> str:
@@ -250,6 +258,7 @@ def _batch(directory: Path, record: dict[str, Any]) -> StagedBatch:
     names = [table.name for table in tables]
     if len(set(names)) != len(names):
         raise ValueError("a table is listed twice")
+    _refuse_rows_beside_renames(tables)
     return StagedBatch(
         directory=directory,
         destination=str(record["destination"]),
@@ -261,6 +270,13 @@ def _batch(directory: Path, record: dict[str, Any]) -> StagedBatch:
         tables=tables,
         cascades=tuple(_cascade_events(directory, item) for item in record.get("cascades", ())),
     )
+
+
+def _refuse_rows_beside_renames(tables: tuple[StagedTable, ...]) -> None:
+    """Tables are merged in any order: what was changed before a rename must be in the lake when it comes, and what comes after must not."""
+    renamed = [table.name for table in tables for each in table.segments if getattr(each, "renamed_from", "")]
+    if renamed and any(table.changes for table in tables):
+        raise ValueError(f"{renamed[0]} was renamed, and the batch has rows of before or after it")
 
 
 def _cascade_events(directory: Path, record: dict[str, Any]) -> CascadeEvents:
@@ -325,6 +341,7 @@ def _segment(directory: Path, record: dict[str, Any]) -> Segment:
             columns=_columns(record["columns"]),
             fills=tuple((str(name), str(value)) for name, value in record.get("fills", ())),
             alterations=tuple(_alteration(item) for item in record.get("alterations", ())),
+            renamed_from=str(record.get("renamed_from", "")),
         )
     raise ValueError(f"unknown kind of segment {kind!r}")
 

@@ -104,7 +104,7 @@ def refuse_unless_ours(writer: Writer, record: TableRecord | None, found: Found)
         *_missing(record, found),
         *_owned(writer, found),
         *_unowned(record, found),
-        *_changed(record, found),
+        *_changed(writer.owner, record, found),
         *_ahead(writer, found),
     ):
         sentence = f"{why}, or take it as it is with {_accept(writer.owner)}"
@@ -113,7 +113,7 @@ def refuse_unless_ours(writer: Writer, record: TableRecord | None, found: Found)
 
 def behind_our_back(owner: Owner, record: TableRecord, found: Found) -> str:
     """What another hand did to a table since a run left it, a sentence with the ways out; empty where nothing that matters."""
-    for state, why in (*_missing(record, found), *_changed(record, found)):
+    for state, why in (*_missing(record, found), *_changed(owner, record, found)):
         return f"{owner.table} is {state}: {why}, or take it as it is with {_accept(owner)}"
     return ""
 
@@ -161,10 +161,12 @@ def _unowned(record: TableRecord | None, found: Found) -> Iterable[tuple[str, st
         )
 
 
-def _changed(record: TableRecord | None, found: Found) -> Iterable[tuple[str, str]]:
+def _changed(owner: Owner, record: TableRecord | None, found: Found) -> Iterable[tuple[str, str]]:
     if record is None or not found.exists:
         return
-    if found.table_id != record.table_id:
+    later = (commit for commit in found.commits if _version(commit) > record.version)
+    renamed = any(_rewrites(commit) and _is_by(owner, commit) for commit in later)
+    if found.table_id != record.table_id and not renamed:
         yield (
             TABLE_REPLACED,
             (
@@ -180,7 +182,7 @@ def _changed(record: TableRecord | None, found: Found) -> Iterable[tuple[str, st
                 "place. Put the newer one back"
             ),
         )
-    if (commit := _rewritten_by(record, found.commits)) is not None:
+    if (commit := _rewritten_by(owner, record, found.commits)) is not None:
         yield (
             TABLE_RESTORED,
             (
@@ -190,7 +192,7 @@ def _changed(record: TableRecord | None, found: Found) -> Iterable[tuple[str, st
         )
 
 
-def _rewritten_by(record: TableRecord, commits: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+def _rewritten_by(owner: Owner, record: TableRecord, commits: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """The commit after the record by which the table lost what a merge left in it; None where it has all of it, or has it again.
 
     A RESTORE to a version that had all, past nothing that was merged since, is whole.
@@ -201,7 +203,7 @@ def _rewritten_by(record: TableRecord, commits: Iterable[Mapping[str, Any]]) -> 
         version = _version(commit)
         if version <= record.version:
             continue
-        if not _rewrites(commit):
+        if not _rewrites(commit) or _is_by(owner, commit):
             why[version] = why[last]
             merged = version if _batch_of(commit) else merged
         else:
@@ -225,6 +227,12 @@ def _rewrites(commit: Mapping[str, Any]) -> bool:
     operation, parameters = str(commit.get("operation", "")), commit.get("operationParameters") or {}
     overwrites = operation == "WRITE" and str(parameters.get("mode", "")).lower() == "overwrite"
     return overwrites or operation.startswith(REWRITES)
+
+
+def _is_by(owner: Owner, commit: Mapping[str, Any]) -> bool:
+    """Whether the owner wrote it: a merge that broke before it could remember that it gave the table another one's rows (RENAME)."""
+    theirs = _batch_of(commit)
+    return theirs.get("ledger") == owner.ledger_id and theirs.get("table") == owner.table
 
 
 def _ahead(writer: Writer, found: Found) -> Iterable[tuple[str, str]]:

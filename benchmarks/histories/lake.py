@@ -146,6 +146,7 @@ class _Named:
     id: str = ""
     configuration: Mapping[str, str] = dataclasses.field(default_factory=dict)
     writer_features: Sequence[str] = ()
+    partition_columns: Sequence[str] = ()
 
 
 class PlayedDeltaTable:

@@ -259,7 +259,7 @@ def make_stager(config: DestinationConfig, directory: Path, meta: MetaManager) -
     }
 
     def stager(batch: Batch, record: OutstandingBatch, more: Callable[[Batch], Batch]) -> Staged:
-        left_out = {f"{stopped.database}.{stopped.table}" for stopped in meta.ledger.stopped_tables}
+        stops = {f"{stop.database}.{stop.table}": stop.position.order_key for stop in meta.ledger.stopped_tables}
         staged = stage(
             batch,
             config.name,
@@ -269,7 +269,8 @@ def make_stager(config: DestinationConfig, directory: Path, meta: MetaManager) -
             more=more,
             kept=columns.kept,
             keys=keys,
-            left_out=left_out,
+            left_out=stops,
+            stopped_at=stops,
             policies=policies,
             cascade_policy=config.cascade_policy,
             has_up_to=has_up_to(directory, record.start),

@@ -165,10 +165,12 @@ class CanalService:
         destination = self._subscribed(client)
         if taken.end is None:
             raise CanalServiceError("an empty batch has nothing that follows it: get one first")
+        if taken.stands_alone:
+            return NOTHING
         with destination.taking:
             destination.store.ack(taken.end)
             part = destination.store.get(byte_count_max, event_count_max, timeout_seconds)
-            if part.end is not None and part.end.epoch != taken.end.epoch:
+            if part.end is not None and (part.end.epoch != taken.end.epoch or part.stands_alone):
                 destination.store.take_back()
                 return NOTHING
             part = self._entered(destination, part, lambda ledger, end: ledger.extended(taken.batch_id, end))

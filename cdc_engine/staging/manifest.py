@@ -75,6 +75,7 @@ class SchemaSegment:
     """From `order_key` on the table has these columns. `fills`: (column, value as text) that rows already there hold in a new column.
 
     `alterations`: what the lake's table follows, in order; `kind` is an AlterationKind's text, `plan` how (docs/architecture.md).
+    `renamed_from`: "database.table" that got this name; the rows are those that the lake has under it right before `order_key`.
     """
 
     kind: str = "schema"
@@ -85,6 +86,7 @@ class SchemaSegment:
     columns: tuple[StagedColumn, ...]
     fills: tuple[tuple[str, str], ...] = ()
     alterations: tuple[dict[str, str], ...] = ()
+    renamed_from: str = ""
 
 
 def manifest_alteration(alteration: Alteration) -> dict[str, str]:

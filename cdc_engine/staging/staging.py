@@ -49,6 +49,7 @@ from cdc_engine.staging.manifest import (
     manifest_alteration,
 )
 from cdc_engine.staging.quarantine import write_quarantine
+from cdc_engine.staging.renamed_rows import refuse_rows
 from cdc_engine.staging.segment_writer import SegmentWriter
 from cdc_engine.staging.staged_columns import staged_columns, staged_fills
 from cdc_engine.states import TableState
@@ -86,6 +87,7 @@ def stage(
     policies: Mapping[str, ValuePolicy] | None = None,
     cascade_policy: Callable[[str, str], str] = lambda _database, _table: APPLY,
     has_up_to: Callable[[str], int] = lambda _table: 0,
+    stopped_at: Mapping[str, int] | None = None,
 ) -> StagedBatch:
     """Decodes `batch` into `directory`/<batch_directory>. `ledger_id`: of the ledger that hands it out as `delivery`.
 
@@ -94,7 +96,8 @@ def stage(
     where they are not the primary key. `left_out`: "database.table" of tables that stopped in an earlier batch: a table that has a gap
     must not go on after it. `policies`: by "database.table" what happens to values that cannot be right, where it is not the default.
     `cascade_policy`: of (database, table): apply, stop or ignore, for what foreign keys change in it. `has_up_to`: of "database.table", the
-    order key up to which the lake has it, where a table that was resumed is behind others.
+    order key up to which the lake has it, where a table that was resumed is behind others. `stopped_at`: of those in `left_out`, the order
+    key of the place from which on the lake lacks their changes; where it is not said, it lacks some from before the batch.
 
     The same batch gives the same files; a directory of that name is replaced. A table that cannot be decoded stops: what was complete
     before stays, it is named in `stopped` with the batch's start, the other tables go on. Raises StagingError when the files cannot be
@@ -106,6 +109,7 @@ def stage(
     partial = directory / (batch_directory(batch.end, delivery) + ".partial")
     staging = _Staging(partial, batch.start, kept, keys or {}, frozenset(left_out), policies=policies or {})
     staging.cascade_policy, staging.has_up_to = cascade_policy, has_up_to
+    staging.lacking = {name for name in left_out if (stopped_at or {}).get(name, -1) < batch.start.order_key}
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -182,6 +186,7 @@ class _Staging:
         self.cascades = CascadeRecorder(directory, self._stop_whole)
         self.cascade_policy: Callable[[str, str], str] = lambda _database, _table: APPLY
         self.has_up_to: Callable[[str], int] = lambda _table: 0
+        self.lacking: Collection[str] = left_out  # tables of whose changes before the batch not all are in the lake
 
     def take_batch(self, batch: Batch) -> None:
         """All of a batch, or of one part of it."""
@@ -331,6 +336,7 @@ class _Staging:
             table.segments.append(TruncateSegment(order_key=change.order_key, commit_time_us=change.time_us))
         elif change.schema is not None:
             decoder = self._decoder(change.schema)
+            refuse_rows(change, self.keys, self.lacking)
             columns = staged_columns(decoder)
             table.segments.append(
                 SchemaSegment(
@@ -341,6 +347,7 @@ class _Staging:
                     columns=columns,
                     fills=staged_fills(decoder, change.fills),
                     alterations=tuple(manifest_alteration(each) for each in change.alterations),
+                    renamed_from=change.renamed_from,
                 )
             )
 

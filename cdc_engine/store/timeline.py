@@ -47,6 +47,11 @@ class Entry:
         return isinstance(self.content, Block) and not self.content.event_count and not self.content.changes
 
     @property
+    def stands_alone(self) -> bool:
+        """Whether it is a batch of its own."""
+        return isinstance(self.content, Block) and self.content.stands_alone
+
+    @property
     def small(self) -> bool:
         """Whether it is worth joining with a neighbour; not if its open transaction was cut off, which is still in its arrays."""
         if isinstance(self.content, SpilledBlock) or self.content.buffer.nbytes > SMALL_BYTES_MAX:
@@ -107,7 +112,7 @@ def _joined(run: Sequence[Entry]) -> Entry:
 def batch_end(entries: Sequence[Entry], get: Mark, byte_count_max: int, event_count_max: int) -> tuple[int, int]:
     """Entry and transaction in it with which the next batch ends: the last one within both limits, or else the first there is.
 
-    At least one whole transaction waits behind `get`. All of a batch is of one epoch.
+    At least one whole transaction waits behind `get`. All of a batch is of one epoch, and a block that stands alone is a batch.
     """
     first = bisect.bisect_right(entries, get.transactions, key=lambda entry: entry.complete.transactions)
     bytes_limit, events_limit = get.bytes + byte_count_max, get.events + event_count_max
@@ -125,6 +130,10 @@ def batch_end(entries: Sequence[Entry], get: Mark, byte_count_max: int, event_co
         transactions = max(transactions, entry.start.transactions + int(min(fits_bytes, fits_events)))
     transactions = max(transactions, get.transactions + 1)
     index = bisect.bisect_left(entries, transactions, key=lambda entry: entry.complete.transactions)
+    alone = next((place for place in range(first, index + 1) if entries[place].stands_alone), None)
+    if alone is not None:
+        transactions = max(entries[alone].start.transactions, get.transactions + 1)
+        index = bisect.bisect_left(entries, transactions, key=lambda entry: entry.complete.transactions)
     return index, transactions - entries[index].start.transactions - 1
 
 

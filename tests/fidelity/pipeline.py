@@ -26,6 +26,7 @@ from cdc_engine.staging import StagedBatch, stage
 from cdc_engine.staging.manifest import ChangesSegment
 from cdc_engine.staging.reader import read_rows
 from cdc_engine.store.memory_store import MemoryEventStore
+from cdc_engine.table_meta.change.policy import SchemaDecisions
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.schema_snapshot import stable_snapshot
 from console.toolchain.servers import DatabaseServer
@@ -44,6 +45,7 @@ class Pipeline:
     folder: Path
     begin: Position
     deliveries: int = 0
+    review: SchemaDecisions | None = None
 
     @classmethod
     def of(cls, server: DatabaseServer, database: str, folder: Path) -> Pipeline:
@@ -62,6 +64,16 @@ class Pipeline:
         return stage(self.batch(), "fidelity", self.deliveries, self.folder / "staging", **options)
 
     def batch(self) -> Batch:
+        return self._read().get(RING_BYTES, RING_EVENTS)
+
+    def batches(self, **options: Any) -> Iterator[StagedBatch]:
+        """Everything written since the beginning, in the batches that the store makes of it."""
+        store = self._read()
+        while not (batch := store.get(RING_BYTES, RING_EVENTS)).empty:
+            self.deliveries += 1
+            yield stage(batch, "fidelity", self.deliveries, self.folder / "staging", **options)
+
+    def _read(self) -> MemoryEventStore:
         store = MemoryEventStore(
             self.folder / f"spill-{self.deliveries}", bytes_max=RING_BYTES, events_max=RING_EVENTS, start=self.begin
         )
@@ -86,10 +98,10 @@ class Pipeline:
             wait_for(f"the stream up to {end}", arrived)
         finally:
             parser.stop()
-        return store.get(RING_BYTES, RING_EVENTS)
+        return store
 
     def _history(self) -> TableHistory:
-        return TableHistory(self.folder / "schema.jsonl", lambda name, _: name == self.database)
+        return TableHistory(self.folder / "schema.jsonl", lambda name, _: name == self.database, self.review)
 
 
 def binlog_end(connection: pymysql.Connection[Any]) -> Position:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,8 @@ class Pipeline:
             if batch is not None:
                 self.deliveries += 1
                 targets = {name: target(self.config, "shop", name) for name in batch.tables}
-                merge_batch(self.engine.directory / batch.path, targets, self.spark)
+                place = functools.partial(target, self.config, "shop")
+                merge_batch(self.engine.directory / batch.path, targets, self.spark, target_of=place)
                 self.engine.ack(batch)
             return batch is None and condition()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import ClientIdentity
+from cdc_engine.contracts import ClientIdentity, TableChange, TableChangeKind
 from cdc_engine.errors import (
     BatchNotFirstError,
     BatchNotFoundError,
@@ -295,3 +295,23 @@ def test_an_ack_does_not_wait_for_a_get(engine: Engine, source: Source) -> None:
     engine.store.put(source.block([1]))
     thread.join(10.0)
     assert got == [2]
+
+
+def test_ddl_a_batch_does_not_go_on_over_a_table_that_took_another_name(engine: Engine, source: Source) -> None:
+    renamed = TableChange(
+        kind=TableChangeKind.SCHEMA, database="shop", table="a", order_key=1, time_us=0, renamed_from="shop.b"
+    )
+    engine.store.put(source.block([1]))
+    engine.store.put(source.block([1]))
+    engine.store.put(source.block([0], changes=(renamed,)))
+    engine.store.put(source.block([1]))
+    first = engine.service.get_without_ack(CLIENT, MANY, 1)
+    more = engine.service.get_more(CLIENT, first, MANY, MANY)
+    assert (numbers_in(first), numbers_in(more)) == ([0], [1])
+    assert engine.service.get_more(CLIENT, more, MANY, MANY).empty
+    engine.service.ack(CLIENT, first.batch_id)
+    alone = engine.service.get_without_ack(CLIENT, MANY, MANY)
+    assert alone.slices[0].changes == (renamed,)
+    assert engine.service.get_more(CLIENT, alone, MANY, MANY).empty
+    engine.service.ack(CLIENT, alone.batch_id)
+    assert engine.get()[1] == [2]

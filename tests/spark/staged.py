@@ -75,6 +75,7 @@ class SchemaChange:
     schema: Schema
     alterations: tuple[dict[str, str], ...] = ()
     fills: tuple[tuple[str, str], ...] = ()
+    renamed_from: str = ""
 
 
 Segment = Changes | Truncate | SchemaChange
@@ -132,6 +133,7 @@ def _segment(directory: Path, file: str, segment: Segment) -> dict[str, Any]:
     if isinstance(segment, SchemaChange):
         record = {"kind": "schema", "order_key": segment.order_key, "commit_time_us": TIME_US, "version": "v"}
         record |= {"alterations": list(segment.alterations), "fills": [list(fill) for fill in segment.fills]}
+        record |= {"renamed_from": segment.renamed_from} if segment.renamed_from else {}
         return {**record, "key": list(segment.schema.key), "columns": segment.schema.records()}
     return _changes(directory, file, segment)
 

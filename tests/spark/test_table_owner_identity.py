@@ -13,7 +13,16 @@ import pytest
 from cdc_engine.position import EPOCH_BITS, order_key
 from spark_jobs import staged_batch
 from spark_jobs.errors import TableError
-from spark_jobs.table_owner import Found, Owner, TableRecord, Writer, refuse_unless_ours
+from spark_jobs.table_owner import (
+    TABLE_REPLACED,
+    TABLE_RESTORED,
+    Found,
+    Owner,
+    TableRecord,
+    Writer,
+    behind_our_back,
+    refuse_unless_ours,
+)
 
 OURS = Owner(ledger_id="0123456789ab", destination="shop", table="shop.orders")
 END = {"epoch": 2, "file": "binlog.000003", "offset": 900}
@@ -105,6 +114,30 @@ def test_identity_a_table_that_is_not_is_refused_by_name_with_a_way_out(
     assert (refusal.value.state, refusal.value.for_good) == (state, True)
     assert "`sluice lake accept shop shop.orders`" in str(refusal.value)
     assert pickle.loads(pickle.dumps(refusal.value)).state == state  # noqa: S301  ours, made a line above
+
+
+def test_ddl_identity_a_table_that_took_over_rows_of_another_is_ours() -> None:
+    """Also where the merge broke before it was remembered; its id is another one then. What another hand did is refused as ever."""
+
+    def replaced(table: str, ledger: str = OURS.ledger_id) -> Mapping[str, Any]:
+        batch = {"sluice": 1, "ledger": ledger, "table": table, "delivery": 7, "end": END}
+        return {**commit("CREATE OR REPLACE TABLE AS SELECT"), "userMetadata": json.dumps(batch)}
+
+    def found(*commits: Mapping[str, Any]) -> Found:
+        return dataclasses.replace(after(*commits), table_id="t-2")
+
+    refuse_unless_ours(WRITER, LEFT, found(replaced(OURS.table)))
+    refuse_unless_ours(WRITER, LEFT, found(replaced(OURS.table), commit("MERGE", delivery=7)))
+    assert not behind_our_back(OURS, LEFT, found(replaced(OURS.table)))
+    for other, state in (
+        (found(replaced("shop.items")), TABLE_REPLACED),
+        (found(replaced(OURS.table, ledger="another")), TABLE_REPLACED),
+        (found(commit("CREATE OR REPLACE TABLE AS SELECT")), TABLE_REPLACED),
+        (found(replaced(OURS.table), commit("RESTORE")), TABLE_RESTORED),
+    ):
+        with pytest.raises(TableError) as told:
+            refuse_unless_ours(WRITER, LEFT, other)
+        assert told.value.state == state
 
 
 def test_identity_owners_are_read_back() -> None:

@@ -107,10 +107,11 @@ def alterations(draw: st.DrawFn) -> dict[str, str]:
 
 
 @st.composite
-def segments(draw: st.DrawFn) -> tuple[written.Segment, ...]:
+def segments(draw: st.DrawFn, *, renames: bool) -> tuple[written.Segment, ...]:
+    """`renames`: tables got other names, and nothing else is in the batch."""
     made: list[written.Segment] = []
     at = draw(st.integers(1, 2**60))
-    for kind in draw(st.lists(st.sampled_from(["changes", "truncate", "schema"]), max_size=4)):
+    for kind in draw(st.lists(st.sampled_from(["truncate", "schema", *(() if renames else ["changes"])]), max_size=4)):
         if kind == "changes":
             segment = draw(changes(at))
             made.append(segment)
@@ -130,6 +131,7 @@ def segments(draw: st.DrawFn) -> tuple[written.Segment, ...]:
                 columns=of,
                 fills=tuple(draw(st.lists(st.tuples(NAMES, NAMES), max_size=2))),
                 alterations=tuple(draw(st.lists(alterations(), max_size=2))),
+                renamed_from=draw(NAMES) if renames else "",
             )
         )
     return tuple(made)
@@ -166,6 +168,7 @@ def cascade_events(draw: st.DrawFn) -> written.CascadeEvents:
 @st.composite
 def manifests(draw: st.DrawFn) -> written.Manifest:
     tables = draw(st.lists(st.tuples(NAMES, NAMES), max_size=3, unique=True))
+    renames = draw(st.booleans())
     return written.Manifest(
         destination=draw(NAMES),
         ledger_id=draw(NAMES),
@@ -184,7 +187,7 @@ def manifests(draw: st.DrawFn) -> written.Manifest:
             written.StagedTable(
                 database=database,
                 table=table,
-                segments=tuple(_in_file(segment, number) for segment in draw(segments())),
+                segments=tuple(_in_file(segment, number) for segment in draw(segments(renames=renames))),
                 places=draw(st.sampled_from(["", "places.0.i64"])),
             )
             for number, (database, table) in enumerate(tables)

@@ -390,3 +390,43 @@ def test_any_cut_into_blocks_stages_the_same_rows(
             assert isinstance(segments[0], ChangesSegment)
             assert segments[0].unique_keys == (len(set(wanted)) == len(wanted))
             assert (segments[0].key_min, segments[0].key_max) == ((min(found),), (max(found),))
+
+
+ITEMS = dataclasses.replace(ORDERS, table="items")
+AS_ITEMS = {"schema": ITEMS, "renamed_from": "shop.orders"}
+
+
+def test_ddl_a_table_that_got_another_name_says_which_it_was(tmp_path: Path) -> None:
+    """Also where that one stopped at this very place: the lake has all of its rows from before."""
+    taken = batch(change(TableChangeKind.SCHEMA, 100, ITEMS, **AS_ITEMS))
+    for stopped_at in (None, {"shop.orders": Position(epoch=1, file=FILE, offset=4).order_key}):
+        staged = stage(taken, "shop", 1, tmp_path, left_out=stopped_at or (), stopped_at=stopped_at)
+        (table,) = read_staged_batch(staged.path).tables
+        assert [(table.table, getattr(each, "renamed_from", "")) for each in table.segments] == [
+            ("items", "shop.orders")
+        ]
+        (written,) = read_manifest(staged.path).tables
+        assert [each.renamed_from for each in written.segments if isinstance(each, SchemaSegment)] == ["shop.orders"]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"left_out": ["shop.orders"]}, "which had stopped: not all of its rows are in the lake; resume shop.orders,"),
+        ({"left_out": ["shop.orders"], "stopped_at": {"shop.orders": 1}}, "which had stopped"),
+        ({"keys": {"shop.orders": ("note",)}}, "conf/ declares another key for it"),
+    ],
+)
+def test_ddl_identity_a_table_whose_rows_the_lake_lacks_stops_under_its_new_name(
+    tmp_path: Path, options: dict[str, Any], why: str
+) -> None:
+    staged = stage(batch(change(TableChangeKind.SCHEMA, 100, ITEMS, **AS_ITEMS)), "shop", 1, tmp_path, **options)
+    (stopped,) = staged.stopped
+    assert (stopped.table, stopped.state) == ("items", "DDL_UNSUPPORTED")
+    assert why in stopped.reason
+    assert not staged.manifest.tables
+
+
+def test_ddl_a_declared_key_that_is_the_tables_own_is_no_other_key(tmp_path: Path) -> None:
+    taken = batch(change(TableChangeKind.SCHEMA, 100, ITEMS, **AS_ITEMS))
+    assert not stage(taken, "shop", 1, tmp_path, keys={"shop.items": ITEMS.key}).stopped

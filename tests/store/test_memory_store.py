@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -118,6 +119,20 @@ def test_table_changes_keep_their_place_and_count_as_a_transaction(store: Memory
     assert [each.changes for each in batch.slices] == [(), (change(),)]
     assert numbers_in(batch) == [0]
     assert numbers_in(store.get(MANY, 1)) == [1]
+
+
+def test_ddl_a_table_that_took_another_name_is_a_batch_of_its_own(store: MemoryEventStore, source: Source) -> None:
+    renamed = dataclasses.replace(change(TableChangeKind.SCHEMA), renamed_from="shop.items")
+    store.put(source.block([1, 1]))
+    store.put(source.block([1]))
+    for _ in range(2):
+        store.put(source.block([0], changes=(renamed,)))
+    store.put(source.block([1], changes=()))
+    batches = [store.get(MANY, MANY) for _ in range(5)]
+    assert [numbers_in(batch) for batch in batches] == [[0, 1, 2], [], [], [3], []]
+    assert [batch.stands_alone for batch in batches] == [False, True, True, False, False]
+    store.rollback()
+    assert [store.get(MANY, 1).event_count for _ in range(6)] == [1, 1, 1, 0, 0, 1]
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["before its rows", "between its rows"])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from cdc_engine.binlog.charsets.statement_text import shown
-from cdc_engine.contracts import NO_SESSION, Alteration, StatementSession, TableChangeKind
+from cdc_engine.contracts import Alteration, TableChangeKind
 from cdc_engine.states import RESOLVABLE
 from cdc_engine.table_meta.change import foreign_keys
 from cdc_engine.table_meta.change.alteration import Altered, altered, difference, followed
@@ -19,7 +19,6 @@ from cdc_engine.table_meta.change.evolution import (
     DDL_UNSUPPORTED,
     SCHEMA_UNKNOWN,
     CannotFollowError,
-    Fills,
     created,
 )
 from cdc_engine.table_meta.change.policy import (
@@ -48,76 +47,16 @@ from cdc_engine.table_meta.ddl.statement import (
     RowChange,
     SetDatabase,
     Statement,
-    TableName,
     Truncate,
     Unread,
     dropped_database,
     mentioned,
 )
 from cdc_engine.table_meta.history.concerned import concerned
-from cdc_engine.table_meta.history.known_schemas import KnownSchemas, KnownTable, TableKey
+from cdc_engine.table_meta.history.ddl_context import DdlContext, Effect
+from cdc_engine.table_meta.history.known_schemas import KnownTable, TableKey
+from cdc_engine.table_meta.history.renamed_tables import brings_rows, taken_over, under_name, why_stopped
 from cdc_engine.table_meta.schema import Dropped, Stopped, TableSchema
-
-
-@dataclasses.dataclass(frozen=True)
-class Effect:
-    """`change`: what the lake is told, None for nothing. `state`: what the history has from here on, None where it stays.
-
-    `early`: another change of the table follows at the same place, and each needs an order key of its own. `held`: what waits for review.
-    """
-
-    name: TableKey
-    change: TableChangeKind | None
-    state: TableSchema | Stopped | Dropped | None = None
-    fills: Fills = ()
-    alterations: tuple[Alteration, ...] = ()
-    held: Held | None = None
-    early: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class DdlContext:
-    """The place of a statement and what held just before it (`key`). `place` and `text` (of the statement) are for sentences."""
-
-    known: KnownSchemas
-    key: int
-    captured: Callable[[str, str], bool]
-    default_database: str
-    lower_case_names: bool
-    place: str
-    text: str = ""
-    review: SchemaDecisions = dataclasses.field(default_factory=SchemaDecisions)
-    session: StatementSession = NO_SESSION
-    rules: foreign_keys.ForeignKeyRules = foreign_keys.RULES_OF_SHOWN
-
-    def full_name(self, name: TableName) -> TableKey:
-        return name.key(self.default_database, lower_case=self.lower_case_names)
-
-    def state(self, name: TableKey) -> KnownTable:
-        return self.known.table(name, self.key)
-
-    def schema(self, name: TableKey) -> TableSchema | None:
-        """What the table has here, also after a stop; None where it is not there or not known."""
-        state = self.state(name)
-        if isinstance(state, Stopped):
-            return state.schema
-        return state if isinstance(state, TableSchema) else None
-
-    def running(self, name: TableKey) -> bool:
-        """Captured, and not stopped by an earlier statement: that one's reason stays."""
-        return self.captured(*name) and not isinstance(self.state(name), Stopped)
-
-    def running_tables(self) -> list[TableKey]:
-        """Captured tables with a schema here."""
-        return [
-            name
-            for name in self.known.table_names()
-            if self.captured(*name) and isinstance(self.state(name), TableSchema)
-        ]
-
-    def tables(self) -> list[TableKey]:
-        """All tables with a schema here, captured or not, stopped or not."""
-        return [name for name in self.known.table_names() if self.schema(name) is not None]
 
 
 def effects_of(statement: Statement, context: DdlContext) -> tuple[Effect, ...]:
@@ -330,7 +269,7 @@ def _alter(statement: AlterTable, context: DdlContext) -> Iterator[Effect]:
     done = dataclasses.replace(done, schema=dataclasses.replace(done.schema, foreign_keys=own))
     if statement.renames_to is not None:
         pairs = [(name, context.full_name(statement.renames_to))]
-        yield from _renamed(context, statement.kind, pairs, {name: done.schema})
+        yield from _renamed(context, statement.kind, pairs, {name: done})
         name = pairs[0][1]
     if elsewhere := _elsewhere(statement):
         yield _stop(context, name, statement.kind, elsewhere, done.schema)
@@ -350,31 +289,48 @@ def _rename(statement: RenameTables, context: DdlContext) -> Iterator[Effect]:
 
 
 def _renamed(
-    context: DdlContext, kind: str, pairs: list[tuple[TableKey, TableKey]], altered_to: dict[TableKey, TableSchema]
+    context: DdlContext, kind: str, pairs: list[tuple[TableKey, TableKey]], altered_to: dict[TableKey, Altered]
 ) -> Iterator[Effect]:
-    """`altered_to`: by name before, schemas that the same statement altered."""
+    """`altered_to`: by name before, what the same statement made of tables."""
     now = moved(pairs)
     carried = {origin for name, origin in now.items() if origin is not None and carries_on(name, origin, now)}
     for name, origin in now.items():
         if origin is None:
             yield from _gone(context, name, kind, "the table has another name now", told=name not in carried)
             continue
-        schema = altered_to.get(origin) or context.schema(origin)
-        if schema is not None:
-            schema = dataclasses.replace(schema, database=name[0], table=name[1])
-            schema = dataclasses.replace(schema, foreign_keys=foreign_keys.of_renamed(schema, origin[1]))
-        if schema is not None and origin in carried and (old := context.schema(name)) is not None:
-            yield from _become(context, name, kind, followed(old, schema))
+        before = context.schema(origin)
+        done = altered_to.get(origin) or (None if before is None else Altered(schema=before))
+        if done is not None:
+            done = dataclasses.replace(done, schema=under_name(done.schema, name))
+        if done is not None and origin in carried and (old := context.schema(name)) is not None:
+            yield from _become(context, name, kind, followed(old, done.schema))
+        elif done is not None and before is not None and brings_rows(context, name, origin):
+            yield from _taken_over(context, kind, origin, under_name(before, name), done)
         elif context.schema(origin) is not None or context.captured(*name):
-            yield _came(context, name, origin, kind, schema)
+            yield _came(context, name, origin, kind, done.schema if done else None)
+
+
+def _taken_over(
+    context: DdlContext, kind: str, origin: TableKey, before: TableSchema, done: Altered
+) -> Iterator[Effect]:
+    """The lake's table of the new name gets the rows and columns of the other one; then it follows what the same statement altered."""
+    name = (before.database, before.table)
+    if name == origin:
+        return
+    altered_too = (before.columns, before.key) != (done.schema.columns, done.schema.key) or bool(done.unknown)
+    yield taken_over(name, origin, before, early=altered_too)
+    if altered_too:
+        yield from _become(context, name, kind, done)
+    elif done.schema != before:
+        yield Effect(name, None, done.schema)
 
 
 def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, schema: TableSchema | None) -> Effect:
-    """A table got a name that the lake has other rows under, or none."""
-    reason = f"the table was {origin[0]}.{origin[1]} before: its rows are not in the lake under this name"
-    why = CannotFollowError(DDL_UNSUPPORTED if schema else SCHEMA_UNKNOWN, reason)
-    effect = _stop(context, name, kind, why, schema)
-    return dataclasses.replace(effect, change=None) if is_remains(name, origin) else effect
+    """A table got a name under which the lake cannot have its rows."""
+    effect = _stop(context, name, kind, why_stopped(context, origin, schema), schema)
+    if is_remains(name, origin):
+        return dataclasses.replace(effect, change=None)
+    return dataclasses.replace(effect, renamed_from=origin if effect.change and context.captured(*origin) else None)
 
 
 def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, told: bool = True) -> Iterator[Effect]:

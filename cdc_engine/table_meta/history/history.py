@@ -33,7 +33,8 @@ from cdc_engine.table_meta.ddl.reader import leading_words, mistake, read_statem
 from cdc_engine.table_meta.ddl.statement import DropDatabase, SetDatabase, Statement, Unread
 from cdc_engine.table_meta.history.cascades import Cascades
 from cdc_engine.table_meta.history.concerned import databases_in
-from cdc_engine.table_meta.history.effects import DdlContext, Effect, effects_of, refused
+from cdc_engine.table_meta.history.ddl_context import DdlContext, Effect
+from cdc_engine.table_meta.history.effects import effects_of, refused
 from cdc_engine.table_meta.history.fitting import fit
 from cdc_engine.table_meta.history.known_schemas import KnownSchemas, KnownTable, TableKey
 from cdc_engine.table_meta.history.repository import Record, RecordKind, Repository, SchemaRepository
@@ -318,16 +319,18 @@ def _changes(effects: tuple[Effect, ...], position: Position) -> Iterator[TableC
     for effect in effects:
         if effect.change is None:
             continue
-        stopped = effect.state if isinstance(effect.state, Stopped) else None
+        stopped = effect.state if isinstance(effect.state, Stopped) and effect.told is None else None
+        schema = effect.told or effect.state
         yield TableChange(
             kind=effect.change,
             database=effect.name[0],
             table=effect.name[1],
             order_key=position.order_key - effect.early,
             time_us=position.time_us,
-            schema=effect.state.version() if isinstance(effect.state, TableSchema) else None,
+            schema=schema.version() if isinstance(schema, TableSchema) else None,
             fills=effect.fills,
             alterations=effect.alterations,
+            renamed_from=".".join(effect.renamed_from or ()),
             state=stopped.state if stopped else "",
             reason=stopped.reason if stopped else "",
         )

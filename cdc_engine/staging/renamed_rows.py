@@ -1,0 +1,32 @@
+"""Why the rows of a table that another name stood for cannot come under the new one. Called by `staging` for a table change; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from cdc_engine.contracts import TableChange
+from cdc_engine.errors import TableStoppedError
+from cdc_engine.states import TableState
+
+
+def refuse_rows(change: TableChange, keys: Mapping[str, tuple[str, ...]], lacking: Collection[str]) -> None:
+    """Raises TableStoppedError where the lake does not have the rows that the table brings along, or has them by another key.
+
+    `keys`: by "database.table", the key that conf/ says. `lacking`: tables of whose changes before this place not all are in the lake.
+    """
+    name, origin = f"{change.database}.{change.table}", change.renamed_from
+    if not origin:
+        return
+    if origin in lacking:
+        reason = (
+            f"the table was {origin} before, which had stopped: not all of its rows are in the lake; "
+            f"resume {origin}, and this one goes on with it"
+        )
+        raise TableStoppedError(change.database, change.table, TableState.DDL_UNSUPPORTED, reason)
+    key = change.schema.key if change.schema else ()
+    if (keys.get(name) or key) != (keys.get(origin) or key):
+        reason = (
+            f"the table was {origin} before, and conf/ declares another key for it: the lake has its rows by that one; "
+            f"say the same `key` for both, then resume"
+        )
+        raise TableStoppedError(change.database, change.table, TableState.DDL_UNSUPPORTED, reason)

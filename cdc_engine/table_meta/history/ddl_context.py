@@ -1,0 +1,78 @@
+"""What `effects` works with: the place of a statement with all that held before it, and what it means for one table. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from cdc_engine.contracts import NO_SESSION, Alteration, StatementSession, TableChangeKind
+from cdc_engine.table_meta.change import foreign_keys
+from cdc_engine.table_meta.change.evolution import Fills
+from cdc_engine.table_meta.change.policy import Held, SchemaDecisions
+from cdc_engine.table_meta.ddl.statement import TableName
+from cdc_engine.table_meta.history.known_schemas import KnownSchemas, KnownTable, TableKey
+from cdc_engine.table_meta.schema import Dropped, Stopped, TableSchema
+
+
+@dataclasses.dataclass(frozen=True)
+class Effect:
+    """`change`: what the lake is told, None for nothing. `state`: what the history has from here on, None where it stays.
+
+    `early`: another change of the table follows at the same place, and each needs an order key of its own. `held`: what waits for review.
+    `renamed_from`: the captured table that got this name, as in TableChange. `told`: the schema for the lake, where it is not `state`.
+    """
+
+    name: TableKey
+    change: TableChangeKind | None
+    state: TableSchema | Stopped | Dropped | None = None
+    fills: Fills = ()
+    alterations: tuple[Alteration, ...] = ()
+    held: Held | None = None
+    early: bool = False
+    renamed_from: TableKey | None = None
+    told: TableSchema | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class DdlContext:
+    """The place of a statement and what held just before it (`key`). `place` and `text` (of the statement) are for sentences."""
+
+    known: KnownSchemas
+    key: int
+    captured: Callable[[str, str], bool]
+    default_database: str
+    lower_case_names: bool
+    place: str
+    text: str = ""
+    review: SchemaDecisions = dataclasses.field(default_factory=SchemaDecisions)
+    session: StatementSession = NO_SESSION
+    rules: foreign_keys.ForeignKeyRules = foreign_keys.RULES_OF_SHOWN
+
+    def full_name(self, name: TableName) -> TableKey:
+        return name.key(self.default_database, lower_case=self.lower_case_names)
+
+    def state(self, name: TableKey) -> KnownTable:
+        return self.known.table(name, self.key)
+
+    def schema(self, name: TableKey) -> TableSchema | None:
+        """What the table has here, also after a stop; None where it is not there or not known."""
+        state = self.state(name)
+        if isinstance(state, Stopped):
+            return state.schema
+        return state if isinstance(state, TableSchema) else None
+
+    def running(self, name: TableKey) -> bool:
+        """Captured, and not stopped by an earlier statement: that one's reason stays."""
+        return self.captured(*name) and not isinstance(self.state(name), Stopped)
+
+    def running_tables(self) -> list[TableKey]:
+        """Captured tables with a schema here."""
+        return [
+            name
+            for name in self.known.table_names()
+            if self.captured(*name) and isinstance(self.state(name), TableSchema)
+        ]
+
+    def tables(self) -> list[TableKey]:
+        """All tables with a schema here, captured or not, stopped or not."""
+        return [name for name in self.known.table_names() if self.schema(name) is not None]

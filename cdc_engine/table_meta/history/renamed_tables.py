@@ -1,0 +1,53 @@
+"""Whether the lake can follow a table to its new name, and what it is told then. Pure; `effects` calls it.
+
+A table of the lake stands under its name, so that two names that are swapped swap rows: each is filled with what the other one had right
+before the statement (docs/decisions/renamed-tables.md).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from cdc_engine.contracts import TableChangeKind
+from cdc_engine.table_meta.change import foreign_keys
+from cdc_engine.table_meta.change.evolution import DDL_UNSUPPORTED, SCHEMA_UNKNOWN, CannotFollowError
+from cdc_engine.table_meta.change.renaming import is_remains
+from cdc_engine.table_meta.history.ddl_context import DdlContext, Effect
+from cdc_engine.table_meta.history.known_schemas import TableKey
+from cdc_engine.table_meta.schema import Stopped, TableSchema
+
+
+def brings_rows(context: DdlContext, name: TableKey, origin: TableKey) -> bool:
+    """Whether the lake has all rows of the table `origin` and may put them under `name`: both are captured, and neither has stopped."""
+    there = isinstance(context.state(origin), TableSchema)
+    return there and context.captured(*origin) and context.running(name) and not is_remains(name, origin)
+
+
+def taken_over(name: TableKey, origin: TableKey, schema: TableSchema, *, early: bool) -> Effect:
+    """The lake's table of this name becomes the other one. `early`: it is altered too, and the history takes the schema of after that."""
+    return Effect(
+        name,
+        TableChangeKind.SCHEMA,
+        state=None if early else schema,
+        told=schema,
+        early=early,
+        renamed_from=origin,
+    )
+
+
+def under_name(schema: TableSchema, name: TableKey) -> TableSchema:
+    """The schema with the table's new name; foreign keys whose names the server made follow it."""
+    renamed = dataclasses.replace(schema, database=name[0], table=name[1])
+    return dataclasses.replace(renamed, foreign_keys=foreign_keys.of_renamed(renamed, schema.table))
+
+
+def why_stopped(context: DdlContext, origin: TableKey, schema: TableSchema | None) -> CannotFollowError:
+    """Why the table cannot go on under another name; `schema`: what it has there, None where that is not known."""
+    reason = f"the table was {'.'.join(origin)} before: its rows are not in the lake under this name"
+    there = context.state(origin)
+    if isinstance(there, Stopped) and context.captured(*origin):
+        reason = (
+            f"the table was {'.'.join(origin)} before, which had stopped ({there.state}): not all of its rows are in the lake; "
+            f"resume {'.'.join(origin)}, and this one goes on with it"
+        )
+    return CannotFollowError(DDL_UNSUPPORTED if schema else SCHEMA_UNKNOWN, reason)
