@@ -45,8 +45,9 @@ def history(tmp_path: Path) -> TableHistory:
 
 
 def stopped(changes: tuple[TableChange, ...]) -> dict[str, str]:
-    assert all(change.kind is TableChangeKind.STOPPED for change in changes)
-    return {change.table: change.state for change in changes}
+    """Of those that do not go on under another name."""
+    assert all(change.kind is TableChangeKind.STOPPED or change.renamed_from for change in changes)
+    return {change.table: change.state for change in changes if change.kind is TableChangeKind.STOPPED}
 
 
 @pytest.mark.parametrize(
@@ -93,8 +94,8 @@ def test_what_is_not_supported_stops_its_table_and_no_other(history: TableHistor
 @pytest.mark.parametrize(
     ("statement", "tables"),
     [
-        ("ALTER TABLE orders RENAME TO orders_old", {"orders", "orders_old"}),
-        ("RENAME TABLE orders TO orders2, items TO orders", {"orders", "orders2", "items"}),
+        ("ALTER TABLE orders RENAME TO orders_old", {"orders"}),
+        ("RENAME TABLE orders TO orders2, items TO orders", {"items"}),
         ("DROP TABLE orders, items", {"orders", "items"}),
         ("DROP DATABASE shop", {"orders", "items"}),
         ("ALTER TABLE orders EXCHANGE PARTITION p0 WITH TABLE items WITHOUT VALIDATION", {"orders", "items"}),
