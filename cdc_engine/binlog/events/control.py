@@ -61,6 +61,7 @@ _MANY_DATABASES = 254  # more than are listed
 # MariaDB's binlog_alter_two_phase logs an ALTER when it begins and when it ends: flags of the phase, and bytes behind those of an end
 _ALTER_STARTS, _ALTER_COMMITS, _ALTER_ROLLS_BACK = 2, 4, 8
 _STARTED_AS_BYTES = 8
+_QUERY_HEADER_BYTES, _LOAD_HEADER_BYTES = 13, 13
 _COLLATION_PAIR_BYTES = 4  # of character_set_collations: two ids
 
 
@@ -181,6 +182,15 @@ def parse_query(event: bytes, checksum_bytes: int) -> Statement:
         session,
         takes_effect=not variables.get(_MARIADB_PHASE, b"\0")[0] & (_ALTER_STARTS | _ALTER_ROLLS_BACK),
     )
+
+
+def parse_load(event: bytes, checksum_bytes: int) -> Statement:
+    """An EXECUTE_LOAD_QUERY event: LOAD DATA in statement form. It is a QUERY with the places of the file's name before its variables."""
+    begin = HEADER_BYTES + _QUERY_HEADER_BYTES
+    rest = begin + _LOAD_HEADER_BYTES
+    if len(event) < rest + checksum_bytes:
+        raise BinlogFormatError("an EXECUTE_LOAD_QUERY event is too short")
+    return parse_query(event[:begin] + event[rest:], checksum_bytes)
 
 
 def _session(started_seconds: int, variables: dict[int, bytes]) -> StatementSession:

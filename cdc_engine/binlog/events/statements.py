@@ -1,7 +1,7 @@
 """What a QUERY event's text means for the stream. Pure; called by `scan` for the few statements the kernel does not know.
 
 In row format a statement in the binlog is a transaction's frame, a savepoint, XA or DDL. A change of rows as a statement means that
-someone left row format: for a captured table that is a stop.
+someone left row format: the tables that it writes to stop.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class StatementKind(enum.Enum):
     XA_END = "xa end"
     XA_COMMIT = "xa commit"
     XA_ROLLBACK = "xa rollback"
-    ROW_CHANGE = "row change"  #: INSERT, UPDATE, … as a statement
+    ROW_CHANGE = "row change"  #: INSERT, UPDATE, … as a statement; SELECT where a function in it changed rows
     DEFINITION = "definition"  #: everything else: the schema history decides what of it concerns it
 
 
@@ -39,21 +39,11 @@ _RULES: tuple[tuple[StatementKind, re.Pattern[str]], ...] = tuple(
         (StatementKind.XA_COMMIT, r"XA\s+COMMIT\b"),
         (StatementKind.XA_ROLLBACK, r"XA\s+ROLLBACK\b"),
         (StatementKind.XA_END, r"XA\b"),
-        (StatementKind.ROW_CHANGE, r"(?:INSERT|UPDATE|DELETE|REPLACE|LOAD|WITH|CALL|DO|MERGE)\b"),
+        (StatementKind.ROW_CHANGE, r"(?:INSERT|UPDATE|DELETE|REPLACE|LOAD|WITH|CALL|DO|SELECT|MERGE)\b"),
     )
 )
 
 _NAME = r"((?:`(?:[^`]|``)+`|[\w$\x80-\uffff]+)(?:\s*\.\s*(?:`(?:[^`]|``)+`|[\w$\x80-\uffff]+))?)"
-_ONE_TABLE = re.compile(
-    r"(?:INSERT\s+(?:LOW_PRIORITY\s+|DELAYED\s+|HIGH_PRIORITY\s+)?(?:IGNORE\s+)?(?:INTO\s+)?"
-    r"|REPLACE\s+(?:LOW_PRIORITY\s+|DELAYED\s+)?(?:INTO\s+)?"
-    r"|DELETE\s+(?:LOW_PRIORITY\s+)?(?:QUICK\s+)?(?:IGNORE\s+)?FROM\s+"
-    r"|UPDATE\s+(?:LOW_PRIORITY\s+)?(?:IGNORE\s+)?)" + _NAME + r"\s*(?P<rest>.{0,400})",
-    re.IGNORECASE | re.DOTALL,
-)
-_SEVERAL_TABLES = re.compile(
-    r",|(?:(?:AS\s+)?\w+\s*)?(?:INNER|CROSS|LEFT|RIGHT|NATURAL|STRAIGHT_JOIN|JOIN|USING)\b", re.IGNORECASE
-)
 _SAVEPOINT_NAME = re.compile(r"(?:SAVEPOINT|TO(?:\s+SAVEPOINT)?)\s+" + _NAME, re.IGNORECASE)
 
 
@@ -68,15 +58,6 @@ def without_comments(statement: str) -> str:
 def statement_kind(statement: str) -> StatementKind:
     text = without_comments(statement)
     return next((kind for kind, pattern in _RULES if pattern.match(text)), StatementKind.DEFINITION)
-
-
-def changed_table(statement: str, default_database: str) -> tuple[str, str] | None:
-    """Database and table that a row change in statement form writes to; None when that cannot be said with certainty."""
-    match = _ONE_TABLE.match(without_comments(statement))
-    if match is None or (_SEVERAL_TABLES.match(match["rest"]) and match[0][:6].upper() in ("UPDATE", "DELETE")):
-        return None
-    parts = [_unquoted(part) for part in re.findall(r"`(?:[^`]|``)+`|[^.`\s]+", match[1])]
-    return (parts[0], parts[1]) if len(parts) > 1 else (default_database, parts[0])
 
 
 def savepoint_name(statement: str) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from cdc_engine.binlog.events import control
 from cdc_engine.binlog.events import event_types as types
-from cdc_engine.binlog.events.statements import StatementKind, changed_table, savepoint_name, statement_kind
+from cdc_engine.binlog.events.statements import StatementKind, savepoint_name, statement_kind
 from cdc_engine.binlog.scan import state as at
 from cdc_engine.binlog.scan.block_maker import BlockMaker
 from cdc_engine.binlog.scan.table_references import Captured, TableReferences, stopped_change
@@ -23,7 +23,12 @@ from cdc_engine.gtid import GtidSet, MariadbPosition
 from cdc_engine.ports import SchemaHistory
 from cdc_engine.position import Position
 
-HARMLESS = frozenset({types.IGNORABLE, types.TRANSACTION_CONTEXT, types.VIEW_CHANGE, types.MARIADB_START_ENCRYPTION})
+HARMLESS = frozenset(
+    {
+        *(types.IGNORABLE, types.TRANSACTION_CONTEXT, types.VIEW_CHANGE, types.MARIADB_START_ENCRYPTION),
+        *(types.BEGIN_LOAD_QUERY, types.APPEND_BLOCK, types.DELETE_FILE),  # the file of a LOAD DATA in statement form
+    }
+)
 MARIADB_PREPARED_XA = 0x40  # flag of MariaDB's GTID event: the rows of an XA transaction follow, without an XA START
 ROWS = (
     *(types.WRITE_ROWS_V1, types.UPDATE_ROWS_V1, types.DELETE_ROWS_V1),
@@ -60,6 +65,7 @@ class ControlEvents:
             types.ROTATE: self._rotate,
             types.FORMAT_DESCRIPTION: self._format_description,
             types.QUERY: self._query,
+            types.EXECUTE_LOAD_QUERY: self._load,
             types.TABLE_MAP: self._table_map,
             types.PREVIOUS_GTIDS: self._previous_gtids,
             types.MARIADB_GTID_LIST: self._gtid_list,
@@ -157,8 +163,7 @@ class ControlEvents:
         elif kind is StatementKind.DEFINITION:
             yield from self._definition(statement, event)
         elif kind is StatementKind.ROW_CHANGE:
-            self._refuse_row_change(statement)
-            yield from self._end_if_alone(event)
+            yield from self._row_change(statement, event)
         elif kind in (StatementKind.SAVEPOINT, StatementKind.ROLLBACK_TO, StatementKind.RELEASE):
             self._savepoint(kind, statement.text)
         elif kind is StatementKind.BEGIN:
@@ -193,14 +198,19 @@ class ControlEvents:
         except TableStoppedError as error:
             return (stopped_change(error, position),)
 
-    def _refuse_row_change(self, statement: control.Statement) -> None:
-        changed = changed_table(statement.text, statement.database)
-        if changed is None or self._captured(*changed):
-            name = ".".join(changed) if changed else "tables that may be captured"
-            raise self._unknown(
-                f"rows of {name} were changed by a statement, not in row format: set binlog_format=ROW in every session, "
-                "and take the table's rows anew"
-            )
+    def _row_change(self, statement: control.Statement, event: bytes) -> Iterator[Block]:
+        """A change of rows in statement form: the tables that it may have written to stop, and the others go on."""
+        changes = self._apply(statement, self._maker.position(self._time_us(event)))
+        if changes:
+            yield from self._maker.cut()
+            self._references.forget()
+            self._memory.forget_tables()
+            yield from self._maker.cut(changes)
+        yield from self._end_if_alone(event)
+
+    def _load(self, event: bytes) -> Iterator[Block]:
+        """LOAD DATA in statement form."""
+        yield from self._row_change(control.parse_load(event, self._checksum_bytes), event)
 
     def _savepoint(self, kind: StatementKind, text: str) -> None:
         """Row format cuts undone rows out of the transaction, except where it must keep a temporary table's statement."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdc_engine.binlog.events.statements import StatementKind, changed_table, savepoint_name, statement_kind, xa_name
+from cdc_engine.binlog.events.statements import StatementKind, savepoint_name, statement_kind, xa_name
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,7 @@ from cdc_engine.binlog.events.statements import StatementKind, changed_table, sa
         ("# note\nREPLACE t VALUES (1)", StatementKind.ROW_CHANGE),
         ("-- note\nWITH x AS (SELECT 1) DELETE FROM t", StatementKind.ROW_CHANGE),
         ("LOAD DATA INFILE 'x' INTO TABLE t", StatementKind.ROW_CHANGE),
+        ("SELECT `shop`.`f`(1)", StatementKind.ROW_CHANGE),
         ("CREATE TABLE begin_ (a INT)", StatementKind.DEFINITION),
         ("/*!40000 ALTER TABLE t DISABLE KEYS */", StatementKind.DEFINITION),
         ("/*M!100100 DROP TABLE t */", StatementKind.DEFINITION),
@@ -37,30 +38,6 @@ from cdc_engine.binlog.events.statements import StatementKind, changed_table, sa
 )
 def test_kinds(statement: str, kind: StatementKind) -> None:
     assert statement_kind(statement) is kind
-
-
-@pytest.mark.parametrize(
-    ("statement", "table"),
-    [
-        ("INSERT INTO t VALUES (1)", ("db", "t")),
-        ("insert ignore `a b`.`c``d`(x) values (1)", ("a b", "c`d")),
-        ("INSERT INTO shop.t SELECT * FROM a JOIN b USING (x)", ("shop", "t")),
-        ("REPLACE INTO percona . checksums SELECT 1", ("percona", "checksums")),
-        ("UPDATE LOW_PRIORITY t SET a = 1, b = 2", ("db", "t")),
-        ("UPDATE t AS x SET a = 1", ("db", "t")),
-        ("DELETE FROM t WHERE a IN (1, 2)", ("db", "t")),
-        ("UPDATE t, u SET t.a = 1", None),
-        ("UPDATE t x LEFT JOIN u SET x.a = 1", None),
-        ("DELETE t FROM t JOIN u", None),
-        ("DELETE FROM t USING t JOIN u", None),
-        ("WITH x AS (SELECT 1) UPDATE t SET a = 1", None),
-        ("LOAD DATA INFILE 'x' INTO TABLE t", None),
-    ],
-)
-def test_the_table_a_statement_changes_is_named_only_with_certainty(
-    statement: str, table: tuple[str, str] | None
-) -> None:
-    assert changed_table(statement, "db") == table
 
 
 def test_names_of_savepoints_and_xa_transactions() -> None:
