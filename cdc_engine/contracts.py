@@ -50,7 +50,7 @@ class Column:
     `labels`: of enum and set. `mysql_type`: declared type text where the schema history knows it ("int unsigned"), else derived.
     `default`: the value of a row whose INSERT leaves the column out, as the server prints it, of bytes their hexadecimal, (None,) for NULL;
     () where it is not known or no constant. `generated`: "virtual", "stored", empty for a column that is not, or "unknown" where only a
-    table map told of the column.
+    table map told of the column; of the times of a system-versioned row as in binlog/rows/history_rows.
     """
 
     name: str

@@ -12,7 +12,7 @@ import structlog
 
 from cdc_engine.binlog.rows.refused_values import ValuePolicy
 from cdc_engine.config import DestinationConfig
-from cdc_engine.contracts import Batch, OutstandingBatch
+from cdc_engine.contracts import Batch, OutstandingBatch, StoppedTable
 from cdc_engine.errors import LedgerLostError, PositionLostError
 from cdc_engine.instance.answers import SchemaAnswers
 from cdc_engine.instance.filter_change import stop_newly_included
@@ -38,6 +38,7 @@ from cdc_engine.staging.reader import is_whole
 from cdc_engine.staging.staging import stage
 from cdc_engine.store.memory_store import MemoryEventStore
 from cdc_engine.store.prepared import PREPARED_DIRECTORY, PreparedFiles, forget_prepared
+from cdc_engine.table_meta.change.evolution import DDL_UNSUPPORTED
 from cdc_engine.table_meta.change.policy import SchemaDecisions
 from cdc_engine.table_meta.history.changed_tables import TouchedTables
 from cdc_engine.table_meta.history.history import TableHistory
@@ -228,8 +229,16 @@ def _known_begin(config: DestinationConfig, meta: MetaManager, history: TableHis
         snapshot = _of_then(config, snapshot, first)
     if meta.ledger.cursor is None:  # before the history: whoever has one has begun (`refuse_lost_ledger`)
         meta.update(lambda ledger: ledger.set_cursor(first))
+    for database, table, reason in snapshot.elsewhere:
+        if tables.keeps(database, table):
+            stopped = StoppedTable(database=database, table=table, state=DDL_UNSUPPORTED, reason=reason, position=first)
+            meta.update(_stopping(stopped))
     history.seed(snapshot, first)
     return cast("Position", first)
+
+
+def _stopping(stopped: StoppedTable) -> Transition:
+    return lambda ledger: ledger.stop_table(stopped)
 
 
 def _of_then(config: DestinationConfig, snapshot: Snapshot, begin: Position) -> Snapshot:

@@ -11,9 +11,25 @@ import json
 from typing import Any
 
 from cdc_engine.binlog.charsets.collations import charset_of_name
+from cdc_engine.binlog.rows.history_rows import HIDDEN_END, HIDDEN_START, ROW_END
 from cdc_engine.contracts import Column, StatementSession, TableVersion
 from cdc_engine.table_meta.ddl.declared_type import declared_type
 
+# engines whose tables keep no rows, or whose rows are those of other tables or servers: they are not what row events say
+ROWS_ELSEWHERE = frozenset(
+    (
+        "BLACKHOLE",
+        "MERGE",
+        "MRG_MYISAM",
+        "FEDERATED",
+        "FEDERATEDX",
+        "CONNECT",
+        "SPIDER",
+        "SPHINX",
+        "OQGRAPH",
+        "SEQUENCE",
+    )
+)
 VERSION_DIGITS = 16  # 64 bits of a digest: no table ever has so many versions that two meet
 
 
@@ -21,8 +37,7 @@ VERSION_DIGITS = 16  # 64 bits of a digest: no table ever has so many versions t
 class DeclaredColumn:
     """`type`: canonical text of `declared`. `charset`: of texts, enums and sets, `binary` of byte strings, else empty.
 
-    `generated`: "virtual", "stored", empty, or "unknown". Generated and invisible columns are in the row images of both servers, in their
-    place. `default`: as in contracts.Column.
+    `generated`, `default`: as in contracts.Column. Generated and invisible columns are in the row images of both servers, in their place.
     """
 
     name: str
@@ -94,7 +109,10 @@ class ForeignKey:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableSchema:
-    """`charset`: default of columns to come. `key`: the primary key's columns in its order. `foreign_keys`: by name."""
+    """`charset`: default of columns to come. `key`: the primary key's columns in its order. `foreign_keys`: by name.
+
+    `engine`: one of ROWS_ELSEWHERE, or empty for those that keep their rows.
+    """
 
     database: str
     table: str
@@ -102,6 +120,7 @@ class TableSchema:
     columns: tuple[DeclaredColumn, ...]
     key: tuple[str, ...] = ()
     foreign_keys: tuple[ForeignKey, ...] = ()
+    engine: str = ""
 
     def version(self) -> TableVersion:
         return table_version(self.database, self.table, tuple(column.column() for column in self.columns), self.key)
@@ -112,6 +131,7 @@ class TableSchema:
             "key": list(self.key),
             "columns": [column.to_json() for column in self.columns],
             "foreign_keys": [key.to_json() for key in self.foreign_keys],
+            **({"engine": self.engine} if self.engine else {}),
         }
 
     @classmethod
@@ -125,7 +145,28 @@ class TableSchema:
             columns=columns,
             key=tuple(record["key"]),
             foreign_keys=tuple(ForeignKey.from_json(key) for key in record["foreign_keys"]),
+            engine=record.get("engine", ""),
         )
+
+
+# the times of its rows, of a table WITH SYSTEM VERSIONING that names no columns for them; the server has them after all others
+ROW_TIMES = (
+    DeclaredColumn(name="row_start", type="timestamp(6)", nullable=False, generated=HIDDEN_START, visible=False),
+    DeclaredColumn(name="row_end", type="timestamp(6)", nullable=False, generated=HIDDEN_END, visible=False),
+)
+
+
+def with_row_times(schema: TableSchema) -> TableSchema:
+    """A system-versioned table with the columns that hold the times of its rows, and its key as the user said it."""
+    ends = {column.name for column in schema.columns if column.generated == ROW_END}
+    key = tuple(name for name in schema.key if name not in ends)
+    return dataclasses.replace(schema, key=key, columns=schema.columns if ends else (*schema.columns, *ROW_TIMES))
+
+
+def rows_elsewhere(engine: str) -> str:
+    """An engine's name as `TableSchema.engine` has it. MERGE is another name of MRG_MYISAM."""
+    name = engine.upper()
+    return "" if name not in ROWS_ELSEWHERE else "MRG_MYISAM" if name == "MERGE" else name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -168,8 +209,9 @@ class ServerFacts:
     """What decides how the source's DDL is read: "mysql" or "mariadb", its default charset, and whether it folds table names.
 
     `explicit_timestamps`, `system_time_zone`: what a session has that does not say (explicit_defaults_for_timestamp) or says SYSTEM; None
-    and empty where not known. `inline_references`: REFERENCES of a column makes a foreign key. `logs_cascades`: what a foreign key does to
-    rows is in the binlog (MySQL 9.6 and above, unless innodb_native_foreign_keys is ON).
+    and empty where not known. `system_zone`: what SYSTEM is, as a zone with rules. `inline_references`: REFERENCES of a column makes a
+    foreign key. `match_ends`: of a foreign key's definition what stands after MATCH is not read (before MySQL 8.0, MariaDB 10.5).
+    `logs_cascades`: what a foreign key does to rows is in the binlog (MySQL 9.6 and above, unless innodb_native_foreign_keys is ON).
     """
 
     flavour: str
@@ -177,7 +219,9 @@ class ServerFacts:
     lower_case_names: bool = False
     explicit_timestamps: bool | None = None
     system_time_zone: str = ""
+    system_zone: str = ""
     inline_references: bool = False
+    match_ends: bool = False
     logs_cascades: bool = False
 
     def known(self, session: StatementSession) -> StatementSession:
@@ -185,7 +229,8 @@ class ServerFacts:
         explicit = self.explicit_timestamps if session.explicit_timestamps is None else session.explicit_timestamps
         zone = session.time_zone
         if zone == "SYSTEM":  # known by a short name that several zones have, but for these
-            zone = "UTC" if self.system_time_zone in {"UTC", "GMT"} else f"SYSTEM, {self.system_time_zone}"
+            named = "UTC" if self.system_time_zone in {"UTC", "GMT"} else self.system_zone
+            zone = named or f"SYSTEM, {self.system_time_zone}"
         return dataclasses.replace(session, explicit_timestamps=explicit, time_zone=zone, flavour=self.flavour)
 
 

@@ -66,10 +66,10 @@ servers, also for a row that is inserted without the column: `tests/table_meta/t
 | with a literal DEFAULT in any notation (`1e3` and `007` in a varchar, `enum('2','1') DEFAULT 1`, `0x4142`, `b'101'`, `_latin1 x'E4'`, `DATE'…'`, `('x')`) | what the type stores of it: rounded, padded, by number or by label | followed |
 | `datetime(3) DEFAULT '… 03:04:05.5'` and any spelling of a date; more digits than the type has | MySQL rounds them, MariaDB cuts them off, or as sql_mode says | followed |
 | `NOT NULL DEFAULT 0` or `'0000-00-00 00:00:00'`, or NOT NULL without DEFAULT | the zero date, by the table's `zero_dates`; else the type's zero, of JSON `null` | followed |
-| `DEFAULT CURRENT_TIMESTAMP`, `(now(3))`, `(curdate())`, `(utc_timestamp())` | the statement's time in its session's zone, also a named one | followed |
+| `DEFAULT CURRENT_TIMESTAMP`, `(now(3))`, `(curdate())`, `(utc_timestamp())` | the statement's time in its session's zone, also a named one, and `SYSTEM`: the zone that shows what the server's clocks show (`test_system_zone_ddl.py`) | followed |
 | generated from a literal (`AS (5)`) | that | followed |
 | generated from other columns, DEFAULT of an expression or a function (`(uuid())`, `(a + 1)`, `(1 + 1)`), AUTO_INCREMENT | what only the rows themselves tell | stops: DDL_UNSUPPORTED, until the rows are taken anew |
-| a time in a zone of which only a short name is known (`SYSTEM` where that is CST), or that its clocks show twice or never; a date with an offset (`…+05:00`) | | stops: DDL_UNSUPPORTED |
+| a time in a zone that is not in the zone database, or that its clocks show twice or never; a date with an offset (`…+05:00`) | | stops: DDL_UNSUPPORTED |
 
 ## Foreign keys
 
@@ -100,12 +100,16 @@ anywhere in it, or all of the database that it is about (`test_ddl_mistakes.py`)
 | `CONVERT TO CHARACTER SET` with ENUM or SET | where the labels' bytes are characters of the new charset too: the servers leave them as they are. Else SCHEMA_UNKNOWN | `corpus/client_charsets.sql` |
 | RENAME TABLE and ALTER TABLE … RENAME TO between captured names, swaps, chains and circles in one statement, also with alterations | yes, with the rows: the lake's tables are those of SELECT under each name. From outside the filter it stops, DDL_UNSUPPORTED | random statements on all four servers, and into the lake: `tests/fidelity/test_ddl_renamed_tables.py`; `test_ddl_renames.py` |
 | `EXCHANGE PARTITION … WITH TABLE`, MariaDB's `CONVERT PARTITION` and `CONVERT TABLE` | both tables stop, DDL_UNSUPPORTED: rows went from one to the other without row events | `test_statements.py` |
-| tables under a MERGE table (`UNION=(…)`), tables of ENGINE MERGE, BLACKHOLE, FEDERATED, CONNECT, SPIDER | stop when a statement says so, DDL_UNSUPPORTED: their rows are not what row events say. One that was there before the stream began is not noticed | `test_statements.py` |
+| tables under a MERGE table (`UNION=(…)`), tables of ENGINE MERGE, BLACKHOLE, FEDERATED, CONNECT, SPIDER | stop, DDL_UNSUPPORTED, when a statement says so, and from the beginning where they were there before: their rows are not what row events say. So does `CREATE TABLE … LIKE` of one | `test_statements.py`, `test_statements_fidelity.py` |
+| `ALTER TABLE … DISCARD` and `IMPORT TABLESPACE` | stops, DDL_UNSUPPORTED: rows went or came without row events | `test_statements.py` |
+| MariaDB's `WITH SYSTEM VERSIONING` | the rows of now are in the lake, without the columns that nobody named. What the server keeps as history is not: UPDATE, DELETE, REPLACE, `DELETE HISTORY`, `ADD` and `DROP SYSTEM VERSIONING`. Tables versioned by transaction (`bigint` columns) are logged as statements: STATEMENT_FORMAT | `test_versioned_fidelity.py` |
+| rows changed in statement form (`binlog_format` STATEMENT or MIXED, also LOAD DATA) | no: the tables that the statement writes to stop, STATEMENT_FORMAT, and the children of their foreign keys, CASCADE_UNSEEN. Where it names a view, or calls a function, all tables of the database do. What triggers did to other tables is not known | `test_statement_format_fidelity.py`, `test_statements_fidelity.py` |
+| `UPDATE` over an outer join, whose table map says that all columns may be NULL | yes | `test_statements_fidelity.py` |
 | MariaDB's `ALTER IGNORE` with an action that may delete rows (a key, CHECK, a changed column, CONVERT, partitions) | stops, DDL_UNSUPPORTED; other actions are followed | `test_ddl_names.py` |
 | MariaDB's `binlog_alter_two_phase` | an ALTER counts where it commits, not where it begins or rolls back | `corpus/keys_and_nulls.sql` |
 | `CREATE DATABASE` without a charset | has that of the session (collation_server), which its event tells | `corpus/client_charsets.sql` |
-| `REFERENCES … MATCH …` with ON DELETE or ON UPDATE on MySQL 5.7 | read as on the other servers; 5.7 ignores the actions then | |
-| an ENUM or SET label with a character beyond U+FFFF | from its statement, or a table map with `binlog_row_metadata=FULL`; in a snapshot the servers show `?` for it, also in SHOW CREATE TABLE | |
+| `REFERENCES … MATCH …` with ON DELETE or ON UPDATE | yes; MySQL 5.7 (and MariaDB before 10.5) does not read what stands after MATCH, so there it acts on nothing | `corpus/foreign_keys.sql` |
+| an ENUM or SET label with a character beyond U+FFFF | from its statement, or a table map with `binlog_row_metadata=FULL`; a snapshot shows `?` for it, as the servers do, also in SHOW CREATE TABLE: a row with such a label, or one that is `?` itself, is a value that cannot be decoded then | `test_statements_fidelity.py` |
 
 ## Character sets
 

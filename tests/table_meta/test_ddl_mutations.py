@@ -22,7 +22,15 @@ from tests.table_meta.ddl_corpus import groups
 
 SHARDS = 4
 MUTATIONS = 2000  # of each shard: some 8 s
-STATES = {"SCHEMA_UNKNOWN", "SCHEMA_MISMATCH", "DDL_UNSUPPORTED", "DDL_HELD", "TYPE_UNSUPPORTED"}
+STATES = {
+    "SCHEMA_UNKNOWN",
+    "SCHEMA_MISMATCH",
+    "DDL_UNSUPPORTED",
+    "DDL_HELD",
+    "TYPE_UNSUPPORTED",
+    "STATEMENT_FORMAT",
+    "CASCADE_UNSEEN",
+}
 COLLATIONS = {charset.name: number for number in range(2000, 0, -1) if (charset := charset_of_id(number))}
 PIECES = (
     b"'",

@@ -67,7 +67,6 @@ DIFFERENCES: list[tuple[TableSchema, list[tuple[int, bytes]], str]] = [
     (changed(2, type="decimal(10,3)"), [], r"has decimal\(10,2\) .*, the schema history decimal\(10,3\)"),
     (changed(4, type="timestamp"), [], r"has timestamp\(3\) .*, the schema history timestamp "),
     (changed(4, type="datetime(3)"), [], r"has timestamp\(3\) .*, the schema history datetime\(3\)"),
-    (changed(2, nullable=False), [], "has a column that may be NULL, the schema history a NOT NULL column"),
     (changed(5, type="binary(15)"), [], "metadata 16.*metadata 15"),
     (changed(3, type=f"enum({','.join(repr(str(number)) for number in range(300))})"), [], "type code 247, metadata 1"),
     (changed(3, type="set('a','b')"), [], "type code 248"),
@@ -81,6 +80,19 @@ def test_a_difference_stops_the_table_and_shows_both_sides(
     with pytest.raises(TableStoppedError, match=sentence) as stopped:
         fit(table_map_of(SCHEMA, fields), schema)
     assert stopped.value.state == "SCHEMA_MISMATCH"
+
+
+@pytest.mark.parametrize("fields", [[], MINIMAL, FULL])
+def test_columns_that_an_outer_join_lets_be_null_are_those_of_the_history_fidelity(
+    fields: list[tuple[int, bytes]],
+) -> None:
+    """UPDATE … LEFT JOIN: the table map says of all columns that they may be NULL, and the table goes on."""
+    joined = dataclasses.replace(SCHEMA, columns=tuple(dataclasses.replace(each, nullable=True) for each in COLUMNS))
+    assert fit(table_map_of(joined, fields), SCHEMA) == (SCHEMA.version(), None)
+    strict = dataclasses.replace(SCHEMA, columns=tuple(dataclasses.replace(each, nullable=False) for each in COLUMNS))
+    version, learnt = fit(table_map_of(strict, fields), SCHEMA)
+    assert learnt is None
+    assert [column.nullable for column in version.columns] == [False, True, True, True, False, True]
 
 
 def test_a_charset_of_the_same_width_is_compared_where_it_is_told() -> None:

@@ -28,6 +28,7 @@ from cdc_engine.binlog.rows import locate as rows_locate
 from cdc_engine.binlog.rows import locate_diffs as rows_locate_diffs
 from cdc_engine.binlog.rows import locate_partial as rows_locate_partial
 from cdc_engine.binlog.rows import partial as rows_partial
+from cdc_engine.binlog.rows.history_rows import HIDDEN, of_now, row_end
 from cdc_engine.binlog.rows.refused_values import (
     DEFAULT_POLICY,
     QUARANTINE,
@@ -110,7 +111,8 @@ class RowDecoder:
         self._refused: list[RefusedValue] = []
         self._decoded = 0  # rows so far
         self._found: list[tuple[int, int, bytes, str]] = []  # slot, row, bytes, reason: of the chunk being decoded
-        indices = range(len(version.columns)) if kept is None else kept.tolist()
+        indices = list(range(len(version.columns))) if kept is None else kept.tolist()
+        indices = [index for index in indices if version.columns[index].generated not in HIDDEN]
         self.columns = tuple(policy.corrected(version.columns[index]) for index in indices)
         wanted = set(indices)
         every = [self._type(policy.corrected(column), index in wanted) for index, column in enumerate(version.columns)]
@@ -118,15 +120,20 @@ class RowDecoder:
         self._prefix = np.array([each.prefix_bytes for each in every], np.int8)
         self._width = np.array([each.width for each in every], np.int32)
         self._slot = np.full(len(every), -1, np.int32)
-        self._slot[list(indices)] = np.arange(len(self.columns), dtype=np.int32)
+        self._slot[indices] = np.arange(len(self.columns), dtype=np.int32)
+        ends = row_end(version.columns)
+        if ends >= 0 and self._slot[ends] < 0:  # it tells which rows are those of now, though it is not wanted itself
+            self._slot[ends] = len(self.columns)
+        self._ends = int(self._slot[ends]) if ends >= 0 else -1
+        self._located = max(len(self.columns), self._ends + 1)
         self._key = self._key_slots()
         self._places = places or Places()
-        self._starts, self._sizes = self._places.cells(len(self.columns))
-        self._before_starts, self._before_sizes = (np.empty((len(self.columns), 1), np.int64) for _ in range(2))
+        self._starts, self._sizes = self._places.cells(self._located)
+        self._before_starts, self._before_sizes = (np.empty((self._located, 1), np.int64) for _ in range(2))
         self._leaves_out = False  # an event that leaves columns out has come: from there on the slower kernel locates
         self._facts = rows_partial.facts_of(version, self._slot)
         self._before, self._after, self._partial = (np.zeros(len(every), np.int8) for _ in range(3))
-        self._differences = rows_diffs.room(len(self.columns))
+        self._differences = rows_diffs.room(self._located)
         fields = [pa.field(column.name, each.arrow) for column, each in zip(self.columns, self.types, strict=True)]
         meta = [
             pa.field(OPERATION, pa.int8(), False),
@@ -153,7 +160,11 @@ class RowDecoder:
             if status not in (rows_locate.DONE, rows_locate.FULL):
                 raise self._refusal(events, cursor, status)
             if cursor[2]:
-                yield self._batch(events, int(cursor[2]), self._differences[:, : cursor[4]])
+                batch = self._batch(events, int(cursor[2]), self._differences[:, : cursor[4]])
+                if self._ends >= 0:
+                    batch = self._of_now(events, batch)
+                if batch.num_rows:
+                    yield batch
 
     def events_of(self, rows: int) -> Int32s:
         """Of the batch of so many rows that `chunks` gave last: the index into `chosen` of each row's event."""
@@ -193,7 +204,7 @@ class RowDecoder:
         return status
 
     def _locate_partial(self, events: _Events, cursor: Int64s) -> int:
-        places, rows = self._places, self._places.rows(len(self.columns))
+        places, rows = self._places, self._places.rows(self._located)
         status: int = rows_locate_partial.locate_partial(
             events.block.buffer, events.offset, events.length, events.kind, events.version,
             self._prefix, self._width, self._slot, self._key, self._facts, self._before, self._after, self._partial,
@@ -204,7 +215,7 @@ class RowDecoder:
         return status
 
     def _locate(self, events: _Events, cursor: Int64s) -> int:
-        places, rows = self._places, self._places.rows(len(self.columns))
+        places, rows = self._places, self._places.rows(self._located)
         status: int = rows_locate.locate(
             events.block.buffer, events.offset, events.length, events.kind, events.version,
             self._prefix, self._width, self._slot, self._key, cursor, CHUNK_BYTES_MAX,
@@ -217,7 +228,7 @@ class RowDecoder:
         places = self._places
         event, operation = places.image_event[:rows], places.operation[:rows].copy()
         offset = events.position[event]
-        absent = rows_partial.absences(self._starts[:, :rows]) if self._leaves_out else None
+        absent = rows_partial.absences(self._starts[: len(self.columns), :rows]) if self._leaves_out else None
         arrays: list[AnyArray] = [
             pa.array(operation),
             pa.array(events.order_key[event]),
@@ -237,6 +248,15 @@ class RowDecoder:
             return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         batch, left_out = pa.RecordBatch.from_arrays(arrays, schema=self.schema), absent & ~inserted
         return rows_partial.with_presence(batch, left_out) if left_out.any() else batch
+
+    def _of_now(self, events: _Events, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Of a system-versioned table the rows that are those of now."""
+        operation = batch.column(OPERATION).to_numpy().copy()
+        starts = self._starts[self._ends, : batch.num_rows]
+        now = of_now(operation, events.block.buffer, starts, keyed=bool(self.version.key))
+        self._places.image_event[: int(now.sum())] = self._places.image_event[: batch.num_rows][now]
+        batch = batch.set_column(0, self.schema.field(OPERATION), pa.array(operation))
+        return batch.filter(pa.array(now))
 
     def _refuse_null_keys(self, events: _Events, offset: Int64s, arrays: list[AnyArray]) -> None:
         """NULL is no key: several rows of the source may have it, and would become one."""

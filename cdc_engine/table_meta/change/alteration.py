@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from cdc_engine.binlog.charsets.collations import charset_of_name
 from cdc_engine.binlog.charsets.statement_text import LiteralUnknownError, as_bytes, raw_in
+from cdc_engine.binlog.rows.history_rows import HIDDEN
 from cdc_engine.contracts import NO_SESSION, Alteration, AlterationKind, StatementSession
 from cdc_engine.table_meta.change.evolution import (
     SCHEMA_MISMATCH,
@@ -40,9 +41,10 @@ from cdc_engine.table_meta.ddl.statement import (
     SetCharset,
     SetDefault,
     SetKey,
+    SetVersioning,
     SetVisible,
 )
-from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema
+from cdc_engine.table_meta.schema import ROW_TIMES, DeclaredColumn, TableSchema, rows_elsewhere
 
 _TEXT_PREFIX_BYTES = {"tinytext": 1, "text": 2, "mediumtext": 3}  # a longtext stays one
 
@@ -79,6 +81,11 @@ def altered(
 
     Raises CannotFollowError where the statement and the schema cannot both be true, or a character set is not known.
     """
+    hidden = tuple(column for column in schema.columns if column.generated in HIDDEN)
+    for item in statement.items:
+        if isinstance(item, SetVersioning):
+            hidden = ROW_TIMES if item.versioned else ()
+    schema = _seen(schema)
     charset, converts = _charsets(statement, schema.charset, database_charset)
     if converts:
         statement = _of_table_charset(statement)
@@ -86,10 +93,12 @@ def altered(
     additions = _placed(statement, schema, slots, charset, session)
     key = _key(statement, schema, slots)
     columns = tuple(in_key(slot.column, key) for slot in slots)
-    after = dataclasses.replace(schema, charset=charset, columns=columns, key=key)
+    engine = rows_elsewhere(statement.engine) if statement.engine else schema.engine
+    after = dataclasses.replace(schema, charset=charset, columns=columns, key=key, engine=engine)
     fills, unknown = _fills(additions, session)
     names = {column.name: slot.was.name for column, slot in zip(columns, slots, strict=True) if slot.was}
     alterations = difference(schema, after, names, strict=statement.strict)
+    after = dataclasses.replace(after, columns=(*columns, *hidden))
     return Altered(schema=after, fills=fills, alterations=alterations, unknown=unknown)
 
 
@@ -98,8 +107,9 @@ def difference(
 ) -> tuple[Alteration, ...]:
     """The alterations that lead from one schema to the other. `names`: of the columns kept, the name after → before; None: equal ones.
 
-    `strict`: as in AlterTable.
+    `strict`: as in AlterTable. What is hidden in either is not in the lake.
     """
+    before, after = _seen(before), _seen(after)
     if names is None:
         there = {column.name.lower(): column.name for column in before.columns}
         names = {column.name: there[column.name.lower()] for column in after.columns if column.name.lower() in there}
@@ -118,6 +128,10 @@ def difference(
         ),
         *_key_change(before, after, names),
     )
+
+
+def _seen(schema: TableSchema) -> TableSchema:
+    return dataclasses.replace(schema, columns=tuple(each for each in schema.columns if each.generated not in HIDDEN))
 
 
 def followed(before: TableSchema | None, after: TableSchema) -> Altered:

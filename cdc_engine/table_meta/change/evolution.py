@@ -18,7 +18,7 @@ from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
 from cdc_engine.table_meta.ddl.declared_type import DeclaredType, declared_type, fitted
 from cdc_engine.table_meta.ddl.default_value import Default, Notation
 from cdc_engine.table_meta.ddl.statement import CreateTable, TableName
-from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema
+from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema, rows_elsewhere, with_row_times
 
 SchemaOf = Callable[[TableName], TableSchema | None]
 Fills = tuple[tuple[str, str], ...]
@@ -57,7 +57,15 @@ def created(
     columns = tuple(declared_column(definition, charset, session) for definition in statement.columns)
     key = named_as_declared(statement.key, columns)
     columns = tuple(in_key(column, key) for column in columns)
-    schema = TableSchema(database=database, table=statement.name.table, charset=charset, columns=columns, key=key)
+    schema = TableSchema(
+        database=database,
+        table=statement.name.table,
+        charset=charset,
+        columns=columns,
+        key=key,
+        engine=rows_elsewhere(statement.engine),
+    )
+    schema = with_row_times(schema) if statement.versioned else schema
     return dataclasses.replace(schema, foreign_keys=of_created(statement, schema, rules))
 
 

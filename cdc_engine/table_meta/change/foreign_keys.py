@@ -34,12 +34,13 @@ ENGINES = {
 class ForeignKeyRules(NamedTuple):
     """How a server reads definitions. `inline`: REFERENCES of a column counts. `indexed`: FOREIGN KEY name (…) names the constraint.
 
-    `lower_case`: names of tables are folded.
+    `lower_case`: names of tables are folded. `match_ends`: what stands after MATCH is not read, ON DELETE and ON UPDATE that is.
     """
 
     inline: bool = False
     indexed: bool = False
     lower_case: bool = False
+    match_ends: bool = False
 
 
 RULES_OF_SHOWN = ForeignKeyRules()  # of what SHOW CREATE TABLE prints: all is said of the table, and has a symbol
@@ -125,13 +126,14 @@ def _with(
     if rules.lower_case:
         database, table = database.lower(), table.lower()
     spelling = {column.name.lower(): column.name for column in schema.columns}
+    acts = not (definition.matches and rules.match_ends)
     key = ForeignKey(
         name=given or f"{schema.table}_ibfk_{highest + 1}",
         columns=tuple(spelling.get(name.lower(), name) for name in definition.columns),
         parent=(database, table),
         referenced=definition.referenced,
-        on_delete=definition.on_delete,
-        on_update=definition.on_update,
+        on_delete=definition.on_delete if acts else "",
+        on_update=definition.on_update if acts else "",
     )
     return (*found, key)
 

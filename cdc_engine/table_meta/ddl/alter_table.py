@@ -10,6 +10,7 @@ import dataclasses
 import re
 from collections.abc import Callable
 
+from cdc_engine.binlog.rows.history_rows import ROW_END, ROW_START
 from cdc_engine.table_meta.ddl.column_definition import (
     ColumnDefinition,
     accept_default,
@@ -35,6 +36,7 @@ from cdc_engine.table_meta.ddl.statement import (
     SetCharset,
     SetDefault,
     SetKey,
+    SetVersioning,
     SetVisible,
     TableName,
 )
@@ -171,7 +173,11 @@ def _union(action: _Action) -> None:
 
 
 def _versioning(action: _Action) -> None:
-    raise UnreadableError(f"{action.words}: system versioning is not supported")
+    if "PERIOD" in action.words:
+        raise UnreadableError(
+            f"{action.words}: the times of rows in columns of a name are followed from CREATE TABLE alone"
+        )
+    action.note(SetVersioning(action.words.startswith("ADD")))
 
 
 def _add_columns(action: _Action) -> None:
@@ -181,7 +187,7 @@ def _add_columns(action: _Action) -> None:
         if several and _read_constraint(action):
             pass
         else:
-            column = read_column(cursor, action.alteration.flavour)
+            column = _read_column(action)
             column.if_not_exists = if_not_exists
             action.note(AddColumn(column))
             if column.unique or column.primary:
@@ -190,6 +196,13 @@ def _add_columns(action: _Action) -> None:
         if not several or cursor.accept_sign(")"):
             return
         cursor.expect_sign(",")
+
+
+def _read_column(action: _Action) -> ColumnDefinition:
+    column = read_column(action.cursor, action.alteration.flavour)
+    if column.generated in {ROW_START, ROW_END}:
+        raise UnreadableError("columns with the times of rows are followed from CREATE TABLE alone")
+    return column
 
 
 _INDEX = re.compile(r"(?:INDEX|KEY|PRIMARY|UNIQUE|FULLTEXT|SPATIAL|FOREIGN|CONSTRAINT|CHECK) ")
@@ -261,13 +274,13 @@ def _drop_foreign_key(action: _Action) -> None:
 
 def _change_column(action: _Action) -> None:
     name = action.cursor.expect_name()
-    definition = read_column(action.cursor, action.alteration.flavour)
+    definition = _read_column(action)
     action.note(ChangeColumn(name, definition, action.if_exists))
     _note_references(action, definition)
 
 
 def _modify_column(action: _Action) -> None:
-    definition = read_column(action.cursor, action.alteration.flavour)
+    definition = _read_column(action)
     action.note(ChangeColumn(definition.name, definition, action.if_exists))
     _note_references(action, definition)
 

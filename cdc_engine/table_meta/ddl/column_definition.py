@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from cdc_engine.binlog.charsets.collations import charset_of_collation, charset_of_name
 from cdc_engine.binlog.charsets.statement_text import Literals
+from cdc_engine.binlog.rows.history_rows import ROW_END, ROW_START
 from cdc_engine.table_meta.ddl.declared_type import MARIADB, DeclaredType, read_type, read_type_attribute
 from cdc_engine.table_meta.ddl.default_value import Default, constant, read_default, skip_value
 from cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition, read_references
@@ -38,6 +39,7 @@ class ColumnDefinition:
     primary: bool = False
     unique: bool = False
     generated: str = ""
+    versioned: bool = False
     computed: Default | None = None
     visible: bool = True
     auto_increment: bool = False
@@ -148,11 +150,19 @@ def _invisible(_cursor: TokenCursor, column: ColumnDefinition) -> None:
 
 
 def _generated(cursor: TokenCursor, column: ColumnDefinition) -> None:
-    if cursor.peek().word == "ROW":
-        raise UnreadableError("columns of system versioning are not supported")
+    if cursor.accept("ROW"):
+        column.generated = ROW_START if cursor.accept("START") else ROW_END
+        column.nullable = False
+        if column.generated == ROW_END:
+            cursor.expect("END")
+        return
     begin = cursor.place
     cursor.skip_parentheses()
     column.generated, column.computed = "virtual", constant(cursor.since(begin)[1:-1])
+
+
+def _versioned(_cursor: TokenCursor, column: ColumnDefinition) -> None:
+    column.versioned = True
 
 
 def _stored(_cursor: TokenCursor, column: ColumnDefinition) -> None:
@@ -224,6 +234,8 @@ _ATTRIBUTES: tuple[tuple[tuple[str, ...], Attribute], ...] = (
     (("VIRTUAL",), _nothing),
     (("STORED",), _stored),
     (("PERSISTENT",), _stored),
+    (("WITH", "SYSTEM", "VERSIONING"), _versioned),
+    (("WITHOUT", "SYSTEM", "VERSIONING"), _nothing),
     (("INVISIBLE",), _invisible),
     (("VISIBLE",), _nothing),
     (("COMMENT",), _one_token),

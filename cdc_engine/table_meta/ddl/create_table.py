@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
+from cdc_engine.binlog.rows.history_rows import ROW_END
 from cdc_engine.table_meta.ddl.column_definition import (
     ColumnDefinition,
     accept_default,
@@ -13,7 +14,7 @@ from cdc_engine.table_meta.ddl.column_definition import (
     read_column,
 )
 from cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition, read_foreign_key
-from cdc_engine.table_meta.ddl.lexer import TokenCursor, UnreadableError
+from cdc_engine.table_meta.ddl.lexer import TokenCursor
 from cdc_engine.table_meta.ddl.names import read_key_columns, read_table_name, read_table_names, skip_to_comma
 from cdc_engine.table_meta.ddl.statement import CreateTable, TableName
 
@@ -34,7 +35,10 @@ def read_create_table(cursor: TokenCursor, name: TableName, flavour: str) -> Cre
         if cursor.peek().word in {"SELECT", "WITH"} or cursor.peek().text == "(":
             return dataclasses.replace(statement, selects=True)
         columns, key, foreign_keys = _read_elements(cursor, flavour)
-        statement = dataclasses.replace(statement, columns=columns, key=key, foreign_keys=foreign_keys)
+        versioned = any(column.versioned for column in columns)
+        statement = dataclasses.replace(
+            statement, columns=columns, key=key, foreign_keys=foreign_keys, versioned=versioned
+        )
     return _read_options(cursor, statement)
 
 
@@ -64,15 +68,15 @@ def _read_elements(
         if cursor.accept_sign(")"):
             for column in columns:
                 column.nullable = column.nullable and column.name.lower() not in in_period
+            ends = {column.name.lower() for column in columns if column.generated == ROW_END}
             key = key or tuple(column.name for column in columns if column.primary)
+            key = tuple(name for name in key if name.lower() not in ends)  # it is in every key of such a table
             return tuple(columns), key, tuple(foreign_keys)
         cursor.expect_sign(",")
 
 
 def _read_period(cursor: TokenCursor) -> frozenset[str]:
     """MariaDB's PERIOD FOR name (begin, end): both columns are NOT NULL by it."""
-    if cursor.words(3).startswith("PERIOD FOR SYSTEM"):
-        raise UnreadableError("system versioning is not supported")
     return frozenset(name.lower() for name in read_key_columns(cursor))
 
 
@@ -91,7 +95,7 @@ def _read_options(cursor: TokenCursor, statement: CreateTable) -> CreateTable:
             cursor.accept_sign("=")
             statement = dataclasses.replace(statement, union=read_table_names(cursor))
         elif cursor.accept("WITH", "SYSTEM", "VERSIONING"):
-            raise UnreadableError("system versioning is not supported")
+            statement = dataclasses.replace(statement, versioned=True)
         elif cursor.accept("PARTITION", "BY"):
             return dataclasses.replace(statement, charset=charset, selects=_selects_after(cursor))
         elif cursor.peek().word in _SELECTS:

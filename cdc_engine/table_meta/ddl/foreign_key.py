@@ -17,7 +17,8 @@ class ForeignKeyDefinition:
     """`parent`: (database, table), the database empty where not said. `referenced`: empty where not said: the parent's primary key.
 
     `symbol`: as said after CONSTRAINT; `index`: after FOREIGN KEY, which is the name on MariaDB where there is no symbol. `on_delete`,
-    `on_update`: CASCADE, SET NULL, or empty for all that changes no row. `inline`: said of a column, which servers may ignore.
+    `on_update`: CASCADE, SET NULL, or empty for all that changes no row. `inline`: said of a column, which servers may ignore. `matches`:
+    a MATCH stands before the actions, and servers may ignore these then.
     """
 
     columns: tuple[str, ...]
@@ -28,6 +29,7 @@ class ForeignKeyDefinition:
     symbol: str = ""
     index: str = ""
     inline: bool = False
+    matches: bool = False
     if_not_exists: bool = False
 
 
@@ -50,10 +52,10 @@ def read_references(cursor: TokenCursor, columns: tuple[str, ...]) -> ForeignKey
         database, table = table, cursor.expect_name()
     referenced = _names(cursor) if cursor.peek().text == "(" else ()
     actions = {"DELETE": "", "UPDATE": ""}
-    while cursor.peek().word in {"MATCH", "ON"}:
-        if cursor.next().word == "MATCH":
-            cursor.next()
-            continue
+    matches = cursor.accept("MATCH")
+    if matches:
+        cursor.next()
+    while cursor.accept("ON"):
         event = cursor.next().word
         actions[event] = _action(cursor)
     return ForeignKeyDefinition(
@@ -63,6 +65,7 @@ def read_references(cursor: TokenCursor, columns: tuple[str, ...]) -> ForeignKey
         on_delete=actions["DELETE"],
         on_update=actions["UPDATE"],
         inline=True,
+        matches=matches,
     )
 
 

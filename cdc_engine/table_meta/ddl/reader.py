@@ -12,13 +12,15 @@ from collections.abc import Callable
 
 from cdc_engine.binlog.charsets.statement_text import Literals, has_no_character
 from cdc_engine.table_meta.ddl.alter_table import read_actions
-from cdc_engine.table_meta.ddl.column_definition import read_charset, read_collation
+from cdc_engine.table_meta.ddl.column_definition import accept_default, read_charset, read_collation
 from cdc_engine.table_meta.ddl.create_table import read_create_table
 from cdc_engine.table_meta.ddl.declared_type import MARIADB
 from cdc_engine.table_meta.ddl.lexer import Notation, Token, TokenCursor, TokenKind, UnreadableError, tokens
 from cdc_engine.table_meta.ddl.lower_case import lowered
 from cdc_engine.table_meta.ddl.names import read_table_name
+from cdc_engine.table_meta.ddl.row_change import changed_tables
 from cdc_engine.table_meta.ddl.statement import (
+    OF_SESSION,
     AddColumn,
     AlterTable,
     ChangeColumn,
@@ -140,7 +142,11 @@ def _read_nothing(reading: Reading) -> Statement:
 
 
 def _read_row_change(reading: Reading) -> Statement:
-    return RowChange(reading.kind, reading.words)
+    try:
+        names = changed_tables(reading.cursor, reading.kind)
+    except UnreadableError:
+        names = ()
+    return RowChange(reading.kind, reading.words, names)
 
 
 def _read_set_statement(reading: Reading) -> Statement:
@@ -212,19 +218,21 @@ def _read_database(reading: Reading) -> Statement:
     if cursor.peek().word not in {"CHARACTER", "CHARSET", "CHAR", "COLLATE", "DEFAULT"}:
         name = cursor.expect_name()
     try:
-        charset = _database_charset(cursor)
+        charset = _database_charset(cursor, reading.flavour)
     except UnreadableError:
         charset = ""  # not known: a table made without one stops
     return SetDatabase(reading.kind, name, charset, creates=reading.kind.startswith("CREATE"))
 
 
-def _database_charset(cursor: TokenCursor) -> str | None:
+def _database_charset(cursor: TokenCursor, flavour: str) -> str | None:
+    """None where none is said. DEFAULT is the session's (collation_server); MariaDB's COLLATE DEFAULT leaves what there is."""
     charset: str | None = None
     while not cursor.at_end:
         if cursor.accept("CHARACTER", "SET") or cursor.accept("CHAR", "SET") or cursor.accept("CHARSET"):
-            charset = read_charset(cursor)
+            charset = OF_SESSION if accept_default(cursor) else read_charset(cursor)
         elif cursor.accept("COLLATE"):
-            charset = read_collation(cursor) or charset
+            default = charset if flavour == MARIADB else OF_SESSION
+            charset = default if accept_default(cursor) else read_collation(cursor) or charset
         else:
             cursor.next()
     return charset
@@ -259,6 +267,6 @@ _FORMS: tuple[tuple[str, Reader], ...] = (
         _read_nothing,
     ),
     (r"(?:BEGIN|START|COMMIT|ROLLBACK|SAVEPOINT|RELEASE|XA|PREPARE|EXECUTE|DEALLOCATE) ", _read_nothing),
-    (r"(?:INSERT|UPDATE|DELETE|REPLACE|LOAD|MERGE|WITH|CALL|DO|IMPORT) ", _read_row_change),
+    (r"(?:INSERT|UPDATE|DELETE|REPLACE|LOAD|MERGE|WITH|CALL|DO|SELECT|VALUES|IMPORT) ", _read_row_change),
 )
 FORMS: tuple[tuple[re.Pattern[str], Reader], ...] = tuple((re.compile(pattern), reader) for pattern, reader in _FORMS)

@@ -12,6 +12,8 @@ from cdc_engine.table_meta.ddl.default_value import Default
 from cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition
 from cdc_engine.table_meta.ddl.lower_case import lowered
 
+OF_SESSION = "DEFAULT"
+
 
 @dataclasses.dataclass(frozen=True)
 class TableName:
@@ -38,7 +40,7 @@ class CreateTable:
     """`charset`: as said for the table, None where the database's applies. `like`: CREATE TABLE … LIKE. `selects`: it brings rows.
 
     `foreign_keys`: in the statement's order, with those of columns. `engine`: as said, empty for the server's default.
-    `union`: the tables that the rows of a MERGE table are in.
+    `union`: the tables that the rows of a MERGE table are in. `versioned`: MariaDB keeps what its rows were (WITH SYSTEM VERSIONING).
     """
 
     kind: str
@@ -53,6 +55,7 @@ class CreateTable:
     foreign_keys: tuple[ForeignKeyDefinition, ...] = ()
     engine: str = ""
     union: tuple[TableName, ...] = ()
+    versioned: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +137,13 @@ class DropForeignKey:
     if_exists: bool = False
 
 
+@dataclasses.dataclass(frozen=True)
+class SetVersioning:
+    """ADD and DROP SYSTEM VERSIONING, with columns that nobody named."""
+
+    versioned: bool
+
+
 AlterItem = (
     AddColumn
     | DropColumn
@@ -146,6 +156,7 @@ AlterItem = (
     | DropKey
     | AddForeignKey
     | DropForeignKey
+    | SetVersioning
 )
 
 
@@ -196,7 +207,7 @@ class Truncate:
 
 @dataclasses.dataclass(frozen=True)
 class SetDatabase:
-    """CREATE and ALTER DATABASE. `name` None: the default database; `charset` None: not said."""
+    """CREATE and ALTER DATABASE. `name` None: the default database; `charset` None: not said, OF_SESSION: that of collation_server."""
 
     kind: str
     name: str | None
@@ -224,10 +235,12 @@ class Unread:
 
 @dataclasses.dataclass(frozen=True)
 class RowChange:
-    """A change of rows in statement form; it may concern every table that is named by one of `words` (lower case)."""
+    """A change of rows in statement form. `names`: the tables that it writes to, none where that cannot be told: then it may concern
+    every table of the databases, and every table, that is named by one of `words` (lower case)."""
 
     kind: str
     words: frozenset[str]
+    names: tuple[TableName, ...] = ()
 
 
 Statement = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
+from cdc_engine.binlog.rows.history_rows import HIDDEN
 from cdc_engine.contracts import Cascade
 from cdc_engine.table_meta.history.known_schemas import TableKey
 from cdc_engine.table_meta.schema import TableSchema
@@ -35,7 +36,7 @@ class Cascades:
                         doubt=key.doubt,
                         captured=captured(table.database, table.table),
                         key=table.key,
-                        generated=any(column.generated for column in table.columns),
+                        generated=any(column.generated and column.generated not in HIDDEN for column in table.columns),
                     )
                     self._by_parent[key.parent].append(cascade)
         self._reaching = self._find_reaching()

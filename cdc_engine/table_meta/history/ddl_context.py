@@ -65,14 +65,6 @@ class DdlContext:
         """Captured, and not stopped by an earlier statement: that one's reason stays."""
         return self.captured(*name) and not isinstance(self.state(name), Stopped)
 
-    def running_tables(self) -> list[TableKey]:
-        """Captured tables with a schema here."""
-        return [
-            name
-            for name in self.known.table_names()
-            if self.captured(*name) and isinstance(self.state(name), TableSchema)
-        ]
-
     def tables(self) -> list[TableKey]:
         """All tables with a schema here, captured or not, stopped or not."""
         return [name for name in self.known.table_names() if self.schema(name) is not None]

@@ -50,13 +50,13 @@ from cdc_engine.table_meta.ddl.statement import (
     Truncate,
     Unread,
     dropped_database,
-    mentioned,
 )
 from cdc_engine.table_meta.history.concerned import concerned
 from cdc_engine.table_meta.history.ddl_context import DdlContext, Effect
 from cdc_engine.table_meta.history.known_schemas import KnownTable, TableKey
 from cdc_engine.table_meta.history.renamed_tables import brings_rows, taken_over, under_name, why_stopped
-from cdc_engine.table_meta.schema import Dropped, Stopped, TableSchema
+from cdc_engine.table_meta.history.row_changes import changed_without_rows
+from cdc_engine.table_meta.schema import Dropped, Stopped, TableSchema, rows_elsewhere
 
 
 def effects_of(statement: Statement, context: DdlContext) -> tuple[Effect, ...]:
@@ -200,8 +200,8 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[Effect]:
         yield _stop(context, name, statement.kind, error)
         return
     schema = dataclasses.replace(schema, table=name[1])
-    if elsewhere := _elsewhere(statement):
-        yield _stop(context, name, statement.kind, elsewhere, schema)
+    if apart := elsewhere(schema.engine):
+        yield _stop(context, name, statement.kind, apart, schema)
         return
     anew = isinstance(there, Dropped) or (isinstance(there, TableSchema) and statement.replaces)
     if anew and context.running(name):
@@ -216,12 +216,10 @@ def _since(last: TableSchema | None, schema: TableSchema) -> tuple[Alteration, .
     return () if last is None else difference(last, schema)
 
 
-def _elsewhere(statement: CreateTable | AlterTable) -> CannotFollowError | None:
-    """Why the rows of a table are not what its row events say, by its engine."""
-    engine = statement.engine.upper()
-    if engine not in ROWS_ELSEWHERE:
-        return None
-    return CannotFollowError(DDL_UNSUPPORTED, f"the rows of a table of ENGINE={engine} are not what its row events say")
+def elsewhere(engine: str) -> CannotFollowError | None:
+    """Why the rows of a table are not what its row events say, by its engine, as a schema has it."""
+    reason = f"the rows of a table of ENGINE={engine} are not what its row events say"
+    return CannotFollowError(DDL_UNSUPPORTED, reason) if engine else None
 
 
 def _members(statement: CreateTable | AlterTable, name: TableKey, context: DdlContext) -> Iterator[Effect]:
@@ -255,7 +253,7 @@ def _alter(statement: AlterTable, context: DdlContext) -> Iterator[Effect]:
     yield from _others(statement, name, context)
     yield from _members(statement, name, context)
     if schema is None:
-        anything = statement.items or statement.rows_lost or statement.renames_to or _elsewhere(statement)
+        anything = statement.items or statement.rows_lost or statement.renames_to or rows_elsewhere(statement.engine)
         if context.running(name) and anything:
             why = CannotFollowError(SCHEMA_UNKNOWN, "the table is not in the schema history")
             yield _stop(context, name, statement.kind, why)
@@ -271,8 +269,8 @@ def _alter(statement: AlterTable, context: DdlContext) -> Iterator[Effect]:
         pairs = [(name, context.full_name(statement.renames_to))]
         yield from _renamed(context, statement.kind, pairs, {name: done})
         name = pairs[0][1]
-    if elsewhere := _elsewhere(statement):
-        yield _stop(context, name, statement.kind, elsewhere, done.schema)
+    if apart := elsewhere(rows_elsewhere(statement.engine)):
+        yield _stop(context, name, statement.kind, apart, done.schema)
     elif statement.renames_to is not None:
         if statement.rows_lost:
             reason = f"{', '.join(statement.rows_lost)} is not supported"
@@ -407,9 +405,12 @@ def _stops(statement: Statement, why: CannotFollowError, context: DdlContext) ->
 
 
 def _row_change(statement: RowChange, context: DdlContext) -> Iterator[Effect]:
-    why = CannotFollowError(DDL_UNSUPPORTED, "rows were changed by a statement (binlog_format was not ROW)")
-    for name in mentioned(context.running_tables(), statement.words):
-        yield _stop(context, name, statement.kind, why, context.schema(name))
+    names = {name: context.schema(name) is not None for name in map(context.full_name, statement.names)}
+    schemas = [schema for name in context.tables() if (schema := context.schema(name)) is not None]
+    found = changed_without_rows(names, statement.words, context.default_database, schemas, context.captured)
+    for name, why in found.items():
+        if context.running(name):
+            yield _stop(context, name, statement.kind, why, context.schema(name))
 
 
 def shortened(text: str) -> str:
@@ -419,21 +420,6 @@ def shortened(text: str) -> str:
 
 
 STATEMENT_CHARS_MAX = 500
-# engines whose tables keep no rows, or whose rows are those of other tables or servers
-ROWS_ELSEWHERE = frozenset(
-    (
-        "BLACKHOLE",
-        "MERGE",
-        "MRG_MYISAM",
-        "FEDERATED",
-        "FEDERATEDX",
-        "CONNECT",
-        "SPIDER",
-        "SPHINX",
-        "OQGRAPH",
-        "SEQUENCE",
-    )
-)
 PARTITION_LOST = {"DROP PARTITION", "TRUNCATE"}  # of ALTER TABLE: rows went and none came
 # a table that is made anew in the place of another has no row that an alteration could harm
 RECREATED = SchemaDecisions(

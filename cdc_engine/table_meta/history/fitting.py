@@ -11,6 +11,7 @@ import dataclasses
 
 from cdc_engine.binlog.charsets.collations import charset_of_id
 from cdc_engine.binlog.events.table_map import CHARACTER, LABELLED, NUMERIC, TableMap
+from cdc_engine.binlog.rows.history_rows import HIDDEN_END, ROW_END
 from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.contracts import Column, TableVersion
 from cdc_engine.errors import TableStoppedError
@@ -46,7 +47,7 @@ def fit(
     if schema is not None and not problem:
         return _confirmed(table_map, schema), None
     told = _told(table_map, columns, schema.charset if schema else "")
-    if told is not None and not (mariadb and any(_hides_another(column) for column in columns)):
+    if told is not None and not (mariadb and (_has_row_times(told) or any(_hides_another(each) for each in columns))):
         return told.version(), told
     if schema is None:
         reason = (
@@ -71,6 +72,9 @@ def mismatch(table_map: TableMap, columns: tuple[Column, ...], schema: TableSche
         if difference := _column_difference(table_map, told, declared, mariadb=mariadb):
             return f"column {index + 1} ({declared.name}): {difference}"
     told_key = _told_key(table_map)
+    if told_key is not None:  # the time at which its rows ended is in every key of a system-versioned table
+        ends = {column.name for column in schema.columns if column.generated in {ROW_END, HIDDEN_END}}
+        told_key = tuple(name for name in told_key if name not in ends)
     # a table map gives the first unique key for a primary key where there is none
     if schema.key and told_key is not None and told_key != schema.key:
         return f"the table map has the primary key {_shown(told_key)}, the schema history {_shown(schema.key)}"
@@ -85,7 +89,6 @@ def _column_difference(table_map: TableMap, told: Column, declared: DeclaredColu
         ("", _sign(told), _sign(expected), table_map.unsigned is not None and _has_sign(expected)),
         ("the character set ", told.charset, expected.charset, bool(told.charset and expected.charset)),
         ("the labels ", _shown(told.labels), _shown(expected.labels), table_map.labels is not None),
-        ("", _nullness(told), _nullness(expected), expected.type_code not in _TIMESTAMPS),
     )
     for what, map_side, history_side, told_by_map in sides:
         if told_by_map and map_side != history_side:
@@ -114,6 +117,14 @@ def _hides_another(column: Column) -> bool:
     return column.type_code == TypeCode.STRING and column.charset == "binary" and column.metadata in HIDING_BYTES
 
 
+def _has_row_times(told: TableSchema) -> bool:
+    """Whether a table may be system-versioned: which of its rows are those of now is told by columns that only a schema shows as such."""
+    times = [column.name for column in told.columns if column.type == "timestamp(6)" and not column.nullable]
+    return [column.name for column in told.columns[-2:]] == ["row_start", "row_end"] or (
+        len(times) > 1 and bool(set(told.key) & set(times))
+    )
+
+
 def _layout(column: Column) -> str:
     return f"{column.mysql_type} (type code {column.type_code:d}, metadata {column.metadata})"
 
@@ -126,22 +137,23 @@ def _sign(column: Column) -> str:
     return "an unsigned number" if column.unsigned else "a signed number"
 
 
-def _nullness(column: Column) -> str:
-    return "a column that may be NULL" if column.nullable else "a NOT NULL column"
-
-
 def _shown(items: tuple[str, ...] | list[str]) -> str:
     more = f", … {len(items) - _COLUMNS_SHOWN_MAX} more" if len(items) > _COLUMNS_SHOWN_MAX else ""
     return ", ".join(items[:_COLUMNS_SHOWN_MAX]) + more
 
 
 def _confirmed(table_map: TableMap, schema: TableSchema) -> TableVersion:
-    """The history's columns in the layout that the table map has; the same but for old formats and a TIMESTAMP's NOT NULL."""
+    """The history's columns in the layout that the table map has; the same but for old formats and a TIMESTAMP's NOT NULL.
+
+    Of other columns a table map says that they may be NULL where the statement had the table on the inner side of an outer join.
+    """
     columns = tuple(
-        dataclasses.replace(declared.column(), type_code=int(code), metadata=metadata, nullable=nullable)
-        for declared, code, metadata, nullable in zip(
-            schema.columns, table_map.type_codes, table_map.metadata, table_map.nullable, strict=True
-        )
+        dataclasses.replace(declared.column(), type_code=int(code), metadata=metadata)
+        for declared, code, metadata in zip(schema.columns, table_map.type_codes, table_map.metadata, strict=True)
+    )
+    columns = tuple(
+        dataclasses.replace(column, nullable=column.nullable and (told or column.type_code not in _TIMESTAMPS))
+        for column, told in zip(columns, table_map.nullable, strict=True)
     )
     return table_version(schema.database, schema.table, columns, schema.key)
 

@@ -23,14 +23,14 @@ from cdc_engine.contracts import NO_SESSION, Cascade, StatementSession, TableCha
 from cdc_engine.errors import MetaError, SluiceError, TableStoppedError
 from cdc_engine.position import Position
 from cdc_engine.states import TableState
-from cdc_engine.table_meta.change.evolution import SCHEMA_UNKNOWN
+from cdc_engine.table_meta.change.evolution import DDL_UNSUPPORTED, SCHEMA_UNKNOWN
 from cdc_engine.table_meta.change.foreign_keys import ForeignKeyRules
 from cdc_engine.table_meta.change.policy import SchemaDecisions
 from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL
 from cdc_engine.table_meta.ddl.lexer import UnreadableError
 from cdc_engine.table_meta.ddl.lower_case import lowered
 from cdc_engine.table_meta.ddl.reader import leading_words, mistake, read_statement
-from cdc_engine.table_meta.ddl.statement import DropDatabase, SetDatabase, Statement, Unread
+from cdc_engine.table_meta.ddl.statement import OF_SESSION, DropDatabase, SetDatabase, Statement, Unread
 from cdc_engine.table_meta.history.cascades import Cascades
 from cdc_engine.table_meta.history.concerned import databases_in
 from cdc_engine.table_meta.history.ddl_context import DdlContext, Effect
@@ -138,6 +138,7 @@ class TableHistory:
                 inline=server.inline_references,
                 indexed=server.flavour == MARIADB,
                 lower_case=server.lower_case_names,
+                match_ends=server.match_ends,
             ),
         )
         effects, records, changes = _taken(context, server, position)
@@ -272,8 +273,13 @@ def _snapshot_records(snapshot: Snapshot, position: Position) -> Iterator[Record
     yield Record(kind=RecordKind.SERVER, position=position, content=dataclasses.asdict(snapshot.server))
     for database, charset in snapshot.databases:
         yield Record(kind=RecordKind.DATABASE, position=position, database=database, content={"charset": charset})
+    elsewhere = {(database, table): reason for database, table, reason in snapshot.elsewhere}
     for schema in snapshot.tables:
-        yield _table_record(RecordKind.SNAPSHOT, position, schema)
+        name = (schema.database, schema.table)
+        if reason := elsewhere.get(name):
+            yield _stopped_record(position, name, Stopped(state=DDL_UNSUPPORTED, reason=reason, schema=schema))
+        else:
+            yield _table_record(RecordKind.SNAPSHOT, position, schema)
     for database, table, reason in snapshot.unreadable:
         yield _stopped_record(position, (database, table), Stopped(state=TableState.TYPE_UNSUPPORTED, reason=reason))
 
@@ -295,7 +301,7 @@ def _database_records(
         charset = None
     else:
         charset = statement.charset
-        if charset is None and statement.creates:
+        if charset == OF_SESSION or (charset is None and statement.creates):
             charset = context.session.server or server.charset
     if charset is not None and charset != there:
         yield _charset_record(name, charset, position)

@@ -1,16 +1,17 @@
 """The schema as the server has it now, from information_schema, over a PyMySQL connection given by the caller. Feeds `history.seed`.
 
-Views, sequences and system-versioned tables are left out: the first two have no row events of their own, and the last have columns in
-their row events that information_schema does not show.
+Views and sequences are left out: they have no row events of their own. System-versioned tables have columns in their row events that
+information_schema does not show, unless they were named.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pymysql import MySQLError
@@ -19,6 +20,8 @@ from pymysql.cursors import Cursor
 
 from cdc_engine.binlog.charsets.collations import charset_of_collation
 from cdc_engine.binlog.charsets.statement_text import UNKNOWN
+from cdc_engine.binlog.column_types.labels import HIDDEN_CHARACTER
+from cdc_engine.binlog.rows.history_rows import ROW_END, ROW_START
 from cdc_engine.errors import SourceConnectionError
 from cdc_engine.position import Position
 from cdc_engine.table_meta.change.foreign_keys import in_order
@@ -29,12 +32,22 @@ from cdc_engine.table_meta.ddl.default_value import Default, Notation, read_defa
 from cdc_engine.table_meta.ddl.foreign_key import CASCADE, SET_NULL
 from cdc_engine.table_meta.ddl.lexer import TokenCursor, UnreadableError, tokens
 from cdc_engine.table_meta.ddl.reader import read_statement
-from cdc_engine.table_meta.ddl.statement import CreateTable
-from cdc_engine.table_meta.schema import DeclaredColumn, ForeignKey, ServerFacts, TableSchema
+from cdc_engine.table_meta.ddl.statement import CreateTable, Statement
+from cdc_engine.table_meta.history.system_zone import system_zone
+from cdc_engine.table_meta.schema import (
+    DeclaredColumn,
+    ForeignKey,
+    ServerFacts,
+    TableSchema,
+    rows_elsewhere,
+    with_row_times,
+)
 
 ATTEMPTS_MAX = 5  # of a snapshot during which nobody changes the schema
 INLINE_MARIADB, INLINE_MYSQL = (10, 5), (9, 0)  # from there on REFERENCES of a column makes a foreign key
+MATCH_MARIADB, MATCH_MYSQL = (10, 5), (8, 0)  # from there on actions after MATCH count
 
+_WITHOUT_LIMIT = {"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"}  # have characters that a server shows as `?`
 _SYSTEM_DATABASES = {"mysql", "sys", "information_schema", "performance_schema"}
 _SERVER = "SELECT VERSION(), @@character_set_server, @@lower_case_table_names, @@GLOBAL.explicit_defaults_for_timestamp, @@system_time_zone"
 # the variable is there since MySQL executes foreign keys above its storage engines (9.6), and is OFF where it does
@@ -43,10 +56,27 @@ _NATIVE_FOREIGN_KEYS = (
 )
 _DATABASES = "SELECT schema_name, default_character_set_name FROM information_schema.schemata"
 _TABLES = (
-    "SELECT table_schema, table_name, table_collation FROM information_schema.tables WHERE table_type = 'BASE TABLE'"
+    "SELECT table_schema, table_name, table_collation, engine, table_type FROM information_schema.tables "
+    "WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED')"
 )
 _COLUMNS = (
-    "SELECT table_schema, table_name, column_name, column_type, character_set_name, is_nullable, extra, column_default "
+    "SELECT table_schema, table_name, column_name, column_type, character_set_name, is_nullable, {extra}, column_default "
+    "FROM information_schema.columns WHERE table_schema IN %s ORDER BY table_schema, table_name, ordinal_position"
+)
+_EXTRA = "extra"
+# where there are system-versioned tables: which columns have the times of their rows
+_EXTRA_OF_VERSIONED = (
+    "IF(generation_expression IN ('ROW START', 'ROW END'), CONCAT(generation_expression, ', ', extra), extra)"
+)
+_KEYS = "SHOW GLOBAL VARIABLES WHERE Variable_name = 'innodb_native_foreign_keys' AND Value IN ('OFF', '0')"
+_DATABASES = "SELECT schema_name, default_character_set_name FROM information_schema.schemata"
+_TABLES = (
+    "SELECT table_schema, table_name, table_collation, engine, table_type FROM information_schema.tables "
+    "WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED')"
+)
+_COLUMNS = (
+    "SELECT table_schema, table_name, column_name, column_type, character_set_name, is_nullable, "
+    "IF(generation_expression IN ('ROW START', 'ROW END'), CONCAT(generation_expression, ', ', extra), extra), column_default "
     "FROM information_schema.columns WHERE table_schema IN %s ORDER BY table_schema, table_name, ordinal_position"
 )
 _KEYS = (
@@ -69,12 +99,16 @@ _ACTIONS = (
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """`databases`: (name, default charset). `unreadable`: (database, table, reason) of tables with a column of a type not known."""
+    """`databases`: (name, default charset). `unreadable`: (database, table, reason) of tables with a column of a type not known.
+
+    `elsewhere`: (database, table, reason) of tables whose rows are not what their row events say, by their engine or one over them.
+    """
 
     server: ServerFacts
     databases: tuple[tuple[str, str], ...]
     tables: tuple[TableSchema, ...]
     unreadable: tuple[tuple[str, str, str], ...] = ()
+    elsewhere: tuple[tuple[str, str, str], ...] = ()
 
 
 def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bool]) -> Snapshot:
@@ -82,18 +116,20 @@ def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bo
     with connection.cursor(Cursor) as cursor:
         facts = _rows(cursor, _SERVER)[0]
         server = _server(facts, logs_cascades=bool(_rows(cursor, _NATIVE_FOREIGN_KEYS)))
+        if server.system_time_zone not in {"UTC", "GMT"}:
+            server = dataclasses.replace(server, system_zone=system_zone(lambda query: _rows(cursor, query)[0]))
         notation = _notation(server.flavour, facts[0])
         databases = tuple((name, charset_name(charset)) for name, charset in _rows(cursor, _DATABASES))
-        collations = {
-            (database, table): collation
-            for database, table, collation in _rows(cursor, _TABLES)
-            if captured(database, table)
-        }
+        shown = {(row[0], row[1]): row[2:] for row in _rows(cursor, _TABLES) if captured(row[0], row[1])}
+        collations = {name: each[0] for name, each in shown.items()}
+        engines = {name: found for name, each in shown.items() if (found := rows_elsewhere(each[1] or ""))}
+        versioned = {name for name, each in shown.items() if each[2] == "SYSTEM VERSIONED"}
         names = tuple(sorted({database for database, _ in collations}))
         columns: dict[tuple[str, str], list[Any]] = defaultdict(list)
         keys: dict[tuple[str, str], list[str]] = defaultdict(list)
         if names:
-            for database, table, *column in _rows(cursor, _COLUMNS, names):
+            asked = _COLUMNS.format(extra=_EXTRA_OF_VERSIONED if versioned else _EXTRA)
+            for database, table, *column in _rows(cursor, asked, names):
                 columns[database, table].append(column)
             for database, table, name in _rows(cursor, _KEYS, names):
                 keys[database, table].append(name)
@@ -102,12 +138,15 @@ def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bo
     for name in sorted(collations):
         try:
             table = _table(name, collations[name], columns[name], keys[name], notation)
-            tables.append(dataclasses.replace(table, foreign_keys=in_order(foreign_keys.get(name, ()))))
+            keys_of_others = in_order(foreign_keys.get(name, ()))
+            table = dataclasses.replace(table, foreign_keys=keys_of_others, engine=engines.get(name, ""))
+            tables.append(with_row_times(table) if name in versioned else table)
         except UnreadableError as error:
             unreadable.append((*name, f"information_schema shows a column of a type that cannot be read: {error}"))
     with connection.cursor(Cursor) as cursor:
         tables = [_with_cut_defaults(cursor, table, columns[table.database, table.table], notation) for table in tables]
-    return Snapshot(server, databases, tuple(tables), tuple(unreadable))
+        elsewhere = tuple(_elsewhere(cursor, engines, server.flavour))
+    return Snapshot(server, databases, tuple(tables), tuple(unreadable), elsewhere)
 
 
 def stable_snapshot(
@@ -171,10 +210,28 @@ def _foreign_keys(cursor: Cursor, databases: tuple[str, ...], flavour: str) -> d
     return found
 
 
+def _elsewhere(cursor: Cursor, engines: dict[tuple[str, str], str], flavour: str) -> Iterator[tuple[str, str, str]]:
+    """(database, table, reason) of tables whose rows are not what their row events say: by their engine, and those under a MERGE table."""
+    for name, engine in sorted(engines.items()):
+        yield (*name, f"the rows of a table of ENGINE={engine} are not what its row events say")
+        statement: Statement | None = None
+        if engine == "MRG_MYISAM":
+            with contextlib.suppress(MySQLError):
+                statement = _shown_table(cursor, name, flavour)
+        for member in statement.union if isinstance(statement, CreateTable) else ():
+            over = f"the MERGE table {'.'.join(name)} is over it: rows can change without row events of their own"
+            yield (member.database or name[0], member.table, over)
+
+
+def _shown_table(cursor: Cursor, name: tuple[str, str], flavour: str) -> Statement:
+    """Raises MySQLError where the server refuses, as it does of a MERGE table over others that are gone."""
+    quoted = ".".join(_quoted(part) for part in name)
+    return read_statement(str(_rows(cursor, f"SHOW CREATE TABLE {quoted}")[0][1]), flavour)
+
+
 def _shown_actions(cursor: Cursor, name: tuple[str, str], flavour: str) -> dict[tuple[str, str, str], tuple[str, str]]:
     """(database, table, constraint) → what it does on DELETE and UPDATE, from SHOW CREATE TABLE; none where that cannot be read."""
-    quoted = ".".join(f"`{part.replace('`', '``')}`" for part in name)
-    statement = read_statement(str(_rows(cursor, f"SHOW CREATE TABLE {quoted}")[0][1]), flavour)
+    statement = _shown_table(cursor, name, flavour)
     keys = statement.foreign_keys if isinstance(statement, CreateTable) else ()
     return {(*name, key.symbol): (key.on_delete, key.on_update) for key in keys}
 
@@ -204,6 +261,7 @@ def _server(row: tuple[Any, ...], *, logs_cascades: bool) -> ServerFacts:
         explicit_timestamps=bool(int(explicit_timestamps)),
         system_time_zone=time_zone,
         inline_references=numbers >= (INLINE_MARIADB if flavour == MARIADB else INLINE_MYSQL),
+        match_ends=numbers < (MATCH_MARIADB if flavour == MARIADB else MATCH_MYSQL),
         logs_cascades=logs_cascades,
     )
 
@@ -227,8 +285,14 @@ def _table(
 def _column(name: str, column_type: str, charset: str | None, nullable: str, extra: str) -> DeclaredColumn:
     declared = declared_type(column_type)
     charset = charset_name(charset) if charset else "binary"  # MySQL shows none for an enum of bytes
+    if charset in _WITHOUT_LIMIT:
+        declared = dataclasses.replace(
+            declared, labels=tuple(label.replace(UNKNOWN, HIDDEN_CHARACTER) for label in declared.labels)
+        )
     has_none = not declared.has_charset and not declared.is_binary_string
-    generated = next((kind for kind in ("virtual", "stored") if f"{kind.upper()} GENERATED" in extra.upper()), "")
+    shown = extra.upper()
+    generated = next((kind for kind in ("virtual", "stored") if f"{kind.upper()} GENERATED" in shown), "")
+    generated = next((kind for kind in (ROW_START, ROW_END) if shown.startswith(kind.upper())), generated)
     return DeclaredColumn(
         name=name,
         type=declared.text,
@@ -261,7 +325,8 @@ def _default(column: DeclaredColumn, extra: str, shown: str | None, notation: _N
         auto_increment="auto_increment" in extra,
         default=default,
     )
-    return known_default(definition)
+    known = known_default(definition)
+    return () if known and HIDDEN_CHARACTER in (known[0] or "") else known
 
 
 def _shown_default(shown: str | None, extra: str, notation: _Notation, declared: DeclaredType) -> Default | None:
@@ -294,7 +359,7 @@ def _with_cut_defaults(cursor: Cursor, table: TableSchema, shown: list[Any], not
     """Asks the server itself for defaults that information_schema cuts; those of NOT NULL columns it does not tell without a row."""
     asked = [
         column
-        for column, (*_, extra, default) in zip(table.columns, shown, strict=True)
+        for column, (*_, extra, default) in zip(table.columns, shown, strict=False)
         if not column.default and column.nullable and default is not None and "GENERATED" not in extra
         and _is_cut(default, Default(default), notation, declared_type(column.type))
     ]  # fmt: skip

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from cdc_engine.binlog.rows.history_rows import HIDDEN
 from cdc_engine.contracts import Cascade, Column, TableVersion
 from cdc_engine.durable_files import keep_file
 from cdc_engine.errors import MetaError
@@ -29,10 +30,15 @@ def write_tables(path: Path, tables: Iterable[TableVersion], cascades: Iterable[
     """Replaces the file. Raises MetaError when it cannot be written; the old one is then untouched."""
     record = {
         "format": FORMAT,
-        "tables": [dataclasses.asdict(table) for table in tables],
+        "tables": [dataclasses.asdict(_seen(table)) for table in tables],
         "cascades": [dataclasses.asdict(cascade) for cascade in cascades],
     }
     keep_file(path, json.dumps(record, indent=1))
+
+
+def _seen(table: TableVersion) -> TableVersion:
+    """Without the columns that are not in the lake."""
+    return dataclasses.replace(table, columns=tuple(each for each in table.columns if each.generated not in HIDDEN))
 
 
 def read_tables(path: Path) -> tuple[TableVersion, ...]:

@@ -82,3 +82,16 @@ SET collation_connection = latin1_swedish_ci;
 ALTER TABLE mc ADD c enum('ж') CHARSET utf8mb4;
 SET character_set_collations = '';
 SET NAMES utf8mb4;
+--@ mysql57 mariadb1011 mariadb114
+ALTER DATABASE CHARACTER SET latin1;
+SET collation_server = koi8r_general_ci;
+ALTER DATABASE CHARACTER SET DEFAULT;
+CREATE TABLE dbd1 (a varchar(3));
+SET collation_server = greek_general_ci;
+ALTER DATABASE COLLATE = DEFAULT;
+CREATE TABLE dbd2 (a varchar(3));
+ALTER DATABASE DEFAULT CHARACTER SET = latin2 COLLATE DEFAULT;
+CREATE TABLE dbd3 (a varchar(3));
+SET collation_server = DEFAULT;
+ALTER DATABASE CHARACTER SET utf8mb4;
+--@ all

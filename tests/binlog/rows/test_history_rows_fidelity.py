@@ -1,0 +1,51 @@
+"""Which images of a system-versioned table are of its rows of now."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cdc_engine.binlog.rows.history_rows import of_now
+from cdc_engine.contracts import Operation
+
+NEVER, LATER, ENDED = "7fffffff0f423f", "ffffffff0f423f", "6b028b02085b29"
+
+
+def shown(images: list[tuple[Operation, str]], *, keyed: bool) -> list[tuple[int, Operation]]:
+    """Number and operation of the images that are left. An empty time: the image leaves it out."""
+    buffer = np.frombuffer(bytes.fromhex("00" * 7 + "".join(time for _, time in images)), np.uint8)
+    starts = np.cumsum([7, *(len(time) // 2 for _, time in images[:-1])]).astype(np.int64)
+    starts[[not time for _, time in images]] = -1
+    operation = np.array([operation for operation, _ in images], np.int8)
+    now = of_now(operation, buffer, starts, keyed=keyed)
+    return [(number, Operation(operation[number])) for number in np.flatnonzero(now).tolist()]
+
+
+@pytest.mark.parametrize("never", [NEVER, LATER])
+def test_what_ended_is_left_out_and_an_update_that_ends_a_row_deletes_it_fidelity(never: str) -> None:
+    images = [
+        (Operation.INSERT, never),
+        (Operation.INSERT, ENDED),  # what an update wrote
+        (Operation.UPDATE_AFTER, never),
+        (Operation.UPDATE_AFTER, ENDED),
+        (Operation.DELETE, ENDED),  # DELETE HISTORY
+        (Operation.DELETE, never),
+        (Operation.UPDATE_AFTER, ""),
+    ]
+    assert shown(images, keyed=True) == [
+        (0, Operation.INSERT),
+        (2, Operation.UPDATE_AFTER),
+        (3, Operation.DELETE),
+        (5, Operation.DELETE),
+        (6, Operation.UPDATE_AFTER),
+    ]
+
+
+def test_without_a_key_the_preimage_takes_the_row_away_fidelity() -> None:
+    images = [
+        (Operation.UPDATE_BEFORE, NEVER),
+        (Operation.UPDATE_AFTER, ENDED),
+        (Operation.UPDATE_BEFORE, NEVER),
+        (Operation.UPDATE_AFTER, NEVER),
+    ]
+    assert [number for number, _ in shown(images, keyed=False)] == [0, 2, 3]

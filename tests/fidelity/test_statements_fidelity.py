@@ -1,0 +1,160 @@
+"""What stands around the rows, from real servers to staged files: sessions out of row format, outer joins, tables of other engines."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pymysql
+import pytest
+
+from cdc_engine.staging import StagedBatch
+from console.toolchain.servers import DatabaseServer
+from tests.fidelity.pipeline import SERVERS, Pipeline, images, row_metadata, run
+
+DATABASE = "statements"
+TABLES = (
+    "CREATE TABLE parents (id int PRIMARY KEY, v varchar(9) NOT NULL, t timestamp NOT NULL DEFAULT '2020-01-01 00:00:00')",
+    "CREATE TABLE children (id int PRIMARY KEY, p int, FOREIGN KEY (p) REFERENCES parents (id) ON DELETE CASCADE)",
+    "CREATE TABLE others (id int PRIMARY KEY, v varchar(9) NOT NULL)",
+    "CREATE TABLE loaded (id int PRIMARY KEY, v varchar(9))",
+)
+
+
+def begun(server: DatabaseServer, folder: Path, *more: str) -> Pipeline:
+    run(server, f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")
+    run(server, *TABLES, *more, database=DATABASE)
+    return Pipeline.of(server, DATABASE, folder)
+
+
+def stops(staged: StagedBatch) -> dict[str, str]:
+    return {stopped.table: stopped.state for stopped in staged.stopped}
+
+
+def ids(staged: StagedBatch, table: str) -> list[int]:
+    left = [each for each in staged.stopped if each.table != table]
+    assert len(left) == len(staged.stopped)
+    kept = StagedBatch(path=staged.path, manifest=staged.manifest, stopped=())
+    return [row["id"] for row in images(kept, table).to_pylist()]
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_session_out_of_row_format_stops_the_tables_it_writes_to_fidelity(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    server: DatabaseServer = request.getfixturevalue(name)
+    pipeline = begun(server, tmp_path)
+    csv = tmp_path / "rows.csv"
+    csv.write_text("7,x\n8,y\n")
+    run(server, "INSERT INTO parents (id, v) VALUES (1, 'a')", "INSERT INTO others VALUES (1, 'a')", database=DATABASE)
+    in_text = (
+        "SET SESSION binlog_format = 'STATEMENT', SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+        "BEGIN",
+        "UPDATE parents SET v = 'b'",
+        "COMMIT",
+        f"LOAD DATA LOCAL INFILE '{csv}' INTO TABLE loaded FIELDS TERMINATED BY ','",
+        "SET SESSION binlog_format = 'ROW'",
+        "INSERT INTO others VALUES (2, 'b')",
+        "INSERT INTO parents (id, v) VALUES (2, 'c')",
+    )
+    run(server, "SET GLOBAL local_infile = 1")
+    run(server, *(part for text in in_text for part in _apart(text)), database=DATABASE, local_infile=True)
+    staged = pipeline.staged()
+    states = {"parents": "STATEMENT_FORMAT", "children": "CASCADE_UNSEEN", "loaded": "STATEMENT_FORMAT"}
+    assert stops(staged) == states
+    assert ids(staged, "others") == [1, 2]
+    assert all(re.search(r"\.\d+:\d+@1", stopped.reason) for stopped in staged.stopped)
+
+
+def _apart(text: str) -> list[str]:
+    first, found, second = text.partition(", SESSION TRANSACTION")
+    return [first, f"SET SESSION TRANSACTION{second}"] if found else [text]
+
+
+@pytest.mark.parametrize("metadata", ["MINIMAL", "FULL"])
+@pytest.mark.parametrize("name", SERVERS)
+def test_updates_over_an_outer_join_are_followed_fidelity(
+    name: str, metadata: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The table map says that columns of the inner side may be NULL, in the same transaction as others that do not."""
+    server: DatabaseServer = request.getfixturevalue(name)
+    with row_metadata(server, metadata):
+        pipeline = begun(server, tmp_path)
+        run(
+            server,
+            "BEGIN",
+            "INSERT INTO others VALUES (1, 'a'), (2, 'b')",
+            "INSERT INTO parents (id, v) VALUES (1, 'a')",
+            "UPDATE others LEFT JOIN parents ON parents.id = others.id SET others.v = 'x', parents.v = 'y'",
+            "UPDATE parents RIGHT JOIN others ON parents.id = others.id SET parents.v = 'z'",
+            "UPDATE parents SET v = 'last'",
+            "COMMIT",
+            database=DATABASE,
+        )
+        staged = pipeline.staged()
+    assert stops(staged) == {}
+    assert [row["v"] for row in images(staged, "parents").to_pylist()] == ["a", "y", "z", "last"]
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_tables_of_engines_without_rows_of_their_own_stop_from_the_beginning_ddl(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    server: DatabaseServer = request.getfixturevalue(name)
+    pipeline = begun(
+        server,
+        tmp_path,
+        "CREATE TABLE under (id int NOT NULL, KEY (id)) ENGINE=MyISAM",
+        "CREATE TABLE above (id int NOT NULL, KEY (id)) ENGINE=MERGE UNION=(under) INSERT_METHOD=LAST",
+        "CREATE TABLE copied_from (id int PRIMARY KEY)",
+    )
+    made = ["above", "under"]
+    with server.connect(database=DATABASE) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE above_too LIKE above")
+        made.append("above_too")
+        try:
+            cursor.execute("CREATE TABLE hole (id int PRIMARY KEY) ENGINE=BLACKHOLE")
+            made.append("hole")
+        except pymysql.MySQLError:
+            assert name.startswith("mariadb"), "MySQL has it built in"
+    later = Pipeline.of(server, DATABASE, tmp_path / "later")
+    inserts = [f"INSERT INTO `{table}` VALUES (1)" for table in ("above", "under", *made[3:], "copied_from")]
+    run(server, *inserts, database=DATABASE)
+    for begin, stopped in ((pipeline, ["above", "under"]), (later, ["above", "under", *made[3:]])):
+        staged = begin.staged()
+        expected = {*stopped, *(("above_too", *made[3:]) if begin is pipeline else ())}
+        assert stops(staged) == dict.fromkeys(expected, "DDL_UNSUPPORTED")
+        assert ids(staged, "copied_from") == [1]
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_label_that_the_servers_do_not_show_is_not_taken_for_a_question_mark_fidelity(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    server: DatabaseServer = request.getfixturevalue(name)
+    columns = "e enum('a', '\U0001f600', 'b?') CHARACTER SET {0}, s set('x', '\U0001f600y') CHARACTER SET {0}"
+    made = [f"CREATE TABLE labels_{kind} (id int PRIMARY KEY, {columns.format('utf8mb4')})" for kind in "abc"]
+    text = f"CREATE TABLE narrow (id int PRIMARY KEY, {columns.format('utf8mb3' if name == 'mysql80' else 'utf8')})"
+    pipeline = begun(server, tmp_path, "SET NAMES utf8mb4", *made, text.replace("\U0001f600", "?"))
+    run(
+        server,
+        "SET NAMES utf8mb4",
+        "INSERT INTO labels_a VALUES (1, 1, 1)",
+        "INSERT INTO labels_b VALUES (1, 2, 1)",
+        "INSERT INTO labels_c VALUES (1, 1, 3)",
+        "INSERT INTO narrow VALUES (1, 3, 3)",
+        f"CREATE TABLE labels_d (id int PRIMARY KEY, {columns.format('utf8mb4')})",
+        "INSERT INTO labels_d VALUES (1, 2, 3)",
+        database=DATABASE,
+        charset="utf8mb4",
+    )
+    staged = pipeline.staged()
+    assert stops(staged) == dict.fromkeys(("labels_b", "labels_c"), "TYPE_UNSUPPORTED")
+    assert all("binlog_row_metadata=FULL" in stopped.reason for stopped in staged.stopped)
+    kept = StagedBatch(path=staged.path, manifest=staged.manifest, stopped=())
+    shown = [images(kept, table).to_pylist()[0] for table in ("labels_a", "narrow", "labels_d")]
+    assert [(row["e"], row["s"]) for row in shown] == [
+        ("a", "x"),
+        ("b?", "x,?y"),
+        ("\U0001f600", "x,\U0001f600y"),
+    ]
