@@ -235,8 +235,12 @@ class EngineHost:
         engine._lease.release()
 
     def look(self) -> None:
-        """The watch of the source looks once, as it does each minute."""
-        if self.engine is not None and self.engine._watch is not None:
+        """The watch of the source looks once, as it does each minute; and a parser that ended with a full disk goes on."""
+        if self.engine is None:
+            return
+        with contextlib.suppress(SluiceError):
+            self.engine._revive()
+        if self.engine._watch is not None:
             with contextlib.suppress(SluiceError):
                 self.engine._watch.look()
 

@@ -17,7 +17,7 @@ from benchmarks.histories import stage_set
 from benchmarks.histories.source import Deed, Rows, changes_of
 from benchmarks.histories.steps import History
 from benchmarks.histories.world import Installation, World
-from cdc_engine.errors import SluiceError
+from cdc_engine.errors import MetaError, NotContinuousError, SluiceError, StagingError
 from cdc_engine.instance.engine import STATUS_FILE
 from cdc_engine.instance.status import write_status
 from cdc_engine.meta.file_meta import read_ledger
@@ -26,6 +26,9 @@ from console.status import find_problems, read_destination
 ROUNDS_MAX = 14
 ROUND_SECONDS = 400.0  # longer than any pause between two tries
 TURNS_MAX = 60
+# Not in the end, when no fault is left: then production is broken, or the stage no longer fits it and nothing is played any more. What a
+# full disk or a failed write stopped goes on by itself.
+DEFECTS = (SluiceError.code, MetaError.code, NotContinuousError.code, StagingError.code)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,8 +74,7 @@ def _judge(world: World) -> Verdict:
     named = tuple(sentence for line in lines for sentence in _problems(world, line))
     if world.refused:
         named = (*named, world.refused)
-    defects = [sentence for sentence in named if sentence.split(":")[0].endswith(f"is {SluiceError.code}")]
-    # No error of ours: production is broken, or the stage no longer fits it, and nothing is played any more.
+    defects = [sentence for sentence in named if any(f"is {code}:" in sentence for code in DEFECTS)]
     if defects:
         return Verdict(defects[0], named)
     if world.lake.violations:
