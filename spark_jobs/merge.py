@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
 
@@ -19,7 +20,7 @@ from spark_jobs.durable_lake import sync_commits
 from spark_jobs.errors import TableError
 from spark_jobs.renamed_table import Origins, nowhere, take_over
 from spark_jobs.report import TableReport, TableTarget
-from spark_jobs.session import Lane
+from spark_jobs.session import Lane, first_line
 from spark_jobs.staged_batch import (
     DELETED,
     MANIFEST,
@@ -35,6 +36,9 @@ from spark_jobs.table_owner import NoRecords, TableRecord, TableRecords, Writer,
 
 VIEW = "sluice_staged"
 NO_RECORDS = NoRecords()
+TRIES_MAX = 5  # of a commit that another one came before: a user's OPTIMIZE rewrites the files that a merge has read
+# what Delta says of files that another commit brought or took meanwhile; not of another schema, or of our own transaction
+CONFLICT = re.compile(r"DELTA_CONCURRENT_(APPEND|DELETE_READ|DELETE_DELETE|WRITE)")
 
 
 def merge_table(
@@ -181,15 +185,29 @@ class _TableMerge:
     def _commit(self, statement: str, version: int, app_id: str = "") -> CommitCounts:
         """One Delta commit, and what it did. No new version: Delta found the transaction there already, or nothing to change."""
         before = self.table.snapshot.version
-        self.lane.commit_as(app_id or self.app_id, version, self.user_metadata)
-        try:
-            self.lane.sql(statement)
-        except Exception as error:  # ours are raised within Spark's, whose first line says only that a task failed
-            if reason := merge_clauses.unknown_row(str(error)):
-                raise TableError(self.table.name, reason) from error
-            raise
+        for tried in range(1, TRIES_MAX + 1):
+            self.lane.commit_as(app_id or self.app_id, version, self.user_metadata)
+            try:
+                self.lane.sql(statement)
+                break
+            except Exception as error:  # ours are raised within Spark's, whose first line says only that a task failed
+                if reason := merge_clauses.unknown_row(str(error)):
+                    raise TableError(self.table.name, reason) from error
+                if not CONFLICT.search(str(error)):
+                    raise
+                before = self._after_conflict(error, last=tried == TRIES_MAX)
         after = self.table.refresh().version
         return self.table.last_commit() if after > before else CommitCounts()
+
+    def _after_conflict(self, error: Exception, *, last: bool) -> int:
+        """The version on which the statement may be done again; raises where what was committed meanwhile is no mere tidying."""
+        seen = self.table.snapshot
+        self.table.refresh()
+        self.refuse_unless_ours(TableRecord(table_id=seen.table_id, version=seen.version))
+        if last:
+            why = f"others write to the Delta table {self.table.path} all the time ({first_line(error)}); the batch is tried again"
+            raise TableError(self.table.name, why, own=False) from error
+        return self.table.snapshot.version
 
 
 def _user_metadata(batch: StagedBatch, staged: StagedTable) -> str:

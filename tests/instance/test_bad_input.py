@@ -152,6 +152,25 @@ def test_fault_a_disk_without_room_for_history_and_status_is_a_state_that_ends_w
     wait_for("it is written again", lambda: _written_state(captured) == "RUNNING")
 
 
+def test_fault_a_disk_without_room_for_a_prepared_transaction_is_a_state_that_ends_with_it(
+    captured: Captured, engine: Engine, disk: SmallDisk
+) -> None:
+    captured.insert([0])
+    assert captured.take(engine, 1) == [0]
+    disk.fill()
+    with captured.server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("XA START 'full'")
+        cursor.execute(f"INSERT INTO {captured.database}.numbers (n) VALUES (1)")
+        cursor.execute("XA END 'full'")
+        cursor.execute("XA PREPARE 'full'")
+        wait_for("the engine says so", lambda: engine.status().state == "STAGING")
+        assert str(captured.directory / "prepared") in engine.status().reason
+        disk.free()
+        cursor.execute("XA COMMIT 'full'")
+    assert captured.take(engine, 1) == [1]
+    assert engine.status().state == "RUNNING"
+
+
 def _written_state(captured: Captured) -> str:
     return str(json.loads((captured.directory / "status.json").read_text())["state"])
 
