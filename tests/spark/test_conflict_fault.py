@@ -12,7 +12,7 @@ from spark_jobs.delta_table import CommitCounts, Snapshot
 from spark_jobs.errors import TableError
 from spark_jobs.merge import TRIES_MAX, _TableMerge
 from spark_jobs.report import TableTarget
-from spark_jobs.table_owner import OWNER_PROPERTY, Owner, Writer
+from spark_jobs.table_owner import OWNER_PROPERTY, Found, Owner, TableRecord, Writer
 
 OURS = Owner(ledger_id="0123456789ab", destination="shop", table="shop.orders")
 WRITER = Writer(owner=OURS, epoch=1, delivery=1)
@@ -42,8 +42,9 @@ class Table:
         self.snapshot = dataclasses.replace(self.snapshot, version=3 + len(self._commits))
         return self.snapshot
 
-    def commits_after(self, version: int) -> list[dict[str, Any]]:
-        return [each for each in self._commits if each["version"] > version]
+    def found(self, record: TableRecord) -> Found:
+        later = [each for each in self._commits if each["version"] > record.version]
+        return Found(exists=True, path=self.path, version=self.snapshot.version, owner=OURS.to_text(), commits=later)
 
     def last_commit(self) -> CommitCounts:
         return CommitCounts(rows_inserted=1)
@@ -64,7 +65,7 @@ def merging(*others: str) -> tuple[_TableMerge, Lane]:
     table = Table(*others)
     lane = Lane(table)
     target = TableTarget(path=table.path)
-    return _TableMerge(lane, table, target, "app", WRITER, "{}"), lane  # type: ignore[arg-type]
+    return _TableMerge(lane, table, target, "app", WRITER, "{}", None), lane  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("conflicts", range(TRIES_MAX))
