@@ -338,6 +338,20 @@ def bench_merge(json_file: BenchJson = None) -> None:
     run(json_file)
 
 
+@bench_app.command("wide")
+def bench_wide(
+    tables: Annotated[int, typer.Option(min=1, help="How many tables.")] = 200,
+    changes: Annotated[int, typer.Option(min=2, help="Changes of each table in one batch.")] = 5,
+    whole: Annotated[bool, typer.Option(help="Through the whole pipeline too.")] = True,
+    way: Annotated[list[str] | None, typer.Option(help="spark or loop; both if none is named.")] = None,
+    json_file: BenchJson = None,
+) -> None:
+    """Merge a few changes of each of many tables, by Spark and by a bare loop, then through the whole pipeline; half an hour."""
+    from benchmarks.wide import WAYS, run  # noqa: PLC0415
+
+    run(json_file, tables=tables, changes=changes, whole=whole, ways=way or WAYS)
+
+
 @bench_app.command("e2e")
 def bench_e2e(json_file: BenchJson = None) -> None:
     """Take up a backlog, then steady loads, through the whole pipeline; about ten minutes."""

@@ -1,0 +1,246 @@
+"""`./sluice bench wide`: many tables with a few changes each in one batch, by Sluice and by a bare loop of the same merges.
+
+First the merges alone: staged batches of N tables, merged by a MERGE of Spark each, and by a loop that has nothing but deltalake, on tables
+of their own, in turns. Then the whole: the same in one transaction on a live MySQL, until it is acked.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from rich.console import Console
+
+from benchmarks.memory import MemoryWatch, TreeWatch
+from benchmarks.report import median, show, write_json
+from console.pipeline import Pipeline
+from console.stack import CODE_SERVER, SPARK
+from console.toolchain.setup import set_up
+from console.toolchain.spark_server import SparkConnectServer
+from spark_jobs.report import TableTarget
+from spark_jobs.run_batch import merge_batch
+from spark_jobs.session import SparkSettings
+
+LEDGER_ID, DATABASE = "be7c40000000", "bench"
+SEED_ROWS = 200  # rows of each table before the first measured batch
+TIME_US = 1_767_225_600_000_000
+COLUMNS = [("id", "bigint"), ("k", "int"), ("c", "string"), ("pad", "string")]
+WAYS = ("spark", "loop")
+WARM_ROUNDS, SPARK_ROUNDS = 5, 2  # the slow way's rounds hardly differ
+ACK_SECONDS_MAX = 1800.0
+CREATE = "CREATE TABLE {name} (id BIGINT NOT NULL PRIMARY KEY, k INT, c VARCHAR(120), pad VARCHAR(60))"
+
+
+class WideBatches:
+    """Staged batches of many tables as `staging` writes them: the first fills the tables, the others update and add rows by halves."""
+
+    def __init__(self, directory: Path, tables: int, changes: int) -> None:
+        self._directory, self._changes = directory, changes
+        self.names = [f"t{number:04d}" for number in range(tables)]
+        self._order_key, self._batch, self._next_id = 1, 0, 1
+
+    def make(self, *, fill: bool = False) -> Path:
+        """A batch directory with its manifest."""
+        self._batch += 1
+        ids, operations = self._images(fill)
+        folder = self._directory / f"{self._batch}"
+        folder.mkdir(parents=True)
+        first, last = self._order_key, self._order_key + len(ids) - 1
+        self._order_key = last + 1
+        rows = _rows(ids, operations, first)
+        tables = []
+        for name in self.names:
+            file = folder / f"{DATABASE}.{name}.0.parquet"
+            pq.write_table(rows, file)
+            tables.append({"database": DATABASE, "table": name, "segments": [_segment(file, ids, operations, first)]})
+        (folder / "manifest.json").write_text(json.dumps(self._manifest(tables, last)))
+        return folder
+
+    def _images(self, fill: bool) -> tuple[list[int], list[int]]:
+        count = SEED_ROWS if fill else self._changes
+        old = 0 if fill else count // 2
+        step = max(1, (self._next_id - 1) // max(old, 1))
+        ids = [1 + step * number for number in range(old)] + list(range(self._next_id, self._next_id + count - old))
+        self._next_id += count - old
+        return ids, [3] * old + [1] * (count - old)
+
+    def _manifest(self, tables: list[dict[str, Any]], last: int) -> dict[str, Any]:
+        start, end = ({"epoch": 0, "file": "mysql-bin.000001", "offset": self._batch - 1 + add} for add in (0, 1))
+        times = {"staged_at_us": TIME_US, "first_commit_time_us": TIME_US, "last_commit_time_us": TIME_US}
+        return {
+            "format": 2, "destination": DATABASE, "ledger_id": LEDGER_ID, "epoch": 0, "delivery": self._batch, "start": start, "end": end,
+            "end_order_key": last, "rows": 0, "changes": 0, "bytes": 0, **times, "tables": tables,
+        }  # fmt: skip
+
+
+def _rows(ids: list[int], operations: list[int], first: int) -> pa.Table:
+    text = [f"{number:0119d}" for number in ids]
+    return pa.table(
+        {
+            "_sluice_operation": pa.array(operations, pa.int8()),
+            "_sluice_order_key": pa.array(range(first, first + len(ids)), pa.int64()),
+            "_sluice_commit_time": pa.array([TIME_US] * len(ids), pa.timestamp("us", "UTC")),
+            "id": pa.array(ids, pa.int64()),
+            "k": pa.array([number % 997 for number in ids], pa.int32()),
+            "c": text,
+            "pad": text,
+            "_sluice_row": pa.array(range(1, len(ids) + 1), pa.int64()),
+        }
+    )
+
+
+def _segment(file: Path, ids: list[int], operations: list[int], first: int) -> dict[str, Any]:
+    columns = [{"name": name, "type": kind, "nullable": name != "id", "mysql_type": kind} for name, kind in COLUMNS]
+    return {
+        "kind": "changes", "file": file.name, "size_bytes": file.stat().st_size, "version": "0", "rows": len(ids),
+        "inserts": operations.count(1), "updates": operations.count(3), "deletes": 0, "key_changes": 0, "unique_keys": True,
+        "first_order_key": first, "last_order_key": first + len(ids) - 1, "first_commit_time_us": TIME_US, "last_commit_time_us": TIME_US,
+        "key": ["id"], "key_min": [min(ids)], "key_max": [max(ids)], "columns": columns,
+    }  # fmt: skip
+
+
+class Contender:
+    """Tables of its own, and a way to merge a batch into them."""
+
+    def __init__(self, name: str, lake: Path, merge: Callable[[Path, Path], None], spark: SparkConnectServer) -> None:
+        self.name, self._lake, self._merge, self._spark = name, lake, merge, spark
+        self.seconds: list[float] = []
+        self.cpu_seconds: list[float] = []
+
+    def take(self, batch: Path) -> None:
+        """Merges one batch, and notes how long that took and what Spark's processes and this one used."""
+        cpu, begun = _cpu_seconds(self._spark), time.perf_counter()
+        self._merge(batch, self._lake)
+        self.seconds.append(time.perf_counter() - begun)
+        self.cpu_seconds.append(_cpu_seconds(self._spark) - cpu)
+
+    def figures(self, tables: int) -> dict[str, Any]:
+        """The first batch makes the tables, the second is the first of its way on tables that are there; then it is warm."""
+        new, first, *warm = self.seconds
+        return {
+            "way": self.name, "new_tables_s": round(new, 2), "first_s": round(first, 2), "warm_s": median(warm),
+            "cpu_s_per_table": round(statistics.median(self.cpu_seconds[2:]) / tables, 4),
+        }  # fmt: skip
+
+
+def _cpu_seconds(spark: SparkConnectServer) -> float:
+    """Of this process and of Spark's with its workers, those that have ended too."""
+    server = psutil.Process(spark.pid)
+    processes = [psutil.Process(), server, *server.children(recursive=True)]
+    used = 0.0
+    for process in processes:
+        try:
+            times = process.cpu_times()
+        except psutil.Error:
+            continue
+        used += times.user + times.system + times.children_user + times.children_system
+    return used
+
+
+def by_sluice(spark: SparkSettings) -> Callable[[Path, Path], None]:
+    """Sluice's own merge, with its checks, records aside."""
+
+    def merge(batch: Path, lake: Path) -> None:
+        names = [each["table"] for each in json.loads((batch / "manifest.json").read_text())["tables"]]
+        targets = {f"{DATABASE}.{name}": TableTarget(path=str(lake / name)) for name in names}
+        merge_batch(batch, targets, spark)
+
+    return merge
+
+
+def by_loop(batch: Path, lake: Path) -> None:
+    """A bare loop of deltalake's merges in this process: no checks, no transactions, no sync."""
+    for file in sorted(batch.glob("*.parquet")):
+        rows = pq.read_table(file)
+        path = lake / file.name.split(".")[1]
+        if not DeltaTable.is_deltatable(str(path)):
+            DeltaTable.create(str(path), rows.schema)
+        changed = DeltaTable(str(path)).merge(rows, "t.id = s.id", source_alias="s", target_alias="t")
+        changed.when_matched_update_all().when_not_matched_insert_all().execute()
+
+
+def run(
+    json_file: Path | None, *, tables: int = 200, changes: int = 5, whole: bool = True, ways: Sequence[str] = WAYS
+) -> None:
+    """The contenders, printed and written as they come; `whole`: and the pipeline."""
+    record: dict[str, Any] = {"tables": tables, "changes_per_table": changes}
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
+        record |= _merges(Path(name), tables, changes, ways)
+        write_json(json_file, record)
+        if whole:
+            record |= _whole(Path(name) / "whole", tables, changes)
+            write_json(json_file, record)
+    show("wide", record["ways"])
+    show("whole", [{key: value for key, value in record.items() if isinstance(value, int | float)}])
+
+
+def _merges(folder: Path, tables: int, changes: int, chosen: Sequence[str]) -> dict[str, Any]:
+    batches = WideBatches(folder / "staged", tables, changes)
+    spark = SparkConnectServer(set_up([]).delta_jars, folder / "spark", memory="2g").start()
+    settings = SparkSettings(remote=spark.url)
+    ways: dict[str, Callable[[Path, Path], None]] = {
+        "spark": by_sluice(settings),
+        "loop": by_loop,
+    }
+    contenders = [Contender(name, folder / name, ways[name], spark) for name in chosen]
+    try:
+        with TreeWatch(spark.pid) as memory:
+            for number in range(2 + WARM_ROUNDS):
+                batch = batches.make(fill=number == 0)
+                for contender in contenders:
+                    if contender.name != "spark" or number < 2 + SPARK_ROUNDS:
+                        contender.take(batch)
+    finally:
+        spark.stop()
+    figures = [contender.figures(tables) for contender in contenders]
+    ours = next((each for each in figures if each["way"] == "spark"), figures[0])
+    return {
+        "seconds": ours["warm_s"], "spark_cpu_s_per_table": ours["cpu_s_per_table"], "spark_rss_mb_max": memory.peak_mb,
+        "ways": figures, "load_average": round(psutil.getloadavg()[1], 2),
+    }  # fmt: skip
+
+
+def _whole(folder: Path, tables: int, changes: int) -> dict[str, Any]:
+    """From a commit on the source until the last table's is acked."""
+    folder.mkdir()
+    pipeline = Pipeline(folder, DATABASE, Console().print, spark_memory="2g")
+    pipeline.server.start()
+    names = [f"t{number:04d}" for number in range(tables)]
+    try:
+        with pipeline.server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE {DATABASE}")
+            cursor.execute(f"USE {DATABASE}")
+            for name in names:
+                cursor.execute(CREATE.format(name=name))
+        pipeline.start()
+        with MemoryWatch(pipeline.stack.file) as memory:
+            seconds = [_commit(pipeline, names, changes, number) for number in range(2 + WARM_ROUNDS)]
+    finally:
+        pipeline.stop()
+    return {
+        "whole_new_tables_s": round(seconds[0], 2),
+        "whole_warm_s": median(seconds[2:]),
+        "whole_spark_rss_mb_max": memory.peak_mb.get(SPARK, 0),
+        "engine_host_rss_mb_max": memory.peak_mb.get(CODE_SERVER, 0),
+    }
+
+
+def _commit(pipeline: Pipeline, names: list[str], changes: int, number: int) -> float:
+    """Seconds from one transaction over all tables until it is acked."""
+    with pipeline.server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"USE {DATABASE}")
+        cursor.execute("BEGIN")
+        for name in names:
+            values = ", ".join(f"({number * changes + place}, {place}, 'c', 'p')" for place in range(changes))
+            cursor.execute(f"INSERT INTO {name} VALUES {values}")
+        cursor.execute("COMMIT")
+    return pipeline.wait_until_acked(pipeline.end(), ACK_SECONDS_MAX)
