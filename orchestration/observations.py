@@ -69,7 +69,7 @@ def observation(destination: str, status: EngineState) -> dg.AssetObservation:
             "ring_events": dg.MetadataValue.int(int(status.ring_events)),
             "waiting_bytes": dg.MetadataValue.int(int(status.waiting_bytes)),
             "stopped_tables": dg.MetadataValue.int(len(status.stopped_tables)),
-            "state": dg.MetadataValue.text(status.state),
+            "state": dg.MetadataValue.text(str(status.state)),
             "reason": dg.MetadataValue.text(status.reason or "none"),
             "read_up_to": dg.MetadataValue.text(str(status.position or "nothing yet")),
             "acked_up_to": dg.MetadataValue.text(str(status.cursor or "nothing yet")),
@@ -88,7 +88,7 @@ def failures(status: EngineState | None) -> dict[str, str]:
         return {}
     found = {f"{table.database}.{table.table}": f"{table.state}: {table.reason}" for table in status.stopped_tables}
     if status.state not in HEALTHY_STATES:
-        found[""] = f"{status.state}: {status.reason}" if status.reason else status.state
+        found[""] = f"{status.state}: {status.reason}" if status.reason else str(status.state)
     elif status.troubles:
         found[""] = f"{TROUBLED}: {'; '.join(status.troubles)}"
     return found

@@ -227,7 +227,7 @@ class Engine:
         metrics, ledger = rooms.store.metrics(), rooms.meta.ledger
         state, reason = self._state_now()
         return EngineStatus(
-            state=state,
+            state=str(state),  # plain text: Dagster refuses values of other types in its metadata
             reason=reason,
             waiting=self._waiting,
             position=rooms.parser.position,

@@ -106,6 +106,7 @@ def test_it_says_how_it_is_and_listens_to_what_it_is_told(subject: Subject) -> N
     subject.engine.tell_waiting("waits 10 s")
     status = subject.engine.status()
     assert status.state == "RUNNING"
+    assert type(status.state) is str, "it goes into Dagster's metadata, which takes no other type"
     assert status.ring_bytes_max > 0
     assert (status.stopped_tables, status.troubles) == ((), ())
     assert subject.engine.directory.is_dir()
