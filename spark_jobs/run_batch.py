@@ -24,6 +24,8 @@ PARALLEL_TABLES = 2
 LAKE_TROUBLE = re.compile(
     r"no space left|disk quota|read-only file|permission denied|too many open files|timed? ?out", re.IGNORECASE
 )
+# the same where Spark says it among the causes alone: a task that failed to write says so, and no more, in its own sentence
+DISK_TROUBLE = re.compile(r"no space left|disk quota exceeded|read-only file system", re.IGNORECASE)
 
 
 def merge_batch(
@@ -170,8 +172,15 @@ def _batch_error(
 def _table_error(table: str, error: Exception) -> TableError:
     if isinstance(error, TableError):
         return error
-    line = first_line(error)
-    return TableError(table, f"Spark could not merge it: {line}", own=not LAKE_TROUBLE.search(line))
+    line, disk = first_line(error), DISK_TROUBLE.search(_causes(error))
+    why = f"{line} ({disk[0]})" if disk and disk[0] not in line else line
+    return TableError(table, f"Spark could not merge it: {why}", own=not (disk or LAKE_TROUBLE.search(line)))
+
+
+def _causes(error: Exception) -> str:
+    """What led to an error on Spark's side, as far as its server tells."""
+    told = getattr(error, "getStackTrace", lambda: None)()
+    return f"{error}\n{told or ''}"
 
 
 def _ignore(_: TableReport) -> None:

@@ -45,7 +45,7 @@ class SmallDisk:
         self.filler.unlink()
 
     def unmount(self) -> None:
-        subprocess.run(["umount", str(self.folder)], check=True)
+        subprocess.run(["umount", "--lazy", str(self.folder)], check=True)  # Spark may still hold a file open
 
 
 @pytest.fixture
