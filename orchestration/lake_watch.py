@@ -12,9 +12,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Protocol
 
 from cdc_engine.destination_files import LakeTables, read_ledger
-from cdc_engine.errors import SluiceError
 from cdc_engine.limits import LAKE_WATCH_SECONDS
-from orchestration.ports import MergeFailedError
 from orchestration.spark_merge import storage_options
 from orchestration.table_catalog import read_tables
 
@@ -78,8 +76,8 @@ class LakeWatch:
         began = time.monotonic()
         try:
             self._troubles = _shortened(self._found(stopped))
-        except (SluiceError, MergeFailedError) as error:
-            self._troubles = (f"nobody looks at the Delta tables: {error}",)
+        except Exception as error:  # of whatever kind: a look that ended silently would go on saying that all is well
+            self._troubles = (f"nobody looks at the Delta tables: {str(error) or type(error).__name__}",)
         finally:
             now = time.monotonic()
             self._due = began + max(LAKE_WATCH_SECONDS, SHARE * (now - began))

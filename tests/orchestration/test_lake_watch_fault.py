@@ -128,6 +128,19 @@ def test_fault_a_file_of_records_that_cannot_be_read_is_said(shop: Watched, cloc
     assert "lake-tables.json cannot be read" in watch.troubles()[0]
 
 
+def test_fault_a_look_that_breaks_says_so_and_the_next_one_looks(
+    shop: Watched, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = LakeWatch(shop.config, "shop", at_once)
+    with monkeypatch.context() as patched:
+        patched.setattr(LakeWatch, "_found", lambda *_: 1 / 0)
+        watch.look([])
+    assert watch.troubles() == ("nobody looks at the Delta tables: division by zero",)
+    clock.now += LAKE_WATCH_SECONDS
+    watch.look([])
+    assert watch.troubles() == ()
+
+
 def test_fault_a_slow_lake_is_asked_less_often(shop: Watched, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
 
