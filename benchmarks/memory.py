@@ -1,8 +1,9 @@
-"""How much memory the processes of a pipeline take at most; for `bench e2e`."""
+"""How much memory processes take at most: those of a pipeline, for `bench e2e`, or one with all that it started, for `bench wide`."""
 
 from __future__ import annotations
 
 import threading
+from typing import Self
 
 import psutil
 
@@ -12,56 +13,59 @@ SAMPLE_SECONDS = 1.0
 MEBIBYTE = 1 << 20
 
 
-class MemoryWatch:
+class _Sampler:
+    """Calls `_sample` once a second while the block lasts."""
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(SAMPLE_SECONDS):
+            self._sample()
+
+    def _sample(self) -> None:
+        raise NotImplementedError
+
+
+class MemoryWatch(_Sampler):
     """The largest resident size of each process of a pipeline with its children, in MiB, sampled once a second."""
 
     def __init__(self, processes: ProcessFile) -> None:
+        super().__init__()
         self._processes = processes
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
         self.peak_mb: dict[str, int] = {}
 
-    def __enter__(self) -> MemoryWatch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.wait(SAMPLE_SECONDS):
-            for name, record in self._processes.running().items():
-                try:
-                    size = psutil.Process(record.pid).memory_info().rss // MEBIBYTE
-                except psutil.Error:
-                    continue
-                self.peak_mb[name] = max(self.peak_mb.get(name, 0), int(size))
+    def _sample(self) -> None:
+        for name, record in self._processes.running().items():
+            try:
+                size = psutil.Process(record.pid).memory_info().rss // MEBIBYTE
+            except psutil.Error:
+                continue
+            self.peak_mb[name] = max(self.peak_mb.get(name, 0), int(size))
 
 
-class TreeWatch:
+class TreeWatch(_Sampler):
     """The largest resident size of a process and all that it started together, in MiB, sampled once a second."""
 
     def __init__(self, pid: int) -> None:
+        super().__init__()
         self._root = psutil.Process(pid)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
         self.peak_mb = 0
 
-    def __enter__(self) -> TreeWatch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.wait(SAMPLE_SECONDS):
-            size = 0
-            for process in (self._root, *self._root.children(recursive=True)):
-                try:
-                    size += process.memory_info().rss
-                except psutil.Error:
-                    continue
-            self.peak_mb = max(self.peak_mb, int(size // MEBIBYTE))
+    def _sample(self) -> None:
+        size = 0
+        for process in (self._root, *self._root.children(recursive=True)):
+            try:
+                size += process.memory_info().rss
+            except psutil.Error:
+                continue
+        self.peak_mb = max(self.peak_mb, int(size // MEBIBYTE))
