@@ -7,15 +7,14 @@ the patterns of then left out, begins there without its older rows; that is for 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from cdc_engine.config import DestinationConfig
 from cdc_engine.contracts import StoppedTable, TableVersion
 from cdc_engine.durable_files import keep_file
 from cdc_engine.errors import MetaError
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.meta.manager import MetaManager
+from cdc_engine.meta.manager import MetaManager, stops
 from cdc_engine.position import Position
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.states import TableState
@@ -38,7 +37,7 @@ def stop_newly_included(
         captured = TableFilter(before["include"], before["exclude"])
         for table in tables:
             if not captured.keeps(table.database, table.table):
-                meta.update(_stops(_stop(table, begin)))
+                meta.update(stops(_stop(table, begin)))
     keep_file(path, json.dumps(now))
 
 
@@ -62,7 +61,3 @@ def _stop(table: TableVersion, begin: Position) -> StoppedTable:
     return StoppedTable(
         database=table.database, table=table.table, state=TableState.NEWLY_INCLUDED, reason=reason, position=begin
     )
-
-
-def _stops(stopped: StoppedTable) -> Callable[[Ledger], Ledger]:
-    return lambda ledger: ledger.stop_table(stopped)

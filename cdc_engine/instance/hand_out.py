@@ -22,7 +22,7 @@ from typing import Protocol
 from cdc_engine.contracts import NOTHING, Batch, ClientIdentity, OutstandingBatch, StoppedTable
 from cdc_engine.errors import Remedy, SluiceError
 from cdc_engine.meta.ledger import Ledger
-from cdc_engine.meta.manager import MetaManager
+from cdc_engine.meta.manager import MetaManager, stops
 from cdc_engine.position import Position
 from cdc_engine.server.service import CanalService
 from cdc_engine.staging.reader import is_whole
@@ -181,7 +181,7 @@ class HandOut:
             logger.error(
                 "table stopped", extra={"table": f"{stopped.database}.{stopped.table}", "state": stopped.state}
             )
-            self._meta.update(_stops(stopped))
+            self._meta.update(stops(stopped))
         if not staged.tables:
             self._service.ack(self._client, batch.batch_id)
             shutil.rmtree(staged.path, ignore_errors=True)
@@ -241,7 +241,3 @@ def _old(taken: Batch) -> bool:
 def _stop_at(position: Position, name: str, state: str, reason: str) -> StoppedTable:
     database, _, table = name.partition(".")
     return StoppedTable(database=database, table=table, state=TableState(state), reason=reason, position=position)
-
-
-def _stops(stopped: StoppedTable) -> Callable[[Ledger], Ledger]:
-    return lambda ledger: ledger.stop_table(stopped)

@@ -21,7 +21,7 @@ from cdc_engine.instance.published_history import PublishedHistory
 from cdc_engine.instance.resume import has_up_to
 from cdc_engine.meta.file_meta import FILE_NAME as LEDGER_FILE
 from cdc_engine.meta.file_meta import FileMeta
-from cdc_engine.meta.manager import MetaManager, Transition
+from cdc_engine.meta.manager import MetaManager, Transition, stops
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.event_parser import EventParser
 from cdc_engine.parser.scan_ddl import scan_ddl
@@ -232,13 +232,9 @@ def _known_begin(config: DestinationConfig, meta: MetaManager, history: TableHis
     for database, table, reason in snapshot.elsewhere:
         if tables.keeps(database, table):
             stopped = StoppedTable(database=database, table=table, state=DDL_UNSUPPORTED, reason=reason, position=first)
-            meta.update(_stopping(stopped))
+            meta.update(stops(stopped))
     history.seed(snapshot, first)
     return cast("Position", first)
-
-
-def _stopping(stopped: StoppedTable) -> Transition:
-    return lambda ledger: ledger.stop_table(stopped)
 
 
 def _of_then(config: DestinationConfig, snapshot: Snapshot, begin: Position) -> Snapshot:

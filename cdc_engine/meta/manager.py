@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from cdc_engine.contracts import StoppedTable
 from cdc_engine.meta.ledger import Ledger
 
 Transition = Callable[[Ledger], Ledger]
+
+
+def stops(stopped: StoppedTable) -> Transition:
+    """The table stops, unless it has before."""
+    return lambda ledger: ledger.stop_table(stopped)
 
 
 class MetaManager(Protocol):
