@@ -19,8 +19,8 @@ from console.toolchain.servers import DatabaseServer
 from console.toolchain.spark_server import SparkConnectServer
 from spark_jobs import SparkSettings, TableTarget, merge_batch
 from spark_jobs.staged_batch import ChangesSegment, StagedBatch, TruncateSegment, read_staged_batch
-from spark_jobs.table_owner import TableRecord
 from tests.fidelity.pipeline import Pipeline, run
+from tests.spark.staged import Records
 
 DATABASE = "renaming"
 # as conf/ has it where nobody says anything
@@ -162,19 +162,6 @@ def test_ddl_random_renames_are_in_the_staged_batches(
         for name in play.names:
             assert lake.rows(name) == selected(source, name)[1], (seed, name)
     assert alone > 40
-
-
-class Records:
-    """`TableRecords` in memory."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, TableRecord] = {}
-
-    def get(self, name: str) -> TableRecord | None:
-        return self.kept.get(name)
-
-    def keep(self, name: str, record: TableRecord) -> None:
-        self.kept[name] = record
 
 
 def lake_rows(path: Path, columns: list[str], *, log: bool) -> Rows:

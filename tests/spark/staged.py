@@ -11,6 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_jobs.table_owner import TableRecord
+
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 1, 2, 3, 4
 ARROW_TYPES = {
     "tinyint": pa.int8(),
@@ -179,3 +181,16 @@ def _changes(directory: Path, file: str, segment: Changes) -> dict[str, Any]:
 
 def _json(value: Any) -> Any:
     return value if isinstance(value, int | str) else str(value)
+
+
+class Records:
+    """`TableRecords` in memory."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, TableRecord] = {}
+
+    def get(self, name: str) -> TableRecord | None:
+        return self.kept.get(name)
+
+    def keep(self, name: str, record: TableRecord) -> None:
+        self.kept[name] = record

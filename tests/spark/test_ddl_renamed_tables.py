@@ -16,7 +16,7 @@ from spark_jobs.merge import merge_table
 from spark_jobs.quarantine_replay import RowValues, put_back
 from spark_jobs.session import Lane, open_lanes
 from spark_jobs.staged_batch import StagedBatch, read_staged_batch
-from spark_jobs.table_owner import TABLE_MISSING, TableRecord
+from spark_jobs.table_owner import TABLE_MISSING
 from tests.spark.conftest import Lake
 from tests.spark.staged import (
     DELETE,
@@ -25,6 +25,7 @@ from tests.spark.staged import (
     UPDATE_AFTER,
     Changes,
     Image,
+    Records,
     Schema,
     SchemaChange,
     Segment,
@@ -98,19 +99,6 @@ def test_ddl_tables_that_swap_names_swap_rows_and_columns(lake: Lake) -> None:
     assert everything(lake) == GONE_ON
     assert all(report.skipped for report in lake.merge_staged(directory, CYCLE).values())
     assert everything(lake) == GONE_ON, "a rename that comes again, as after a resume, does nothing"
-
-
-class Records:
-    """`TableRecords` in memory."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, TableRecord] = {}
-
-    def get(self, name: str) -> TableRecord | None:
-        return self.kept.get(name)
-
-    def keep(self, name: str, record: TableRecord) -> None:
-        self.kept[name] = record
 
 
 class LaneThatBreaks(Lane):
