@@ -21,9 +21,8 @@ SOURCE_WATCH_SECONDS = 60.0  # the source's own end and identity are asked this 
 WATCH_AGAIN_SECONDS = (
     3.0  # a stream that seems to be another server's is looked at once more: an answer may be a moment old
 )
-LAKE_WATCH_SECONDS = (
-    30.0  # the Delta tables are looked at this often between runs: two stats each where nothing changed
-)
+# The Delta tables are looked at this often between runs: two stats each where nothing changed.
+LAKE_WATCH_SECONDS = 30.0
 TICK_SILENCE_SECONDS_MAX = 90.0  # Dagster begins a tick every 5 s; a busy daemon may be late
 RUN_BEGIN_SECONDS_MAX = (
     300.0  # from a batch's hand-out until a run works on it; a run is queued, made and imports Dagster

@@ -24,9 +24,8 @@ class EngineState(enum.StrEnum):
     LEDGER_LOST = "LEDGER_LOST"
     SOURCE_CHECK = "SOURCE_CHECK"
     REPLICA_CLASH = "REPLICA_CLASH"
-    SOURCE_CONNECTION = (
-        "SOURCE_CONNECTION"  #: it could not be started for the source does not answer; the next tick tries again
-    )
+    #: it could not be started, for the source does not answer; the next tick tries again
+    SOURCE_CONNECTION = "SOURCE_CONNECTION"
     UNKNOWN_EVENT = "UNKNOWN_EVENT"
     BINLOG_FORMAT = "BINLOG_FORMAT"
     CHECKSUM = "CHECKSUM"

@@ -139,12 +139,7 @@ MISTAKES: dict[Verb, float] = {
 }
 LAKE: dict[Verb, float] = {"restore table": 0.7, "drop table": 0.4, "replace table": 0.3}
 # The way of a change: alone, each of them would mostly do nothing.
-CYCLE: tuple[Verb, ...] = (
-    "commit",
-    "read",
-    "tick",
-    "run",
-)
+CYCLE: tuple[Verb, ...] = ("commit", "read", "tick", "run")
 CYCLES = 0.35
 REWIND_FAILS = 0.4  # of the batches that could not be staged, and whose beginning is to be read again
 EVERYTHING = Mix({**PIPELINE, **FAILOVER, **RENUMBERED, **MISTAKES, **LAKE}, seconds=("", "", "", "", "shard", "copy"))

@@ -63,10 +63,7 @@ class SourceWatch:
         place = self._parser.place()
         if place is None:
             # Whatever the parser does now has a state of its own.
-            self._watch, self._answered_at = (
-                Watch(),
-                self._clock(),
-            )
+            self._watch, self._answered_at = Watch(), self._clock()
             return
         facts = self._ask(place.position.file)
         self._answered_at, self._unanswered = self._clock(), ""
