@@ -18,8 +18,8 @@ from benchmarks.binlog_sets import ROW, TABLE
 from benchmarks.memory import MemoryWatch
 from benchmarks.report import show, write_json
 from console.demo.lake import LakeTable, freshness_seconds, percentile
-from console.pipeline import Pipeline
-from console.stack import CODE_SERVER
+from console.stack.pipeline import Pipeline
+from console.stack.stack import CODE_SERVER
 
 BACKLOG_CHANGES = 300_000
 BACKLOGS = 3  # one after the other; the median counts

@@ -23,7 +23,7 @@ from cdc_engine.ha.file_lease import FileLease
 from cdc_engine.instance.engine import Engine
 from cdc_engine.instance.wiring import EngineParts, make_parts
 from cdc_engine.server.service import CanalService
-from console.toolchain.servers import DatabaseServer
+from console.toolchain.database.server import DatabaseServer
 
 RUNS = 5
 OLTP_TRANSACTIONS, BULK_ROWS, BULK_STATEMENTS = 300_000, 1_500_000, 30

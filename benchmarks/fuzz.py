@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from benchmarks.fuzz_damage import without_checksums
-from console.toolchain.servers import DatabaseServer
+from console.toolchain.database.server import DatabaseServer
 
 SILENCE_SECONDS_MAX = 240.0  # for one round, and for the compiler before the first
 SERVERS = {

@@ -7,7 +7,7 @@ from typing import Self
 
 import psutil
 
-from console.processes import ProcessFile
+from console.stack.processes import ProcessFile
 
 SAMPLE_SECONDS = 1.0
 MEBIBYTE = 1 << 20

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.report import median, show, write_json
 from console.toolchain.setup import set_up
-from console.toolchain.spark_server import SparkConnectServer
+from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs.report import TableTarget
 from spark_jobs.run_batch import merge_batch
 from spark_jobs.session import Lane, SparkSettings

@@ -22,10 +22,10 @@ from rich.console import Console
 
 from benchmarks.memory import MemoryWatch, TreeWatch
 from benchmarks.report import median, show, write_json
-from console.pipeline import Pipeline
-from console.stack import CODE_SERVER, SPARK
+from console.stack.pipeline import Pipeline
+from console.stack.stack import CODE_SERVER, SPARK
 from console.toolchain.setup import set_up
-from console.toolchain.spark_server import SparkConnectServer
+from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs.report import TableTarget
 from spark_jobs.run_batch import merge_batch
 from spark_jobs.session import SparkSettings

@@ -16,9 +16,9 @@ from cdc_engine.instance.discovery import foreign_keys
 from cdc_engine.parser.source_check import check_source
 from cdc_engine.table_meta.history.tables_file import cascade_sentences
 from console.conf_check import conf_problems, unset_password
-from console.processes import ProcessFile
 from console.sources import ask_source, known_path_clashes
-from console.stack import SPARK, Stack
+from console.stack.processes import ProcessFile
+from console.stack.stack import SPARK, Stack
 from console.toolchain.java import Java, inspect_java
 from console.toolchain.process import why_no_run_can_start
 

@@ -63,9 +63,9 @@ def up(
 ) -> None:
     """Start the engine host, Spark, Dagster's webserver and daemon; harmless when they run already."""
     from cdc_engine.config import conf_dir, load_config  # noqa: PLC0415
-    from console import signals  # noqa: PLC0415
-    from console.foreground import keep_up  # noqa: PLC0415
-    from console.stack import Stack  # noqa: PLC0415
+    from console.stack import signals  # noqa: PLC0415
+    from console.stack.foreground import keep_up  # noqa: PLC0415
+    from console.stack.stack import Stack  # noqa: PLC0415
     from console.toolchain.cache import open_cache  # noqa: PLC0415
     from console.toolchain.kernels import compile_kernels  # noqa: PLC0415
 
@@ -83,7 +83,7 @@ def up(
 def down() -> None:
     """Stop everything that `sluice up` started, and nothing else."""
     from cdc_engine.config import conf_dir, load_config  # noqa: PLC0415
-    from console.stack import Stack  # noqa: PLC0415
+    from console.stack.stack import Stack  # noqa: PLC0415
 
     left = Stack(load_config(), conf_dir(), screen.print).down()
     if left:
@@ -130,7 +130,7 @@ def sql(
     """Ask the lake a question in SQL; each captured table is `database.table`. DuckDB answers, Spark need not run."""
     from cdc_engine.config import load_config  # noqa: PLC0415
     from console.demo.home import open_home  # noqa: PLC0415
-    from console.lake_sql import ask, render, write_csv, write_json  # noqa: PLC0415
+    from console.lake.sql import ask, render, write_csv, write_json  # noqa: PLC0415
 
     answer = ask(load_config(open_home(None).conf if demo_lake else None), question)
     if as_json or as_csv:
@@ -195,7 +195,7 @@ def lake_show(destination: str, as_json: JsonOption = False) -> None:
     """Show the Delta tables of a destination: version, owner, epoch, path."""
     from cdc_engine.config import load_config  # noqa: PLC0415
     from cdc_engine.destination_files import read_ledger  # noqa: PLC0415
-    from console.lake_tables import DestinationLake, render  # noqa: PLC0415
+    from console.lake.tables import DestinationLake, render  # noqa: PLC0415
 
     config = load_config()
     tables = DestinationLake(config, destination).tables()
@@ -213,7 +213,7 @@ def lake_accept(
 ) -> None:
     """Take a Delta table as it is now that runs refuse: one that is gone, restored, replaced, or another destination's."""
     from cdc_engine.config import load_config  # noqa: PLC0415
-    from console.lake_tables import accept  # noqa: PLC0415
+    from console.lake.tables import accept  # noqa: PLC0415
 
     accept(load_config(), destination, table, confirm=(lambda _: True) if yes else typer.confirm, say=screen.print)
 
@@ -299,7 +299,7 @@ TableOption = Annotated[str, typer.Option("--table", metavar="DATABASE.TABLE", h
 def quarantine_list(destination: str, table: TableOption = "", as_json: JsonOption = False) -> None:
     """Show the values of a destination that could not be decoded: NULL stands in their rows."""
     from cdc_engine.config import load_config  # noqa: PLC0415
-    from console.quarantine import quarantined, render, to_json  # noqa: PLC0415
+    from console.lake.quarantine import quarantined, render, to_json  # noqa: PLC0415
 
     records = quarantined(load_config(), destination, table)
     screen.print_json(json.dumps([to_json(each) for each in records])) if as_json else screen.print(render(records))
@@ -309,7 +309,7 @@ def quarantine_list(destination: str, table: TableOption = "", as_json: JsonOpti
 def quarantine_replay(destination: str, table: TableOption = "", as_json: JsonOption = False) -> None:
     """Decode them again, as conf/ says by now, and put back what can be; exit code 1 while some are still refused."""
     from cdc_engine.config import load_config  # noqa: PLC0415
-    from console.quarantine import render_replayed, replay  # noqa: PLC0415
+    from console.lake.quarantine import render_replayed, replay  # noqa: PLC0415
 
     results = replay(load_config(), destination, table)
     shown = json.dumps([dataclasses.asdict(each) for each in results])

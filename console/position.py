@@ -17,8 +17,8 @@ from cdc_engine.instance.wiring import history_kept
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.parser.start_position import StartChoice
 from cdc_engine.position import Position
-from cdc_engine.table_meta.history.repository import forget_history
-from console.lake_tables import DestinationLake
+from cdc_engine.table_meta.history.kept.repository import forget_history
+from console.lake.tables import DestinationLake
 from console.sources import ask_source, require_destination
 from console.toolchain.errors import SetupError
 

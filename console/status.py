@@ -22,9 +22,9 @@ from cdc_engine.errors import MetaError
 from cdc_engine.instance.wiring import TABLES_FILE
 from cdc_engine.states import TableState, acts_on
 from cdc_engine.table_meta.history.tables_file import cascade_sentences, read_cascades
-from console import processes
-from console.dagster_storage import lost_storage
-from console.processes import ProcessFile
+from console.stack import processes
+from console.stack.dagster_storage import lost_storage
+from console.stack.processes import ProcessFile
 
 STALE_SECONDS = 15.0  # an engine writes its status about once a second
 WHAT_TO_DO = "docs/operations.md says what to do"

@@ -17,8 +17,8 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from cdc_engine.config import SluiceConfig
 from cdc_engine.contracts import TableVersion
 from orchestration.batch_reference import BatchReference, BatchReferenceError, check_tags
-from orchestration.merge_run import MergedTable, failure, merge_one, only_writer
 from orchestration.ports import MergeFailedError, Ports
+from orchestration.run.merge_run import MergedTable, failure, merge_one, only_writer
 from orchestration.table_catalog import delta_key, engine_key, foreign_keys, source_key, source_schema
 
 MergeJob = dg.JobDefinition | UnresolvedAssetJobDefinition

@@ -14,7 +14,7 @@ import dagster as dg
 
 from cdc_engine.config import SluiceConfig
 from cdc_engine.contracts import TableVersion
-from orchestration.observations import (
+from orchestration.sensor.observations import (
     ENGINE_CHECK,
     HEALTHY_STATES,
     TABLE_CHECK,

@@ -8,10 +8,10 @@ import dagster as dg
 
 from orchestration.assets import delta_assets, merge_job, merge_name, source_specs
 from orchestration.checks import destination_checks
-from orchestration.lake_watch import LakeWatch
-from orchestration.sensors import engine_sensor
+from orchestration.sensor.lake_watch import LakeWatch
+from orchestration.sensor.sensors import engine_sensor
+from orchestration.sensor.tick import Line, tick_seconds
 from orchestration.table_catalog import read_tables
-from orchestration.tick import Line, tick_seconds
 
 if TYPE_CHECKING:
     from pathlib import Path

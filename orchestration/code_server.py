@@ -38,7 +38,7 @@ WARM_MODULES = (
     "sqlalchemy.dialects.sqlite.pysqlite",
     "upath.implementations.local",
     "watchdog.observers.polling",
-    "orchestration.spark_merge",
+    "orchestration.run.spark_merge",
     "cdc_engine.destination_files",
     "spark_jobs.run_batch",
     "pyspark.sql.connect.session",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from cdc_engine.config import load_config
 from orchestration.code_location import build_definitions
 from orchestration.ports import DestinationFiles, EngineHost, Ports
-from orchestration.spark_merge import spark_merge
+from orchestration.run.spark_merge import spark_merge
 
 
 def _launcher() -> EngineHost:

@@ -10,14 +10,14 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 
-from spark_jobs.cascades import carried_out
+from spark_jobs.cascades.derive import carried_out
 from spark_jobs.errors import MergeError, SparkJobError, SparkUnavailableError, StagedBatchError, TableError
-from spark_jobs.merge import NO_RECORDS, merge_table
-from spark_jobs.quarantine import append_quarantine
+from spark_jobs.merging.merge import NO_RECORDS, merge_table
+from spark_jobs.quarantine.append import append_quarantine
 from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.session import Lane, SparkSettings, first_line, is_away, open_lanes
 from spark_jobs.staged_batch import StagedBatch, StagedTable, read_staged_batch
-from spark_jobs.table_owner import TableRecords
+from spark_jobs.tables.table_owner import TableRecords
 
 PARALLEL_TABLES = 2
 # what a disk or a store says of itself: no table is to stop for it

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_jobs.errors import StagedBatchError
-from spark_jobs.table_owner import Owner
+from spark_jobs.tables.table_owner import Owner
 
 FORMAT = 2
 MANIFEST = "manifest.json"

@@ -16,7 +16,7 @@ import pymysql
 
 from cdc_engine.binlog.events.table_map import parse_table_map
 from cdc_engine.contracts import Block, Column, RowEventKind, TableVersion
-from console.toolchain.servers import DatabaseServer
+from console.toolchain.database.server import DatabaseServer
 
 TABLE_MAP, CHECKSUM_BYTES, HEADER_BYTES = 19, 4, 19
 ROWS = {  # event type → kind, version of the rows header

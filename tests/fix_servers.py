@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from console.toolchain.artifacts import DATABASE_VERSIONS, delta_version
-from console.toolchain.server_options import Options
-from console.toolchain.servers import DatabaseServer
-from console.toolchain.spark_server import SparkConnectServer
+from console.toolchain.database.options import Options
+from console.toolchain.database.server import DatabaseServer
+from console.toolchain.spark.server import SparkConnectServer
 
 ServerFactory = Callable[..., DatabaseServer]
 

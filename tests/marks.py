@@ -68,8 +68,8 @@ def no_server_in_a_quick_run() -> Iterator[None]:
     if not os.environ.get(QUICK_VARIABLE):
         yield
         return
-    from console.toolchain.servers import DatabaseServer  # noqa: PLC0415
-    from console.toolchain.spark_server import SparkConnectServer  # noqa: PLC0415
+    from console.toolchain.database.server import DatabaseServer  # noqa: PLC0415
+    from console.toolchain.spark.server import SparkConnectServer  # noqa: PLC0415
 
     def refused(self: object, *_: object) -> None:
         pytest.fail(f"{type(self).__name__} is started by a test that tests/marks.py does not see to need one")

@@ -32,7 +32,7 @@ from cdc_engine.instance.engine import Engine
 from cdc_engine.meta.manager import MetaManager
 from cdc_engine.parser.event_parser import EventParser
 from cdc_engine.position import Position
-from cdc_engine.table_meta.history.repository import Record, RecordKind, SchemaRepository
+from cdc_engine.table_meta.history.kept.repository import Record, RecordKind, SchemaRepository
 
 if TYPE_CHECKING:
     from benchmarks.histories.world import World

@@ -1,4 +1,4 @@
-"""Dagster as far as Sluice leans on it: the run storage that `orchestration.runs.RunStore` asks, the daemon that makes runs of requests.
+"""Dagster as far as Sluice leans on it: the run storage that `RunStore` asks, the daemon that makes runs of requests.
 
 A run key is looked up among the runs there are, failed ones too: so it is deduplicated for ever, until the storage is wiped.
 """

@@ -17,10 +17,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import orchestration.tick
-import spark_jobs.lake_look
+import orchestration.sensor.tick
 import spark_jobs.run_batch
 import spark_jobs.staged_batch
+import spark_jobs.tables.lake_look
 from benchmarks.histories.connection import PlayedConnection
 from benchmarks.histories.engine_host import (
     GuardedFiles,
@@ -110,7 +110,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield hand_out, "GET_SECONDS", MOMENT_SECONDS
     yield hand_out, "shutil", GuardedFiles
     yield ledger_record, "json", _PlainJson
-    yield orchestration.tick, "due", lambda *_, published, **__: ([], published)  # what Dagster's pages plot
+    yield orchestration.sensor.tick, "due", lambda *_, published, **__: ([], published)  # what Dagster's pages plot
     yield file_meta, "replace_file", _keep_ledger
     yield file_meta, "born_id", _born_id
     yield lake_tables, "keep_file", _keep_record

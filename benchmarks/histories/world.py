@@ -26,11 +26,11 @@ from cdc_engine.errors import SluiceError
 from cdc_engine.parser.start_position import StartChoice
 from cdc_engine.position import Position
 from orchestration import assets
-from orchestration.lake_watch import LakeWatch
 from orchestration.ports import Ports
-from orchestration.runs import RunStore
-from orchestration.spark_merge import spark_merge
-from orchestration.tick import Line, Ticker
+from orchestration.run.spark_merge import spark_merge
+from orchestration.sensor.lake_watch import LakeWatch
+from orchestration.sensor.runs import RunStore
+from orchestration.sensor.tick import Line, Ticker
 
 MINUTE_SECONDS = 60
 TABLES = ("shop.orders", "shop.audit")

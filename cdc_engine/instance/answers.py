@@ -13,8 +13,8 @@ import structlog
 
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.source import Source
-from cdc_engine.table_meta.history.live_schema import schema_now
 from cdc_engine.table_meta.history.resolutions import Resolutions
+from cdc_engine.table_meta.history.source.live_schema import schema_now
 from cdc_engine.table_meta.schema import TableSchema
 
 log = structlog.get_logger()

@@ -25,7 +25,7 @@ from cdc_engine.staging.staging import stage
 from cdc_engine.store.memory_store import MemoryEventStore
 from cdc_engine.table_meta.ddl.declared_type import MYSQL
 from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.schema_snapshot import Snapshot
+from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
 from cdc_engine.table_meta.schema import ServerFacts
 
 RECORDING = Path(__file__).with_name("rehearsal.binlog")

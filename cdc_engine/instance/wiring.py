@@ -42,9 +42,9 @@ from cdc_engine.table_meta.change.evolution import DDL_UNSUPPORTED
 from cdc_engine.table_meta.change.policy import SchemaDecisions
 from cdc_engine.table_meta.history.changed_tables import TouchedTables
 from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.repository import Repository, has_records
+from cdc_engine.table_meta.history.kept.repository import Repository, has_records
 from cdc_engine.table_meta.history.review_files import ReviewFiles
-from cdc_engine.table_meta.history.schema_snapshot import Snapshot, is_of_users, stable_snapshot
+from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot, is_of_users, stable_snapshot
 
 COMPACTED_RECORDS_MIN = 500  # of the schema history; fewer are left where they are
 SCHEMA_FILE, TABLES_FILE = "schema.jsonl", "tables.json"
@@ -139,7 +139,7 @@ def history_kept(config: DestinationConfig, directory: Path) -> Path | Repositor
     """Where the schema history of the destination is: its file, or the database that the configuration names."""
     if not config.schema_history_url:
         return directory / SCHEMA_FILE
-    from cdc_engine.table_meta.history.sql_repository import SqlRepository  # noqa: PLC0415  most destinations do without SQLAlchemy
+    from cdc_engine.table_meta.history.kept.sql_repository import SqlRepository  # noqa: PLC0415  most destinations do without SQLAlchemy
 
     return SqlRepository(config.schema_history_url, config.name)
 

@@ -1,6 +1,6 @@
 """What a batch holds of changes that foreign keys make to other tables: what sets them off, in order with the rows of those tables.
 
-Driven by `staging`; the run makes the changes of it (spark_jobs/cascades.py). Two kinds of files stand beside the staged rows:
+Driven by `staging`; the run makes the changes of it (spark_jobs/cascades/derive.py). Two kinds of files stand beside the staged rows:
 
 - of each table that others point at, the rows that went and the keys that changed: `_sluice_place` (int64), operation, order key, commit
   time, and the referenced columns, the old values and, of an update, the new ones in the row after;

@@ -1,7 +1,7 @@
 """Values that could not be decoded, on their way to the quarantine table: `quarantine.parquet` beside a batch's other files.
 
-Written by `staging` only where there are any; the run appends it to the destination's quarantine (spark_jobs/quarantine.py), from where
-`sluice quarantine` lists it. A row has all that decoding the value again needs: its bytes and the column as the engine knew it.
+Written by `staging` only where there are any; the run appends it to the destination's quarantine (spark_jobs/quarantine/append.py), from
+where `sluice quarantine` lists it. A row has all that decoding the value again needs: its bytes and the column as the engine knew it.
 """
 
 from __future__ import annotations

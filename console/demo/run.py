@@ -18,7 +18,6 @@ from rich.live import Live
 
 from cdc_engine.config import SluiceConfig
 from cdc_engine.position import file_number
-from console import signals
 from console.demo import live
 from console.demo.home import DESTINATION, DemoHome, demo_ports, open_home
 from console.demo.lake import LakeTable
@@ -27,8 +26,9 @@ from console.demo.runs import RunLog
 from console.demo.schema import DATABASE, TABLES
 from console.demo.source import PASSWORD_VARIABLE, DemoSource
 from console.demo.summary import Before, DemoSummary, show, summarise
-from console.processes import ProcessFile, StopStep, stop, terminate
-from console.stack import Stack
+from console.stack import signals
+from console.stack.processes import ProcessFile, StopStep, stop, terminate
+from console.stack.stack import Stack
 from console.status import DestinationStatus, read_destination, read_json
 from console.toolchain.errors import SetupError
 from console.toolchain.setup import set_up

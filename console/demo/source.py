@@ -11,8 +11,8 @@ import pymysql
 
 from cdc_engine.position import file_number
 from console.demo.schema import DATABASE, create_statements
+from console.toolchain.database.server import DatabaseServer
 from console.toolchain.ports import LOOPBACK
-from console.toolchain.servers import DatabaseServer
 
 VERSION = "mysql-8.0.31"
 USER = "sluice"

@@ -12,8 +12,8 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from console.demo.compare import compare_table
-from console.pipeline import Pipeline
-from console.stack import CODE_SERVER, SPARK
+from console.stack.pipeline import Pipeline
+from console.stack.stack import CODE_SERVER, SPARK
 from orchestration import failpoints
 from tests.waiting import wait_for
 

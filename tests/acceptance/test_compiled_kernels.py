@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from console.toolchain.database.server import DatabaseServer
 from console.toolchain.kernels import PROGRAM
-from console.toolchain.servers import DatabaseServer
 from tests.instance import engine_process
 from tests.instance.fix_destination import Captured
 from tests.instance.record_rehearsal import run_all, statements

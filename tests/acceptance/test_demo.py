@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from console.processes import MARK, ProcessFile
-from console.stack import CODE_SERVER
+from console.stack.processes import MARK, ProcessFile
+from console.stack.stack import CODE_SERVER
 from console.toolchain.cache import PROJECT_ROOT
 from console.toolchain.ports import free_port
 

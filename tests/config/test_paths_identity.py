@@ -13,7 +13,7 @@ import pytest
 from cdc_engine.config import SluiceConfig, load_config
 from cdc_engine.config_paths import database_url, table_location
 from cdc_engine.errors import ConfigurationError
-from console.stack import Stack
+from console.stack.stack import Stack
 
 ROOT = Path(__file__).parents[2]
 # What an engine, a run and the console each ask for; each in a process of its own, as they are.

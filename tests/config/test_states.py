@@ -20,8 +20,9 @@ from cdc_engine.states import (
     engine_follows,
     engine_state,
 )
-from spark_jobs import cascades, table_owner
 from spark_jobs import errors as spark_errors
+from spark_jobs.cascades import derive as cascades
+from spark_jobs.tables import table_owner
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 

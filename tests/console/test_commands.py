@@ -32,13 +32,13 @@ from cdc_engine.position import Position
 from cdc_engine.states import TableState
 from console.main import app, exit_code
 from console.position import Request
-from console.processes import ProcessFile
-from console.stack import Stack
+from console.stack.processes import ProcessFile
+from console.stack.stack import Stack
 from console.status import DestinationStatus, find_problems
 from console.toolchain.cache import PROJECT_ROOT
+from console.toolchain.database.server import DatabaseServer
 from console.toolchain.errors import ServerError, SetupError
 from console.toolchain.ports import free_port
-from console.toolchain.servers import DatabaseServer
 
 SECRET = "very-secret-42"  # noqa: S105
 RUNNER = CliRunner()
@@ -227,7 +227,7 @@ def test_fault_up_ends_what_runs_on_a_storage_that_was_removed(
         stack.file.add("daemon", daemon.pid)
         assert stack.up() == ["daemon"], "it has only just begun"
         began.clear()
-        monkeypatch.setattr("console.dagster_storage.MAKING_SECONDS_MAX", 0.0)
+        monkeypatch.setattr("console.stack.dagster_storage.MAKING_SECONDS_MAX", 0.0)
         assert stack.up() == []
         assert "storage was removed while it runs" in capsys.readouterr().out
         assert daemon.wait(20) != 0

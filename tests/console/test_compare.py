@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 
 from console.demo import canonical
 from console.demo.compare import Comparison, compare_table
-from console.toolchain.servers import DatabaseServer
+from console.toolchain.database.server import DatabaseServer
 
 DDL = """CREATE TABLE {}.thing (
     id BIGINT UNSIGNED NOT NULL, part CHAR(3) NOT NULL, small TINYINT, price DECIMAL(12,2), ratio FLOAT, exact DOUBLE,

@@ -10,8 +10,8 @@ import pytest
 
 from console.demo.home import DemoHome, demo_ports
 from console.demo.source import PASSWORD_VARIABLE, DemoSource
-from console.processes import MARK
-from console.stack import Stack
+from console.stack.processes import MARK
+from console.stack.stack import Stack
 from console.toolchain.errors import SetupError
 
 

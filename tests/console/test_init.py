@@ -12,7 +12,7 @@ from cdc_engine.config import load_config
 from cdc_engine.errors import ConfigurationError
 from console.init_conf import parse_url
 from console.main import app
-from console.toolchain.servers import DatabaseServer
+from console.toolchain.database.server import DatabaseServer
 
 RUNNER = CliRunner()
 SECRET = "init-secret-42"  # noqa: S105

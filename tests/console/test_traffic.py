@@ -12,8 +12,8 @@ import pytest
 from console.demo.pace import Pace, load_shop, run_transaction
 from console.demo.schema import DATABASE, TABLES, add_column_statement, create_statements
 from console.demo.traffic import Shop, Traffic, Transaction
+from console.toolchain.database.server import DatabaseServer
 from console.toolchain.errors import SetupError
-from console.toolchain.servers import DatabaseServer
 from tests.fix_servers import ServerFactory
 
 

@@ -21,10 +21,10 @@ from cdc_engine.meta.file_meta import FILE_NAME, FileMeta
 from cdc_engine.position import Position
 from cdc_engine.staging import stage
 from cdc_engine.store.prepared import PreparedFiles
-from cdc_engine.table_meta.history.repository import Record, RecordKind, SchemaRepository
-from spark_jobs import quarantine
+from cdc_engine.table_meta.history.kept.repository import Record, RecordKind, SchemaRepository
 from spark_jobs.durable_lake import AS_B85, sync_commits, vector_file
-from spark_jobs.quarantine import append_quarantine
+from spark_jobs.quarantine import append as quarantine
+from spark_jobs.quarantine.append import append_quarantine
 from spark_jobs.staged_batch import StagedBatch
 from tests.binlog.rows.event_bytes import ORDERS
 from tests.durability.disk import Disk

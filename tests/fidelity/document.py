@@ -54,12 +54,12 @@ TAIL = """
 
 With `binlog_row_value_options=PARTIAL_JSON` an update has what JSON_SET, JSON_REPLACE and JSON_REMOVE changed in a document (PARTIAL_UPDATE_ROWS).
 The differences are applied to the document of the before image, which NOBLOB has too; a table whose image (MINIMAL) leaves the document out
-stops with IMAGE_NOT_FULL: `tests/fidelity/test_partial_json.py`.
+stops with IMAGE_NOT_FULL: `tests/fidelity/rows/test_partial_json.py`.
 
 ## Values that rows get from a statement
 
 Rows that are there when a column is added hold what the server made of its DEFAULT; no row event tells it. Held against SELECT on the four
-servers, also for a row that is inserted without the column: `tests/table_meta/test_ddl_additions.py`.
+servers, also for a row that is inserted without the column: `tests/table_meta/change/test_ddl_additions.py`.
 
 | ADD of a column | its rows have | |
 |---|---|---|
@@ -78,7 +78,7 @@ InnoDB changes child rows without row events (all MariaDB, MySQL before 9.6). Wi
 
 | | test |
 |---|---|
-| ON DELETE and ON UPDATE CASCADE and SET NULL, over all levels, of composite keys, of keys within a primary key, of self-references, of tables without a key; REPLACE and foreign_key_checks=0 | random statements on MySQL 8.0 and MariaDB 11.4, `tests/fidelity/test_cascade.py` |
+| ON DELETE and ON UPDATE CASCADE and SET NULL, over all levels, of composite keys, of keys within a primary key, of self-references, of tables without a key; REPLACE and foreign_key_checks=0 | random statements on MySQL 8.0 and MariaDB 11.4, `tests/fidelity/tables/test_cascade.py` |
 | foreign keys made, dropped and renamed by DDL, inline REFERENCES where the server honours them, generated names | all four servers after each statement, `tests/table_meta/corpus/foreign_keys.sql` |
 | a parent that is not captured; a child that cannot be followed, which stops (CASCADE, CASCADE_UNSEEN) | `tests/staging/test_cascade_events.py` |
 
@@ -88,7 +88,7 @@ collation alone, two foreign keys that set one column at once, generated columns
 ## Statements
 
 What a statement makes of a table is held against information_schema of all four servers, after each statement of a corpus of some 600
-(`tests/table_meta/test_ddl_corpus.py`); mutations of all of it give a named stop or nothing (`test_ddl_mutations.py`). A statement that
+(`tests/table_meta/ddl/test_ddl_corpus.py`); mutations of all of it give a named stop or nothing (`test_ddl_mutations.py`). A statement that
 cannot be read, or that Sluice makes a mistake with, stops the tables that it may concern, by name: those it names, or all that are named
 anywhere in it, or all of the database that it is about (`test_ddl_mistakes.py`). The rest goes on.
 
@@ -98,7 +98,7 @@ anywhere in it, or all of the database that it is about (`test_ddl_mistakes.py`)
 | names: digits behind a point, no-break spaces, `ANSI_QUOTES`, versions of executable comments, lower_case_table_names | yes, as the servers cut and fold them | `corpus/names.sql`, `test_ddl_names.py` |
 | MariaDB's `sql_mode=ORACLE` | yes, but for columns that are defined in it: SCHEMA_UNKNOWN | `corpus/names.sql` |
 | `CONVERT TO CHARACTER SET` with ENUM or SET | where the labels' bytes are characters of the new charset too: the servers leave them as they are. Else SCHEMA_UNKNOWN | `corpus/client_charsets.sql` |
-| RENAME TABLE and ALTER TABLE … RENAME TO between captured names, swaps, chains and circles in one statement, also with alterations | yes, with the rows: the lake's tables are those of SELECT under each name. From outside the filter it stops, DDL_UNSUPPORTED | random statements on all four servers, and into the lake: `tests/fidelity/test_ddl_renamed_tables.py`; `test_ddl_renames.py` |
+| RENAME TABLE and ALTER TABLE … RENAME TO between captured names, swaps, chains and circles in one statement, also with alterations | yes, with the rows: the lake's tables are those of SELECT under each name. From outside the filter it stops, DDL_UNSUPPORTED | random statements on all four servers, and into the lake: `tests/fidelity/tables/test_ddl_renamed_tables.py`; `test_ddl_renames.py` |
 | `EXCHANGE PARTITION … WITH TABLE`, MariaDB's `CONVERT PARTITION` and `CONVERT TABLE` | both tables stop, DDL_UNSUPPORTED: rows went from one to the other without row events | `test_statements.py` |
 | tables under a MERGE table (`UNION=(…)`), tables of ENGINE MERGE, BLACKHOLE, FEDERATED, CONNECT, SPIDER | stop, DDL_UNSUPPORTED, when a statement says so, and from the beginning where they were there before: their rows are not what row events say. So does `CREATE TABLE … LIKE` of one | `test_statements.py`, `test_statements_fidelity.py` |
 | `ALTER TABLE … DISCARD` and `IMPORT TABLESPACE` | stops, DDL_UNSUPPORTED: rows went or came without row events | `test_statements.py` |

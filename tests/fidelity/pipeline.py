@@ -28,8 +28,8 @@ from cdc_engine.staging.reader import read_rows
 from cdc_engine.store.memory_store import MemoryEventStore
 from cdc_engine.table_meta.change.policy import SchemaDecisions
 from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.schema_snapshot import stable_snapshot
-from console.toolchain.servers import DatabaseServer
+from cdc_engine.table_meta.history.source.schema_snapshot import stable_snapshot
+from console.toolchain.database.server import DatabaseServer
 from tests.waiting import wait_for
 
 RING_BYTES, RING_EVENTS = 64 << 20, 1 << 20

@@ -15,7 +15,7 @@ import pytest
 from cdc_engine.binlog.rows.decoder import OPERATION
 from cdc_engine.binlog.rows.partial import GROUP_COLUMNS, PRESENT
 from cdc_engine.contracts import Operation
-from console.toolchain.servers import DatabaseServer
+from console.toolchain.database.server import DatabaseServer
 from tests.fidelity.catalogue import Kind, kinds_of
 from tests.fidelity.comparison import expected, printed
 from tests.fidelity.pipeline import SERVERS, Pipeline, images, row_metadata, run

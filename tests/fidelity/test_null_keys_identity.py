@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cdc_engine.binlog.rows.refused_values import ValuePolicy
-from console.toolchain.servers import DatabaseServer
+from console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import SERVERS, images, run
 from tests.fidelity.replay import folded, pipeline_with
 

@@ -12,8 +12,8 @@ import pytest
 from cdc_engine.binlog.rows import refused_values
 from cdc_engine.binlog.rows.refused_values import ValuePolicy
 from cdc_engine.staging import StagedBatch
-from console.toolchain.servers import DatabaseServer
-from spark_jobs.quarantine import append_quarantine
+from console.toolchain.database.server import DatabaseServer
+from spark_jobs.quarantine.append import append_quarantine
 from spark_jobs.staged_batch import read_staged_batch
 from tests.fidelity.pipeline import Pipeline, images, run
 

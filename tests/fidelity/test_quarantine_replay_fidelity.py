@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from cdc_engine.binlog.rows.refused_values import ValuePolicy
 from cdc_engine.config import DestinationConfig, SluiceConfig, SourceConfig, SparkConfig, TableConfig
-from console.quarantine import quarantined, render, replay, to_json
-from console.toolchain.servers import DatabaseServer
-from console.toolchain.spark_server import SparkConnectServer
+from console.lake.quarantine import quarantined, render, replay, to_json
+from console.toolchain.database.server import DatabaseServer
+from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs import SparkSettings, TableTarget, merge_batch
-from spark_jobs.quarantine import append_quarantine
+from spark_jobs.quarantine.append import append_quarantine
 from spark_jobs.staged_batch import read_staged_batch
 from tests.fidelity.pipeline import Pipeline, run
 

@@ -9,7 +9,7 @@ import pymysql
 import pytest
 
 from cdc_engine.staging import StagedBatch
-from console.toolchain.servers import DatabaseServer
+from console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import SERVERS, Pipeline, images, row_metadata, run
 
 DATABASE = "statements"

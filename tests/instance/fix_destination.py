@@ -14,7 +14,7 @@ from cdc_engine.config import SluiceConfig, load_config
 from cdc_engine.contracts import OutstandingBatch
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.instance.engine import Engine
-from console.toolchain.servers import DatabaseServer
+from console.toolchain.database.server import DatabaseServer
 from tests.waiting import wait_for
 
 NAMES = (f"engine_{number}" for number in itertools.count(1))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cdc_engine.instance.rehearsal import RECORDING
-from console.toolchain.servers import DatabaseServer
+from console.toolchain.database.server import DatabaseServer
 
 COLUMNS = """
     id BIGINT UNSIGNED PRIMARY KEY, tiny TINYINT, small SMALLINT UNSIGNED, medium MEDIUMINT, whole INT, large BIGINT,

@@ -7,7 +7,7 @@ from pathlib import Path
 from cdc_engine.contracts import OutstandingBatch
 from cdc_engine.instance.engine import Engine
 from cdc_engine.limits import READ_BUFFER_BYTES
-from console.toolchain.servers import DatabaseServer
+from console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
 

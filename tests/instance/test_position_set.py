@@ -14,7 +14,7 @@ from cdc_engine.errors import LeaseLostError
 from cdc_engine.position import Position
 from console.position import Request
 from console.position import move as move_to
-from console.toolchain.servers import DatabaseServer
+from console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
 

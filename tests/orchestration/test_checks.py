@@ -17,7 +17,7 @@ from cdc_engine.states import TableState
 from cdc_engine.table_meta.change.policy import Held, Item
 from orchestration.checks import STATUS_FILE, STATUS_SECONDS_MAX, read_failures
 from orchestration.code_location import build_definitions
-from orchestration.observations import TABLE_CHECK, Published, due, failures
+from orchestration.sensor.observations import TABLE_CHECK, Published, due, failures
 from orchestration.testing import position
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 

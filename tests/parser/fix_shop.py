@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from console.toolchain.servers import DatabaseServer
+from console.toolchain.database.server import DatabaseServer
 
 
 @pytest.fixture(params=["mysql80", "mariadb114"])

@@ -23,7 +23,7 @@ from cdc_engine.parser.event_parser import STREAMING, EventParser
 from cdc_engine.parser.source import Source
 from cdc_engine.parser.start_position import DumpStart, StartChoice
 from cdc_engine.position import Position
-from console.toolchain.servers import DatabaseServer
+from console.toolchain.database.server import DatabaseServer
 
 DEADLINE_SECONDS = 60.0
 LATEST = StartChoice()

@@ -16,7 +16,7 @@ from cryptography.x509.oid import NameOID
 from cdc_engine.errors import ConfigurationError, PositionLostError, ReplicaClashError, SourceConnectionError
 from cdc_engine.parser.connection import SourceConnection, answer_error
 from cdc_engine.parser.source import Source
-from console.toolchain.servers import DatabaseServer
+from console.toolchain.database.server import DatabaseServer
 from tests.fix_servers import ServerFactory
 from tests.parser.fix_shop import insert, make_shop, run
 from tests.parser.recording import capturing, source_of

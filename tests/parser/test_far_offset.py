@@ -6,7 +6,7 @@ import pytest
 
 from cdc_engine.parser import connection
 from cdc_engine.parser.start_position import StartChoice
-from console.toolchain.servers import DatabaseServer
+from console.toolchain.database.server import DatabaseServer
 from tests.parser.fix_shop import insert, run
 from tests.parser.recording import capturing, source_of
 

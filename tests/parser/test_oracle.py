@@ -12,7 +12,7 @@ from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, Write
 
 from cdc_engine.contracts import RowEventKind
 from cdc_engine.parser.start_position import StartChoice
-from console.toolchain.servers import DatabaseServer
+from console.toolchain.database.server import DatabaseServer
 from tests.parser.fix_shop import run
 from tests.parser.recording import RowEvent, capturing, source_of
 

@@ -6,7 +6,7 @@ import time
 
 from cdc_engine.parser.event_parser import STREAMING
 from cdc_engine.position import Position, file_number
-from console.toolchain.servers import DatabaseServer
+from console.toolchain.database.server import DatabaseServer
 from tests.fix_servers import ServerFactory
 from tests.parser.fix_shop import insert, make_shop, run
 from tests.parser.recording import Capture, capturing, source_of

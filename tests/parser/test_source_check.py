@@ -11,7 +11,7 @@ from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.server_facts import Replica, ServerFacts, read_facts
 from cdc_engine.parser.source import Source
 from cdc_engine.parser.source_check import check_source, server_version
-from console.toolchain.servers import DatabaseServer
+from console.toolchain.database.server import DatabaseServer
 from tests.fix_servers import ServerFactory
 from tests.parser.fix_shop import make_shop, run
 from tests.parser.recording import capturing, source_of

@@ -12,7 +12,7 @@ from cdc_engine.errors import ChecksumError, PositionLostError
 from cdc_engine.parser.event_parser import RECONNECTING, STOPPED, STREAMING
 from cdc_engine.parser.start_position import StartChoice
 from cdc_engine.position import Position
-from console.toolchain.servers import DatabaseServer
+from console.toolchain.database.server import DatabaseServer
 from tests.fix_servers import ServerFactory
 from tests.parser.fix_shop import insert, make_shop, run
 from tests.parser.proxy import Proxy

@@ -12,7 +12,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from console.toolchain.spark_server import SparkConnectServer
+from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs import SparkSettings, TableReport, TableTarget, merge_batch
 from tests.spark.staged import Segment, stage
 

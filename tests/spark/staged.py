@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_jobs.table_owner import TableRecord
+from spark_jobs.tables.table_owner import TableRecord
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 1, 2, 3, 4
 ARROW_TYPES = {

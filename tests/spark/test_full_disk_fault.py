@@ -9,7 +9,7 @@ import pytest
 from cdc_engine.destination_files import LakeTables
 from cdc_engine.errors import MetaError
 from spark_jobs.errors import MergeError
-from tests.instance.test_bad_input import SmallDisk
+from tests.instance.faults.test_bad_input import SmallDisk
 from tests.spark.conftest import Lake
 from tests.spark.staged import INSERT, UPDATE_AFTER, Changes, Image, Schema
 

@@ -16,8 +16,9 @@ import pytest
 
 from console.toolchain.ports import free_port
 from console.toolchain.setup import set_up
-from console.toolchain.spark_server import SparkConnectServer
-from spark_jobs import SparkSettings, SparkUnavailableError, fold, merge_sql, session
+from console.toolchain.spark.server import SparkConnectServer
+from spark_jobs import SparkSettings, SparkUnavailableError, session
+from spark_jobs.merging import fold, merge_sql
 from spark_jobs.session import Lane, open_lanes
 from spark_jobs.staged_batch import ChangesSegment, read_staged_batch
 from tests.spark.conftest import Lake

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs import fold, merge_sql, sql_text
+from spark_jobs import sql_text
+from spark_jobs.merging import fold, merge_sql
 from spark_jobs.staged_batch import ChangesSegment, Column
 
 SEGMENT = ChangesSegment(

@@ -12,7 +12,7 @@ import pytest
 from cdc_engine.staging import StagedBatch
 from cdc_engine.staging.manifest import ChangesSegment
 from cdc_engine.staging.reader import read_manifest, read_rows
-from console.toolchain.servers import DatabaseServer
+from console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import Pipeline, run
 
 DATABASE = "cascading"

@@ -1,6 +1,6 @@
 """Rows that lack columns are followed from key to key: what staging says of each image is enough to know which row of the lake it is of.
 
-A table as a dictionary writes a history. From its staged images alone the end is found as `spark_jobs/fold_partial.py` finds it.
+A table as a dictionary writes a history. From its staged images alone the end is found as `spark_jobs/merging/fold_partial.py` finds it.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from tests.style.test_arrows import ROOT, module_name, modules
 
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
+ROOM_FILES_MAX = 15
 HUNG_COMMENT = re.compile(r"\s*[\])}]+[,:]?\s+# (?!noqa|type: ignore|fmt)")
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "util", "helper", "misc", "manager2"}
 
@@ -60,6 +61,14 @@ def test_functions_and_files_are_small_in_the_middle() -> None:
 def test_a_comment_stands_above_its_line_not_after_a_parenthesis(path: Path) -> None:
     hung = [line.strip() for line in path.read_text().splitlines() if HUNG_COMMENT.match(line)]
     assert not hung, f"{path}: {hung}"
+
+
+def test_a_room_has_few_files() -> None:
+    for room in {path.parent for path in [*modules(), *(ROOT / "tests").rglob("*.py")]}:
+        files = [path.name for path in room.glob("*.py") if path.name != "__init__.py"]
+        assert len(files) <= ROOM_FILES_MAX, (
+            f"{room} has {len(files)} files: what of it belongs together gets a room within it"
+        )
 
 
 def test_nothing_prints_but_the_console() -> None:

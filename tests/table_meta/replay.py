@@ -16,9 +16,9 @@ from cdc_engine.contracts import TableChange, TableVersion
 from cdc_engine.errors import TableStoppedError
 from cdc_engine.position import Position
 from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.schema_snapshot import Snapshot, read_snapshot
+from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot, read_snapshot
 from cdc_engine.table_meta.schema import TableSchema
-from console.toolchain.servers import DatabaseServer
+from console.toolchain.database.server import DatabaseServer
 
 QUERY, TABLE_MAP, HEADER_BYTES, CHECKSUM_BYTES = 2, 19, 19, 4
 

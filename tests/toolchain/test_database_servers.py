@@ -3,8 +3,8 @@
 import pytest
 
 from console.toolchain.artifacts import DATABASE_VERSIONS
+from console.toolchain.database.server import DatabaseServer
 from console.toolchain.process import wait_until_gone
-from console.toolchain.servers import DatabaseServer
 from tests.fix_servers import ServerFactory
 
 

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql.connect.session import SparkSession
 
 from console.toolchain.process import wait_until_gone
-from console.toolchain.spark_server import SparkConnectServer
+from console.toolchain.spark.server import SparkConnectServer
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from cdc_engine.binlog.rows.history_rows import HIDDEN
 from cdc_engine.contracts import Cascade
-from cdc_engine.table_meta.history.known_schemas import TableKey
+from cdc_engine.table_meta.history.kept.known_schemas import TableKey
 from cdc_engine.table_meta.schema import TableSchema
 
 Captured = Callable[[str, str], bool]

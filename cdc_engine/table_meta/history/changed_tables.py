@@ -28,8 +28,8 @@ from cdc_engine.table_meta.ddl.statement import (
     mentioned,
     mentioned_in,
 )
-from cdc_engine.table_meta.history.known_schemas import TableKey
-from cdc_engine.table_meta.history.schema_snapshot import Snapshot
+from cdc_engine.table_meta.history.kept.known_schemas import TableKey
+from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
 
 
 class TouchedTables:

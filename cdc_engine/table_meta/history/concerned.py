@@ -18,7 +18,7 @@ from cdc_engine.table_meta.ddl.statement import (
     mentioned_in,
     names_in,
 )
-from cdc_engine.table_meta.history.known_schemas import KnownSchemas, TableKey
+from cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, TableKey
 
 _ABOUT_DATABASES = re.compile(r"(?<![\w$])(?:DATABASE|SCHEMA)(?![\w$])", re.IGNORECASE)
 

@@ -10,7 +10,7 @@ from cdc_engine.table_meta.change import foreign_keys
 from cdc_engine.table_meta.change.evolution import Fills
 from cdc_engine.table_meta.change.policy import Held, SchemaDecisions
 from cdc_engine.table_meta.ddl.statement import TableName
-from cdc_engine.table_meta.history.known_schemas import KnownSchemas, KnownTable, TableKey
+from cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, KnownTable, TableKey
 from cdc_engine.table_meta.schema import Dropped, Stopped, TableSchema
 
 

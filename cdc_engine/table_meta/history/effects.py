@@ -53,7 +53,7 @@ from cdc_engine.table_meta.ddl.statement import (
 )
 from cdc_engine.table_meta.history.concerned import concerned
 from cdc_engine.table_meta.history.ddl_context import DdlContext, Effect
-from cdc_engine.table_meta.history.known_schemas import KnownTable, TableKey
+from cdc_engine.table_meta.history.kept.known_schemas import KnownTable, TableKey
 from cdc_engine.table_meta.history.renamed_tables import brings_rows, taken_over, under_name, why_stopped
 from cdc_engine.table_meta.history.row_changes import changed_without_rows
 from cdc_engine.table_meta.schema import Dropped, Stopped, TableSchema, rows_elsewhere

@@ -36,9 +36,9 @@ from cdc_engine.table_meta.history.concerned import databases_in
 from cdc_engine.table_meta.history.ddl_context import DdlContext, Effect
 from cdc_engine.table_meta.history.effects import effects_of, refused
 from cdc_engine.table_meta.history.fitting import fit
-from cdc_engine.table_meta.history.known_schemas import KnownSchemas, KnownTable, TableKey
-from cdc_engine.table_meta.history.repository import Record, RecordKind, Repository, SchemaRepository
-from cdc_engine.table_meta.history.schema_snapshot import Snapshot
+from cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, KnownTable, TableKey
+from cdc_engine.table_meta.history.kept.repository import Record, RecordKind, Repository, SchemaRepository
+from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
 from cdc_engine.table_meta.schema import Dropped, ServerFacts, Stopped, TableSchema
 
 _UNKNOWN_SERVER = ServerFacts(flavour=MYSQL, charset="")

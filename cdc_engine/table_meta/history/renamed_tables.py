@@ -13,7 +13,7 @@ from cdc_engine.table_meta.change import foreign_keys
 from cdc_engine.table_meta.change.evolution import DDL_UNSUPPORTED, SCHEMA_UNKNOWN, CannotFollowError
 from cdc_engine.table_meta.change.renaming import is_remains
 from cdc_engine.table_meta.history.ddl_context import DdlContext, Effect
-from cdc_engine.table_meta.history.known_schemas import TableKey
+from cdc_engine.table_meta.history.kept.known_schemas import TableKey
 from cdc_engine.table_meta.schema import Stopped, TableSchema
 
 

@@ -15,7 +15,7 @@ from cdc_engine.table_meta.change.evolution import CannotFollowError
 from cdc_engine.table_meta.ddl.lower_case import lowered
 from cdc_engine.table_meta.ddl.statement import mentioned
 from cdc_engine.table_meta.history.cascades import Cascades
-from cdc_engine.table_meta.history.known_schemas import TableKey
+from cdc_engine.table_meta.history.kept.known_schemas import TableKey
 from cdc_engine.table_meta.schema import TableSchema
 
 _TOLD = "rows were changed by a statement, not in row format, so it is not told which and how"

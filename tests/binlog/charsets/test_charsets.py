@@ -9,7 +9,7 @@ import pymysql
 import pytest
 
 from cdc_engine.binlog.charsets.collations import CHARSETS, charset_of_collation, charset_of_id, charset_of_name
-from console.toolchain.servers import DatabaseServer
+from console.toolchain.database.server import DatabaseServer
 
 MYSQL_COLLATIONS = "SELECT id, collation_name, character_set_name FROM information_schema.collations"
 MARIADB_COLLATIONS = (

@@ -14,7 +14,7 @@ from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
 
 from cdc_engine.binlog.rows.decoder import OPERATION, RowDecoder
-from console.toolchain.servers import DatabaseServer
+from console.toolchain.database.server import DatabaseServer
 from tests.fix_binlog import Recording, execute
 
 CREATE = (  # without a key: every preimage is a row

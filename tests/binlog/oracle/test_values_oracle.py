@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cdc_engine.binlog.rows.decoder import RowDecoder
-from console.toolchain.servers import DatabaseServer
+from console.toolchain.database.server import DatabaseServer
 from tests.fix_binlog import Recording, execute
 
 Strategy = st.SearchStrategy[Any]

@@ -15,7 +15,7 @@ import pytest
 from cdc_engine.binlog.rows.decoder import RowDecoder
 from cdc_engine.contracts import Block, TableVersion
 from cdc_engine.errors import BinlogFormatError, TableStoppedError
-from console.toolchain.servers import DatabaseServer
+from console.toolchain.database.server import DatabaseServer
 from tests.fix_binlog import Recording, block_of, execute
 
 ROUNDS = 4000

@@ -1,0 +1,72 @@
+"""All that the history knows, in memory: the server, the databases and the tables, each along the stream. Owned by `history`."""
+
+from __future__ import annotations
+
+from cdc_engine.table_meta.history.kept.repository import Record, RecordKind
+from cdc_engine.table_meta.history.kept.timeline import Timeline
+from cdc_engine.table_meta.schema import Dropped, ServerFacts, Stopped, TableSchema
+
+KnownTable = TableSchema | Stopped | Dropped | None
+TableKey = tuple[str, str]
+
+
+class KnownSchemas:
+    """Answers at an order key what held there. Records come in ascending order; `drop_after` goes back."""
+
+    def __init__(self) -> None:
+        self._server: Timeline[ServerFacts] = Timeline()
+        self._databases: dict[str, Timeline[str]] = {}
+        self._tables: dict[TableKey, Timeline[TableSchema | Stopped | Dropped]] = {}
+        self.head = -1
+
+    def server(self, key: int) -> ServerFacts | None:
+        return self._server.at(key)
+
+    def database_charset(self, database: str, key: int) -> str | None:
+        timeline = self._databases.get(database)
+        return None if timeline is None else timeline.at(key)
+
+    def table(self, name: TableKey, key: int) -> KnownTable:
+        timeline = self._tables.get(name)
+        return None if timeline is None else timeline.at(key)
+
+    def table_names(self) -> list[TableKey]:
+        """Every table that a record was ever about, sorted."""
+        return sorted(self._tables)
+
+    def database_names(self) -> list[str]:
+        """Every database that a record was ever about, sorted."""
+        return sorted(self._databases)
+
+    def remember(self, record: Record) -> None:
+        key = record.position.order_key
+        self.head = max(self.head, key)
+        if record.kind is RecordKind.SERVER:
+            self._server.put(key, ServerFacts(**record.content))
+        elif record.kind is RecordKind.DATABASE:
+            self._databases.setdefault(record.database, Timeline()).put(key, record.content["charset"])
+        else:
+            self._tables.setdefault((record.database, record.table), Timeline()).put(key, table_state(record))
+
+    def holds(self, record: Record) -> bool:
+        """Whether just this is known at the record's position already."""
+        key = record.position.order_key
+        if record.kind is RecordKind.DATABASE:
+            return self.database_charset(record.database, key) == str(record.content["charset"])
+        return self.table((record.database, record.table), key) == table_state(record)
+
+    def drop_after(self, key: int) -> bool:
+        """Forgets what came after `key`; whether that was anything."""
+        self.head = min(self.head, key)
+        dropped = [self._server.drop_after(key)]
+        dropped += [timeline.drop_after(key) for timeline in self._databases.values()]
+        dropped += [timeline.drop_after(key) for timeline in self._tables.values()]
+        return any(dropped)
+
+
+def table_state(record: Record) -> TableSchema | Stopped | Dropped:
+    """What a record says of its table. Raises KeyError or TypeError on a record of another shape."""
+    if record.kind is RecordKind.STOPPED:
+        return Stopped.from_json(record.database, record.table, record.content)
+    schema = TableSchema.from_json(record.database, record.table, record.content)
+    return Dropped(schema=schema) if record.kind is RecordKind.DROPPED else schema

@@ -1,0 +1,97 @@
+"""The schema history in a table of any SQL database that SQLAlchemy reaches by URL, for hosts that share no file. Made by `instance`.
+
+Records are rows as they are lines in the file: only added, in their order, until compaction replaces them in one transaction. The lease
+keeps other writers away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+
+import sqlalchemy
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+
+from cdc_engine.errors import ConfigurationError, MetaError
+from cdc_engine.table_meta.history.kept.repository import Record, holding
+
+TABLE = "sluice_schema_history"
+RECORD_CHARS_MAX = (1 << 32) - 1  # MySQL's TEXT would end at 64 KiB, with less than a thousand columns
+_metadata = sqlalchemy.MetaData()
+_rows = sqlalchemy.Table(
+    TABLE,
+    _metadata,
+    sqlalchemy.Column("id", sqlalchemy.Integer, primary_key=True, autoincrement=True),
+    sqlalchemy.Column("destination", sqlalchemy.String(64), nullable=False, index=True),
+    sqlalchemy.Column("record", sqlalchemy.Text(RECORD_CHARS_MAX), nullable=False),
+)
+
+
+class SqlRepository:
+    """One destination's records. `url`: SQLAlchemy's; a password of the form $NAME is taken from the environment."""
+
+    def __init__(self, url: str, destination: str) -> None:
+        """Makes the table where it is missing. Raises ConfigurationError for a URL of no use, MetaError where it cannot be reached."""
+        full_url = url_with_password(url)
+        self._name = f"{full_url.render_as_string(hide_password=True)} ({TABLE}, {destination})"
+        self._destination = destination
+        try:
+            self._engine = sqlalchemy.create_engine(full_url, pool_pre_ping=True)
+        except (SQLAlchemyError, ImportError) as error:
+            raise ConfigurationError(f"schema_history_url names a database that has no driver here: {error}") from error
+        with self._told("opened"):
+            _metadata.create_all(self._engine)
+
+    def load(self) -> list[Record]:
+        query = sqlalchemy.select(_rows.c.id, _rows.c.record).where(_rows.c.destination == self._destination)
+        with self._told("read"), self._engine.connect() as connection:
+            found = connection.execute(query.order_by(_rows.c.id)).all()
+        return holding(self._record(text, number) for number, text in found)
+
+    def append(self, records: Iterable[Record]) -> None:
+        with self._told("written"), self._engine.begin() as connection:
+            self._insert(connection, records)
+
+    def replace(self, records: Iterable[Record]) -> None:
+        with self._told("written"), self._engine.begin() as connection:
+            connection.execute(sqlalchemy.delete(_rows).where(_rows.c.destination == self._destination))
+            self._insert(connection, records)
+
+    def __str__(self) -> str:
+        return self._name
+
+    def _insert(self, connection: sqlalchemy.Connection, records: Iterable[Record]) -> None:
+        rows = [{"destination": self._destination, "record": record.to_line().decode()} for record in records]
+        if rows:
+            connection.execute(sqlalchemy.insert(_rows), rows)
+
+    def _record(self, text: str, number: int) -> Record:
+        try:
+            return Record.from_line(text.encode())
+        except (ValueError, KeyError, TypeError) as error:
+            raise MetaError(f"row {number} of {self} is damaged; restore the table or start a new epoch") from error
+
+    @contextlib.contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except SQLAlchemyError as error:
+            cause = error.orig if isinstance(error, DBAPIError) else type(error).__name__
+            raise MetaError(f"the schema history {self} cannot be {what}: {cause}") from error
+
+
+def url_with_password(url: str) -> sqlalchemy.URL:
+    """The URL with the secret that its password names. Raises ConfigurationError, which never holds it."""
+    try:
+        parsed = sqlalchemy.make_url(url)
+    except ArgumentError as error:
+        raise ConfigurationError(
+            "schema_history_url is no URL of a database, such as mysql+pymysql://user:$NAME@host/db"
+        ) from error
+    if not parsed.password or not str(parsed.password).startswith("$"):
+        return parsed
+    name = str(parsed.password)[1:]
+    if name not in os.environ:
+        raise ConfigurationError(f"the environment variable {name} with the password of schema_history_url is not set")
+    return parsed.set(password=os.environ[name])

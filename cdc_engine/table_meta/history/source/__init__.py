@@ -1,0 +1,1 @@
+"""What the source's server says of its tables now."""

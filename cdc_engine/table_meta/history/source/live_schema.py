@@ -1,0 +1,63 @@
+"""A table's schema as the server has it now, where that is also what it had at a place in the stream: at the live end. Used by `instance`.
+
+It is the same wherever no statement about the table lies between the place and the end of the binlog. The server itself lists the events
+between them; where they are too many, or in another file, the reader is behind and nothing can be said.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pymysql
+from pymysql.connections import Connection
+from pymysql.cursors import Cursor
+
+from cdc_engine.table_meta.ddl.reader import read_statement
+from cdc_engine.table_meta.ddl.statement import Nothing
+from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot, read_snapshot
+from cdc_engine.table_meta.schema import TableSchema
+
+EVENTS_BEHIND_MAX = 5000  # between the place and the end; more take too long to look through
+_DEFAULT_DATABASE = re.compile(r"use `(?:[^`]|``)*`; ")
+
+
+def schema_now(session: Connection[Any], database: str, table: str, place: str) -> TableSchema | None:
+    """The table's schema at the statement whose event ends at this place (text of a Position); None where it cannot be said.
+
+    Raises pymysql.MySQLError when the server refuses.
+    """
+    place_file, _, rest = place.rpartition(":")
+    offset = int(rest.partition("@")[0])
+    with session.cursor(Cursor) as cursor:
+        before = _of_table(session, database, table)
+        file, end = _end(cursor)
+        after = _of_table(session, database, table)
+        if before != after or len(after.tables) != 1 or file != place_file or end < offset:
+            return None
+        if end > offset and not _untouched(cursor, file, offset, table, after.server.flavour):
+            return None
+    return after.tables[0]
+
+
+def _of_table(session: Connection[Any], database: str, table: str) -> Snapshot:
+    return read_snapshot(session, lambda *name: name == (database, table))
+
+
+def _end(cursor: Cursor) -> tuple[str, int]:
+    try:
+        cursor.execute("SHOW BINARY LOG STATUS")
+    except pymysql.MySQLError:
+        cursor.execute("SHOW MASTER STATUS")
+    file, offset, *_ = cursor.fetchall()[0]
+    return str(file), int(offset)
+
+
+def _untouched(cursor: Cursor, file: str, offset: int, table: str, flavour: str) -> bool:
+    """Whether no statement from there on concerns the table; a name that only occurs in one counts as concerned."""
+    cursor.execute("SHOW BINLOG EVENTS IN %s FROM %s LIMIT %s", (file, offset, EVENTS_BEHIND_MAX + 1))
+    events = cursor.fetchall()
+    texts = [_DEFAULT_DATABASE.sub("", str(event[5]), count=1) for event in events if "query" in str(event[2]).lower()]
+    named = re.compile(rf"(?<![\w$]){re.escape(table)}(?![\w$])", re.IGNORECASE)
+    concerned = (named.search(text) and not isinstance(read_statement(text, flavour), Nothing) for text in texts)
+    return len(events) <= EVENTS_BEHIND_MAX and not any(concerned)

@@ -1,0 +1,392 @@
+"""The schema as the server has it now, from information_schema, over a PyMySQL connection given by the caller. Feeds `history.seed`.
+
+Views and sequences are left out: they have no row events of their own. System-versioned tables have columns in their row events that
+information_schema does not show, unless they were named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pymysql import MySQLError
+from pymysql.connections import Connection
+from pymysql.cursors import Cursor
+
+from cdc_engine.binlog.charsets.collations import charset_of_collation
+from cdc_engine.binlog.charsets.statement_text import UNKNOWN
+from cdc_engine.binlog.column_types.labels import HIDDEN_CHARACTER
+from cdc_engine.binlog.rows.history_rows import ROW_END, ROW_START
+from cdc_engine.errors import SourceConnectionError
+from cdc_engine.position import Position
+from cdc_engine.table_meta.change.foreign_keys import in_order
+from cdc_engine.table_meta.change.initial_value import known_default
+from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
+from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL, DeclaredType, declared_type
+from cdc_engine.table_meta.ddl.default_value import Default, Notation, read_default
+from cdc_engine.table_meta.ddl.foreign_key import CASCADE, SET_NULL
+from cdc_engine.table_meta.ddl.lexer import TokenCursor, UnreadableError, tokens
+from cdc_engine.table_meta.ddl.reader import read_statement
+from cdc_engine.table_meta.ddl.statement import CreateTable, Statement
+from cdc_engine.table_meta.history.source.system_zone import system_zone
+from cdc_engine.table_meta.schema import (
+    DeclaredColumn,
+    ForeignKey,
+    ServerFacts,
+    TableSchema,
+    rows_elsewhere,
+    with_row_times,
+)
+
+ATTEMPTS_MAX = 5  # of a snapshot during which nobody changes the schema
+INLINE_MARIADB, INLINE_MYSQL = (10, 5), (9, 0)  # from there on REFERENCES of a column makes a foreign key
+MATCH_MARIADB, MATCH_MYSQL = (10, 5), (8, 0)  # from there on actions after MATCH count
+
+_WITHOUT_LIMIT = {"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"}  # have characters that a server shows as `?`
+_SYSTEM_DATABASES = {"mysql", "sys", "information_schema", "performance_schema"}
+_SERVER = "SELECT VERSION(), @@character_set_server, @@lower_case_table_names, @@GLOBAL.explicit_defaults_for_timestamp, @@system_time_zone"
+# the variable is there since MySQL executes foreign keys above its storage engines (9.6), and is OFF where it does
+_NATIVE_FOREIGN_KEYS = (
+    "SHOW GLOBAL VARIABLES WHERE Variable_name = 'innodb_native_foreign_keys' AND Value IN ('OFF', '0')"
+)
+_DATABASES = "SELECT schema_name, default_character_set_name FROM information_schema.schemata"
+_TABLES = (
+    "SELECT table_schema, table_name, table_collation, engine, table_type FROM information_schema.tables "
+    "WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED')"
+)
+_COLUMNS = (
+    "SELECT table_schema, table_name, column_name, column_type, character_set_name, is_nullable, {extra}, column_default "
+    "FROM information_schema.columns WHERE table_schema IN %s ORDER BY table_schema, table_name, ordinal_position"
+)
+_EXTRA = "extra"
+# where there are system-versioned tables: which columns have the times of their rows
+_EXTRA_OF_VERSIONED = (
+    "IF(generation_expression IN ('ROW START', 'ROW END'), CONCAT(generation_expression, ', ', extra), extra)"
+)
+_KEYS = "SHOW GLOBAL VARIABLES WHERE Variable_name = 'innodb_native_foreign_keys' AND Value IN ('OFF', '0')"
+_DATABASES = "SELECT schema_name, default_character_set_name FROM information_schema.schemata"
+_TABLES = (
+    "SELECT table_schema, table_name, table_collation, engine, table_type FROM information_schema.tables "
+    "WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED')"
+)
+_COLUMNS = (
+    "SELECT table_schema, table_name, column_name, column_type, character_set_name, is_nullable, "
+    "IF(generation_expression IN ('ROW START', 'ROW END'), CONCAT(generation_expression, ', ', extra), extra), column_default "
+    "FROM information_schema.columns WHERE table_schema IN %s ORDER BY table_schema, table_name, ordinal_position"
+)
+_KEYS = (
+    "SELECT table_schema, table_name, column_name FROM information_schema.statistics "
+    "WHERE index_name = 'PRIMARY' AND table_schema IN %s ORDER BY table_schema, table_name, seq_in_index"
+)
+
+
+_REFERENCES = (
+    "SELECT table_schema, table_name, constraint_name, column_name, "
+    "referenced_table_schema, referenced_table_name, referenced_column_name FROM information_schema.key_column_usage "
+    "WHERE referenced_table_name IS NOT NULL AND table_schema IN %s "
+    "ORDER BY table_schema, table_name, constraint_name, ordinal_position"
+)
+_ACTIONS = (
+    "SELECT constraint_schema, table_name, constraint_name, delete_rule, update_rule "
+    "FROM information_schema.referential_constraints WHERE constraint_schema IN %s"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """`databases`: (name, default charset). `unreadable`: (database, table, reason) of tables with a column of a type not known.
+
+    `elsewhere`: (database, table, reason) of tables whose rows are not what their row events say, by their engine or one over them.
+    """
+
+    server: ServerFacts
+    databases: tuple[tuple[str, str], ...]
+    tables: tuple[TableSchema, ...]
+    unreadable: tuple[tuple[str, str, str], ...] = ()
+    elsewhere: tuple[tuple[str, str, str], ...] = ()
+
+
+def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bool]) -> Snapshot:
+    """The captured tables as they are now. Raises pymysql.MySQLError when the server refuses."""
+    with connection.cursor(Cursor) as cursor:
+        facts = _rows(cursor, _SERVER)[0]
+        server = _server(facts, logs_cascades=bool(_rows(cursor, _NATIVE_FOREIGN_KEYS)))
+        if server.system_time_zone not in {"UTC", "GMT"}:
+            server = dataclasses.replace(server, system_zone=system_zone(lambda query: _rows(cursor, query)[0]))
+        notation = _notation(server.flavour, facts[0])
+        databases = tuple((name, charset_name(charset)) for name, charset in _rows(cursor, _DATABASES))
+        shown = {(row[0], row[1]): row[2:] for row in _rows(cursor, _TABLES) if captured(row[0], row[1])}
+        collations = {name: each[0] for name, each in shown.items()}
+        engines = {name: found for name, each in shown.items() if (found := rows_elsewhere(each[1] or ""))}
+        versioned = {name for name, each in shown.items() if each[2] == "SYSTEM VERSIONED"}
+        names = tuple(sorted({database for database, _ in collations}))
+        columns: dict[tuple[str, str], list[Any]] = defaultdict(list)
+        keys: dict[tuple[str, str], list[str]] = defaultdict(list)
+        if names:
+            asked = _COLUMNS.format(extra=_EXTRA_OF_VERSIONED if versioned else _EXTRA)
+            for database, table, *column in _rows(cursor, asked, names):
+                columns[database, table].append(column)
+            for database, table, name in _rows(cursor, _KEYS, names):
+                keys[database, table].append(name)
+        foreign_keys = _foreign_keys(cursor, names, server.flavour) if names else {}
+    tables, unreadable = [], []
+    for name in sorted(collations):
+        try:
+            table = _table(name, collations[name], columns[name], keys[name], notation)
+            keys_of_others = in_order(foreign_keys.get(name, ()))
+            table = dataclasses.replace(table, foreign_keys=keys_of_others, engine=engines.get(name, ""))
+            tables.append(with_row_times(table) if name in versioned else table)
+        except UnreadableError as error:
+            unreadable.append((*name, f"information_schema shows a column of a type that cannot be read: {error}"))
+    with connection.cursor(Cursor) as cursor:
+        tables = [_with_cut_defaults(cursor, table, columns[table.database, table.table], notation) for table in tables]
+        elsewhere = tuple(_elsewhere(cursor, engines, server.flavour))
+    return Snapshot(server, databases, tuple(tables), tuple(unreadable), elsewhere)
+
+
+def stable_snapshot(
+    connection: Connection[Any], captured: Callable[[str, str], bool], position_now: Callable[[], Position]
+) -> tuple[Snapshot, Position]:
+    """A snapshot and a position at which it holds, without locking anything: the schema was the same before and after the position.
+
+    Raises SourceConnectionError when the schema changed during each of several attempts.
+    """
+    before = read_snapshot(connection, captured)
+    for _ in range(ATTEMPTS_MAX):
+        position = position_now()
+        after = read_snapshot(connection, captured)
+        if after == before:
+            return after, position
+        before = after
+    raise SourceConnectionError(
+        f"the schema of the source changed during each of {ATTEMPTS_MAX} snapshots; start again when it is at rest"
+    )
+
+
+def is_of_users(database: str) -> bool:
+    """Not one of the databases that a server keeps for itself."""
+    return database.lower() not in _SYSTEM_DATABASES
+
+
+def charset_name(name: str) -> str:
+    """`utf8` is what MySQL 5.7 and MariaDB call utf8mb3."""
+    return "utf8mb3" if name == "utf8" else name
+
+
+def _rows(cursor: Cursor, statement: str, databases: tuple[str, ...] = ()) -> list[tuple[Any, ...]]:
+    cursor.execute(statement, (databases,) if databases else None)
+    return list(cursor.fetchall())
+
+
+def _foreign_keys(cursor: Cursor, databases: tuple[str, ...], flavour: str) -> dict[tuple[str, str], list[ForeignKey]]:
+    """By table. MariaDB 11 shows what foreign keys do only to who may change the table; SHOW CREATE TABLE shows it to all."""
+    columns: dict[tuple[str, str, str], list[Any]] = defaultdict(list)
+    for database, table, constraint, *column in _rows(cursor, _REFERENCES, databases):
+        columns[database, table, constraint].append(column)
+    actions = {(row[0], row[1], row[2]): row[3:] for row in _rows(cursor, _ACTIONS, databases)}
+    found: dict[tuple[str, str], list[ForeignKey]] = defaultdict(list)
+    for name in dict.fromkeys(name[:2] for name in columns if name not in actions):
+        actions |= _shown_actions(cursor, name, flavour)
+    for (database, table, constraint), parts in columns.items():
+        on_delete, on_update = actions.get((database, table, constraint), ("", ""))
+        found[database, table].append(
+            ForeignKey(
+                name=constraint,
+                columns=tuple(part[0] for part in parts),
+                parent=(parts[0][1], parts[0][2]),
+                referenced=tuple(part[3] for part in parts),
+                on_delete=on_delete if on_delete in {CASCADE, SET_NULL} else "",
+                on_update=on_update if on_update in {CASCADE, SET_NULL} else "",
+                doubt=""
+                if (database, table, constraint) in actions
+                else "what it does to rows is not shown to this account",
+            )
+        )
+    return found
+
+
+def _elsewhere(cursor: Cursor, engines: dict[tuple[str, str], str], flavour: str) -> Iterator[tuple[str, str, str]]:
+    """(database, table, reason) of tables whose rows are not what their row events say: by their engine, and those under a MERGE table."""
+    for name, engine in sorted(engines.items()):
+        yield (*name, f"the rows of a table of ENGINE={engine} are not what its row events say")
+        statement: Statement | None = None
+        if engine == "MRG_MYISAM":
+            with contextlib.suppress(MySQLError):
+                statement = _shown_table(cursor, name, flavour)
+        for member in statement.union if isinstance(statement, CreateTable) else ():
+            over = f"the MERGE table {'.'.join(name)} is over it: rows can change without row events of their own"
+            yield (member.database or name[0], member.table, over)
+
+
+def _shown_table(cursor: Cursor, name: tuple[str, str], flavour: str) -> Statement:
+    """Raises MySQLError where the server refuses, as it does of a MERGE table over others that are gone."""
+    quoted = ".".join(_quoted(part) for part in name)
+    return read_statement(str(_rows(cursor, f"SHOW CREATE TABLE {quoted}")[0][1]), flavour)
+
+
+def _shown_actions(cursor: Cursor, name: tuple[str, str], flavour: str) -> dict[tuple[str, str, str], tuple[str, str]]:
+    """(database, table, constraint) → what it does on DELETE and UPDATE, from SHOW CREATE TABLE; none where that cannot be read."""
+    statement = _shown_table(cursor, name, flavour)
+    keys = statement.foreign_keys if isinstance(statement, CreateTable) else ()
+    return {(*name, key.symbol): (key.on_delete, key.on_update) for key in keys}
+
+
+class _Notation(enum.Enum):
+    """How information_schema shows a DEFAULT."""
+
+    EXPRESSION = "MariaDB"  #: as in DDL
+    TEXT = "MySQL 5.7"  #: a constant's text
+    HEXADECIMAL = "MySQL 8.0"  #: as TEXT, but of a binary string 0x616263
+
+
+def _notation(flavour: str, version: str) -> _Notation:
+    if flavour == MARIADB:
+        return _Notation.EXPRESSION
+    return _Notation.TEXT if version.startswith("5.") else _Notation.HEXADECIMAL
+
+
+def _server(row: tuple[Any, ...], *, logs_cascades: bool) -> ServerFacts:
+    version, charset, lower_case, explicit_timestamps, time_zone = row
+    flavour = MARIADB if "mariadb" in version.lower() else MYSQL
+    numbers = tuple(int(number) for number in re.findall(r"\d+", version.removeprefix("5.5.5-"))[:2])
+    return ServerFacts(
+        flavour=flavour,
+        charset=charset_name(charset),
+        lower_case_names=int(lower_case) > 0,
+        explicit_timestamps=bool(int(explicit_timestamps)),
+        system_time_zone=time_zone,
+        inline_references=numbers >= (INLINE_MARIADB if flavour == MARIADB else INLINE_MYSQL),
+        match_ends=numbers < (MATCH_MARIADB if flavour == MARIADB else MATCH_MYSQL),
+        logs_cascades=logs_cascades,
+    )
+
+
+def _table(
+    name: tuple[str, str], collation: str | None, columns: list[Any], key: list[str], notation: _Notation
+) -> TableSchema:
+    charset = charset_of_collation(collation or "")
+    return TableSchema(
+        database=name[0],
+        table=name[1],
+        charset=charset.name if charset else "",
+        columns=tuple(
+            dataclasses.replace(column, default=_default(column, extra, default, notation))
+            for column, extra, default in ((_column(*shown), shown[-1], default) for *shown, default in columns)
+        ),
+        key=tuple(key),
+    )
+
+
+def _column(name: str, column_type: str, charset: str | None, nullable: str, extra: str) -> DeclaredColumn:
+    declared = declared_type(column_type)
+    charset = charset_name(charset) if charset else "binary"  # MySQL shows none for an enum of bytes
+    if charset in _WITHOUT_LIMIT:
+        declared = dataclasses.replace(
+            declared, labels=tuple(label.replace(UNKNOWN, HIDDEN_CHARACTER) for label in declared.labels)
+        )
+    has_none = not declared.has_charset and not declared.is_binary_string
+    shown = extra.upper()
+    generated = next((kind for kind in ("virtual", "stored") if f"{kind.upper()} GENERATED" in shown), "")
+    generated = next((kind for kind in (ROW_START, ROW_END) if shown.startswith(kind.upper())), generated)
+    return DeclaredColumn(
+        name=name,
+        type=declared.text,
+        charset="" if has_none else charset,
+        nullable=nullable == "YES",
+        generated=generated,
+        visible="INVISIBLE" not in extra.upper(),
+    )
+
+
+def _default(column: DeclaredColumn, extra: str, shown: str | None, notation: _Notation) -> tuple[str | None, ...]:
+    declared = declared_type(column.type)
+    try:
+        default = _shown_default(shown, extra, notation, declared)
+    except (UnreadableError, ValueError):
+        return ()
+    if (
+        default
+        and default.value
+        and UNKNOWN in default.value
+        and column.charset not in ("", "ascii", "latin1", "utf8mb3")
+    ):
+        return ()  # a server shows a character that utf8mb3 does not have so
+    definition = ColumnDefinition(
+        column.name,
+        declared,
+        column.charset,
+        nullable=column.nullable,
+        generated=column.generated,
+        auto_increment="auto_increment" in extra,
+        default=default,
+    )
+    known = known_default(definition)
+    return () if known and HIDDEN_CHARACTER in (known[0] or "") else known
+
+
+def _shown_default(shown: str | None, extra: str, notation: _Notation, declared: DeclaredType) -> Default | None:
+    """Raises UnreadableError or ValueError where it cannot be read, or does not tell the value."""
+    if shown is None:
+        return None
+    default = read_default(TokenCursor(tokens(shown))) if notation is _Notation.EXPRESSION else Default(shown)
+    if _is_cut(shown, default, notation, declared):
+        raise ValueError("information_schema does not show all of it")
+    if notation is _Notation.EXPRESSION:
+        return default
+    if "DEFAULT_GENERATED" in extra:
+        return Default(None, Notation.EXPRESSION)
+    if declared.is_binary_string:
+        return Default(shown.removeprefix("0x"), Notation.BYTES)
+    return read_default(TokenCursor(tokens(shown))) if declared.base == "bit" else Default(shown)
+
+
+def _is_cut(shown: str, default: Default, notation: _Notation, declared: DeclaredType) -> bool:
+    """Whether more may stand after what is shown: digits of a float, and bytes that are no text."""
+    if declared.base == "float" and declared.scale < 0:
+        return len(re.sub(r"[-+.]|e.*", "", shown).strip("0")) > FLOAT_DIGITS_SHOWN
+    if not declared.is_binary_string or notation is _Notation.HEXADECIMAL or default.notation is not Notation.STRING:
+        return False
+    value = default.value or ""
+    return notation is _Notation.TEXT or "?" in value or not value.isascii()
+
+
+def _with_cut_defaults(cursor: Cursor, table: TableSchema, shown: list[Any], notation: _Notation) -> TableSchema:
+    """Asks the server itself for defaults that information_schema cuts; those of NOT NULL columns it does not tell without a row."""
+    asked = [
+        column
+        for column, (*_, extra, default) in zip(table.columns, shown, strict=False)
+        if not column.default and column.nullable and default is not None and "GENERATED" not in extra
+        and _is_cut(default, Default(default), notation, declared_type(column.type))
+    ]  # fmt: skip
+    if not asked:
+        return table
+    told = dict(zip((column.name for column in asked), _asked(cursor, table, asked), strict=True))
+    columns = tuple(dataclasses.replace(each, default=told.get(each.name, each.default)) for each in table.columns)
+    return dataclasses.replace(table, columns=columns)
+
+
+def _asked(cursor: Cursor, table: TableSchema, columns: list[DeclaredColumn]) -> list[tuple[str | None, ...]]:
+    values = [
+        f"DEFAULT({_quoted(column.name)}) * 1e0"
+        if column.type.startswith("float")
+        else f"LOWER(HEX(DEFAULT({_quoted(column.name)})))"
+        for column in columns
+    ]
+    relation = f"{_quoted(table.database)}.{_quoted(table.table)}"
+    try:
+        (row,) = _rows(cursor, f"SELECT {', '.join(values)} FROM (SELECT 1) AS one LEFT JOIN {relation} ON FALSE")
+    except MySQLError:  # no right to read the table
+        return [() for _ in columns]
+    return [() if value is None else (value if isinstance(value, str) else repr(value),) for value in row]
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+FLOAT_DIGITS_SHOWN = 5  # and surely no more than those

@@ -1,0 +1,197 @@
+"""`sluice quarantine`: the values that could not be decoded, and their way back into the lake once they can be.
+
+A value is decoded anew by this version of Sluice and by what the table's configuration says now (`charsets`, `zero_dates`). What is put
+back leaves the quarantine; what is still refused stays, and so does a value whose row has changed since.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake.exceptions import TableNotFoundError
+from rich.table import Table
+
+from cdc_engine.binlog.column_types import TypeUnsupportedError, ValueRefusedError, Values, type_of
+from cdc_engine.config import SluiceConfig
+from cdc_engine.destination_files import run_lock
+from cdc_engine.staging.quarantine import column_of
+from console.sources import require_destination
+from console.toolchain.errors import SetupError
+from orchestration.run.spark_merge import storage_options
+
+RAW_SHOWN = 24  # bytes of a value in the table
+VALUES_A_DELETE = 200
+SESSIONS_FILE = "quarantine-sessions.json"
+Record = dict[str, Any]
+
+
+@dataclasses.dataclass
+class Replayed:
+    """What a replay did with one column's values. `reason`: why the last refused one still is."""
+
+    table: str
+    column: str
+    put_back: int = 0
+    superseded: int = 0
+    refused: int = 0
+    reason: str = ""
+
+
+def quarantined(config: SluiceConfig, destination: str, table: str = "") -> list[Record]:
+    """The destination's quarantined values in the order of the stream, of one "database.table" or of all."""
+    require_destination(config, destination)
+    try:
+        log = _log(config, destination)
+    except TableNotFoundError:
+        return []
+    records: list[Record] = log.to_pyarrow_table().to_pylist()
+    chosen = (each for each in records if table in {"", _name(each)})
+    return sorted(chosen, key=lambda each: (each["order_key"], each["image"], each["column"]))
+
+
+def to_json(record: Record) -> Record:
+    """As `--json` prints it: bytes in hexadecimal digits, times in ISO form."""
+    shown = {**record, "raw": record["raw"].hex(), "commit_time": record["commit_time"].isoformat()}
+    del shown["layout"]
+    return shown
+
+
+def render(records: Iterable[Record]) -> Table:
+    shown = Table("table", "column", "key", "bytes", "reason", "position", "committed")
+    for record in records:
+        raw = record["raw"]
+        digits = raw[:RAW_SHOWN].hex(" ") + (" …" if len(raw) > RAW_SHOWN else "")
+        place = f"{record['file']}:{record['offset']}"
+        reason, when = record["reason"], record["commit_time"].isoformat(" ", "seconds")
+        shown.add_row(_name(record), record["column"], record["key"], digits, reason, place, when)
+    return shown
+
+
+def replay(config: SluiceConfig, destination: str, table: str = "") -> list[Replayed]:
+    """Decodes every quarantined value again and puts back what can be. Raises RunLockTimeoutError while a run merges, and SetupError where
+    no Spark answers.
+    """
+    from spark_jobs.errors import SparkUnavailableError  # noqa: PLC0415  pyspark takes a second to import
+    from spark_jobs.session import SparkSettings, open_lanes  # noqa: PLC0415
+
+    directory = config.destination_dir(destination)
+    spark = SparkSettings(remote=config.spark.remote, master=config.spark.master, lanes_file=directory / SESSIONS_FILE)
+    with run_lock(directory):
+        records = quarantined(config, destination, table)
+        if not records:
+            return []
+        try:
+            with open_lanes(spark, 1) as (lane,):
+                return [_replay_column(config, destination, lane, each) for each in _columns(records)]
+        except SparkUnavailableError as error:
+            raise SetupError(str(error)) from error
+
+
+def render_replayed(results: Iterable[Replayed]) -> Table:
+    shown = Table("table", "column", "put back", "row has changed since", "still refused", "why")
+    for each in results:
+        shown.add_row(each.table, each.column, str(each.put_back), str(each.superseded), str(each.refused), each.reason)
+    return shown
+
+
+def _columns(records: list[Record]) -> Iterator[list[Record]]:
+    """The records of one column with one layout each."""
+
+    def place(record: Record) -> tuple[str, str, str]:
+        return _name(record), record["column"], record["layout"]
+
+    for _, group in itertools.groupby(sorted(records, key=place), place):
+        yield list(group)
+
+
+def _replay_column(config: SluiceConfig, destination: str, lane: Any, records: list[Record]) -> Replayed:
+    from spark_jobs.quarantine.replay import RowValues, put_back  # noqa: PLC0415
+
+    first = records[0]
+    options = config.destinations[destination].table(first["database"], first["table"])
+    result = Replayed(_name(first), first["column"])
+    column = column_of(first["layout"])
+    column = dataclasses.replace(column, charset=options.charsets.get(column.name, column.charset))
+    decoded: dict[int, Any] = {}  # by number of the record
+    try:
+        kind = type_of(column, options.zero_dates)
+    except TypeUnsupportedError as error:
+        return dataclasses.replace(result, refused=len(records), reason=str(error))
+    for number, record in enumerate(records):
+        try:
+            value = kind.finish(_one(record["raw"]))
+        except ValueRefusedError as error:
+            result.refused, result.reason = result.refused + 1, error.reason
+        else:
+            decoded[number] = value
+    if not decoded:
+        return result
+    path = config.table_path(destination, first["database"], first["table"])
+    keyed = column.name not in json.loads(first["key"])  # a table without a key names all its columns
+    values, names = _values(records, decoded, keyed=keyed)
+    with tempfile.TemporaryDirectory(dir=config.destination_dir(destination)) as folder:
+        file = Path(folder) / "values.parquet"
+        pq.write_table(values, file)
+        found = put_back(lane, path, column.name, RowValues(file=file, type_name=kind.spark, names=names, keyed=keyed))
+    _forget(config, destination, first, [records[number] for number in sorted(found)])
+    return dataclasses.replace(result, put_back=len(found), superseded=len(decoded) - len(found))
+
+
+def _values(records: list[Record], decoded: dict[int, Any], *, keyed: bool) -> tuple[pa.Table, list[str]]:
+    """The values as `put_back` takes them, and the columns that name their rows. Of the values that a row with a key had in one
+    transaction it is the last.
+    """
+    rows = {number: json.loads(records[number]["key"]) for number in decoded}
+    last = {(records[number]["order_key"], records[number]["key"]): number for number in decoded}
+    chosen = sorted(last.values()) if keyed else list(decoded)
+    names = [name for name in rows[chosen[0]] if keyed or name != records[0]["column"]]
+    columns: dict[str, Any] = {
+        "number": pa.array(chosen, pa.int64()),
+        "order_key": pa.array([records[number]["order_key"] for number in chosen], pa.int64()),
+        "value": pa.concat_arrays([decoded[number] for number in chosen]),
+    }
+    for place, name in enumerate(names):
+        texts = [None if rows[number].get(name) is None else str(rows[number][name]) for number in chosen]
+        columns[f"named_{place}"] = pa.array(texts, pa.string())
+    return pa.table(columns), names
+
+
+def _one(raw: bytes) -> Values:
+    buffer = np.frombuffer(raw or b"\0", np.uint8)
+    return Values(buffer, np.zeros(1, np.int64), np.array([len(raw)], np.int64))
+
+
+def _forget(config: SluiceConfig, destination: str, of: Record, records: list[Record]) -> None:
+    """What is back in its row leaves the quarantine."""
+    same = " AND ".join(f'"{name}" = {_text(of[name])}' for name in ("database", "table", "column"))
+    for part in _parts(records):
+        these = " OR ".join(f"(order_key = {each['order_key']} AND image = {each['image']})" for each in part)
+        _log(config, destination).delete(f"{same} AND ({these})")
+
+
+def _parts(records: list[Record]) -> Iterator[list[Record]]:
+    """Few enough for one condition each."""
+    yield from (records[start : start + VALUES_A_DELETE] for start in range(0, len(records), VALUES_A_DELETE))
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _log(config: SluiceConfig, destination: str) -> deltalake.DeltaTable:
+    options = storage_options(config.storage_options)
+    return deltalake.DeltaTable(config.quarantine_path(destination), storage_options=options or None)
+
+
+def _name(record: Record) -> str:
+    return f"{record['database']}.{record['table']}"

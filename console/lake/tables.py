@@ -1,0 +1,207 @@
+"""The Delta tables of a destination and whose they are: `sluice lake`, and the taking over by a new ledger.
+
+A table that a run refuses (it is gone, restored, replaced, another's, ahead of the ledger) is taken as it is by `accept`, which is an
+operator's word that this is right: no run ever writes to such a table by itself. The rules of refusal: `spark_jobs.tables.table_owner`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from rich.table import Table
+
+from cdc_engine.acts.stopped_destination import no_run, stopped_destination
+from cdc_engine.config import SluiceConfig
+from cdc_engine.destination_files import LakeTables, read_ledger
+from cdc_engine.instance.discovery import discover
+from cdc_engine.table_meta.history.tables_file import read_tables
+from console.sources import require_destination
+from console.toolchain.errors import SetupError
+from orchestration.run.spark_merge import storage_options
+from orchestration.table_catalog import TABLES_FILE
+from spark_jobs.staged_batch import ORDER_KEY, app_id_of, epoch_of
+from spark_jobs.tables.table_owner import OWNER_PROPERTY, Owner
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LakeTable:
+    """A table of the lake as its log tells it. `epoch`, `delivery`: the highest that a ledger has left in it, 0 where none has."""
+
+    name: str
+    path: str
+    table_id: str
+    version: int
+    owner: Owner | None
+    epoch: int
+    delivery: int
+
+
+class DestinationLake:
+    """The lake of one destination. All methods raise SetupError where a table's log cannot be read or written."""
+
+    def __init__(self, config: SluiceConfig, destination: str) -> None:
+        self._config, self._destination = config, destination
+        require_destination(config, destination)
+
+    def names(self) -> list[str]:
+        """The destination's tables, "database.table": as its engine wrote them down, else as its source has them now."""
+        directory = self._config.destination_dir(self._destination)
+        tables = read_tables(directory / TABLES_FILE) or discover(self._config, self._destination)
+        return sorted(table.name for table in tables)
+
+    def tables(self) -> list[LakeTable]:
+        """Those that are there."""
+        return [table for name in self.names() if (table := self.table(name)) is not None]
+
+    def table(self, name: str) -> LakeTable | None:
+        path = self._path(name)
+        try:
+            log = self._open(path)
+            return _described(name, path, log) if log is not None else None
+        except (DeltaError, OSError) as error:
+            raise SetupError(f"the log of the Delta table {path} cannot be read: {error}") from error
+
+    def highest_epoch(self) -> int:
+        """Of all tables that are there; 0 where there is none."""
+        return max((table.epoch for table in self.tables()), default=0)
+
+    def take_over(self, ledger_id: str) -> None:
+        """All tables that are there become the ledger's, as they are."""
+        for table in self.tables():
+            self.own(table, ledger_id)
+
+    def own(self, table: LakeTable, ledger_id: str) -> None:
+        """The table is the ledger's from now on, and what it is now is what its next run expects."""
+        owner = Owner(ledger_id=ledger_id, destination=self._destination, table=table.name)
+        log = self._open(table.path)
+        if log is None:
+            raise SetupError(f"the Delta table {table.path} is gone")
+        if owner != table.owner:
+            try:
+                log.alter.set_table_properties({OWNER_PROPERTY: owner.to_text()}, raise_if_not_exists=False)
+            except (DeltaError, OSError) as error:
+                raise SetupError(f"the owner of the Delta table {table.path} cannot be written: {error}") from error
+        self._records.keep(table.name, table.table_id, self._open(table.path).version())
+
+    def forget(self, name: str) -> None:
+        """The table is gone; the next run makes it anew."""
+        self._records.forget(name)
+
+    @property
+    def _records(self) -> LakeTables:
+        return LakeTables(self._config.destination_dir(self._destination))
+
+    def _path(self, name: str) -> str:
+        database, _, table = name.partition(".")
+        return self._config.table_path(self._destination, database, table)
+
+    def _open(self, path: str) -> Any:
+        options = storage_options(self._config.storage_options)
+        try:
+            return deltalake.DeltaTable(path, storage_options=options or None)
+        except TableNotFoundError:
+            return None
+
+
+def _described(name: str, path: str, log: Any) -> LakeTable:
+    metadata = log.metadata()
+    text = metadata.configuration.get(OWNER_PROPERTY, "")
+    owner = Owner.from_text(text) if text else None
+    applied = log.transaction_version(app_id_of(owner)) if owner else None
+    highest = max(applied if applied is not None else -1, _highest_key(log))
+    return LakeTable(
+        name=name,
+        path=path,
+        table_id=str(metadata.id),
+        version=log.version(),
+        owner=owner,
+        epoch=epoch_of(highest) if highest >= 0 else 0,
+        delivery=_highest_delivery(log, owner),
+    )
+
+
+def _highest_key(log: Any) -> int:
+    """The greatest order key of a row, by the files' statistics; -1 where they say nothing."""
+    files: Any = pa.table(log.get_add_actions(flatten=True))
+    column = f"max.{ORDER_KEY}"
+    found = pc.max(files[column]).as_py() if column in files.column_names else None
+    return -1 if found is None else int(found)
+
+
+def _highest_delivery(log: Any, owner: Owner | None) -> int:
+    """The newest delivery that the owner's ledger has merged, by the newest commit that says so."""
+    for commit in log.history(COMMITS_LOOKED_AT):
+        try:
+            record = json.loads(str(commit.get("userMetadata") or "{}"))
+        except ValueError:
+            continue
+        if owner is not None and isinstance(record, dict) and record.get("ledger") == owner.ledger_id:
+            return int(record.get("delivery", 0))
+    return 0
+
+
+COMMITS_LOOKED_AT = 100
+
+
+def accept(
+    config: SluiceConfig, destination: str, name: str, *, confirm: Callable[[str], bool], say: Callable[[str], None]
+) -> None:
+    """Takes a table as it is now: one that is gone is made anew by the next run, another's becomes this destination's.
+
+    Raises LeaseLostError while a run merges, or while the engine runs and the ledger must follow the table.
+    """
+    lake, directory = DestinationLake(config, destination), config.destination_dir(destination)
+    table, ledger = lake.table(name), read_ledger(directory)
+    if not ledger.ledger_id:
+        raise SetupError(f"{destination} has no ledger yet: start it, or set its position, first")
+    if not confirm(_question(destination, name, table)):
+        raise SetupError("nothing was changed")
+    if table is None:
+        with no_run(directory):
+            lake.forget(name)
+    elif table.epoch > ledger.epoch or _delivery_of(table, ledger.ledger_id) >= ledger.next_delivery:
+        with stopped_destination(directory) as meta:
+            delivery = _delivery_of(table, ledger.ledger_id)
+            meta.update(lambda kept: kept.after(epoch=table.epoch, delivery=delivery))
+            lake.own(table, ledger.ledger_id)
+    else:
+        with no_run(directory):
+            lake.own(table, ledger.ledger_id)
+    say(f"{name} is taken as it is; if it has stopped, `sluice schema resume {destination} {name}` takes it up again")
+
+
+def _delivery_of(table: LakeTable, ledger_id: str) -> int:
+    return table.delivery if table.owner is not None and table.owner.ledger_id == ledger_id else 0
+
+
+def _question(destination: str, name: str, table: LakeTable | None) -> str:
+    if table is None:
+        return f"{name} is not in the lake. Have it made anew, empty but for what changes from now on?"
+    owner = f"of {table.owner.destination}, ledger {table.owner.ledger_id}" if table.owner else "without an owner"
+    return (
+        f"Take {table.path} (version {table.version}, {owner}) as it is for {name} of {destination}? Whoever wrote it before must not "
+        "write it any more, and what it lacks stays away until its rows are taken anew."
+    )
+
+
+def render(tables: list[LakeTable], ledger_id: str) -> Table:
+    """Whose each table is."""
+    shown = Table("table", "version", "owner", "epoch", "path")
+    for table in tables:
+        owner = table.owner
+        whose = (
+            "nobody"
+            if owner is None
+            else "this ledger"
+            if owner.ledger_id == ledger_id
+            else f"{owner.destination} ({owner.ledger_id})"
+        )
+        shown.add_row(table.name, str(table.version), whose, str(table.epoch), table.path)
+    return shown

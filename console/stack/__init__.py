@@ -1,0 +1,1 @@
+"""The processes of a stack: begun in their order, kept alive, ended."""

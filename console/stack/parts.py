@@ -1,0 +1,199 @@
+"""The parts of a stack as the supervisor sees them: Dagster's three processes, Spark, and Spark's warm-up. Made by `stack`."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+
+from console.stack.processes import ProcessFile, ProcessRecord, find, port_owner
+from console.toolchain.errors import PortTakenError
+from console.toolchain.grpc_probe import GrpcProbe
+from console.toolchain.ports import is_free
+from console.toolchain.process import ChildProcess
+from console.toolchain.spark.server import SparkConnectServer
+
+POLL_SECONDS = 0.2
+DYING_SECONDS_MAX = 3.0
+WEBSERVER_ANSWER_SECONDS_MAX = 2.0
+GONE = "nobody saw how"
+
+Answers = Callable[[], bool]
+
+
+class Process(Protocol):
+    """What of a child process a part needs."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def ended(self) -> str: ...
+
+    def kill(self) -> None: ...
+
+
+class ProcessPart:
+    """One process in the file of processes: begun here, or by an earlier `sluice up` and found there.
+
+    `question` makes what asks a process that has just begun, or was found, whether it answers. `start` makes the process.
+    """
+
+    once = False
+
+    def __init__(
+        self,
+        name: str,
+        after: tuple[str, ...],
+        file: ProcessFile,
+        *,
+        log: Path,
+        start: Callable[[], Process],
+        question: Callable[[ProcessRecord], Answers],
+        port: int,
+        seconds_max: float,
+        port_advice: str,
+    ) -> None:
+        self.name, self.after, self.log, self.seconds_max = name, after, log, seconds_max
+        self._file, self._start, self._question = file, start, question
+        self._port, self._port_advice = port, port_advice
+        self.child: Process | None = None
+        self._record = next((record for record in file.load() if record.name == name), None)
+        self._answers = question(self._record) if self._record and find(self._record) else None
+
+    def begin(self) -> None:
+        self.end()
+        self.require_port()
+        self.child = self._start()
+        try:
+            self._record = self._file.add(self.name, self.child.pid, self._port)
+        except psutil.NoSuchProcess:  # it is dead already: `ended` says how
+            self._record = None
+        self._answers = self._question(self._record) if self._record else None
+
+    def end(self) -> None:
+        """Kills our own child, and ends its leash. One that was only found is left to `down`, which knows how to end it in order."""
+        if self.child:
+            self.child.kill()
+            self._file.remove([self.name])
+        self.child = None
+
+    def ended(self) -> str:
+        if self.child:
+            return self.child.ended
+        return "" if self._record and find(self._record) else GONE
+
+    def port_taken(self) -> bool:
+        return bool(self._port) and not is_free(self._port)
+
+    def answers(self) -> bool:
+        return bool(self._answers and self._answers())
+
+    def require_port(self) -> None:
+        """Raises PortTakenError, naming who has the port; a process that was killed holds its port until the kernel is done with it."""
+        end = time.monotonic() + DYING_SECONDS_MAX
+        while self._port and not is_free(self._port):
+            if time.monotonic() > end:
+                owner = port_owner(self._port) or "another program"
+                raise PortTakenError(
+                    f"Port {self._port}, wanted for the {self.name}, is taken by {owner};"
+                    f" stop that program or {self._port_advice}."
+                )
+            time.sleep(POLL_SECONDS)
+
+
+class WarmUp:
+    """Spark's first merge, made before anyone waits for it: done when its program has ended well."""
+
+    name, once = "warm-up of Spark", True
+
+    def __init__(self, command: Sequence[str], after: tuple[str, ...], log: Path, seconds_max: float) -> None:
+        self.after, self.log, self.seconds_max = after, log, seconds_max
+        self._command = command
+        self._child: ChildProcess | None = None
+
+    def begin(self) -> None:
+        self.end()
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self._child = ChildProcess(self._command, self.log)
+
+    def end(self) -> None:
+        if self._child:
+            self._child.kill()
+        self._child = None
+
+    def ended(self) -> str:
+        return self._child.ended if self._child else GONE
+
+    def port_taken(self) -> bool:
+        return False
+
+    def answers(self) -> bool:
+        return self._child is not None and self._child.exit_code == 0
+
+
+class SparkProcess:
+    """The Spark server as a process that begins and ends."""
+
+    def __init__(self, server: SparkConnectServer) -> None:
+        self._server = server
+        server.begin()
+
+    @property
+    def pid(self) -> int:
+        return self._server.pid
+
+    @property
+    def ended(self) -> str:
+        return self._server.ended
+
+    def kill(self) -> None:
+        self._server.kill()
+
+
+def asks_code_server(port: int) -> Callable[[ProcessRecord], Answers]:
+    """Its ping over gRPC."""
+
+    def ask(channel: Any, seconds_max: float) -> Any:
+        from dagster._grpc.__generated__ import dagster_api_pb2, dagster_api_pb2_grpc  # noqa: PLC0415  takes seconds
+
+        request = dagster_api_pb2.PingRequest(echo="up")
+        stub: Any = dagster_api_pb2_grpc.DagsterApiStub
+        return stub(channel).Ping.future(request, timeout=seconds_max)
+
+    return lambda _: GrpcProbe(port, ask).answers
+
+
+def asks_webserver(url: str) -> Callable[[ProcessRecord], Answers]:
+    """Its page of facts."""
+
+    def answers() -> bool:
+        try:
+            with urllib.request.urlopen(f"{url}/server_info", timeout=WEBSERVER_ANSWER_SECONDS_MAX) as answer:  # noqa: S310  our own URL
+                return bool(answer.status == 200)
+        except (OSError, urllib.error.URLError):
+            return False
+
+    return lambda _: answers
+
+
+def asks_daemon(dagster_home: Path) -> Callable[[ProcessRecord], Answers]:
+    """The heartbeat of its sensors, later than its start."""
+
+    def of(record: ProcessRecord) -> Answers:
+        from dagster import DagsterInstance  # noqa: PLC0415  dagster takes seconds to import
+
+        instance = DagsterInstance.from_config(str(dagster_home))
+
+        def beats() -> bool:
+            beat = instance.get_daemon_heartbeats().get("SENSOR")
+            return beat is not None and beat.timestamp >= record.started
+
+        return beats
+
+    return of

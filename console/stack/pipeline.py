@@ -1,0 +1,113 @@
+"""A whole private Sluice in a folder: a MySQL, its configuration, and the stack that `sluice up` starts.
+
+Made by `bench e2e` and by the acceptance tests; every process in it ends with the process that made it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cdc_engine.config import SluiceConfig, load_config
+from cdc_engine.destination_files import read_ledger
+from cdc_engine.position import file_number
+from console.stack.stack import CODE_SERVER, Stack
+from console.toolchain.database.server import DatabaseServer
+from console.toolchain.ports import free_port
+
+POLL_SECONDS = 0.1
+
+
+class Pipeline:
+    """`destination`: the name of the one destination, and of the one database it captures.
+
+    The server is started by whoever uses this, for it needs its tables before `start`: they become assets with the code server.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        destination: str,
+        say: Callable[[str], None],
+        *,
+        spark_memory: str = "3g",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder, self.destination = folder, destination
+        self._spark_memory, self._environment = spark_memory, environment
+        options: dict[str, str | int | None] = {"max_binlog_size": 1 << 30, "default_time_zone": "+00:00"}
+        self.server = DatabaseServer("mysql-8.0.31", folder / "mysql", options=options)
+        self._say = say
+
+    def start(self) -> None:
+        self.config = self._configure()
+        self.stack = Stack(
+            self.config,
+            self.folder / "conf",
+            self._say,
+            spark_memory=self._spark_memory,
+            die_with_parent=True,
+            extra_environment=self._environment,
+        )
+        self.stack.up()
+
+    def stop(self) -> None:
+        self.stack.down()
+        self.server.stop()
+
+    def stop_engine(self) -> None:
+        """The engine's host goes, Spark stays warm."""
+        self.stack.down_one(CODE_SERVER)
+
+    def start_again(self) -> None:
+        """Whatever of the stack does not run."""
+        self.stack.up()
+
+    @property
+    def directory(self) -> Path:
+        """The destination's: ledger, staged batches, locks."""
+        return self.config.destination_dir(self.destination)
+
+    def acked(self) -> tuple[int, int]:
+        cursor = read_ledger(self.directory).cursor
+        return (file_number(cursor.file), cursor.offset) if cursor else (0, 0)
+
+    def end(self) -> tuple[int, int]:
+        """The end of the server's binlog: nothing that was committed lies after it."""
+        with self.server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SHOW MASTER STATUS")
+            row: Any = cursor.fetchone()
+        return file_number(row[0]), int(row[1])
+
+    def wait_until_acked(self, end: tuple[int, int], seconds_max: float) -> float:
+        """Seconds until the cursor has reached `end`."""
+        begun = time.monotonic()
+        while self.acked() < end:
+            if time.monotonic() - begun > seconds_max:
+                raise TimeoutError(f"acked {self.acked()} of {end} after {seconds_max} s: see {self.stack.logs}")
+            time.sleep(POLL_SECONDS)
+        return time.monotonic() - begun
+
+    def table_path(self, table: str) -> Path:
+        return Path(self.config.table_path(self.destination, self.destination, table))
+
+    def _configure(self) -> SluiceConfig:
+        conf = self.folder / "conf"
+        (conf / "destinations").mkdir(parents=True)
+        spark = free_port()
+        main = {
+            "data_dir": str(self.folder / "data"),
+            "lake": str(self.folder / "lake"),
+            "ports": {"webserver": free_port(), "code_server": free_port(), "spark_connect": spark},
+            "spark": {"remote": f"sc://127.0.0.1:{spark}"},
+        }
+        (conf / "sluice.yaml").write_text(yaml.safe_dump(main))
+        source = {"port": self.server.port, "user": "root"}
+        (conf / f"destinations/{self.destination}.yaml").write_text(
+            yaml.safe_dump({"source": source, "include": rf"{self.destination}\..*"})
+        )
+        return load_config(conf)

@@ -1,0 +1,311 @@
+"""What `sluice up` and the demo start, and how it is stopped: Spark, the code server with the engine in it, webserver, daemon.
+
+The code server is a plain `dagster api grpc` (orchestration.code_server): nobody but us restarts it, so the engine inside lives as long
+as that process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import yaml
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.errors import ConfigurationError, SluiceError
+from console.sources import known_path_clashes
+from console.stack.dagster_storage import lost_storage
+from console.stack.parts import (
+    Answers,
+    Process,
+    ProcessPart,
+    SparkProcess,
+    WarmUp,
+    asks_code_server,
+    asks_daemon,
+    asks_webserver,
+)
+from console.stack.processes import (
+    MARK,
+    ProcessFile,
+    ProcessRecord,
+    StopStep,
+    find,
+    stop,
+    sweep,
+    terminate,
+    terminate_children,
+)
+from console.stack.supervisor import UP, Part, Patience, Supervisor
+from console.toolchain.cache import PROJECT_ROOT
+from console.toolchain.errors import ServerError
+from console.toolchain.ports import LOOPBACK
+from console.toolchain.process import ChildProcess, why_no_run_can_start
+from console.toolchain.spark.server import SparkConnectServer
+
+CODE_SERVER, DAEMON, WEBSERVER, SPARK = "code server", "daemon", "webserver", "spark"
+SUPERVISOR = "supervisor"  # `sluice up --foreground`
+STOP_ORDER = (CODE_SERVER, DAEMON, WEBSERVER, SPARK)
+START_SECONDS_MAX = 240.0  # a cold import of dagster and numba takes half a minute, on a busy machine far more
+WARM_SECONDS_MAX = 300.0
+DOWN_SECONDS_MAX = 120.0  # all steps of all processes of a supervisor together
+RUN_SECONDS_MAX = 30.0  # what a run that is merging gets to finish in when everything is stopped
+LOCATION = "sluice"
+
+Say = Callable[[str], None]
+
+
+class Stack:
+    """The processes of one configuration. `mark` ties them to this data_dir; `die_with_parent` is the demo's leash."""
+
+    def __init__(
+        self,
+        config: SluiceConfig,
+        conf: Path,
+        say: Say,
+        *,
+        spark_memory: str = "4g",
+        die_with_parent: bool = False,
+        extra_environment: Mapping[str, str] | None = None,
+        port_advice: str = "",
+    ) -> None:
+        self.config, self.conf, self.say = config, conf.resolve(), say
+        self.file = ProcessFile(config.data_dir / "processes.json")
+        self.logs = config.data_dir / "logs"
+        self.dagster_home = config.data_dir / "dagster"
+        self._die_with_parent = die_with_parent
+        self._extra = dict(extra_environment or {})
+        self._port_advice = port_advice or f"set another port under `ports` in {conf / 'sluice.yaml'}"
+        self._children: dict[str, Process] = {}
+        self._spark = SparkConnectServer(
+            None,
+            config.data_dir / "spark",
+            port=config.ports.spark_connect,
+            memory=spark_memory,
+            die_with_parent=die_with_parent,
+        )
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self.config.ports.webserver}"
+
+    @property
+    def mark(self) -> str:
+        return str(self.file.path)
+
+    @property
+    def starts_spark(self) -> bool:
+        """Whether the configured Spark is the local server that we start; a cluster's endpoint or a master is not ours."""
+        remote = urlsplit(self.config.spark.remote)
+        local = remote.hostname in {"127.0.0.1", "localhost"} and remote.port == self.config.ports.spark_connect
+        return local and not self.config.spark.master
+
+    def up(self) -> list[str]:
+        """Starts what does not run yet and waits until all of it answers; returns the names that were started.
+
+        Where it fails, or is interrupted, what it started is ended again.
+        """
+        running = self.file.running()
+        if SUPERVISOR in running:
+            self.say(f"`sluice up --foreground` (pid {running[SUPERVISOR].pid}) keeps everything alive already")
+            return []
+        self._end_without_storage(running)
+        for record in self.file.running().values():
+            if record.name in STOP_ORDER:
+                self.say(f"{record.name} runs already (pid {record.pid})")
+        return self._start_missing()
+
+    def _end_without_storage(self, running: Mapping[str, ProcessRecord]) -> None:
+        """Dagster's processes whose storage was removed under them are ended, so that they are started with a new one."""
+        dagster = [running[name] for name in (DAEMON, WEBSERVER, CODE_SERVER) if name in running]
+        why = lost_storage(
+            self.dagster_home, time.time() - min((record.started for record in dagster), default=time.time())
+        )
+        if why:
+            self.say(why)
+            for record in dagster:
+                self.down_one(record.name)
+
+    def revive(self) -> list[str]:
+        """Starts again what has died since `up`; returns the names. The demo's watch: `up` alone leaves that to its operator."""
+        dead = [record.name for record in self.file.load() if record.name in STOP_ORDER and not find(record)]
+        for name in dead:
+            self.say(f"the {name} has died; starting it again")
+        return self._start_missing() if dead else []
+
+    def supervisor(self, patience: Patience) -> Supervisor:
+        """What starts all parts and keeps them alive; ports are free, semaphores and Dagster's home are there when this returns."""
+        running = [name for name in self.file.running() if name in STOP_ORDER]
+        self.file.remove([SUPERVISOR])
+        parts = self._parts()
+        for part in parts:
+            if isinstance(part, ProcessPart) and part.name not in running:
+                part.require_port()
+        if problem := why_no_run_can_start():
+            raise ServerError(problem[0].upper() + problem[1:])
+        self._write_dagster_home()
+        if self.starts_spark and SPARK not in running:
+            self._spark.provide()
+        if CODE_SERVER not in running:
+            self._discover()
+        return Supervisor(parts, self.say, patience, running)
+
+    def _start_missing(self) -> list[str]:
+        supervisor = self.supervisor(UP)
+        try:
+            supervisor.until_ready()
+        except BaseException as error:
+            if supervisor.begun:
+                self.say(
+                    f"{'interrupted' if isinstance(error, KeyboardInterrupt) else 'failed'}; ending what was started"
+                )
+            for name in STOP_ORDER:
+                if name in supervisor.begun:
+                    self.down_one(name)
+            supervisor.end_work()
+            raise
+        return [name for name in dict.fromkeys(supervisor.begun) if name in STOP_ORDER]
+
+    def _parts(self) -> list[Part]:
+        ports, dagster = self.config.ports, (CODE_SERVER, WEBSERVER, SPARK)
+        parts: list[Part] = [self._part(CODE_SERVER, (), asks_code_server(ports.code_server), ports.code_server)]
+        if self.starts_spark:
+            parts.append(self._part(SPARK, (), lambda _: self._spark.answers, ports.spark_connect))
+            program = [sys.executable, "-m", "console.toolchain.spark.warmup"]
+            command = [*program, self._spark.url, str(self._spark.folder / "warmup")]
+            parts.append(WarmUp(command, (SPARK,), self._spark.folder / "warmup.log", WARM_SECONDS_MAX))
+        # the webserver looks for the code server when it starts, and the daemon's first run for Spark
+        parts.append(self._part(WEBSERVER, (CODE_SERVER,), asks_webserver(self.url), ports.webserver))
+        after = tuple(part.name for part in parts if part.name in dagster)
+        return [*parts, self._part(DAEMON, after, asks_daemon(self.dagster_home), 0)]
+
+    def _part(
+        self, name: str, after: tuple[str, ...], question: Callable[[ProcessRecord], Answers], port: int
+    ) -> ProcessPart:
+        log = self._spark.log if name == SPARK else self.logs / f"{name.replace(' ', '-')}.log"
+        return ProcessPart(
+            name,
+            after,
+            self.file,
+            log=log,
+            start=functools.partial(self._start, name, log),
+            question=question,
+            port=port,
+            seconds_max=START_SECONDS_MAX,
+            port_advice=self._port_advice,
+        )
+
+    def _start(self, name: str, log: Path) -> Process:
+        if name == SPARK:
+            process: Process = SparkProcess(self._spark)
+        else:
+            process = ChildProcess(
+                self._command(name), log, environment=self.environment(), die_with_parent=self._die_with_parent
+            )
+        self._children[name] = process
+        return process
+
+    def _discover(self) -> None:
+        """Asks each source for its tables, which become the assets; a source that is down is no reason not to start."""
+        from cdc_engine.instance.discovery import discover  # noqa: PLC0415
+
+        for name, destination in self.config.destinations.items():
+            password = self._extra.get(destination.source.password_env)
+            try:
+                discover(self.config, name, password)
+            except SluiceError as error:
+                self.say(f"{name}: its tables are those of the last time, for {error}")
+        if clashes := known_path_clashes(self.config):
+            raise ConfigurationError("; ".join(clashes))
+
+    def down(self) -> list[int]:
+        """Stops all that was started, in order, each with a deadline; returns the process ids that are left (none, normally)."""
+        records = {record.name: record for record in self.file.load()}
+        # Else it would start again what is stopped here.
+        if SUPERVISOR in records and records[SUPERVISOR].pid != os.getpid():
+            stop(records[SUPERVISOR], [StopStep(terminate, DOWN_SECONDS_MAX)])
+        if CODE_SERVER in records:
+            self._ask_code_server(records[CODE_SERVER])  # it lets a run finish, so ask before anything else is stopped
+        left: list[int] = []
+        for name in (DAEMON, WEBSERVER, CODE_SERVER, SPARK):
+            if name in records:
+                left += stop(records[name], self._steps(name), self.mark)
+        left += sweep(self.mark)  # run workers of a code server that died and was started again
+        for child in self._children.values():
+            child.kill()  # already ended: this ends its leash
+        self._children.clear()
+        self.file.remove([*STOP_ORDER, SUPERVISOR])
+        return left
+
+    def kill(self) -> list[int]:
+        """Ends everything without asking; returns the process ids that are left (none, normally)."""
+        left = sweep(self.mark)
+        for child in self._children.values():
+            child.kill()
+        self._children.clear()
+        self.file.remove([*STOP_ORDER, SUPERVISOR])
+        return left
+
+    def down_one(self, name: str) -> list[int]:
+        """Stops one of the processes with its deadlines; the others go on. `up` starts it again."""
+        records = {record.name: record for record in self.file.load()}
+        left = stop(records[name], self._steps(name), self.mark) if name in records else []
+        if child := self._children.pop(name, None):
+            child.kill()
+        self.file.remove([name])
+        return left
+
+    def environment(self) -> dict[str, str]:
+        """What every child gets: where conf/ and Dagster's home are, and the mark by which it is recognised."""
+        path = os.pathsep.join([str(PROJECT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        own = {
+            "SLUICE_CONF": str(self.conf),
+            "DAGSTER_HOME": str(self.dagster_home),
+            "DAGSTER_GRPC_SHUTDOWN_GRACE_PERIOD": "5",
+            "PYTHONPATH": path,
+            MARK: self.mark,
+        }
+        return {**os.environ, **self._extra, **own}
+
+    def _steps(self, name: str) -> list[StopStep]:
+        if name != CODE_SERVER:
+            return [StopStep(terminate, 15.0)]
+        return [
+            StopStep(self._ask_code_server, RUN_SECONDS_MAX),
+            StopStep(terminate_children, 10.0),
+            StopStep(terminate, 10.0),
+        ]
+
+    def _ask_code_server(self, record: ProcessRecord) -> None:
+        from dagster._grpc.client import DagsterGrpcClient  # noqa: PLC0415  dagster takes seconds to import
+
+        with contextlib.suppress(Exception):  # it may be hung or half-way gone: then the signals follow
+            DagsterGrpcClient(host=LOOPBACK, port=record.port).shutdown_server(timeout=5)
+
+    def _write_dagster_home(self) -> None:
+        self.dagster_home.mkdir(parents=True, exist_ok=True)
+        self.logs.mkdir(parents=True, exist_ok=True)
+        own = self.conf / "dagster.yaml"
+        source = own if own.exists() else PROJECT_ROOT / "conf" / "dagster.yaml"
+        if source.exists():
+            shutil.copyfile(source, self.dagster_home / "dagster.yaml")
+        location = {"host": LOOPBACK, "port": self.config.ports.code_server, "location_name": LOCATION}
+        (self.dagster_home / "workspace.yaml").write_text(yaml.safe_dump({"load_from": [{"grpc_server": location}]}))
+
+    def _command(self, name: str) -> list[str]:
+        workspace = str(self.dagster_home / "workspace.yaml")
+        module = [sys.executable, "-m"]
+        if name == CODE_SERVER:
+            where = ["-m", "orchestration.definitions", "-h", LOOPBACK, "-p", str(self.config.ports.code_server)]
+            return [*module, "orchestration.code_server", *where, "--location-name", LOCATION]
+        if name == WEBSERVER:
+            where = ["-h", LOOPBACK, "-p", str(self.config.ports.webserver), "-w", workspace]
+            return [*module, "dagster_webserver", *where]
+        return [*module, "dagster._daemon", "run", "-w", workspace]

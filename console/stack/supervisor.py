@@ -1,0 +1,201 @@
+"""Starts the parts of a stack in their order and keeps them alive: one thread, one loop, no wait that a signal or a death cannot end.
+
+`next_step` is the rule, the loop around it is dull. `sluice up` runs it until everything answers, `sluice up --foreground` until it is told
+to end. A part that fails is begun again, after growing waits, until `Patience` says that it is given up by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import time
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import Protocol
+
+from console.stack.signals import held_back
+from console.toolchain.errors import ServerError
+from console.toolchain.process import last_lines
+
+POLL_SECONDS = 0.1
+
+Say = Callable[[str], None]
+
+
+class Part(Protocol):
+    """One process of the stack, or one piece of work on it. No method may block for longer than a moment."""
+
+    name: str
+    after: tuple[str, ...]  # names of the parts that must answer before this one begins
+    once: bool  # done when it answers, and done again when a part of `after` was begun again
+    seconds_max: float  # from begin until it answers
+    log: Path
+
+    def begin(self) -> None:
+        """Starts it; raises SetupError."""
+
+    def end(self) -> None:
+        """Ends what is left of it, without asking."""
+
+    def ended(self) -> str:
+        """How it ended, as "exit code 1" or "signal 9"; empty while it lives."""
+
+    def port_taken(self) -> bool:
+        """Whether another program has the port that it needs."""
+
+    def answers(self) -> bool:
+        """Whether it is there for others; for a part of `once`, whether it is done. Raises ServerError where it never will be."""
+
+
+class State(enum.Enum):
+    WAITING = "waits for its time or for other parts"
+    STARTING = "was begun, does not answer yet"
+    READY = "answers, or is done"
+
+
+class Step(enum.Enum):
+    NONE = "nothing"
+    BEGIN = "begin it"
+    READY = "it answers"
+    FAIL = "it failed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Patience:
+    """How often a part is begun again: `restarts_max` failures in a row, `first_seconds` doubled up to `longest_seconds` between them.
+
+    A part that has answered for `steady_seconds` has failed for the first time. Where `first_start_must_do`, one that never answered and
+    ended by itself is given up at once: it would only say the same again, unless another program has its port.
+    """
+
+    restarts_max: int
+    first_seconds: float
+    first_start_must_do: bool = False
+    longest_seconds: float = 60.0
+    steady_seconds: float = 300.0
+
+    def wait_seconds(self, failures: int) -> float:
+        return min(self.longest_seconds, self.first_seconds * 2.0 ** (failures - 1))
+
+
+UP = Patience(restarts_max=2, first_seconds=0.0, first_start_must_do=True)
+FOREGROUND = Patience(restarts_max=6, first_seconds=1.0)
+
+
+@dataclasses.dataclass
+class Kept:
+    """What the supervisor knows of a part. `since`: when its state began, `due`: when it may begin, in seconds of a monotonic clock."""
+
+    part: Part
+    state: State = State.WAITING
+    since: float = 0.0
+    due: float = 0.0
+    failures: int = 0
+    answered: bool = False  # ever
+
+    def enter(self, state: State, now: float) -> None:
+        self.state, self.since = state, now
+
+
+def next_step(kept: Kept, now: float, ready: Collection[str], ended: str, answers: Callable[[], bool]) -> Step:
+    """What to do with a part. `ready`: names of the parts that answer; `answers` is asked only where it decides."""
+    part = kept.part
+    if kept.state is State.WAITING:
+        return Step.BEGIN if now >= kept.due and set(part.after) <= set(ready) else Step.NONE
+    if ended and not (part.once and kept.state is State.READY):
+        return Step.READY if part.once and answers() else Step.FAIL
+    if kept.state is State.READY:
+        return Step.NONE
+    if answers():
+        return Step.READY
+    return Step.FAIL if now - kept.since > part.seconds_max else Step.NONE
+
+
+class Supervisor:
+    """Parts that are there already are given as `running`: they must answer too, and are begun anew when they die."""
+
+    def __init__(self, parts: Iterable[Part], say: Say, patience: Patience, running: Collection[str] = ()) -> None:
+        now = time.monotonic()
+        self._kept = {part.name: Kept(part) for part in parts}
+        self._say, self._patience = say, patience
+        self.begun: list[str] = []  # names of all that was begun here, in order
+        for kept in self._kept.values():
+            if kept.part.name in running:
+                kept.enter(State.STARTING, now)
+                kept.answered = True
+            elif kept.part.once and set(kept.part.after) <= set(running):
+                kept.enter(State.READY, now)  # whoever began the others has done it
+
+    def is_ready(self) -> bool:
+        return all(kept.state is State.READY for kept in self._kept.values())
+
+    def until_ready(self) -> None:
+        """Returns when every part answers; raises ServerError naming the one that was given up."""
+        while not self.is_ready():
+            self.tick()
+            time.sleep(POLL_SECONDS)
+        self.tick()  # one that answered first may have died while the last was waited for
+        if not self.is_ready():
+            self.until_ready()
+
+    def end_work(self) -> None:
+        """Ends the work on parts that is under way; the processes themselves are ended by who knows in which order."""
+        for kept in self._kept.values():
+            if kept.part.once:
+                kept.part.end()
+
+    def tick(self) -> None:
+        """Looks at every part once and does what there is to do; raises ServerError where one is given up."""
+        for kept in self._kept.values():
+            final = False
+            try:
+                ended = "" if kept.state is State.WAITING else kept.part.ended()
+                sentence = self._take(kept, ended)
+                final = self._is_final(kept, ended) if sentence else False
+            except ServerError as error:
+                sentence = str(error)
+            if sentence:
+                self._fail(kept, sentence, final=final)
+
+    def _is_final(self, kept: Kept, ended: str) -> bool:
+        """Whether another begin would only say the same. A stranger who took the port between look and bind may be gone by then."""
+        died = self._patience.first_start_must_do and not kept.answered and not ended.startswith("signal")
+        return died and not kept.part.port_taken()
+
+    def _take(self, kept: Kept, ended: str) -> str:
+        """Takes the next step with a part; returns how it failed, if it did."""
+        part, now = kept.part, time.monotonic()
+        ready = [name for name, other in self._kept.items() if other.state is State.READY]
+        step = next_step(kept, now, ready, ended, part.answers)
+        if step is Step.BEGIN:
+            self._say(f"starting the {part.name}")
+            with held_back():
+                part.begin()
+                self.begun.append(part.name)
+                kept.enter(State.STARTING, now)
+        elif step is Step.READY:
+            kept.enter(State.READY, now)
+            kept.answered = True
+        elif step is Step.FAIL:
+            how = f"ended ({ended})" if ended else f"did not answer within {part.seconds_max:.0f} s"
+            return f"The {part.name} {how}; {part.log} ends: {last_lines(part.log)}"
+        return ""
+
+    def _fail(self, kept: Kept, sentence: str, *, final: bool) -> None:
+        """Has the part begun again in a while, or gives it up. What was starting on top of it begins again as well."""
+        now = time.monotonic()
+        steady = kept.state is State.READY and now - kept.since >= self._patience.steady_seconds
+        kept.failures = 1 if steady else kept.failures + 1
+        kept.part.end()
+        if final:
+            raise ServerError(sentence)
+        if kept.failures > self._patience.restarts_max:
+            raise ServerError(f"{sentence} (given up after {kept.failures} failures)")
+        wait = self._patience.wait_seconds(kept.failures)
+        self._say(f"{sentence}; starting it again{f' in {wait:.0f} s' if wait else ''}")
+        kept.enter(State.WAITING, now)
+        kept.due = now + wait
+        for other in self._kept.values():
+            if kept.part.name in other.part.after and (other.part.once or other.state is State.STARTING):
+                other.part.end()
+                other.enter(State.WAITING, now)

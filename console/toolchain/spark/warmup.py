@@ -1,0 +1,47 @@
+"""One tiny Delta table written, merged and thrown away over a Spark Connect session; a program that `console.stack.parts` runs.
+
+The first MERGE of a fresh server loads and compiles for half a minute; this is that minute, spent before anyone waits. A process of its
+own: Spark's client waits for minutes for a server that died, and only a process can be ended amid that.
+"""
+
+import shutil
+import sys
+from pathlib import Path
+
+from pyspark.sql.connect.session import SparkSession
+
+MERGES = 2
+
+
+def warm_up(url: str, folder: Path) -> None:
+    """Run the statements a batch runs, on twenty rows under `folder`."""
+    shutil.rmtree(folder, ignore_errors=True)
+    session = SparkSession.builder.remote(url).create()
+    try:
+        _merge_tiny_table(session, folder)
+    finally:
+        session.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _merge_tiny_table(session: SparkSession, folder: Path) -> None:
+    staged, table = f"parquet.`{folder / 'staged'}`", f"delta.`{folder / 'table'}`"
+    session.sql("SELECT id, CAST(id AS STRING) AS label, id % 3 = 0 AS gone FROM range(20)").write.parquet(
+        str(folder / "staged")
+    )
+    session.sql(
+        f"CREATE TABLE {table} (id BIGINT, label STRING) USING delta"
+        " TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+    )
+    for _ in range(MERGES):
+        session.sql(
+            f"MERGE INTO {table} t USING {staged} s ON t.id = s.id AND t.id BETWEEN 0 AND 20"
+            " WHEN MATCHED AND s.gone THEN DELETE"
+            " WHEN MATCHED THEN UPDATE SET t.label = s.label"
+            " WHEN NOT MATCHED AND NOT s.gone THEN INSERT (id, label) VALUES (s.id, s.label)"
+        ).collect()
+    session.sql(f"SELECT count(*) FROM {table}").collect()
+
+
+if __name__ == "__main__":
+    warm_up(sys.argv[1], Path(sys.argv[2]))

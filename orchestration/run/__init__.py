@@ -1,0 +1,1 @@
+"""What a run does: one batch, merged by Spark."""

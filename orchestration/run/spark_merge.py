@@ -1,0 +1,116 @@
+"""The merge of a batch by `spark_jobs`, the only place of this room that knows it; imported and called inside a run."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from cdc_engine.destination_files import LakeTables
+from cdc_engine.errors import SluiceError
+from orchestration.ports import (
+    BatchDamagedError,
+    MergeFailedError,
+    MergeOrder,
+    SparkAwayError,
+    TableFailure,
+    TableOutcome,
+)
+
+if TYPE_CHECKING:
+    from cdc_engine.config import SluiceConfig
+    from spark_jobs.errors import MergeError
+    from spark_jobs.report import TableTarget
+    from spark_jobs.tables.table_owner import TableRecord
+
+LANES_FILE = "spark-sessions.json"  # so that the next run ends what a killed one left running in Spark
+
+
+def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]) -> None:
+    """Implements `ports.Merge`."""
+    from spark_jobs.errors import (  # noqa: PLC0415  pyspark takes a second to import
+        MergeError,
+        SparkJobError,
+        SparkUnavailableError,
+        StagedBatchError,
+    )
+    from spark_jobs.run_batch import merge_batch  # noqa: PLC0415
+    from spark_jobs.session import SparkSettings  # noqa: PLC0415
+
+    config = order.config
+    settings = SparkSettings(
+        remote=config.spark.remote,
+        master=config.spark.master,
+        lanes_file=config.destination_dir(order.destination) / LANES_FILE,
+    )
+    try:
+        merge_batch(
+            order.batch_dir,
+            {name: target(config, order.destination, name) for name in order.tables},
+            settings,
+            on_table_done=on_table_done,
+            refusal=order.refusal,
+            storage_options=storage_options(config.storage_options),
+            quarantine_path=config.quarantine_path(order.destination),
+            records=_Records(LakeTables(config.destination_dir(order.destination))),
+            target_of=functools.partial(target, config, order.destination),
+        )
+    except SparkUnavailableError as error:
+        raise SparkAwayError(str(error)) from error
+    except StagedBatchError as error:
+        raise BatchDamagedError(str(error)) from error
+    except MergeError as error:
+        raise MergeFailedError(str(error), failures_of(error)) from error
+    except (SparkJobError, SluiceError) as error:
+        raise MergeFailedError(str(error)) from error
+
+
+class _Records:
+    """`lake-tables.json` as `spark_jobs` wants it."""
+
+    def __init__(self, tables: LakeTables) -> None:
+        self._tables = tables
+
+    def get(self, name: str) -> TableRecord | None:
+        from spark_jobs.tables.table_owner import TableRecord  # noqa: PLC0415
+
+        kept = self._tables.get(name)
+        return TableRecord(table_id=kept[0], version=kept[1]) if kept else None
+
+    def keep(self, name: str, record: TableRecord) -> None:
+        self._tables.keep(name, record.table_id, record.version)
+
+
+def failures_of(error: MergeError) -> dict[str, TableFailure]:
+    """The tables that failed for reasons of their own. Where none of several could be merged it is the lake: a disk is away."""
+    from spark_jobs.errors import MERGE_FAILED  # noqa: PLC0415
+    from spark_jobs.tables.table_owner import TABLE_MISSING  # noqa: PLC0415
+
+    of_the_lake = {TABLE_MISSING, MERGE_FAILED}
+    if len(error.failed) > 1 and not error.merged and all(each.state in of_the_lake for each in error.errors):
+        return {}
+    return {each.table: TableFailure(each.state, each.reason, each.for_good) for each in error.errors}
+
+
+def target(config: SluiceConfig, destination: str, name: str) -> TableTarget:
+    """Where and how a table is merged; `name` is "database.table"."""
+    from spark_jobs.report import TableTarget  # noqa: PLC0415
+
+    database, _, table = name.partition(".")
+    options = config.destinations[destination].table(database, table)
+    return TableTarget(
+        path=config.table_path(destination, database, table),
+        deletes=options.deletes,
+        deletion_vectors=options.deletion_vectors,
+    )
+
+
+def storage_options(configured: Mapping[str, str]) -> dict[str, str]:
+    """`$NAME` values read from the environment, here and nowhere else: they are secrets. Raises MergeFailedError naming what lacks."""
+    missing = sorted(
+        value[1:] for value in configured.values() if value.startswith("$") and value[1:] not in os.environ
+    )
+    if missing:
+        raise MergeFailedError(f"storage_options name {', '.join(missing)}, which the run's environment does not have")
+    return {name: os.environ[value[1:]] if value.startswith("$") else value for name, value in configured.items()}

@@ -1,0 +1,111 @@
+"""Looks at the Delta tables of a destination between its runs: one that was restored, replaced or removed must not wait for its next change
+to be noticed. The tick asks; the look itself has a thread of its own, for a lake may take long to answer.
+
+What a look finds goes to the engine, whose status carries it to `sluice status` and to the check on its asset. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Protocol
+
+from cdc_engine.destination_files import LakeTables, read_ledger
+from cdc_engine.limits import LAKE_WATCH_SECONDS
+from orchestration.run.spark_merge import storage_options
+from orchestration.table_catalog import read_tables
+
+if TYPE_CHECKING:
+    from cdc_engine.config import SluiceConfig
+    from spark_jobs.tables.lake_look import LakeLook
+
+SHARE = 20  # a look may take this part of the time: where a lake answers slowly, it is asked less often
+SHOWN_MAX = 5  # tables of one look that are named; of a disk that is not mounted all would be
+
+
+class LakeEye(Protocol):
+    """What a tick needs of it."""
+
+    def look(self, stopped: Collection[str]) -> None:
+        """Begins a look where one is due. `stopped`: "database.table" of tables that have stopped, and say why themselves."""
+
+    def troubles(self) -> tuple[str, ...]:
+        """What the last look found, a sentence each."""
+
+
+class NoEye:
+    """Sees nothing: for definitions without a lake."""
+
+    def look(self, stopped: Collection[str]) -> None:
+        """Nothing is looked at."""
+
+    def troubles(self) -> tuple[str, ...]:
+        return ()
+
+
+NO_EYE = NoEye()
+
+
+def in_a_thread(act: Callable[[], None]) -> None:
+    """Nobody waits for it: a process that ends takes it along."""
+    threading.Thread(target=act, name="lake-watch", daemon=True).start()
+
+
+class LakeWatch:
+    """`begin`: does a look, now or beside the caller. One look is under way at a time; `look` and `troubles` return at once."""
+
+    def __init__(
+        self, config: SluiceConfig, destination: str, begin: Callable[[Callable[[], None]], None] = in_a_thread
+    ) -> None:
+        self._config, self._destination, self._begin = config, destination, begin
+        self._looking = threading.Lock()
+        self._due = 0.0
+        self._troubles: tuple[str, ...] = ()
+        self._eye: LakeLook | None = None
+
+    def troubles(self) -> tuple[str, ...]:
+        return self._troubles
+
+    def look(self, stopped: Collection[str]) -> None:
+        if time.monotonic() < self._due or not self._looking.acquire(blocking=False):
+            return
+        self._begin(lambda: self._look(frozenset(stopped)))
+
+    def _look(self, stopped: Collection[str]) -> None:
+        began = time.monotonic()
+        try:
+            self._troubles = _shortened(self._found(stopped))
+        except Exception as error:  # of whatever kind: a look that ended silently would go on saying that all is well
+            self._troubles = (f"nobody looks at the Delta tables: {str(error) or type(error).__name__}",)
+        finally:
+            now = time.monotonic()
+            self._due = began + max(LAKE_WATCH_SECONDS, SHARE * (now - began))
+            self._looking.release()
+
+    def _found(self, stopped: Collection[str]) -> list[str]:
+        from spark_jobs.errors import TableError  # noqa: PLC0415  as in runs: imported where it is used
+        from spark_jobs.tables.lake_look import LakeLook  # noqa: PLC0415
+        from spark_jobs.tables.table_owner import Owner, TableRecord  # noqa: PLC0415
+
+        directory = self._config.destination_dir(self._destination)
+        records, ledger = LakeTables(directory).tables, read_ledger(directory)
+        captured = {table.name for table in read_tables(directory)}
+        self._eye = self._eye or LakeLook(storage_options(self._config.storage_options))
+        sentences = []
+        for name, (table_id, version) in records.items():
+            if name in stopped or (captured and name not in captured):
+                continue
+            owner = Owner(ledger_id=ledger.ledger_id, destination=self._destination, table=name)
+            path = self._config.table_path(self._destination, *name.split(".", 1))
+            try:
+                sentences.append(self._eye.trouble(owner, path, TableRecord(table_id=table_id, version=version)))
+            except TableError as error:
+                sentences.append(str(error))
+        return [sentence for sentence in sentences if sentence]
+
+
+def _shortened(sentences: list[str]) -> tuple[str, ...]:
+    if len(sentences) <= SHOWN_MAX:
+        return tuple(sentences)
+    return (*sentences[:SHOWN_MAX], f"and so are {len(sentences) - SHOWN_MAX} further tables: is a disk not mounted?")

@@ -1,0 +1,144 @@
+"""Dagster's run storage, as settling needs it: the runs of a batch, why the newest failed, the runs that are still open, and ending one.
+
+The only reader of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+from dagster import DagsterInstance, DagsterRunStatus
+from dagster._core.storage.dagster_run import RunRecord as StoredRun
+
+from orchestration.batch_reference import BATCH_TAG, DELIVERY_TAG, END_TAG, EPOCH_TAG, LEDGER_TAG, BatchReference
+from orchestration.ports import TableFailure
+from orchestration.run.merge_run import BATCH_DAMAGED, FAILED_TABLES, SPARK_AWAY
+from orchestration.sensor.backoff import Failed, failed_in_a_row
+from orchestration.sensor.giving_up import TRIES_MAX
+from orchestration.sensor.settle import RULES, RunRecord
+
+_log = logging.getLogger(__name__)
+
+# Those that have, or should have, a process.
+OPEN_STATUSES = [
+    DagsterRunStatus.STARTING,
+    DagsterRunStatus.STARTED,
+    DagsterRunStatus.CANCELING,
+]
+
+RUNS_LOOKED_AT = 50  # of the newest, to count failures in a row
+
+
+@dataclasses.dataclass(frozen=True)
+class Said:
+    """What a failed run says of itself (`merge_run.failure`)."""
+
+    sentence: str
+    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def tables(self) -> dict[str, TableFailure]:
+        """ "database.table" → why it failed; empty where the run does not say."""
+        value = getattr(self.metadata.get(FAILED_TABLES), "data", None)
+        return {str(name): TableFailure(**why) for name, why in (value or {}).items()}
+
+
+class RunStore:
+    """The runs of one destination, which are those of its merge job."""
+
+    def __init__(self, instance: DagsterInstance, job_name: str) -> None:
+        self._instance = instance
+        self._job_name = job_name
+
+    def of_batch(self, reference: BatchReference) -> list[RunRecord]:
+        """All runs with the tags of this very delivery; of the merge job only, so that a tag set by hand elsewhere acks nothing."""
+        records = self._instance.get_run_records(
+            dg.RunsFilter(job_name=self._job_name, tags={BATCH_TAG: reference.run_key})
+        )
+        return [self._fact(record) for record in records]
+
+    def failed(self, reference: BatchReference, run: RunRecord) -> Failed:
+        """The failure of a run of the batch, and how many deliveries before it failed too."""
+        newest = self._instance.get_run_records(dg.RunsFilter(job_name=self._job_name), limit=RUNS_LOOKED_AT)
+        ends = [(each.dagster_run.tags.get(DELIVERY_TAG, ""), each.dagster_run.status) for each in newest]
+        said = self._what_failed(run.run_id)
+        return Failed(
+            in_a_row=failed_in_a_row(str(reference.delivery), ends),
+            ago_seconds=run.state_seconds,
+            away=SPARK_AWAY in said.metadata,
+            reason=said.sentence,
+            damaged=BATCH_DAMAGED in said.metadata,
+            tables=self._failed_tables(reference),
+        )
+
+    def _failed_tables(self, reference: BatchReference) -> list[dict[str, TableFailure]]:
+        """What the failed runs of the batch, over its deliveries, say of its tables: the newest first, up to one that did not fail."""
+        tags = {name: value for name, value in reference.to_tags().items() if name in {LEDGER_TAG, EPOCH_TAG, END_TAG}}
+        runs = self._instance.get_run_records(dg.RunsFilter(job_name=self._job_name, tags=tags), limit=TRIES_MAX)
+        failed = itertools.takewhile(lambda run: run.dagster_run.status == DagsterRunStatus.FAILURE, runs)
+        return [self._what_failed(run.dagster_run.run_id).tables for run in failed]
+
+    def _what_failed(self, run_id: str) -> Said:
+        """The run's own sentence and metadata; Dagster's sentence where the run could not say anything."""
+        for kind in (dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.RUN_FAILURE):
+            for record in self._instance.get_records_for_run(run_id, of_type=kind, limit=1).records:
+                event = record.event_log_entry.dagster_event
+                data = event.step_failure_data.user_failure_data if event and event.is_step_failure else None
+                if data is not None:
+                    return Said(data.description or run_id, data.metadata)
+                return Said(record.event_log_entry.user_message or (event.message if event else "") or run_id)
+        return Said(f"run {run_id[:8]} failed without a word")
+
+    def open_runs(self) -> list[RunRecord]:
+        """Every run of the destination that should have a process, whatever its batch.
+
+        Asked for by status alone and picked here: few runs are open, while by tag or job the database would go through all there ever were.
+        """
+        records = self._instance.get_run_records(dg.RunsFilter(statuses=OPEN_STATUSES))
+        return [self._fact(record) for record in records if record.dagster_run.job_name == self._job_name]
+
+    def end(self, run_id: str, reason: str) -> None:
+        """Marks a run FAILED and asks its process, if there is one, to stop. A run that has ended meanwhile stays as it is.
+
+        The process may go on: nothing it does counts any more, because its delivery is rolled back and never handed out again.
+        """
+        run = self._instance.get_run_by_id(run_id)
+        if run is None or run.is_finished:
+            return
+        if run.status in OPEN_STATUSES:
+            self._ask_to_stop(run_id)
+        run = self._instance.get_run_by_id(run_id)
+        if run is not None and not run.is_finished:
+            self._instance.report_run_failed(
+                run, message=f"Sluice ended this run: {reason}. Its batch is handed out again."
+            )
+
+    def _ask_to_stop(self, run_id: str) -> None:
+        try:
+            self._instance.run_launcher.terminate(run_id)
+        except Exception as error:  # the launcher's server may be gone, which is why the run is ended
+            _log.warning("the process of run %s could not be asked to stop: %s", run_id, type(error).__name__)
+
+    def _fact(self, record: StoredRun) -> RunRecord:
+        run = record.dagster_run
+        state_seconds = max(0.0, time.time() - record.update_timestamp.timestamp())
+        limit = RULES[run.status].silent_seconds_max
+        silent_seconds = state_seconds
+        if limit is not None and state_seconds > limit:  # only then is the look into the event log worth its price
+            silent_seconds = self._silent_seconds(run.run_id, state_seconds)
+        return RunRecord(
+            run_id=run.run_id, status=run.status, state_seconds=state_seconds, silent_seconds=silent_seconds
+        )
+
+    def _silent_seconds(self, run_id: str, state_seconds: float) -> float:
+        newest: Sequence[dg.EventLogEntry] = [
+            entry.event_log_entry
+            for entry in self._instance.get_records_for_run(run_id, limit=1, ascending=False).records
+        ]
+        return min([state_seconds, *(max(0.0, time.time() - entry.timestamp) for entry in newest)])

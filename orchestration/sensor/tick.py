@@ -1,0 +1,226 @@
+"""One tick of a destination's sensor: settle the batch that is out, publish, hand out the next.
+
+Dagster's daemon begins a tick every five seconds and not sooner. A tick that has nothing to do therefore waits for what comes, a run's end
+or a change, nearly until the next one begins: so both are met at once and not five seconds later.
+
+A tick may be lost at any point (it timed out, the daemon died, the UI's "test sensor" threw its answer away): the batch stays
+outstanding in the ledger and the next tick asks for the same run again, under the same run key, which Dagster starts once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from cdc_engine.errors import CanalServiceError, EngineStartingError, LeaseLostError, SluiceError
+from cdc_engine.limits import TICK_SECONDS_MAX
+from orchestration import failpoints
+from orchestration.batch_reference import BatchReference
+from orchestration.sensor.backoff import Failed, waiting
+from orchestration.sensor.giving_up import tables_to_stop
+from orchestration.sensor.lake_watch import NO_EYE, LakeEye
+from orchestration.sensor.observations import AssetEvent, Published, due, failures
+from orchestration.sensor.settle import Ack, EndRun, LockWatch, Reissue, Rollback, Wait, decide, overdue, strongest
+from orchestration.table_catalog import checkable, delta_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from cdc_engine.contracts import OutstandingBatch
+    from orchestration.ports import EngineHandle, EngineHost, EngineState
+    from orchestration.sensor.runs import RunStore
+
+_log = logging.getLogger(__name__)
+
+HAND_OUT_RESERVE_SECONDS = 0.3  # of the budget, for what comes after the hand-out
+LOOK_SECONDS = 0.2  # between two looks at a run, or at an engine that starts
+SENSOR_WORKERS = 4  # ticks that Dagster's daemon has under way at once: dagster.yaml, sensors.num_workers
+
+
+def tick_seconds(destinations: int) -> float:
+    """How long a tick may wait: all of the time between two, unless the destinations are so many that they would wait for each other."""
+    return TICK_SECONDS_MAX * min(1.0, SENSOR_WORKERS / max(1, destinations))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Line:
+    """A destination as its definitions know it. `tables`: "database.table" of its assets; `op_name`: the step that merges.
+
+    `run_lock_held`: whether some process holds the run lock of a destination's directory. `tick_seconds`: how long a tick may take.
+    `lake`: looks at the Delta tables between runs.
+    """
+
+    destination: str
+    op_name: str
+    tables: tuple[str, ...]
+    run_lock_held: Callable[[Path], bool]
+    tick_seconds: float
+    lake: LakeEye = NO_EYE
+
+
+class Ticker:
+    """Ticks of one destination. Kept in the code server's process; holds no engine, only what it saw of the run lock."""
+
+    def __init__(self, line: Line, host: Callable[[], EngineHost]) -> None:
+        self._line = line
+        self._host = host
+        self._defined = frozenset(line.tables)
+        self._checked = tuple(checkable(line.destination, line.tables))
+        self._one_at_a_time = threading.Lock()
+        self._pause = threading.Event().wait
+        self._lock_watch = LockWatch()
+
+    def tick(self, runs: RunStore, cursor: str | None) -> dg.SensorResult:
+        """The sensor's answer. An earlier tick may still be at work: Dagster gives up on a slow one, but cannot end it."""
+        if not self._one_at_a_time.acquire(blocking=False):
+            return _answer("an earlier tick is still at work and this one leaves everything to it", [], cursor)
+        try:
+            return self._tick(runs, cursor, time.monotonic() + self._line.tick_seconds)
+        finally:
+            self._one_at_a_time.release()
+
+    def _tick(self, runs: RunStore, cursor: str | None, deadline: float) -> dg.SensorResult:
+        status: EngineState | None = None
+        trouble = ""
+        answer: dg.RunRequest | str
+        try:
+            engine = self._engine(deadline)
+            engine.tell_tick()
+            status = engine.status()
+            self._line.lake.look([f"{each.database}.{each.table}" for each in status.stopped_tables])
+            engine.tell_lake(self._line.lake.troubles())
+            answer = self._settle_and_hand_out(engine, runs, deadline)
+            status = engine.status()  # of now: much may have come while we waited
+        except LeaseLostError as error:
+            return _answer(f"STANDBY: {error}{_recycled()}", [], cursor)
+        except EngineStartingError as error:
+            return _answer(f"STARTING: {error}, the next tick looks again", [], cursor)
+        except CanalServiceError as error:
+            answer = f"{error.code}: {error}, so it was settled elsewhere in this moment and the next tick looks again"
+        except SluiceError as error:
+            answer = trouble = f"{error.code}: {error}"
+        failing = failures(status) | ({"": trouble} if trouble else {})
+        published = Published.from_cursor(cursor)
+        events, published = due(
+            self._line.destination, self._checked, status, failing, published=published, now_seconds=time.time()
+        )
+        if isinstance(answer, str) and status is not None:
+            answer = f"{answer}; {describe(status)}"
+        return _answer(answer, events, published.to_cursor())
+
+    def _engine(self, deadline: float) -> EngineHandle:
+        """The running engine; one that is being started is waited for."""
+        while True:
+            try:
+                return self._host().get_or_start(self._line.destination)
+            except EngineStartingError:
+                if time.monotonic() >= deadline - HAND_OUT_RESERVE_SECONDS:
+                    raise
+            self._pause(LOOK_SECONDS)
+
+    def _settle_and_hand_out(self, engine: EngineHandle, runs: RunStore, deadline: float) -> dg.RunRequest | str:
+        """A request for the run of the head of the line, or why there is none. Raises SluiceError."""
+        self._end_lost_runs(engine, runs)
+        batch = engine.outstanding()
+        if batch is not None and (waiting_for := self._settle(engine, runs, batch, deadline)):
+            return waiting_for
+        engine.tell_waiting("")
+        batch = engine.hand_out(max(0.0, deadline - time.monotonic() - HAND_OUT_RESERVE_SECONDS))
+        return "nothing waits" if batch is None else self.request(batch)
+
+    def _settle(self, engine: EngineHandle, runs: RunStore, batch: OutstandingBatch, deadline: float) -> str:
+        """Acks or rolls back what has ended; why to wait, or empty when the head of the line is to be handed out."""
+        reference = BatchReference.of(self._line.destination, batch)
+        last_look = deadline - HAND_OUT_RESERVE_SECONDS
+        while True:
+            records = runs.of_batch(reference)
+            engine.tell_run(batch, strongest(records))
+            match decide(records):
+                case Ack(run_id):
+                    _log.info("run %s merged %s: acked", run_id, reference)
+                    failpoints.reach(failpoints.BEFORE_ACK)
+                    engine.ack(batch)
+                    failpoints.reach(failpoints.AFTER_ACK)
+                    return ""
+                case Rollback(run_id, reason):
+                    failed = runs.failed(reference, next(run for run in records if run.run_id == run_id))
+                    return self._again(engine, batch, failed, f"{reason}: {reference}")
+                case EndRun(run_id, reason):
+                    _log.warning("run %s is ended: %s", run_id, reason)
+                    runs.end(run_id, reason)
+                    if time.monotonic() >= last_look:
+                        return f"runs of {reference} were ended, the next tick goes on"
+                case Wait(_, reason):
+                    if time.monotonic() >= last_look:
+                        return f"{reason} with {reference}"
+                    self._pause(LOOK_SECONDS)
+                case Reissue():
+                    return ""
+
+    def _again(self, engine: EngineHandle, batch: OutstandingBatch, failed: Failed, what: str) -> str:
+        """Hands a failed batch out again, without the tables that cannot be merged; why to wait before, or empty."""
+        if stops := tables_to_stop(failed.tables):
+            _log.error("%s goes on without %s", what, ", ".join(sorted(stops)))
+            engine.stop_tables(batch, stops)
+            return ""
+        if why := waiting(failed):
+            engine.tell_waiting(why)
+            return why
+        _log.warning("%s is rolled back and handed out again", what)
+        engine.rollback(batch, damaged=failed.damaged)
+        return ""
+
+    def _end_lost_runs(self, engine: EngineHandle, runs: RunStore) -> None:
+        """Open runs of any delivery, also of old ones: one without a process would hold its place in the queue for ever."""
+        open_runs = runs.open_runs()
+        held = self._line.run_lock_held(engine.directory)
+        for run in self._lock_watch.observe(open_runs, lock_held=held, now_seconds=time.monotonic()):
+            if reason := overdue(run):
+                _log.warning("run %s is ended: %s", run.run_id, reason)
+                runs.end(run.run_id, reason)
+
+    def request(self, batch: OutstandingBatch) -> dg.RunRequest:
+        """The run of a batch: only the tables in it. A table without an asset yet is merged all the same, and the run reports it."""
+        reference = BatchReference.of(self._line.destination, batch)
+        defined = [delta_key(self._line.destination, name) for name in batch.tables if name in self._defined]
+        return dg.RunRequest(
+            run_key=reference.run_key,
+            run_config={"ops": {self._line.op_name: {"config": reference.to_config()}}},
+            tags={**reference.to_tags(), "dagster/max_retries": "0"},
+            asset_selection=defined or None,
+            asset_check_keys=[],  # None would be all checks of these assets
+        )
+
+
+def describe(status: EngineState) -> str:
+    """A moment of an engine as one line, for the list of ticks."""
+    ring_percent = 100 * int(status.ring_bytes) / max(1, int(status.ring_bytes_max))
+    reason = f" ({status.reason})" if status.reason else ""
+    where = status.position or "the start"
+    return (
+        f"{status.state}{reason} at {where}, acked up to {status.cursor or 'nothing yet'}, "
+        f"{status.lag_seconds:.1f} s behind, ring {ring_percent:.0f} % full"
+    )
+
+
+def _answer(answer: dg.RunRequest | str, events: list[AssetEvent], cursor: str | None) -> dg.SensorResult:
+    if isinstance(answer, str):
+        return dg.SensorResult(skip_reason=answer, asset_events=events, cursor=cursor)
+    return dg.SensorResult(run_requests=[answer], asset_events=events, cursor=cursor)
+
+
+def _recycled() -> str:
+    """What to add when the code server is one that its client throws away every minute."""
+    if "--heartbeat" not in sys.argv:
+        return ""
+    return (
+        "; this code server is replaced by whoever started it, so an engine does not live long in it: "
+        "start `dagster api grpc` yourself and name it as grpc_server in workspace.yaml"
+    )

@@ -1,0 +1,113 @@
+"""Carries what foreign keys changed without row events to the tables of a batch, before any of them is merged. `run_batch` calls it.
+
+The changes are found out by playing the batch (play.py) over the lake's rows and the staged images (rows.py), and become
+staged images like any other (files.py). So merges know nothing of foreign keys, tables are merged in any order, and a repeated run
+does the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import defaultdict
+from collections.abc import Mapping
+
+from spark_jobs.cascades import files as cascade_files
+from spark_jobs.cascades.play import Event, Image, Play, Row, Values, Wanted
+from spark_jobs.cascades.rows import StagedImages, events_of, lake_rows
+from spark_jobs.errors import TableError
+from spark_jobs.report import TableTarget
+from spark_jobs.session import Lane
+from spark_jobs.staged_batch import Cascade, StagedBatch, StagedTable
+from spark_jobs.tables.delta_table import DeltaTable
+
+CASCADE_UNSEEN = "CASCADE_UNSEEN"  # state of a table whose rows changed without an event that could be followed
+
+
+def carried_out(
+    lane: Lane, batch: StagedBatch, targets: Mapping[str, TableTarget], storage_options: Mapping[str, str]
+) -> tuple[StagedBatch, dict[str, TableError]]:
+    """The batch with what foreign keys changed, and the tables of it that cannot be merged, with why.
+
+    Raises StagedBatchError, or whatever Spark raises.
+    """
+    if not batch.cascades:
+        return batch, {}
+    found = cascade_files.kept(batch)
+    if found is None:
+        found = _Derivation(lane, batch, targets, storage_options).kept()
+    changed, refused = found
+    tables = tuple(changed.get(table.name, table) for table in batch.tables)
+    errors = {name: TableError(name, reason, state=CASCADE_UNSEEN, for_good=True) for name, reason in refused.items()}
+    return dataclasses.replace(batch, tables=tables), errors
+
+
+class _Derivation:
+    """Loads and plays until nothing is missing."""
+
+    def __init__(
+        self, lane: Lane, batch: StagedBatch, targets: Mapping[str, TableTarget], storage_options: Mapping[str, str]
+    ) -> None:
+        self._lane, self._batch = lane, batch
+        live = {name for events in batch.cascades for name in events.live}
+        self._staged = {table.name: table for table in batch.tables if table.name in live}
+        cascades = [each for events in batch.cascades for each in events.cascades if each.child in self._staged]
+        self._cascades = {(each.child, each.columns): each for each in cascades}
+        self._lake = {
+            name: DeltaTable(name, targets[name].path, batch.app_id(table), storage_options)
+            for name, table in self._staged.items()
+        }
+        self._applied = {name: table.refresh().applied_order_key for name, table in self._lake.items()}
+        self._events = [event for events in batch.cascades for event in events_of(events)]
+        self._wanted: Wanted = defaultdict(set)
+        self._rows: dict[str, dict[Values, Row]] = defaultdict(dict)
+
+    def kept(self) -> tuple[dict[str, StagedTable], dict[str, str]]:
+        """What was derived, written for a repetition too."""
+        play = self._play()
+        errors = dict(play.errors)
+        changed = {}
+        for name, derived in play.derived.items():
+            if name not in errors:
+                try:
+                    changed[name] = cascade_files.with_derived(
+                        self._batch, self._staged[name], self._lake[name], derived
+                    )
+                except TableError as error:
+                    errors[name] = error
+        refused = {name: error.reason for name, error in errors.items()}
+        cascade_files.keep(self._batch, list(changed.values()), refused)
+        return changed, refused
+
+    def _play(self) -> Play:
+        while True:
+            play = Play(self._cascades.values(), self._applied, self._wanted)
+            rows = {name: [dataclasses.replace(row) for row in found.values()] for name, found in self._rows.items()}
+            play.run(rows, self._changes())
+            missing = {where: values for where, values in play.missing.items() if values}
+            if not missing:
+                return play
+            for (name, columns), values in missing.items():
+                self._load(self._cascades[name, columns], values)
+
+    def _load(self, cascade: Cascade, values: set[Values]) -> None:
+        self._wanted[cascade.child, cascade.columns] |= values
+        rows = self._rows[cascade.child]
+        for row in lake_rows(self._lane, self._lake[cascade.child], cascade, values):
+            key = tuple(row.values[name] for name in cascade.key) if cascade.key else tuple(sorted(row.values.items()))
+            rows.setdefault(key, row)
+
+    def _changes(self) -> list[Image | Event]:
+        """In the order of the stream. What the lake has is in its rows already."""
+        images = itertools.chain.from_iterable(self._images(name) for name in self._staged)
+        applied = self._applied
+        every: list[Image | Event] = [image for image in images if image.at.order_key > applied[image.table]]
+        every += self._events
+        return sorted(every, key=lambda each: (each.at.order_key, each.at.place, isinstance(each, Event)))
+
+    def _images(self, name: str) -> list[Image]:
+        key = next(each.key for each in self._cascades.values() if each.child == name)
+        wanted = {columns: values for (table, columns), values in self._wanted.items() if table == name}
+        if not wanted:
+            return []
+        return list(StagedImages(self._staged[name], key).relevant(wanted, set(self._rows[name]) if key else set()))

@@ -1,0 +1,327 @@
+"""Staged files of tables that foreign keys changed: the staged images and the derived ones in one order. Written for `derive`.
+
+They stand beside the staged files, in a folder of their own with a manifest that is written last. A run that repeats the batch takes them
+from there: the lake, from which they were found out, may have gone on by then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spark_jobs.cascades.play import Derived
+from spark_jobs.cascades.rows import places_of
+from spark_jobs.errors import StagedBatchError, TableError
+from spark_jobs.merging.fold import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE
+from spark_jobs.staged_batch import (
+    COMMIT_TIME,
+    GROUP_COLUMNS,
+    OPERATION,
+    ORDER_KEY,
+    PRESENT,
+    ChangesSegment,
+    Column,
+    Segment,
+    StagedBatch,
+    StagedTable,
+)
+from spark_jobs.tables.delta_table import DeltaTable
+
+FOLDER, MANIFEST = "derived", "derived.json"
+FORMAT = 1
+ROW = "_sluice_row"
+ARROW_TYPES = {
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Piece:
+    """A segment on its way: the staged one, or None for one that begins here, with places of its rows and what was derived."""
+
+    segment: Segment | None
+    places: list[int]
+    derived: list[Derived]
+
+
+def with_derived(batch: StagedBatch, table: StagedTable, lake: DeltaTable, derived: Sequence[Derived]) -> StagedTable:
+    """The table with segments that have the derived images too. Raises TableError where they cannot be written."""
+    pieces = _pieces(table, derived)
+    folder = batch.directory / FOLDER
+    folder.mkdir(exist_ok=True)
+    number, segments, rows_before = 0, [], 0
+    for piece in pieces:
+        segment = piece.segment
+        if piece.derived:
+            path = folder / f"{_file_part(table)}.{number}.parquet"
+            number += 1
+            segment = _written(path, table, lake, piece, rows_before)
+        if segment is None:
+            continue
+        rows_before += segment.rows if isinstance(segment, ChangesSegment) else 0
+        segments.append(segment)
+    return dataclasses.replace(table, segments=tuple(segments), places=None)
+
+
+def _file_part(table: StagedTable) -> str:
+    return "".join(
+        each if each.isascii() and (each.isalnum() or each == "_") else f"_{ord(each):x}_" for each in table.name
+    )
+
+
+def _pieces(table: StagedTable, derived: Sequence[Derived]) -> list[_Piece]:
+    """Each derived image goes into the segment of its transaction, or the one before it, unless the table was altered in between."""
+    places, begin = places_of(table), 0
+    pieces: list[_Piece] = []
+    for segment in table.segments:
+        rows = segment.rows if isinstance(segment, ChangesSegment) else 0
+        pieces.append(_Piece(segment, places[begin : begin + rows], []))
+        begin += rows
+    for image in derived:
+        index = next((i for i, each in enumerate(pieces) if _end(each) >= image.at.order_key), len(pieces))
+        if index < len(pieces) and _takes(pieces[index]):
+            pieces[index].derived.append(image)
+        elif index and _takes(pieces[index - 1]):
+            pieces[index - 1].derived.append(image)
+        else:
+            pieces.insert(index, _Piece(None, [], [image]))
+    return pieces
+
+
+def _end(piece: _Piece) -> int:
+    """Order key of its last image."""
+    segment = piece.segment
+    own = -1
+    if isinstance(segment, ChangesSegment):
+        own = segment.last_order_key
+    elif segment is not None:
+        own = segment.order_key
+    return max([own, *(image.at.order_key for image in piece.derived)])
+
+
+def _takes(piece: _Piece) -> bool:
+    return piece.segment is None or isinstance(piece.segment, ChangesSegment)
+
+
+def _written(path: Path, table: StagedTable, lake: DeltaTable, piece: _Piece, rows_before: int) -> ChangesSegment:
+    staged = piece.segment if isinstance(piece.segment, ChangesSegment) else None
+    if staged is not None and staged.moves:
+        raise TableError(
+            table.name,
+            "foreign keys changed rows of it in a batch in which rows that lack columns got other keys (binlog_row_image is not FULL); "
+            "take the table's rows anew and set binlog_row_image=FULL",
+        )
+    columns = staged.columns if staged else _columns_of(table, lake, piece)
+    schema = pq.read_schema(staged.path) if staged else _schema(columns)
+    own = pq.read_table(staged.path) if staged else schema.empty_table()
+    partial = bool(staged and staged.partial)
+    added = pa.Table.from_pylist(
+        [_record(image, columns, partial=partial) for image in piece.derived], schema=_loose(schema)
+    )
+    rows = pa.concat_tables([own.cast(_loose(schema)), added])
+    order_keys = pa.array([image.at.order_key for image in piece.derived], pa.int64())
+    order = pa.table(
+        {
+            "key": pa.concat_arrays([own[ORDER_KEY].combine_chunks(), order_keys]),
+            "place": pa.array([*piece.places, *(image.at.place for image in piece.derived)], pa.int64()),
+            "derived": pa.array([0] * own.num_rows + [1] * len(piece.derived)),
+            "row": pa.array(range(rows.num_rows)),
+        }
+    )
+    names = ("key", "place", "derived", "row")
+    rows = rows.take(pc.sort_indices(order, sort_keys=[(name, "ascending") for name in names]))
+    if ROW in schema.names:
+        numbers = pa.array(range(rows_before + 1, rows_before + 1 + rows.num_rows), pa.int64())
+        rows = rows.set_column(schema.get_field_index(ROW), ROW, numbers)
+    pq.write_table(rows, path, compression="none")
+    _sync(path)
+    return _segment_of(path, rows, columns, piece)
+
+
+def _segment_of(path: Path, rows: pa.Table, columns: tuple[Column, ...], piece: _Piece) -> ChangesSegment:
+    staged = piece.segment if isinstance(piece.segment, ChangesSegment) else None
+    key = staged.key if staged else _key_of(columns, piece)
+    operations: Any = rows[OPERATION].to_pylist()
+    order_keys: Any = rows[ORDER_KEY].to_pylist()
+    times = [_us(image.at.commit_time) for image in piece.derived]
+    bounds = [_bounds(staged, place, name, piece) for place, name in enumerate(key)]
+    return ChangesSegment(
+        path=path,
+        size_bytes=path.stat().st_size,
+        rows=rows.num_rows,
+        inserts=operations.count(INSERT),
+        updates=operations.count(UPDATE_AFTER),
+        deletes=operations.count(DELETE),
+        key_changes=operations.count(UPDATE_BEFORE) if key else 0,
+        unique_keys=False,
+        first_order_key=order_keys[0],
+        last_order_key=order_keys[-1],
+        last_commit_time_us=max([*times, staged.last_commit_time_us if staged else 0]),
+        key=key,
+        key_min=tuple(low for low, _ in bounds),
+        key_max=tuple(high for _, high in bounds),
+        columns=columns,
+        partial=bool(staged and staged.partial),
+        moves=0,
+    )
+
+
+def _bounds(staged: ChangesSegment | None, place: int, name: str, piece: _Piece) -> tuple[Any, Any]:
+    """Least and greatest of a key column, with the derived images; None where no bound is known."""
+    values = [image.values[name.lower()] for image in piece.derived]
+    if staged is not None:
+        values += [staged.key_min[place], staged.key_max[place]] if place < len(staged.key_min) else [None]
+    whole = all(isinstance(value, int) and not isinstance(value, bool) for value in values)
+    if whole or all(isinstance(value, str) for value in values):
+        return min(values), max(values)
+    return None, None
+
+
+def _columns_of(table: StagedTable, lake: DeltaTable, piece: _Piece) -> tuple[Column, ...]:
+    """Of a segment without staged images: the columns that its rows have, as the lake or another segment of the table has them."""
+    known = set(piece.derived[0].values)
+    for segment in table.changes:
+        if {column.name.lower() for column in segment.columns} == known:
+            return segment.columns
+    columns = [
+        Column(name=name, type=of_type)
+        for lowered, (name, of_type) in lake.snapshot.columns.items()
+        if lowered in known
+    ]
+    if len(columns) < len(known):
+        raise TableError(
+            table.name, "foreign keys changed rows of it whose columns are not known; take the table's rows anew"
+        )
+    return tuple(columns)
+
+
+def _key_of(columns: tuple[Column, ...], piece: _Piece) -> tuple[str, ...]:
+    spelled = {column.name.lower(): column.name for column in columns}
+    return tuple(spelled[name] for name in piece.derived[0].key)
+
+
+def _record(image: Derived, columns: tuple[Column, ...], *, partial: bool) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        OPERATION: image.operation,
+        ORDER_KEY: image.at.order_key,
+        COMMIT_TIME: image.at.commit_time,
+    }
+    for place, column in enumerate(columns):
+        known = column.name.lower() in image.values
+        record[column.name] = image.values.get(column.name.lower())
+        if partial:
+            group = f"{PRESENT}{place // GROUP_COLUMNS}"
+            record[group] = record.get(group, 0) | (int(known) << place % GROUP_COLUMNS)
+    return {**record, "_sluice_moved": False} if partial else record
+
+
+def _schema(columns: tuple[Column, ...]) -> pa.Schema:
+    fields: list[pa.Field[Any]] = [
+        pa.field(OPERATION, pa.int8()),
+        pa.field(ORDER_KEY, pa.int64()),
+        pa.field(COMMIT_TIME, pa.timestamp("us", "UTC")),
+        pa.field(ROW, pa.int64()),
+        *(pa.field(column.name, _arrow(column.type)) for column in columns),
+    ]
+    return pa.schema(fields)
+
+
+def _arrow(type_name: str) -> Any:
+    if type_name.startswith("decimal("):
+        precision, scale = type_name[8:-1].split(",")
+        return pa.decimal128(int(precision), int(scale))
+    return ARROW_TYPES[type_name]
+
+
+def _loose(schema: pa.Schema) -> pa.Schema:
+    """With NULLs allowed: what a deleted row held is not always known."""
+    return pa.schema([field.with_nullable(True) for field in schema])
+
+
+def _us(commit_time: Any) -> int:
+    return int(pa.scalar(commit_time, pa.timestamp("us", "UTC")).value or 0)
+
+
+# ── kept for a run that repeats the batch ──
+
+
+def keep(batch: StagedBatch, changed: Sequence[StagedTable], refused: dict[str, str]) -> None:
+    """Writes what was derived, for good. `refused`: table → why it cannot be followed."""
+    folder = batch.directory / FOLDER
+    folder.mkdir(exist_ok=True)
+    kept = {table.name: [_kept(batch, table, segment) for segment in table.segments] for table in changed}
+    temporary = folder / f"{MANIFEST}.{os.getpid()}"
+    temporary.write_text(json.dumps({"format": FORMAT, "tables": kept, "refused": refused}))
+    _sync(temporary)
+    temporary.replace(folder / MANIFEST)
+    _sync(folder)
+    _sync(batch.directory)
+
+
+def _kept(batch: StagedBatch, table: StagedTable, segment: Segment) -> Any:
+    staged = next(each for each in batch.tables if each.name == table.name)
+    if segment in staged.segments:
+        return staged.segments.index(segment)
+    record = dataclasses.asdict(segment)
+    return {**record, "path": record["path"].name}
+
+
+def kept(batch: StagedBatch) -> tuple[dict[str, StagedTable], dict[str, str]] | None:
+    """What `keep` wrote: (changed tables by name, refused); None where there is nothing. Raises StagedBatchError on what cannot be read."""
+    path = batch.directory / FOLDER / MANIFEST
+    try:
+        record = json.loads(path.read_bytes())
+        if record["format"] != FORMAT:
+            raise ValueError(f"format {record['format']}")
+        tables = {
+            table.name: dataclasses.replace(
+                table, segments=tuple(_read(batch, table, item) for item in record["tables"][table.name]), places=None
+            )
+            for table in batch.tables
+            if table.name in record["tables"]
+        }
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StagedBatchError(
+            f"{path} cannot be read ({error}); roll the batch back to have it staged again"
+        ) from error
+    return tables, dict(record["refused"])
+
+
+def _read(batch: StagedBatch, table: StagedTable, item: Any) -> Segment:
+    if isinstance(item, int):
+        return table.segments[item]
+    lists = {name: tuple(item[name]) for name in ("key", "key_min", "key_max")}
+    columns = tuple(Column(**column) for column in item["columns"])
+    path = batch.directory / FOLDER / item["path"]
+    if not path.is_file() or path.stat().st_size != item["size_bytes"]:
+        raise ValueError(f"{path} is not there as it was written")
+    return ChangesSegment(**{**item, **lists, "columns": columns, "path": path})
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,318 @@
+"""Plays a batch's changes of tables that foreign keys bind, in the order of the stream, to find what the keys changed. Pure.
+
+InnoDB carries an ON DELETE or ON UPDATE to child rows below the binlog. So each row of a parent that went, and each key that changed, is
+carried to the rows that the children have at that place, and from these on, until nothing follows. Only rows that may be met are played:
+what is `missing` after a play is loaded, and all is played again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from spark_jobs.errors import TableError
+from spark_jobs.merging.fold import DELETE, UPDATE_AFTER, UPDATE_BEFORE
+from spark_jobs.staged_batch import Cascade
+
+CASCADE, SET_NULL = "CASCADE", "SET NULL"
+Values = tuple[Any, ...]
+Wanted = dict[tuple[str, tuple[str, ...]], set[Values]]  # (table, columns) → coarse values
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Of a change: order key of its transaction, and place in the batch. `commit_time`: as staged."""
+
+    order_key: int
+    place: int
+    commit_time: Any
+
+
+@dataclasses.dataclass
+class Row:
+    """`values` by column in lower case. `order_key`: of the image that made it. `stale`: not all of its columns are known.
+
+    `count`: of equal rows, in a table without a key.
+    """
+
+    values: dict[str, Any]
+    order_key: int
+    of_lake: bool = False
+    stale: bool = False
+    count: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Image:
+    """A staged image of a table, or an alteration of it (`operation` 0: all rows are gone; -1: its columns changed).
+
+    `partial`: it lacks columns.
+    """
+
+    at: Place
+    table: str
+    operation: int
+    values: dict[str, Any]
+    partial: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """A row of `parent` went, or its `old` referenced values became `new`. `cascades`: all that may follow; `live`: tables changed."""
+
+    at: Place
+    parent: str
+    old: dict[str, Any]
+    new: dict[str, Any] | None
+    cascades: tuple[Cascade, ...]
+    live: frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Derived:
+    """A change that a foreign key made; as a staged image. `key`: the table's."""
+
+    at: Place
+    operation: int
+    values: dict[str, Any]
+    key: tuple[str, ...] = ()
+
+
+class _Table:
+    """Rows of one table at the place that is played, found by key and by the columns of a foreign key."""
+
+    def __init__(self, key: tuple[str, ...], columns: Iterable[tuple[str, ...]]) -> None:
+        self.key, self.rows = key, dict[Values, Row]()
+        self.found: dict[tuple[str, ...], dict[Values, set[Values]]] = {each: defaultdict(set) for each in columns}
+
+    def key_of(self, values: Mapping[str, Any]) -> Values:
+        return tuple(values[name] for name in self.key) if self.key else tuple(sorted(values.items()))
+
+    def put(self, row: Row) -> None:
+        key = self.key_of(row.values)
+        there = self.rows.get(key)
+        if there is not None and not self.key:
+            there.count += row.count
+            return
+        self.drop(key)
+        self.rows[key] = row
+        for columns, found in self.found.items():
+            found[_coarse_of(row.values, columns)].add(key)
+
+    def remove(self, key: Values) -> None:
+        """One row."""
+        row = self.rows.get(key)
+        if row is not None and row.count > 1:
+            row.count -= 1
+        else:
+            self.drop(key)
+
+    def drop(self, key: Values) -> None:
+        """The row, or all that are equal to it."""
+        row = self.rows.pop(key, None)
+        if row is not None:
+            for columns, found in self.found.items():
+                found[_coarse_of(row.values, columns)].discard(key)
+
+
+@dataclasses.dataclass
+class _Touched:
+    """A row that the change in hand has changed: what it was and is, and the columns that the foreign key `by` wrote."""
+
+    was: dict[str, Any]
+    now: dict[str, Any]
+    by: str
+    written: set[str] = dataclasses.field(default_factory=set)
+
+
+class Play:
+    """One play. `keys`: of the tables. `applied`: by table the order key that the lake has it up to. `wanted`: what was loaded.
+
+    Afterwards `derived` are the changes by table, in order; `missing` what is to be loaded first; `errors` tables that cannot be followed.
+    """
+
+    def __init__(self, cascades: Iterable[Cascade], applied: Mapping[str, int], wanted: Wanted) -> None:
+        by_child: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+        keys = {}
+        for each in cascades:
+            by_child[each.child].add(each.columns)
+            keys[each.child] = each.key
+        self._tables = {name: _Table(keys[name], columns) for name, columns in by_child.items()}
+        self._applied, self._wanted = applied, wanted
+        self._touched: dict[tuple[str, Values], _Touched] = {}
+        self._place = (-1, -1)
+        self.derived: dict[str, list[Derived]] = defaultdict(list)
+        self.missing: Wanted = defaultdict(set)
+        self.errors: dict[str, TableError] = {}
+
+    def run(self, lake: Mapping[str, Iterable[Row]], changes: Iterable[Image | Event]) -> None:
+        """`lake`: rows of before the batch. `changes`: in order; a row's own image before what follows from it."""
+        for name, rows in lake.items():
+            for row in rows:
+                self._tables[name].put(row)
+        for change in changes:
+            if isinstance(change, Event):
+                self._carry(change)
+            else:
+                self._take(change)
+
+    def _take(self, image: Image) -> None:
+        table = self._tables[image.table]
+        if image.operation == 0:
+            for key in list(table.rows):
+                table.drop(key)
+        elif image.operation < 0:
+            for row in table.rows.values():
+                row.stale = True
+        elif image.operation in (DELETE, UPDATE_BEFORE):
+            table.remove(table.key_of(image.values))
+        else:
+            self._put_image(table, image)
+
+    def _put_image(self, table: _Table, image: Image) -> None:
+        """An image may lack columns, which are those of the row that is there."""
+        there = table.rows.get(table.key_of(image.values)) if table.key else None
+        known = {**there.values, **image.values} if there else image.values
+        lacking = [name for columns in table.found for name in columns if name not in known]
+        values = {**dict.fromkeys(lacking), **known}
+        table.put(Row(values, image.at.order_key, stale=image.partial and (there is None or there.stale)))
+
+    def _carry(self, event: Event) -> None:
+        """Depth first, as the server goes."""
+        if self._place != (event.at.order_key, event.at.place):
+            self._touched.clear()
+            self._place = event.at.order_key, event.at.place
+        waiting = [(event.parent, event.old, event.new)]
+        begin = True
+        while waiting:
+            parent, old, new = waiting.pop()
+            for cascade in event.cascades:
+                told = not begin or set(cascade.referenced) == set(event.old)
+                if cascade.parent == parent and told and cascade.child in event.live:
+                    waiting += self._follow(event, cascade, old, new)
+            begin = False
+
+    def _follow(
+        self, event: Event, cascade: Cascade, old: dict[str, Any], new: dict[str, Any] | None
+    ) -> list[tuple[str, dict[str, Any], dict[str, Any] | None]]:
+        """What one foreign key does when a row of its parent is `new` instead of `old` (None: gone); the rows it changed, alike."""
+        before = tuple(old[name] for name in cascade.referenced)
+        after = None if new is None else tuple(new[name] for name in cascade.referenced)
+        action = cascade.on_delete if after is None else cascade.on_update
+        if None in before or before == after or not (action or cascade.doubt):
+            return []
+        if cascade.child not in self._tables:
+            self._refuse(event, cascade.child, _error(cascade, "the table has stopped"))
+            return []
+        if cascade.child in self.errors or self._applied.get(cascade.child, -1) >= event.at.order_key:
+            return []
+        try:
+            keys = self._hit(event, cascade, before)
+            return [change for key in keys for change in self._change(event, cascade, action, key, after)]
+        except TableError as error:
+            self._refuse(event, cascade.child, error)
+            return []
+
+    def _refuse(self, event: Event, table: str, error: TableError) -> None:
+        """The table cannot be followed, and so what is below it cannot."""
+        self.errors.setdefault(table, error)
+        for cascade in event.cascades:
+            if cascade.parent == table and cascade.child in event.live and cascade.child not in self.errors:
+                why = (
+                    f"the foreign key {cascade.name} changes rows of it with those of {table}, which cannot be followed"
+                )
+                self._refuse(event, cascade.child, TableError(cascade.child, why))
+
+    def _hit(self, event: Event, cascade: Cascade, before: Values) -> list[Values]:
+        """Keys of the child's rows that point at the values. Raises TableError where that is not sure."""
+        table, coarse = self._tables[cascade.child], coarse_values(before)
+        if coarse not in self._wanted.get((cascade.child, cascade.columns), ()):
+            self.missing[cascade.child, cascade.columns].add(coarse)
+        self._refuse_order(cascade, coarse)
+        keys = []
+        for key in sorted(table.found[cascade.columns].get(coarse, ()), key=repr):
+            row = table.rows[key]
+            if row.of_lake and row.order_key >= event.at.order_key:
+                continue  # of later than this change, which is read again
+            values = tuple(row.values[name] for name in cascade.columns)
+            if values != before:
+                raise _error(
+                    cascade,
+                    f"{values!r} and {before!r} may be equal for the server (collation), which cannot be told here",
+                )
+            if cascade.doubt:
+                raise _error(cascade, cascade.doubt)
+            keys.append(key)
+        return keys
+
+    def _refuse_order(self, cascade: Cascade, coarse: Values) -> None:
+        """Two foreign keys with a column in common, and one change goes through both: the server's order decides, which is not known."""
+        for (name, _), row in self._touched.items():
+            shared = name == cascade.child and row.by != cascade.name and row.written & set(cascade.columns)
+            if shared and coarse in (_coarse_of(row.was, cascade.columns), _coarse_of(row.now, cascade.columns)):
+                raise _error(cascade, f"it and the foreign key {row.by} change the same column of a row at once")
+
+    def _change(
+        self, event: Event, cascade: Cascade, action: str, key: Values, after: Values | None
+    ) -> list[tuple[str, dict[str, Any], dict[str, Any] | None]]:
+        table = self._tables[cascade.child]
+        row = table.rows[key]
+        derived = self.derived[cascade.child]
+        touched = self._touched.setdefault((cascade.child, key), _Touched(row.values, row.values, cascade.name))
+        if action == CASCADE and after is None:
+            table.drop(key)
+            derived += [Derived(event.at, DELETE, row.values, table.key)] * row.count
+            return [(cascade.child, row.values, None)]
+        if row.stale or cascade.generated:
+            why = "the table was altered in the same batch" if row.stale else "the table has generated columns"
+            raise _error(cascade, f"it changed a row's columns, and the others cannot be told, for {why}")
+        given = after if action == CASCADE and after is not None else (None,) * len(cascade.columns)
+        values = {**row.values, **dict(zip(cascade.columns, given, strict=True))}
+        touched.written.update(cascade.columns)
+        touched.now = values
+        for _ in range(row.count):
+            if not table.key or table.key_of(values) != key:
+                derived.append(Derived(event.at, UPDATE_BEFORE, row.values, table.key))
+            derived.append(Derived(event.at, UPDATE_AFTER, values, table.key))
+        table.drop(key)
+        table.put(Row(values, event.at.order_key, count=row.count))
+        return [(cascade.child, row.values, values)]
+
+
+def coarse_values(values: Values) -> Values:
+    return tuple(coarse(value) for value in values)
+
+
+def coarse(value: Any) -> Any:
+    """The same for all values that a server may take for equal: no case, no accents, no blanks behind, nothing that is ignored."""
+    if isinstance(value, bytes):
+        return value.rstrip(b"\0")
+    if not isinstance(value, str):
+        return value
+    bare = "".join(
+        each
+        for each in unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", value).casefold())
+        if unicodedata.category(each) not in IGNORED
+    )
+    return "".join(SAME.get(each, each if each < "\U00010000" else "\ufffd") for each in bare).rstrip()
+
+
+IGNORED = {"Mn", "Me", "Cc", "Cf"}
+SAME = {"æ": "ae", "œ": "oe", "ø": "o", "đ": "d", "ð": "d", "ł": "l", "ħ": "h", "\u0131": "i", "þ": "th"} | {
+    chr(hiragana): chr(hiragana + 0x60) for hiragana in range(0x3041, 0x3097)
+}
+
+
+def _coarse_of(values: Mapping[str, Any], columns: tuple[str, ...]) -> Values:
+    return coarse_values(tuple(values[name] for name in columns))
+
+
+def _error(cascade: Cascade, why: str) -> TableError:
+    return TableError(
+        cascade.child,
+        f"the foreign key {cascade.name} to {cascade.parent} changed rows of it without row events, and they cannot be followed: {why}; "
+        "take the table's rows anew, or say `cascades: ignore` or `stop` for it",
+    )

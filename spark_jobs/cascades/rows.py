@@ -1,0 +1,202 @@
+"""The rows that foreign keys may change: those of the lake, and the staged images of a batch. Loads them for `derive`.
+
+Only rows that point at a wanted value are loaded, and of the staged images all that have the key of such a row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spark_jobs import sql_text
+from spark_jobs.cascades.play import Event, Image, Place, Row, Values, coarse
+from spark_jobs.errors import TableError
+from spark_jobs.merging.fold import DELETE, LOG_NAMES, UPDATE_BEFORE
+from spark_jobs.session import Lane
+from spark_jobs.staged_batch import (
+    COMMIT_TIME,
+    DELETED,
+    GROUP_COLUMNS,
+    OPERATION,
+    ORDER_KEY,
+    PRESENT,
+    Cascade,
+    CascadeEvents,
+    ChangesSegment,
+    SchemaSegment,
+    StagedTable,
+)
+from spark_jobs.tables.delta_table import DeltaTable
+
+PLACE = "_sluice_place"
+WANTED_VIEW = "sluice_wanted"
+PLACE_BYTES = 8
+
+
+def events_of(events: CascadeEvents) -> Iterator[Event]:
+    """What set off cascades, in the order of the stream."""
+    rows = pq.read_table(events.path).to_pylist()
+    before: dict[str, Any] = {}
+    for row in rows:
+        values = {name.lower(): value for name, value in row.items() if not name.startswith("_sluice_")}
+        if row[OPERATION] == UPDATE_BEFORE:
+            before = values
+            continue
+        old, new = (values, None) if row[OPERATION] == DELETE else (before, values)
+        at = Place(row[ORDER_KEY], row[PLACE], row[COMMIT_TIME])
+        yield Event(at, events.parent, old, new, events.cascades, events.live)
+
+
+def places_of(table: StagedTable) -> list[int]:
+    """One a row of the table's segments."""
+    if table.places is None:
+        return [0] * table.rows
+    content = table.places.read_bytes()
+    array = pa.Array.from_buffers(pa.int64(), len(content) // PLACE_BYTES, [None, pa.py_buffer(content)])
+    return cast("list[int]", array.to_pylist())
+
+
+@dataclasses.dataclass
+class StagedImages:
+    """Of one table: the images of a batch that may matter. `key` and the foreign keys' columns in lower case."""
+
+    table: StagedTable
+    key: tuple[str, ...]
+
+    def relevant(self, wanted: Mapping[tuple[str, ...], set[Values]], keys: set[Values]) -> Iterator[Image]:
+        """Images of rows with such a key, or that point at a wanted value at some time; and all that concerns the table as a whole.
+
+        Without a key: those that point at a wanted value.
+        """
+        pointing = set(keys)
+        for _, _, names, rows in self._narrow(wanted):
+            pointing |= {tuple(row[name] for name in self.key) for row in rows if _points(row, names, wanted)}
+        places, begin = places_of(self.table), 0
+        for segment in self.table.segments:
+            if not isinstance(segment, ChangesSegment):
+                at = Place(segment.order_key, -1, None)
+                if not isinstance(segment, SchemaSegment):
+                    yield Image(at, self.table.name, 0, {})
+                elif segment.alterations or segment.fills:
+                    yield Image(at, self.table.name, -1, {})
+                continue
+            yield from self._images(segment, places[begin : begin + segment.rows], wanted, pointing)
+            begin += segment.rows
+
+    def _narrow(self, wanted: Mapping[tuple[str, ...], set[Values]]) -> Iterator[Any]:
+        for segment in self.table.changes:
+            spelled = {column.name.lower(): column.name for column in segment.columns}
+            names = [columns for columns in wanted if all(name in spelled for name in columns)]
+            needed = dict.fromkeys([*self.key, *(name for columns in names for name in columns)])
+            table = pq.read_table(segment.path, columns=[spelled[name] for name in needed])
+            yield segment, spelled, names, table.rename_columns(list(needed)).to_pylist()
+
+    def _images(
+        self,
+        segment: ChangesSegment,
+        places: Sequence[int],
+        wanted: Mapping[tuple[str, ...], set[Values]],
+        keys: set[Values],
+    ) -> Iterator[Image]:
+        spelled = {column.name.lower(): column.name for column in segment.columns}
+        names = [columns for columns in wanted if all(name in spelled for name in columns)]
+        rows = pq.read_table(segment.path)
+        if self.key:
+            first = spelled[self.key[0]]
+            values = pa.array([key[0] for key in keys], rows.schema.field(first).type)
+            chosen: Any = pc.indices_nonzero(pc.is_in(rows[first], value_set=values))
+        else:
+            chosen = pa.array(range(rows.num_rows), pa.int64())
+        for index, row in zip(chosen.to_pylist(), rows.take(chosen).to_pylist(), strict=True):
+            known = {
+                name.lower(): row[name] for place, name in enumerate(spelled.values()) if _has(segment, row, place)
+            }
+            matters = tuple(known[name] for name in self.key) in keys if self.key else _points(known, names, wanted)
+            if matters:
+                at = Place(row[ORDER_KEY], places[index], row[COMMIT_TIME])
+                partial = len(known) < len(segment.columns)
+                yield Image(at, self.table.name, row[OPERATION], known, partial=partial)
+
+
+def _has(segment: ChangesSegment, row: dict[str, Any], place: int) -> bool:
+    if not segment.partial:
+        return True
+    return bool(row[f"{PRESENT}{place // GROUP_COLUMNS}"] >> place % GROUP_COLUMNS & 1)
+
+
+def _points(
+    row: Mapping[str, Any], names: Sequence[tuple[str, ...]], wanted: Mapping[tuple[str, ...], set[Values]]
+) -> bool:
+    return any(
+        tuple(coarse(row[name]) for name in columns) in wanted[columns]
+        for columns in names
+        if all(name in row for name in columns)
+    )
+
+
+def lake_rows(lane: Lane, table: DeltaTable, cascade: Cascade, values: set[Values]) -> list[Row]:
+    """Rows of the lake whose columns of a foreign key may be equal to one of the (coarse) values.
+
+    Raises TableError where the lake lacks a column.
+    """
+    if not table.snapshot.exists or not values:
+        return []
+    types = {}
+    for name in (*cascade.columns, *cascade.key):
+        if name not in table.snapshot.columns:
+            raise TableError(
+                table.name, f"the column {name} of the foreign key {cascade.name} or of the key is not in the lake"
+            )
+        types[name] = table.snapshot.columns[name][1]
+    found: Any = lane.session.sql(_select(lane, table, cascade, types, values)).toArrow()
+    source = [name for name in found.schema.names if not name.startswith("_sluice_")]
+    rows = []
+    for record in found.to_pylist():
+        known = {name.lower(): record[name] for name in source}
+        rows.append((record, Row(known, record[ORDER_KEY] if record[ORDER_KEY] is not None else -1, of_lake=True)))
+    return [row for _, row in rows] if cascade.key else _left(rows)
+
+
+def _select(lane: Lane, table: DeltaTable, cascade: Cascade, types: Mapping[str, str], values: set[Values]) -> str:
+    columns = {name: f"t.{sql_text.identifier(table.snapshot.columns[name][0])}" for name in cascade.columns}
+    kinds = ["string" if types[name] == "binary" else types[name] for name in cascade.columns]
+    schema = ", ".join(f"w{place} {kind}" for place, kind in enumerate(kinds))
+    rows = [tuple(each.hex().upper() if isinstance(each, bytes) else each for each in row) for row in values]
+    lane.session.createDataFrame(sorted(rows, key=repr), schema).createOrReplaceTempView(WANTED_VIEW)
+    equal, unsure = [], []
+    for place, (name, column) in enumerate(columns.items()):
+        equal.append(f"{_coarse_sql(column, types[name])} = w{place}")
+        if types[name] == "string":
+            unsure.append(f"{column} RLIKE '[^ -~]'")
+    there = f"SELECT t.* FROM {sql_text.delta_path(table.path)} AS t"
+    alive = f"NOT coalesce(t.{DELETED}, false)" if DELETED in table.snapshot.columns else "true"
+    text = f"{there} LEFT SEMI JOIN {WANTED_VIEW} AS w ON {' AND '.join(equal)} WHERE {alive}"
+    if unsure:  # what other characters are equal to is decided here, not in Spark
+        sure = " AND ".join(f"NOT ({each})" for each in unsure)
+        text += f" AND {sure} UNION ALL {there} WHERE {alive} AND ({' OR '.join(unsure)})"
+    return text
+
+
+def _coarse_sql(column: str, type_name: str) -> str:
+    """As `play.coarse`, of what has printable characters of ASCII alone."""
+    if type_name == "string":
+        return f"lower(rtrim({column}))"
+    return f"CAST(regexp_replace(hex({column}), '(00)+$', '') AS string)" if type_name == "binary" else column
+
+
+def _left(rows: list[tuple[dict[str, Any], Row]]) -> list[Row]:
+    """The rows that a log of changes leaves."""
+    counts: dict[Any, int] = defaultdict(int)
+    kept: dict[Any, Row] = {}
+    gone = {LOG_NAMES[UPDATE_BEFORE], LOG_NAMES[DELETE]}
+    for record, row in rows:
+        key = tuple(sorted(row.values.items()))
+        counts[key] += -1 if record[OPERATION] in gone else 1
+        kept[key] = row
+    return [dataclasses.replace(row, count=counts[key]) for key, row in kept.items() if counts[key] > 0]

@@ -1,0 +1,123 @@
+"""As `fold`, for a segment whose images lack columns (binlog_row_image MINIMAL or NOBLOB). Text only; `merge_sql` calls it.
+
+The rule: the last image of a key says what becomes of the key; each column is the last one that an image of the same *row* has, up to
+there. What none of them has is in the lake: under the key itself, or where the row changed its key, under the key it had when the lake was
+last written. Staging names the row of each image that is not simply the one of its key (`_sluice_birth` and `_sluice_origin_*`), so chains
+of such changes, keys that swap and keys that are used again need no case of their own.
+"""
+
+from __future__ import annotations
+
+from spark_jobs import sql_text
+from spark_jobs.merging import fold
+from spark_jobs.staged_batch import (
+    BIRTH,
+    COMMIT_TIME,
+    GROUP_COLUMNS,
+    MOVED,
+    OPERATION,
+    ORDER_KEY,
+    ORIGIN,
+    PRESENT,
+    ROW,
+    ChangesSegment,
+)
+
+LAST, ROW_OF, SINCE, BORN, HELD, THERE = (
+    *("_sluice_last", "_sluice_row_of_", "_sluice_since", "_sluice_born"),
+    *("_sluice_held_", "_sluice_there"),
+)
+
+
+def source(view: str, segment: ChangesSegment, applied_order_key: int, target: str, reach: str) -> str:
+    """One row a key, with the presence bits of what is known of it. `target`: the table as a relation, of live rows.
+
+    `reach`: a condition on rows `t` of it that all rows with a key of the segment meet.
+    """
+    if not fold.needs_fold(segment):
+        return fold.images(view, segment, applied_order_key)
+    if not segment.moves:
+        key = sql_text.identifiers(segment.key)
+        return _last_states(fold.images(view, segment, applied_order_key), segment, key, "true", {})
+    return _from_origins(_moved_states(view, segment, applied_order_key), segment, target, reach)
+
+
+def present(segment: ChangesSegment, name: str, prefix: str) -> str:
+    """Whether a row has this column of the table."""
+    place = [column.name for column in segment.columns].index(name)
+    return f"getbit({prefix}{PRESENT}{place // GROUP_COLUMNS}, {place % GROUP_COLUMNS}) = 1"
+
+
+def whole(segment: ChangesSegment, prefix: str) -> str:
+    """Whether a row has all columns of the table."""
+    return " AND ".join(f"{prefix}{name} = {bits}L" for name, bits in _groups(segment).items())
+
+
+def _groups(segment: ChangesSegment) -> dict[str, int]:
+    """Column of presence bits → all bits it may have."""
+    count = len(segment.columns)
+    return {
+        f"{PRESENT}{group}": (1 << min(GROUP_COLUMNS, count - GROUP_COLUMNS * group)) - 1
+        for group in range(-(-count // GROUP_COLUMNS))
+    }
+
+
+def _last_states(rows: str, segment: ChangesSegment, life: str, fresh: str, more: dict[str, str]) -> str:
+    """The last image of each key, with what is known of its row by then. `life`: columns that name an image's row. `fresh`: whether the
+    lake lacks an image. `more`: further columns, which may use the window `of_row`.
+    """
+    values = {name: name for name in (OPERATION, ORDER_KEY, COMMIT_TIME)}
+    values |= {name: f"bit_or(CASE WHEN {fresh} THEN {name} ELSE 0L END) OVER of_row" for name in _groups(segment)}
+    for column in segment.columns:
+        name = sql_text.identifier(column.name)
+        has_it = f"CASE WHEN {fresh} AND {present(segment, column.name, '')} THEN {ROW} END"
+        values[name] = name if column.name in segment.key else f"max_by({name}, {has_it}) OVER of_row"
+    values |= more
+    key = sql_text.identifiers(segment.key)
+    is_last = f"(lead({ROW}) OVER (PARTITION BY {key} ORDER BY {ROW})) IS NULL AND {fresh} AS {LAST}"
+    expressions = ", ".join(f"{value} AS {name}" for name, value in values.items())
+    windows = f"WINDOW of_row AS (PARTITION BY {life} ORDER BY {ROW} ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"
+    return f"SELECT {', '.join(values)} FROM (SELECT {expressions}, {is_last} FROM ({rows}) {windows}) WHERE {LAST}"
+
+
+def _moved_states(view: str, segment: ChangesSegment, applied_order_key: int) -> str:
+    """As `_last_states`, with the key under which the lake holds the row now, and whether that is another one than the image's.
+
+    An image that the lake has tells only where it holds the row: a batch that was cut anew may begin with such.
+    """
+    places = range(len(segment.key))
+    names = [sql_text.identifier(name) for name in segment.key]
+    origins = [f"CASE WHEN {BIRTH} IS NULL THEN {names[k]} ELSE {ORIGIN}{k} END AS {ROW_OF}{k}" for k in places]
+    rows = f"SELECT *, {', '.join(origins)}, coalesce({BIRTH}, 0L) AS {SINCE} FROM {sql_text.identifier(view)}"
+    held = {f"{HELD}{k}": f"{ROW_OF}{k}" for k in places}
+    fresh, born = "true", f"{SINCE} > 0"
+    if applied_order_key >= segment.first_order_key:
+        fresh = f"{ORDER_KEY} > {applied_order_key}L"
+        known = f"CASE WHEN {ORDER_KEY} <= {applied_order_key}L THEN {ROW} END"
+        is_known = f"(max({known}) OVER of_row) IS NOT NULL"
+        held = {
+            f"{HELD}{k}": f"CASE WHEN {is_known} THEN max_by({names[k]}, {known}) OVER of_row ELSE {ROW_OF}{k} END"
+            for k in places
+        }
+        born = f"{SINCE} > 0 AND NOT ({is_known})"
+    life = ", ".join([*(f"{ROW_OF}{k}" for k in places), SINCE])
+    states = _last_states(rows, segment, life, fresh, {**held, BORN: born})
+    at_home = " AND ".join(f"{names[k]} <=> {HELD}{k}" for k in places)
+    return f"SELECT *, {BORN} OR NOT ({at_home}) AS {MOVED} FROM ({states})"
+
+
+def _from_origins(states: str, segment: ChangesSegment, target: str, reach: str) -> str:
+    """Rows that moved get what they lack from the row under the key they had; where that is not there, they stay as they are."""
+    met = " AND ".join(f"o.{sql_text.identifier(name)} <=> f.{HELD}{index}" for index, name in enumerate(segment.key))
+    values = [f"f.{name}" for name in (OPERATION, ORDER_KEY, COMMIT_TIME, MOVED)]
+    values += [
+        f"CASE WHEN o.{THERE} THEN {bits}L ELSE f.{name} END AS {name}" for name, bits in _groups(segment).items()
+    ]
+    for column in segment.columns:
+        name = sql_text.identifier(column.name)
+        inherits = f"o.{THERE} AND NOT {present(segment, column.name, 'f.')}"
+        is_key = column.name in segment.key
+        values.append(f"f.{name}" if is_key else f"CASE WHEN {inherits} THEN o.{name} ELSE f.{name} END AS {name}")
+    origins = f"SELECT *, true AS {THERE} FROM {target} AS t WHERE {reach}"
+    on = f"f.{MOVED} AND NOT f.{BORN} AND {met}"
+    return f"SELECT {', '.join(values)} FROM ({states}) AS f LEFT JOIN ({origins}) AS o ON {on}"

@@ -1,0 +1,253 @@
+"""Applies one table's segments to its Delta table over one lane. `run_batch` calls it, never twice at once for a table.
+
+Each segment is one Delta commit that carries (`txnAppId`, `txnVersion` = last order key). What the table has committed is read from its log
+first and left out of the source; should another merge get in between, Delta drops ours by the same pair. So no cut of batches, and no
+repetition, applies a change twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+
+from spark_jobs.durable_lake import sync_commits
+from spark_jobs.errors import TableError
+from spark_jobs.merging import fold, merge_clauses, merge_sql
+from spark_jobs.report import TableReport, TableTarget
+from spark_jobs.session import Lane, first_line
+from spark_jobs.staged_batch import (
+    DELETED,
+    MANIFEST,
+    ChangesSegment,
+    Column,
+    SchemaSegment,
+    Segment,
+    StagedBatch,
+    StagedTable,
+    TruncateSegment,
+)
+from spark_jobs.tables import alteration_steps as following
+from spark_jobs.tables.delta_table import CommitCounts, DeltaTable, schema_statements, wanted_columns
+from spark_jobs.tables.renamed_table import Origins, nowhere, take_over
+from spark_jobs.tables.table_owner import NoRecords, TableRecord, TableRecords, Writer, refuse_unless_ours
+
+VIEW = "sluice_staged"
+NO_RECORDS = NoRecords()
+TRIES_MAX = 5  # of a commit that another one came before: a user's OPTIMIZE rewrites the files that a merge has read
+# what Delta says of files that another commit brought or took meanwhile; not of another schema, or of our own transaction
+CONFLICT = re.compile(r"DELTA_CONCURRENT_(APPEND|DELETE_READ|DELETE_DELETE|WRITE)")
+
+
+def merge_table(
+    lane: Lane,
+    batch: StagedBatch,
+    staged: StagedTable,
+    target: TableTarget,
+    storage_options: Mapping[str, str],
+    *,
+    records: TableRecords = NO_RECORDS,
+    target_of: Callable[[str], TableTarget | None] = nowhere,
+) -> TableReport:
+    """Applies what the table lacks of the batch. Raises TableError, or whatever Spark raises.
+
+    `records`: what earlier runs left; a table that is another one, or another's, is refused before anything is written.
+    `target_of`: where "database.table" is, also one that is not in the batch: the table may have had its name.
+    """
+    started = time.monotonic()
+    app_id = batch.app_id(staged)
+    table = DeltaTable(staged.name, target.path, app_id, storage_options)
+    writer = Writer(
+        owner=batch.owner(staged), epoch=batch.epoch, delivery=batch.delivery, start=batch.start, end=batch.end
+    )
+    origins = Origins(batch, writer, target_of, storage_options, records)
+    merge = _TableMerge(lane, table, target, app_id, writer, _user_metadata(batch, staged), origins)
+    before, known = table.refresh(), records.get(staged.name)
+    applied_order_key = before.applied_order_key
+    merge.refuse_unless_ours(known)
+    counts, committed = CommitCounts(), False
+    for segment in staged.segments:
+        if last_order_key(segment) > applied_order_key:
+            counts, committed = counts + merge.apply(segment, applied_order_key), True
+    # Without a record an earlier try of the batch may have committed and not come this far; a record is kept of what is synced.
+    since = staged_at(batch) if known is None else 0.0
+    on_disk = before.version if known is None else min(known.version, before.version)
+    try:
+        sync_commits(target.path, on_disk, table.snapshot.version, since_seconds=since)
+    except OSError as error:
+        raise TableError(
+            staged.name, f"what was committed to {target.path} is not on disk: {error}; it is tried again"
+        ) from error
+    if table.snapshot.exists:
+        records.keep(staged.name, TableRecord(table_id=table.snapshot.table_id, version=table.snapshot.version))
+    return _report(staged, table, counts, skipped=not committed, merge_ms=round((time.monotonic() - started) * 1000))
+
+
+def staged_at(batch: StagedBatch) -> float:
+    """When the batch was staged, seconds of the clock that files have. Nothing of it was committed before."""
+    return (batch.directory / MANIFEST).stat().st_mtime
+
+
+def last_order_key(segment: Segment) -> int:
+    return segment.last_order_key if isinstance(segment, ChangesSegment) else segment.order_key
+
+
+@dataclasses.dataclass(frozen=True)
+class _TableMerge:
+    """One table on one lane."""
+
+    lane: Lane
+    table: DeltaTable
+    target: TableTarget
+    app_id: str
+    writer: Writer
+    user_metadata: str
+    origins: Origins
+
+    def refuse_unless_ours(self, record: TableRecord | None) -> None:
+        """Raises TableError before anything is written to a table that is not the one this ledger left."""
+        refuse_unless_ours(self.writer, record, self.table.found(record))
+
+    def apply(self, segment: Segment, applied_order_key: int) -> CommitCounts:
+        match segment:
+            case ChangesSegment():
+                return self._change(segment, applied_order_key)
+            case TruncateSegment():
+                return self._truncate(segment)
+            case SchemaSegment():
+                return self._evolve(segment)
+
+    def _change(self, segment: ChangesSegment, applied_order_key: int) -> CommitCounts:
+        self._give_columns(segment.columns, segment.key)
+        self.lane.expect(segment.rows + self._rows_met(segment))
+        self.lane.sql(fold.staged_view(VIEW, segment))
+        left = following.left_columns(segment, self.table)
+        statement = merge_sql.apply_changes(VIEW, segment, self.target, applied_order_key, left)
+        return self._commit(statement, segment.last_order_key)
+
+    def _rows_met(self, segment: ChangesSegment) -> int:
+        """Rows of the table that a merge must look at; an append looks at none."""
+        if not segment.key:
+            return 0
+        low, high = ((bounds or (None,))[0] for bounds in (segment.key_min, segment.key_max))
+        return self.table.rows_in_reach(segment.key[0], low, high)
+
+    def _truncate(self, segment: TruncateSegment) -> CommitCounts:
+        if not self.table.snapshot.exists:
+            return CommitCounts()
+        marks = self.target.deletes == "soft" and DELETED in self.table.snapshot.columns
+        return self._commit(merge_sql.truncate(segment, self.target, marks=marks), segment.order_key)
+
+    def _evolve(self, segment: SchemaSegment) -> CommitCounts:
+        """The table follows a statement; then, in one commit, the values that rows already there have: no row event tells them."""
+        if segment.renamed_from:
+            return self._take_over(segment)
+        existed = self.table.snapshot.exists
+        self.lane.expect(self.table.row_count)
+        plan = following.begin(self.lane, self.table, self.app_id, segment) if existed and segment.alterations else None
+        self._give_columns(segment.columns, segment.key)
+        values = {**(dict(plan.copies) if plan else {}), **merge_sql.fill_values(segment)}
+        if not existed or not (values or plan):
+            return CommitCounts()
+        counts = CommitCounts()
+        if plan is not None and plan.leftovers:
+            if values:
+                values_id = (
+                    f"{self.app_id}#values"  # the statement's own transaction is the last: it stands for all steps
+                )
+                counts = self._commit(
+                    merge_sql.assign(values, segment.order_key, self.target), segment.order_key, values_id
+                )
+                values = {}
+            following.end(self.lane, self.table, self.app_id, segment, plan)
+        last = merge_sql.assign(values, segment.order_key, self.target) if values else merge_sql.nothing(self.target)
+        return counts + self._commit(last, segment.order_key)
+
+    def _take_over(self, segment: SchemaSegment) -> CommitCounts:
+        """The table is the one that got its name: columns and rows of that one in place of its own, in one commit."""
+        origin = self.origins.find(self.table.name, segment)
+        self.lane.expect(max(origin.rows, self.table.row_count))
+        # where both swap names, what was the one's may be the other's by now
+        statement = take_over(self.table, segment, self.target, origin, self.writer.owner)
+        return self._commit(statement, segment.order_key)
+
+    def _give_columns(self, source: tuple[Column, ...], key: tuple[str, ...]) -> None:
+        wanted = wanted_columns(source, soft_deletes=self.target.deletes == "soft" and bool(key))
+        statements = schema_statements(self.table, self.target, wanted, key, self.writer.owner.to_text())
+        for statement in statements:
+            self.lane.sql(statement)
+        if statements:
+            self.table.refresh()
+            self.refuse_unless_ours(None)  # another may have made it in the same moment
+
+    def _commit(self, statement: str, version: int, app_id: str = "") -> CommitCounts:
+        """One Delta commit, and what it did. No new version: Delta found the transaction there already, or nothing to change."""
+        before = self.table.snapshot.version
+        for tried in range(1, TRIES_MAX + 1):
+            self.lane.commit_as(app_id or self.app_id, version, self.user_metadata)
+            try:
+                self.lane.sql(statement)
+                break
+            except Exception as error:  # ours are raised within Spark's, whose first line says only that a task failed
+                if reason := merge_clauses.unknown_row(str(error)):
+                    raise TableError(self.table.name, reason) from error
+                if not CONFLICT.search(str(error)):
+                    raise
+                before = self._after_conflict(error, last=tried == TRIES_MAX)
+        after = self.table.refresh().version
+        return self.table.last_commit() if after > before else CommitCounts()
+
+    def _after_conflict(self, error: Exception, *, last: bool) -> int:
+        """The version on which the statement may be done again; raises where what was committed meanwhile is no mere tidying."""
+        seen = self.table.snapshot
+        self.table.refresh()
+        self.refuse_unless_ours(TableRecord(table_id=seen.table_id, version=seen.version))
+        if last:
+            why = f"others write to the Delta table {self.table.path} all the time ({first_line(error)}); the batch is tried again"
+            raise TableError(self.table.name, why, own=False) from error
+        return self.table.snapshot.version
+
+
+def _user_metadata(batch: StagedBatch, staged: StagedTable) -> str:
+    """Shown by DESCRIBE HISTORY: which hand-out a version came from."""
+    record = {
+        "sluice": 1,
+        "destination": batch.destination,
+        "ledger": batch.ledger_id,
+        "table": staged.name,
+        "epoch": batch.epoch,
+        "delivery": batch.delivery,
+        "start": batch.start,
+        "end": batch.end,
+    }
+    return json.dumps(record, sort_keys=True)
+
+
+def _report(
+    staged: StagedTable, table: DeltaTable, counts: CommitCounts, *, skipped: bool, merge_ms: int
+) -> TableReport:
+    return TableReport(
+        database=staged.database,
+        table=staged.table,
+        path=table.path,
+        **dataclasses.asdict(counts),
+        source_rows=staged.rows,
+        bytes=staged.bytes,
+        merge_ms=merge_ms,
+        delta_version=table.snapshot.version,
+        start_order_key=min((_first_order_key(segment) for segment in staged.segments), default=-1),
+        end_order_key=max((last_order_key(segment) for segment in staged.segments), default=-1),
+        last_commit_time_us=max((_last_commit_time_us(segment) for segment in staged.segments), default=0),
+        columns=table.snapshot.schema,
+        skipped=skipped,
+    )
+
+
+def _first_order_key(segment: Segment) -> int:
+    return segment.first_order_key if isinstance(segment, ChangesSegment) else segment.order_key
+
+
+def _last_commit_time_us(segment: Segment) -> int:
+    return segment.last_commit_time_us if isinstance(segment, ChangesSegment) else segment.commit_time_us

@@ -1,0 +1,69 @@
+"""The WHEN clauses of a MERGE: what becomes of a row of the table (`t`) by a folded image (`s`). Text only; `merge_sql` calls it."""
+
+from __future__ import annotations
+
+import re
+
+from spark_jobs import sql_text
+from spark_jobs.merging import fold, fold_partial
+from spark_jobs.staged_batch import DELETED, MOVED, OPERATION, ORDER_KEY, ChangesSegment
+
+# the position guard: an image older than the row never changes it, whatever brought the row there
+NEWER = f"(t.{ORDER_KEY} IS NULL OR s.{ORDER_KEY} > t.{ORDER_KEY})"
+REMOVES = f"s.{OPERATION} IN ({fold.UPDATE_BEFORE}, {fold.DELETE})"
+LEAVES = f"s.{OPERATION} IN ({fold.INSERT}, {fold.UPDATE_AFTER})"
+UNKNOWN_ROW = (
+    "an update whose image lacks columns (binlog_row_image is not FULL) is of a row the Delta table does not have, so it cannot be "
+    "made whole; load the table anew, or move it away and set binlog_row_image=FULL to go on with what changes. Order key of the image: "
+)
+
+
+def unknown_row(text: str) -> str:
+    """The sentence of an update that could not be made whole, if it is in the text of an error; else empty."""
+    found = re.search(re.escape(UNKNOWN_ROW) + r"\d+", text)
+    return found[0] if found else ""
+
+
+def whole(values: dict[str, str], *, soft: bool) -> str:
+    """Of images with all columns. `values`: column of the table → expression over the image."""
+    if soft:
+        # a delete image holds the row's last values, so it is written like any other, also where the row came and went within a batch
+        marked = {**values, DELETED: REMOVES}
+        return f"WHEN MATCHED AND {NEWER} THEN {_update(marked)} WHEN NOT MATCHED THEN {_insert(marked)}"
+    return (
+        f"WHEN MATCHED AND {NEWER} AND {REMOVES} THEN DELETE "
+        f"WHEN MATCHED AND {NEWER} THEN {_update(values)} "
+        f"WHEN NOT MATCHED AND {LEAVES} THEN {_insert(values)}"
+    )
+
+
+def partial(segment: ChangesSegment, values: dict[str, str], *, soft: bool) -> str:
+    """Of images that may lack columns: those keep what the table has. An update of a row that is not there to be kept fails the MERGE.
+
+    A delete without all columns of a row that is not there leaves nothing, soft or hard: there is no value to keep.
+    """
+    kept = {column.name: column.name for column in segment.columns if column.name not in segment.key}
+    values = {**values, **({DELETED: REMOVES} if soft else {})}
+    updated = {name: _kept(segment, name, value) if name in kept else value for name, value in values.items()}
+    is_whole = f"({fold_partial.whole(segment, 's.')})"
+    unknown = f"raise_error(concat({sql_text.text(UNKNOWN_ROW)}, s.{ORDER_KEY}))"
+    fails = {ORDER_KEY: f"CAST({unknown} AS bigint)"}
+    lost = f"WHEN MATCHED AND {NEWER} AND s.{MOVED} AND NOT {is_whole} THEN {_update(fails)} " if segment.moves else ""
+    return (
+        ("" if soft else f"WHEN MATCHED AND {NEWER} AND {REMOVES} THEN DELETE ")
+        + f"{lost}WHEN MATCHED AND {NEWER} THEN {_update(updated)} "
+        + f"WHEN NOT MATCHED AND {LEAVES} AND NOT {is_whole} THEN {_insert(fails)} "
+        + f"WHEN NOT MATCHED AND {is_whole if soft else LEAVES} THEN {_insert(values)}"
+    )
+
+
+def _kept(segment: ChangesSegment, name: str, value: str) -> str:
+    return f"CASE WHEN {fold_partial.present(segment, name, 's.')} THEN {value} ELSE t.{sql_text.identifier(name)} END"
+
+
+def _update(values: dict[str, str]) -> str:
+    return "UPDATE SET " + ", ".join(f"t.{sql_text.identifier(name)} = {value}" for name, value in values.items())
+
+
+def _insert(values: dict[str, str]) -> str:
+    return f"INSERT ({sql_text.identifiers(tuple(values))}) VALUES ({', '.join(values.values())})"

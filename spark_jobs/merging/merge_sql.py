@@ -1,0 +1,111 @@
+"""The statements that apply one segment to one Delta table, as text. `merge` runs them, each as one commit."""
+
+from __future__ import annotations
+
+from spark_jobs import sql_text
+from spark_jobs.merging import fold, fold_partial, merge_clauses
+from spark_jobs.report import TableTarget
+from spark_jobs.staged_batch import (
+    COMMIT_TIME,
+    DELETED,
+    OPERATION,
+    ORDER_KEY,
+    ChangesSegment,
+    SchemaSegment,
+    TruncateSegment,
+)
+
+
+def apply_changes(
+    view: str, segment: ChangesSegment, target: TableTarget, applied_order_key: int, left: tuple[str, ...] = ()
+) -> str:
+    """MERGE for a table with a key, INSERT of every image for one without. `left`: columns that left the source; a written row has NULL."""
+    if not segment.key:
+        return append(view, segment, target, applied_order_key)
+    relation = sql_text.delta_path(target.path)
+    values = {**_source_values(segment, "s."), **fold.metadata_values("s.", fold.KEYED_NAMES)}
+    values |= dict.fromkeys(left, "NULL")
+    if segment.partial:
+        source = fold_partial.source(view, segment, applied_order_key, relation, _reach(segment, target))
+        clauses = merge_clauses.partial(segment, values, soft=target.deletes == "soft")
+    else:
+        source = fold.last_images(view, segment, applied_order_key)
+        clauses = merge_clauses.whole(values, soft=target.deletes == "soft")
+    return f"MERGE INTO {relation} AS t USING ({source}) AS s ON {condition(segment)} {clauses}"
+
+
+def append(view: str, segment: ChangesSegment, target: TableTarget, applied_order_key: int) -> str:
+    """A table without a key is a log of its changes: every image, with what it is."""
+    values = {**_source_values(segment, ""), **fold.metadata_values("", fold.LOG_NAMES)}
+    source = fold.images(view, segment, applied_order_key)
+    names = sql_text.identifiers(tuple(values))
+    return (
+        f"INSERT INTO {sql_text.delta_path(target.path)} ({names}) SELECT {', '.join(values.values())} FROM ({source})"
+    )
+
+
+def truncate(segment: TruncateSegment, target: TableTarget, *, marks: bool) -> str:
+    """Every row goes, or with `marks` is marked as deleted."""
+    relation = sql_text.delta_path(target.path)
+    if not marks:
+        return f"DELETE FROM {relation}"
+    return (
+        f"UPDATE {relation} SET {DELETED} = true, {OPERATION} = 'delete', {ORDER_KEY} = {segment.order_key}L, "
+        f"{COMMIT_TIME} = {sql_text.timestamp_us(segment.commit_time_us)} WHERE NOT coalesce({DELETED}, false)"
+    )
+
+
+def fill_values(segment: SchemaSegment) -> dict[str, str]:
+    """New column → its value in every row there is, as an expression. Of bytes the manifest has the hexadecimal."""
+    types = {column.name: column.type for column in segment.columns}
+    return {
+        name: f"unhex({sql_text.text(value)})"
+        if types[name] == "binary"
+        else f"CAST({sql_text.text(value)} AS {types[name]})"
+        for name, value in segment.fills
+    }
+
+
+def assign(values: dict[str, str], order_key: int, target: TableTarget) -> str:
+    """Sets columns in every row there is before a statement; none of them is younger than it."""
+    pairs = [f"{sql_text.identifier(name)} = {value}" for name, value in values.items()]
+    return f"UPDATE {sql_text.delta_path(target.path)} SET {', '.join(pairs)} WHERE {ORDER_KEY} < {order_key}L"
+
+
+def nothing(target: TableTarget) -> str:
+    """A commit without a row: it carries a transaction."""
+    return f"INSERT INTO {sql_text.delta_path(target.path)} ({ORDER_KEY}) SELECT CAST(NULL AS bigint) WHERE false"
+
+
+def _reach(segment: ChangesSegment, target: TableTarget) -> str:
+    """A condition on the rows `t` of the table that are there and may have a key of the segment."""
+    nullable = {column.name for column in segment.columns if column.nullable}
+    alive = [f"NOT coalesce(t.{DELETED}, false)"] if target.deletes == "soft" else []
+    return " AND ".join([*alive, *_bounds(segment, nullable)]) or "true"
+
+
+def condition(segment: ChangesSegment) -> str:
+    """Equal keys, and the keys' bounds as literals, by which Delta leaves out files before it reads any."""
+    nullable = {column.name for column in segment.columns if column.nullable}
+    equal = [
+        f"t.{sql_text.identifier(name)} {'<=>' if name in nullable else '='} s.{sql_text.identifier(name)}"
+        for name in segment.key
+    ]
+    return " AND ".join([*equal, *_bounds(segment, nullable)])
+
+
+def _bounds(segment: ChangesSegment, nullable: set[str]) -> list[str]:
+    types = {column.name: column.type for column in segment.columns}
+    bounds = []
+    for name, low, high in zip(segment.key, segment.key_min, segment.key_max, strict=False):
+        low_text, high_text = (sql_text.typed_literal(value, types[name]) for value in (low, high))
+        if low_text is None or high_text is None:
+            continue
+        column = f"t.{sql_text.identifier(name)}"
+        bound = f"{column} >= {low_text} AND {column} <= {high_text}"
+        bounds.append(f"({column} IS NULL OR ({bound}))" if name in nullable else bound)
+    return bounds
+
+
+def _source_values(segment: ChangesSegment, prefix: str) -> dict[str, str]:
+    return {column.name: prefix + sql_text.identifier(column.name) for column in segment.columns}

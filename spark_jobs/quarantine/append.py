@@ -1,0 +1,113 @@
+"""Appends a batch's values that could not be decoded to the destination's quarantine table, once whatever happens. `run_batch` calls it.
+
+The staged file is small and its columns are known, so deltalake writes it: Spark has no part in it. The commit carries the greatest order
+key of each source table's values as txnVersion under an application id of that table, and what the quarantine has already is left out,
+as for every other table: a source table that was resumed brings older values than another one's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from spark_jobs.durable_lake import sync_commits
+from spark_jobs.errors import StagedBatchError, TableError
+from spark_jobs.merging.merge import staged_at
+from spark_jobs.staged_batch import MANIFEST, StagedBatch
+
+NAME = "quarantine"
+
+
+def append_quarantine(batch: StagedBatch, path: str, storage_options: Mapping[str, str]) -> int:
+    """Rows appended. Raises StagedBatchError where the staged file is not what its manifest says, TableError where Delta refuses."""
+    entry = json.loads((batch.directory / MANIFEST).read_bytes()).get("quarantine")
+    if not entry:
+        return 0
+    if not path:
+        raise StagedBatchError(f"{batch.directory} has values for the quarantine, and no path of it is configured")
+    staged = _staged(batch.directory / Path(entry["file"]).name, entry)
+    try:
+        fresh, transactions = _lacking(staged, batch, path, storage_options)
+        if fresh.num_rows:
+            _append(fresh, path, transactions, storage_options)
+        _keep_on_disk(batch, path, storage_options)
+    except (DeltaError, OSError) as error:
+        raise TableError(NAME, f"the Delta table {path} cannot be written: {error}", own=False) from error
+    return int(fresh.num_rows)
+
+
+def _keep_on_disk(batch: StagedBatch, path: str, storage_options: Mapping[str, str]) -> None:
+    """All that was appended since the batch was staged, also by an earlier try of it: an ack follows."""
+    there = _opened(path, storage_options)
+    if there is not None:
+        sync_commits(path, there.version(), there.version(), since_seconds=staged_at(batch))
+
+
+def app_id(batch: StagedBatch, name: str) -> str:
+    """The name under which the quarantine remembers the last order key of one source table's values; `name` is "database.table"."""
+    return f"sluice/{batch.destination}/{batch.ledger_id}/{NAME}/{name}"
+
+
+def _lacking(
+    staged: pa.Table, batch: StagedBatch, path: str, storage_options: Mapping[str, str]
+) -> tuple[pa.Table, list[deltalake.Transaction]]:
+    """The values that the quarantine lacks, with the transaction of each source table among them."""
+    there = _opened(path, storage_options)
+    parts: list[pa.Table] = [staged.slice(0, 0)]
+    transactions = []
+    for database, table in _tables(staged):
+        mine: Any = pc.and_(
+            pc.equal(staged["database"], pa.scalar(database)), pc.equal(staged["table"], pa.scalar(table))
+        )
+        name = app_id(batch, f"{database}.{table}")
+        applied = there.transaction_version(name) if there is not None else None
+        newer: Any = pc.and_(mine, pc.greater(staged["order_key"], pa.scalar(-1 if applied is None else applied)))
+        part = staged.filter(newer)
+        if part.num_rows:
+            parts.append(part)
+            last: Any = pc.max(part["order_key"])
+            transactions.append(deltalake.Transaction(name, last.as_py()))
+    return pa.concat_tables(parts), transactions
+
+
+def _tables(staged: pa.Table) -> list[tuple[str, str]]:
+    pairs: Any = staged.group_by(["database", "table"]).aggregate([])
+    return sorted(zip(pairs["database"].to_pylist(), pairs["table"].to_pylist(), strict=True))
+
+
+def _staged(file: Path, entry: Mapping[str, Any]) -> pa.Table:
+    again = "; roll the batch back to have it staged again"
+    try:
+        staged = pq.read_table(file)
+    except (pa.ArrowException, OSError) as error:
+        raise StagedBatchError(f"{file} is named by the manifest and cannot be read: {error}{again}") from error
+    if staged.num_rows != entry["rows"]:
+        raise StagedBatchError(f"{file} has {staged.num_rows} rows, its manifest says {entry['rows']}{again}")
+    return staged
+
+
+def _opened(path: str, storage_options: Mapping[str, str]) -> deltalake.DeltaTable | None:
+    try:
+        return deltalake.DeltaTable(path, storage_options=dict(storage_options) or None)
+    except TableNotFoundError:
+        return None
+
+
+def _append(
+    rows: pa.Table, path: str, transactions: list[deltalake.Transaction], storage_options: Mapping[str, str]
+) -> None:
+    deltalake.write_deltalake(
+        path,
+        rows,
+        mode="append",
+        storage_options=dict(storage_options) or None,
+        commit_properties=deltalake.CommitProperties(app_transactions=transactions),
+    )

@@ -1,0 +1,75 @@
+"""Runs the plan of `alterations` on a Delta table over one lane, in steps that a repeated merge can take up again. `merge` calls it.
+
+Delta alters a table in commits that carry no transaction. So a plan that could not be made again from a half altered table is written into
+a property of the table first, under the name of its statement, and found there by the next try, with the stage that is behind it:
+
+    BEGUN ─ names are taken away ─▶ MOVED ─ names are given, columns added, values copied ─▶ COPIED ─ what was copied is dropped
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from spark_jobs.session import Lane
+from spark_jobs.staged_batch import ChangesSegment, SchemaSegment
+from spark_jobs.tables import alterations
+from spark_jobs.tables.alterations import PLAN_PROPERTY, AlterationPlan
+from spark_jobs.tables.delta_table import DeltaTable, set_properties
+
+BEGUN, MOVED, COPIED = "begun", "moved", "copied"
+
+
+def begin(lane: Lane, table: DeltaTable, app_id: str, segment: SchemaSegment) -> AlterationPlan:
+    """Drops, moves, renames and widens columns; what is added or copied is left to the caller, who ends with a commit of the statement."""
+    name = f"{app_id}@{segment.order_key}"
+    stage, plan = _kept_plan(table, name) or (BEGUN, _made(table, segment))
+    if stage == BEGUN:
+        _keep_plan(lane, table, BEGUN, name, plan)
+        _run(lane, table, alterations.removing_statements(table.path, plan, table.snapshot.columns))
+        _keep_plan(lane, table, MOVED, name, plan)
+    _run(lane, table, alterations.giving_statements(table.path, plan, table.snapshot.columns))
+    return dataclasses.replace(plan, copies=()) if stage == COPIED else plan
+
+
+def end(lane: Lane, table: DeltaTable, app_id: str, segment: SchemaSegment, plan: AlterationPlan) -> None:
+    """Drops the columns whose values were copied."""
+    _keep_plan(lane, table, COPIED, f"{app_id}@{segment.order_key}", plan)
+    _run(lane, table, alterations.closing_statements(table.path, plan, table.snapshot.columns))
+
+
+def left_columns(segment: ChangesSegment, table: DeltaTable) -> tuple[str, ...]:
+    """Columns of the table that left the source, and that the segment does not have again."""
+    there, staged = table.snapshot.columns, {column.name.lower() for column in segment.columns}
+    kept = alterations.kept_columns(table.snapshot.properties)
+    return tuple(name for name in kept if name.lower() in there and name.lower() not in staged)
+
+
+def _made(table: DeltaTable, segment: SchemaSegment) -> AlterationPlan:
+    snapshot = table.snapshot
+    return alterations.plan_of(snapshot.columns, alterations.kept_columns(snapshot.properties), segment)
+
+
+def _kept_plan(table: DeltaTable, name: str) -> tuple[str, AlterationPlan] | None:
+    """The stage and the plan that an earlier try of this statement left."""
+    record = json.loads(table.snapshot.properties.get(PLAN_PROPERTY, "{}"))
+    if record.get("name") != name:
+        return None
+    return str(record["stage"]), AlterationPlan.from_json(record["plan"])
+
+
+def _keep_plan(lane: Lane, table: DeltaTable, stage: str, name: str, plan: AlterationPlan) -> None:
+    """Writes down how far a plan is, with the other properties that it needs."""
+    snapshot = table.snapshot
+    properties = alterations.table_properties(plan, snapshot.properties, snapshot.features)
+    if plan.is_kept_in_table:
+        properties[PLAN_PROPERTY] = json.dumps({"name": name, "stage": stage, "plan": plan.to_json()})
+    if any(snapshot.properties.get(name) != value for name, value in properties.items()):
+        _run(lane, table, [set_properties(table.path, properties)])
+
+
+def _run(lane: Lane, table: DeltaTable, statements: list[str]) -> None:
+    for statement in statements:
+        lane.sql(statement)
+    if statements:
+        table.refresh()

@@ -1,0 +1,247 @@
+"""How a Delta table follows what a statement altered of its source: one plan a statement, and the statements that carry it out. Pure.
+
+`following` runs them. A plan is made once, from the table as it is before the first step. Steps first take names away (`drops`, `moves`),
+then give them anew, so that two columns that swap their names, or one that takes the name of another that is dropped, need no case of
+their own.
+
+Columns that are kept after the source dropped them are listed in a property of the table: a row that is written afterwards has NULL in
+them, in whatever cut of batches, and a row that is not keeps its last value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from spark_jobs import sql_text
+from spark_jobs.staged_batch import Alteration, Column, SchemaSegment
+from spark_jobs.tables.casting import converted, widens
+
+KEPT_PROPERTY = "sluice.droppedColumns"
+PLAN_PROPERTY = "sluice.altering"
+MAPPING = {"delta.columnMapping.mode": "name"}
+WIDEN = "widen"  # in place, where Delta can
+LOCAL_TIMES = {"delta.feature.timestampNtz": "supported"}
+WIDENING = {"delta.enableTypeWidening": "true"}
+
+Pairs = tuple[tuple[str, str], ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AlterationPlan:
+    """What is to be done, in the order of the fields. Names are as the table has them when the step comes.
+
+    `kept`: names of dropped columns that the table has afterwards. `moves` and `renames`: (name, new name). `widened`: (name, type).
+    `copies`: (column, SQL expression over the columns there). `leftovers`: columns dropped once they are copied.
+    """
+
+    kept: tuple[str, ...]
+    drops: tuple[str, ...] = ()
+    moves: Pairs = ()
+    renames: Pairs = ()
+    widened: Pairs = ()
+    copies: Pairs = ()
+    leftovers: tuple[str, ...] = ()
+
+    @property
+    def is_kept_in_table(self) -> bool:
+        """Whether its steps cannot be found out again from a table that has taken some of them."""
+        return bool(self.drops or self.moves or self.copies)
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> AlterationPlan:
+        """Inverse of `to_json`."""
+        return cls(**{name: tuple(_tuples(each) for each in values) for name, values in record.items()})
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+@dataclasses.dataclass
+class _Origin:
+    """Where a column of the table afterwards comes from: a column of the table now, `plan` if its type changes."""
+
+    name: str
+    plan: str = ""
+
+
+class _Names:
+    """The source's columns of the table, followed through the alterations of one statement. Names are lower case unless they are given out.
+
+    The alterations come by kind: drops and renames have the names before the statement, so all renames happen at once, and what changes its
+    type has its name afterwards.
+    """
+
+    def __init__(self, columns: Mapping[str, tuple[str, str]], kept: tuple[str, ...]) -> None:
+        self.columns = columns
+        self.kept = [name.lower() for name in kept if name.lower() in columns]
+        self.origins = {name: _Origin(name) for name in columns if name not in self.kept}
+        self.spelling: dict[str, str] = {}
+        self.drops: list[str] = []
+        self.copied: list[tuple[str, str]] = []
+
+    def take(self, alterations: tuple[Alteration, ...]) -> None:
+        for alteration in alterations:
+            if alteration.kind == "drop" and (origin := self.origins.pop(alteration.column.lower(), None)):
+                (self.drops if alteration.plan == "apply" else self.kept).append(origin.name)
+        renames = [alteration for alteration in alterations if alteration.kind == "rename"]
+        origins = [self.origins.pop(alteration.column.lower(), None) for alteration in renames]
+        for alteration, origin in zip(renames, origins, strict=True):
+            if origin is not None:
+                self._rename(origin, alteration)
+        for alteration in alterations:
+            if alteration.kind in {"widen", "convert"} and (origin := self.origins.get(alteration.column.lower())):
+                origin.plan = WIDEN if (alteration.kind, alteration.plan) == ("widen", "apply") else alteration.plan
+
+    def _rename(self, origin: _Origin, alteration: Alteration) -> None:
+        if alteration.plan == "new_column":
+            self.kept.append(origin.name)
+            self.copied.append((alteration.new_name, origin.name))
+        else:
+            self.origins[alteration.new_name.lower()] = origin
+            self.spelling[alteration.new_name.lower()] = alteration.new_name
+
+
+def plan_of(columns: Mapping[str, tuple[str, str]], kept: tuple[str, ...], segment: SchemaSegment) -> AlterationPlan:
+    """The plan for a table with `columns` (lower-case name → (name, Spark type)), of which `kept` left the source before.
+
+    What is asked for a column that the table does not have is not in the plan: it has been done, or the table was made anew.
+    """
+    names = _Names(columns, kept)
+    names.take(segment.alterations)
+    return _Steps(names, segment).plan()
+
+
+class _Steps:
+    """Turns the origins of the columns into steps."""
+
+    def __init__(self, names: _Names, segment: SchemaSegment) -> None:
+        self.names, self.order_key = names, segment.order_key
+        self.wanted = {column.name.lower(): column for column in segment.columns}
+        self.moves: list[tuple[str, str]] = []
+        self.renames: list[tuple[str, str]] = []
+        self.widened: list[tuple[str, str]] = []
+        self.copies: list[tuple[str, str]] = []
+        self.leftovers: list[str] = []
+        self.kept: dict[str, str] = {}
+
+    def plan(self) -> AlterationPlan:
+        for name in self.names.kept:
+            self._keep(name)
+        for name, origin in self.names.origins.items():
+            self._place(name, origin)
+        for name, source in self.names.copied:
+            self._copy(self.wanted.get(name.lower()), sql_text.identifier(self.kept[source]), source)
+        return AlterationPlan(
+            kept=tuple(self.kept.values()),
+            drops=tuple(self._actual(name) for name in self.names.drops),
+            moves=tuple(self.moves),
+            renames=tuple(self.renames),
+            widened=tuple(self.widened),
+            copies=tuple(self.copies),
+            leftovers=tuple(self.leftovers),
+        )
+
+    def _actual(self, name: str) -> str:
+        return self.names.columns[name][0]
+
+    def _away(self, name: str) -> str:
+        """Moves a column of the table now to a name that nothing else has."""
+        temporary = f"_sluice_{self.order_key}_{len(self.moves)}"
+        self.moves.append((self._actual(name), temporary))
+        return temporary
+
+    def _keep(self, name: str) -> None:
+        """A kept column whose name the source uses again goes on under another."""
+        self.kept[name] = self._actual(name)
+        if name in self.wanted:
+            self._set_aside(name)
+
+    def _set_aside(self, name: str) -> None:
+        self.kept[name] = f"{self._actual(name)}_until_{self.order_key}"
+        self.moves.append((self._actual(name), self.kept[name]))
+
+    def _place(self, name: str, origin: _Origin) -> None:
+        wanted, old_type = self.wanted.get(name), self.names.columns[origin.name][1]
+        changes = bool(origin.plan) and wanted is not None and wanted.type != old_type
+        if wanted is not None and changes and not (origin.plan == WIDEN and widens(old_type, wanted.type)):
+            self._replace(wanted, origin)
+            return
+        if name != origin.name or name in self.names.spelling:
+            self.renames.append((self._away(origin.name), self.names.spelling[name]))
+        if wanted is not None and changes:  # in place, under its name afterwards
+            self.widened.append((wanted.name, wanted.type))
+
+    def _replace(self, wanted: Column, origin: _Origin) -> None:
+        """A column of the new type, with the converted values of the old one, or empty beside it."""
+        if origin.plan == "new_column":
+            self._set_aside(origin.name)
+            return
+        temporary = self._away(origin.name)
+        self._copy(wanted, sql_text.identifier(temporary), origin.name)
+        self.leftovers.append(temporary)
+
+    def _copy(self, wanted: Column | None, expression: str, source: str) -> None:
+        old_type = self.names.columns[source][1]
+        if wanted is not None:
+            same = wanted.type == old_type
+            self.copies.append((wanted.name, expression if same else converted(expression, old_type, wanted.type)))
+
+
+# ── statements ──
+
+
+def removing_statements(path: str, plan: AlterationPlan, there: Mapping[str, tuple[str, str]]) -> list[str]:
+    """The first half: names that end or move. What is done already is not among them."""
+    moves = [_rename(path, old, new) for old, new in plan.moves if old.lower() in there and new.lower() not in there]
+    return [*(_drop(path, name) for name in plan.drops if name.lower() in there), *moves]
+
+
+def giving_statements(path: str, plan: AlterationPlan, there: Mapping[str, tuple[str, str]]) -> list[str]:
+    """The second half, but for columns that are added and values that are copied."""
+    renames = [_rename(path, old, new) for old, new in plan.renames if old.lower() in there]
+    table = sql_text.delta_path(path)
+    alters = [
+        f"ALTER TABLE {table} ALTER COLUMN {sql_text.identifier(name)} TYPE {new}"
+        for name, new in plan.widened
+        if there.get(name.lower(), ("", ""))[1] != new
+    ]
+    return [*renames, *alters]
+
+
+def closing_statements(path: str, plan: AlterationPlan, there: Mapping[str, tuple[str, str]]) -> list[str]:
+    """What was only needed until it was copied."""
+    return [_drop(path, name) for name in plan.leftovers if name.lower() in there]
+
+
+def table_properties(plan: AlterationPlan, properties: Mapping[str, str], features: Collection[str]) -> dict[str, str]:
+    """Properties that the plan needs and the table does not have; `features`: what its protocol has."""
+    wanted: dict[str, str] = {}
+    if plan.drops or plan.moves or plan.renames:
+        wanted |= MAPPING
+    if plan.widened:
+        wanted |= WIDENING
+    if any(new == "timestamp_ntz" for _, new in plan.widened) and "timestampNtz" not in features:
+        wanted |= LOCAL_TIMES
+    if plan.kept or KEPT_PROPERTY in properties:
+        wanted[KEPT_PROPERTY] = json.dumps(plan.kept)
+    return {name: value for name, value in wanted.items() if properties.get(name) != value}
+
+
+def kept_columns(properties: Mapping[str, str]) -> tuple[str, ...]:
+    """Columns that left the source and stay in the table."""
+    return tuple(json.loads(properties.get(KEPT_PROPERTY, "[]")))
+
+
+def _rename(path: str, old: str, new: str) -> str:
+    return f"ALTER TABLE {sql_text.delta_path(path)} RENAME COLUMN {sql_text.identifier(old)} TO {sql_text.identifier(new)}"
+
+
+def _drop(path: str, name: str) -> str:
+    return f"ALTER TABLE {sql_text.delta_path(path)} DROP COLUMN {sql_text.identifier(name)}"

@@ -1,0 +1,292 @@
+"""A Delta table as its log tells it, and the statements that create it and add columns to it. `merge` calls it.
+
+Facts are read from the log with deltalake: a look takes milliseconds, where the same question through Spark is an action of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from spark_jobs import sql_text
+from spark_jobs.errors import TableError
+from spark_jobs.report import TableTarget
+from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, Column, epoch_of
+from spark_jobs.tables.table_owner import OWNER_PROPERTY, Found, TableRecord
+
+METADATA_COLUMNS = (
+    Column(name=ORDER_KEY, type="bigint"),
+    Column(name=COMMIT_TIME, type="timestamp"),
+    Column(name=OPERATION, type="string"),
+)
+DELETED_COLUMN = Column(name=DELETED, type="boolean")
+VECTORS_PROPERTY = "delta.enableDeletionVectors"
+MAPPING_PROPERTY = "delta.columnMapping.mode"
+LOCAL_TIMES_FEATURE = "timestampNtz"  # a table made without such a column must be told to take one
+# Delta refuses these in a column's name unless columns are mapped by name.
+UNMAPPED_CHARACTERS = frozenset(" ,;{}()\n\t=")
+STATISTICS_COLUMNS = 32  # Delta's default for how many leading columns have minimum and maximum in the log
+CHECKPOINT_COMMITS = 50  # a checkpoint is a Spark job of its own, too dear for every tenth of many small commits
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """A version of a table. `columns`: lower-case name → (name, Spark type), for names do not differ by case in Spark."""
+
+    version: int
+    columns: Mapping[str, tuple[str, str]]
+    properties: Mapping[str, str]
+    applied_order_key: int
+    table_id: str = ""
+    features: frozenset[str] = frozenset()
+    partitions: tuple[str, ...] = ()
+
+    @property
+    def exists(self) -> bool:
+        return self.version >= 0
+
+    @property
+    def schema(self) -> tuple[tuple[str, str], ...]:
+        return tuple(self.columns.values())
+
+
+NO_TABLE = Snapshot(version=-1, columns={}, properties={}, applied_order_key=-1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CommitCounts:
+    """What one commit did, from the metrics Delta writes into it."""
+
+    rows_inserted: int = 0
+    rows_updated: int = 0
+    rows_deleted: int = 0
+    files_added: int = 0
+    files_removed: int = 0
+
+    def __add__(self, other: CommitCounts) -> CommitCounts:
+        mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)
+        return CommitCounts(
+            **dict(
+                zip((f.name for f in dataclasses.fields(self)), map(sum, zip(mine, theirs, strict=True)), strict=True)
+            )
+        )
+
+
+class DeltaTable:
+    """One table of the lake, read through its log. `app_id`: the name its transactions carry."""
+
+    def __init__(self, name: str, path: str, app_id: str, storage_options: Mapping[str, str]) -> None:
+        self.name, self.path = name, path
+        self._app_id = app_id
+        self._storage_options = dict(storage_options)
+        self._log: Any = None
+        self.snapshot = NO_TABLE
+
+    def refresh(self) -> Snapshot:
+        """Reads what was committed since the last look."""
+        try:
+            if self._log is None:
+                self._log = deltalake.DeltaTable(self.path, storage_options=self._storage_options or None)
+            else:
+                self._log.update_incremental()
+        except TableNotFoundError:
+            return self.snapshot
+        except (DeltaError, OSError) as error:
+            raise TableError(self.name, f"the log of the Delta table {self.path} cannot be read: {error}") from error
+        self.snapshot = _snapshot(self._log, self._app_id)
+        return self.snapshot
+
+    def before(self, order_key: int) -> Snapshot:
+        """The newest version that has no transaction of this order key or a later one; one that does not exist where none is so.
+
+        Transactions only grow, so few versions are looked at: the newest ones first, further apart each time, then between two.
+        """
+        if not self.snapshot.exists or self.snapshot.applied_order_key < order_key:
+            return self.snapshot
+        found, low, high, step = NO_TABLE, -1, self.snapshot.version, 1  # `low` does not have it, `high` does
+        while high - low > 1:
+            version = max(high - step, 0) if low < 0 else (low + high) // 2
+            there = self._at(version)
+            if there.applied_order_key < order_key:
+                found, low = there, version
+            else:
+                high, step = version, step * 2
+        return found
+
+    def _at(self, version: int) -> Snapshot:
+        try:
+            log = deltalake.DeltaTable(self.path, version=version, storage_options=self._storage_options or None)
+        except (DeltaError, OSError) as error:
+            raise TableError(
+                self.name, f"version {version} of the Delta table {self.path} cannot be read any more: {error}"
+            ) from error
+        return _snapshot(log, self._app_id)
+
+    def found(self, record: TableRecord | None) -> Found:
+        """The table as `table_owner` judges it; `record`: as an earlier run left it."""
+        snapshot, applied = self.snapshot, self.snapshot.applied_order_key
+        return Found(
+            exists=snapshot.exists,
+            path=self.path,
+            table_id=snapshot.table_id,
+            version=snapshot.version,
+            owner=snapshot.properties.get(OWNER_PROPERTY, ""),
+            applied_epoch=-1 if applied < 0 else epoch_of(applied),
+            written_before=ORDER_KEY in snapshot.columns,
+            commits=self.commits_after(record.version - 1) if record else (),
+        )
+
+    def commits_after(self, version: int) -> list[dict[str, Any]]:
+        """What Delta's history says of the versions above one, the newest first; empty where there are none."""
+        count = self.snapshot.version - version
+        return list(self._log.history(count)) if self.snapshot.exists and count > 0 else []
+
+    @property
+    def row_count(self) -> int:
+        """Rows by the files' statistics, with those that deletion vectors mark."""
+        if not self.snapshot.exists:
+            return 0
+        files: Any = pa.table(self._log.get_add_actions(flatten=True))
+        return int(pc.sum(files["num_records"]).as_py() or 0)
+
+    def rows_in_reach(self, column: str, low: Any, high: Any) -> int:
+        """Rows of the files that may hold a value of `column` in [low, high], by their statistics; all rows where those say nothing."""
+        if not self.snapshot.exists:
+            return 0
+        files: Any = pa.table(self._log.get_add_actions(flatten=True))
+        lowest, highest = f"min.{column}", f"max.{column}"
+        if low is not None and high is not None and {lowest, highest} <= set(files.column_names):
+            with contextlib.suppress(pa.ArrowException):  # a bound of another type than the statistics is no hint
+                files = files.filter(_may_meet(files[lowest], files[highest], low, high))
+        return int(pc.sum(files["num_records"]).as_py() or 0)
+
+    def last_commit(self) -> CommitCounts:
+        """The counts of the newest commit; refresh first."""
+        metrics = self._log.history(1)[0].get("operationMetrics", {})
+
+        def count(*names: str) -> int:
+            return next((int(metrics[name]) for name in names if name in metrics), 0)
+
+        return CommitCounts(
+            rows_inserted=count("numTargetRowsInserted", "numOutputRows"),
+            rows_updated=count("numTargetRowsUpdated", "numUpdatedRows"),
+            rows_deleted=count("numTargetRowsDeleted", "numDeletedRows"),
+            files_added=count("numTargetFilesAdded", "numAddedFiles", "numFiles"),
+            files_removed=count("numTargetFilesRemoved", "numRemovedFiles"),
+        )
+
+
+def _snapshot(log: Any, app_id: str) -> Snapshot:
+    applied = log.transaction_version(app_id)
+    fields = [(field.name, sql_text.spark_type(field.type)) for field in log.schema().fields]
+    return Snapshot(
+        version=log.version(),
+        columns={name.lower(): (name, type_name) for name, type_name in fields},
+        properties=dict(log.metadata().configuration),
+        applied_order_key=-1 if applied is None else applied,
+        table_id=str(log.metadata().id),
+        features=frozenset(log.protocol().writer_features or ()),
+        partitions=tuple(log.metadata().partition_columns),
+    )
+
+
+def _may_meet(lowest: Any, highest: Any, low: Any, high: Any) -> Any:
+    """A mask of the ranges [lowest, highest] that share a value with [low, high]; a range that is not known may."""
+    apart = pc.or_kleene(pc.greater(lowest, high), pc.less(highest, low))
+    return pc.invert(pc.fill_null(apart, False))
+
+
+def wanted_columns(source: Iterable[Column], *, soft_deletes: bool) -> tuple[Column, ...]:
+    """Columns of the Delta table: those of the source, then ours. Ours are last, so that statistics go to the source's first."""
+    return (*source, *METADATA_COLUMNS, *((DELETED_COLUMN,) if soft_deletes else ()))
+
+
+def schema_statements(
+    table: DeltaTable, target: TableTarget, wanted: tuple[Column, ...], key: tuple[str, ...], owner: str
+) -> list[str]:
+    """The statements that give a table the wanted columns and its owner; none when it has them. Columns that left the source stay.
+
+    Raises TableError where a column has another type, or the source has a column with the name of one of ours.
+    """
+    _refuse_clashes(table.name, wanted)
+    if not table.snapshot.exists:
+        return [_create(target, wanted, key, owner)]
+    return [*_property_changes(table, target, wanted, owner), *_added_columns(table, target, wanted)]
+
+
+def _refuse_clashes(name: str, wanted: tuple[Column, ...]) -> None:
+    lowered = [column.name.lower() for column in wanted]
+    for column in wanted:
+        if lowered.count(column.name.lower()) > 1:
+            raise TableError(
+                name, f"the column name {column.name} occurs twice, ours and capitals counted; exclude the column"
+            )
+
+
+def _create(target: TableTarget, wanted: tuple[Column, ...], key: tuple[str, ...], owner: str) -> str:
+    columns = ", ".join(f"{sql_text.identifier(column.name)} {column.type}" for column in wanted)
+    properties = pairs(new_properties(target, wanted, key, owner))
+    return f"CREATE TABLE IF NOT EXISTS {sql_text.delta_path(target.path)} ({columns}) USING delta TBLPROPERTIES ({properties})"
+
+
+def new_properties(target: TableTarget, wanted: tuple[Column, ...], key: tuple[str, ...], owner: str) -> dict[str, str]:
+    """What a table with the wanted columns is made with."""
+    return {
+        OWNER_PROPERTY: owner,
+        VECTORS_PROPERTY: str(target.deletion_vectors).lower(),
+        "delta.checkpointInterval": str(CHECKPOINT_COMMITS),
+        "delta.dataSkippingNumIndexedCols": str(_statistics_columns(wanted, key)),
+        **({MAPPING_PROPERTY: "name"} if _needs_mapping(wanted) else {}),
+    }
+
+
+def _statistics_columns(wanted: tuple[Column, ...], key: tuple[str, ...]) -> int:
+    """Without statistics of its key no file of a table can be skipped."""
+    places = [place for place, column in enumerate(wanted, start=1) if column.name in key]
+    return max([STATISTICS_COLUMNS, *places])
+
+
+def _property_changes(table: DeltaTable, target: TableTarget, wanted: tuple[Column, ...], owner: str) -> list[str]:
+    properties = table.snapshot.properties
+    changes = {} if properties.get(OWNER_PROPERTY) == owner else {OWNER_PROPERTY: owner}
+    if (properties.get(VECTORS_PROPERTY, "false") == "true") != target.deletion_vectors:
+        changes[VECTORS_PROPERTY] = str(target.deletion_vectors).lower()
+    if _needs_mapping(wanted) and properties.get(MAPPING_PROPERTY, "none") == "none":
+        changes[MAPPING_PROPERTY] = "name"
+    if any(column.type == "timestamp_ntz" for column in wanted) and LOCAL_TIMES_FEATURE not in table.snapshot.features:
+        changes[f"delta.feature.{LOCAL_TIMES_FEATURE}"] = "supported"
+    return [set_properties(target.path, changes)] if changes else []
+
+
+def _added_columns(table: DeltaTable, target: TableTarget, wanted: tuple[Column, ...]) -> list[str]:
+    added = []
+    for column in wanted:
+        name, type_name = table.snapshot.columns.get(column.name.lower(), ("", ""))
+        if not name:
+            added.append(f"{sql_text.identifier(column.name)} {column.type}")
+        elif type_name != column.type:
+            raise TableError(
+                table.name,
+                f"column {column.name} is {column.type} in the source and {type_name} in the Delta table {target.path}; "
+                f"change the type there, or move the table away to have it made anew",
+            )
+    return [f"ALTER TABLE {sql_text.delta_path(target.path)} ADD COLUMNS ({', '.join(added)})"] if added else []
+
+
+def _needs_mapping(wanted: tuple[Column, ...]) -> bool:
+    return any(UNMAPPED_CHARACTERS & set(column.name) for column in wanted)
+
+
+def set_properties(path: str, properties: Mapping[str, str]) -> str:
+    return f"ALTER TABLE {sql_text.delta_path(path)} SET TBLPROPERTIES ({pairs(properties)})"
+
+
+def pairs(properties: Mapping[str, str]) -> str:
+    return ", ".join(f"{sql_text.text(name)} = {sql_text.text(value)}" for name, value in properties.items())

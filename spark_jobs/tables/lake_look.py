@@ -1,0 +1,89 @@
+"""Whether tables are still what the last run left, asked between runs and without Spark: two stats each where nothing changed.
+
+A table that nobody writes to would be found restored, replaced or gone only with its next change. `orchestration.sensor.lake_watch` asks;
+the rules are those of a merge (`table_owner`). A merge that is under way, and a user's own OPTIMIZE or VACUUM, change nothing that matters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import deltalake
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from spark_jobs.durable_lake import LOG, local_table
+from spark_jobs.errors import TableError
+from spark_jobs.tables.table_owner import Found, Owner, TableRecord, behind_our_back
+
+Stamp = tuple[int, int, int]  # of a commit's file: inode, time of its last change in ns, bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class _Seen:
+    """A table at the last look. `stamp`: of its newest commit; None where that is no file of this machine."""
+
+    path: str
+    record: TableRecord
+    version: int
+    stamp: Stamp | None
+    sentence: str
+
+
+class LakeLook:
+    """Looks at the tables of one destination; remembers what it saw of each. Not for two threads at once."""
+
+    def __init__(self, storage_options: Mapping[str, str]) -> None:
+        self._storage_options = dict(storage_options)
+        self._seen: dict[str, _Seen] = {}
+
+    def trouble(self, owner: Owner, path: str, record: TableRecord) -> str:
+        """What another hand did to the table since `record`, a sentence with the ways out, or empty.
+
+        Raises TableError where its log cannot be read.
+        """
+        seen = self._seen.get(owner.table)
+        if seen is None or (seen.path, seen.record) != (path, record) or not _unchanged(seen):
+            seen = self._seen[owner.table] = self._look(owner, path, record)
+        return seen.sentence
+
+    def _look(self, owner: Owner, path: str, record: TableRecord) -> _Seen:
+        try:
+            log = deltalake.DeltaTable(path, storage_options=self._storage_options or None)
+            found = _found(path, record, log)
+        except TableNotFoundError:
+            found = Found(exists=False, path=path)
+        except (DeltaError, OSError) as error:
+            raise TableError(owner.table, f"the log of the Delta table {path} cannot be read: {error}") from error
+        stamp = _stamp(path, found.version) if found.exists else None
+        return _Seen(path, record, found.version, stamp, behind_our_back(owner, record, found))
+
+
+def _found(path: str, record: TableRecord, log: Any) -> Found:
+    later = log.version() - record.version
+    return Found(
+        exists=True,
+        path=path,
+        table_id=str(log.metadata().id),
+        version=log.version(),
+        commits=log.history(later) if later > 0 else (),
+    )
+
+
+def _unchanged(seen: _Seen) -> bool:
+    """Whether the newest commit is the very file that was seen, and none came after it."""
+    return (
+        seen.stamp is not None
+        and seen.stamp == _stamp(seen.path, seen.version)
+        and not _stamp(seen.path, seen.version + 1)
+    )
+
+
+def _stamp(path: str, version: int) -> Stamp | None:
+    folder = local_table(path)
+    try:
+        facts = (folder / LOG / f"{version:020d}.json").stat() if folder is not None else None
+    except OSError:
+        return None
+    return None if facts is None else (facts.st_ino, facts.st_mtime_ns, facts.st_size)

@@ -1,0 +1,150 @@
+"""`sluice sql`: the lake answers without Spark, as a table, as JSON and as CSV, and errors name what there is."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from cdc_engine.config import SluiceConfig, load_config
+from cdc_engine.contracts import TableVersion
+from cdc_engine.instance.wiring import TABLES_FILE
+from cdc_engine.table_meta.history.tables_file import write_tables
+from console.lake import sql as lake_sql
+from console.main import app
+from console.toolchain.errors import SetupError
+
+RUNNER = CliRunner()
+ROWS = {
+    "id": pa.array([1, 2, 3]),
+    "status": pa.array(["paid", "open", None]),
+    "price": pa.array([decimal.Decimal("1.50"), None, decimal.Decimal("3.00")]),
+    "at": pa.array([dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)] * 3, pa.timestamp("us", "UTC")),
+    "raw": pa.array([b"\x00\xff", b"", None]),
+}
+
+
+def version_of(name: str) -> TableVersion:
+    database, table = name.split(".")
+    return TableVersion(database=database, table=table, version="v", columns=(), key=())
+
+
+def write_table(config: SluiceConfig, destination: str, *names: str) -> None:
+    for name in names:
+        database, table = name.split(".")
+        deltalake.write_deltalake(config.table_path(destination, database, table), pa.table(ROWS))
+    captured = [version_of(name) for name in (*names, "shop.unmerged")]
+    directory = config.destination_dir(destination)
+    directory.mkdir(parents=True)
+    write_tables(directory / TABLES_FILE, captured)
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SluiceConfig:
+    monkeypatch.setenv("SLUICE_CONF", str(tmp_path / "conf"))
+    (tmp_path / "conf" / "destinations").mkdir(parents=True)
+    (tmp_path / "conf" / "destinations" / "a.yaml").write_text("source: {user: u}\n")
+    made = load_config()
+    write_table(made, "a", "shop.orders", "shop.order", "stock.items")
+    return made
+
+
+def test_a_table_is_asked_by_its_name_of_the_source(config: SluiceConfig) -> None:
+    answer = RUNNER.invoke(app, ["sql", "SELECT status, price FROM shop.orders ORDER BY id"])
+    assert answer.exit_code == 0, answer.exception
+    assert "paid" in answer.stdout
+    assert "1.50" in answer.stdout
+
+
+def test_a_bare_name_is_found_in_any_database(config: SluiceConfig) -> None:
+    assert "3" in RUNNER.invoke(app, ["sql", "SELECT count(*) FROM items", "--csv"]).stdout
+
+
+def test_json_and_csv_have_every_value(config: SluiceConfig) -> None:
+    question = 'SELECT id, status, price, "at", raw FROM shop.orders ORDER BY id'
+    records = json.loads(RUNNER.invoke(app, ["sql", question, "--json"]).stdout)
+    assert records[0] == {"id": 1, "status": "paid", "price": "1.50", "at": "2026-01-01 12:00:00+00:00", "raw": "AP8="}
+    assert records[2]["status"] is None
+    lines = RUNNER.invoke(app, ["sql", question, "--csv"]).stdout.splitlines()
+    assert lines[0] == "id,status,price,at,raw"
+    assert lines[2] == "2,open,,2026-01-01 12:00:00+00:00,"
+    assert json.loads(RUNNER.invoke(app, ["sql", "SELECT 1 FROM items WHERE false", "--json"]).stdout) == []
+
+
+def test_all_tables_are_listed(config: SluiceConfig) -> None:
+    listed = RUNNER.invoke(
+        app, ["sql", "SELECT schema_name, view_name FROM duckdb_views() WHERE NOT internal", "--csv"]
+    )
+    assert set(listed.stdout.splitlines()[1:]) == {"shop,orders", "shop,order", "stock,items"}
+
+
+def test_the_table_of_a_second_destination_has_its_name_before_it(config: SluiceConfig, tmp_path: Path) -> None:
+    (tmp_path / "conf" / "destinations" / "b.yaml").write_text(
+        f"source: {{user: u}}\ntables: {{shop.orders: {{path: {tmp_path}/second}}}}\n"
+    )
+    second = load_config()
+    write_table(second, "b", "shop.orders")
+    assert [table.name for table in lake_sql.lake_tables(second)][-1] == '"b_shop"."orders"'
+
+
+@pytest.mark.parametrize(
+    ("question", "sentence"),
+    [("SELECT * FROM shop.none", "The tables are: shop.orders, shop.order, stock.items"), ("SELEC 1", "syntax error")],
+)
+def test_what_duckdb_refuses_is_said_with_the_tables_there_are(
+    config: SluiceConfig, question: str, sentence: str
+) -> None:
+    with pytest.raises(SetupError, match=sentence):
+        lake_sql.ask(config, question)
+
+
+def test_an_empty_lake_and_one_elsewhere_are_said(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"no table .* yet"):
+        lake_sql.ask(SluiceConfig(data_dir=tmp_path, lake=str(tmp_path)), "SELECT 1")
+    with pytest.raises(SetupError, match=r"s3://bucket; .* docs/readers.md"):
+        lake_sql.ask(SluiceConfig(data_dir=tmp_path, lake="s3://bucket"), "SELECT 1")
+
+
+def test_only_the_first_rows_are_shown(config: SluiceConfig) -> None:
+    many = "SELECT a.id FROM shop.orders a, shop.orders b, shop.orders c, shop.orders d, shop.orders e"
+    shown = RUNNER.invoke(app, ["sql", many]).stdout
+    assert "the first 100 rows" in shown
+    assert len(RUNNER.invoke(app, ["sql", many, "--csv"]).stdout.splitlines()) == 3**5 + 1
+
+
+def test_what_duckdb_would_misread_is_refused_by_name(tmp_path: Path) -> None:
+    log = tmp_path / "odd" / "_delta_log"
+    log.mkdir(parents=True)
+    schema = {
+        "type": "struct",
+        "fields": [
+            {
+                "name": "day",
+                "type": "string",
+                "nullable": True,
+                "metadata": {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "c"},
+            }
+        ],
+    }
+    actions = [
+        {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}},
+        {
+            "metaData": {
+                "id": "x",
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": json.dumps(schema),
+                "partitionColumns": ["day"],
+                "configuration": {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "1"},
+            }
+        },
+    ]
+    (log / f"{0:020}.json").write_text("\n".join(map(json.dumps, actions)))
+    table = lake_sql.LakeTable("shop", "odd", str(tmp_path / "odd"))
+    with pytest.raises(SetupError, match=r"shop\.odd has partitions and column mapping"):
+        lake_sql._refuse_misread(table)

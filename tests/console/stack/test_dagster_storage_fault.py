@@ -1,0 +1,42 @@
+"""Dagster's storage that is removed under its processes is noticed, by `status` at once and mended by `up`."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from console.stack.dagster_storage import MAKING_SECONDS_MAX, lost_storage
+
+LONG = MAKING_SECONDS_MAX + 1
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home as Dagster itself makes it."""
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    with dg.DagsterInstance.get() as instance:
+        assert instance.get_runs() == []
+        assert instance.all_instigator_state() == []
+    return tmp_path
+
+
+def test_fault_a_storage_that_is_there_is_not_lost(home: Path) -> None:
+    assert lost_storage(home, LONG) == ""
+
+
+@pytest.mark.parametrize("folder", ["history", "schedules"])
+def test_fault_a_storage_that_was_wiped_is_said_with_what_to_do(home: Path, folder: str) -> None:
+    shutil.rmtree(home / folder)
+    assert folder in lost_storage(home, LONG)
+    assert "sluice up" in lost_storage(home, LONG)
+    assert lost_storage(home, MAKING_SECONDS_MAX - 1) == "", "it may still be made"
+    (home / folder).mkdir()
+    for name in ("runs.db", "schedules.db"):
+        sqlite3.connect(home / folder / name).close()
+    assert folder in lost_storage(home, LONG), "an empty file that a process has made anew holds nothing"
+    (home / "dagster.yaml").write_text("storage:\n  postgres: {}\n")
+    assert lost_storage(home, LONG) == "", "it is kept elsewhere"

@@ -1,0 +1,175 @@
+"""Stopping what was started: nothing is left, and no stranger is hit."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from console.stack import processes
+from console.stack.processes import MARK, ProcessFile, ProcessRecord, StopStep
+from tests.waiting import wait_for
+
+SLEEP = "import time; time.sleep(600)"
+STUBBORN = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
+)
+PARENT = f"import subprocess, sys, time; c = subprocess.Popen([sys.executable, '-c', {SLEEP!r}]); print(c.pid, flush=True); time.sleep(600)"
+
+
+class Nursery:
+    """Starts Python programs, each in a group of its own, and ends what a failed test left."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = ProcessFile(folder / "processes.json")
+        self.mark = str(self.file.path)
+        self.started: list[subprocess.Popen[str]] = []
+
+    def start(self, name: str, program: str) -> subprocess.Popen[str]:
+        child = subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, MARK: self.mark},
+        )
+        self.started.append(child)
+        # exec tells Popen that it went well a moment before the kernel shows the new environment
+        wait_for("the program's environment is there", psutil.Process(child.pid).environ)
+        self.file.add(name, child.pid)
+        return child
+
+    def record(self, name: str) -> ProcessRecord:
+        return next(record for record in self.file.load() if record.name == name)
+
+    def end(self) -> None:
+        for child in self.started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
+
+
+@pytest.fixture
+def nursery(tmp_path: Path) -> Iterator[Nursery]:
+    made = Nursery(tmp_path)
+    yield made
+    made.end()
+
+
+def line(child: subprocess.Popen[str]) -> str:
+    assert child.stdout
+    return child.stdout.readline().strip()
+
+
+def ended(pid: int) -> bool:
+    """Whether a process that is not our child ends within ten seconds; its new parent may take a while to bury it."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+    return False
+
+
+def test_a_process_is_known_by_its_start_time_too(nursery: Nursery) -> None:
+    child = nursery.start("one", SLEEP)
+    record = nursery.record("one")
+    assert processes.find(record) is not None
+    reused = dataclasses.replace(record, started=record.started - 100)
+    assert processes.find(reused) is None
+    assert processes.stop(reused, [StopStep(processes.terminate, 1.0)], nursery.mark) == []
+    assert child.poll() is None, "a process that only has the same id must live on"
+
+
+def test_sigterm_is_enough_for_a_willing_process(nursery: Nursery) -> None:
+    child = nursery.start("one", SLEEP)
+    assert processes.stop(nursery.record("one"), [StopStep(processes.terminate, 20.0)], nursery.mark) == []
+    assert child.wait(5) in {-signal.SIGTERM, 0}  # 0: psutil was quicker to reap our own child
+
+
+def test_a_stubborn_process_is_killed(nursery: Nursery) -> None:
+    child = nursery.start("one", STUBBORN)
+    assert line(child) == "ready"
+    record = nursery.record("one")
+    assert processes.stop(record, [StopStep(processes.terminate, 0.3)], nursery.mark) == []
+    assert processes.find(record) is None
+
+
+def test_children_end_with_their_parent(nursery: Nursery) -> None:
+    grandchild = int(line(nursery.start("one", PARENT)))
+    processes.stop(nursery.record("one"), [StopStep(processes.terminate, 5.0)], nursery.mark)
+    assert ended(grandchild)
+
+
+def test_what_a_killed_parent_left_behind_is_found_by_its_mark(nursery: Nursery) -> None:
+    parent = nursery.start("one", PARENT)
+    grandchild = int(line(parent))
+    record = nursery.record("one")
+    parent.kill()
+    parent.wait(5)
+    assert [process.pid for process in processes.members(record, nursery.mark)] == [grandchild]
+    assert processes.members(record, "/somewhere/else/processes.json") == []
+    processes.stop(record, [StopStep(processes.terminate, 5.0)], nursery.mark)
+    assert ended(grandchild)
+
+
+def test_a_sweep_ends_all_that_carry_the_mark_and_nobody_else(nursery: Nursery) -> None:
+    ours, again = nursery.start("one", SLEEP), nursery.start("one", SLEEP)
+    stranger = subprocess.Popen([sys.executable, "-c", SLEEP], start_new_session=True, text=True)
+    nursery.started.append(stranger)
+    assert processes.sweep(nursery.mark) == []
+    assert ours.wait(5) == again.wait(5) == -signal.SIGKILL
+    assert stranger.poll() is None
+
+
+def test_steps_are_taken_in_order_and_no_further_than_needed(nursery: Nursery) -> None:
+    nursery.start("one", SLEEP)
+    taken: list[str] = []
+
+    def ask(record: ProcessRecord) -> None:
+        taken.append("ask")
+
+    def end(record: ProcessRecord) -> None:
+        taken.append("end")
+        processes.terminate(record)
+
+    def never(record: ProcessRecord) -> None:
+        taken.append("never")
+
+    steps = [StopStep(ask, 0.2), StopStep(end, 20.0), StopStep(never, 1.0)]
+    assert processes.stop(nursery.record("one"), steps, nursery.mark) == []
+    assert taken == ["ask", "end"]
+
+
+def test_records_survive_in_the_file_and_a_broken_file_is_empty(nursery: Nursery) -> None:
+    nursery.start("one", SLEEP)
+    nursery.start("two", SLEEP)
+    again = ProcessFile(nursery.file.path)
+    assert set(again.running()) == {"one", "two"}
+    again.remove(["one"])
+    assert [record.name for record in nursery.file.load()] == ["two"]
+    nursery.file.path.write_text("[{")
+    assert nursery.file.load() == []
+
+
+def test_the_owner_of_a_port_is_named(tmp_path: Path) -> None:
+    program = (
+        "import socket, time; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen();"
+        "print(s.getsockname()[1], flush=True); time.sleep(600)"
+    )
+    nursery = Nursery(tmp_path)
+    child = nursery.start("one", program)
+    try:
+        assert f"(pid {child.pid})" in processes.port_owner(int(line(child)))
+        assert processes.memory_mb(nursery.record("one")) > 1
+    finally:
+        nursery.end()
+    assert not psutil.pid_exists(child.pid)

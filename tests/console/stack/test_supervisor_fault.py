@@ -1,0 +1,250 @@
+"""The supervisor's rules, with parts that are only said to be processes: order, deaths, patience."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from console.stack import supervisor
+from console.stack.parts import ProcessPart
+from console.stack.processes import ProcessFile
+from console.stack.signals import heard
+from console.stack.supervisor import FOREGROUND, UP, Kept, Patience, State, Step, Supervisor, next_step
+from console.toolchain.errors import ServerError
+from console.toolchain.ports import LOOPBACK, free_port
+from console.toolchain.process import ChildProcess
+
+NO_WAIT = Patience(restarts_max=3, first_seconds=0.0)
+
+
+@dataclasses.dataclass
+class FakePart:
+    """Answers at its `answer_after`-th question, unless it dies first."""
+
+    name: str
+    log: Path
+    after: tuple[str, ...] = ()
+    once: bool = False
+    seconds_max: float = 60.0
+    answer_after: int = 1
+    deaths: list[str] = dataclasses.field(default_factory=list)  # how the next lives end, right after their begin
+    strangers: int = 0  # so many of its deaths are of its port: another program has it just then
+    begun: int = 0
+    how: str = ""
+    asked: int = 0
+
+    def begin(self) -> None:
+        self.begun += 1
+        self.asked = 0
+        self.how = self.deaths.pop(0) if self.deaths else ""
+
+    def end(self) -> None:
+        self.how = self.how or "signal 9"
+
+    def ended(self) -> str:
+        return self.how
+
+    def port_taken(self) -> bool:
+        self.strangers -= 1
+        return self.strangers >= 0
+
+    def answers(self) -> bool:
+        self.asked += 1
+        return self.asked >= self.answer_after and not self.how
+
+
+@pytest.fixture
+def part(tmp_path: Path) -> Callable[..., FakePart]:
+    log = tmp_path / "log"
+    log.write_text("first\nOutOfMemoryError: heap\n")
+    return lambda name, **facts: FakePart(name, log, **facts)
+
+
+@pytest.fixture(autouse=True)
+def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "POLL_SECONDS", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "since", "ready", "ended", "answers", "once", "step"),
+    [
+        (State.WAITING, 0.0, (), "", False, False, Step.NONE),
+        (State.WAITING, 0.0, ("a",), "", False, False, Step.BEGIN),
+        (State.STARTING, 0.0, ("a",), "", False, False, Step.NONE),
+        (State.STARTING, 0.0, ("a",), "", True, False, Step.READY),
+        (State.STARTING, -61.0, ("a",), "", False, False, Step.FAIL),
+        (State.STARTING, 0.0, ("a",), "exit code 1", False, False, Step.FAIL),
+        (State.STARTING, 0.0, ("a",), "exit code 0", True, True, Step.READY),
+        (State.READY, -9999.0, ("a",), "", False, False, Step.NONE),
+        (State.READY, 0.0, (), "", False, False, Step.NONE),
+        (State.READY, 0.0, ("a",), "signal 9", True, False, Step.FAIL),
+        (State.READY, 0.0, ("a",), "exit code 0", True, True, Step.NONE),
+    ],
+)
+def test_fault_the_next_step_of_a_part(
+    part: Callable[..., FakePart],
+    *,
+    state: State,
+    since: float,
+    ready: tuple[str, ...],
+    ended: str,
+    answers: bool,
+    once: bool,
+    step: Step,
+) -> None:
+    kept = Kept(part("b", after=("a",), once=once), state, since)
+    assert next_step(kept, 0.0, ready, ended, lambda: answers) is step
+
+
+def test_fault_a_signal_amid_a_begin_is_heard_once_it_is_known_what_was_begun(part: Callable[..., FakePart]) -> None:
+    spark = part("spark")
+    whole: list[str] = []
+
+    def begin() -> None:
+        signal.raise_signal(signal.SIGINT)
+        whole.append("the process is in the file")
+
+    spark.begin = begin  # type: ignore[method-assign]
+    watched = Supervisor([spark], print, UP)
+    with heard(), pytest.raises(KeyboardInterrupt):
+        watched.tick()
+    assert whole
+    assert watched.begun == ["spark"]
+
+
+def test_parts_begin_in_their_order(part: Callable[..., FakePart]) -> None:
+    parts = [part("daemon", after=("code", "spark")), part("code", answer_after=3), part("spark")]
+    made = Supervisor(parts, print, UP)
+    made.until_ready()
+    assert made.begun == ["code", "spark", "daemon"]
+
+
+def test_fault_spark_that_dies_while_it_warms_up_is_warmed_again(part: Callable[..., FakePart]) -> None:
+    spark, warm = part("spark"), part("warm-up", after=("spark",), once=True, answer_after=10**9)
+    said: list[str] = []
+    made = Supervisor([spark, warm], said.append, UP)
+    while not warm.asked:
+        made.tick()
+    spark.how = "signal 9"
+    warm.answer_after = 1
+    made.until_ready()
+    assert (spark.begun, warm.begun) == (2, 2)
+    assert "The spark ended (signal 9)" in said[2]
+    assert "OutOfMemoryError" in said[2], "the last lines of its log"
+
+
+def test_fault_a_code_server_that_dies_while_another_is_waited_for_is_started_again(
+    part: Callable[..., FakePart],
+) -> None:
+    code, spark = part("code"), part("spark", answer_after=10)
+    made = Supervisor([code, spark], print, UP)
+    while spark.asked < 5:
+        made.tick()
+    code.how = "signal 9"
+    made.until_ready()
+    assert (code.begun, spark.begun) == (2, 1)
+
+
+def test_fault_a_part_that_never_starts_is_named_at_once_by_up(part: Callable[..., FakePart]) -> None:
+    made = Supervisor([part("code server", deaths=["exit code 1"] * 9)], print, UP)
+    with pytest.raises(ServerError, match=r"The code server ended \(exit code 1\); .* ends: first \| OutOfMemoryError"):
+        made.until_ready()
+    assert made.begun == ["code server"]
+
+
+def test_fault_a_port_that_a_stranger_took_in_the_last_moment_is_tried_again(part: Callable[..., FakePart]) -> None:
+    code = part("code server", deaths=["exit code 1"], strangers=1)
+    Supervisor([code], print, UP).until_ready()
+    assert code.begun == 2
+
+
+def test_fault_a_port_that_a_stranger_keeps_is_given_up(part: Callable[..., FakePart]) -> None:
+    code = part("code server", deaths=["exit code 1"] * 9, strangers=9)
+    with pytest.raises(ServerError, match="given up after"):
+        Supervisor([code], print, UP).until_ready()
+
+
+BINDS = (
+    "import pathlib, socket, sys; s = socket.create_server(('127.0.0.1', int(sys.argv[1])));"
+    "pathlib.Path(sys.argv[2]).touch(); s.accept()"
+)
+
+
+def test_fault_a_process_that_cannot_bind_since_a_stranger_was_faster_is_begun_again(tmp_path: Path) -> None:
+    """A stranger takes the port after it was found free and before the process binds it; then it goes."""
+    port, log, bound = free_port(), tmp_path / "log", tmp_path / "bound"
+    strangers: list[socket.socket] = []
+
+    def start() -> ChildProcess:
+        if not strangers:
+            strangers.append(socket.create_server((LOOPBACK, port)))
+        return ChildProcess([sys.executable, "-c", BINDS, str(port), str(bound)], log)
+
+    def say(sentence: str) -> None:
+        if "starting it again" in sentence:
+            strangers[0].close()
+
+    code = ProcessPart(
+        "code server",
+        (),
+        ProcessFile(tmp_path / "processes.json"),
+        log=log,
+        start=start,
+        question=lambda _: bound.exists,
+        port=port,
+        seconds_max=60.0,
+        port_advice="set another",
+    )
+    made = Supervisor([code], say, UP)
+    try:
+        made.until_ready()
+        assert made.begun == ["code server"] * 2
+    finally:
+        code.end()
+
+
+@pytest.mark.parametrize("patience", [UP, NO_WAIT])
+def test_fault_a_part_that_keeps_dying_is_given_up_by_name(part: Callable[..., FakePart], patience: Patience) -> None:
+    dying = part("spark", deaths=["signal 9"] * 99)
+    with pytest.raises(ServerError, match=rf"The spark ended .*\(given up after {patience.restarts_max + 1} failures"):
+        Supervisor([dying], print, patience).until_ready()
+    assert dying.begun == patience.restarts_max + 1
+
+
+def test_fault_a_part_that_does_not_answer_is_ended_and_named(part: Callable[..., FakePart]) -> None:
+    deaf = part("webserver", answer_after=10**9, seconds_max=-1.0)
+    with pytest.raises(ServerError, match="The webserver did not answer within"):
+        Supervisor([deaf], print, UP).until_ready()
+    assert deaf.how == "signal 9"
+
+
+def test_fault_what_ran_already_must_answer_and_is_begun_again_when_it_dies(part: Callable[..., FakePart]) -> None:
+    found = part("code", answer_after=3)
+    warm = part("warm-up", after=("code",), once=True)
+    made = Supervisor([found, warm], print, UP, running=("code",))
+    made.tick()
+    assert not made.is_ready()
+    found.how = "nobody saw how"
+    made.until_ready()
+    assert made.begun == ["code", "warm-up"]
+
+
+def test_waits_grow_and_a_steady_part_has_failed_for_the_first_time() -> None:
+    assert [FOREGROUND.wait_seconds(failures) for failures in (1, 2, 3, 6, 9)] == [1, 2, 4, 32, 60]
+    assert UP.wait_seconds(2) == 0
+
+
+def test_fault_failures_long_apart_are_no_reason_to_give_up(part: Callable[..., FakePart]) -> None:
+    code = part("code")
+    made = Supervisor([code], print, Patience(restarts_max=1, first_seconds=0.0, steady_seconds=0.0))
+    for _ in range(5):
+        made.until_ready()
+        code.how = "signal 9"
+        made.tick()
+    assert code.begun == 5

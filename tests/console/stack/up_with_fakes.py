@@ -1,0 +1,82 @@
+"""A program: `sluice up` with small processes in place of Dagster and Spark; each answers once a file of its name is there.
+
+Arguments: the folder, whose conf/ is read, and "foreground" or nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+
+from cdc_engine.config import load_config
+from console.stack import signals, stack
+from console.stack.foreground import keep_up
+from console.stack.parts import ProcessPart, WarmUp
+from console.stack.processes import ProcessRecord, StopStep, terminate
+from console.stack.supervisor import Part
+from console.toolchain.process import ChildProcess
+
+FOLDER = Path(sys.argv[1])
+AFTER: dict[str, tuple[str, ...]] = {
+    stack.CODE_SERVER: (),
+    stack.SPARK: (),
+    stack.WEBSERVER: (stack.CODE_SERVER,),
+    stack.DAEMON: (stack.WEBSERVER, stack.SPARK),
+}
+
+
+def sleeper(name: str) -> list[str]:
+    return [sys.executable, "-c", f"import time; print('{name} is here', flush=True); time.sleep(600)"]
+
+
+class FakeStack(stack.Stack):
+    """Everything but the programs is real."""
+
+    def _parts(self) -> list[Part]:
+        parts: list[Part] = [self._fake(name) for name in AFTER]
+        wait = "import pathlib, time\nwhile not pathlib.Path('{}').exists(): time.sleep(0.05)"
+        warm = [sys.executable, "-c", wait.format(FOLDER / "warm")]
+        return [*parts, WarmUp(warm, (stack.SPARK,), FOLDER / "warm.log", 60.0)]
+
+    def _fake(self, name: str) -> ProcessPart:
+        log = FOLDER / f"{name}.log"
+        started = functools.partial(
+            ChildProcess, sleeper(name), log, environment=self.environment(), die_with_parent=self._die_with_parent
+        )
+        return ProcessPart(
+            name,
+            AFTER[name],
+            self.file,
+            log=log,
+            start=lambda: self._children.setdefault(f"{name} {len(self._children)}", started()),
+            question=lambda _: (FOLDER / name).exists,
+            port=0,
+            seconds_max=60.0,
+            port_advice="",
+        )
+
+    def _ask_code_server(self, record: ProcessRecord) -> None:
+        """The fake hears SIGTERM only."""
+
+    def _steps(self, name: str) -> list[StopStep]:
+        del name
+        return [StopStep(terminate, 10.0)]
+
+
+def main() -> None:
+    foreground = sys.argv[2:] == ["foreground"]
+    made = FakeStack(load_config(FOLDER / "conf"), FOLDER / "conf", say, die_with_parent=foreground)
+    made._spark.provide = lambda: None  # type: ignore[method-assign]
+    with signals.heard():
+        keep_up(made) if foreground else made.up()
+    say("up is done")
+
+
+def say(sentence: str) -> None:
+    sys.stdout.write(sentence + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Generated schemas, rows and damage, judged by real servers."""

@@ -1,0 +1,22 @@
+"""Damaged binlogs of real servers, read in processes of their own: no crash, no loop without end, bounded memory, always a named error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.fuzz import fuzz, write_corpus
+from console.toolchain.database.server import DatabaseServer
+
+SEED = 4
+
+
+@pytest.mark.parametrize(("name", "seconds"), [("mysql80", 15), ("mariadb114", 10)])
+def test_damaged_events_end_in_rows_or_named_errors_fidelity(
+    name: str, seconds: float, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    server: DatabaseServer = request.getfixturevalue(name)
+    finding, rounds = fuzz(write_corpus(server, tmp_path), SEED, seconds)
+    assert finding is None, str(finding)
+    assert rounds > 20

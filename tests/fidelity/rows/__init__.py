@@ -1,0 +1,1 @@
+"""Row images and transactions of every kind."""

@@ -1,0 +1,230 @@
+"""Row images of every kind from real servers: rows whose images leave columns out are, once merged, what SELECT returns.
+
+A history of statements runs with each `binlog_row_image`, and once with another one for each statement. The staged images are replayed in
+plain Python for every server, and some merged by Spark.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import itertools
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+from pymysql.constants import FIELD_TYPE
+
+from cdc_engine.staging import StagedBatch
+from cdc_engine.staging.manifest import ChangesSegment
+from cdc_engine.staging.reader import read_rows
+from console.toolchain.database.server import DatabaseServer
+from console.toolchain.spark.server import SparkConnectServer
+from spark_jobs import SparkSettings, TableTarget, merge_batch
+from tests.fidelity.pipeline import SERVERS, Pipeline, run
+
+DATABASE = "images"
+COLUMNS = (
+    "id int PRIMARY KEY, n int DEFAULT 7, s varchar(20) DEFAULT 'it''s', body text, price decimal(10,2) DEFAULT 1.5, "
+    "kind enum('a','b') NOT NULL, at datetime DEFAULT '2020-01-02 03:04:05', factor double DEFAULT -2.5, "
+    "changed timestamp DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP, made int AS (n + 2) STORED, "
+    "flags bit(8) DEFAULT b'101', since year DEFAULT 2020, until time DEFAULT '12:30:00', raw varbinary(5) DEFAULT 'abc'"
+)
+HISTORY = (
+    "INSERT INTO {t} (id, n) VALUES (1, 1)",
+    "INSERT INTO {t} (id) VALUES (2), (3)",
+    "INSERT INTO {t} (id, body, s) VALUES (4, 'long text', NULL), (5, 'five', 'r')",
+    "UPDATE {t} SET n = n + 10 WHERE id IN (1, 2)",
+    "UPDATE {t} SET body = 'changed' WHERE id = 4",
+    "UPDATE {t} SET s = NULL, price = 2 WHERE id = 3",
+    "DELETE FROM {t} WHERE id = 3",
+    "UPDATE {t} SET id = id + 100 WHERE id = 4",
+    "UPDATE {t} SET id = id + 100, n = 3 WHERE id = 104",
+    "UPDATE {t} SET id = 99 WHERE id = 1",
+    "UPDATE {t} SET id = 1 WHERE id = 2",
+    "UPDATE {t} SET id = 2 WHERE id = 99",
+    "INSERT INTO {t} (id, body) VALUES (3, 'again')",
+    "ALTER TABLE {t} ALTER COLUMN n SET DEFAULT 8",
+    "INSERT INTO {t} (id) VALUES (6), (7)",
+    "DELETE FROM {t} WHERE id = 7",
+)
+# on MySQL also these: MariaDB logs them like updates that they are not
+MYSQL_HISTORY = (
+    "REPLACE INTO {t} (id, n) VALUES (5, 50)",
+    "INSERT INTO {t} (id, n) VALUES (6, 1), (8, 1) ON DUPLICATE KEY UPDATE s = 'twice'",
+)
+Row = dict[str, Any]
+
+
+def kinds_of(server: str) -> tuple[str, ...]:
+    return ("FULL", "MINIMAL", "NOBLOB", *(("FULL_NODUP",) if server == "mariadb114" else ()))
+
+
+@dataclasses.dataclass
+class Captured:
+    """What was staged, and by table what SELECT returned at the end."""
+
+    staged: StagedBatch
+    selected: dict[str, list[tuple[Any, ...]]]
+
+
+def capture(server: DatabaseServer, name: str, folder: Path) -> Captured:
+    """One table a kind of images, `mixed` with another kind for each statement; `mixed` is made after the beginning, by DDL."""
+    kinds, history = kinds_of(name), HISTORY + (MYSQL_HISTORY if name.startswith("mysql") else ())
+    virtual = ", extra int AS (n + 1) VIRTUAL" if name.startswith("mysql") else ""
+    run(server, f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")
+    run(server, *(f"CREATE TABLE t_{kind.lower()} ({COLUMNS}{virtual})" for kind in kinds), database=DATABASE)
+    pipeline = Pipeline.of(server, DATABASE, folder)
+    turns = itertools.cycle(kinds)
+    statements = [f"CREATE TABLE t_mixed ({COLUMNS}{virtual})"]
+    for kind in kinds:
+        statements += [f"SET binlog_row_image = {kind}", *(each.format(t=f"t_{kind.lower()}") for each in history)]
+    for each in history:
+        statements += [f"SET binlog_row_image = {next(turns)}", each.format(t="t_mixed")]
+    run(server, *statements, database=DATABASE)
+    selected = {}
+    with server.connect(database=DATABASE) as connection, connection.cursor() as cursor:
+        cursor.execute("SET time_zone = '+00:00'")
+        bits: Any = lambda data: int.from_bytes(data, "big")  # noqa: E731  pymysql's stubs know decoders of text alone
+        connection.decoders = {**connection.decoders, FIELD_TYPE.BIT: bits}
+        for table in (*(f"t_{kind.lower()}" for kind in kinds), "t_mixed"):
+            cursor.execute(f"SELECT * FROM {table} ORDER BY id")
+            selected[table] = list(cursor.fetchall())
+    return Captured(pipeline.staged(), selected)
+
+
+def replayed(staged: StagedBatch, table: str) -> list[tuple[Any, ...]]:
+    """The rows that the staged images of a table leave, by key."""
+    rows: dict[Any, Row] = {}
+    before: Row = {}
+    for segment in changes(staged, table):
+        names = [column.name for column in segment.columns]
+        for image in read_rows(staged.path, segment).to_pylist():
+            present = image.get("_sluice_present_0", (1 << len(names)) - 1)
+            seen = {name: image[name] for bit, name in enumerate(names) if present >> bit & 1}
+            match image["_sluice_operation"]:
+                case 1:
+                    assert len(seen) == len(names)
+                    rows[image["id"]] = seen
+                case 2:
+                    before = rows.pop(image["id"])
+                case 3 if image.get("_sluice_moved"):
+                    rows[image["id"]] = {**before, **seen}
+                case 3:
+                    rows[image["id"]] = {**rows.get(image["id"], {}), **seen}
+                case 4:
+                    del rows[image["id"]]
+    return [tuple(rows[key].values()) for key in sorted(rows)]
+
+
+def changes(staged: StagedBatch, table: str) -> list[ChangesSegment]:
+    return [
+        segment
+        for each in staged.manifest.tables
+        if each.table == table
+        for segment in each.segments
+        if isinstance(segment, ChangesSegment)
+    ]
+
+
+def comparable(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    """Instants without their zone, which is UTC; PyMySQL knows none. Times as text."""
+    return [[_comparable(value) for value in row] for row in rows]
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, dt.timedelta):
+        return str(value)
+    return value.replace(tzinfo=None) if hasattr(value, "tzinfo") else value
+
+
+class Captures(dict[str, Captured]):
+    """By server, each captured when it is first asked for."""
+
+    def __init__(self, request: pytest.FixtureRequest, factory: pytest.TempPathFactory) -> None:
+        super().__init__()
+        self.request, self.factory = request, factory
+
+    def __missing__(self, name: str) -> Captured:
+        self[name] = capture(self.request.getfixturevalue(name), name, self.factory.mktemp(f"images-{name}"))
+        return self[name]
+
+
+@pytest.fixture(scope="module")
+def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Captures:
+    return Captures(request, tmp_path_factory)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_staged_images_of_every_kind_tell_the_rows_fidelity(server: str, captured: Captures) -> None:
+    capture = captured[server]
+    assert not capture.staged.stopped
+    for table, rows in capture.selected.items():
+        assert comparable(replayed(capture.staged, table)) == comparable(rows), table
+        assert any(segment.partial for segment in changes(capture.staged, table)) == (
+            table not in {"t_full", "t_full_nodup"}
+        )
+
+
+@pytest.mark.parametrize(("server", "table"), [("mysql80", "t_mixed"), ("mariadb114", "t_minimal")])
+def test_images_merge_to_what_select_returns_fidelity(
+    server: str, table: str, captured: Captures, spark_server: SparkConnectServer, tmp_path: Path
+) -> None:
+    """Of one table each, for time: each segment is a commit."""
+    capture = captured[server]
+    alone = tmp_path / "alone"
+    shutil.copytree(capture.staged.path, alone)
+    manifest = json.loads((alone / "manifest.json").read_bytes())
+    manifest["tables"] = [each for each in manifest["tables"] if each["table"] == table]
+    (alone / "manifest.json").write_text(json.dumps(manifest))
+    target = TableTarget(path=str(tmp_path / table))
+    merge_batch(alone, {f"{DATABASE}.{table}": target}, SparkSettings(remote=spark_server.url))
+    names = ", ".join(column.name for column in changes(capture.staged, table)[0].columns)
+    log = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(target.path))
+    found: Any = pa.table(log.execute(f"SELECT {names} FROM t ORDER BY id").read_all())
+    assert comparable([tuple(row.values()) for row in found.to_pylist()]) == comparable(capture.selected[table])
+
+
+STOPS = (
+    ("CREATE TABLE u (a int NOT NULL, b int, UNIQUE (a))", "INSERT INTO u VALUES (1, 2); UPDATE u SET b = 3", "column b"),
+    ("CREATE TABLE d (id int PRIMARY KEY, x float NOT NULL DEFAULT 1.2345678)", "INSERT INTO d (id) VALUES (1)", "column x"),
+)  # fmt: skip
+MARIADB_STOPS = (
+    ("CREATE TABLE r (id int PRIMARY KEY, a int, b int)", "INSERT INTO r VALUES (1, 2, 3); REPLACE INTO r SET id = 1, a = 4", "REPLACE"),
+    ("CREATE TABLE v (id int PRIMARY KEY, a int, w int AS (a + 1) VIRTUAL)", "INSERT INTO v (id, a) VALUES (1, 1)", "column w"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_what_minimal_images_cannot_tell_stops_its_table_and_no_other_fidelity(
+    server: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    source: DatabaseServer = request.getfixturevalue(server)
+    stops = STOPS + (MARIADB_STOPS if server.startswith("mariadb") else ())
+    keyless = "CREATE TABLE fine (a int DEFAULT 3, b text, c int)"
+    run(source, "DROP DATABASE IF EXISTS untold", "CREATE DATABASE untold")
+    run(source, keyless, *(create for create, _, _ in stops), database="untold")
+    pipeline = Pipeline.of(source, "untold", tmp_path)
+    statements = [part for _, changes, _ in stops for part in changes.split(";")]
+    fine = ["INSERT INTO fine (c) VALUES (1)", "UPDATE fine SET b = 'set'", "UPDATE fine SET a = 4", "DELETE FROM fine"]
+    run(source, "SET binlog_row_image = MINIMAL", *statements, *fine, database="untold")
+    staged = pipeline.staged()
+    reasons = {each.table: (each.state, each.reason) for each in staged.stopped}
+    assert reasons.keys() == {create.split()[2] for create, _, _ in stops}
+    for create, _, words in stops:
+        state, reason = reasons[create.split()[2]]
+        assert state == "IMAGE_NOT_FULL"
+        assert words in reason
+    (segment,) = changes(staged, "fine")
+    assert not segment.partial
+    logged = [
+        (image["_sluice_operation"], image["a"], image["b"], image["c"])
+        for image in read_rows(staged.path, segment).to_pylist()
+    ]
+    one, two, three = (3, None, 1), (3, "set", 1), (4, "set", 1)
+    assert logged == [(1, *one), (2, *one), (3, *two), (2, *two), (3, *three), (4, *three)]

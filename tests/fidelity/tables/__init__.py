@@ -1,0 +1,1 @@
+"""Tables that are bound to others, change names, or keep their past."""

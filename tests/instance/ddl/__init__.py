@@ -1,0 +1,1 @@
+"""A running engine and the changes of its tables."""

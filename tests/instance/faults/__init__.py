@@ -1,0 +1,1 @@
+"""What goes wrong around a running engine, and what it says."""

@@ -1,0 +1,1 @@
+"""The sensor's tick and its rules."""

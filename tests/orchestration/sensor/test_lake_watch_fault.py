@@ -1,0 +1,167 @@
+"""A Delta table that changes between runs is found by the ticks alone, and the engine is told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import dagster as dg
+import deltalake
+import pyarrow as pa
+import pytest
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.destination_files import LakeTables
+from cdc_engine.limits import LAKE_WATCH_SECONDS
+from orchestration.sensor import lake_watch
+from orchestration.sensor.lake_watch import LakeWatch
+from tests.orchestration.fix_location import make_config, write_tables
+from tests.orchestration.sensor.test_tick import Shop
+from tests.waiting import wait_for
+
+
+def at_once(act: Callable[[], None]) -> None:
+    act()
+
+
+class Clock:
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Watched:
+    """A destination with a table in the lake that its last run has left so."""
+
+    def __init__(self, root: Path) -> None:
+        self.config: SluiceConfig = make_config(root)
+        self.directory = self.config.destination_dir("shop")
+        write_tables(self.directory)
+
+    def left(self, name: str) -> str:
+        path = self.config.table_path("shop", *name.split("."))
+        for number in range(2):
+            deltalake.write_deltalake(path, pa.table({"id": [number]}), mode="append")
+        log = deltalake.DeltaTable(path)
+        LakeTables(self.directory).keep(name, str(log.metadata().id), log.version())
+        return path
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Watched:
+    return Watched(tmp_path)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(lake_watch, "time", clock)
+    return clock
+
+
+def test_fault_ticks_alone_tell_the_engine_that_a_table_was_restored(tmp_path: Path) -> None:
+    path = Watched(tmp_path).left("shop.orders")
+    deltalake.DeltaTable(path).restore(0)
+    with dg.DagsterInstance.ephemeral() as instance:
+        shop = Shop(tmp_path, instance)
+
+        def told() -> tuple[str, ...]:
+            shop.tick()
+            return shop.engine.lake
+
+        (sentence,) = wait_for("the engine is told", told)
+    assert "TABLE_RESTORED" in sentence
+
+
+def test_fault_a_look_is_due_every_half_minute(shop: Watched, clock: Clock) -> None:
+    watch, path = LakeWatch(shop.config, "shop", at_once), shop.left("shop.orders")
+    watch.look([])
+    assert watch.troubles() == ()
+    deltalake.DeltaTable(path).restore(0)
+    watch.look([])
+    assert watch.troubles() == ()
+    clock.now += LAKE_WATCH_SECONDS
+    watch.look([])
+    assert "TABLE_RESTORED" in watch.troubles()[0]
+
+
+def test_fault_one_look_at_a_time(shop: Watched, clock: Clock) -> None:
+    begun: list[Callable[[], None]] = []
+    watch = LakeWatch(shop.config, "shop", begun.append)
+    for _ in range(3):
+        watch.look([])
+        clock.now += 1000
+    assert len(begun) == 1
+    begun[0]()
+    clock.now += 100_000
+    watch.look([])
+    assert len(begun) == 2
+
+
+def test_fault_stopped_tables_and_those_that_are_captured_no_more_say_nothing(shop: Watched, clock: Clock) -> None:
+    for name in ("shop.orders", "shop.gone"):
+        deltalake.DeltaTable(shop.left(name)).restore(0)
+    watch = LakeWatch(shop.config, "shop", at_once)
+    watch.look(["shop.orders"])
+    assert watch.troubles() == ()
+    clock.now += LAKE_WATCH_SECONDS
+    watch.look([])
+    assert ["shop.orders" in each for each in watch.troubles()] == [True]
+
+
+def test_fault_a_disk_that_is_not_mounted_is_a_few_sentences(shop: Watched, clock: Clock) -> None:
+    (shop.directory / "tables.json").unlink()
+    for number in range(9):
+        LakeTables(shop.directory).keep(f"shop.t{number}", "id", 3)
+    watch = LakeWatch(shop.config, "shop", at_once)
+    watch.look([])
+    assert len(watch.troubles()) == lake_watch.SHOWN_MAX + 1
+    assert "4 further tables: is a disk not mounted?" in watch.troubles()[-1]
+
+
+def test_fault_a_file_of_records_that_cannot_be_read_is_said(shop: Watched, clock: Clock) -> None:
+    (shop.directory / "lake-tables.json").write_text("{")
+    watch = LakeWatch(shop.config, "shop", at_once)
+    watch.look([])
+    assert "lake-tables.json cannot be read" in watch.troubles()[0]
+
+
+def test_fault_a_look_that_breaks_says_so_and_the_next_one_looks(
+    shop: Watched, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = LakeWatch(shop.config, "shop", at_once)
+    with monkeypatch.context() as patched:
+        patched.setattr(LakeWatch, "_found", lambda *_: 1 / 0)
+        watch.look([])
+    assert watch.troubles() == ("nobody looks at the Delta tables: division by zero",)
+    clock.now += LAKE_WATCH_SECONDS
+    watch.look([])
+    assert watch.troubles() == ()
+
+
+def test_fault_a_slow_lake_is_asked_less_often(shop: Watched, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+
+    def slow(*_: object) -> list[str]:
+        nonlocal looks
+        looks += 1
+        clock.now += 60.0
+        return []
+
+    monkeypatch.setattr(LakeWatch, "_found", slow)
+    watch = LakeWatch(shop.config, "shop", at_once)
+    watch.look([])
+    clock.now += 600.0
+    watch.look([])
+    assert looks == 1
+    clock.now += 600.0
+    watch.look([])
+    assert looks == 2
+
+
+def test_fault_a_look_has_a_thread_of_its_own() -> None:
+    done = threading.Event()
+    lake_watch.in_a_thread(done.set)
+    assert done.wait(10)

@@ -1,0 +1,1 @@
+"""What a merge makes of row images."""

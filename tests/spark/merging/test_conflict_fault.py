@@ -1,0 +1,91 @@
+"""A commit that another one came before is done again, unless what came was no mere tidying. Spark has no part in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import pytest
+
+from spark_jobs.errors import TableError
+from spark_jobs.merging.merge import TRIES_MAX, _TableMerge
+from spark_jobs.report import TableTarget
+from spark_jobs.tables.delta_table import CommitCounts, Snapshot
+from spark_jobs.tables.table_owner import OWNER_PROPERTY, Found, Owner, TableRecord, Writer
+
+OURS = Owner(ledger_id="0123456789ab", destination="shop", table="shop.orders")
+WRITER = Writer(owner=OURS, epoch=1, delivery=1)
+TOLD = "(io.delta.exceptions.ConcurrentAppendException) [DELTA_CONCURRENT_APPEND.WITHOUT_HINT] Transaction conflict detected."
+
+
+class Table:
+    """A Delta table to which `others` are committed, one each time that a merge comes to its commit."""
+
+    name, path = "shop.orders", "/lake/orders"
+
+    def __init__(self, *others: str) -> None:
+        self._others = list(others)
+        self._commits: list[dict[str, Any]] = []
+        self.snapshot = Snapshot(
+            version=3, columns={}, properties={OWNER_PROPERTY: OURS.to_text()}, applied_order_key=-1
+        )
+
+    def commit(self) -> None:
+        """Raises what Delta says where another was faster."""
+        operation = self._others.pop(0) if self._others else "MERGE"
+        self._commits.insert(0, {"version": 4 + len(self._commits), "operation": operation})
+        if operation != "MERGE":
+            raise RuntimeError(TOLD)
+
+    def refresh(self) -> Snapshot:
+        self.snapshot = dataclasses.replace(self.snapshot, version=3 + len(self._commits))
+        return self.snapshot
+
+    def found(self, record: TableRecord) -> Found:
+        later = [each for each in self._commits if each["version"] > record.version]
+        return Found(exists=True, path=self.path, version=self.snapshot.version, owner=OURS.to_text(), commits=later)
+
+    def last_commit(self) -> CommitCounts:
+        return CommitCounts(rows_inserted=1)
+
+
+class Lane:
+    def __init__(self, table: Table) -> None:
+        self._table, self.versions = table, list[int]()
+
+    def commit_as(self, app_id: str, version: int, user_metadata: str) -> None:  # noqa: ARG002  as Lane
+        self.versions.append(version)
+
+    def sql(self, statement: str) -> None:  # noqa: ARG002  as Lane
+        self._table.commit()
+
+
+def merging(*others: str) -> tuple[_TableMerge, Lane]:
+    table = Table(*others)
+    lane = Lane(table)
+    target = TableTarget(path=table.path)
+    return _TableMerge(lane, table, target, "app", WRITER, "{}", None), lane  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("conflicts", range(TRIES_MAX))
+def test_fault_a_merge_that_a_user_s_optimize_came_before_is_done_again(conflicts: int) -> None:
+    merge, lane = merging(*itertools.repeat("OPTIMIZE", conflicts))
+    assert merge._commit("MERGE", 7) == CommitCounts(rows_inserted=1)
+    assert lane.versions == [7] * (conflicts + 1), "under the same transaction"
+
+
+def test_fault_a_user_who_never_ends_tidying_stops_no_table() -> None:
+    merge, lane = merging(*itertools.repeat("OPTIMIZE", 99))
+    with pytest.raises(TableError, match="others write to the Delta table") as refused:
+        merge._commit("MERGE", 7)
+    assert not refused.value.own
+    assert len(lane.versions) == TRIES_MAX
+
+
+def test_fault_a_restore_amid_a_merge_is_not_written_over() -> None:
+    merge, lane = merging("RESTORE")
+    with pytest.raises(TableError) as refused:
+        merge._commit("MERGE", 7)
+    assert refused.value.state == "TABLE_RESTORED"
+    assert len(lane.versions) == 1

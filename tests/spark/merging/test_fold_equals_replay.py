@@ -1,0 +1,147 @@
+"""Whatever happens to keys, and however a stream is cut into batches and cut anew, the lake ends as the stream's replay does.
+
+Many streams share one table (`stream` is part of the key), so that one Spark merge judges all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from console.toolchain.spark.server import SparkConnectServer
+from spark_jobs import SparkSettings, merge_batch, session
+from tests.spark.conftest import Lake
+from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, Changes, Image, Schema, stage
+
+KEYED = Schema({"stream": "int", "id": "int", "value": "string"}, key=("stream", "id"))
+KEYLESS = dataclasses.replace(KEYED, key=())
+KEYS = st.integers(0, 4)
+STEPS = st.tuples(st.sampled_from(["insert", "update", "delete", "move", "swap", "replace"]), KEYS, KEYS)
+STREAMS = st.lists(st.lists(STEPS, max_size=12), min_size=15, max_size=40)
+# a delivery is a place to start from, not after what was delivered, and a place to end; in hundredths of the stream
+CUTS = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=1, max_size=2)
+
+
+@dataclasses.dataclass
+class Model:
+    """MySQL's table as a dictionary, and the transactions its binlog would hold."""
+
+    stream: int
+    order_keys: Iterator[int]
+    rows: dict[int, str] = dataclasses.field(default_factory=dict)
+    deleted: dict[int, str] = dataclasses.field(default_factory=dict)
+    transactions: list[list[Image]] = dataclasses.field(default_factory=list)
+
+    def step(self, kind: str, key: int, other: int) -> None:
+        images: list[Image] = []
+        if kind == "insert" and key not in self.rows:
+            self._put(images, INSERT, key)
+        elif kind == "update" and key in self.rows:
+            self._put(images, UPDATE_AFTER, key)
+        elif kind == "delete" and key in self.rows:
+            self._take(images, DELETE, key)
+        elif kind == "replace" and key in self.rows:
+            self._take(images, DELETE, key)
+            self._put(images, INSERT, key)
+        elif kind == "move" and key in self.rows and other not in self.rows:
+            self._move(images, key, other)
+        elif kind == "swap" and key != other and {key, other} <= set(self.rows):
+            self._move(images, key, 99)
+            self._move(images, other, key)
+            self._move(images, 99, other)
+        if images:
+            self.transactions.append(images)
+
+    def _put(self, images: list[Image], operation: int, key: int) -> None:
+        order_key = next(self.order_keys)
+        self.rows[key] = f"v{order_key}"
+        self.deleted.pop(key, None)
+        images.append(Image(operation, order_key, {"stream": self.stream, "id": key, "value": self.rows[key]}))
+
+    def _take(self, images: list[Image], operation: int, key: int) -> None:
+        self.deleted[key] = self.rows.pop(key)
+        images.append(
+            Image(operation, next(self.order_keys), {"stream": self.stream, "id": key, "value": self.deleted[key]})
+        )
+
+    def _move(self, images: list[Image], key: int, other: int) -> None:
+        self._take(images, UPDATE_BEFORE, key)
+        self._put(images, UPDATE_AFTER, other)
+
+
+def replay(streams: Sequence[Sequence[tuple[str, int, int]]]) -> list[Model]:
+    order_keys = itertools.count(1)
+    models = [Model(number, order_keys) for number in range(len(streams))]
+    for model, steps in zip(models, streams, strict=True):
+        for step in steps:
+            model.step(*step)
+    return models
+
+
+def deliveries(transactions: Sequence[list[Image]], cuts: Sequence[tuple[int, int]]) -> list[list[Image]]:
+    """Batches as rollbacks may cut them: each starts at or before the end of what came before, the last ends the stream."""
+    cut: list[list[Image]] = []
+    done = 0
+    for first, last in [*cuts, (50, 100)]:
+        start = done * first // 100
+        end = max(start, len(transactions) * last // 100)
+        images = [image for transaction in transactions[start:end] for image in transaction]
+        if images:
+            cut.append(images)
+        done = max(done, end)
+    return cut
+
+
+@pytest.fixture(scope="module", params=["small", "large"])
+def size(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Both ways in which Spark executes a merge."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "large":
+            patch.setattr(session, "SMALL_ROWS_MAX", -1)
+        yield request.param
+
+
+# each example is some Spark merges, so a failure is shown as it was found instead of made smaller for minutes
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.reuse, Phase.generate])
+@given(streams=STREAMS, cuts=CUTS)
+def test_the_lake_equals_the_replay_of_the_stream(
+    size: str, spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFactory, streams: Any, cuts: Any
+) -> None:
+    models = replay(streams)
+    folder = tmp_path_factory.mktemp("fold")
+    lake = Lake(folder, SparkSettings(remote=spark_server.url))
+    transactions = [transaction for model in models for transaction in model.transactions]
+    batches = deliveries(transactions, cuts)
+    for number, images in enumerate(batches):
+        _merge(lake, number, images)
+    if batches:
+        _compare(lake, models, transactions)
+
+
+def _merge(lake: Lake, number: int, images: list[Image]) -> None:
+    tables = {
+        "shop.hard": [Changes(KEYED, images)],
+        "shop.soft": [Changes(KEYED, images)],
+        "shop.log": [Changes(KEYLESS, images)],
+    }
+    directory = stage(lake.folder / "staging", tables, delivery=number)
+    targets = {name: lake.target(name, deletes="soft" if name == "shop.soft" else "hard") for name in tables}
+    merge_batch(Path(directory), targets, lake.spark)
+
+
+def _compare(lake: Lake, models: Sequence[Model], transactions: Sequence[list[Image]]) -> None:
+    live = sorted((model.stream, key, value) for model in models for key, value in model.rows.items())
+    gone = sorted((model.stream, key, value) for model in models for key, value in model.deleted.items())
+    assert sorted(lake.rows("shop.hard", "stream", "id", "value")) == live
+    soft = lake.rows("shop.soft", "stream", "id", "value", "_sluice_deleted")
+    assert sorted(row[:3] for row in soft if not row[3]) == live
+    assert sorted(row[:3] for row in soft if row[3]) == gone
+    every_order_key = [image.order_key for transaction in transactions for image in transaction]
+    assert sorted(row[0] for row in lake.rows("shop.log", "_sluice_order_key")) == every_order_key

@@ -1,0 +1,228 @@
+"""What a merge makes of every kind of change, read back without Spark.
+
+All tables of a story are merged in the same two batches, for Spark's cost is by batch; each test then looks at one of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from console.toolchain.spark.server import SparkConnectServer
+from spark_jobs import SparkSettings, TableReport, merge_batch
+from spark_jobs.errors import MergeError
+from spark_jobs.tables.table_owner import OWNER_PROPERTY, Owner
+from tests.spark.conftest import Lake
+from tests.spark.staged import (
+    DELETE,
+    INSERT,
+    TIME_US,
+    UPDATE_AFTER,
+    UPDATE_BEFORE,
+    Changes,
+    Image,
+    Schema,
+    SchemaChange,
+    Segment,
+    Truncate,
+)
+
+ORDERS = Schema({"id": "bigint", "name": "string"}, key=("id",))
+WIDER = Schema({"id": "bigint", "added one": "int"}, key=("id",))  # `name` left, a column with a space came
+LOG = Schema(ORDERS.columns)
+NULLABLE = Schema({"code": "string", "n": "decimal(20,0)"}, key=("code",))
+NEW_LEDGER = "ba9876543210"
+SOFT = {"shop.soft", "shop.soft_truncated"}
+
+
+def image(operation: int, order_key: int, key: int, name: str) -> Image:
+    return Image(operation, order_key, {"id": key, "name": name})
+
+
+def inserted(*pairs: tuple[int, str], start: int = 1) -> Changes:
+    return Changes(ORDERS, [image(INSERT, start + place, key, name) for place, (key, name) in enumerate(pairs)])
+
+
+ABC = inserted((1, "a"), (2, "b"), (3, "c"))
+FIRST: dict[str, Sequence[Segment]] = {
+    "shop.orders": [ABC],
+    "shop.swapped": [inserted((1, "a"), (2, "b"))],
+    "shop.soft": [ABC],
+    "shop.soft_truncated": [ABC],
+    "shop.truncated": [ABC],
+    "shop.wider": [ABC],
+    "shop.log": [Changes(LOG, [image(INSERT, 1, 1, "a"), image(INSERT, 2, 1, "a")])],
+    "shop.codes": [
+        Changes(
+            NULLABLE, [Image(INSERT, 1, {"code": "it's", "n": 2**64 - 1}), Image(INSERT, 2, {"code": "\\", "n": None})]
+        )
+    ],
+}
+SECOND: dict[str, Sequence[Segment]] = {
+    "shop.orders": [
+        Changes(
+            ORDERS,
+            [
+                image(UPDATE_AFTER, 14, 1, "A"),
+                image(DELETE, 15, 2, "b"),
+                image(INSERT, 16, 4, "d"),
+                image(DELETE, 17, 4, "d"),
+            ],
+        )
+    ],
+    "shop.swapped": [
+        Changes(
+            ORDERS,
+            [
+                *(image(UPDATE_BEFORE, 11, 1, "a"), image(UPDATE_AFTER, 12, 9, "a")),
+                *(image(UPDATE_BEFORE, 13, 2, "b"), image(UPDATE_AFTER, 14, 1, "b")),
+                *(image(UPDATE_BEFORE, 15, 9, "a"), image(UPDATE_AFTER, 16, 2, "a")),
+            ],
+        )
+    ],
+    "shop.soft": [
+        Changes(
+            ORDERS,
+            [
+                image(UPDATE_AFTER, 11, 1, "A"),
+                image(DELETE, 12, 1, "A"),
+                image(DELETE, 13, 2, "b"),
+                image(INSERT, 14, 2, "B"),
+            ],
+        )
+    ],
+    "shop.soft_truncated": [Truncate(11), inserted((2, "again"), start=12)],
+    "shop.truncated": [Changes(ORDERS, [image(DELETE, 10, 3, "c")]), Truncate(11), inserted((7, "new"), start=12)],
+    "shop.wider": [SchemaChange(10, WIDER), Changes(WIDER, [Image(UPDATE_AFTER, 11, {"id": 1, "added one": 5})])],
+    "shop.log": [
+        Changes(LOG, [image(UPDATE_BEFORE, 11, 1, "a"), image(UPDATE_AFTER, 12, 1, "b"), image(DELETE, 13, 1, "a")]),
+    ],
+    "shop.codes": [
+        Changes(
+            NULLABLE, [Image(UPDATE_AFTER, 11, {"code": "it's", "n": 0}), Image(DELETE, 12, {"code": "\\", "n": None})]
+        )
+    ],
+}
+
+
+class Story:
+    """The lake after both batches, and the reports of the second."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+        self.first = self._merge(FIRST)
+        self.second_batch = lake.stage(SECOND)
+        self.second = self.repeat()
+
+    def repeat(self) -> dict[str, TableReport]:
+        targets = {name: self.lake.target(name, deletes="soft" if name in SOFT else "hard") for name in SECOND}
+        return {report.name: report for report in merge_batch(self.second_batch, targets, self.lake.spark)}
+
+    def _merge(self, tables: dict[str, Sequence[Segment]]) -> dict[str, TableReport]:
+        targets = {name: self.lake.target(name, deletes="soft" if name in SOFT else "hard") for name in tables}
+        return {report.name: report for report in merge_batch(self.lake.stage(tables), targets, self.lake.spark)}
+
+    def rows(self, name: str, *columns: str) -> list[tuple[object, ...]]:
+        return self.lake.rows(name, *columns)
+
+
+@pytest.fixture(scope="module")
+def story(spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFactory) -> Story:
+    return Story(Lake(tmp_path_factory.mktemp("story"), SparkSettings(remote=spark_server.url)))
+
+
+def test_inserts_updates_and_deletes(story: Story) -> None:
+    assert story.rows("shop.orders", "id", "name", "_sluice_operation", "_sluice_order_key") == [
+        (1, "A", "update", 14),
+        (3, "c", "insert", 3),
+    ]
+
+
+def test_the_commit_time_is_that_of_the_last_change(story: Story) -> None:
+    times = story.rows("shop.orders", "id", "CAST(_sluice_commit_time AS bigint)")
+    assert times == [(1, TIME_US + 14), (3, TIME_US + 3)]
+
+
+def test_two_keys_swapped_in_one_transaction(story: Story) -> None:
+    assert story.rows("shop.swapped", "id", "name", "_sluice_operation") == [(1, "b", "update"), (2, "a", "update")]
+
+
+def test_a_soft_delete_keeps_the_last_values_and_a_new_insert_clears_it(story: Story) -> None:
+    rows = story.rows("shop.soft", "id", "name", "_sluice_deleted", "_sluice_operation")
+    assert rows == [(1, "A", True, "delete"), (2, "B", False, "insert"), (3, "c", False, "insert")]
+
+
+def test_a_truncate_ends_the_rows_before_it_and_not_those_after(story: Story) -> None:
+    assert story.rows("shop.truncated", "id", "name") == [(7, "new")]
+
+
+def test_a_truncate_marks_where_deletes_are_soft(story: Story) -> None:
+    rows = story.rows("shop.soft_truncated", "id", "name", "_sluice_deleted", "_sluice_order_key")
+    assert rows == [(1, "a", True, 11), (2, "again", False, 12), (3, "c", True, 11)]
+
+
+def test_an_added_column_is_there_and_one_that_left_stays(story: Story) -> None:
+    assert story.rows("shop.wider", "id", "name", '"added one"') == [(1, "a", 5), (2, "b", None), (3, "c", None)]
+
+
+def test_a_table_without_a_key_keeps_every_image(story: Story) -> None:
+    assert story.rows("shop.log", "_sluice_order_key", "_sluice_operation", "name") == [
+        (1, "insert", "a"),
+        (2, "insert", "a"),
+        (11, "update_preimage", "a"),
+        (12, "update_postimage", "b"),
+        (13, "delete", "a"),
+    ]
+
+
+def test_text_keys_with_quotes_are_met_by_their_bounds(story: Story) -> None:
+    assert story.rows("shop.codes", "code", "CAST(n AS varchar)") == [("it's", "0")]
+
+
+def test_the_report_counts_what_delta_did(story: Story) -> None:
+    first, second = story.first["shop.orders"], story.second["shop.orders"]
+    assert (first.rows_inserted, first.rows_updated, first.rows_deleted) == (3, 0, 0)
+    assert (second.rows_inserted, second.rows_updated, second.rows_deleted) == (0, 1, 1)
+    assert (second.source_rows, second.start_order_key, second.end_order_key) == (4, 14, 17)
+    assert (second.last_commit_time_us, second.skipped) == (TIME_US + 17, False)
+    assert second.columns[:3] == (("id", "bigint"), ("name", "string"), ("_sluice_order_key", "bigint"))
+    assert second.delta_version > first.delta_version
+    assert story.second["shop.log"].rows_inserted == 3
+
+
+def test_the_history_of_the_table_names_the_batch(story: Story) -> None:
+    commit = story.lake.log("shop.orders").history(1)[0]
+    assert json.loads(commit["userMetadata"])["destination"] == "shop"
+
+
+def test_the_batch_again_after_a_kill_before_the_ack_changes_nothing(story: Story) -> None:
+    before = {name: (story.lake.log(name).version(), story.rows(name, "*")) for name in SECOND}
+    reports = story.repeat()
+    assert all(report.skipped for report in reports.values())
+    assert {name: (story.lake.log(name).version(), story.rows(name, "*")) for name in SECOND} == before
+
+
+def test_identity_an_older_image_never_overwrites_a_newer_row(story: Story) -> None:
+    """A ledger that took the table over has transactions of its own, so only the position guard stands here."""
+    older = [image(UPDATE_AFTER, 2, 3, "old"), image(DELETE, 3, 1, "old"), image(UPDATE_AFTER, 4, 3, "newer")]
+    directory = story.lake.stage({"shop.orders": [Changes(ORDERS, older)]}, ledger_id=NEW_LEDGER)
+    with pytest.raises(MergeError, match="belongs to the destination shop"):
+        story.lake.merge_staged(directory, ["shop.orders"])
+    owner = Owner(ledger_id=NEW_LEDGER, destination="shop", table="shop.orders")
+    story.lake.log("shop.orders").alter.set_table_properties(
+        {OWNER_PROPERTY: owner.to_text()}, raise_if_not_exists=False
+    )
+    story.lake.merge_staged(directory, ["shop.orders"])
+    assert story.rows("shop.orders", "id", "name") == [(1, "A"), (3, "newer")]
+
+
+def test_a_column_of_another_type_is_named_and_the_other_tables_are_merged(lake: Lake) -> None:
+    lake.merge({"shop.orders": [ABC]})
+    other = Schema({"id": "bigint", "name": "int"}, key=("id",))
+    tables = {"shop.orders": [Changes(other, [Image(INSERT, 11, {"id": 9, "name": 1})])], "shop.fine": [ABC]}
+    with pytest.raises(Exception, match=r"column name is int in the source and string in the Delta table") as caught:
+        lake.merge(tables)
+    assert "(merged: shop.fine; not merged: shop.orders;" in str(caught.value)
+    assert len(lake.rows("shop.fine", "id")) == 3

@@ -1,0 +1,1 @@
+"""Delta tables: whose they are, how they follow their source, who reads them."""

@@ -1,0 +1,165 @@
+"""Plans of alterations against a model: columns as boxes that are carried to new names. No Spark: the steps are played on a dictionary.
+
+A box is the set of columns it came from, so that a value in the wrong column, a lost one and one that was made up are all seen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_jobs.staged_batch import Alteration, Column, SchemaSegment
+from spark_jobs.tables.alterations import (
+    AlterationPlan,
+    closing_statements,
+    giving_statements,
+    plan_of,
+    removing_statements,
+)
+from spark_jobs.tables.casting import converted, widens
+
+NAMES = ("a", "b", "c", "d")
+TYPES = ("int", "bigint", "string")
+KEY = 77
+
+
+@dataclasses.dataclass
+class Change:
+    """A statement: what each column so far becomes (None: dropped), and the columns added."""
+
+    before: dict[str, str]
+    after: dict[str, str]
+    alterations: tuple[Alteration, ...]
+    expected: dict[str, str]  # column afterwards → column whose values it has, "" for none
+    kept: set[str]
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> Change:
+    before = {
+        name: draw(st.sampled_from(TYPES)) for name in draw(st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
+    }
+    targets = draw(st.permutations(NAMES))
+    drops, renames, types, adds = [], [], [], []
+    after: dict[str, str] = {}
+    expected: dict[str, str] = {}
+    kept: set[str] = set()
+    for place, (name, old_type) in enumerate(before.items()):
+        if draw(st.booleans()):
+            plan = draw(st.sampled_from(("keep", "apply")))
+            drops.append(Alteration(kind="drop", column=name, plan=plan))
+            kept |= {name} if plan == "keep" else set()
+            continue
+        new_name, new_type = targets[place], draw(st.sampled_from(TYPES))
+        after[new_name], expected[new_name] = new_type, name
+        if new_name != name:
+            plan = draw(st.sampled_from(("apply", "new_column")))
+            renames.append(Alteration(kind="rename", column=name, new_name=new_name, plan=plan))
+            kept |= {name} if plan == "new_column" else set()
+        if new_type != old_type:
+            kind = "widen" if widens(old_type, new_type) else "convert"
+            plan = draw(st.sampled_from(("apply", "rewrite") if kind == "widen" else ("apply", "new_column")))
+            types.append(Alteration(kind=kind, column=new_name, plan=plan))
+            if plan == "new_column" and name not in kept:
+                kept.add(name)
+                expected[new_name] = ""
+    for name in targets[len(before) :]:
+        if draw(st.booleans()):
+            after[name], expected[name] = draw(st.sampled_from(TYPES)), ""
+            adds.append(Alteration(kind="add", column=name))
+    return Change(before, after, (*drops, *renames, *types, *adds), expected, kept)
+
+
+@dataclasses.dataclass
+class Played:
+    """A table as column → (type, column its values came from)."""
+
+    columns: dict[str, tuple[str, str]]
+
+    @property
+    def there(self) -> dict[str, tuple[str, str]]:
+        return {name: (name, type_name) for name, (type_name, _) in self.columns.items()}
+
+    def run(self, statements: list[str]) -> None:
+        for statement in statements:
+            names = re.findall(r"`([^`]*)`", statement)[1:]
+            if "RENAME COLUMN" in statement:
+                assert names[1] not in self.columns, f"{statement} meets a column of that name"
+                self.columns[names[1]] = self.columns.pop(names[0])
+            elif "DROP COLUMN" in statement:
+                del self.columns[names[0]]
+            else:
+                old, origin = self.columns[names[0]]
+                new = statement.rpartition(" TYPE ")[2]
+                assert widens(old, new)
+                self.columns[names[0]] = (new, origin)
+
+    def give(self, after: dict[str, str]) -> None:
+        for name, type_name in after.items():
+            self.columns.setdefault(name, (type_name, ""))
+
+    def copy(self, plan: AlterationPlan) -> None:
+        values = {name: self.columns[re.findall(r"`([^`]*)`", expression)[0]][1] for name, expression in plan.copies}
+        self.columns |= {name: (self.columns[name][0], value) for name, value in values.items()}
+
+
+@settings(deadline=None)
+@given(changes(), st.sets(st.sampled_from(NAMES)))
+def test_ddl_every_column_has_the_values_it_is_to_have(change: Change, left: set[str]) -> None:
+    """`left`: columns that the source dropped before, and the table kept."""
+    left -= set(change.before)
+    table = Played({name: (type_name, name) for name, type_name in change.before.items()})
+    table.columns |= {name: ("string", f"{name} of before") for name in left}
+    columns = tuple(Column(name=name, type=type_name) for name, type_name in change.after.items())
+    segment = SchemaSegment(order_key=KEY, commit_time_us=0, key=(), columns=columns, alterations=change.alterations)
+    plan = plan_of(table.there, tuple(left), segment)
+    for _ in range(2):  # a step that is behind the table changes nothing when it comes again
+        table.run(removing_statements("t", plan, table.there))
+    for _ in range(2):
+        table.run(giving_statements("t", plan, table.there))
+    table.give(change.after)
+    table.copy(plan)
+    for _ in range(2):
+        table.run(closing_statements("t", plan, table.there))
+    assert {name: table.columns[name] for name in change.after} == {
+        name: (type_name, change.expected[name]) for name, type_name in change.after.items()
+    }
+    assert {table.columns[name][1] for name in plan.kept} == change.kept | {f"{name} of before" for name in left}
+    assert set(table.columns) == {*change.after, *plan.kept}
+    assert AlterationPlan.from_json(plan.to_json()) == plan
+
+
+def test_ddl_a_plan_that_is_behind_the_table_has_no_steps() -> None:
+    """As when the ledger was set up anew and the statement comes under another order key."""
+    segment = SchemaSegment(
+        order_key=KEY,
+        commit_time_us=0,
+        key=(),
+        columns=(Column(name="b", type="int"),),
+        alterations=(
+            Alteration(kind="rename", column="a", new_name="b"),
+            Alteration(kind="drop", column="gone"),
+            Alteration(kind="widen", column="b"),
+            Alteration(kind="add", column="b"),
+        ),
+    )
+    assert plan_of({"b": ("b", "int")}, (), segment) == AlterationPlan(kept=())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("string", "int", "try_cast(x AS int)"),
+        ("double", "int", "try_cast(round(x) AS int)"),
+        ("decimal(10,2)", "bigint", "try_cast(round(x) AS bigint)"),
+        ("boolean", "bigint", "try_cast(x AS bigint)"),
+        ("int", "date", "try_cast(CAST(x AS string) AS date)"),
+        ("date", "timestamp_ntz", "try_cast(x AS timestamp_ntz)"),
+    ],
+)
+def test_ddl_values_become_another_type_as_the_source_makes_them(old: str, new: str, expected: str) -> None:
+    assert converted("x", old, new) == expected

@@ -1,0 +1,83 @@
+"""A user's own OPTIMIZE and VACUUM, between merges and in their midst: one of both is done again, and no row goes astray."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from spark_jobs import session
+from spark_jobs.session import Lane, open_lanes
+from spark_jobs.sql_text import delta_path
+from spark_jobs.tables.lake_look import LakeLook
+from spark_jobs.tables.table_owner import Owner, TableRecord
+from tests.spark.conftest import Lake
+from tests.spark.staged import INSERT, UPDATE_AFTER, Changes, Image, Schema
+
+ORDERS = Schema({"id": "bigint", "name": "string"}, key=("id",))
+NAME = "shop.orders"
+ROUNDS = 2
+
+
+def changes(operation: int, keys: range, start: int) -> Changes:
+    return Changes(ORDERS, [Image(operation, start + key, {"id": key, "name": f"at {start}"}) for key in keys])
+
+
+class User:
+    """Compacts the table while a merge is at it: begins whenever a merge says MERGE. `conflicts`: those that the user lost."""
+
+    def __init__(self, lane: Lane, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._lane, self._table = lane, delta_path(path)
+        self.conflicts = 0
+        lane.configure(session.SMALL_SETTINGS)
+        lane.sql("SET spark.databricks.delta.retentionDurationCheck.enabled = false")
+        whole = Lane.sql
+
+        def sql(merging: Lane, statement: str) -> None:
+            beside = threading.Thread(target=self._optimize)
+            if merging is not lane and statement.startswith("MERGE"):
+                beside.start()
+            try:
+                whole(merging, statement)
+            finally:
+                if beside.ident is not None:
+                    beside.join()
+
+        monkeypatch.setattr(Lane, "sql", sql)
+
+    def _optimize(self) -> None:
+        try:
+            self._lane.sql(f"OPTIMIZE {self._table}")
+        except Exception as error:
+            if "concurrent" not in str(error).lower():
+                raise
+            self.conflicts += 1
+
+    def vacuum(self) -> None:
+        self._lane.sql(f"VACUUM {self._table} RETAIN 0 HOURS")
+
+
+@pytest.fixture
+def user(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Iterator[User]:
+    monkeypatch.setattr(session, "SMALL_ROWS_MAX", -1)  # rows are marked, which is what OPTIMIZE rewrites
+    of_the_user = dataclasses.replace(lake.spark, lanes_file=None)  # a run ends the sessions that its file names
+    with open_lanes(of_the_user, 1) as (lane,):
+        yield User(lane, lake.target(NAME).path, monkeypatch)
+
+
+def test_fault_a_user_who_optimizes_and_vacuums_costs_no_rows_and_is_no_trouble(lake: Lake, user: User) -> None:
+    lake.merge({NAME: [changes(INSERT, range(1, 40), 1)]})
+    left = TableRecord(table_id=str(lake.log(NAME).metadata().id), version=lake.log(NAME).version())
+    expected = dict.fromkeys(range(1, 40), 1)
+    for number in range(1, ROUNDS + 1):
+        lake.merge({NAME: [changes(UPDATE_AFTER, range(number, 10 * number), 100 * number)]})
+        expected |= dict.fromkeys(range(number, 10 * number), 100 * number)
+    user.vacuum()
+    lake.merge({NAME: [changes(UPDATE_AFTER, range(30, 33), 900)]})
+    expected |= dict.fromkeys(range(30, 33), 900)
+    assert lake.rows(NAME, "id", "name") == sorted((key, f"at {start}") for key, start in expected.items())
+    owner = Owner(ledger_id="0123456789ab", destination="shop", table=NAME)
+    assert "OPTIMIZE" in {commit["operation"] for commit in lake.log(NAME).history()} or user.conflicts
+    assert LakeLook({}).trouble(owner, lake.target(NAME).path, left) == ""

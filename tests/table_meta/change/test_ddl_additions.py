@@ -1,0 +1,120 @@
+"""What rows already there hold in an added column, on real servers: what the change tells is what SELECT prints, or the table stops."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from pathlib import Path
+
+import pymysql
+import pytest
+
+from cdc_engine.contracts import TableChange, TableChangeKind
+from cdc_engine.position import Position
+from cdc_engine.table_meta.ddl.declared_type import declared_type
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.schema import Stopped, TableSchema
+from console.toolchain.database.server import DatabaseServer
+from tests.table_meta.additions import additions
+from tests.table_meta.replay import Scene, scene
+
+TAKEN_MIN = {"mysql57": 200, "mysql80": 270, "mariadb1011": 280, "mariadb114": 280}
+JSON_LITERAL = "json DEFAULT ('"  # MariaDB keeps the text, MySQL prints the document in a way of its own
+SECONDS, FRACTION = 1600000000, ".123456"
+
+
+@dataclasses.dataclass(frozen=True)
+class Taken:
+    """A definition that the server took: what SELECT prints of the row that was there, and of one that was inserted without the column
+    (none where the server lets none be)."""
+
+    definition: str
+    there: str | None
+    inserted: tuple[str | None, ...]
+    change: TableChange
+    schema: TableSchema | None
+
+
+def taken(played: Scene, folder: Path) -> list[Taken]:
+    values = {f"t{number}": _values(played, number, each) for number, each in enumerate(additions().all)}
+    history = TableHistory(folder / "schema.jsonl", played.captured)
+    history.seed(played.before, Position(epoch=1, file=played.file, offset=played.start))
+    changes = {change.table: change for change in played.replay(history).changes}
+    end = played.now()
+    found = []
+    for table, shown in values.items():
+        if shown is not None:
+            state = history.state(played.database, table, end)
+            schema = state.schema if isinstance(state, Stopped) else state
+            assert schema is None or isinstance(schema, TableSchema)
+            found.append(Taken(additions().all[int(table[1:])], *shown, changes[table], schema))
+    return found
+
+
+def _values(played: Scene, number: int, definition: str) -> tuple[str | None, tuple[str | None, ...]] | None:
+    """What SELECT prints of the two rows, a TIMESTAMP in UTC, bytes in hexadecimal; None where the server has no such column."""
+    with played.connection.cursor() as cursor:
+        cursor.execute("SET sql_mode = '', time_zone = '+03:30'")
+        cursor.execute(f"CREATE TABLE t{number} (id int primary key)")
+        cursor.execute(f"INSERT INTO t{number} VALUES (1)")
+        cursor.execute(f"SET timestamp = {SECONDS}{FRACTION}")
+        try:
+            cursor.execute(f"ALTER TABLE t{number} ADD COLUMN c {definition}")
+        except pymysql.MySQLError:
+            return None
+        finally:
+            cursor.execute("SET time_zone = '+00:00', timestamp = DEFAULT")
+        with contextlib.suppress(pymysql.MySQLError):  # MariaDB checks JSON
+            cursor.execute(f"INSERT IGNORE INTO t{number} (id) VALUES (2)")
+        cursor.execute(f"SELECT {_exactly(definition)} FROM t{number} ORDER BY id")
+        first, *others = (row[0] for row in cursor.fetchall())
+        return first, tuple(others)
+
+
+def _exactly(definition: str) -> str:
+    base = definition.split("(", maxsplit=1)[0].split(" ", maxsplit=1)[0].lower()
+    if base in {"bit", "year"} or "zerofill" in definition:
+        return "CAST(c + 0 AS CHAR)"
+    if base in {"float", "double"}:
+        return "CAST(c + 0e0 AS CHAR)"
+    if base.endswith(("binary", "blob")) or base in {"point", "geometry"}:
+        return "LOWER(HEX(c))"
+    return "CAST(c AS CHAR)" if base != "timestamp" else "DATE_FORMAT(c, '%Y-%m-%d %H:%i:%s.%f')"
+
+
+def _same(told: str | None, shown: str | None, mysql_type: str) -> bool:
+    if told is None or shown is None:
+        return told is shown
+    base = declared_type(mysql_type).base
+    if base == "timestamp":
+        return told.ljust(20, ".").ljust(26, "0") == shown
+    return float(told) == float(shown) if base in {"float", "double"} else told == shown
+
+
+@pytest.mark.parametrize("server", ["mysql57", "mysql80", "mariadb1011", "mariadb114"])
+def test_ddl_rows_already_there_hold_what_the_fills_say_fidelity(
+    server: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    source: DatabaseServer = request.getfixturevalue(server)
+    with scene(source, "meta_fills") as played, played.connection.cursor() as cursor:
+        cursor.execute("SELECT @@GLOBAL.explicit_defaults_for_timestamp")
+        unread = {
+            each for each in additions().stops if not (server.startswith("mariadb") and each.startswith(JSON_LITERAL))
+        }
+        unknowable = {*unread, *(() if int(cursor.fetchall()[0][0]) else additions().by_setting)}
+        found = taken(played, tmp_path)
+    stopped = {each.definition: each.change.reason for each in found if each.change.kind is TableChangeKind.STOPPED}
+    wrong: list[tuple[str | None, ...]] = []
+    for each in found:
+        if each.schema is None:
+            continue
+        column = each.schema.columns[-1]
+        fill = dict(each.change.fills).get("c")
+        if each.definition not in stopped and not _same(fill, each.there, column.type):
+            wrong.append((each.definition, fill, each.there))
+        pairs = zip(column.column().default, each.inserted, strict=False)
+        wrong += [(each.definition, "inserted", *pair) for pair in pairs if not _same(*pair, column.type)]
+    assert not wrong, "\n".join(map(str, wrong))
+    took = {each.definition for each in found}
+    assert {each: stopped.get(each) for each in took if (each in stopped) != (each in unknowable)} == {}
+    assert len(found) >= TAKEN_MIN[server]

@@ -1,0 +1,223 @@
+"""What a statement alters of a table, item by item, and the schema that is followed after a stop. No server needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.contracts import Alteration, AlterationKind, TableChangeKind
+from cdc_engine.position import Position
+from cdc_engine.table_meta.change.alteration import Altered, altered
+from cdc_engine.table_meta.ddl.reader import (
+    ANSI_QUOTES,
+    NO_BACKSLASH_ESCAPES,
+    ORACLE,
+    REAL_AS_FLOAT,
+    STRICT,
+    read_statement,
+)
+from cdc_engine.table_meta.ddl.statement import AlterTable, Unread
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.kept.known_schemas import KnownTable
+from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
+from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, Stopped, TableSchema
+
+COLUMNS = (
+    DeclaredColumn(name="id", type="int", nullable=False),
+    DeclaredColumn(name="name", type="varchar(20)", charset="latin1"),
+    DeclaredColumn(name="price", type="decimal(10,2)"),
+    DeclaredColumn(name="kind", type="enum('a','b')", charset="latin1"),
+    DeclaredColumn(name="body", type="text", charset="latin1"),
+)
+T = TableSchema(database="shop", table="t", charset="latin1", columns=COLUMNS, key=("id",))
+
+
+def at(offset: int) -> Position:
+    return Position(epoch=1, file="mysql-bin.000007", offset=offset * 16, time_us=offset * 1000)
+
+
+def alter(actions: str, schema: TableSchema = T, sql_mode: int = STRICT) -> Altered:
+    statement = read_statement(f"ALTER TABLE t {actions}", "mariadb", sql_mode)
+    assert isinstance(statement, AlterTable), statement
+    return altered(statement, schema, "utf8mb4")
+
+
+def shown(alterations: tuple[Alteration, ...]) -> list[str]:
+    return [
+        " ".join(filter(None, (each.kind.value, each.column, each.new_name, each.old_type, each.new_type)))
+        for each in alterations
+    ]
+
+
+@pytest.mark.parametrize(
+    ("actions", "columns", "alterations"),
+    [
+        ("ADD x int", "id name price kind body x", ["add x int"]),
+        ("ADD (x int, y int, KEY (x))", "id name price kind body x y", ["add x int", "add y int"]),
+        ("DROP name", "id price kind body", ["drop name varchar(20)"]),
+        ("DROP COLUMN IF EXISTS nix, DROP IF EXISTS name", "id price kind body", ["drop name varchar(20)"]),
+        ("MODIFY name varchar(30)", "id name price kind body", ["widen name varchar(20) varchar(30)"]),
+        ("MODIFY COLUMN name varchar(10) FIRST", "name id price kind body", ["convert name varchar(20) varchar(10)"]),
+        ("CHANGE name title varchar(20)", "id title price kind body", ["rename name title"]),
+        (
+            "CHANGE COLUMN name title text AFTER body",
+            "id price kind body title",
+            ["rename name title", "widen title varchar(20) text"],
+        ),
+        ("RENAME COLUMN name TO price, RENAME COLUMN price TO name", "id price name kind body", None),
+        ("DROP name, ADD name int", "id price kind body name", ["drop name varchar(20)", "add name int"]),
+        ("ADD name int, DROP name", "id price kind body name", ["drop name varchar(20)", "add name int"]),
+        ("RENAME COLUMN name TO title, ADD x int AFTER title", "id title x price kind body", None),
+        ("ADD x int FIRST, MODIFY body text AFTER x, ADD y int AFTER body", "x body y id name price kind", None),
+        ("DROP PRIMARY KEY", "id name price kind body", ["key id"]),
+        ("DROP PRIMARY KEY, ADD CONSTRAINT PRIMARY KEY (NAME, id)", "id name price kind body", ["key id name, id"]),
+        ("DROP INDEX `PRIMARY`, ADD x int PRIMARY KEY", "id name price kind body x", ["add x int", "key id x"]),
+        ("CHANGE id pk bigint", "pk name price kind body", ["rename id pk", "widen pk int bigint"]),
+        ("DROP id", "name price kind body", ["drop id int", "key id"]),
+        ("ENGINE=InnoDB, ALTER name SET DEFAULT 'x', ALTER COLUMN name DROP DEFAULT", "id name price kind body", []),
+        ("MODIFY kind enum('a','b','c') charset latin1", "id name price kind body", None),
+        (
+            "ADD INDEX (name), ADD CONSTRAINT c CHECK (id > 0), ALGORITHM=INPLACE, LOCK=NONE",
+            "id name price kind body",
+            [],
+        ),
+        ("ADD COLUMN IF NOT EXISTS name int, ADD IF NOT EXISTS x int", "id name price kind body x", ["add x int"]),
+        ("PARTITION BY HASH (id) PARTITIONS 4", "id name price kind body", []),
+        ("ALTER COLUMN name SET INVISIBLE", "id name price kind body", []),
+        ("MODIFY name varchar(20) NOT NULL", "id name price kind body", []),
+    ],
+)
+def test_items_of_one_statement(actions: str, columns: str, alterations: list[str] | None) -> None:
+    done = alter(actions)
+    assert " ".join(column.name for column in done.schema.columns) == columns
+    if alterations is not None:
+        assert shown(done.alterations) == alterations
+
+
+def test_two_columns_that_swap_their_names_are_two_renames() -> None:
+    done = alter("RENAME COLUMN name TO price, RENAME COLUMN price TO name")
+    assert {(each.column, each.new_name) for each in done.alterations} == {("name", "price"), ("price", "name")}
+    assert [column.type for column in done.schema.columns][1:3] == ["varchar(20)", "decimal(10,2)"]
+
+
+def test_converting_the_character_set_makes_room_for_as_many_characters() -> None:
+    done = alter("CONVERT TO CHARACTER SET utf8mb4")
+    assert [column.type for column in done.schema.columns] == [
+        *("int", "varchar(20)", "decimal(10,2)", "enum('a','b')", "mediumtext"),
+    ]
+    assert {column.charset for column in done.schema.columns} == {"", "utf8mb4"}
+    assert {each.kind for each in done.alterations} == {AlterationKind.WIDEN}
+    assert alter("CONVERT TO CHARACTER SET DEFAULT").schema == done.schema
+    back = alter("CONVERT TO CHARSET latin1", done.schema)
+    assert {each.kind for each in back.alterations} == {AlterationKind.CONVERT}
+    later = alter("DEFAULT CHARSET utf8mb4, ADD x text").schema
+    assert [column.charset for column in later.columns][-2:] == ["latin1", "utf8mb4"]
+
+
+def test_key_columns_are_not_null() -> None:
+    schema = alter("ADD x int, DROP PRIMARY KEY, ADD PRIMARY KEY (x, name)").schema
+    assert [column.name for column in schema.columns if not column.nullable] == ["id", "name", "x"]
+
+
+def test_outside_of_strict_mode_null_becomes_a_value() -> None:
+    done = alter("MODIFY name varchar(20) NOT NULL", sql_mode=0)
+    assert shown(done.alterations) == ["convert name varchar(20) null varchar(20) not null"]
+
+
+def test_the_mode_of_the_session_decides_how_a_statement_is_read() -> None:
+    done = alter('ADD "a""b" int DEFAULT 1, DROP "name"', sql_mode=ANSI_QUOTES)
+    assert [column.name for column in done.schema.columns] == ["id", "price", "kind", "body", 'a"b']
+    done = alter(r"ADD e enum('a\','b'), ADD f int", sql_mode=NO_BACKSLASH_ESCAPES)
+    assert [column.type for column in done.schema.columns[-2:]] == [r"enum('a\\','b')", "int"]
+    assert alter("ADD x REAL, ADD `real` REAL", sql_mode=REAL_AS_FLOAT).schema.columns[-1].type == "float"
+    assert alter("ADD x REAL").schema.columns[-1].type == "double"
+    assert isinstance(read_statement("ALTER TABLE t ADD x DATE", "mariadb", ORACLE), Unread)
+    assert isinstance(read_statement("ALTER TABLE t ADD x DATE", "mysql", ORACLE), AlterTable)
+
+
+WIDENINGS = [
+    ("tinyint", "smallint"),
+    ("int unsigned", "bigint"),
+    ("int unsigned", "bigint unsigned"),
+    ("smallint", "decimal(5,0)"),
+    ("mediumint unsigned", "float"),
+    ("int", "double"),
+    ("decimal(10,2)", "decimal(12,4)"),
+    ("float", "double"),
+    ("char(3)", "varchar(3)"),
+    ("varchar(20)", "text"),
+    ("text", "longtext"),
+    ("varbinary(3)", "blob"),
+    ("binary(3)", "varbinary(3)"),
+    ("enum('a')", "enum('a','b')"),
+    ("set('a')", "set('a','b')"),
+    ("datetime", "datetime(6)"),
+    ("time(1)", "time(2)"),
+    ("timestamp", "timestamp(3)"),
+    ("point", "geometry"),
+    ("bit(2)", "bit(9)"),
+    ("float(7,3)", "double"),
+]
+CONVERSIONS = [
+    *((new, old) for old, new in WIDENINGS if (old, new) != ("point", "geometry")),
+    ("int", "int unsigned"),
+    ("int unsigned", "int"),
+    ("int", "bigint unsigned"),
+    ("bigint", "double"),
+    ("bigint", "decimal(18,0)"),
+    ("decimal(10,2)", "decimal(10,4)"),
+    ("decimal(10,2)", "decimal(10,2) unsigned"),
+    ("binary(2)", "binary(3)"),
+    ("enum('a','b')", "enum('b','a')"),
+    ("enum('a','b')", "enum('b','a','c')"),
+    ("enum('a')", "set('a')"),
+    ("date", "datetime"),
+    ("datetime", "timestamp"),
+    ("bit(1)", "bit(2)"),
+    ("json", "longtext"),
+    ("varchar(3)", "varbinary(3)"),
+    ("int", "varchar(20)"),
+    ("double", "double(7,2)"),
+    ("geometry", "point"),
+    ("uuid", "binary(16)"),
+]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind"),
+    [(old, new, AlterationKind.WIDEN) for old, new in WIDENINGS]
+    + [(old, new, AlterationKind.CONVERT) for old, new in CONVERSIONS],
+)
+def test_a_type_that_holds_every_value_is_wider(old: str, new: str, kind: AlterationKind) -> None:
+    table = alter(f"ADD c {old}").schema
+    assert [each.kind for each in alter(f"MODIFY c {new}", table).alterations] == [kind]
+
+
+def test_types_that_are_the_same_in_the_lake_are_no_alteration() -> None:
+    table = alter("ADD c tinyint(1), ADD d int(11) zerofill, ADD e varchar(5) COMPRESSED").schema
+    assert alter("MODIFY c tinyint, MODIFY d int(5) unsigned, MODIFY e varchar(5)", table).alterations == ()
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> TableHistory:
+    made = TableHistory(tmp_path / "schema.jsonl", lambda _, table: not table.startswith("skip_"))
+    made.seed(Snapshot(ServerFacts(flavour="mysql", charset="latin1"), (("shop", "latin1"),), (T,)), at(100))
+    return made
+
+
+def names(state: KnownTable) -> list[str]:
+    schema = state.schema if isinstance(state, Stopped) else state
+    assert isinstance(schema, TableSchema)
+    return [column.name for column in schema.columns]
+
+
+def test_a_stopped_table_names_what_altered_and_its_schema_is_followed(history: TableHistory) -> None:
+    (change,) = history.apply("ALTER TABLE t DROP name, MODIFY price decimal(12,2), ADD x int", "shop", at(200))
+    assert change.kind is TableChangeKind.STOPPED
+    assert "drop name varchar(20), widen price decimal(10,2) to decimal(12,2), add x int is not" in change.reason
+    assert [each.kind.value for each in change.alterations] == ["drop", "widen", "add"]
+    assert history.apply("ALTER TABLE t ADD y int FIRST", "shop", at(300)) == ()
+    assert names(history.state("shop", "t", at(199))) == ["id", "name", "price", "kind", "body"]
+    assert names(history.state("shop", "t", at(299))) == ["id", "price", "kind", "body", "x"]
+    assert names(history.state("shop", "t", at(300))) == ["y", "id", "price", "kind", "body", "x"]

@@ -1,0 +1,144 @@
+"""Several hundred statements on real servers: after each, the schema that is read from the binlog is the one in information_schema."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+from cdc_engine.binlog.charsets.statement_text import UNKNOWN
+from cdc_engine.binlog.column_types.labels import HIDDEN_CHARACTER
+from cdc_engine.binlog.events.control import parse_query
+from cdc_engine.position import Position
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.source.schema_snapshot import read_snapshot
+from cdc_engine.table_meta.schema import DeclaredColumn, Stopped, TableSchema
+from console.toolchain.database.server import DatabaseServer
+from tests.table_meta.ddl_corpus import Group, groups
+from tests.table_meta.replay import QUERY, Scene, events_since, scene
+
+ACCEPTED_MIN = {"mysql80": 600, "mariadb114": 600, "mysql57": 500, "mariadb1011": 600}
+Schemas = dict[tuple[str, str], TableSchema]
+
+
+@dataclasses.dataclass
+class Step:
+    """A statement of the corpus that the server took, where its event ends, and the schemas that the server had then."""
+
+    statement: bytes
+    position: Position
+    schemas: Schemas
+
+
+def schemas_on_server(watching: pymysql.Connection[Any]) -> Schemas:
+    snapshot = read_snapshot(watching, lambda database, _: database.startswith("ddl_"))
+    assert not snapshot.unreadable
+    return {(table.database, table.table): table for table in snapshot.tables}
+
+
+def played_group(played: Scene, group: Group, server: str) -> list[Step]:
+    """Whatever the statements do to their session, another one sees what became of them."""
+    steps = []
+    with played.connection.cursor() as cursor, played.server.connect() as watching:
+        cursor.execute(f"CREATE DATABASE {group.database} CHARACTER SET utf8mb4")
+        played.connection.select_db(group.database)
+        for statement in group.of(server):
+            try:
+                played.connection.query(statement)  # bytes go as they are
+            except pymysql.MySQLError:
+                continue
+            steps.append(Step(statement, played.now(watching), schemas_on_server(watching)))
+        cursor.execute(f"DROP DATABASE {group.database}")
+    return steps
+
+
+def fed(played: Scene, folder: Path) -> TableHistory:
+    history = TableHistory(folder / "schema.jsonl", lambda database, _: database.startswith("ddl_"))
+    history.seed(played.before, Position(epoch=1, file=played.file, offset=played.start))
+    for event_type, end, event in events_since(played.server, played.file, played.start):
+        if event_type == QUERY:
+            query = parse_query(event, 0)
+            if not query.takes_effect:
+                continue
+            position = Position(epoch=1, file=played.file, offset=end)
+            history.apply(query.text, query.database, position, query.session)
+    return history
+
+
+def schema_of(history: TableHistory, name: tuple[str, str], position: Position) -> TableSchema | None:
+    state = history.state(*name, position)
+    if isinstance(state, Stopped):
+        return state.schema
+    return state if isinstance(state, TableSchema) else None
+
+
+def differences(history: TableHistory, steps: list[Step], *, timestamps_told: bool) -> list[str]:
+    """Each difference at the first statement that shows it."""
+    found: dict[str, bytes] = {}
+    for step in steps:
+        got = {name: schema_of(history, name, step.position) for name in history.table_names()}
+        held = told({name: schema for name, schema in got.items() if schema is not None}, timestamps_told)
+        expected = told(step.schemas, timestamps_told)
+        for name in sorted(held.keys() | expected.keys()):
+            if difference := _difference(held.get(name), expected.get(name)):
+                found.setdefault(f"{name}: {difference}", step.statement)
+    return [f"{statement!r}\n    {difference}" for difference, statement in found.items()]
+
+
+def _difference(got: TableSchema | None, expected: TableSchema | None) -> str:
+    if got == expected:
+        return ""
+    if got is None or expected is None:
+        return f"got {got is not None}, expected {expected is not None}"
+    columns = [
+        f"got {mine}, expected {theirs}"
+        for mine, theirs in itertools.zip_longest(got.columns, expected.columns)
+        if mine is None or theirs is None or not _same_column(mine, theirs)
+    ]
+    tables = [dataclasses.replace(schema, columns=()) for schema in (got, expected)]
+    if columns or tables[0] == tables[1]:
+        return columns[0] if columns else ""
+    return f"got {tables[0]}, expected {tables[1]}"
+
+
+def _same_column(mine: DeclaredColumn, theirs: DeclaredColumn) -> bool:
+    """A default that one side does not know (it is no plain literal) is not compared; nor is what a server shows with `?`."""
+    mine, theirs = (
+        dataclasses.replace(each, type=each.type.replace(HIDDEN_CHARACTER, UNKNOWN)) for each in (mine, theirs)
+    )
+    if not mine.default or not theirs.default:
+        mine, theirs = dataclasses.replace(mine, default=()), dataclasses.replace(theirs, default=())
+    return mine == theirs
+
+
+def told(schemas: Schemas, timestamps_told: bool) -> Schemas:
+    """Where explicit_defaults_for_timestamp is off, DDL does not say whether a timestamp may be NULL."""
+    if timestamps_told:
+        return schemas
+    return {
+        name: dataclasses.replace(
+            schema,
+            columns=tuple(
+                dataclasses.replace(column, nullable=column.nullable and not column.type.startswith("timestamp"))
+                for column in schema.columns
+            ),
+        )
+        for name, schema in schemas.items()
+    }
+
+
+@pytest.mark.parametrize("server", ["mysql80", "mariadb114", "mysql57", "mariadb1011"])
+def test_every_statement_gives_the_schema_that_the_server_has(
+    server: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    source: DatabaseServer = request.getfixturevalue(server)
+    with scene(source, "ddl_none") as played:
+        steps = [step for group in groups() for step in played_group(played, group, server)]
+        history = fed(played, tmp_path)
+    wrong = differences(history, steps, timestamps_told=server != "mysql57")
+    assert not wrong, f"{len(wrong)} of {len(steps)}:\n" + "\n".join(wrong[:40])
+    assert len(steps) >= ACCEPTED_MIN[server]

@@ -1,0 +1,113 @@
+"""Names as the servers fold them, and statements that only one server or one mode has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.binlog.events.control import parse_query
+from cdc_engine.binlog.scan.scanner import Scanner
+from cdc_engine.contracts import TableChange
+from cdc_engine.position import Position
+from cdc_engine.table_meta.ddl.lower_case import lowered
+from cdc_engine.table_meta.ddl.reader import ANSI_QUOTES, ORACLE, read_statement
+from cdc_engine.table_meta.ddl.statement import AlterTable, Truncate, Unread
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
+from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, TableSchema
+from console.toolchain.database.server import DatabaseServer
+from tests.binlog.scan.event_factory import START, EventFactory, feed
+
+LETTERS_A_QUERY = 800
+
+
+@pytest.mark.parametrize("server", ["mysql80", "mariadb114"])
+def test_ddl_names_are_folded_as_the_server_folds_them(server: str, request: pytest.FixtureRequest) -> None:
+    """Every letter of the plane that names can have."""
+    source: DatabaseServer = request.getfixturevalue(server)
+    letters = [chr(place) for place in range(0x21, 0x10000) if not 0xD800 <= place < 0xE000]
+    letters = [letter for letter in letters if letter.lower() != letter or lowered(letter) != letter]
+    assert len(letters) > 1000
+    with source.connect() as connection, connection.cursor() as cursor:
+        for start in range(0, len(letters), LETTERS_A_QUERY):
+            chunk = letters[start : start + LETTERS_A_QUERY]
+            folded = (f"HEX(LOWER(CONVERT(_utf8mb4 x'{letter.encode().hex()}' USING utf8mb3)))" for letter in chunk)
+            cursor.execute(f"SELECT {', '.join(folded)}")
+            wanted = [bytes.fromhex(text).decode() for text in cursor.fetchall()[0]]
+            assert [lowered(letter) for letter in chunk] == wanted
+
+
+def test_ddl_a_name_is_folded_letter_by_letter() -> None:
+    assert lowered("ΟΔΟΣ") == "οδοσ"
+    assert lowered("İẞ") == "iẞ"
+
+
+@pytest.mark.parametrize(
+    ("statement", "flavour", "sql_mode", "name"),
+    [
+        ("TRUNCATE TABLE db.20151214", "mysql", 0, ("db", "20151214")),
+        ("TRUNCATE db.1e5", "mysql", 0, ("db", "1e5")),
+        ("TRUNCATE db.0x12", "mysql", 0, ("db", "0x12")),
+        ("TRUNCATE `db`.20151214", "mysql", 0, ("db", "20151214")),
+        ("TRUNCATE `order-items`", "mariadb", ORACLE | ANSI_QUOTES, ("", "order-items")),
+        ('TRUNCATE "order\\"', "mysql", ANSI_QUOTES, ("", "order\\")),
+        ("TRUNCATE \u00a0t", "mysql", 0, ("", "\u00a0t")),
+    ],
+)
+def test_ddl_a_name_is_whole(statement: str, flavour: str, sql_mode: int, name: tuple[str, str]) -> None:
+    read = read_statement(statement, flavour, sql_mode)
+    assert isinstance(read, Truncate)
+    assert (read.name.database, read.name.table) == name
+
+
+def test_ddl_columns_that_a_mode_gives_other_types_are_not_read() -> None:
+    read = read_statement("ALTER TABLE `order-items` ADD a DATE", "mariadb", ORACLE)
+    assert isinstance(read, Unread)
+    assert [name.table for name in read.names] == ["order-items"]
+
+
+@pytest.mark.parametrize(
+    ("actions", "lost"),
+    [
+        ("ADD UNIQUE (a)", True),
+        ("ADD PRIMARY KEY (a)", True),
+        ("ADD CONSTRAINT c CHECK (a > 0)", True),
+        ("ADD (c int, UNIQUE (a))", True),
+        ("ADD c int UNIQUE", True),
+        ("MODIFY a tinyint", True),
+        ("CONVERT TO CHARACTER SET latin1", True),
+        ("PARTITION BY HASH (a)", True),
+        ("ADD c int", False),
+        ("ADD COLUMN IF NOT EXISTS c int, ADD KEY (a), COMMENT='x', RENAME COLUMN b TO d", False),
+    ],
+)
+def test_ddl_alter_ignore_may_delete_rows(actions: str, lost: bool) -> None:
+    ignoring = read_statement(f"ALTER IGNORE TABLE t {actions}", "mariadb", 1 << 22)
+    assert isinstance(ignoring, AlterTable)
+    assert (bool(ignoring.rows_lost), ignoring.strict) == (lost, False)
+    usual = read_statement(f"ALTER TABLE t {actions}", "mariadb", 1 << 22)
+    assert isinstance(usual, AlterTable)
+    assert (usual.rows_lost, usual.strict) == ((), True)
+
+
+@pytest.mark.parametrize(
+    ("phase", "columns"),
+    [(b"", 2), (b"\x82\x02", 1), (b"\x82\x04" + bytes(8), 2), (b"\x82\x08" + bytes(8), 1)],
+    ids=["one", "start", "commit", "rollback"],
+)
+def test_ddl_an_alter_in_two_phases_counts_where_it_commits(tmp_path: Path, phase: bytes, columns: int) -> None:
+    history = TableHistory(tmp_path / "schema.jsonl", lambda *_: True)
+    table = TableSchema(database="shop", table="t", charset="utf8mb4", columns=(DeclaredColumn(name="a", type="int"),))
+    history.seed(Snapshot(ServerFacts(flavour="mariadb", charset="utf8mb4"), (), (table,)), START)
+    make = EventFactory()
+    status = b"\x83\x01\x08\x00\x2f\x00" + phase + b"\x04\x2d\x00\x08\x00\x08\x00"
+    begin, event = make.mariadb_gtid(1, flags=1), make.query("ALTER TABLE t ADD b int", status=status)
+    assert parse_query(event, 4).session.connection == "latin1", "what stands behind MariaDB's own variables is read"
+    blocks = feed(Scanner(start=START, history=history, captured=lambda *_: True), [begin, event])
+    changes: list[TableChange] = [change for block in blocks for change in block.changes]
+    assert sum(block.transaction_count for block in blocks) == 1
+    assert bool(changes) == (columns == 2)
+    state = history.state("shop", "t", Position(epoch=START.epoch, file=START.file, offset=1 << 20))
+    assert isinstance(state, TableSchema)
+    assert len(state.columns) == columns

@@ -1,0 +1,1 @@
+"""The schema history: by position, across restarts, against real servers."""

@@ -1,0 +1,72 @@
+"""Foreign keys in the schema history: what an account with nothing but SELECT sees of them, and what is said where they are in doubt.
+
+That they are followed through DDL on every server is in `test_ddl_corpus`, with corpus/foreign_keys.sql.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.position import Position
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot, read_snapshot
+from cdc_engine.table_meta.schema import ForeignKey, ServerFacts, TableSchema
+from console.toolchain.database.server import DatabaseServer
+
+BEGIN = Position(epoch=1, file="binlog.000001", offset=100)
+ACTIONS, PASSWORD = "ON DELETE SET NULL ON UPDATE CASCADE", "only for this test"
+SERVER = ServerFacts(flavour="mysql", charset="utf8mb4")
+
+
+@pytest.mark.parametrize("flavour", ["mysql57", "mysql80", "mariadb1011", "mariadb114"])
+def test_an_account_that_may_only_read_sees_what_cascades(flavour: str, request: pytest.FixtureRequest) -> None:
+    server: DatabaseServer = request.getfixturevalue(flavour)
+    with server.connect(autocommit=True) as connection, connection.cursor() as cursor:
+        for statement in (
+            "DROP DATABASE IF EXISTS seen",
+            "CREATE DATABASE seen",
+            "CREATE TABLE seen.p (id int PRIMARY KEY)",
+            f"CREATE TABLE seen.c (id int PRIMARY KEY, a int, CONSTRAINT k FOREIGN KEY (a) REFERENCES p (id) {ACTIONS})",
+            "DROP USER IF EXISTS only_reads@'%'",
+            f"CREATE USER only_reads@'%' IDENTIFIED BY '{PASSWORD}'",
+            "GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO only_reads@'%'",
+        ):
+            cursor.execute(statement)
+    with server.connect(user="only_reads", password=PASSWORD) as connection:
+        snapshot = read_snapshot(connection, lambda database, _: database == "seen")
+    (key,) = (key for table in snapshot.tables for key in table.foreign_keys)
+    expected = ForeignKey(
+        name="k",
+        columns=("a",),
+        parent=("seen", "p"),
+        referenced=("id",),
+        on_delete="SET NULL",
+        on_update="CASCADE",
+    )
+    assert key == expected
+
+
+def history_after(folder: Path, *statements: str) -> tuple[TableHistory, Position]:
+    history = TableHistory(folder / "schema.jsonl", lambda *_: True)
+    history.seed(Snapshot(SERVER, (("d", "utf8mb4"),), ()), BEGIN)
+    place = BEGIN
+    for number, statement in enumerate(statements):
+        place = Position(epoch=1, file=BEGIN.file, offset=1000 + 1000 * number)
+        history.apply(statement, "d", place)
+    return history, place
+
+
+def test_a_foreign_key_that_goes_by_a_name_not_known_leaves_all_in_doubt_cascade(tmp_path: Path) -> None:
+    history, place = history_after(
+        tmp_path,
+        "CREATE TABLE p (id int PRIMARY KEY)",
+        "CREATE TABLE c (id int PRIMARY KEY, a int, FOREIGN KEY (a) REFERENCES p (id) ON DELETE CASCADE)",
+        "ALTER TABLE c DROP FOREIGN KEY c_ibfk_9",
+    )
+    state = history.state("d", "c", place)
+    assert isinstance(state, TableSchema)
+    assert "c_ibfk_9" in state.foreign_keys[0].doubt
+    again = TableHistory(tmp_path / "schema.jsonl", lambda *_: True)
+    assert again.state("d", "c", place) == state

@@ -1,0 +1,75 @@
+"""Where no rule reads a statement: at the live end the server's schema answers, after it nothing does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.contracts import TableChangeKind
+from cdc_engine.instance.answers import SchemaAnswers
+from cdc_engine.parser.source import Source
+from cdc_engine.position import Position
+from cdc_engine.table_meta.change.policy import SchemaDecisions
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.source.live_schema import schema_now
+from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot, read_snapshot
+from console.toolchain.database.server import DatabaseServer
+from tests.table_meta.replay import Scene, scene
+
+
+@pytest.mark.parametrize("server", ["mysql80", "mariadb114"])
+def test_ddl_the_servers_schema_answers_until_another_statement_touches_the_table(
+    server: str, request: pytest.FixtureRequest
+) -> None:
+    source: DatabaseServer = request.getfixturevalue(server)
+    with scene(source, "meta_live") as played, source.connect() as asked:
+        played.run("CREATE TABLE t (id int primary key, a int)")
+        played.run("ALTER TABLE t ADD b varchar(3)")
+        place = str(played.now())
+        (expected,) = played.after[-1][2]
+        assert schema_now(asked, "meta_live", "t", place) == expected
+        played.run("INSERT INTO t VALUES (1, 2, 'x')")
+        played.run("CREATE TABLE other (a int)")
+        played.run("GRANT SELECT ON meta_live.t TO CURRENT_USER")
+        assert schema_now(asked, "meta_live", "t", place) == expected, "rows and other tables lie between"
+        played.run("ALTER TABLE t ADD c int")
+        assert schema_now(asked, "meta_live", "t", place) is None, "another statement about the table lies between"
+        now = str(played.now())
+        assert schema_now(asked, "meta_live", "t", now) is not None
+        assert schema_now(asked, "meta_live", "never_was", now) is None
+        with played.connection.cursor() as cursor:
+            cursor.execute("FLUSH BINARY LOGS")
+        assert schema_now(asked, "meta_live", "t", now) is None, "the place is in an older file"
+
+
+def test_ddl_a_statement_no_rule_reads_is_answered_at_the_live_end_once_and_for_all(
+    mysql80: DatabaseServer, tmp_path: Path
+) -> None:
+    """The text that the history is given stands for a syntax of later servers; what the server did is a plain ALTER."""
+    unread = "ALTER TABLE t ADD b SPINOR(3)"
+    source = Source(destination="shop", host="127.0.0.1", port=mysql80.port, user="root", password=str)
+    with scene(mysql80, "meta_unread") as played:
+        played.run("CREATE TABLE t (id int primary key)")
+        begun = played.now()
+        snapshot = read_snapshot(played.connection, played.captured)
+        history = answered(tmp_path, source, played, begun, snapshot)
+        played.run("ALTER TABLE t ADD b varchar(3) DEFAULT 'x'")
+        place = played.now()
+        (change,) = history.apply(unread, "meta_unread", place)
+        played.run("ALTER TABLE t DROP b")
+        history.rewind(begun)
+        assert history.apply(unread, "meta_unread", place) == (change,), "read again, after the live end by now"
+        behind = answered(tmp_path / "behind", source, played, begun, snapshot)
+        (stop,) = behind.apply(unread, "meta_unread", place)
+    assert (change.kind, change.fills) == (TableChangeKind.SCHEMA, (("b", "x"),))
+    assert change.schema is not None
+    assert [column.mysql_type for column in change.schema.columns] == ["int", "varchar(3)"]
+    assert (stop.kind, stop.state) == (TableChangeKind.STOPPED, "SCHEMA_UNKNOWN")
+
+
+def answered(folder: Path, source: Source, played: Scene, begun: Position, snapshot: Snapshot) -> TableHistory:
+    review = SchemaDecisions(resolved=SchemaAnswers(lambda: source, folder).resolved)
+    history = TableHistory(folder / "schema.jsonl", played.captured, review)
+    history.seed(snapshot, begun)
+    return history

@@ -1,0 +1,196 @@
+"""RENAME TABLE: copies of schema change tools carry a table on, captured tables take their rows along, others stop. No server needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.contracts import TableChange, TableChangeKind
+from cdc_engine.position import Position
+from cdc_engine.table_meta.change.policy import PLANS, SchemaDecisions
+from cdc_engine.table_meta.change.renaming import moved
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
+from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, Stopped, TableSchema
+
+UUID = "6ace8bcef73211ea87e9f875a4d24e90"
+UUID_APART = "6ace8bce_f732_11ea_87e9_f875a4d24e90"
+LONG = "a_table_with_a_name_that_leaves_no_room_for_what_a_tool_appends"
+
+# all that is altered is followed, and no table goes unseen
+REVIEW = SchemaDecisions(
+    policy=lambda *_: {kind: {"drop": "keep", "drop_table": "hold"}.get(kind, "apply") for kind in PLANS}
+)
+# as conf/ has it where nobody says anything
+DEFAULT = SchemaDecisions(policy=lambda *_: dict.fromkeys(PLANS, "apply") | {"drop": "keep", "drop_table": "ignore"})
+
+
+def table(name: str) -> TableSchema:
+    columns = (
+        DeclaredColumn(name="id", type="int", nullable=False),
+        DeclaredColumn(name="v", type="varchar(9)", charset="utf8mb4"),
+    )
+    return TableSchema(database="shop", table=name, charset="utf8mb4", columns=columns, key=("id",))
+
+
+def at(offset: int) -> Position:
+    return Position(epoch=1, file="mysql-bin.000007", offset=offset * 16)
+
+
+@pytest.fixture(params=["only the table is captured", "all tables are captured"])
+def history(request: pytest.FixtureRequest, tmp_path: Path) -> TableHistory:
+    everything = request.param.startswith("all")
+    made = TableHistory(
+        tmp_path / "schema.jsonl", lambda _, name: everything or name in {"orders", "items", LONG}, REVIEW
+    )
+    facts = ServerFacts(flavour="mysql", charset="utf8mb4")
+    made.seed(Snapshot(facts, (("shop", "utf8mb4"),), (table("orders"), table("items"), table(LONG))), at(100))
+    return made
+
+
+def swapped(history: TableHistory, name: str, copy: str, old: str) -> tuple[TableChange, ...]:
+    """What the swap of a tool means: its copy was altered before."""
+    history.apply(f"CREATE TABLE {copy} LIKE {name}", "shop", at(200))
+    history.apply(f"ALTER TABLE {copy} ADD added varchar(3) NOT NULL DEFAULT 'x' AFTER id", "shop", at(210))
+    history.apply(f"ALTER TABLE {copy} MODIFY id bigint", "shop", at(220))
+    return history.apply(f"RENAME TABLE {name} TO {old}, {copy} TO {name}", "shop", at(300))
+
+
+@pytest.mark.parametrize(
+    ("name", "copy", "old"),
+    [
+        ("orders", "_orders_gho", "_orders_del"),
+        ("orders", "_orders_gho", "_orders_20260101120000_del"),
+        ("orders", "_orders_new", "_orders_old"),
+        ("orders", "___orders_new", "___orders_old"),
+        (LONG, f"_{LONG[:59]}_gho", f"_{LONG[:59]}_del"),
+        ("orders", f"_vt_vrp_{UUID}_20260101120000_", f"_vt_hld_{UUID}_20260102120000_"),
+        ("orders", f"_{UUID_APART}_20260101120000_vrepl", f"_vt_HOLD_{UUID}_20260102120000"),
+    ],
+)
+def test_ddl_a_copy_of_a_tool_carries_the_table_on(history: TableHistory, name: str, copy: str, old: str) -> None:
+    (change,) = swapped(history, name, copy, old)
+    assert (change.kind, change.table) == (TableChangeKind.SCHEMA, name)
+    assert [(each.kind.value, each.column) for each in change.alterations] == [("widen", "id"), ("add", "added")]
+    assert change.fills == (("added", "x"),)
+    assert change.schema is not None
+    assert [column.name for column in change.schema.columns] == ["id", "added", "v"]
+    assert history.apply(f"DROP TABLE IF EXISTS {old}", "shop", at(400)) == ()
+    (later,) = history.apply(f"ALTER TABLE {name} ADD more int", "shop", at(500))
+    assert (later.kind, later.table) == (TableChangeKind.SCHEMA, name)
+
+
+def told(changes: tuple[TableChange, ...]) -> dict[str, tuple[str, str]]:
+    """By table what the lake is told, and which table it was."""
+    return {change.table: (change.kind.value, change.renamed_from) for change in changes}
+
+
+def test_ddl_two_captured_tables_that_swap_names_take_their_rows_along(history: TableHistory) -> None:
+    history.apply("ALTER TABLE items ADD more int", "shop", at(200))
+    changes = history.apply("RENAME TABLE orders TO t, items TO orders, t TO items", "shop", at(300))
+    assert told(changes) == {"orders": ("schema", "shop.items"), "items": ("schema", "shop.orders")}
+    columns = {change.table: [column.name for column in change.schema.columns] for change in changes if change.schema}
+    assert columns == {"orders": ["id", "v", "more"], "items": ["id", "v"]}
+    assert {change.order_key for change in changes} == {at(300).order_key}
+    assert not any(change.alterations for change in changes), "the other table's columns come with its rows"
+    (later,) = history.apply("ALTER TABLE orders DROP more", "shop", at(400))
+    assert (later.kind, later.table, later.renamed_from) == (TableChangeKind.SCHEMA, "orders", "")
+
+
+def test_ddl_chains_and_cycles_of_captured_tables_take_their_rows_along(tmp_path: Path) -> None:
+    history = TableHistory(tmp_path / "schema.jsonl", lambda _, name: name != "t", REVIEW)
+    names = ("a", "b", "c")
+    history.seed(Snapshot(ServerFacts(flavour="mysql", charset="utf8mb4"), (), tuple(map(table, names))), at(100))
+    cycle = history.apply("RENAME TABLE a TO t, b TO a, c TO b, t TO c", "shop", at(200))
+    assert told(cycle) == {
+        "a": ("schema", "shop.b"),
+        "b": ("schema", "shop.c"),
+        "c": ("schema", "shop.a"),
+    }
+    chain = history.apply("RENAME TABLE a TO d, b TO a", "shop", at(300))
+    assert told(chain) == {"d": ("schema", "shop.a"), "a": ("schema", "shop.b"), "b": ("stopped", "")}
+    assert history.apply("RENAME TABLE a TO t, t TO a", "shop", at(400)) == (), "nothing has another name"
+
+
+def test_ddl_a_plain_rename_brings_the_rows_under_the_new_name(tmp_path: Path) -> None:
+    history = TableHistory(tmp_path / "schema.jsonl", lambda *_: True, DEFAULT)
+    history.seed(Snapshot(ServerFacts(flavour="mysql", charset="utf8mb4"), (), (table("a"),)), at(100))
+    assert told(history.apply("ALTER TABLE a RENAME TO b", "shop", at(200))) == {"b": ("schema", "shop.a")}
+    assert told(history.apply("RENAME TABLE b TO other.b", "shop", at(300))) == {"b": ("schema", "shop.b")}
+    created = history.apply("CREATE TABLE a (id int PRIMARY KEY)", "shop", at(400))
+    assert [change.kind.value for change in created] == ["truncate", "schema"], "rows that the name had before go first"
+    assert told(history.apply("RENAME TABLE other.b TO shop.b", "shop", at(500))) == {"b": ("schema", "other.b")}
+
+
+def test_ddl_a_rename_that_alters_too_takes_the_rows_first_and_alters_them_then(tmp_path: Path) -> None:
+    history = TableHistory(tmp_path / "schema.jsonl", lambda *_: True, REVIEW)
+    history.seed(Snapshot(ServerFacts(flavour="mysql", charset="utf8mb4"), (), (table("a"),)), at(100))
+    changes = history.apply("ALTER TABLE a ADD x int NOT NULL DEFAULT 7, RENAME TO b", "shop", at(200))
+    changes = tuple(change for change in changes if change.table == "b")
+    key = at(200).order_key
+    assert [(each.renamed_from, each.order_key) for each in changes] == [("shop.a", key - 1), ("", key)]
+    schemas = [[column.name for column in each.schema.columns] for each in changes if each.schema]
+    assert schemas == [["id", "v"], ["id", "v", "x"]]
+    assert changes[1].fills == (("x", "7"),)
+    state = TableHistory(tmp_path / "schema.jsonl", lambda *_: True).state("shop", "b", at(200))
+    assert isinstance(state, TableSchema)
+    assert [column.name for column in state.columns] == ["id", "v", "x"]
+
+
+def test_ddl_a_table_that_has_stopped_takes_its_stop_along(tmp_path: Path) -> None:
+    history = TableHistory(tmp_path / "schema.jsonl", lambda *_: True, DEFAULT)
+    history.seed(Snapshot(ServerFacts(flavour="mysql", charset="utf8mb4"), (), (table("a"), table("b"))), at(100))
+    history.apply("ALTER TABLE a ENGINE=BLACKHOLE", "shop", at(200))
+    (change,) = history.apply("RENAME TABLE a TO t, b TO a, t TO b", "shop", at(300))
+    assert (change.table, change.kind, change.renamed_from) == ("b", TableChangeKind.STOPPED, "shop.a")
+    assert "which had stopped (DDL_UNSUPPORTED)" in change.reason
+    assert "resume shop.a, and this one goes on with it" in change.reason
+    (later,) = history.apply("RENAME TABLE b TO c", "shop", at(400))
+    assert (later.table, later.kind) == ("c", TableChangeKind.STOPPED)
+
+
+def test_ddl_a_captured_table_that_leaves_the_filter_is_no_longer_fed(tmp_path: Path) -> None:
+    history = TableHistory(tmp_path / "schema.jsonl", lambda _, name: name == "a", DEFAULT)
+    history.seed(Snapshot(ServerFacts(flavour="mysql", charset="utf8mb4"), (), (table("a"),)), at(100))
+    assert history.apply("RENAME TABLE a TO outside", "shop", at(200)) == ()
+    (change,) = history.apply("RENAME TABLE outside TO a", "shop", at(300))
+    assert (change.kind, change.renamed_from) == (TableChangeKind.STOPPED, "")
+    assert "its rows are not in the lake under this name" in change.reason
+
+
+def test_ddl_vitess_swaps_over_a_name_of_its_own(history: TableHistory) -> None:
+    copy, sentry = f"_vt_vrp_{UUID}_20260101120000_", f"_vt_prg_{UUID}_20260101120001_"
+    history.apply(f"CREATE TABLE {copy} LIKE orders", "shop", at(200))
+    history.apply(f"ALTER TABLE {copy} ADD added int", "shop", at(210))
+    swap = f"RENAME TABLE orders TO {sentry}, {copy} TO orders, {sentry} TO {copy}"
+    (change,) = history.apply(swap, "shop", at(300))
+    assert (change.kind, change.table) == (TableChangeKind.SCHEMA, "orders")
+    assert [(each.kind.value, each.column) for each in change.alterations] == [("add", "added")]
+    assert history.apply(f"RENAME TABLE {copy} TO _vt_hld_{UUID}_20260102120000_", "shop", at(400)) == ()
+
+
+def test_ddl_a_copy_that_replaces_nothing_is_no_swap(history: TableHistory) -> None:
+    history.apply("CREATE TABLE _orders_gho LIKE orders", "shop", at(200))
+    history.apply("RENAME TABLE orders TO elsewhere.orders", "shop", at(250))
+    changes = history.apply("RENAME TABLE _orders_gho TO orders", "shop", at(300))
+    assert "orders" not in told(changes), "it waits for a decision on its end"
+
+
+def test_ddl_the_schema_of_a_table_outside_the_filter_is_known_when_a_rename_brings_it_in(tmp_path: Path) -> None:
+    history = TableHistory(tmp_path / "schema.jsonl", lambda _, name: name == "orders")
+    history.seed(Snapshot(ServerFacts(flavour="mysql", charset="utf8mb4"), (), (table("outside"),)), at(100))
+    assert history.apply("ALTER TABLE outside ADD added int FIRST, DROP v", "shop", at(200)) == ()
+    (change,) = history.apply("RENAME TABLE outside TO orders", "shop", at(300))
+    assert change.kind is TableChangeKind.STOPPED
+    state = TableHistory(tmp_path / "schema.jsonl", lambda *_: True).state("shop", "orders", at(300))
+    assert isinstance(state, Stopped)
+    assert state.schema is not None
+    assert [column.name for column in state.schema.columns] == ["added", "id"]
+    assert state.schema.table == "orders"
+
+
+def test_ddl_pairs_are_executed_from_left_to_right() -> None:
+    a, b, c = ("d", "a"), ("d", "b"), ("d", "c")
+    assert moved([(a, c), (b, a), (c, b)]) == {a: b, b: a, c: None}
+    assert moved([(a, b), (b, a)]) == {a: a, b: None}

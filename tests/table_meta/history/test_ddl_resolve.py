@@ -1,0 +1,133 @@
+"""A schema that an operator gives for a table of which none could be known: from the table's stop on, and for just that stop."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.acts.stopped_table import resolve, schema_of
+from cdc_engine.binlog.events.table_map import Field
+from cdc_engine.config import DestinationConfig, SluiceConfig, SourceConfig
+from cdc_engine.contracts import StoppedTable, TableChange, TableChangeKind
+from cdc_engine.errors import ActRefusedError, TableStoppedError
+from cdc_engine.meta.file_meta import FileMeta
+from cdc_engine.meta.ledger import Ledger
+from cdc_engine.meta.resume_requests import requests
+from cdc_engine.position import Position
+from cdc_engine.states import TableState
+from cdc_engine.table_meta.change.policy import SchemaDecisions
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.resolutions import Resolutions
+from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
+from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, TableSchema
+from tests.binlog.events.table_map_writer import table_map_of
+
+ID = DeclaredColumn(name="id", type="int", nullable=False)
+ORDERS = TableSchema(database="shop", table="orders", charset="utf8mb4", columns=(ID,), key=("id",))
+UNREADABLE = "ALTER TABLE orders ADD wave SPINOR(3)"
+ANSWER = "CREATE TABLE `orders` (`id` int NOT NULL, `wave` varbinary(12) DEFAULT NULL, PRIMARY KEY (`id`)) DEFAULT CHARSET=utf8mb4"
+
+
+def at(offset: int) -> Position:
+    return Position(epoch=1, file="mysql-bin.000007", offset=offset * 16)
+
+
+def opened(folder: Path) -> TableHistory:
+    resolutions = Resolutions(folder)
+    review = SchemaDecisions(resolved=lambda database, table, reason, _: resolutions.schema(database, table, reason))
+    return TableHistory(folder / "schema.jsonl", lambda *_: True, review)
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> tuple[TableHistory, TableChange]:
+    """A history in which the table stopped at 200, and the change that told so."""
+    history = opened(tmp_path)
+    history.seed(Snapshot(ServerFacts(flavour="mysql", charset="utf8mb4"), (("shop", "utf8mb4"),), (ORDERS,)), at(100))
+    (change,) = history.apply(UNREADABLE, "shop", at(200))
+    assert (change.kind, change.state) == (TableChangeKind.STOPPED, "SCHEMA_UNKNOWN")
+    return history, change
+
+
+def test_ddl_a_resolved_table_goes_on_with_the_schema_given_from_its_stop_on(
+    stopped: tuple[TableHistory, TableChange], tmp_path: Path
+) -> None:
+    history, stop = stopped
+    given = schema_of(ANSWER, "shop", "orders")
+    Resolutions(tmp_path).keep(given, stop.reason)
+    for each in (history, opened(tmp_path)):
+        each.rewind(at(150))
+        (change,) = each.apply(UNREADABLE, "shop", at(200))
+        assert change.kind is TableChangeKind.SCHEMA
+        assert change.schema == given.version()
+        assert [(item.kind.value, item.column) for item in change.alterations] == [("add", "wave")]
+        assert each.resolve(table_map_of(given), at(250)) == given.version()
+        assert each.resolve(table_map_of(ORDERS), at(199)) == ORDERS.version()
+    (again,) = history.apply("ALTER TABLE orders MODIFY wave SPINOR(4)", "shop", at(300))
+    assert (again.kind, again.state) == (TableChangeKind.STOPPED, "SCHEMA_UNKNOWN"), "another stop has no answer yet"
+
+
+def test_ddl_a_column_whose_values_in_old_rows_no_one_knows_stays_a_stop(
+    stopped: tuple[TableHistory, TableChange], tmp_path: Path
+) -> None:
+    history, stop = stopped
+    unknowable = ANSWER.replace("DEFAULT NULL", "DEFAULT (uuid())")
+    Resolutions(tmp_path).keep(schema_of(unknowable, "shop", "orders"), stop.reason)
+    history.rewind(at(150))
+    (change,) = history.apply(UNREADABLE, "shop", at(200))
+    assert (change.kind, change.state) == (TableChangeKind.STOPPED, "DDL_UNSUPPORTED")
+    assert "wave got values in rows already there" in change.reason
+
+
+def test_ddl_a_table_map_that_fits_nothing_known_is_answered_too(tmp_path: Path) -> None:
+    history = opened(tmp_path)
+    history.seed(Snapshot(ServerFacts(flavour="mysql", charset="utf8mb4"), (), (ORDERS,)), at(100))
+    given = schema_of(ANSWER, "shop", "orders")
+    bare = table_map_of(given, [(Field.SIGNEDNESS, b"\x00")])
+    with pytest.raises(TableStoppedError) as error:
+        history.resolve(bare, at(200))
+    wrong = dataclasses.replace(given, columns=(ID, ID))
+    Resolutions(tmp_path).keep(wrong, error.value.reason)
+    with pytest.raises(TableStoppedError):
+        history.resolve(bare, at(200))
+    Resolutions(tmp_path).keep(given, error.value.reason)
+    assert history.resolve(bare, at(200)).columns == given.version().columns
+    assert opened(tmp_path).resolve(bare, at(201)).columns == given.version().columns
+
+
+@pytest.mark.parametrize(
+    ("statement", "sentence"),
+    [
+        ("CREATE TABLE orders (a SPINOR(3))", "cannot be read"),
+        ("ALTER TABLE orders ADD a int", "one CREATE TABLE statement"),
+        ("CREATE TABLE orders LIKE items", "one CREATE TABLE statement"),
+        ("CREATE TABLE items (a int)", "the statement creates items"),
+        ("CREATE TABLE orders (a text)", "DEFAULT CHARSET"),
+    ],
+)
+def test_ddl_what_is_no_answer_is_refused(statement: str, sentence: str) -> None:
+    with pytest.raises(ActRefusedError, match=sentence):
+        schema_of(statement, "shop", "orders")
+
+
+def test_ddl_resolve_keeps_the_answer_and_asks_the_engine_to_go_on(tmp_path: Path) -> None:
+    config = SluiceConfig(
+        data_dir=tmp_path,
+        lake=str(tmp_path / "lake"),
+        destinations={"shop": DestinationConfig(name="shop", source=SourceConfig(user="u"))},
+    )
+    directory = config.destination_dir("shop")
+    directory.mkdir(parents=True)
+    meta = FileMeta(directory)
+    for table, state in (("orders", "SCHEMA_UNKNOWN"), ("items", "DDL_HELD")):
+        stop = StoppedTable(database="shop", table=table, state=TableState(state), reason="why", position=at(150))
+        meta.update(functools.partial(Ledger.stop_table, stopped=stop))
+    assert resolve(directory, "shop.orders", ANSWER).position == at(150)
+    assert Resolutions(directory).schema("shop", "orders", "why") == schema_of(ANSWER, "shop", "orders")
+    assert [each.table for each in requests(directory)] == ["orders"]
+    with pytest.raises(ActRefusedError, match="DDL_HELD"):
+        resolve(directory, "shop.items", ANSWER)
+    with pytest.raises(ActRefusedError, match="has not stopped"):
+        resolve(directory, "shop.nix", ANSWER)

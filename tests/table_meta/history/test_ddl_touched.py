@@ -1,0 +1,58 @@
+"""Which tables a statement may have given other columns, by statement."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdc_engine.position import Position
+from cdc_engine.table_meta.ddl.declared_type import MYSQL
+from cdc_engine.table_meta.history.changed_tables import TouchedTables
+from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
+from cdc_engine.table_meta.schema import ServerFacts, TableSchema
+
+PLACE = Position(epoch=1, file="binlog.000001", offset=4)
+SERVER = ServerFacts(flavour=MYSQL, charset="utf8mb4")
+ORDERS, ITEMS, OTHER = ("shop", "orders"), ("shop", "items"), ("depot", "items")
+
+
+def touched(statement: str, server: ServerFacts = SERVER) -> TouchedTables:
+    tables = tuple(
+        TableSchema(database=key[0], table=key[1], charset="utf8mb4", columns=(), key=())
+        for key in (ORDERS, ITEMS, OTHER)
+    )
+    found = TouchedTables(Snapshot(server, databases=(), tables=tables))
+    assert found.apply(statement, "shop", PLACE) == ()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("statement", "names"),
+    [
+        ("ALTER TABLE orders ADD COLUMN note TEXT", {ORDERS}),
+        ("ALTER TABLE depot.items MODIFY a INT AFTER b", {OTHER}),
+        ("ALTER TABLE orders ADD INDEX (a)", set()),
+        ("CREATE INDEX by_a ON orders (a)", set()),
+        ("ALTER TABLE orders RENAME TO archive", {ORDERS, ("shop", "archive")}),
+        ("CREATE TABLE orders (a INT)", {ORDERS}),
+        ("CREATE TABLE IF NOT EXISTS orders LIKE items", {ORDERS}),
+        ("RENAME TABLE orders TO items, depot.items TO orders", {ORDERS, ITEMS, OTHER}),
+        ("DROP TABLE orders, depot.items", {ORDERS, OTHER}),
+        ("DROP DATABASE shop", {ORDERS, ITEMS}),
+        ("ALTER DATABASE shop CHARACTER SET latin1", set()),
+        ("TRUNCATE TABLE orders", set()),
+        ("ANALYZE TABLE orders", set()),
+        ("ALTER TABLE orders SOMETHING NOBODY KNOWS", {ORDERS}),
+        ("FROB depot ITEMS", {ITEMS, OTHER}),
+    ],
+)
+def test_ddl_tables_that_a_statement_may_change(statement: str, names: set[tuple[str, str]]) -> None:
+    found = touched(statement)
+    assert found.names >= names
+    left = {(schema.database, schema.table) for schema in found.left().tables}
+    assert left == {ORDERS, ITEMS, OTHER} - names
+
+
+def test_ddl_names_are_folded_where_the_server_folds_them() -> None:
+    folding = ServerFacts(flavour=MYSQL, charset="utf8mb4", lower_case_names=True)
+    assert touched("ALTER TABLE Orders DROP COLUMN a", folding).names == {ORDERS}
+    assert touched("ALTER TABLE Orders DROP COLUMN a").names == {("shop", "Orders")}
