@@ -10,7 +10,7 @@ from cdc_engine.errors import ConfigurationError
 from cdc_engine.instance.wiring import source_of
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.server_facts import ServerFacts, read_facts
-from cdc_engine.parser.source import Source
+from cdc_engine.source.server import Source
 from orchestration.table_catalog import read_tables
 
 

@@ -14,7 +14,7 @@ from benchmarks.histories.source import BinlogFile, Server
 from cdc_engine.errors import SourceConnectionError
 from cdc_engine.gtid import GtidSet
 from cdc_engine.parser.connection import DUMP_REFUSED, SourceConnection, translated_error
-from cdc_engine.parser.source import Source
+from cdc_engine.source.server import Source
 
 if TYPE_CHECKING:
     from benchmarks.histories.world import World

@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.source import Source
+from cdc_engine.source.server import Source
 from cdc_engine.table_meta.history.resolutions import Resolutions
 from cdc_engine.table_meta.history.source.live_schema import schema_now
 from cdc_engine.table_meta.schema import TableSchema

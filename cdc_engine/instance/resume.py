@@ -23,9 +23,9 @@ from cdc_engine.meta.manager import MetaManager
 from cdc_engine.meta.resume_requests import ResumeRequest
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.server_facts import ServerFacts, read_facts
-from cdc_engine.parser.source import Source
 from cdc_engine.parser.start_position import Lost, StartChoice, decide_start
 from cdc_engine.position import Position
+from cdc_engine.source.server import Source
 from cdc_engine.states import TableState
 
 RESUMED_FILE = "resumed.json"

@@ -26,7 +26,6 @@ from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.event_parser import EventParser
 from cdc_engine.parser.scan_ddl import scan_ddl
 from cdc_engine.parser.server_facts import read_facts
-from cdc_engine.parser.source import Source
 from cdc_engine.parser.source_check import check_source
 from cdc_engine.parser.start_position import DumpStart, Epochs, Lost, StartChoice, decide_start
 from cdc_engine.ports import EventStore, Lease
@@ -34,6 +33,7 @@ from cdc_engine.position import Position
 from cdc_engine.sink.column_filter import ColumnFilter
 from cdc_engine.sink.event_sink import EventSink
 from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.source.server import Source
 from cdc_engine.staging.reader import is_whole
 from cdc_engine.staging.staging import stage
 from cdc_engine.store.memory_store import MemoryEventStore

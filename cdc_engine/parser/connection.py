@@ -16,19 +16,18 @@ from typing import Any
 
 import pymysql
 from pymysql.constants import COMMAND
-from pymysql.cursors import DictCursor
 
 from cdc_engine import limits
 from cdc_engine.errors import (
     BinlogFormatError,
-    ConfigurationError,
     PositionLostError,
     ReplicaClashError,
     SluiceError,
     SourceConnectionError,
 )
 from cdc_engine.gtid import GtidSet
-from cdc_engine.parser.source import Source
+from cdc_engine.source.server import Source
+from cdc_engine.source.session import error_code, open_session, session_error
 
 COM_BINLOG_DUMP_GTID = 0x1E
 THROUGH_GTID = 0x04  # flag of COM_BINLOG_DUMP_GTID: the set follows
@@ -38,8 +37,6 @@ FIRST_OFFSET = 4  # after a binlog file's magic
 GATHER_SECONDS = 0.002  # how long a read waits for more before it hands over little
 CLOSED = -1
 GATHER_BYTES = 2 << 20  # with this much in hand a read no longer waits
-# Errors that another try does not mend.
-ACCESS_DENIED = frozenset({1044, 1045, 1227, 1251, 1396, 1698, 2059, 2061, 3118})
 NOT_UNDERSTOOD = frozenset({1064, 1193, 1289})
 NOT_PERMITTED = frozenset({1044, 1142, 1143, 1227, 1370, 1381, 3530})
 DUMP_REFUSED = 1236  # ER_MASTER_FATAL_ERROR_READING_BINLOG: purged, foreign, unreadable, or another replica with our id
@@ -55,47 +52,6 @@ SERVER_ERROR = b"\xff"  # first byte of an error packet; the one at the end of a
 ERROR_TEXT_AT = 9
 
 
-class _Connection(pymysql.connections.Connection):
-    """PyMySQL's connection with the replication commands; the stubs leave out what a subclass may use."""
-
-    _execute_command: Callable[[int, bytes], None]
-    _force_close: Callable[[], None]
-    _sock: Any
-
-    def command(self, command: int, payload: bytes) -> None:
-        self._execute_command(command, payload)
-
-    def answer(self) -> None:
-        self._read_packet()  # type: ignore[no-untyped-call]
-
-    def take_socket(self) -> Any:
-        """The socket, for reading without PyMySQL; it reads nothing ahead between an answer and the next command."""
-        return self._sock
-
-    def drop(self) -> None:
-        """Closes without COM_QUIT, which has no place in a dump."""
-        self._force_close()
-
-
-def _tls(source: Source) -> dict[str, Any]:
-    """PyMySQL's arguments for a TLS mode; `ssl` as a context makes it refuse a server without TLS before the user name is sent."""
-    if source.tls_mode == "DISABLED":
-        return {"ssl_disabled": True}
-    if source.tls_mode == "PREFERRED" and source.ca_file is None and source.certificate_file is None:
-        return {}
-    try:
-        context = ssl.create_default_context(cafile=str(source.ca_file) if source.ca_file else None)
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # MySQL's own certificates have no key usage
-        context.check_hostname = source.tls_mode == "VERIFY_IDENTITY"
-        if source.tls_mode in ("PREFERRED", "REQUIRED"):
-            context.verify_mode = ssl.CERT_NONE
-        if source.certificate_file:
-            context.load_cert_chain(source.certificate_file, source.key_file)
-    except OSError as error:
-        raise ConfigurationError(f"the TLS files for {source.address} cannot be used: {error}") from error
-    return {"ssl": context}
-
-
 class SourceConnection:
     """One connection to the source. Queries first; after `dump_*` only `receive_into`.
 
@@ -106,20 +62,7 @@ class SourceConnection:
     def __init__(self, source: Source) -> None:
         self.source = source
         with _translated(source):
-            self._connection = _Connection(
-                host=source.host,
-                port=source.port,
-                user=source.user,
-                password=source.password().encode(),  # PyMySQL would write text as latin-1
-                charset="utf8mb4",
-                autocommit=True,
-                connect_timeout=limits.CONNECT_TIMEOUT_SECONDS,
-                read_timeout=limits.READ_TIMEOUT_SECONDS,
-                write_timeout=limits.READ_TIMEOUT_SECONDS,
-                cursorclass=DictCursor,
-                program_name="sluice",
-                **_tls(source),
-            )
+            self._connection = open_session(source)
         self.thread_id = int(self._connection.thread_id())  # type: ignore[no-untyped-call]
         self._socket: Any = None
 
@@ -285,11 +228,6 @@ def _translated(source: Source) -> Iterator[None]:
         raise SourceConnectionError(f"the connection to {source.address} failed: {error}") from error
 
 
-def error_code(error: pymysql.err.MySQLError) -> int:
-    """The server's or the client library's number; 0 when there is none."""
-    return error.args[0] if error.args and isinstance(error.args[0], int) else 0
-
-
 def answer_error(source: Source, answer: bytes) -> SluiceError:
     """A packet in the place of an event: an error (0xFF, code 2, '#' and state 6, text), or the end of the dump (0xFE)."""
     if answer[:1] != SERVER_ERROR or len(answer) < ERROR_TEXT_AT:
@@ -300,14 +238,7 @@ def answer_error(source: Source, answer: bytes) -> SluiceError:
 
 def translated_error(source: Source, code: int, text: str) -> SluiceError:
     """A server's answer as one of our errors, by its number and, where one number says many things, its words."""
-    where, words = f"{source.user}@{source.address}", text.lower()
-    if code in ACCESS_DENIED:
-        return ConfigurationError(f"{where} was refused: {text} (error {code}); check user, password and grants")
-    if "certificate" in words or "ssl is required" in words:
-        return ConfigurationError(f"TLS with {source.address} in mode {source.tls_mode} failed: {text}")
-    if code == DUMP_REFUSED:
-        return _dump_refused(source, text)
-    return SourceConnectionError(f"{where}: {text} (error {code})")
+    return _dump_refused(source, text) if code == DUMP_REFUSED else session_error(source, code, text)
 
 
 def _dump_refused(source: Source, text: str) -> SluiceError:

@@ -28,12 +28,12 @@ from cdc_engine.parser.connection import SourceConnection, answer_error
 from cdc_engine.parser.dump import begin_dump
 from cdc_engine.parser.reconnect import Attempts
 from cdc_engine.parser.server_facts import read_facts
-from cdc_engine.parser.source import Source
 from cdc_engine.parser.source_check import check_source
 from cdc_engine.parser.start_position import NO_EPOCHS, DumpStart, Epochs, Lost, StartChoice, decide_start
 from cdc_engine.parser.watch import StreamPlace
 from cdc_engine.ports import BlockSink, PreparedTransactions, SchemaHistory
 from cdc_engine.position import Position
+from cdc_engine.source.server import Source
 
 STOPPED, CONNECTING, STREAMING, RECONNECTING = "STOPPED", "CONNECTING", "STREAMING", "RECONNECTING"
 IDLE_SECONDS = 0.5  # silence after which the stream counts as caught up; also how soon a stop is noticed

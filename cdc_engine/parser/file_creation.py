@@ -14,7 +14,7 @@ from cdc_engine.binlog.scan.framing import EVENT_AT, PACKET_HEADER_BYTES, packet
 from cdc_engine.errors import ConfigurationError, PositionLostError
 from cdc_engine.limits import READ_TIMEOUT_SECONDS
 from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.source import Source
+from cdc_engine.source.server import Source
 
 BYTES_MAX = 1 << 16  # of a file's beginning; a format description has some 120 to 300
 

@@ -11,10 +11,10 @@ from cdc_engine.limits import READ_TIMEOUT_SECONDS
 from cdc_engine.parser.connection import SERVER_ERROR, SourceConnection, answer_error
 from cdc_engine.parser.dump import begin_dump
 from cdc_engine.parser.server_facts import read_facts
-from cdc_engine.parser.source import Source
 from cdc_engine.parser.start_position import Lost, StartChoice, decide_start
 from cdc_engine.ports import SchemaHistory
 from cdc_engine.position import Position
+from cdc_engine.source.server import Source
 
 
 def scan_ddl(source: Source, begin: Position, statements: SchemaHistory) -> None:

@@ -6,7 +6,7 @@ import re
 
 from cdc_engine.errors import ReplicaClashError, SourceCheckError
 from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.parser.source import Source
+from cdc_engine.source.server import Source
 
 DAY_SECONDS = 86_400
 VERSION_MIN = (5, 6)

@@ -17,11 +17,11 @@ import pymysql
 
 from cdc_engine.contracts import Batch
 from cdc_engine.parser.event_parser import EventParser
-from cdc_engine.parser.source import Source
 from cdc_engine.parser.start_position import StartChoice
 from cdc_engine.position import Position
 from cdc_engine.sink.event_sink import EventSink
 from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.source.server import Source
 from cdc_engine.staging import StagedBatch, stage
 from cdc_engine.staging.manifest import ChangesSegment
 from cdc_engine.staging.reader import read_rows

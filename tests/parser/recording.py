@@ -20,9 +20,9 @@ from cdc_engine.contracts import (
 )
 from cdc_engine.errors import TableStoppedError
 from cdc_engine.parser.event_parser import STREAMING, EventParser
-from cdc_engine.parser.source import Source
 from cdc_engine.parser.start_position import DumpStart, StartChoice
 from cdc_engine.position import Position
+from cdc_engine.source.server import Source
 from console.toolchain.database.server import DatabaseServer
 
 DEADLINE_SECONDS = 60.0

@@ -15,7 +15,7 @@ from cryptography.x509.oid import NameOID
 
 from cdc_engine.errors import ConfigurationError, PositionLostError, ReplicaClashError, SourceConnectionError
 from cdc_engine.parser.connection import SourceConnection, answer_error
-from cdc_engine.parser.source import Source
+from cdc_engine.source.server import Source
 from console.toolchain.database.server import DatabaseServer
 from tests.fix_servers import ServerFactory
 from tests.parser.fix_shop import insert, make_shop, run

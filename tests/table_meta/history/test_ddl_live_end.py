@@ -8,8 +8,8 @@ import pytest
 
 from cdc_engine.contracts import TableChangeKind
 from cdc_engine.instance.answers import SchemaAnswers
-from cdc_engine.parser.source import Source
 from cdc_engine.position import Position
+from cdc_engine.source.server import Source
 from cdc_engine.table_meta.change.policy import SchemaDecisions
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.source.live_schema import schema_now

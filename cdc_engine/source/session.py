@@ -1,0 +1,99 @@
+"""Opens a session on the source: PyMySQL's connection with what it leaves out, TLS, and its errors as ours.
+
+`parser.connection` dumps the binlog over one, `snapshot.reader` selects rows over one. Both take the socket where the bytes are many.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+import pymysql
+from pymysql.cursors import DictCursor
+
+from cdc_engine import limits
+from cdc_engine.errors import ConfigurationError, SluiceError, SourceConnectionError
+from cdc_engine.source.server import Source
+
+# Errors that another try does not mend.
+ACCESS_DENIED = frozenset({1044, 1045, 1227, 1251, 1396, 1698, 2059, 2061, 3118})
+
+
+class Session(pymysql.connections.Connection):
+    """PyMySQL's connection with commands of one's own; the stubs leave out what a subclass may use."""
+
+    _execute_command: Callable[[int, bytes], None]
+    _force_close: Callable[[], None]
+    _sock: Any
+
+    def command(self, command: int, payload: bytes) -> None:
+        self._execute_command(command, payload)
+
+    def answer(self) -> bytes:
+        """The next packet of the answer. Raises pymysql.err.MySQLError where it is an error."""
+        packet: Any = self._read_packet()  # type: ignore[no-untyped-call]
+        return bytes(packet.get_all_data())
+
+    def take_socket(self) -> Any:
+        """The socket, for reading without PyMySQL; it reads nothing ahead between an answer and the next command."""
+        return self._sock
+
+    def drop(self) -> None:
+        """Closes without COM_QUIT, which has no place in a dump or amid a result."""
+        self._force_close()
+
+
+def open_session(source: Source, read_timeout: float = limits.READ_TIMEOUT_SECONDS) -> Session:
+    """Connected and logged in, autocommit, text as utf8mb4.
+
+    Raises pymysql.err.MySQLError and OSError, and ConfigurationError for TLS files.
+    """
+    return Session(
+        host=source.host,
+        port=source.port,
+        user=source.user,
+        password=source.password().encode(),  # PyMySQL would write text as latin-1
+        charset="utf8mb4",
+        autocommit=True,
+        connect_timeout=limits.CONNECT_TIMEOUT_SECONDS,
+        read_timeout=read_timeout,
+        write_timeout=limits.READ_TIMEOUT_SECONDS,
+        cursorclass=DictCursor,
+        program_name="sluice",
+        **_tls(source),
+    )
+
+
+def error_code(error: pymysql.err.MySQLError) -> int:
+    """The server's or the client library's number; 0 when there is none."""
+    return error.args[0] if error.args and isinstance(error.args[0], int) else 0
+
+
+def session_error(source: Source, code: int, text: str) -> SluiceError:
+    """A server's answer as one of our errors, by its number and, where one number says many things, its words. No text holds a password."""
+    where, words = f"{source.user}@{source.address}", text.lower()
+    if code in ACCESS_DENIED:
+        return ConfigurationError(f"{where} was refused: {text} (error {code}); check user, password and grants")
+    if "certificate" in words or "ssl is required" in words:
+        return ConfigurationError(f"TLS with {source.address} in mode {source.tls_mode} failed: {text}")
+    return SourceConnectionError(f"{where}: {text} (error {code})")
+
+
+def _tls(source: Source) -> dict[str, Any]:
+    """PyMySQL's arguments for a TLS mode; `ssl` as a context makes it refuse a server without TLS before the user name is sent."""
+    if source.tls_mode == "DISABLED":
+        return {"ssl_disabled": True}
+    if source.tls_mode == "PREFERRED" and source.ca_file is None and source.certificate_file is None:
+        return {}
+    try:
+        context = ssl.create_default_context(cafile=str(source.ca_file) if source.ca_file else None)
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # MySQL's own certificates have no key usage
+        context.check_hostname = source.tls_mode == "VERIFY_IDENTITY"
+        if source.tls_mode in ("PREFERRED", "REQUIRED"):
+            context.verify_mode = ssl.CERT_NONE
+        if source.certificate_file:
+            context.load_cert_chain(source.certificate_file, source.key_file)
+    except OSError as error:
+        raise ConfigurationError(f"the TLS files for {source.address} cannot be used: {error}") from error
+    return {"ssl": context}
