@@ -6,6 +6,7 @@
     │   └── ReplicaClashError       another replica has our server id
     ├── SourceConnectionError       the connection to the source was lost or refused; tried again with back-off
     │   └── FilesRenumberedError    amid a stream the files' names went back; the next connection decides
+    ├── TableChangedError           a table is not what its schema says while its rows are read: chunk it anew by the schema of now
     ├── LedgerLostError             the ledger is gone, though the destination ran before: the state LEDGER_LOST
     ├── PositionLostError           continuity cannot be proven: the state POSITION_LOST
     ├── BinlogFormatError           bytes that are not what MySQL's format says, with file and offset
@@ -76,6 +77,11 @@ class SourceConnectionError(SluiceError):
 
 class FilesRenumberedError(SourceConnectionError):
     code = "FILES_RENUMBERED"
+
+
+class TableChangedError(SluiceError):
+    code = "TABLE_CHANGED"
+    remedy = Remedy.RETRY
 
 
 class LedgerLostError(SluiceError):

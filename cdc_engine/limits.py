@@ -15,6 +15,7 @@ BATCH_EVENTS_MAX = 1_000_000  # row events a batch
 HEARTBEAT_SECONDS = 15  # the server speaks at least this often on an idle stream (canal.md §2.1)
 READ_TIMEOUT_SECONDS = 25  # heartbeat + 10 s: silence longer than this is a dead connection
 CONNECT_TIMEOUT_SECONDS = 10
+SNAPSHOT_SILENCE_SECONDS_MAX = 3600  # a SELECT of a chunk may search long before its first row
 RECONNECT_SECONDS_MIN = 0.5  # first wait after a lost connection; doubles with jitter up to the next
 RECONNECT_SECONDS_MAX = 20.0
 SOURCE_WATCH_SECONDS = 60.0  # the source's own end and identity are asked this often, on a second connection

@@ -11,7 +11,7 @@ import decimal
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -23,18 +23,13 @@ from cdc_engine.binlog.rows.partial import with_presence
 from cdc_engine.contracts import Int64s, Operation
 from cdc_engine.durable_files import sync
 from cdc_engine.errors import BinlogFormatError
+from cdc_engine.parquet_files import ROW_GROUP_BYTES, ROW_GROUP_ROWS, WRITE_BATCH_ROWS, parquet_writer
 from cdc_engine.staging.manifest import Bound, ChangesSegment
 from cdc_engine.staging.moves import Moves, lacks_columns
 from cdc_engine.staging.staged_columns import staged_columns
 
 ROW = "_sluice_row"  # number of the image in its table's batch, from 1 on: the order within a transaction
-ROW_GROUP_BYTES = 16 << 20  # of Arrow data: large enough for fast scans, small beside the host's memory
-ROW_GROUP_ROWS = 1 << 16
-WRITE_BATCH_ROWS = 1 << 14  # rows that pyarrow encodes at a time: twice as fast as with its 1024
 UNIQUE_KEYS_MAX = 1 << 20  # keys held to tell whether they differ; a longer segment is folded anyway
-COMPRESSION: Literal["none"] = (
-    "none"  # read once from the local disk: on text that does not repeat, lz4 takes thrice the time for 12 %
-)
 
 
 class _KeyFacts:
@@ -179,13 +174,7 @@ class SegmentWriter:
         if not self._pending:
             return
         if self._writer is None:
-            self._writer = pq.ParquetWriter(
-                self.path,
-                self._pending[0].schema,
-                compression=COMPRESSION,
-                use_dictionary=False,
-                write_batch_size=WRITE_BATCH_ROWS,
-            )
+            self._writer = parquet_writer(self.path, self._pending[0].schema)
         self._writer.write_table(pa.Table.from_batches(self._pending), row_group_size=self._pending_rows)
         self._pending, self._pending_rows, self.pending_bytes = [], 0, 0
 

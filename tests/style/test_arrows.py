@@ -17,10 +17,11 @@ VALUES = {
     "cdc_engine.contracts",
     "cdc_engine.limits",
     "cdc_engine.durable_files",
+    "cdc_engine.parquet_files",
     "cdc_engine.states",
     "cdc_engine.ports",
 }
-STAGES = ("parser", "sink", "store", "meta", "ha", "staging", "table_meta")
+STAGES = ("parser", "snapshot", "sink", "store", "meta", "ha", "staging", "table_meta")
 # room → what of our own it may import, beside itself
 MAY_IMPORT: dict[str, set[str]] = {
     "cdc_engine.errors": set(),
@@ -31,10 +32,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cdc_engine.limits": set(),
     "cdc_engine.states": set(),
     "cdc_engine.durable_files": {"cdc_engine.errors"},
+    "cdc_engine.parquet_files": set(),
     "cdc_engine.config_paths": set(),
     "cdc_engine.config": VALUES | {"cdc_engine.config_paths"},
     "cdc_engine.binlog": VALUES,
-    "cdc_engine.parser": VALUES | {"cdc_engine.binlog"},
+    "cdc_engine.source": VALUES,
+    "cdc_engine.parser": VALUES | {"cdc_engine.binlog", "cdc_engine.source"},
+    "cdc_engine.snapshot": VALUES | {"cdc_engine.binlog", "cdc_engine.source"},
     "cdc_engine.table_meta": VALUES | {"cdc_engine.binlog"},
     "cdc_engine.sink": VALUES | {"cdc_engine.binlog"},
     "cdc_engine.store": VALUES | {"cdc_engine.binlog"},
@@ -44,7 +48,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cdc_engine.server": VALUES | {"cdc_engine.meta"},
     "cdc_engine.destination_files": VALUES | {"cdc_engine.meta", "cdc_engine.ha"},
     "cdc_engine.instance": VALUES
-    | {"cdc_engine.config", "cdc_engine.server", "cdc_engine.binlog", *(f"cdc_engine.{stage}" for stage in STAGES)},
+    | {"cdc_engine.config", "cdc_engine.server", "cdc_engine.binlog", "cdc_engine.source"}
+    | {f"cdc_engine.{stage}" for stage in STAGES},
     "cdc_engine.acts": VALUES
     | {
         "cdc_engine.destination_files",
@@ -69,7 +74,15 @@ MAY_IMPORT: dict[str, set[str]] = {
 FOREIGN: dict[str, set[str]] = {
     "dagster": {"orchestration", "console", "benchmarks.histories"},
     "pyspark": {"spark_jobs", "console", "benchmarks"},
-    "pymysql": {"cdc_engine.parser", "cdc_engine.table_meta", "console", "benchmarks", "cdc_engine.binlog"},
+    "pymysql": {
+        "cdc_engine.source",
+        "cdc_engine.parser",
+        "cdc_engine.snapshot",
+        "cdc_engine.table_meta",
+        "console",
+        "benchmarks",
+        "cdc_engine.binlog",
+    },
     "typer": {"console", "spark_jobs", "benchmarks"},
     "socket": {"cdc_engine.parser", "cdc_engine.ha", "console", "cdc_engine.destination_files", "spark_jobs"},
 }

@@ -1,0 +1,168 @@
+"""Rows of a SELECT → Arrow record batches, with the types and the values that the stream has of them. Called by `cdc_engine.snapshot`.
+
+`ResultDecoder` says what is to be selected of a table version, checks what the server says it sends, and decodes what `locate` found.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cdc_engine.binlog.charsets.collations import charset_of_id, charset_of_name
+from cdc_engine.binlog.column_types import TypeUnsupportedError, ValueRefusedError, Values
+from cdc_engine.binlog.column_types.entry import AnyArray
+from cdc_engine.binlog.result_rows.result_types import ResultType, result_type
+from cdc_engine.binlog.rows.history_rows import HIDDEN
+from cdc_engine.binlog.rows.refused_values import (
+    DEFAULT_POLICY,
+    QUARANTINE,
+    REFUSED_VALUES_MAX,
+    ValuePolicy,
+    refusals,
+)
+from cdc_engine.contracts import Bytes, Column, Int8s, Int32s, Int64s, TableVersion
+from cdc_engine.errors import TableStoppedError
+from cdc_engine.states import TableState
+
+
+@dataclasses.dataclass(frozen=True)
+class SentColumn:
+    """What a result says of one of its columns: type code, collation's number, and whether it is unsigned."""
+
+    type_code: int
+    collation: int
+    unsigned: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RefusedCell:
+    """A value that was taken out of its row. `key`: as in refused_values.RefusedValue."""
+
+    column: Column
+    raw: bytes
+    reason: str
+    key: dict[str, Any]
+
+
+class ResultDecoder:
+    """Of one table version; `kept` as in `rows.decoder`. Raises TableStoppedError as RowDecoder does."""
+
+    def __init__(self, version: TableVersion, kept: Int32s | None = None, policy: ValuePolicy = DEFAULT_POLICY) -> None:
+        self.version, self.policy = version, policy
+        indices = range(len(version.columns)) if kept is None else kept.tolist()
+        declared = [version.columns[index] for index in indices if version.columns[index].generated not in HIDDEN]
+        self.columns = tuple(policy.corrected(column) for column in declared)
+        self.types = tuple(
+            self._type(column, before.charset) for column, before in zip(self.columns, declared, strict=True)
+        )
+        self.widths: Int8s = np.array([each.width for each in self.types], np.int8)
+        self.schema = pa.schema(
+            [pa.field(column.name, each.type.arrow) for column, each in zip(self.columns, self.types, strict=True)]
+        )
+        self._key = self._key_slots()
+        self._refused: list[RefusedCell] = []
+
+    def asked(self, quoted: Sequence[str]) -> str:
+        """The list of what is selected, of the quoted names of `columns`."""
+        return ", ".join(each.asked.format(name) for name, each in zip(quoted, self.types, strict=True))
+
+    def differences(self, sent: Sequence[SentColumn]) -> str:
+        """Why the result is not of this version of the table, empty where it is."""
+        if len(sent) != len(self.types):
+            return f"it has {len(sent)} columns instead of {len(self.types)}"
+        for column, each, found in zip(self.columns, self.types, sent, strict=True):
+            if (why := _difference(each, found)) is not None:
+                return f"column {column.name} is {why}, and {column.mysql_type} in the schema known"
+        return ""
+
+    def batch(self, buffer: Bytes, starts: Int64s, sizes: Int64s) -> pa.RecordBatch:
+        """Of located values, columns by rows. Raises TableStoppedError on a value that is refused, and on a key that is NULL."""
+        found: list[tuple[int, int, bytes, str]] = []
+        arrays = [
+            self._finished(slot, Values(buffer, starts[slot], sizes[slot]), found) for slot in range(len(self.columns))
+        ]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        self._refuse_null_keys(batch, starts)
+        if found:
+            self._keep_refused(found, batch)
+        return batch
+
+    def take_refused(self) -> tuple[RefusedCell, ...]:
+        """The values that were taken out of the rows since the last call, under the policy "quarantine"."""
+        taken, self._refused = tuple(self._refused), []
+        return taken
+
+    def _type(self, column: Column, declared_charset: str) -> ResultType:
+        try:
+            return result_type(column, declared_charset, self.policy.zero_dates)
+        except TypeUnsupportedError as error:
+            raise self._stopped(TableState.TYPE_UNSUPPORTED, str(error)) from None
+
+    def _stopped(self, state: TableState, reason: str) -> TableStoppedError:
+        return TableStoppedError(self.version.database, self.version.table, state, reason)
+
+    def _key_slots(self) -> list[int]:
+        names = [column.name.lower() for column in self.columns]
+        missing = [name for name in self.version.key if name.lower() not in names]
+        if missing:
+            reason = f"the key column {missing[0]} is not among the captured columns of the table; correct the key or the column filter"
+            raise self._stopped(TableState.SCHEMA_MISMATCH, reason)
+        return [names.index(name.lower()) for name in self.version.key]
+
+    def _finished(self, slot: int, values: Values, found: list[tuple[int, int, bytes, str]]) -> AnyArray:
+        finish = self.types[slot].finish
+        try:
+            return finish(values)
+        except ValueRefusedError as error:
+            if self.policy.undecodable != QUARANTINE or slot in self._key:
+                column = self.columns[slot]
+                reason = f"a value of column {column.name} ({column.mysql_type}) in a row of the table {error.reason}"
+                raise self._stopped(TableState.TYPE_UNSUPPORTED, reason) from None
+        refused = refusals(values, finish)
+        found += [(slot, *each) for each in refused]
+        starts, sizes = values.starts.copy(), values.sizes.copy()
+        rows = [row for row, _, _ in refused]
+        starts[rows], sizes[rows] = -1, 0
+        return finish(Values(values.buffer, starts, sizes))
+
+    def _keep_refused(self, found: list[tuple[int, int, bytes, str]], batch: pa.RecordBatch) -> None:
+        if len(self._refused) + len(found) > REFUSED_VALUES_MAX:
+            column, reason = self.columns[found[-1][0]], found[-1][3]
+            why = f"more than {REFUSED_VALUES_MAX} values cannot be decoded, the last in column {column.name}, which {reason}"
+            raise self._stopped(TableState.TYPE_UNSUPPORTED, f"{why}; correct its charset in the table's `charsets`")
+        rows = batch.take(pa.array([row for _, row, _, _ in found]))
+        slots = self._key or range(len(self.columns))
+        keys = rows.select([self.columns[slot].name for slot in slots]).to_pylist()
+        self._refused += [
+            RefusedCell(column=self.columns[slot], raw=raw, reason=reason, key=key)
+            for (slot, _, raw, reason), key in zip(found, keys, strict=True)
+        ]
+
+    def _refuse_null_keys(self, batch: pa.RecordBatch, starts: Int64s) -> None:
+        for slot in self._key:
+            nulls = batch.column(slot)
+            if not nulls.null_count:
+                continue
+            row = int(np.flatnonzero(nulls.is_null().to_numpy(zero_copy_only=False))[0])
+            column = self.columns[slot]
+            what = f"the key column {column.name} ({column.mysql_type}) is NULL in a row of the table"
+            why = "several rows may have that key; name columns in `key` that are never NULL"
+            if starts[slot, row] >= 0:
+                why = "its value is a zero or partial date, and several rows may have one; set `zero_dates: text` for the table"
+            raise self._stopped(TableState.KEY_NULL, f"{what}: {why}")
+
+
+def _difference(each: ResultType, sent: SentColumn) -> str | None:
+    if sent.type_code not in each.sent:
+        return f"sent with the type code {sent.type_code}"
+    if each.unsigned is not None and sent.unsigned != each.unsigned:
+        return "unsigned" if sent.unsigned else "signed"
+    if each.charset:
+        charset, declared = charset_of_id(sent.collation), charset_of_name(each.charset)
+        if charset != declared:
+            return f"of the charset {charset.name if charset else sent.collation}"
+    return None

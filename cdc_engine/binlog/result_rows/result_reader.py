@@ -1,0 +1,142 @@
+"""One result of the binary protocol, from its first packet to its last: what it says of its columns, then its rows as record batches.
+
+Bytes come from the caller's `receive`, in pieces of any size, into one buffer that is used again; it grows for a row that is larger and
+shrinks after it. Called by `cdc_engine.snapshot`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pymysql.constants import FLAG
+from pymysql.protocol import FieldDescriptorPacket
+
+from cdc_engine import limits
+from cdc_engine.binlog.result_rows import locate
+from cdc_engine.binlog.result_rows.decoder import ResultDecoder, SentColumn
+from cdc_engine.binlog.rows.decoder import CHUNK_CELLS_MAX, CHUNK_ROWS_MAX
+from cdc_engine.contracts import Int64s
+from cdc_engine.errors import SourceConnectionError
+
+# fills a part of the space from its beginning: bytes, 0 at the end of the connection
+Receive = Callable[[memoryview], int]
+ERROR_TEXT_AT = 9  # in an error packet: 0xFF, code (2), '#' and state (6), text
+ERROR_BYTES_MIN = 3
+WIDER = 0xFC  # before a number of two bytes
+
+
+class ServerRefusedError(Exception):
+    """An error packet: the server's number and its text."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(code, text)
+        self.code, self.text = code, text
+
+
+class ResultReader:
+    """Use: `sent_columns`, then `batches`. `received`: bytes so far.
+
+    Both raise ServerRefusedError on the server's error, and SourceConnectionError where the connection ends or bytes are none of a result.
+    """
+
+    def __init__(self, receive: Receive, buffer_bytes: int = limits.READ_BUFFER_BYTES) -> None:
+        self._receive, self._buffer_bytes = receive, buffer_bytes
+        self._buffer = np.empty(buffer_bytes, np.uint8)
+        self._filled, self.received = 0, 0
+        self._cursor = np.zeros(locate.CURSOR_FIELDS, np.int64)
+        self._cursor[locate.SEQUENCE] = 1  # the command was 0
+
+    def sent_columns(self) -> list[SentColumn]:
+        """What the result says of its columns, up to the packet that ends them; empty of a statement that has no rows."""
+        first, *more = self._payload()
+        count = first if first != WIDER else int.from_bytes(bytes(more[:2]), "little")
+        columns = [sent_column(self._payload()) for _ in range(count)]
+        if columns:
+            self._payload()
+        return columns
+
+    def batches(self, decoder: ResultDecoder) -> Iterator[pa.RecordBatch]:
+        """The rows, as many at a time as find places or room. What `decoder` raises ends the reading too."""
+        rows_max = min(CHUNK_ROWS_MAX, CHUNK_CELLS_MAX // max(1, len(decoder.columns)))
+        starts, sizes = (np.empty((len(decoder.columns), rows_max), np.int64) for _ in range(2))
+        status = locate.MORE
+        while status != locate.DONE:
+            status = self._locate(decoder, starts, sizes)
+            rows = int(self._cursor[locate.ROWS])
+            if rows:
+                yield decoder.batch(self._buffer, starts[:, :rows], sizes[:, :rows])
+                self._cursor[locate.ROWS] = 0
+            if status == locate.ERROR:
+                raise self._refusal()
+            if status == locate.WRONG:
+                raise _no_result("bytes that are no row of it")
+            if status == locate.MORE:
+                self._make_room()
+
+    def _locate(self, decoder: ResultDecoder, starts: Int64s, sizes: Int64s) -> int:
+        """Until the rows end, the places are taken, or the buffer is full."""
+        while True:
+            status: int = locate.locate_rows(self._buffer, self._filled, decoder.widths, self._cursor, starts, sizes)
+            if status != locate.MORE or self._filled == len(self._buffer):
+                return status
+            self._fill()
+
+    def _fill(self) -> None:
+        count = self._receive(self._buffer[self._filled :].data)
+        if not count:
+            raise SourceConnectionError("the source closed the connection amid the rows of a chunk")
+        self._filled += count
+        self.received += count
+
+    def _make_room(self) -> None:
+        """Moves what is not read to the front; into a larger buffer where that alone makes no room, into one of the usual size after it."""
+        rest = self._buffer[self._cursor[locate.AT] : self._filled]
+        size = 2 * len(rest) if len(rest) == len(self._buffer) else max(self._buffer_bytes, 2 * len(rest))
+        if size != len(self._buffer):
+            self._buffer, before = np.empty(size, np.uint8), rest
+        else:
+            before = rest.copy()
+        self._buffer[: len(before)] = before
+        self._filled, self._cursor[locate.AT] = len(before), 0
+
+    def _payload(self) -> bytes:
+        """The next packet's, of those before the rows."""
+        while (end := locate.packet_end(self._buffer, int(self._cursor[locate.AT]), self._filled)) < 0:
+            if self._filled == len(self._buffer):
+                self._make_room()
+            self._fill()
+        at = int(self._cursor[locate.AT])
+        payload_end, sequence = locate.join_packets(self._buffer, at, int(self._cursor[locate.SEQUENCE]))
+        self._cursor[locate.AT], self._cursor[locate.SEQUENCE] = end, sequence
+        payload = self._buffer[at + locate.HEADER_BYTES : max(payload_end, 0)].tobytes()
+        if not payload:
+            raise _no_result("an empty packet")
+        if payload[0] == locate.REFUSED:
+            raise _refused(payload)
+        return payload
+
+    def _refusal(self) -> ServerRefusedError:
+        payload = self._buffer[self._cursor[locate.PAYLOAD] : self._cursor[locate.PAYLOAD_END]]
+        return _refused(payload.tobytes())
+
+
+def sent_column(payload: bytes) -> SentColumn:
+    """Of the packet that describes a column."""
+    try:
+        field: Any = FieldDescriptorPacket(payload, "utf8")
+    except (struct.error, AssertionError, IndexError, ValueError, TypeError):
+        raise _no_result("a column that it does not describe") from None
+    return SentColumn(field.type_code, field.charsetnr, bool(field.flags & FLAG.UNSIGNED))
+
+
+def _refused(payload: bytes) -> ServerRefusedError:
+    code = int.from_bytes(payload[1:ERROR_BYTES_MIN], "little")
+    return ServerRefusedError(code, payload[ERROR_TEXT_AT:].decode("utf-8", errors="replace"))
+
+
+def _no_result(what: str) -> SourceConnectionError:
+    return SourceConnectionError(f"the source answered a chunk's SELECT with {what}")

@@ -1,0 +1,74 @@
+"""Cuts a table into chunks of its key, each bound found by the server over the key's index. Called by what runs a snapshot.
+
+A chunk is a range of keys, not of rows: whatever is inserted, deleted or moved, every row is in exactly one chunk at any moment. Bounds are
+SQL literals, so a chunk may be kept in a file and read after a restart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Protocol
+
+from cdc_engine.contracts import TableVersion
+from cdc_engine.errors import SourceConnectionError
+from cdc_engine.snapshot.statements import Key, bound_statement, key_of, quoted
+
+PRIMARY = "PRIMARY"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """`number`: from 1 on. `after`: SQL literals of the key columns, an exclusive lower bound, () from the table's beginning. `up_to`: an
+    inclusive upper bound, () for the open end, which the last chunk has.
+    """
+
+    number: int
+    after: tuple[str, ...] = ()
+    up_to: tuple[str, ...] = ()
+
+
+class Asks(Protocol):
+    """A reader, as far as bounds need one."""
+
+    def texts(self, sql: str) -> list[tuple[str | None, ...]]:
+        """The rows of a query."""
+
+
+def chunks(
+    connection: Asks, table: TableVersion, rows_per_chunk: int, where: str = "", after: Chunk | None = None
+) -> Iterator[Chunk]:
+    """Lazily, from the table's beginning or after a chunk that was made before. A table without a key is one chunk with no bounds.
+
+    `rows_per_chunk` rows each, of those that `where` chooses, as the table is when the bound is looked for. Raises what `Reader` does.
+    """
+    if after is not None and not after.up_to:
+        return
+    number, bound = (after.number, after.up_to) if after is not None else (0, ())
+    key = chunk_key(connection, table)
+    while key is not None:
+        found = connection.texts(bound_statement(table, key, bound, where, rows_per_chunk))
+        if not found:
+            break
+        number, before, bound = number + 1, bound, _literals(key, found[0])
+        yield Chunk(number=number, after=before, up_to=bound)
+    yield Chunk(number=number + 1, after=bound)
+
+
+def chunk_key(connection: Asks, table: TableVersion) -> Key | None:
+    """The key with the index that has its order: the primary key, where it is the table's key and has whole columns."""
+    key = key_of(table)
+    if key is None:
+        return None
+    name = f"{quoted(table.database)}.{quoted(table.table)}"
+    parts = [row for row in connection.texts(f"SHOW INDEX FROM {name}") if row[2] == PRIMARY]
+    columns = [str(row[4]).lower() for row in parts if row[7] is None]
+    whole = len(columns) == len(parts) and columns[: len(table.key)] == [each.lower() for each in table.key]
+    return dataclasses.replace(key, index=PRIMARY) if whole else key
+
+
+def _literals(key: Key, row: tuple[str | None, ...]) -> tuple[str, ...]:
+    try:
+        return tuple(each.literal(text or "") for each, text in zip(key.columns, row, strict=True))
+    except ValueError as error:
+        raise SourceConnectionError(f"the source answered the search for a chunk's bound with {error}") from None

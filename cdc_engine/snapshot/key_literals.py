@@ -1,0 +1,91 @@
+"""SQL literals of a key's values, exact in the column's own type, charset and collation. Called by `chunks`.
+
+The server prints a value as a text that loses nothing (`printed`), the text becomes a literal (`literal`), and `compared` is what stands on
+the other side of a comparison. A literal with an introducer yields to the collation of the column that it is compared with. The session
+must be one of `reader`: UTC, and text as it is stored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+
+from cdc_engine.binlog.column_types.compressed import PLAIN
+from cdc_engine.binlog.column_types.transcoding import is_text
+from cdc_engine.binlog.type_codes import TypeCode
+from cdc_engine.contracts import Column
+
+ALIAS_FREE = {"utf8": "utf8mb3"}  # what `utf8` means is a server's choice
+# members of a set up to which a comparison by the server's double numbers is exact
+EXACT_BITS = 53
+_DIGITS = re.compile(r"-?\d+(\.\d+)?")
+_DOUBLE = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
+_MOMENT = re.compile(r"[-\d:. ]+")
+_ADDRESS = re.compile(r"[0-9a-f:.-]+")
+_HEX = re.compile(r"([0-9A-F]{2})*")
+_PRINTED = re.compile(r"(uuid|inet4|inet6)\b", re.IGNORECASE)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KeyColumn:
+    """`printed`, `compared`: SQL with {} for the quoted name. `literal`: raises ValueError on a text that the server does not print."""
+
+    printed: str
+    literal: Callable[[str], str]
+    compared: str = "{}"
+
+
+def key_column(column: Column) -> KeyColumn | None:
+    """None for a type that the server cannot order, or whose order has no literals."""
+    if _PRINTED.match(column.mysql_type):
+        return KeyColumn(printed="CAST({} AS CHAR)", literal=lambda text: f"'{_checked(_ADDRESS, text.lower())}'")
+    code = TypeCode(column.type_code)
+    if code in PLAIN or code in _STRINGS:
+        return _string(column)
+    if code is TypeCode.SET and len(column.labels) > EXACT_BITS:
+        return KeyColumn(printed=_NUMBER, literal=_number, compared=_NUMBER)
+    return _BY_CODE.get(code)
+
+
+def _checked(pattern: re.Pattern[str], text: str) -> str:
+    if not pattern.fullmatch(text):
+        raise ValueError(f"{text[:80]!r} is no value of a key's type")
+    return text
+
+
+def _number(text: str) -> str:
+    return _checked(_DIGITS, text)
+
+
+def _double(text: str) -> str:
+    """Always with an exponent, without which it would be a decimal."""
+    checked = _checked(_DOUBLE, text)
+    return checked if "e" in checked else f"{checked}e0"
+
+
+def _moment(text: str) -> str:
+    return f"'{_checked(_MOMENT, text)}'"
+
+
+def _string(column: Column) -> KeyColumn:
+    charset = ALIAS_FREE.get(column.charset, column.charset)
+    introducer = f"_{charset} " if is_text(charset) else ""
+    return KeyColumn(printed="HEX({})", literal=lambda text: f"{introducer}x'{_checked(_HEX, text)}'")
+
+
+_NUMBER = "CAST({} AS UNSIGNED)"
+_STRINGS = {
+    *(TypeCode.VARCHAR, TypeCode.VAR_STRING, TypeCode.STRING),
+    *(TypeCode.TINY_BLOB, TypeCode.BLOB, TypeCode.MEDIUM_BLOB, TypeCode.LONG_BLOB),
+}
+_NUMBERS = (TypeCode.TINY, TypeCode.SHORT, TypeCode.INT24, TypeCode.LONG, TypeCode.LONGLONG, TypeCode.NEWDECIMAL)
+_MOMENTS = (TypeCode.DATE, TypeCode.DATETIME, TypeCode.DATETIME2, TypeCode.TIMESTAMP, TypeCode.TIMESTAMP2)
+_BY_CODE: dict[int, KeyColumn] = {
+    **dict.fromkeys(_NUMBERS, KeyColumn(printed="CAST({} AS CHAR)", literal=_number)),
+    **dict.fromkeys(
+        (TypeCode.YEAR, TypeCode.BIT, TypeCode.ENUM, TypeCode.SET), KeyColumn(printed=_NUMBER, literal=_number)
+    ),
+    **dict.fromkeys((TypeCode.FLOAT, TypeCode.DOUBLE), KeyColumn(printed="{} * 1e0", literal=_double)),
+    **dict.fromkeys((*_MOMENTS, TypeCode.TIME, TypeCode.TIME2), KeyColumn(printed="CAST({} AS CHAR)", literal=_moment)),
+}

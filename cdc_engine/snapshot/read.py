@@ -1,0 +1,108 @@
+"""Reads the rows of one chunk into one Parquet file, as the stream would stage them. Called by what runs a snapshot."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from cdc_engine.binlog.result_rows.decoder import RefusedCell, ResultDecoder
+from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
+from cdc_engine.contracts import Int32s, TableVersion
+from cdc_engine.durable_files import make_folder, rename, sync
+from cdc_engine.errors import TableChangedError
+from cdc_engine.parquet_files import ROW_GROUP_BYTES, ROW_GROUP_ROWS, parquet_writer
+from cdc_engine.snapshot.chunks import Chunk, chunk_key
+from cdc_engine.snapshot.pace import Pace
+from cdc_engine.snapshot.reader import Reader
+from cdc_engine.snapshot.statements import quoted, rows_statement
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChunkFacts:
+    """`bytes`: of the file. `received`: bytes that the source sent. `refused`: values that could not be decoded, NULL in the file, where
+    the table's policy is to put them into quarantine.
+    """
+
+    rows: int
+    bytes: int
+    received: int
+    seconds: float
+    refused: tuple[RefusedCell, ...] = ()
+
+
+def read_chunk(
+    connection: Reader,
+    table: TableVersion,
+    chunk: Chunk,
+    path: Path,
+    *,
+    where: str = "",
+    pace: Pace | None = None,
+    kept: Int32s | None = None,
+    policy: ValuePolicy = DEFAULT_POLICY,
+) -> ChunkFacts:
+    """Writes the file, which is on disk whole when this returns; of no rows too. It has the table's wanted columns in their order, none of
+    ours. `kept`, `policy`: as `rows.decoder.RowDecoder` has them.
+
+    Raises TableChangedError, TableStoppedError, SourceConnectionError, ConfigurationError, and OSError of the file: there is then none,
+    and the connection is closed unless nothing was asked yet.
+    """
+    begun = time.monotonic()
+    decoder = ResultDecoder(table, kept, policy)
+    if pace is not None:
+        pace.before_chunk()
+    asked = decoder.asked([quoted(column.name) for column in decoder.columns])
+    statement = rows_statement(table, asked, chunk_key(connection, table), (chunk.after, chunk.up_to), where)
+    with _whole_file(path) as beside:
+        rows, received = _read(connection, decoder, statement, beside, pace)
+    seconds = time.monotonic() - begun
+    return ChunkFacts(
+        rows=rows, bytes=path.stat().st_size, received=received, seconds=seconds, refused=decoder.take_refused()
+    )
+
+
+def _read(connection: Reader, decoder: ResultDecoder, statement: str, path: Path, pace: Pace | None) -> tuple[int, int]:
+    """(rows, bytes received)."""
+    rows = 0
+    with parquet_writer(path, decoder.schema) as writer, connection.selecting(statement) as result:
+        if why := decoder.differences(result.sent_columns()):
+            raise TableChangedError(f"table {decoder.version.name} changed while its rows are read: {why}")
+        for group in _row_groups(result.batches(decoder)):
+            writer.write_table(group, row_group_size=group.num_rows)
+            rows += group.num_rows
+            if pace is not None:
+                pace.after_rows(group.num_rows)
+    return rows, result.received
+
+
+def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """As many rows at a time as make a row group worth writing."""
+    pending: list[pa.RecordBatch] = []
+    for batch in batches:
+        pending.append(batch)
+        rows, size = sum(each.num_rows for each in pending), sum(each.nbytes for each in pending)
+        if rows >= ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES:
+            yield pa.Table.from_batches(pending)
+            pending = []
+    if pending:
+        yield pa.Table.from_batches(pending)
+
+
+@contextlib.contextmanager
+def _whole_file(path: Path) -> Iterator[Path]:
+    """A file beside it, which takes its place when the block ends well and is gone when it does not."""
+    make_folder(path.parent)
+    beside = path.with_suffix(".tmp")
+    try:
+        yield beside
+        sync(beside)
+        rename(beside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise

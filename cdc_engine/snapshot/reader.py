@@ -1,0 +1,121 @@
+"""A session that reads rows: plain queries as text, and one SELECT at a time in the binary protocol. Opened by `open_reader`.
+
+Its time zone is UTC, texts and bytes come as they are stored, dates that are none come as they are, and nothing on the server ends a SELECT
+that takes long. Each SELECT is a transaction of its own, which reads alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Iterator
+
+import pymysql
+from pymysql.constants import COMMAND
+from pymysql.cursors import Cursor
+
+from cdc_engine import limits
+from cdc_engine.binlog.result_rows.result_reader import ResultReader, ServerRefusedError
+from cdc_engine.errors import ConfigurationError, SluiceError, SourceConnectionError, TableChangedError
+from cdc_engine.source.server import Source
+from cdc_engine.source.session import Session, error_code, open_session, session_error
+
+STATEMENT_AT, COLUMNS_AT = 1, 5  # in the answer to a PREPARE: status, statement (4), columns (2)
+NO_CURSOR, ONCE = 0, 1
+SETTINGS = (
+    "SET time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES', net_write_timeout = 7200, wait_timeout = 2147483",
+    "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
+)
+NO_LIMITS = {False: "SET max_execution_time = 0", True: "SET max_statement_time = 0"}  # by whether it is MariaDB
+RAW_TEXT = "SET character_set_results = NULL"
+# no such table, column, index or database; a definition that changed
+TABLE_CHANGED = frozenset({1049, 1051, 1054, 1109, 1146, 1176, 1412})
+NOT_GRANTED = frozenset({1142, 1143, 1370})
+
+
+class Reader:
+    """One connection to the source. After an error amid a SELECT it is closed. Errors are ours; see `_translated`."""
+
+    def __init__(self, source: Source, session: Session) -> None:
+        self.source, self._session = source, session
+
+    @property
+    def mariadb(self) -> bool:
+        return "mariadb" in str(self._session.get_server_info()).lower()  # type: ignore[no-untyped-call]
+
+    def texts(self, sql: str) -> list[tuple[str | None, ...]]:
+        """The rows of a query whose values are ASCII or UTF-8, as the server prints them."""
+        with self._translated(), self._session.cursor(Cursor) as cursor:
+            cursor.execute(sql)
+            return [tuple(_text(value) for value in row) for row in cursor.fetchall()]
+
+    @contextlib.contextmanager
+    def selecting(self, sql: str) -> Iterator[ResultReader]:
+        """The rows of one SELECT, to be read to their end within the block; an error in it closes the connection."""
+        try:
+            with self._translated():
+                statement = self._prepare(sql)
+                self._session.command(COMMAND.COM_STMT_EXECUTE, struct.pack("<IBI", statement, NO_CURSOR, ONCE))
+                yield ResultReader(self._session.take_socket().recv_into)
+                self._session.command(COMMAND.COM_STMT_CLOSE, struct.pack("<I", statement))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """At once, also amid a result: the server ends what it sends when it finds nobody there."""
+        with contextlib.suppress(Exception):
+            self._session.drop()
+
+    def _prepare(self, sql: str) -> int:
+        self._session.command(COMMAND.COM_STMT_PREPARE, sql.encode())
+        answer = self._session.answer()
+        (statement,) = struct.unpack_from("<I", answer, STATEMENT_AT)
+        (columns,) = struct.unpack_from("<H", answer, COLUMNS_AT)
+        for _ in range(columns + 1 if columns else 0):  # said again, and to be believed, where it is executed
+            self._session.answer()
+        return int(statement)
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        """TableChangedError where the server does not know what the schema says, ConfigurationError for missing grants, else
+        SourceConnectionError.
+        """
+        try:
+            yield
+        except ServerRefusedError as error:
+            raise _error(self.source, error.code, error.text) from error
+        except pymysql.err.MySQLError as error:
+            text = str(error.args[-1] if error.args else error)
+            raise _error(self.source, error_code(error), text) from error
+        except OSError as error:
+            raise SourceConnectionError(f"the connection to {self.source.address} failed: {error}") from error
+
+
+def open_reader(source: Source) -> Reader:
+    """Connected, with the session's settings. Raises SourceConnectionError, ConfigurationError."""
+    try:
+        reader = Reader(source, open_session(source, limits.SNAPSHOT_SILENCE_SECONDS_MAX))
+    except pymysql.err.MySQLError as error:
+        raise _error(source, error_code(error), str(error.args[-1] if error.args else error)) from error
+    except OSError as error:
+        raise SourceConnectionError(f"the connection to {source.address} failed: {error}") from error
+    try:
+        for setting in (*SETTINGS, NO_LIMITS[reader.mariadb], RAW_TEXT):
+            reader.texts(setting)
+        return reader
+    except BaseException:
+        reader.close()
+        raise
+
+
+def _text(value: object) -> str | None:
+    return value.decode() if isinstance(value, bytes) else None if value is None else str(value)
+
+
+def _error(source: Source, code: int, text: str) -> SluiceError:
+    if code in TABLE_CHANGED:
+        return TableChangedError(f"{source.address} no longer has what is to be read: {text} (error {code})")
+    if code in NOT_GRANTED:
+        return ConfigurationError(f"{source.user}@{source.address} was refused: {text} (error {code}); grant SELECT")
+    return session_error(source, code, text)

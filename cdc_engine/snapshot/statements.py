@@ -1,0 +1,107 @@
+"""The SELECTs of a snapshot as text: of the next bound, and of a chunk's rows. Pure; called by `chunks` and `read`.
+
+A bound of a composite key is written as `a >= x AND (a > x OR (a = x AND b > y))`, which the servers' optimisers turn into ranges of the
+key's index. Two neighbours share a bound, one excludes it and the other has it: whatever the collation calls equal, a row is in one chunk.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from cdc_engine.contracts import Column, TableVersion
+from cdc_engine.snapshot.key_literals import KeyColumn, key_column
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Key:
+    """A table's key as it is chunked by. `quoted`: its columns' names. `index`: that orders by it and is asked for by name, or empty."""
+
+    quoted: tuple[str, ...]
+    columns: tuple[KeyColumn, ...]
+    nullable: tuple[bool, ...]
+    index: str = ""
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        return tuple(each.compared.format(name) for name, each in zip(self.quoted, self.columns, strict=True))
+
+
+def quoted(name: str) -> str:
+    """A name as SQL has it in any sql_mode."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def key_of(table: TableVersion, index: str = "") -> Key | None:
+    """None of a table without a key, or with one that has no order: it is read in one chunk."""
+    by_name = {column.name.lower(): column for column in table.columns}
+    columns: list[Column] = [by_name[name.lower()] for name in table.key]
+    found = [key_column(column) for column in columns]
+    if not found or None in found:
+        return None
+    return Key(
+        quoted=tuple(quoted(column.name) for column in columns),
+        columns=tuple(each for each in found if each),
+        nullable=tuple(column.nullable for column in columns),
+        index=index,
+    )
+
+
+def bound_statement(table: TableVersion, key: Key, after: tuple[str, ...], where: str, rows: int) -> str:
+    """Of the key of the row that is the `rows`-th after a bound, as the server prints it."""
+    printed = ", ".join(each.printed.format(name) for name, each in zip(key.quoted, key.columns, strict=True))
+    there = [f"{name} IS NOT NULL" for name, nullable in zip(key.quoted, key.nullable, strict=True) if nullable]
+    conditions = [*beyond(key.compared, after), *there, *_given(where)]
+    order = ", ".join(key.compared)
+    return f"SELECT {printed} FROM {_table(table, key.index)}{_where(conditions)} ORDER BY {order} LIMIT 1 OFFSET {rows - 1}"
+
+
+def rows_statement(
+    table: TableVersion, asked: str, key: Key | None, bounds: tuple[tuple[str, ...], tuple[str, ...]], where: str
+) -> str:
+    """Of all rows of a chunk, between its two bounds. Those with NULL in the key are in the first, so that they are seen."""
+    after, up_to = bounds
+    conditions: list[str] = []
+    if key is not None:
+        conditions = [*beyond(key.compared, after), *up_to_bound(key.compared, up_to)]
+        nulls = [f"{name} IS NULL" for name, nullable in zip(key.quoted, key.nullable, strict=True) if nullable]
+        if nulls and up_to and not after:
+            conditions = [f"({' AND '.join(conditions)}) OR {' OR '.join(nulls)}"]
+            conditions = [f"({conditions[0]})"]
+    index = key.index if key is not None and (after or up_to) else ""
+    return f"SELECT {asked} FROM {_table(table, index)}{_where([*conditions, *_given(where)])}"
+
+
+def beyond(names: Sequence[str], bound: Sequence[str]) -> list[str]:
+    """Conditions that a key is greater than a bound; none without one."""
+    return _beside(names, bound, ">", last=">")
+
+
+def up_to_bound(names: Sequence[str], bound: Sequence[str]) -> list[str]:
+    """Conditions that a key is the bound or less."""
+    return _beside(names, bound, "<", last="<=")
+
+
+def _beside(names: Sequence[str], bound: Sequence[str], sign: str, last: str) -> list[str]:
+    if not bound:
+        return []
+    condition = f"{names[-1]} {last} {bound[-1]}"
+    for name, value in reversed(list(zip(names[:-1], bound[:-1], strict=True))):
+        condition = f"{name} {sign} {value} OR ({name} = {value} AND ({condition}))"
+    if len(bound) == 1:
+        return [condition]
+    return [f"{names[0]} {sign}= {bound[0]}", f"({condition})"]
+
+
+def _table(table: TableVersion, index: str) -> str:
+    forced = f" FORCE INDEX ({quoted(index)})" if index else ""
+    return f"{quoted(table.database)}.{quoted(table.table)}{forced}"
+
+
+def _given(where: str) -> list[str]:
+    """On lines of its own, so that a comment at its end hides nothing."""
+    return [f"(\n{where}\n)"] if where.strip() else []
+
+
+def _where(conditions: Sequence[str]) -> str:
+    return f" WHERE {' AND '.join(conditions)}" if conditions else ""

@@ -1,0 +1,1 @@
+"""Tests of rows in the server's binary protocol."""

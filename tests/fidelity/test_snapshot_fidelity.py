@@ -1,0 +1,132 @@
+"""What a snapshot reads of rows equals what the stream brings of them, to the byte of every column of every type, on each server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cdc_engine.binlog.charsets.collations import charset_of_name
+from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
+from cdc_engine.contracts import TableVersion
+from cdc_engine.snapshot.chunks import chunks
+from cdc_engine.snapshot.read import read_chunk
+from cdc_engine.snapshot.reader import Reader, open_reader
+from cdc_engine.source.server import Source
+from cdc_engine.table_meta.history.source.schema_snapshot import read_snapshot
+from console.toolchain.database.server import DatabaseServer
+from tests.fidelity.pipeline import SERVERS, Pipeline, images, run
+from tests.fidelity.test_matrix import create, inserts, tables
+
+DATABASE = "snapshot_fidelity"
+ROWS_PER_CHUNK = 4
+DATES = "dates"  # the table that shows what its policy says of dates that are none
+POLICIES = {f"{DATABASE}.{DATES}": ValuePolicy(zero_dates="text")}
+DATE_TYPES = ("date", *(f"{kind}({digits}) NULL" for kind in ("datetime", "timestamp") for digits in (0, 1, 3, 6)))
+NO_DATES = ("'2020-00-00'", "'2020-05-00'", "'2023-02-30'", "'0000-05-01'", "'0001-01-01'", "'9999-12-31'", "0", "NULL")
+TEXT = "Aé~ßŽЖΩ中あア한글€  "
+
+
+def source_of(server: DatabaseServer) -> Source:
+    return Source(destination="fidelity", host="127.0.0.1", port=server.port, user="root")
+
+
+def versions(server: DatabaseServer, database: str) -> dict[str, TableVersion]:
+    """The tables of a database as the schema history knows them."""
+    with server.connect() as connection:
+        found = read_snapshot(connection, lambda name, _: name == database)
+    return {table.table: table.version() for table in found.tables}
+
+
+def read(reader: Reader, table: TableVersion, folder: Path) -> pa.Table:
+    """All chunks of a table, by its key."""
+    parts = []
+    for chunk in chunks(reader, table, ROWS_PER_CHUNK):
+        path = folder / f"{table.table}.{chunk.number}.parquet"
+        facts = read_chunk(reader, table, chunk, path, policy=POLICIES.get(table.name, DEFAULT_POLICY))
+        parts.append(pq.read_table(path))
+        assert facts.rows == parts[-1].num_rows
+    return pa.concat_tables(parts).sort_by("id")
+
+
+def differing(found: pa.Table, staged: pa.Table, by_value: set[str]) -> list[tuple[str, Any, Any]]:
+    """(column, as it was read, as it was staged) where the arrays are not alike; floats are what their bytes say."""
+    fields = [field for field in staged.schema if not field.name.startswith("_sluice_")]
+    assert [(field.name, field.type) for field in found.schema] == [(field.name, field.type) for field in fields]
+    pairs = [
+        (name, _comparable(found, name, by_value), _comparable(staged, name, by_value)) for name in found.schema.names
+    ]
+    return [(name, ours.to_pylist(), theirs.to_pylist()) for name, ours, theirs in pairs if not ours.equals(theirs)]
+
+
+def _comparable(table: pa.Table, name: str, by_value: set[str]) -> Any:
+    column = table[name].combine_chunks()
+    if name in by_value:
+        return pa.array([text and json.dumps(json.loads(text, parse_int=float)) for text in column.to_pylist()])
+    widths = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
+    return column.view(widths[column.type]) if column.type in widths else column
+
+
+def charsets(server: DatabaseServer) -> list[str]:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW CHARACTER SET")
+        names = [str(row[0]) for row in cursor.fetchall()]
+    return [name for name in names if (known := charset_of_name(name)) is not None and known.codec]
+
+
+def more_tables(server: DatabaseServer) -> tuple[list[str], list[str]]:
+    """(what makes them, what fills them): dates that are none, and texts of every charset in every kind of string."""
+    dates = ", ".join(f"d{index} {kind}" for index, kind in enumerate(DATE_TYPES))
+    names = charsets(server)
+    texts = ", ".join(
+        f"{name}_{kind.strip('()0123456789')} {kind} CHARACTER SET {name}"
+        for name in names
+        for kind in ("char(20)", "varchar(40)", "text")
+    )
+    values = [
+        ", ".join(
+            [
+                literal if "timestamp" not in kind or len(literal) < 5 else "'2024-02-29 12:34:56.123456'"
+                for kind in DATE_TYPES
+            ]
+        )
+        for literal in NO_DATES
+    ]
+    return [
+        f"CREATE TABLE {DATES} (id int PRIMARY KEY, {dates})",
+        f"CREATE TABLE texts (id int PRIMARY KEY, {texts})",
+    ], [
+        "SET sql_mode = 'ALLOW_INVALID_DATES'",
+        f"INSERT INTO {DATES} VALUES {', '.join(f'({row}, {line})' for row, line in enumerate(values))}",
+        *(
+            f"INSERT INTO texts VALUES ({row}{f', {literal}' * 3 * len(names)})"
+            for row, literal in enumerate((f"'{TEXT}'", "''", "' '", "NULL"))
+        ),
+    ]
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_snapshot_reads_every_type_as_the_stream_brings_it_fidelity(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    server: DatabaseServer = request.getfixturevalue(name)
+    kinds, (made, filled) = tables(name), more_tables(server)
+    run(server, f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")
+    run(server, *(create(table, each) for table, each in kinds.items()), *made, database=DATABASE)
+    pipeline = Pipeline.of(server, DATABASE, tmp_path)
+    lines = [line for table, each in kinds.items() for line in inserts(table, each, 0)]
+    run(server, *lines, *filled, database=DATABASE)
+    staged = pipeline.staged(policies=POLICIES)
+    reader, problems = open_reader(source_of(server)), []
+    for table in versions(server, DATABASE).values():
+        declared = kinds.get(table.table, ())
+        by_value = {f"c{index}" for index, kind in enumerate(declared) if kind.by_value}
+        streamed = images(staged, table.table).sort_by("id")
+        assert streamed.num_rows > ROWS_PER_CHUNK - 1
+        problems += differing(read(reader, table, tmp_path), streamed, by_value)
+    reader.close()
+    assert not problems

@@ -1,0 +1,1 @@
+"""Tests of the rows that a table already has."""
