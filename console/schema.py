@@ -19,9 +19,8 @@ from cdc_engine.acts.stopped_table import HeldChange, held_changes
 from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import TableVersion
 from cdc_engine.destination_files import StoppedTable, read_ledger
-from cdc_engine.instance.wiring import TABLES_FILE
 from cdc_engine.states import TableState
-from cdc_engine.table_meta.history.tables_file import read_tables
+from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 from console.sources import require_destination
 from console.toolchain.errors import SetupError
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from typing import TYPE_CHECKING
 
 from cdc_engine.config import DestinationConfig, SluiceConfig, path_clashes
 from cdc_engine.errors import ConfigurationError
-from cdc_engine.instance.wiring import source_of
-from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.server_facts import ServerFacts, read_facts
-from cdc_engine.source.server import Source
-from orchestration.table_catalog import read_tables
+from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+
+if TYPE_CHECKING:  # the engine takes seconds to import, and `sluice up` needs nothing of it here
+    from cdc_engine.parser.server_facts import ServerFacts
+    from cdc_engine.source.server import Source
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +25,10 @@ class Asked:
 
 def ask_source(destination: DestinationConfig) -> Asked:
     """Connects, asks, and closes. Raises ConfigurationError, SourceConnectionError."""
+    from cdc_engine.instance.wiring import source_of  # noqa: PLC0415
+    from cdc_engine.parser.connection import SourceConnection  # noqa: PLC0415
+    from cdc_engine.parser.server_facts import read_facts  # noqa: PLC0415
+
     source = source_of(destination)
     with contextlib.closing(SourceConnection(source)) as connection:
         return Asked(source, read_facts(connection))
@@ -31,7 +36,10 @@ def ask_source(destination: DestinationConfig) -> Asked:
 
 def known_path_clashes(config: SluiceConfig) -> list[str]:
     """`config.path_clashes` of the tables that the engines, or the last look at the sources, wrote down."""
-    tables = {name: [table.name for table in read_tables(config.destination_dir(name))] for name in config.destinations}
+    tables = {
+        name: sorted(table.name for table in read_tables(config.destination_dir(name) / TABLES_FILE))
+        for name in config.destinations
+    }
     return path_clashes(config, tables)
 
 

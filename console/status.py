@@ -19,9 +19,8 @@ from rich.text import Text
 from cdc_engine.config import SluiceConfig
 from cdc_engine.destination_files import lease_holder
 from cdc_engine.errors import MetaError
-from cdc_engine.instance.wiring import TABLES_FILE
 from cdc_engine.states import TableState, acts_on
-from cdc_engine.table_meta.history.tables_file import cascade_sentences, read_cascades
+from cdc_engine.table_meta.history.tables_file import TABLES_FILE, cascade_sentences, read_cascades
 from console.stack import processes
 from console.stack.dagster_storage import lost_storage
 from console.stack.processes import ProcessFile

@@ -17,17 +17,15 @@ from cdc_engine.config import SluiceConfig
 from cdc_engine.contracts import Column, TableVersion
 from cdc_engine.table_meta.history import tables_file
 
-TABLES_FILE = "tables.json"
-
 
 def read_tables(directory: Path) -> tuple[TableVersion, ...]:
     """The tables of a destination, by name; none before its sources were asked. Raises MetaError, which says what to do."""
-    return tuple(sorted(tables_file.read_tables(directory / TABLES_FILE), key=lambda table: table.name))
+    return tuple(sorted(tables_file.read_tables(directory / tables_file.TABLES_FILE), key=lambda table: table.name))
 
 
 def foreign_keys(config: SluiceConfig, destination: str) -> dict[str, list[str]]:
     """Table → what foreign keys do to its rows without row events, and what the lake makes of it; sentences. Raises MetaError."""
-    cascades = tables_file.read_cascades(config.destination_dir(destination) / TABLES_FILE)
+    cascades = tables_file.read_cascades(config.destination_dir(destination) / tables_file.TABLES_FILE)
     return tables_file.cascade_sentences(cascades, config.destinations[destination].cascade_policy)
 
 

@@ -9,12 +9,12 @@ import dataclasses
 
 from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import Cascade, TableVersion
-from cdc_engine.instance.wiring import TABLES_FILE, source_of
+from cdc_engine.instance.wiring import source_of
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.table_meta.history.cascades import Cascades
 from cdc_engine.table_meta.history.source.schema_snapshot import is_of_users, read_snapshot
-from cdc_engine.table_meta.history.tables_file import write_tables
+from cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
 
 
 def foreign_keys(destination: DestinationConfig) -> tuple[Cascade, ...]:

@@ -45,9 +45,10 @@ from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.kept.repository import Repository, has_records
 from cdc_engine.table_meta.history.review_files import ReviewFiles
 from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot, is_of_users, stable_snapshot
+from cdc_engine.table_meta.history.tables_file import TABLES_FILE
 
 COMPACTED_RECORDS_MIN = 500  # of the schema history; fewer are left where they are
-SCHEMA_FILE, TABLES_FILE = "schema.jsonl", "tables.json"
+SCHEMA_FILE = "schema.jsonl"
 SPILL_DIRECTORY, STAGING_DIRECTORY = "spill", "staging"
 
 log = structlog.get_logger()

@@ -22,8 +22,7 @@ from rich.console import Group
 from rich.table import Table
 
 from cdc_engine.config import SluiceConfig
-from cdc_engine.instance.wiring import TABLES_FILE
-from cdc_engine.table_meta.history.tables_file import read_tables
+from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 from console.toolchain.errors import SetupError
 
 SHOWN_ROWS_MAX = 100

@@ -21,11 +21,10 @@ from cdc_engine.acts.stopped_destination import no_run, stopped_destination
 from cdc_engine.config import SluiceConfig
 from cdc_engine.destination_files import LakeTables, read_ledger
 from cdc_engine.instance.discovery import discover
-from cdc_engine.table_meta.history.tables_file import read_tables
+from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 from console.sources import require_destination
 from console.toolchain.errors import SetupError
 from orchestration.run.spark_merge import storage_options
-from orchestration.table_catalog import TABLES_FILE
 from spark_jobs.staged_batch import ORDER_KEY, app_id_of, epoch_of
 from spark_jobs.tables.table_owner import OWNER_PROPERTY, Owner
 

@@ -22,8 +22,7 @@ from typer.testing import CliRunner
 
 from cdc_engine.config import SluiceConfig, load_config
 from cdc_engine.contracts import TableVersion
-from cdc_engine.instance.wiring import TABLES_FILE
-from cdc_engine.table_meta.history.tables_file import write_tables
+from cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
 from console.main import app
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ from pathlib import Path
 from cdc_engine.config import DestinationConfig, SluiceConfig, SourceConfig
 from cdc_engine.contracts import Column, TableVersion
 from cdc_engine.table_meta.history import tables_file
-from orchestration.table_catalog import TABLES_FILE
+from cdc_engine.table_meta.history.tables_file import TABLES_FILE
 from orchestration.testing import FakePorts
 
 TABLES = ("shop.orders", "shop.items", "shop.odd-näme$")

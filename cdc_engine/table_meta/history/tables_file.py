@@ -18,6 +18,7 @@ from cdc_engine.contracts import Cascade, Column, TableVersion
 from cdc_engine.durable_files import keep_file
 from cdc_engine.errors import MetaError
 
+TABLES_FILE = "tables.json"  # in a destination's folder
 FORMAT = 2
 CASCADE_WORDS = {
     "apply": "so it is carried out in the lake",
