@@ -1,9 +1,13 @@
 """A private database server starts empty, keeps its data over restarts and crashes, and leaves no process behind."""
 
+from pathlib import Path
+
 import pytest
 
 from console.toolchain.artifacts import DATABASE_VERSIONS
+from console.toolchain.database.data_folder import provide_data_folder
 from console.toolchain.database.server import DatabaseServer
+from console.toolchain.database.unpack import ServerHome
 from console.toolchain.process import wait_until_gone
 from tests.fix_servers import ServerFactory
 
@@ -43,3 +47,37 @@ def test_rows_survive_kill_and_restart(fresh_mysql80: ServerFactory) -> None:
     assert _fetch(server, "SELECT id, @@binlog_row_metadata FROM shop.item") == (7, "FULL")
     server.restart({"binlog_row_metadata": "MINIMAL"})
     assert _fetch(server, "SELECT id, @@binlog_row_metadata FROM shop.item") == (7, "MINIMAL")
+
+
+def test_two_servers_of_one_kept_folder_are_strangers(fresh_server: ServerFactory) -> None:
+    first, second = fresh_server("mysql-8.0.31"), fresh_server("mysql-8.0.31")
+    assert _fetch(first, "SELECT @@server_uuid") != _fetch(second, "SELECT @@server_uuid")
+
+
+def test_a_data_folder_is_made_once_for_what_counts_at_its_birth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_CACHE", str(tmp_path / "cache"))
+    home, made = ServerHome("mysql-8.0.31", tmp_path / "home", ""), []
+    home.folder.mkdir()
+
+    def make(folder: Path, options: object) -> None:
+        made.append(options)
+        folder.mkdir()
+        (folder / "auto.cnf").write_text("server-uuid=1")
+        (folder / "ibdata1").write_text(str(options))
+
+    for at, changes in enumerate([{}, {"server_id": 7}, {"innodb_page_size": 8192}, {"innodb_page_size": 8192}]):
+        provide_data_folder(home, changes, tmp_path / str(at), make)
+        assert [file.name for file in (tmp_path / str(at)).iterdir()] == ["ibdata1"]
+    assert len(made) == 2
+    assert "8192" in (tmp_path / "3" / "ibdata1").read_text()
+
+
+def test_a_cache_without_room_does_not_keep_a_server_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_CACHE", str(tmp_path / "cache"))
+    home = ServerHome("mysql-8.0.31", tmp_path / "not there", "")
+    provide_data_folder(home, {}, tmp_path / "data", lambda folder, _: folder.mkdir())
+    assert (tmp_path / "data").exists()

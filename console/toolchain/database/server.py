@@ -13,6 +13,7 @@ from typing import Any
 
 import pymysql
 
+from console.toolchain.database.data_folder import provide_data_folder
 from console.toolchain.database.options import Options, merged_options, option_arguments
 from console.toolchain.database.unpack import ServerHome
 from console.toolchain.errors import PortTakenError, ServerError
@@ -112,7 +113,8 @@ class DatabaseServer:
             return self
         self.folder.mkdir(parents=True, exist_ok=True)
         if not (self.data_folder / "mysql").exists():
-            self._initialise()
+            shutil.rmtree(self.data_folder, ignore_errors=True)
+            provide_data_folder(self.home, self.options, self.data_folder, self._initialise)
         for _ in range(PORT_ATTEMPTS_MAX):
             try:
                 self._start_once()
@@ -163,7 +165,7 @@ class DatabaseServer:
             "socket": str(self.socket),
             "pid_file": str(self.pid_file),
         }
-        command = self._command({**merged_options(self.version, self.options), **network})
+        command = self._command(self.data_folder, {**merged_options(self.version, self.options), **network})
         self._process = ChildProcess(
             command, self.error_log, environment=self.home.environment(), die_with_parent=self._die_with_parent
         )
@@ -198,22 +200,19 @@ class DatabaseServer:
             )
         return ServerError(f"{self.version} {what}; its log {self.error_log} ends: {end}")
 
-    def _command(self, options: Mapping[str, str | int | None]) -> list[str]:
+    def _command(self, data_folder: Path, options: Mapping[str, str | int | None]) -> list[str]:
         user = ["--user=root"] if os.geteuid() == 0 else []
         temporary = self.folder / "tmp"  # a starting server clears what it takes for its own in a shared one
         temporary.mkdir(exist_ok=True)
-        folders = {"basedir": str(self.home.folder), "datadir": str(self.data_folder), "tmpdir": str(temporary)}
+        folders = {"basedir": str(self.home.folder), "datadir": str(data_folder), "tmpdir": str(temporary)}
         return [str(self.home.program), "--no-defaults", *user, *option_arguments({**folders, **options})]
 
-    def _initialise(self) -> None:
-        shutil.rmtree(self.data_folder, ignore_errors=True)
-        options = merged_options(self.version, self.options)
-        without_binlog = {key: value for key, value in options.items() if "gtid" not in key and key != "log_bin"}
+    def _initialise(self, data_folder: Path, options: Mapping[str, str | int]) -> None:
         mode = "--bootstrap" if self.home.is_mariadb else "--initialize-insecure"
         if self.home.is_mariadb:
-            (self.data_folder / "mysql").mkdir(parents=True)
+            (data_folder / "mysql").mkdir(parents=True)
         done = subprocess.run(
-            [*self._command(without_binlog), mode],
+            [*self._command(data_folder, options), mode],
             input=self._bootstrap_sql() if self.home.is_mariadb else b"",
             env=self.home.environment(),
             capture_output=True,
@@ -223,7 +222,7 @@ class DatabaseServer:
         with self.error_log.open("ab") as log:
             log.write(done.stdout + done.stderr)
         if done.returncode != 0:
-            shutil.rmtree(self.data_folder, ignore_errors=True)
+            shutil.rmtree(data_folder, ignore_errors=True)
             raise self._start_failed("could not initialise its data folder")
 
     def _bootstrap_sql(self) -> bytes:
