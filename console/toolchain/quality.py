@@ -2,26 +2,34 @@
 
 Without arguments it is what continuous integration runs: everything. With paths it runs these tests alone, and sets nothing up: a fixture
 gets the servers that its test needs. `--quick` leaves out what needs a server, Spark or a browser.
+
+The types are checked beside all the rest: they take one core for a minute, while a clean checkout compiles its kernels on the other.
 """
+
+from __future__ import annotations
 
 import dataclasses
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import psutil
 from rich.console import Console
 
 from console.toolchain.cache import PROJECT_ROOT
 from console.toolchain.setup import ALL_SERVERS, set_up
 
-WORKERS_MAX = 4  # each starts the servers that its tests ask for, and may hold some gigabytes
+WORKERS_MAX = 4
+WORKER_BYTES = 4 << 30  # each starts the servers that its tests ask for
+TYPES = "types"
 STATIC_CHECKS = {
     "formatting": ("ruff", "format", "--check", "."),
     "lint": ("ruff", "check", "."),
-    "types": ("mypy",),
+    TYPES: ("mypy",),
 }
 QUICK_VARIABLE = "SLUICE_TEST_QUICK"  # tests/conftest.py: a test that starts a server all the same fails
 NOT_QUICK = "not servers and not spark and not browser"
@@ -52,7 +60,7 @@ def checks_of(choice: Choice) -> dict[str, tuple[str, ...]]:
     """Name → command of each check, in their order. The types are left out of a quick run: they take as long as all the rest of it."""
     static = STATIC_CHECKS if choice.is_whole else {}
     if choice.quick and not choice.paths:
-        static = {name: command for name, command in STATIC_CHECKS.items() if name != "types"}
+        static = {name: command for name, command in STATIC_CHECKS.items() if name != TYPES}
     marks = ("-m", NOT_QUICK) if choice.quick else ()
     coverage = COVERAGE if choice.coverage else ()
     return {**static, "tests": ("pytest", *_workers(choice), *marks, *coverage, *choice.arguments)}
@@ -61,24 +69,37 @@ def checks_of(choice: Choice) -> dict[str, tuple[str, ...]]:
 def run_quality(choice: Choice) -> int:
     """Sets up what the checks need, runs all of them even if one fails, and returns an exit code; no tests found is a failure too."""
     screen = Console(stderr=True)
-    if choice.is_whole:
-        set_up(ALL_SERVERS, kernels=True, screen=screen)
     environment = {**os.environ, QUICK_VARIABLE: "1"} if choice.quick else dict(os.environ)
-    failed = [name for name, command in checks_of(choice).items() if not _passes(name, command, environment, screen)]
+    checks = checks_of(choice)
+    with _Aside(checks.pop(TYPES, ()), environment) as types:
+        if choice.is_whole:
+            set_up(ALL_SERVERS, kernels=True, screen=screen)
+        failed = [name for name, command in checks.items() if not _passes(name, command, environment, screen)]
+        failed += [] if types.passes(screen) else [TYPES]
     if failed:
         screen.print(f"failed: {', '.join(failed)}", style="bold red", highlight=False)
     return 1 if failed else 0
 
 
 def _workers(choice: Choice) -> tuple[str, ...]:
-    """Tests mostly wait for servers, so one core runs one worker with room to spare. tests/conftest.py says what stays together.
+    """Tests wait for servers most of their time, so two cores have one worker more than cores. tests/conftest.py says what stays together.
 
     A worker takes seconds to start: the tests of a file or two are told sooner without.
     """
     if not choice.everything and choice.paths and all(path.is_file() for path in choice.paths):
         return ("-n", "0")
-    workers = min(WORKERS_MAX, os.cpu_count() or 1)
-    return ("-n", str(workers), "--no-loadscope-reorder", "--max-worker-restart", "0")
+    return (
+        "-n",
+        str(workers_of(os.cpu_count() or 1, psutil.virtual_memory().total)),
+        "--no-loadscope-reorder",
+        "--max-worker-restart",
+        "0",
+    )
+
+
+def workers_of(cores: int, memory_bytes: int) -> int:
+    """One more than there are cores, as far as the memory goes; at least one."""
+    return max(1, min(WORKERS_MAX, cores + 1, memory_bytes // WORKER_BYTES))
 
 
 def _passes(name: str, command: Sequence[str], environment: Mapping[str, str], screen: Console) -> bool:
@@ -91,3 +112,35 @@ def _passes(name: str, command: Sequence[str], environment: Mapping[str, str], s
         code = process.wait() or 1  # the check got the same Ctrl-C; let it put its servers away
     screen.print(f"{name}: {'passed' if code == 0 else f'failed ({code})'} in {time.monotonic() - began:.0f} s")
     return code == 0
+
+
+class _Aside:
+    """The types, checked beside all the rest; what is said of them is kept until it is asked for. An empty command passes."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._command, self._environment = command, environment
+
+    def __enter__(self) -> _Aside:
+        self._said = tempfile.TemporaryFile()
+        program = [sys.executable, "-m", *self._command] if self._command else ["true"]
+        self._process = subprocess.Popen(
+            program, cwd=PROJECT_ROOT, env=self._environment, stdout=self._said, stderr=subprocess.STDOUT
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._said.close()
+
+    def passes(self, screen: Console) -> bool:
+        """Waits for its end and tells what it said."""
+        if not self._command:
+            return True
+        screen.rule(f"{TYPES}: {' '.join(self._command)}", align="left")
+        code = self._process.wait()
+        self._said.seek(0)
+        sys.stdout.write(self._said.read().decode(errors="replace"))
+        sys.stdout.flush()
+        screen.print(f"{TYPES}: {'passed' if code == 0 else f'failed ({code})'}")
+        return code == 0
