@@ -9,7 +9,7 @@ import functools
 import inspect
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -45,10 +45,16 @@ def needs_of(item: pytest.Item) -> set[str]:
         fixtures = {name: made for name, made in info.name2fixturedefs.items() if name != GUARD}
         texts += [*fixtures, *(_source(one.func) for made in fixtures.values() for one in made)]
     if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
-        texts += [value for value in item.callspec.params.values() if isinstance(value, str) and value.isidentifier()]
+        texts += names_in(item.callspec.params.values())
     if item.nodeid.startswith("tests/acceptance/"):
         return set(BOTH)  # whole stacks
     return marks_in("\n".join(texts))
+
+
+def names_in(parameters: Iterable[object]) -> list[str]:
+    """What may be a fixture's name among a test's parameters, also where several are one."""
+    values = (value if isinstance(value, tuple) else (value,) for value in parameters)
+    return [word for words in values for word in words if isinstance(word, str) and word.isidentifier()]
 
 
 def marks_in(text: str) -> set[str]:

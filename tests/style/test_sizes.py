@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import statistics
 from pathlib import Path
 
 import pytest
 
-from tests.style.test_arrows import ROOT, module_name, modules
+from tests.style.test_arrows import ROOT, module_name, modules, parsed
 
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
@@ -18,12 +19,9 @@ HUNG_COMMENT = re.compile(r"\s*[\])}]+[,:]?\s+# (?!noqa|type: ignore|fmt)")
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "util", "helper", "misc", "manager2"}
 
 
+@functools.cache
 def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return [
-        node
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
+    return [node for node in ast.walk(parsed(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
 def lines_without_docstring(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -37,7 +35,7 @@ def lines_without_docstring(function: ast.FunctionDef | ast.AsyncFunctionDef) ->
 def test_a_file_is_short_and_opens_by_saying_what_it_is(path: Path) -> None:
     text = path.read_text()
     assert text.count("\n") <= FILE_LINES_MAX, f"{path} has more than {FILE_LINES_MAX} lines"
-    assert not text.strip() or ast.get_docstring(ast.parse(text)), f"{path} does not say what it is"
+    assert not text.strip() or ast.get_docstring(parsed(path)), f"{path} does not say what it is"
     assert path.stem not in FORBIDDEN_NAMES
 
 
@@ -74,5 +72,5 @@ def test_a_room_has_few_files() -> None:
 def test_nothing_prints_but_the_console() -> None:
     for path in modules():
         if module_name(path).startswith(("cdc_engine", "orchestration")):
-            calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+            calls = [node for node in ast.walk(parsed(path)) if isinstance(node, ast.Call)]
             assert not [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"], path

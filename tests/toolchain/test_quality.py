@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from console.toolchain.quality import NOT_QUICK, STATIC_CHECKS, Choice, checks_of
-from tests.marks import marks_in
+from console.toolchain import quality
+from console.toolchain.quality import NOT_QUICK, STATIC_CHECKS, Choice, checks_of, run_quality, workers_of
+from tests.marks import marks_in, names_in
 
 ROOT = Path(__file__).parents[2]
 FILE, FOLDER = "tests/sink/test_filters.py", "tests/sink"
@@ -48,6 +49,27 @@ def test_a_quick_run_leaves_servers_out() -> None:
     assert "--cov" in checks_of(Choice(coverage=True))["tests"]
 
 
+@pytest.mark.parametrize(("cores", "gigabytes", "workers"), [(2, 16, 3), (1, 16, 2), (8, 64, 4), (4, 8, 2), (2, 2, 1)])
+def test_workers_are_one_more_than_cores_as_far_as_the_memory_goes(cores: int, gigabytes: int, workers: int) -> None:
+    assert workers_of(cores, gigabytes << 30) == workers
+
+
+@pytest.mark.parametrize("wrong", ["lint", "types", "tests"])
+def test_each_check_that_fails_fails_the_run_and_all_are_run(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], wrong: str
+) -> None:
+    """The types too, which run beside the others and are told last."""
+    programs = dict.fromkeys(("lint", "types", "tests"), ("platform", "--terse"))
+    monkeypatch.setattr(quality, "set_up", lambda *_, **__: None)
+    monkeypatch.setattr(quality, "checks_of", lambda _: {**programs})
+    assert run_quality(Choice()) == 0
+    monkeypatch.setattr(quality, "checks_of", lambda _: {**programs, wrong: ("json.tool", "no such file")})
+    assert run_quality(Choice()) == 1
+    said = capfd.readouterr().err
+    assert f"failed: {wrong}" in said
+    assert said.count("types: passed") == (1 if wrong == "types" else 2)
+
+
 @pytest.mark.parametrize(
     ("text", "marks"),
     [
@@ -63,3 +85,7 @@ def test_a_quick_run_leaves_servers_out() -> None:
 )
 def test_marks_are_read_off_what_a_test_asks_for(text: str, marks: set[str]) -> None:
     assert marks_in(text) == marks
+
+
+def test_a_fixture_that_is_named_in_a_parameter_of_several_is_seen() -> None:
+    assert marks_in("\n".join(names_in([("mysql57", "MINIMAL"), 7]))) == {"servers"}
