@@ -134,6 +134,17 @@ class TableConfig(Strict):
     )
 
 
+class EqualityConfig(Strict):
+    """How the scheduled comparison of a destination with its source is bounded; `sluice equal` says it by options."""
+
+    schedule: str = Field(
+        "", pattern=r"^(\S+( \S+){4})?$", description="cron, in UTC; empty: Dagster's schedule is there, switched off"
+    )
+    mode: Literal["since-last", "sample", "full"] = "since-last"
+    percent: float = Field(10.0, gt=0, le=100, description="of `sample`: so many of each table's chunks")
+    settle_seconds: float = Field(300.0, ge=0, description="how long merges may take to reach what was read")
+
+
 class DestinationConfig(Strict):
     """One captured server and the tables that are merged from it."""
 
@@ -155,6 +166,7 @@ class DestinationConfig(Strict):
         "apply",
         description="what foreign keys change in a table without row events: carried out in the lake; the table stops; or the lake differs",
     )
+    equality: EqualityConfig = EqualityConfig()
     tables: dict[str, TableConfig] = {}
 
     def schema_policy(self, database: str, table: str) -> dict[str, str]:

@@ -140,6 +140,35 @@ def sql(
 
 
 @app.command()
+def equal(  # noqa: PLR0917  one argument an option
+    destination: str,
+    tables: Annotated[str, typer.Option("--tables", metavar="DATABASE.TABLE,…", help="these alone; all if empty")] = "",
+    sample: Annotated[
+        float,
+        typer.Option("--sample", min=0, max=100, metavar="PERCENT", help="so many of each table's chunks, by chance"),
+    ] = 0,
+    full: Annotated[bool, typer.Option("--full", help="every row; the default")] = False,
+    since_last: Annotated[
+        bool,
+        typer.Option("--since-last", help="the chunks whose rows in the lake changed since they were last compared"),
+    ] = False,
+    settle_seconds: Annotated[
+        float, typer.Option("--settle-seconds", min=0, help="how long merges may take to reach what was read")
+    ] = 300,
+    as_json: JsonOption = False,
+) -> None:
+    """Is the lake what the source holds? Compares while both go on; exit code 1 unless every table was found equal."""
+    from cdc_engine.config import load_config  # noqa: PLC0415
+    from console.lake.equal import compare, extent_of, render  # noqa: PLC0415
+
+    extent = extent_of(sample, full=full, since_last=since_last, settle_seconds=settle_seconds)
+    names = [name.strip() for name in tables.split(",") if name.strip()]
+    results = list(compare(load_config(), destination, names, extent))
+    screen.print_json(json.dumps([each.to_json() for each in results])) if as_json else screen.print(render(results))
+    raise typer.Exit(0 if all(each.equal for each in results) else 1)
+
+
+@app.command()
 def init(
     url: Annotated[str, typer.Argument(metavar="URL", help="mysql://user@host:3306/database, without the password.")],
     name: Annotated[str, typer.Option("--name", help="The destination's name; the database's if empty.")] = "",

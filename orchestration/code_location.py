@@ -8,6 +8,7 @@ import dagster as dg
 
 from orchestration.assets import delta_assets, merge_job, merge_name, source_specs
 from orchestration.checks import destination_checks
+from orchestration.equality_check import equality_check, equality_job, equality_schedule
 from orchestration.sensor.lake_watch import LakeWatch
 from orchestration.sensor.sensors import engine_sensor
 from orchestration.sensor.tick import Line, tick_seconds
@@ -39,10 +40,16 @@ def destination_definitions(config: SluiceConfig, destination: str, ports: Ports
     assets: list[dg.AssetsDefinition | dg.AssetSpec] = [*source_specs(destination, tables)]
     if tables:
         assets.append(delta_assets(config, destination, tables, ports))
+    checks, jobs, schedules = [destination_checks(config, destination, tables)], [job], []
+    if comparison := equality_check(config, destination, tables, ports.compare):
+        compare = equality_job(config, destination, tables)
+        checks, jobs = [*checks, comparison], [*jobs, compare]
+        schedules = [equality_schedule(config, destination, compare)]
     return dg.Definitions(
         assets=assets,
-        asset_checks=[destination_checks(config, destination, tables)],
-        jobs=[job],
+        asset_checks=checks,
+        jobs=jobs,
+        schedules=schedules,
         sensors=[engine_sensor(line, job, ports.host)],
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from cdc_engine.config import load_config
 from orchestration.code_location import build_definitions
+from orchestration.equality_check import compare_with_source
 from orchestration.ports import DestinationFiles, EngineHost, Ports
 from orchestration.run.spark_merge import spark_merge
 
@@ -24,4 +25,6 @@ def _files() -> DestinationFiles:
     return destination_files
 
 
-defs = build_definitions(load_config(), Ports(host=_launcher, files=_files, merge=spark_merge))
+defs = build_definitions(
+    load_config(), Ports(host=_launcher, files=_files, merge=spark_merge, compare=compare_with_source)
+)

@@ -8,7 +8,7 @@ All are reached through functions that import at the first call, so that buildin
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cdc_engine.config import SluiceConfig
     from cdc_engine.contracts import OutstandingBatch, StoppedTable
     from cdc_engine.position import Position
+    from equality.values import Extent, TableResult
 
 
 class EngineState(Protocol):
@@ -199,6 +200,18 @@ class BatchDamagedError(MergeFailedError):
     """The staged files are not what their manifest says: they are staged anew."""
 
 
+class Compare(Protocol):
+    def __call__(
+        self, config: SluiceConfig, destination: str, tables: Sequence[str], extent: Extent, /
+    ) -> Iterator[TableResult]:
+        """Compares tables with the source, one result each. Raises SluiceError where a side does not answer."""
+
+
+def no_comparison(*_: object, **__: object) -> Iterator[TableResult]:
+    """Implements `Compare` where nobody asks."""
+    raise NotImplementedError
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ports:
     """Where the definitions reach the rest of Sluice."""
@@ -206,3 +219,4 @@ class Ports:
     host: Callable[[], EngineHost]
     files: Callable[[], DestinationFiles]
     merge: Merge
+    compare: Compare = no_comparison

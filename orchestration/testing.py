@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from cdc_engine.config import SluiceConfig
 from cdc_engine.contracts import OutstandingBatch, StoppedTable
 from cdc_engine.errors import BatchNotFoundError, EngineStartingError, LeaseLostError, MetaError, SluiceError
 from cdc_engine.position import Position
+from equality.values import Extent, TableResult, Verdict
 from orchestration.ports import MergeFailedError, MergeOrder, Ports, SparkAwayError, TableOutcome
 
 BATCH_CHANGES_MAX = 10
@@ -229,6 +231,26 @@ class FakeMerge:
             raise SparkAwayError(self.error) if self.away else MergeFailedError(self.error)
 
 
+class FakeCompare:
+    """Finds what it was told to: table → verdict; equal where it was told nothing. `asked`: each call's tables and extent."""
+
+    def __init__(self) -> None:
+        self.verdicts: dict[str, Verdict] = {}
+        self.asked: list[tuple[list[str], Extent]] = []
+
+    def __call__(
+        self,
+        config: SluiceConfig,  # noqa: ARG002
+        destination: str,  # noqa: ARG002
+        tables: Sequence[str],
+        extent: Extent,
+    ) -> Iterator[TableResult]:
+        self.asked.append((list(tables), extent))
+        for name in tables:
+            verdict = self.verdicts.get(name, Verdict.EQUAL)
+            yield TableResult(table=name, verdict=verdict, mode=extent.mode, rows=7, position="mysql-bin.000001:9")
+
+
 class FakePorts:
     """All fakes together, around one engine."""
 
@@ -237,6 +259,7 @@ class FakePorts:
         self.host = FakeHost(self.engine)
         self.files = FakeFiles(self.engine)
         self.merge = FakeMerge()
+        self.compare = FakeCompare()
 
     def ports(self) -> Ports:
-        return Ports(host=lambda: self.host, files=lambda: self.files, merge=self.merge)
+        return Ports(host=lambda: self.host, files=lambda: self.files, merge=self.merge, compare=self.compare)

@@ -156,6 +156,18 @@ class SourceConnection:
         head = struct.pack("<HIIQI", THROUGH_GTID | flags, self.source.replica_id, 0, FIRST_OFFSET, len(encoded))
         self._dump(COM_BINLOG_DUMP_GTID, head + encoded)
 
+    def begin_query(self, sql: str) -> None:
+        """Sends one query whose answer is then read raw, with `receive_into`; `end_query` after its last byte."""
+        self._dump(COMMAND.COM_QUERY, sql.encode())
+
+    def end_query(self) -> None:
+        """The connection takes other questions again."""
+        self._socket.setblocking(True)
+        self._socket.settimeout(limits.READ_TIMEOUT_SECONDS)
+
+    def answer_error(self, answer: bytes) -> SluiceError:
+        return answer_error(self.source, answer)
+
     def _dump(self, command: int, payload: bytes) -> None:
         with _translated(self.source):
             self._connection.command(command, payload)

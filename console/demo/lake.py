@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from console.demo.compare import OPERATION, SIGNS
+from equality.table_plan import OPERATION, SIGNS
 
 # what Delta calls a row inserted, updated, deleted, by operation (MERGE; WRITE and INSERT; UPDATE; DELETE)
 METRICS = {

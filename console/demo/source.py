@@ -47,10 +47,6 @@ class DemoSource:
         """As the shop itself (root), in UTC."""
         return self.server.connect(init_command="SET time_zone = '+00:00'")
 
-    def connect_raw(self) -> pymysql.Connection[Any]:
-        """For comparing: every value as the text or bytes MySQL sends, unconverted."""
-        return self.server.connect(init_command="SET time_zone = '+00:00'", conv={})
-
     def end(self) -> tuple[int, int]:
         """Number of the current binlog file and its size: nothing that was committed lies after it."""
         with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:

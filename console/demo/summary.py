@@ -9,10 +9,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from console.demo.compare import Comparison, Connect, compare_table
 from console.demo.lake import Changes, LakeTable, freshness_seconds, percentile
 from console.demo.runs import RunSummary
 from console.demo.schema import DATABASE, MARKERS
+from console.lake.equal import sentences_of
+from equality.values import TableResult
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Before:
 
 @dataclasses.dataclass(frozen=True)
 class TableSummary:
-    comparison: Comparison
+    comparison: TableResult
     changes: Changes
 
     def to_json(self) -> dict[str, Any]:
@@ -63,18 +64,18 @@ class DemoSummary:
 
 
 def summarise(
-    connect_raw: Connect,
+    compared: Mapping[str, TableResult],
     lake: Mapping[str, LakeTable],
     before: Mapping[str, Before],
     runs: RunSummary,
     wall_seconds: float,
 ) -> DemoSummary:
-    """Compares every table and gathers the figures; the traffic must have ended and all must be acked."""
+    """Gathers the figures of all tables; `compared`: after the traffic had ended and all was acked."""
     tables = {}
     for name, table in lake.items():
         start = before[name]
         changes = table.changes(start.version).since(start.changes)
-        tables[name] = TableSummary(compare_table(connect_raw, DATABASE, name, str(table.path)), changes)
+        tables[name] = TableSummary(compared[f"{DATABASE}.{name}"], changes)
     freshness = freshness_seconds(lake[MARKERS].path, before[MARKERS].version)
     return DemoSummary(tables, runs, freshness, wall_seconds)
 
@@ -91,11 +92,9 @@ def show(summary: DemoSummary, screen: Console) -> None:
         shown.add_row(name, str(table.comparison.rows), *map(str, counts), verdict)
     screen.print(shown)
     for table in summary.tables.values():
-        for sentence in table.comparison.differences:
-            screen.print(sentence, style="red", markup=False)
-        hidden = table.comparison.difference_count - len(table.comparison.differences)
-        if hidden > 0:
-            screen.print(f"… and {hidden} more differences in this table", style="red")
+        if not table.comparison.equal:
+            for sentence in sentences_of(table.comparison):
+                screen.print(f"{table.comparison.table}: {sentence}", style="red", markup=False)
     figures = summary.to_json()
     screen.print(
         f"{figures['runs']} runs, {figures['batches']} batches, freshness p50 {figures['freshness_p50_s']} s,"

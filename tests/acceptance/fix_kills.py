@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from console.demo.compare import compare_table
+from cdc_engine.instance.wiring import source_of
 from console.stack.pipeline import Pipeline
 from console.stack.stack import CODE_SERVER, SPARK
+from equality.destination import Asked, compare_destination
+from equality.values import Extent
 from orchestration import failpoints
 from tests.waiting import wait_for
 
@@ -125,8 +127,10 @@ class KillBench:
 
     def require_equal(self) -> None:
         """Every table equals MySQL's row by row; the journal, which has no key, holds every entry exactly once."""
-        for table in ("counters", "moving", "journal"):
-            result = compare_table(self._connect_raw, DATABASE, table, str(self.pipeline.table_path(table)))
+        config, name = self.pipeline.config, self.pipeline.destination
+        asked = Asked(config, name, source_of(config.destinations[name]))
+        tables = [f"{DATABASE}.{table}" for table in ("counters", "moving", "journal")]
+        for result in compare_destination(asked, tables, Extent()):
             assert result.equal, result
         log = _rows(self.pipeline.table_path("journal"), "SELECT count(*), count(DISTINCT entry) FROM t")
         assert log[0][0] == log[0][1], "an entry of the journal was applied twice"
@@ -139,9 +143,6 @@ class KillBench:
                 assert value >= seen.get(key, 0), f"counter {key} went from {seen[key]} to {value} in version {version}"
                 seen[key] = value
         assert len(seen) == KEYS
-
-    def _connect_raw(self) -> Any:
-        return self.pipeline.server.connect(conv={})
 
 
 def _rows(path: Path, statement: str, version: int | None = None) -> list[tuple[Any, ...]]:

@@ -1,0 +1,223 @@
+"""The rows of one query as columns of text, read off the socket in blocks; nothing is made for each row or value in the interpreter.
+
+The server's text protocol sends a packet a row: for each column its length and its bytes, as `SELECT` prints it. A kernel finds them all.
+https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_query_response_text_resultset.html
+"""
+
+# ruff: noqa: PLR0917 - a kernel takes every array it touches by name
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cdc_engine import limits
+from cdc_engine.binlog.column_types.entry import buffer_of, validity_of
+from cdc_engine.binlog.column_types.gather import copy_bytes
+from cdc_engine.binlog.compiled import Integer, kernel
+from cdc_engine.contracts import Bytes, Int64s
+from cdc_engine.errors import BinlogFormatError, SourceConnectionError
+
+HEAD_BYTES = 4  # three of length, one of number
+BUFFER_BYTES = 4 << 20
+ROWS_MAX = 65_536  # of one block
+OK, ERROR, END = 0x00, 0xFF, 0xFE
+END_BYTES_MAX = 9  # a row may begin with 0xFE too, but is longer then
+RECEIVE_SECONDS = 1.0
+SILENCE_SECONDS_MAX = 600.0  # a server may look through a whole table before it finds the first row
+MALFORMED = -1
+Texts = list[Any]  # a column each: pa.Array of binary, NULL where the value is
+
+
+class Wire(Protocol):
+    """What a connection does for this; `connection.SourceConnection`."""
+
+    def begin_query(self, sql: str) -> None: ...
+    def end_query(self) -> None: ...
+    def receive_into(self, space: memoryview, seconds: float) -> int: ...
+    def answer_error(self, answer: bytes) -> Exception: ...
+
+
+@kernel
+def split_rows(buffer: Bytes, begin: Integer, end: Integer, starts: Any, sizes: Any, out: Int64s) -> None:
+    """The whole rows in [begin, end): `starts` (columns, rows; -1 for NULL) and `sizes`. `out`: rows found, where the next packet begins
+    or MALFORMED. It stops at a packet that is no row, and at one that goes on in the next.
+    """
+    at, row, rows_max = np.int64(begin), np.int64(0), starts.shape[1]
+    while row < rows_max and end - at >= 4:
+        length = np.int64(buffer[at]) | np.int64(buffer[at + 1]) << 8 | np.int64(buffer[at + 2]) << 16
+        stop = at + 4 + length
+        if stop > end or length in (0xFFFFFF, 0):
+            break
+        first = buffer[at + 4]
+        if first == 0xFF or (first == 0xFE and length < 9):
+            break
+        if split_row(buffer, at + 4, stop, row, starts, sizes) != stop:
+            out[0], out[1] = row, -1
+            return
+        row += 1
+        at = stop
+    out[0], out[1] = row, at
+
+
+@kernel
+def split_row(buffer: Bytes, begin: Integer, stop: Integer, row: Integer, starts: Any, sizes: Any) -> Integer:
+    """Finds the values of one row, [begin, stop); where it ends, or -1 where a value does not lie within."""
+    place = np.int64(begin)
+    for column in range(starts.shape[0]):
+        if place >= stop:
+            return -1
+        size = np.int64(buffer[place])
+        place += 1
+        if size == 0xFB:
+            starts[column, row], sizes[column, row] = -1, 0
+            continue
+        if size > 0xFB:
+            width = 2 if size == 0xFC else 3 if size == 0xFD else 8
+            if place + width > stop:
+                return -1
+            size = np.int64(0)
+            for index in range(width):
+                size |= np.int64(buffer[place + index]) << np.int64(8 * index)
+            place += width
+        if size < 0 or place + size > stop:
+            return -1
+        starts[column, row], sizes[column, row] = place, size
+        place += size
+    return place
+
+
+def text_blocks(wire: Wire, sql: str) -> Iterator[Texts]:
+    """Runs one query and yields its rows in blocks. The connection is free for the next one when the last block was taken.
+
+    Raises what the server answered as one of our errors, SourceConnectionError where it falls silent. An iterator that is given up
+    leaves the connection in the middle of an answer: close it.
+    """
+    wire.begin_query(sql)
+    answer = _Answer(wire)
+    columns = answer.column_count()
+    while (rows := answer.rows(columns)) is not None:
+        if rows:
+            yield rows
+    wire.end_query()
+
+
+class _Answer:
+    """The bytes of one answer: [begin, end) of the buffer is what was received and not taken."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._buffer: Bytes = np.empty(BUFFER_BYTES, np.uint8)
+        self._begin = self._end = 0
+
+    def column_count(self) -> int:
+        """Reads up to the first row. Raises the server's error."""
+        first = self._packet()
+        if first[0] == ERROR:
+            raise self._wire.answer_error(first)
+        if first[0] == OK:
+            raise BinlogFormatError("the server answered a query without a result")
+        while not _is_end(self._packet()):
+            pass  # a column's name and type, which the caller knows
+        return int(first[0]) if first[0] < 0xFB else int.from_bytes(first[1:3], "little")
+
+    def rows(self, columns: int) -> Texts | None:
+        """The rows that are there, at least one unless none has come yet (empty); None at the end."""
+        starts = np.empty((columns, ROWS_MAX), np.int64)
+        sizes = np.empty((columns, ROWS_MAX), np.int64)
+        found = np.zeros(2, np.int64)
+        split_rows(self._buffer, self._begin, self._end, starts, sizes, found)
+        count, after = int(found[0]), int(found[1])
+        if after == MALFORMED:
+            raise BinlogFormatError("the server's answer is not rows of text as the protocol has them")
+        if count:
+            self._begin = after
+            return [_texts(self._buffer, starts[column, :count], sizes[column, :count]) for column in range(columns)]
+        if self._end - self._begin < HEAD_BYTES + 1:
+            self._receive()
+            return []
+        return self._odd_packet(columns)
+
+    def _odd_packet(self, columns: int) -> Texts | None:
+        """What is no row within one packet: the end, an error, a row that is not there as a whole, or one of several packets."""
+        length = self._length_at(self._begin)
+        if length == limits.PACKET_BYTES_MAX:
+            return _one_row(self._long_packet(), columns)
+        if self._end - self._begin < HEAD_BYTES + length:
+            self._receive()
+            return []
+        packet = self._packet()
+        if packet[:1] == bytes([ERROR]):
+            raise self._wire.answer_error(packet)
+        if not _is_end(packet):
+            raise BinlogFormatError("the server's answer is not rows of text as the protocol has them")
+        return None
+
+    def _packet(self) -> bytes:
+        while self._end - self._begin < HEAD_BYTES or self._end - self._begin < HEAD_BYTES + self._length_at(
+            self._begin
+        ):
+            self._receive()
+        length = self._length_at(self._begin)
+        start = self._begin + HEAD_BYTES
+        self._begin = start + length
+        return self._buffer[start : start + length].tobytes()
+
+    def _long_packet(self) -> bytes:
+        """The payloads of a packet and of those in which it goes on, as one."""
+        parts = [self._packet()]
+        while len(parts[-1]) == limits.PACKET_BYTES_MAX:
+            parts.append(self._packet())
+        return b"".join(parts)
+
+    def _length_at(self, place: int) -> int:
+        return int.from_bytes(self._buffer[place : place + 3].tobytes(), "little")
+
+    def _receive(self) -> None:
+        if self._begin:  # what was given out was copied
+            left = self._end - self._begin
+            self._buffer[:left] = self._buffer[self._begin : self._end].copy()
+            self._begin, self._end = 0, left
+        if self._end == len(self._buffer):
+            larger = np.empty(2 * len(self._buffer), np.uint8)
+            larger[: self._end] = self._buffer
+            self._buffer = larger
+        deadline = time.monotonic() + SILENCE_SECONDS_MAX
+        while not (count := self._wire.receive_into(memoryview(self._buffer.data)[self._end :], RECEIVE_SECONDS)):
+            if time.monotonic() > deadline:
+                raise SourceConnectionError("the server fell silent in the middle of the rows of a query")
+        self._end += count
+
+
+def _is_end(packet: bytes) -> bool:
+    return packet[:1] == bytes([END]) and len(packet) < END_BYTES_MAX
+
+
+def _texts(buffer: Bytes, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> Any:
+    """The values as Arrow's binary, copied."""
+    offsets = np.empty(len(starts) + 1, np.int32)
+    out = np.empty(int(sizes.sum()), np.uint8)
+    copy_bytes(buffer, starts, sizes, offsets, out)
+    buffers = [validity_of(starts >= 0), buffer_of(offsets), buffer_of(out)]
+    return pa.Array.from_buffers(pa.binary(), len(starts), buffers)
+
+
+def _one_row(row: bytes, columns: int) -> Texts:
+    """A row that is larger than a packet."""
+    found: Texts = []
+    at = 0
+    for _ in range(columns):
+        head, at = row[at], at + 1
+        if head == 0xFB:
+            found.append(pa.array([None], pa.binary()))
+            continue
+        width = {0xFC: 2, 0xFD: 3, 0xFE: 8}.get(head, 0)
+        size = int.from_bytes(row[at : at + width], "little") if width else head
+        found.append(pa.array([row[at + width : at + width + size]], pa.binary()))
+        at += width + size
+    return found

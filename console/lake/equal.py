@@ -1,0 +1,71 @@
+"""`sluice equal`: asks both sides and shows what was found. The comparison itself is the room `equality`."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.errors import ConfigurationError
+from cdc_engine.instance.wiring import source_of
+from console.sources import require_destination
+from equality.destination import Asked, compare_destination
+from equality.values import Extent, TableResult, Verdict
+from orchestration.run.spark_merge import storage_options
+
+MARKS = {
+    Verdict.EQUAL: "[green]yes[/green]",
+    Verdict.DIFFERENT: "[red]NO[/red]",
+    Verdict.UNDECIDED: "[yellow]not known[/yellow]",
+    Verdict.REFUSED: "[yellow]not compared[/yellow]",
+}
+
+
+def extent_of(sample: float, *, full: bool, since_last: bool, settle_seconds: float) -> Extent:
+    """The extent that the options say. Raises ConfigurationError where two of them exclude each other."""
+    if sum((sample > 0, full, since_last)) > 1:
+        raise ConfigurationError("--sample, --full and --since-last exclude each other")
+    if sample:
+        return Extent(mode="sample", percent=sample, settle_seconds=settle_seconds)
+    return Extent(mode="since-last" if since_last else "full", settle_seconds=settle_seconds)
+
+
+def compare(config: SluiceConfig, destination: str, tables: Sequence[str], extent: Extent) -> Iterable[TableResult]:
+    """As `equality.destination.compare_destination`, of a destination of conf/."""
+    settings = require_destination(config, destination)
+    asked = Asked(config, destination, source_of(settings), storage_options(config.storage_options))
+    return compare_destination(asked, tables, extent)
+
+
+def render(results: Sequence[TableResult]) -> RenderableType:
+    shown = Table("table")
+    for column in ("rows", "in the lake", "chunks"):
+        shown.add_column(column, justify="right")
+    for column in ("equal", "up to", "checked (UTC)"):
+        shown.add_column(column)
+    sentences: list[RenderableType] = []
+    for each in results:
+        chunks = f"{each.chunks_compared} of {each.chunks}"
+        when = dt.datetime.fromtimestamp(each.checked_at_us / 1e6, dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
+        shown.add_row(each.table, str(each.rows), str(each.lake_rows), chunks, MARKS[each.verdict], each.position, when)
+        sentences += [Text(f"{each.table}: {sentence}", style="red") for sentence in sentences_of(each)]
+    return Group(shown, *sentences)
+
+
+def sentences_of(result: TableResult) -> list[str]:
+    """All that is to be said of a table beside its figures."""
+    said = [result.reason] if result.reason else []
+    said += [
+        f"chunk {each.chunk}: rows differ; {each.source_rows} in the source, {each.lake_rows} in the lake"
+        for each in result.chunks_different
+    ]
+    said += [str(each) for each in result.differences]
+    if result.difference_count > len(result.differences) and result.differences:
+        said.append(f"… and {result.difference_count - len(result.differences)} more rows")
+    if result.left_out:
+        said.append(f"not compared: {', '.join(result.left_out)}")
+    return said

@@ -1,0 +1,123 @@
+"""One column, two sides, one form: how the server is asked for it, what its text becomes, and what Delta's value becomes. Pure.
+
+Both sides end as the same type of DuckDB's, which hashes and compares them. Nothing is rounded on the way: a FLOAT is asked for as a
+double (its own text has six digits) and becomes the 32-bit number that it is. Texts are compared by their bytes in UTF-8, never by a
+collation. What docs/fidelity.md says a type becomes in Delta is what the server's text becomes here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from cdc_engine.contracts import Column
+
+# Spark SQL's name of a Delta type → the type of DuckDB's in which both sides are compared
+TYPES = {
+    "boolean": "BOOLEAN",
+    "tinyint": "TINYINT",
+    "smallint": "SMALLINT",
+    "int": "INTEGER",
+    "bigint": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "date": "DATE",
+    "timestamp": "TIMESTAMPTZ",
+    "timestamp_ntz": "TIMESTAMP",
+    "string": "BLOB",
+    "binary": "BLOB",
+}
+BY_PLACE = frozenset(("TINYINT", "SMALLINT", "INTEGER", "BIGINT"))  # of a key: ranges that both sides find alike
+NUMBERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit")  # `+ 0`: no zeros in front, no bytes
+FLOATS = ("float", "double")
+DOUBLE_IN_JSON = r'("(?:[^"\\]|\\.)*")|\.0([,\]}]|$)'  # a text of the document, or the end of a whole double
+
+
+@dataclasses.dataclass(frozen=True)
+class Canonical:
+    """One column. `type`: DuckDB's. `select`: asks the server for it, quoted. `from_text`, `from_delta`: `{}` is the column.
+
+    `is_bytes`: of a byte string; a text is a BLOB too, of its characters in UTF-8.
+    """
+
+    name: str
+    type: str
+    select: str
+    from_text: str
+    from_delta: str
+    is_bytes: bool = False
+
+
+def canonical(column: Column, spark_type: str, *, charset: str = "", whole_doubles: bool = True) -> Canonical:
+    """The form of a column whose Delta type is `spark_type`. Raises KeyError for a type that Delta tables of Sluice do not have.
+
+    `charset`: that its bytes really have, where conf/ says so. `whole_doubles`: the server prints `1.0` in a document as `1.0`; MySQL 5.7
+    prints `1`, so there both are one.
+    """
+    kind = TYPES.get(spark_type, spark_type)
+    if kind not in TYPES.values() and not re.fullmatch(r"decimal\(\d+,\d+\)", spark_type):
+        raise KeyError(spark_type)
+    declared = base_of(column.mysql_type)
+    from_text, from_delta = _from_text(kind), _from_delta(spark_type)
+    if declared == "json" and not whole_doubles:
+        from_text, from_delta = (_without_whole_doubles(each) for each in ("decode({})", "{}"))
+    return Canonical(
+        name=column.name,
+        type=kind.upper(),
+        select=_select(column, declared, charset),
+        from_text=from_text,
+        from_delta=from_delta,
+        is_bytes=spark_type == "binary",
+    )
+
+
+def base_of(mysql_type: str) -> str:
+    """`int` of `int(5) unsigned zerofill`."""
+    return mysql_type.lower().partition("(")[0].partition(" ")[0]
+
+
+def _select(column: Column, declared: str, charset: str) -> str:
+    name = quoted(column.name)
+    if charset:
+        return f"CONVERT(CAST({name} AS BINARY) USING {re.sub(r'[^A-Za-z0-9_]', '', charset)})"
+    if declared in NUMBERS:
+        return f"{name} + 0"
+    if declared in FLOATS:
+        return f"{name} * 1e0"
+    return name
+
+
+def _from_text(kind: str) -> str:
+    match kind:
+        case "BLOB":
+            return "{}"
+        case "FLOAT":
+            return "CAST(CAST({} AS DOUBLE) AS FLOAT)"
+        case "DATE" | "TIMESTAMP":
+            return _unless_year_0("TRY_CAST({} AS " + kind + ")")
+        case "TIMESTAMPTZ":
+            return _unless_year_0("TRY_CAST({} || '+00:00' AS TIMESTAMPTZ)")
+    return "CAST({} AS " + kind + ")"
+
+
+def _unless_year_0(expression: str) -> str:
+    """What is no day of the calendar is NULL in the lake; TRY_CAST says so of all but the year 0."""
+    return "CASE WHEN {} LIKE '0000-%' THEN NULL ELSE " + expression + " END"
+
+
+def _from_delta(spark_type: str) -> str:
+    return "encode({})" if spark_type == "string" else "{}"
+
+
+def _without_whole_doubles(text: str) -> str:
+    return f"encode(regexp_replace({text}, '{DOUBLE_IN_JSON}', '\\1\\2', 'g'))"
+
+
+def quoted(name: str) -> str:
+    """A name in MySQL's SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def identifier(name: str) -> str:
+    """A name in DuckDB's SQL."""
+    return '"' + name.replace('"', '""') + '"'

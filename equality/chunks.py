@@ -1,0 +1,151 @@
+"""How a table is cut into chunks, so that both sides put each row into the same one without comparing two collations. Pure.
+
+A table whose first key column is an integer is cut into ranges of it: the server evaluates them by its index. Any other key is cut by a
+digest (MD5) of its first column's text in UTF-8, or of its bytes: the server and DuckDB compute the same. Keys that are equal for a
+collation and differ in bytes may then fall into two chunks; who asks for the row by its key asks the server. A table without a key is one
+chunk.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from equality.canonical import BY_PLACE, Canonical, identifier, quoted
+
+ROWS_A_CHUNK = 50_000
+CHUNKS_MAX = 4_096
+UNSIGNED = "DECIMAL(20,0)"  # what an unsigned bigint is in Delta
+DIGITS = 4  # hexadecimal ones of the digest
+DIGESTS = 16**DIGITS
+
+
+class Chunks(Protocol):
+    """A way to cut a table into `count` chunks, numbered from 0 on."""
+
+    @property
+    def count(self) -> int: ...
+
+    def number(self) -> str:
+        """DuckDB's expression for the chunk of a row, over the canonical columns."""
+
+    def where(self, numbers: Iterable[int]) -> list[str]:
+        """Conditions in MySQL's SQL, one statement each, that together read these chunks; empty text: all rows."""
+
+    def name(self, number: int) -> str:
+        """What an operator reads."""
+
+    def record(self) -> dict[str, Any]:
+        """What makes the same chunks again, as JSON."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    """One chunk."""
+
+    count: int = 1
+
+    def number(self) -> str:
+        return "0"
+
+    def where(self, numbers: Iterable[int]) -> list[str]:
+        return [""] if list(numbers) else []
+
+    def name(self, number: int) -> str:  # noqa: ARG002
+        return "all rows"
+
+    def record(self) -> dict[str, Any]:
+        return {"kind": "whole"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranges:
+    """Of an integer column, `width` values each, from `low` on; the first and the last are open-ended."""
+
+    column: str
+    low: int
+    width: int
+    count: int
+
+    def number(self) -> str:
+        place = f"(CAST({identifier(self.column)} AS HUGEINT) - {self.low}) // {self.width}"
+        return f"CAST(greatest(0, least({self.count - 1}, {place})) AS INTEGER)"
+
+    def where(self, numbers: Iterable[int]) -> list[str]:
+        return [self._between(each) for each in sorted(numbers)]
+
+    def _between(self, number: int) -> str:
+        column, begin = quoted(self.column), self.low + number * self.width
+        above = [f"{column} >= {begin}"] if number else []
+        below = [f"{column} < {begin + self.width}"] if number < self.count - 1 else []
+        return " AND ".join([*above, *below])
+
+    def name(self, number: int) -> str:
+        begin = self.low + number * self.width
+        return f"{self.column} from {begin} to {begin + self.width - 1}" if self.count > 1 else "all rows"
+
+    def record(self) -> dict[str, Any]:
+        return {"kind": "ranges", **dataclasses.asdict(self)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Digests:
+    """Of a column of any other type, by the first digits of an MD5. `text`: of its characters, else of its bytes."""
+
+    column: str
+    count: int
+    text: bool
+
+    def number(self) -> str:
+        return f"CAST('0x' || left(md5({identifier(self.column)}), {DIGITS}) AS INTEGER) * {self.count} // {DIGESTS}"
+
+    def where(self, numbers: Iterable[int]) -> list[str]:
+        wanted = sorted(numbers)
+        if len(wanted) == self.count:
+            return [""]
+        value = f"CONVERT({quoted(self.column)} USING utf8mb4)" if self.text else quoted(self.column)
+        digits = f"LEFT(MD5({value}), {DIGITS})"
+        parts = [f"{digits} BETWEEN '{self._first(each):04x}' AND '{self._first(each + 1) - 1:04x}'" for each in wanted]
+        return [" OR ".join(parts)] if parts else []
+
+    def _first(self, number: int) -> int:
+        """The lowest digest of a chunk."""
+        first: int = -(-number * DIGESTS // self.count)
+        return first
+
+    def name(self, number: int) -> str:
+        if self.count == 1:
+            return "all rows"
+        return f"digest of {self.column} from {self._first(number):04x} to {self._first(number + 1) - 1:04x}"
+
+    def record(self) -> dict[str, Any]:
+        return {"kind": "digests", **dataclasses.asdict(self)}
+
+
+def chunks_from(record: dict[str, Any]) -> Chunks:
+    """Inverse of `record`. Raises KeyError or TypeError on a record of another shape."""
+    kinds: dict[str, Any] = {"whole": Whole, "ranges": Ranges, "digests": Digests}
+    made: Chunks = kinds[record["kind"]](**{name: value for name, value in record.items() if name != "kind"})
+    return made
+
+
+def chunks_of(key: tuple[Canonical, ...], rows: int, low: int | None, high: int | None) -> Chunks:
+    """The chunks of a table with some `rows`; `low`, `high`: the bounds of its first key column in the source, where it is an integer."""
+    wanted = max(1, min(CHUNKS_MAX, -(-rows // ROWS_A_CHUNK)))
+    if not key:
+        return Whole()
+    first = key[0]
+    if is_integer(first):
+        if low is None or high is None:
+            return Ranges(first.name, 0, 1, 1)
+        width = max(1, -(-(high - low + 1) // wanted))
+        return Ranges(first.name, low, width, max(1, -(-(high - low + 1) // width)))
+    if first.type == "BLOB":
+        return Digests(first.name, wanted, text=not first.is_bytes)
+    return Whole()
+
+
+def is_integer(column: Canonical) -> bool:
+    """Whether ranges of its values are the same on both sides."""
+    return column.type in BY_PLACE or column.type == UNSIGNED

@@ -1,0 +1,303 @@
+"""Compares one table: sums by chunk, then the rows of the chunks that differ, then those rows again until it is known which differ.
+
+The source changes meanwhile and the lake follows it, so a first look finds rows that are merely on their way. Each further look reads the
+source, waits until the lake has merged all up to there, and reads the lake: what is alike then is equal; what neither side has changed
+since the look before is different; what the lake has from after that place follows the source, and is said to be in motion.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from equality.chunks import Chunks, chunks_of
+from equality.lake_side import LakeSide
+from equality.merged import Merged
+from equality.source_side import Place, SourceSide, literal
+from equality.table_plan import TablePlan
+from equality.tables import LAKE, SOURCE, Key, Row, Sum, Tables, difference
+from equality.values import (
+    DIFFERENCES_MAX,
+    SHOWN_MAX,
+    ChunkDifference,
+    Difference,
+    Extent,
+    Seen,
+    TableResult,
+    proven,
+    undecided,
+    verdict_of,
+)
+
+LOOKS_MAX = 8
+LOOKED_ROWS = 2_000_000  # of the chunks whose rows are looked at together
+Sums = Mapping[int, Sum]
+Choose = Callable[[Chunks, Sums], Collection[int] | None]
+
+
+@dataclasses.dataclass
+class Found:
+    """What the looks at the rows have told so far. `chunks`: those with rows that differ, and those that were not looked into any more.
+
+    `late`: the merges did not come as far as the source was read.
+    """
+
+    differences: list[Difference] = dataclasses.field(default_factory=list)
+    count: int = 0
+    open: int = 0
+    moving: int = 0
+    chunks: set[int] = dataclasses.field(default_factory=set)
+    late: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Compared:
+    """A result, and the lake's sums of the chunks that were found equal, for the next comparison. `compared`: numbers of chunks."""
+
+    result: TableResult
+    chunks: Chunks
+    compared: Collection[int]
+    equal_sums: Sums
+
+
+class Comparison:
+    """One table, both sides open. `folder`: for what does not fit into memory; the system's if empty."""
+
+    def __init__(
+        self, plan: TablePlan, source: SourceSide, lake: LakeSide, merged: Merged, *, extent: Extent, folder: str = ""
+    ) -> None:
+        self._plan, self._source, self._lake, self._merged, self._extent = plan, source, lake, merged, extent
+        self._folder = folder
+        self._deadline = time.monotonic() + extent.settle_seconds
+        self._place: Place | None = None
+
+    def run(self, chunks: Chunks | None = None, choose: Choose | None = None) -> Compared:
+        """`chunks`: those of an earlier comparison. `choose`: which of them are compared, by the lake's sums now; all unless given."""
+        started, began_us = time.monotonic(), time.time_ns() // 1000
+        chunks = chunks or chunks_of(self._plan.key_columns, self._lake.row_count(), *self._source.bounds(self._plan))
+        self._chunks, self._tables = chunks, Tables(self._plan, chunks, self._folder)
+        try:
+            wanted = choose(chunks, self._lake_sums(None)) if choose else None
+            if self._plan.key:
+                source, lake, found = self._keyed(wanted)
+            else:
+                source, lake, found = self._keyless()
+        finally:
+            self._tables.close()
+        different = self._different(found.chunks, source, lake)
+        place = self._place
+        result = TableResult(
+            table=self._plan.name,
+            verdict=verdict_of(found.count, found.open),
+            reason=self._reason(found),
+            mode=self._extent.mode,
+            rows=sum(each.rows for each in source.values()),
+            lake_rows=sum(each.rows for each in lake.values()),
+            chunks=chunks.count,
+            chunks_compared=chunks.count if wanted is None else len(wanted),
+            chunks_different=tuple(different),
+            difference_count=found.count,
+            differences=tuple(found.differences[:SHOWN_MAX]),
+            moving=found.moving,
+            left_out=self._plan.left_out,
+            version=self._lake.version,
+            server_uuid=place.server_uuid if place else "",
+            position=str(place) if place else "",
+            gtid_set=place.gtid_set if place else "",
+            checked_at_us=began_us,
+            seconds=round(time.monotonic() - started, 3),
+        )
+        alike = {number: each for number, each in lake.items() if source.get(number) == each}
+        return Compared(result, chunks, range(chunks.count) if wanted is None else wanted, alike)
+
+    # with a key
+
+    def _keyed(self, wanted: Collection[int] | None) -> tuple[Sums, Sums, Found]:
+        numbers = range(self._chunks.count) if wanted is None else wanted
+        source = self._tables.sums_of_source(self._source.rows(self._plan, self._chunks.where(numbers)), wanted)
+        self._note()
+        lake = self._lake_sums(wanted)
+        left = sorted(number for number in {*source, *lake} if source.get(number) != lake.get(number))
+        found = Found()
+        while left and not (found.late or found.open) and found.count < DIFFERENCES_MAX:
+            looked, keys = self._candidates(left)
+            if keys:
+                self._settle(keys, found)
+            if len(keys) < DIFFERENCES_MAX:
+                left = left[len(looked) :]
+            elif not self._left():
+                found.open, found.late = len(keys), True
+        if found.count >= DIFFERENCES_MAX:
+            found.chunks |= set(left)
+        return source, lake, found
+
+    def _candidates(self, left: list[int]) -> tuple[list[int], list[Key]]:
+        """The first chunks that together have rows that differ, and these rows' keys."""
+        looked = left[: max(1, LOOKED_ROWS // max(1, self._rows_a_chunk()))]
+        self._tables.keep_source(self._source.rows(self._plan, self._chunks.where(looked)), whole=False)
+        self._lake.refresh()
+        self._tables.keep_lake(self._lake.rows(self._plan), whole=False, chunks=self._tables.chunks_in(looked))
+        return looked, self._tables.differing_keys(DIFFERENCES_MAX)
+
+    def _rows_a_chunk(self) -> int:
+        return self._lake.row_count() // self._chunks.count
+
+    def _settle(self, keys: list[Key], found: Found) -> None:
+        """Looks at the rows under the keys until it is known of each whether it differs."""
+        before: Mapping[Key, Seen] = {}
+        sure: set[Key] = set()
+        rows: dict[Key, Row] = {}
+        for _ in range(LOOKS_MAX):
+            looked = self._look(keys, found)
+            if looked is None:
+                found.open = len(keys)
+                return
+            rows = looked
+            now = {key: row.seen for key, row in rows.items()}
+            sure = proven(before, now)
+            keys = sorted(undecided(now, sure), key=repr)
+            if not keys:
+                break
+            keys = sorted({*keys, *sure}, key=repr)
+            before = now
+        self._tell(sure, rows, found)
+        ahead = self._merged.order_key(self._place) if self._place else None
+        moving = {key for key in keys if key not in sure and ahead is not None and rows[key].order_key > ahead}
+        found.moving += len(moving)
+        found.open += len([key for key in keys if key not in sure | moving])
+
+    def _look(self, keys: list[Key], found: Found) -> dict[Key, Row] | None:
+        """Both sides under the keys, the lake after it had what the source had; None where the merges do not come so far."""
+        columns = self._plan.key_columns
+        literals = [[literal(column, value) for column, value in zip(columns, key, strict=True)] for key in keys]
+        self._tables.keep_source(self._source.rows_of_keys(self._plan, literals), whole=True)
+        if not self._wait():
+            found.late = True
+            return None
+        self._lake.refresh()
+        self._tables.keep_keys(keys)
+        self._tables.keep_lake(self._lake.rows(self._plan, self._reach(keys)), whole=True, keys=True)
+        return self._tables.rows()
+
+    def _reach(self, keys: list[Key]) -> str:
+        """A condition by which Delta skips files that have none of the keys; empty where there is none so simple."""
+        if not self._plan.key or not all(isinstance(key[0], int) for key in keys):
+            return ""
+        name = self._lake.spelled(self._plan.key[0]).replace('"', '""')
+        values = [key[0] for key in keys]
+        return f'"{name}" BETWEEN {min(values)} AND {max(values)}'
+
+    def _tell(self, sure: Collection[Key], rows: Mapping[Key, Row], found: Found) -> None:
+        """What differs, row by row. A key of the lake that the source finds under other bytes is one row, not two."""
+        keys = sorted(sure, key=repr)
+        source, lake = self._tables.values(SOURCE, keys), self._tables.values(LAKE, keys)
+        renamed = self._equal_for_the_server([key for key in keys if key not in source][:DIFFERENCES_MAX])
+        paired = set(renamed.values())
+        for key in keys:
+            if key in paired:
+                continue
+            other = renamed.get(key, key)
+            found.count += 1
+            number = self._tables.chunk_of(key)
+            found.chunks.add(number)
+            if len(found.differences) < SHOWN_MAX:
+                told = functools.partial(difference, self._plan, key, self._chunks.name(number))
+                found.differences.append(
+                    told(source=source.get(other), lake=lake.get(key), lake_rows=rows[key].lake_rows)
+                )
+
+    def _equal_for_the_server(self, keys: list[Key]) -> dict[Key, Key]:
+        """Keys that the lake has → the key that the source's row has, where its collation takes the two for one."""
+        columns, found = self._plan.key_columns, {}
+        if not any(column.type == "BLOB" and not column.is_bytes for column in columns):
+            return {}
+        for key in keys[:SHOWN_MAX]:
+            literals = [literal(column, value) for column, value in zip(columns, key, strict=True)]
+            self._tables.keep_source(self._source.rows_of_keys(self._plan, [literals]), whole=True)
+            for other in self._tables.keys_of(SOURCE):
+                found[key] = other
+        return found
+
+    # without a key
+
+    def _keyless(self) -> tuple[Sums, Sums, Found]:
+        """The source at an exact place, and the replay of the change log up to there."""
+        found = Found()
+        before: Mapping[Key, Seen] = {}
+        source: Sums = {}
+        lake: Sums = {}
+        for _ in range(LOOKS_MAX):
+            with self._source.read_view() as place:
+                if place is None:
+                    found.open, found.late = 1, False
+                    return source, lake, found
+                source = self._tables.sums_of_source(self._source.rows(self._plan, [""]))
+                self._place = place
+                if not self._merged.wait(place, self._left()):
+                    found.open, found.late = 1, True
+                    return source, lake, found
+                self._lake.refresh()
+                upto = self._merged.order_key(place)
+                lake = self._tables.sums_of_lake(self._lake.rows(self._plan), None, upto)
+                if source == lake or not any(each.rows or each.hashes for each in (*source.values(), *lake.values())):
+                    return source, lake, found
+                self._tables.keep_source(self._source.rows(self._plan, [""]), whole=True)
+            self._tables.keep_lake(self._lake.rows(self._plan), whole=True, order_key_max=upto)
+            now = self._tables.differing_rows(DIFFERENCES_MAX)
+            sure = proven(before, now)
+            if sure:
+                self._tell_rows({key: now[key] for key in sure}, found)
+                return source, lake, found
+            before = now
+        found.open = len(before)
+        return source, lake, found
+
+    def _tell_rows(self, rows: Mapping[Key, Seen], found: Found) -> None:
+        every = dataclasses.replace(self._plan, key=tuple(column.name for column in self._plan.columns))
+        for row, seen in sorted(rows.items(), key=repr):
+            more = (seen.source or 0) - (seen.lake or 0)
+            found.count += abs(more)
+            left, right = (row, None) if more > 0 else (None, row)
+            told = difference(every, row, self._chunks.name(0), source=left, lake=right)
+            found.differences.append(dataclasses.replace(told, count=abs(more)))
+        found.chunks.add(0)
+
+    # both
+
+    def _lake_sums(self, wanted: Collection[int] | None) -> Sums:
+        self._lake.refresh()
+        return self._tables.sums_of_lake(self._lake.rows(self._plan), wanted)
+
+    def _different(self, numbers: Collection[int], source: Sums, lake: Sums) -> list[ChunkDifference]:
+        none = Sum(0, 0)
+        return [
+            ChunkDifference(
+                chunk=self._chunks.name(number),
+                source_rows=source.get(number, none).rows,
+                lake_rows=lake.get(number, none).rows,
+            )
+            for number in sorted(numbers)
+        ]
+
+    def _note(self) -> Place:
+        self._place = self._source.place()
+        return self._place
+
+    def _wait(self) -> bool:
+        place = self._note()
+        return self._merged.wait(place, self._left())
+
+    def _left(self) -> float:
+        return max(0.0, self._deadline - time.monotonic())
+
+    def _reason(self, found: Found) -> str:
+        if found.late:
+            return (
+                f"the source was read up to {self._place}, and the lake has {self._merged.told()} after "
+                f"{self._extent.settle_seconds:.0f} s: what differs may be on its way. `sluice status` shows what holds it up"
+            )
+        if found.open:
+            return f"{found.open} row(s) changed each time they were looked at: ask again when less is written"
+        return f"{found.moving} row(s) changed all the time, and the lake followed each time" if found.moving else ""

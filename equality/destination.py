@@ -1,0 +1,141 @@
+"""Compares tables of one destination with its source: joins the parts. The console, the asset checks and the demo call it."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import tempfile
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from cdc_engine.binlog.rows.history_rows import HIDDEN
+from cdc_engine.config import DestinationConfig, SluiceConfig
+from cdc_engine.destination_files import read_ledger
+from cdc_engine.errors import ConfigurationError
+from cdc_engine.sink.column_filter import ColumnFilter
+from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.source.server import Source
+from cdc_engine.table_meta.history.source.schema_snapshot import read_snapshot
+from cdc_engine.table_meta.schema import TableSchema
+from equality.chunks import Chunks
+from equality.compare import Choose, Comparison, Sums
+from equality.kept import KeptSums
+from equality.lake_side import LakeSide
+from equality.merged import DestinationMerged, Merged
+from equality.source_side import SourceSide
+from equality.table_plan import RefusedError, plan, refuse_stopped
+from equality.values import Extent, TableResult, Verdict
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """A destination to compare. `storage_options`: deltalake's, with their secrets. `merged`: how far its lake is."""
+
+    config: SluiceConfig
+    name: str
+    source: Source
+    storage_options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    merged: Merged | None = None
+
+    @property
+    def settings(self) -> DestinationConfig:
+        return self.config.destinations[self.name]
+
+    @property
+    def directory(self) -> Path:
+        return self.config.destination_dir(self.name)
+
+
+def compare_destination(asked: Asked, tables: Sequence[str], extent: Extent) -> Iterator[TableResult]:
+    """One result a table, as they are found; all captured tables where none is named.
+
+    Raises ConfigurationError for a table that is not captured, SourceConnectionError where the source does not answer.
+    """
+    captured = TableFilter(asked.settings.include, asked.settings.exclude)
+    with SourceSide(asked.source) as side:
+        snapshot = side.ask(lambda session: read_snapshot(session, captured.keeps))
+        found = {f"{each.database}.{each.table}": each for each in snapshot.tables}
+        for name in tables:
+            if name not in found and not captured.keeps(*name.split(".", 1)):
+                raise ConfigurationError(
+                    f"{asked.name} captures no table {name!r}; it captures {', '.join(sorted(found)) or 'none'}"
+                )
+        for name in sorted(tables or found):
+            yield _compared(asked, side, name, found.get(name), extent)
+
+
+def _compared(asked: Asked, side: SourceSide, name: str, schema: TableSchema | None, extent: Extent) -> TableResult:
+    """One table; what cannot be compared is a result too. `schema`: as the server has it now."""
+    began = time.time_ns() // 1000
+    try:
+        if schema is None:
+            raise RefusedError(f"the source has no table {name} (any more)")
+        return _compare(asked, side, schema, extent)
+    except RefusedError as error:
+        return TableResult(
+            table=name, verdict=Verdict.REFUSED, reason=str(error), mode=extent.mode, checked_at_us=began
+        )
+
+
+def _compare(asked: Asked, side: SourceSide, schema: TableSchema, extent: Extent) -> TableResult:
+    name = f"{schema.database}.{schema.table}"
+    refuse_stopped(name, read_ledger(asked.directory).stopped_tables)
+    lake = LakeSide(name, asked.config.table_path(asked.name, schema.database, schema.table), asked.storage_options)
+    if not lake.exists:
+        return _without_lake(side, schema, lake, extent)
+    version = schema.version()
+    columns = ColumnFilter(asked.settings.column_include, asked.settings.column_exclude)
+    hidden = {index for index, each in enumerate(version.columns) if each.generated in HIDDEN}
+    kept_columns = [int(index) for index in columns.kept(version) if int(index) not in hidden]
+    planned = plan(version, kept_columns, asked.settings, lake.columns(), whole_doubles=side.whole_doubles)
+    kept = KeptSums(asked.directory)
+    known = kept.get(planned, lake.table_id) if planned.key else None
+    merged = asked.merged or DestinationMerged(asked.directory)
+    with tempfile.TemporaryDirectory(prefix="sluice-equal-") as folder:
+        comparison = Comparison(planned, side, lake, merged, extent=extent, folder=folder)
+        if extent.mode == "since-last" and known:
+            found = comparison.run(known[0], _changed(known[1]))
+        else:
+            found = comparison.run(None, _sample(extent) if planned.key and extent.mode == "sample" else None)
+    if planned.key:
+        compared = set(found.compared)
+        kept.keep(planned, lake.table_id, found.chunks, found.equal_sums, compared=compared)
+    return found.result
+
+
+def _without_lake(side: SourceSide, schema: TableSchema, lake: LakeSide, extent: Extent) -> TableResult:
+    """A table that was never merged: right as long as the source's is empty."""
+    rows = side.row_count(schema.database, schema.table)
+    place = side.place()
+    return TableResult(
+        table=lake.name,
+        verdict=Verdict.DIFFERENT if rows else Verdict.EQUAL,
+        reason=f"there is no Delta table at {lake.path}, and the source has rows" if rows else "",
+        mode=extent.mode,
+        rows=rows,
+        difference_count=rows,
+        server_uuid=place.server_uuid,
+        position=str(place),
+        gtid_set=place.gtid_set,
+        checked_at_us=time.time_ns() // 1000,
+    )
+
+
+def _changed(before: Sums) -> Choose:
+    """The chunks whose rows in the lake are not those that were found equal."""
+
+    def choose(chunks: Chunks, now: Sums) -> Collection[int]:
+        return {number for number in range(chunks.count) if before.get(number) != now.get(number)}
+
+    return choose
+
+
+def _sample(extent: Extent) -> Choose:
+    """Chunks by chance, at least one."""
+
+    def choose(chunks: Chunks, _: Sums) -> Collection[int]:
+        wanted = max(1, min(chunks.count, round(chunks.count * extent.percent / 100)))
+        return random.sample(range(chunks.count), wanted)
+
+    return choose

@@ -1,0 +1,70 @@
+"""`equality.json`: what the last comparison of each table found, so that the next one may look at what changed since. Owned here.
+
+Kept per table: the chunks, and the lake's sum of each chunk that was equal to the source's. The fingerprints are DuckDB's, so its version
+is kept with them: another one's sums say nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from cdc_engine.durable_files import keep_file
+from equality.chunks import Chunks, chunks_from
+from equality.table_plan import TablePlan
+from equality.tables import Sum
+
+FILE_NAME = "equality.json"
+FORMAT = 1
+
+
+class KeptSums:
+    """The file of one destination. A file that cannot be read counts as none: the next comparison is a full one."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / FILE_NAME
+
+    def get(self, plan: TablePlan, table_id: str) -> tuple[Chunks, dict[int, Sum]] | None:
+        """Chunks and sums of a table, None where there are none that hold for its columns and its Delta table."""
+        record = self._read().get(plan.name)
+        if record is None or record.get("made_of") != _made_of(plan, table_id):
+            return None
+        try:
+            sums = {int(number): Sum(int(rows), int(hashes)) for number, rows, hashes in record["sums"]}
+            return chunks_from(record["chunks"]), sums
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def keep(
+        self, plan: TablePlan, table_id: str, chunks: Chunks, sums: Mapping[int, Sum], *, compared: set[int]
+    ) -> None:
+        """Replaces what is known of the chunks that were `compared`; all, where the chunks are other ones than before."""
+        before = self.get(plan, table_id)
+        if before is not None and before[0] == chunks:
+            sums = {**{number: each for number, each in before[1].items() if number not in compared}, **sums}
+        record = {
+            "made_of": _made_of(plan, table_id),
+            "chunks": chunks.record(),
+            "sums": [[number, each.rows, str(each.hashes)] for number, each in sorted(sums.items())],
+        }
+        tables = {**self._read(), plan.name: record}
+        keep_file(self._path, json.dumps({"format": FORMAT, "tables": tables}) + "\n")
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            record = json.loads(self._path.read_text(encoding="utf-8"))
+            return dict(record["tables"]) if record["format"] == FORMAT else {}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+
+
+def _made_of(plan: TablePlan, table_id: str) -> str:
+    """A digest of all that a sum depends on beside the rows."""
+    columns = [(each.name, each.type, each.from_delta) for each in plan.columns]
+    told = json.dumps([duckdb.__version__, table_id, plan.key, columns])
+    return hashlib.sha256(told.encode()).hexdigest()[:16]

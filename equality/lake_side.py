@@ -1,0 +1,97 @@
+"""The lake's side: a Delta table at its newest version, streamed by Delta's own reader, which knows deletion vectors and column mapping."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from equality.canonical import identifier
+from equality.table_plan import DELETED, OPERATION, ORDER_KEY, SIGNS, RefusedError, TablePlan
+from spark_jobs.sql_text import spark_type
+
+SIGN = "_sluice_sign"
+
+
+class LakeSide:
+    """One Delta table. `exists` is False, and its version -1, while there is none. Raises RefusedError where it cannot be read."""
+
+    def __init__(self, name: str, path: str, storage_options: Mapping[str, str] | None = None) -> None:
+        self.name, self.path = name, path
+        self._options = dict(storage_options or {}) or None
+        self._log: Any = None
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Goes to the newest version."""
+        try:
+            if self._log is None:
+                self._log = deltalake.DeltaTable(self.path, storage_options=self._options)
+            else:
+                self._log.update_incremental()
+        except TableNotFoundError:
+            self._log = None
+        except (DeltaError, OSError) as error:
+            raise RefusedError(f"the log of the Delta table {self.path} cannot be read: {error}") from error
+
+    @property
+    def exists(self) -> bool:
+        return self._log is not None
+
+    @property
+    def version(self) -> int:
+        return -1 if self._log is None else int(self._log.version())
+
+    @property
+    def table_id(self) -> str:
+        return "" if self._log is None else str(self._log.metadata().id)
+
+    def columns(self) -> dict[str, str]:
+        """Name → Spark type."""
+        return {field.name: spark_type(field.type) for field in self._log.schema().fields} if self._log else {}
+
+    def row_count(self) -> int:
+        """By the files' statistics, with rows that deletion vectors mark: a hint."""
+        if self._log is None:
+            return 0
+        return int(pc.sum(pa.table(self._log.get_add_actions(flatten=True))["num_records"]).as_py() or 0)
+
+    def rows(self, plan: TablePlan, condition: str = "") -> Any:
+        """The rows as Delta has them, read as they are consumed; `condition` in SQL, for files to be skipped by."""
+        ours = [ORDER_KEY] if plan.key else [OPERATION, ORDER_KEY]
+        wanted = [*(self.spelled(column.name) for column in plan.columns), *ours, *([DELETED] if plan.soft else [])]
+        try:
+            return pa.RecordBatchReader.from_stream(self._log.scan(columns=wanted, predicate=condition or None))
+        except (DeltaError, OSError) as error:
+            raise RefusedError(f"the Delta table {self.path} cannot be read: {error}") from error
+
+    def spelled(self, name: str) -> str:
+        """A column as Delta spells it: a name's capitals do not count there."""
+        return next(each for each in self.columns() if each.lower() == name.lower())
+
+
+def canonical_rows(plan: TablePlan) -> str:
+    """DuckDB's SELECT list that makes Delta's values canonical, and what a row counts."""
+    columns = [
+        f"{column.from_delta.replace('{}', identifier(column.name))} AS {identifier(column.name)}"
+        for column in plan.columns
+    ]
+    return ", ".join([*columns, f"{_sign(plan)} AS {SIGN}"])
+
+
+def _sign(plan: TablePlan) -> str:
+    if plan.key:
+        return "1"
+    cases = " ".join(f"WHEN '{name}' THEN {sign}" for name, sign in SIGNS.items())
+    return f"CASE {OPERATION} {cases} END"
+
+
+def counted(plan: TablePlan, order_key_max: int | None) -> str:
+    """DuckDB's condition for the rows that count: not those marked as deleted; of a change log those up to a place."""
+    if plan.soft:
+        return f"NOT coalesce({DELETED}, false)"
+    return "true" if plan.key or order_key_max is None else f"{ORDER_KEY} <= {order_key_max}"

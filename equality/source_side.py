@@ -1,0 +1,189 @@
+"""The source's side: what is asked of the server, and its answers as Arrow. One connection, one statement at a time; reads only.
+
+Each statement is a consistent read of its own and as long as one chunk, where the key can be cut by the server; nothing is locked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from cdc_engine.errors import SourceConnectionError
+from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.parser.text_rows import text_blocks
+from cdc_engine.source.server import Source
+from equality.canonical import Canonical, identifier, quoted
+from equality.chunks import is_integer
+from equality.table_plan import TablePlan
+
+KEYS_A_STATEMENT = 200
+# the last two are MySQL's and MariaDB's: no limit on how long a read may take
+SESSION = (
+    "SET time_zone = '+00:00', sql_mode = '', net_write_timeout = 600",
+    "SET NAMES utf8mb4",
+    "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+)
+UNLIMITED = ("SET max_execution_time = 0", "SET max_statement_time = 0")
+PLACES_TRIED = 200  # for a read whose place is known exactly
+READ_VIEW = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where the source's binlog ended at a moment. `gtid_set`: executed by then, empty where the server keeps none."""
+
+    server_uuid: str
+    file: str
+    offset: int
+    gtid_set: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.offset}"
+
+
+class SourceSide:
+    """A connection for comparing. Raises SourceConnectionError, ConfigurationError."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._connection = SourceConnection(source)
+        for statement in SESSION:
+            self._connection.rows(statement)
+        for statement in UNLIMITED:
+            with contextlib.suppress(SourceConnectionError):  # the other family's variable
+                self._connection.rows(statement)
+
+    def __enter__(self) -> SourceSide:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    @property
+    def whole_doubles(self) -> bool:
+        """Whether documents show `1.0` for a whole double; MySQL 5.7 shows `1`."""
+        return self._connection.mariadb or not self._connection.server_version.startswith("5.")
+
+    def ask(self, question: Any) -> Any:
+        """As `SourceConnection.ask`."""
+        return self._connection.ask(question)
+
+    def place(self) -> Place:
+        """The end of the binlog: nothing that was committed before this call lies after it."""
+        status = self._connection.first_of("SHOW BINARY LOG STATUS", "SHOW MASTER STATUS")
+        if not status:
+            raise SourceConnectionError(f"{self._source.address} does not say where its binlog ends")
+        file, offset = str(status[0]["File"]), int(status[0]["Position"])
+        if not self._connection.mariadb:
+            identity = str(self._connection.rows("SELECT @@server_uuid AS identity")[0]["identity"])
+            return Place(
+                server_uuid=identity,
+                file=file,
+                offset=offset,
+                gtid_set=str(status[0].get("Executed_Gtid_Set") or "").replace("\n", ""),
+            )
+        row = self._connection.rows(
+            "SELECT @@server_id AS identity, BINLOG_GTID_POS(%s, %s) AS executed", (file, offset)
+        )[0]
+        return Place(
+            server_uuid=f"mariadb-{row['identity']}", file=file, offset=offset, gtid_set=str(row["executed"] or "")
+        )
+
+    def bounds(self, plan: TablePlan) -> tuple[int | None, int | None]:
+        """Least and greatest value of the first key column; None where it is no integer, or there is no row."""
+        if not plan.key or not is_integer(plan.key_columns[0]):
+            return None, None
+        column = quoted(plan.key[0])
+        row = self._connection.rows(f"SELECT MIN({column}) + 0 AS low, MAX({column}) + 0 AS high FROM {_table(plan)}")[
+            0
+        ]
+        return (None, None) if row["low"] is None else (int(row["low"]), int(row["high"]))
+
+    def row_count(self, database: str, table: str) -> int:
+        """Counted by the server."""
+        counted = text_blocks(self._connection, f"SELECT COUNT(*) FROM {quoted(database)}.{quoted(table)}")
+        return sum(int(block[0][0].as_py()) for block in counted)
+
+    def rows(self, plan: TablePlan, conditions: Iterable[str]) -> pa.RecordBatchReader:
+        """The rows that meet one of the conditions (each a statement; empty: all), as text; read as it is consumed."""
+        statements = [_select(plan, condition) for condition in conditions]
+        return _reader(plan, (block for statement in statements for block in text_blocks(self._connection, statement)))
+
+    def rows_of_keys(self, plan: TablePlan, keys: Sequence[Sequence[str]]) -> pa.RecordBatchReader:
+        """The rows under keys, each a literal a key column (`literal`), as the server's collation finds them."""
+        names = ", ".join(quoted(name) for name in plan.key)
+        told = [f"({', '.join(key)})" for key in keys]
+        parts = (told[at : at + KEYS_A_STATEMENT] for at in range(0, len(told), KEYS_A_STATEMENT))
+        return self.rows(plan, [f"({names}) IN ({', '.join(part)})" for part in parts])
+
+    @contextlib.contextmanager
+    def read_view(self) -> Iterator[Place | None]:
+        """A transaction that sees the source at exactly this place; None where it changes too fast for that to be known."""
+        for _ in range(PLACES_TRIED):
+            before = self.place()
+            self._connection.rows(READ_VIEW)
+            if self.place() == before:
+                break
+            self._connection.rows("ROLLBACK")
+        else:
+            yield None
+            return
+        yield before
+        self._connection.rows("ROLLBACK")
+
+
+def literal(column: Canonical, value: Any) -> str:
+    """A key's value, as DuckDB has it in canonical form, in MySQL's SQL."""
+    match value:
+        case bytes() | bytearray():
+            hexadecimal = f"x'{bytes(value).hex()}'"
+            return hexadecimal if column.is_bytes else f"CONVERT(_binary {hexadecimal} USING utf8mb4)"
+        case bool():
+            return str(int(value))
+        case float():
+            return repr(value)
+        case int():
+            return str(value)
+    if column.type == "TIMESTAMPTZ":
+        return f"'{value.replace(tzinfo=None)}'"
+    return f"{value:f}" if column.type.startswith("DECIMAL") else f"'{value}'"
+
+
+def _table(plan: TablePlan) -> str:
+    return f"{quoted(plan.database)}.{quoted(plan.table)}"
+
+
+def _select(plan: TablePlan, condition: str) -> str:
+    columns = ", ".join(column.select for column in plan.columns)
+    return f"SELECT {columns} FROM {_table(plan)}{f' WHERE {condition}' if condition else ''}"
+
+
+def _reader(plan: TablePlan, blocks: Iterator[list[Any]]) -> pa.RecordBatchReader:
+    schema = pa.schema([(column.name, _arrow(column)) for column in plan.columns])
+    batches = (
+        pa.RecordBatch.from_arrays(
+            [
+                array.cast(field.type) if field.type != array.type else array
+                for array, field in zip(block, schema, strict=True)
+            ],
+            schema=schema,
+        )
+        for block in blocks
+    )
+    return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def _arrow(column: Canonical) -> pa.DataType:
+    return pa.binary() if column.type == "BLOB" else pa.string()
+
+
+def canonical_rows(plan: TablePlan) -> str:
+    """DuckDB's SELECT list that makes the server's text canonical."""
+    return ", ".join(
+        f"{column.from_text.replace('{}', identifier(column.name))} AS {identifier(column.name)}"
+        for column in plan.columns
+    )

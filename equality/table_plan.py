@@ -1,0 +1,119 @@
+"""What of a table can be compared, and how: from the source's schema, conf/, and the Delta table's schema. Pure; refuses by a sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from cdc_engine.binlog.column_types import TypeUnsupportedError, type_of
+from cdc_engine.config import DestinationConfig
+from cdc_engine.contracts import Column, StoppedTable, TableVersion
+from equality.canonical import Canonical, canonical, identifier
+
+OPERATION, ORDER_KEY, DELETED = "_sluice_operation", "_sluice_order_key", "_sluice_deleted"
+# what one row of the change log adds to the table, by its operation's name in Delta's change data feed
+SIGNS: Mapping[str, int] = {"insert": 1, "update_preimage": -1, "update_postimage": 1, "delete": -1}
+
+
+class RefusedError(Exception):
+    """A table that cannot be compared; the message says why and what to do."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TablePlan:
+    """`columns`: those that both sides have. `key`: names; empty where the lake keeps the change log, whose replay is compared.
+
+    `left_out`: columns of either side that are not compared. `soft`: rows that the lake marks as deleted do not count.
+    """
+
+    database: str
+    table: str
+    columns: tuple[Canonical, ...]
+    key: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    soft: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.database}.{self.table}"
+
+    @property
+    def key_columns(self) -> tuple[Canonical, ...]:
+        by_name = {column.name: column for column in self.columns}
+        return tuple(by_name[name] for name in self.key)
+
+    @property
+    def hash(self) -> str:
+        """DuckDB's expression for the fingerprint of a row, 64 bits."""
+        return f"hash({', '.join(identifier(column.name) for column in self.columns)})"
+
+
+def plan(
+    version: TableVersion,
+    kept: Sequence[int],
+    settings: DestinationConfig,
+    lake: Mapping[str, str],
+    *,
+    whole_doubles: bool = True,
+) -> TablePlan:
+    """`version`: the table as the source has it now; `kept`: indices of its columns that are captured. `lake`: column → Spark type.
+
+    Raises RefusedError where the two do not fit: a change of the table that is not merged yet, or waits for review.
+    """
+    options = settings.table(version.database, version.table)
+    found: list[Canonical] = []
+    there = {name.lower(): (name, spark_type) for name, spark_type in lake.items()}
+    for index in kept:
+        column = version.columns[index]
+        _, spark_type = there.get(column.name.lower(), ("", ""))
+        if not spark_type:
+            raise RefusedError(_differs(version, f"it has the column {column.name}, which the Delta table lacks"))
+        wanted = _expected(version, column, options.zero_dates)
+        if spark_type != wanted:
+            raise RefusedError(
+                _differs(version, f"its column {column.name} is {wanted}, which is {spark_type} in the Delta table")
+            )
+        charset = options.charsets.get(column.name, "")
+        found.append(canonical(column, spark_type, charset=charset, whole_doubles=whole_doubles))
+    key = tuple(options.key) or version.key
+    if not key and OPERATION not in lake:
+        raise RefusedError(
+            f"{version.name} has no key and its Delta table no {OPERATION}: it is no change log of Sluice"
+        )
+    compared = {column.name.lower() for column in found}
+    ours = {name.lower() for name in lake if name.startswith("_sluice_")}
+    extra = [name for name in lake if name.lower() not in compared | ours]
+    excluded = [column.name for column in version.columns if column.name.lower() not in compared]
+    by_lower = {column.name.lower(): column.name for column in found}
+    return TablePlan(
+        database=version.database,
+        table=version.table,
+        columns=tuple(found),
+        key=tuple(by_lower[name.lower()] for name in key),
+        left_out=tuple(sorted({*extra, *excluded})),
+        soft=bool(key) and DELETED in lake,
+    )
+
+
+def refuse_stopped(name: str, stopped: Sequence[StoppedTable]) -> None:
+    """A table that stands still lags by intent: what differs says nothing. Raises RefusedError."""
+    for each in stopped:
+        if f"{each.database}.{each.table}" == name:
+            raise RefusedError(
+                f"{name} has stopped in {each.state} at {each.position}, so the lake is not to have what came after: "
+                "`sluice status` has the reason, docs/operations.md the way out"
+            )
+
+
+def _expected(version: TableVersion, column: Column, zero_dates: str) -> str:
+    try:
+        return type_of(column, zero_dates).spark
+    except TypeUnsupportedError as error:
+        raise RefusedError(f"{version.name} cannot be compared: {error}") from error
+
+
+def _differs(version: TableVersion, what: str) -> str:
+    return (
+        f"{version.name} has another schema in the source than in the lake: {what}. "
+        "Ask again once that change is merged; `sluice schema held` shows what waits for review"
+    )

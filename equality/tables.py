@@ -1,0 +1,263 @@
+"""Rows of both sides in DuckDB: it makes them canonical, hashes, sums and joins them, in blocks and on all cores. Called by `compare`.
+
+A sum of 64-bit hashes does not depend on the order of rows, and a change log is summed with the sign of each image.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from equality import lake_side, source_side
+from equality.canonical import identifier
+from equality.chunks import Chunks
+from equality.table_plan import ORDER_KEY, TablePlan
+from equality.values import Difference, Seen
+
+Key = tuple[Any, ...]
+MEMORY = "1GB"  # more goes to a temporary file
+SOURCE, LAKE = "source", "lake"
+HASH, COUNT = "_sluice_hash", "_sluice_count"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sum:
+    """Rows of a chunk, and the sum of their hashes."""
+
+    rows: int
+    hashes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What the lake and the source have under one key. `order_key`: of the lake's row, -1 where there is none."""
+
+    seen: Seen
+    lake_rows: int
+    order_key: int
+
+
+class Tables:
+    """One table's comparison. `folder`: for what does not fit into memory."""
+
+    def __init__(self, plan: TablePlan, chunks: Chunks, folder: str = "") -> None:
+        self._plan, self._chunks = plan, chunks
+        self._duckdb = duckdb.connect(
+            config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+        )
+        self._duckdb.execute(
+            f"SET TimeZone = 'UTC'; SET memory_limit = '{MEMORY}'; SET disabled_optimizers = 'filter_pushdown'"
+        )
+        if folder:
+            self._duckdb.execute(f"SET temp_directory = '{folder.replace(chr(39), chr(39) * 2)}'")
+
+    def close(self) -> None:
+        self._duckdb.close()
+
+    def sums_of_source(self, reader: Any, wanted: Collection[int] | None = None) -> dict[int, Sum]:
+        """Chunk → its sum, of rows as `SourceSide.rows` gives them."""
+        return self._sums(reader, source_side.canonical_rows(self._plan), "1", "true", wanted)
+
+    def sums_of_lake(
+        self, reader: Any, wanted: Collection[int] | None = None, order_key_max: int | None = None
+    ) -> dict[int, Sum]:
+        """The same of rows as `LakeSide.rows` gives them."""
+        counted = lake_side.counted(self._plan, order_key_max)
+        return self._sums(reader, lake_side.canonical_rows(self._plan), lake_side.SIGN, counted, wanted)
+
+    def _sums(
+        self, reader: Any, columns: str, sign: str, counted: str, wanted: Collection[int] | None
+    ) -> dict[int, Sum]:
+        chosen = "" if wanted is None else f"WHERE chunk IN ({', '.join(map(str, sorted(wanted))) or 'NULL'})"
+        answer = self._run(
+            f"SELECT chunk, sum(sign), sum(sign * CAST(hash AS HUGEINT)) FROM (SELECT {self._chunks.number()} AS chunk, {sign} AS sign, "
+            f"{self._plan.hash} AS hash FROM (SELECT {columns} FROM reader WHERE {counted})) {chosen} GROUP BY 1",
+            reader,
+        )
+        return {int(chunk): Sum(int(rows), int(hashes)) for chunk, rows, hashes in answer}
+
+    def keep_source(self, reader: Any, *, whole: bool) -> None:
+        """Keeps the rows for `rows` and `differences`: `whole`, or key and hash alone."""
+        self._keep(SOURCE, reader, source_side.canonical_rows(self._plan), "1", "true", whole=whole)
+
+    def keep_lake(
+        self, reader: Any, *, whole: bool, keys: bool = False, order_key_max: int | None = None, chunks: str = "true"
+    ) -> None:
+        """The same of the lake. `keys`: only those of `keep_keys`; `chunks`: DuckDB's condition on the chunk."""
+        columns = lake_side.canonical_rows(self._plan)
+        counted = lake_side.counted(self._plan, order_key_max)
+        self._keep(LAKE, reader, columns, lake_side.SIGN, counted, whole=whole, keys=keys, chunks=chunks)
+
+    def _keep(
+        self,
+        table: str,
+        reader: Any,
+        columns: str,
+        sign: str,
+        counted: str,
+        *,
+        whole: bool,
+        keys: bool = False,
+        chunks: str = "true",
+    ) -> None:
+        plan = self._plan
+        kept = [identifier(name) for name in (self._names if whole or not plan.key else plan.key)]
+        order_key = ORDER_KEY if table == LAKE and plan.key else "-1"
+        these = f"WHERE {chunks}"
+        if keys:
+            these += f" AND ({self._key}) IN (SELECT ({self._key}) FROM keys)"
+        inner = f"SELECT {columns}, {order_key} AS place FROM reader WHERE {counted}"
+        self._run(
+            f"CREATE OR REPLACE TABLE {table} AS SELECT {', '.join(kept)}, {plan.hash} AS {HASH}, {sign} AS {COUNT}, place "
+            f"FROM ({inner}) {these}",
+            reader,
+        )
+
+    def chunks_in(self, numbers: Collection[int]) -> str:
+        return f"{self._chunks.number()} IN ({', '.join(map(str, sorted(numbers)))})"
+
+    def keep_keys(self, keys: Collection[Key]) -> None:
+        """The keys that `keep_lake` and `rows` look for."""
+        columns = ", ".join(f"{identifier(column.name)} {column.type}" for column in self._plan.key_columns)
+        self._duckdb.execute(f"CREATE OR REPLACE TABLE keys ({columns})")
+        if keys:
+            marks = ", ".join("?" for _ in self._plan.key)
+            self._duckdb.executemany(f"INSERT INTO keys VALUES ({marks})", [list(key) for key in keys])
+
+    def differing_keys(self, limit: int) -> list[Key]:
+        """Keys of the kept rows that are not once and alike on both sides."""
+        answer = self._duckdb.execute(f"SELECT {self._key} FROM ({self._joined()}) WHERE {self._differ} LIMIT {limit}")
+        return [tuple(row) for row in answer.fetchall()]
+
+    def rows(self) -> dict[Key, Row]:
+        """Of all kept keys what each side has."""
+        answer = self._duckdb.execute(
+            f"SELECT {self._key}, source_hash, lake_hash, rows, place FROM ({self._joined()})"
+        )
+        width = len(self._plan.key)
+        found: dict[Key, Row] = {}
+        for row in answer.fetchall():
+            source, lake, rows, place = row[width:]
+            # two rows under one key are never what the source has
+            lake = lake if rows in {None, 1} else int(lake) + (int(rows) << 80)
+            seen = Seen(None if source is None else int(source), None if lake is None else int(lake))
+            found[tuple(row[:width])] = Row(seen, int(rows or 0), -1 if place is None else int(place))
+        return found
+
+    def values(self, table: str, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
+        """The whole rows of a side under these keys; keep them whole first."""
+        self.keep_keys(keys)
+        answer = self._duckdb.execute(
+            f"SELECT {self._all} FROM {table} WHERE ({self._key}) IN (SELECT ({self._key}) FROM keys)"
+        )
+        places = [self._names.index(name) for name in self._plan.key]
+        return {tuple(row[place] for place in places): row for row in answer.fetchall()}
+
+    def keys_of(self, table: str) -> list[Key]:
+        """The keys of the kept rows of a side."""
+        return [tuple(row) for row in self._duckdb.execute(f"SELECT DISTINCT {self._key} FROM {table}").fetchall()]
+
+    def chunk_of(self, key: Key) -> int:
+        """The number of the chunk that a key falls into."""
+        self.keep_keys([key])
+        return int(self._duckdb.execute(f"SELECT {self._chunks.number()} FROM keys LIMIT 1").fetchall()[0][0])
+
+    def differing_rows(self, limit: int) -> dict[Key, Seen]:
+        """Of a table without a key: the rows (all columns) whose number differs, and how often each side has them."""
+        answer = self._duckdb.execute(
+            f"SELECT {self._all}, sum(s), sum(l) FROM (SELECT {self._all}, {COUNT} AS s, 0 AS l FROM source UNION ALL "
+            f"SELECT {self._all}, 0, {COUNT} FROM lake) GROUP BY {self._all} HAVING sum(s) <> sum(l) LIMIT {limit}"
+        )
+        return {tuple(row[:-2]): Seen(int(row[-2]), int(row[-1])) for row in answer.fetchall()}
+
+    @property
+    def _names(self) -> list[str]:
+        return [column.name for column in self._plan.columns]
+
+    @property
+    def _all(self) -> str:
+        return ", ".join(identifier(name) for name in self._names)
+
+    @property
+    def _key(self) -> str:
+        return ", ".join(identifier(name) for name in self._plan.key)
+
+    _differ = "source_hash IS DISTINCT FROM lake_hash OR coalesce(rows, 1) <> 1"
+
+    def _joined(self) -> str:
+        """A row a key. The source may have been asked twice for a row whose key is equal to two of the lake's."""
+        return (
+            f"SELECT * FROM (SELECT {self._key}, any_value({HASH}) AS source_hash FROM source GROUP BY {self._key}) "
+            f"FULL JOIN (SELECT {self._key}, sum(CAST({HASH} AS HUGEINT)) AS lake_hash, count(*) AS rows, max(place) AS place "
+            f"FROM lake GROUP BY {self._key}) USING ({self._key})"
+        )
+
+    def _run(self, sql: str, reader: Any) -> Any:
+        """One statement over a stream, `reader`. What the stream raises is raised, and not DuckDB's words for it."""
+        kept = _Kept(reader)
+        self._duckdb.register("reader", kept.reader)
+        try:
+            return self._duckdb.execute(sql).fetchall()
+        except duckdb.Error:
+            if kept.error is not None:
+                raise kept.error from None
+            raise
+        finally:
+            self._duckdb.unregister("reader")
+
+
+class _Kept:
+    """A stream whose error is kept: DuckDB tells its text alone."""
+
+    def __init__(self, reader: Any) -> None:
+        self.error: Exception | None = None
+        self._source = reader
+        self.reader = pa.RecordBatchReader.from_batches(reader.schema, self._batches())
+
+    def _batches(self) -> Any:
+        try:
+            yield from self._source
+        except Exception as error:
+            self.error = error
+            raise
+
+
+def shown(value: Any) -> str:
+    """A canonical value for a person: text as text, bytes in hexadecimal digits."""
+    if isinstance(value, bytes | bytearray):
+        try:
+            text = bytes(value).decode()
+        except UnicodeDecodeError:
+            return f"x'{bytes(value).hex()}'"
+        return repr(text) if text.isprintable() else f"x'{bytes(value).hex()}'"
+    return "NULL" if value is None else str(value)
+
+
+def difference(
+    plan: TablePlan,
+    key: Key,
+    chunk: str,
+    *,
+    source: Sequence[Any] | None,
+    lake: Sequence[Any] | None,
+    lake_rows: int = 1,
+) -> Difference:
+    """What is to be said of one key; the rows are whole, None where a side has none."""
+    named: Mapping[str, str] = {name: shown(value) for name, value in zip(plan.key, key, strict=True)}
+    if lake_rows > 1:
+        return Difference("doubled", named, chunk, count=lake_rows)
+    if lake is None:
+        return Difference("missing", named, chunk)
+    if source is None:
+        return Difference("surplus", named, chunk)
+    pairs = zip(plan.columns, source, lake, strict=True)
+    return Difference(
+        "value",
+        named,
+        chunk,
+        tuple((each.name, shown(left), shown(right)) for each, left, right in pairs if left != right),
+    )

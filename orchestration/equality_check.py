@@ -1,0 +1,155 @@
+"""The asset check `equals_source` of each Delta table: is it what the source holds? With its job and its schedule.
+
+What it costs is bounded by the run's config: all rows, a share of the chunks, or the chunks that changed since they were last compared.
+It takes no lock, and its runs are no merges: both go on beside each other.
+"""
+
+# no `from __future__ import annotations`: Dagster looks at the types of `context` and `config` itself
+
+import datetime as dt
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.contracts import TableVersion
+from cdc_engine.errors import SluiceError
+from equality.values import Extent, TableResult, Verdict
+from orchestration.ports import Compare
+from orchestration.table_catalog import checkable, delta_key
+
+EQUAL_CHECK = "equals_source"
+NIGHTLY = "17 3 * * *"  # of the schedule that conf/ does not switch on
+# Dagster's config has no type for a word with a hyphen
+MODES: dict[str, Literal["full", "sample", "since-last"]] = {
+    "full": "full",
+    "sample": "sample",
+    "since_last": "since-last",
+}
+
+
+class EqualityRun(dg.Config):
+    """What one run compares. `mode`: full, sample or since_last; `percent`: of sample."""
+
+    mode: Literal["full", "sample", "since_last"] = "since_last"
+    percent: float = 10.0
+    settle_seconds: float = 300.0
+
+
+def equality_check(
+    config: SluiceConfig, destination: str, tables: Sequence[TableVersion], compare: Compare
+) -> dg.AssetChecksDefinition | None:
+    """One check a table; none before any table is known."""
+    table_of, settings = _tables(destination, tables), config
+    if not table_of:
+        return None
+    specs = [
+        dg.AssetCheckSpec(EQUAL_CHECK, asset=key, description=f"The Delta table is what {table_of[key]} holds.")
+        for key in table_of
+    ]
+
+    @dg.multi_asset_check(name=_step(destination), specs=specs, can_subset=True)
+    def check(context: dg.AssetCheckExecutionContext, config: EqualityRun) -> Iterator[dg.AssetCheckResult]:
+        keys = {table_of[each.asset_key]: each.asset_key for each in context.selected_asset_check_keys}
+        extent = Extent(mode=MODES[config.mode], percent=config.percent, settle_seconds=config.settle_seconds)
+        try:
+            for found in compare(settings, destination, sorted(keys), extent):
+                yield result_of(keys[found.table], found)
+        except SluiceError as error:
+            raise dg.Failure(description=str(error), allow_retries=False) from None
+
+    return check
+
+
+def equality_job(
+    config: SluiceConfig, destination: str, tables: Sequence[TableVersion]
+) -> UnresolvedAssetJobDefinition:
+    """Compares all tables of a destination, as conf/ bounds it."""
+    bounds = config.destinations[destination].equality
+    given = EqualityRun(
+        mode="since_last" if bounds.mode == "since-last" else bounds.mode,
+        percent=bounds.percent,
+        settle_seconds=bounds.settle_seconds,
+    )
+    keys = [dg.AssetCheckKey(key, EQUAL_CHECK) for key in _tables(destination, tables)]
+    return dg.define_asset_job(
+        f"{_step(destination)}_job",
+        selection=dg.AssetSelection.checks(*keys),
+        config=dg.RunConfig(ops={_step(destination): given}),
+        executor_def=dg.in_process_executor,
+        description=f"Compares the Delta tables of {destination} with its source, without stopping either.",
+    )
+
+
+def equality_schedule(
+    config: SluiceConfig, destination: str, job: UnresolvedAssetJobDefinition
+) -> dg.ScheduleDefinition:
+    """Switched on where conf/ names a time."""
+    schedule = config.destinations[destination].equality.schedule
+    running, stopped = dg.DefaultScheduleStatus.RUNNING, dg.DefaultScheduleStatus.STOPPED
+    return dg.ScheduleDefinition(
+        name=f"{_step(destination)}_schedule",
+        job=job,
+        cron_schedule=schedule or NIGHTLY,
+        execution_timezone="UTC",
+        default_status=running if schedule else stopped,
+    )
+
+
+def result_of(key: dg.AssetKey, found: TableResult) -> dg.AssetCheckResult:
+    """What a comparison found, with what was looked at and where the source stood then."""
+    metadata: dict[str, dg.MetadataValue[Any]] = {
+        "mode": dg.MetadataValue.text(found.mode),
+        "rows": dg.MetadataValue.int(found.rows),
+        "rows_in_the_lake": dg.MetadataValue.int(found.lake_rows),
+        "chunks": dg.MetadataValue.int(found.chunks),
+        "chunks_compared": dg.MetadataValue.int(found.chunks_compared),
+        "rows_different": dg.MetadataValue.int(found.difference_count),
+        "rows_in_motion": dg.MetadataValue.int(found.moving),
+        "seconds": dg.MetadataValue.float(float(found.seconds)),
+        "delta_version": dg.MetadataValue.int(found.version),
+        "position": dg.MetadataValue.text(found.position or "none"),
+        "gtid_set": dg.MetadataValue.text(found.gtid_set or "none"),
+        "server_uuid": dg.MetadataValue.text(found.server_uuid or "none"),
+        "checked_at": dg.MetadataValue.text(
+            dt.datetime.fromtimestamp(found.checked_at_us / 1e6, dt.UTC).isoformat(" ", "seconds")
+        ),
+    }
+    lines = [f"- chunk {each.chunk}" for each in found.chunks_different] + [f"- {each}" for each in found.differences]
+    if lines:
+        metadata["differences"] = dg.MetadataValue.md("\n".join(lines))
+    if found.left_out:
+        metadata["not_compared"] = dg.MetadataValue.text(", ".join(found.left_out))
+    proven = found.verdict is Verdict.DIFFERENT
+    return dg.AssetCheckResult(
+        asset_key=key,
+        check_name=EQUAL_CHECK,
+        passed=found.equal,
+        severity=dg.AssetCheckSeverity.ERROR if proven else dg.AssetCheckSeverity.WARN,
+        description=found.reason or (f"{found.difference_count} rows differ" if proven else None),
+        metadata=metadata,
+    )
+
+
+def compare_with_source(
+    config: SluiceConfig, destination: str, tables: Sequence[str], extent: Extent
+) -> Iterator[TableResult]:
+    """Implements `ports.Compare`."""
+    from cdc_engine.instance.wiring import source_of  # noqa: PLC0415  what a merge never needs
+    from equality.destination import Asked, compare_destination  # noqa: PLC0415
+    from orchestration.run.spark_merge import storage_options  # noqa: PLC0415
+
+    source = source_of(config.destinations[destination])
+    asked = Asked(config, destination, source, storage_options(config.storage_options))
+    yield from compare_destination(asked, tables, extent)
+
+
+def _step(destination: str) -> str:
+    return f"equal_{destination}"
+
+
+def _tables(destination: str, tables: Sequence[TableVersion]) -> dict[dg.AssetKey, str]:
+    """The tables that can have a check, by their assets' keys."""
+    return {delta_key(destination, name): name for name in checkable(destination, [table.name for table in tables])}

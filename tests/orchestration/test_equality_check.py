@@ -1,0 +1,76 @@
+"""The asset checks that compare each table with its source: bounded by conf/, with what was looked at; on a fake comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from cdc_engine.config import EqualityConfig
+from equality.values import ChunkDifference, Difference, TableResult, Verdict
+from orchestration.code_location import build_definitions
+from orchestration.equality_check import result_of
+from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
+
+KEY = dg.AssetKey(["shop", "shop", "orders"])
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as made:
+        yield made
+
+
+def test_equality_the_job_compares_every_table_as_conf_bounds_it(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    config = make_config(tmp_path)
+    bounds = EqualityConfig(mode="sample", percent=5, schedule="0 4 * * *")
+    shop = config.destinations["shop"].model_copy(update={"equality": bounds})
+    config = config.model_copy(update={"destinations": {"shop": shop}})
+    write_tables(config.destination_dir("shop"))
+    ports = make_fake_ports(config)
+    ports.compare.verdicts["shop.orders"] = Verdict.DIFFERENT
+    ports.compare.verdicts["shop.items"] = Verdict.UNDECIDED
+    defs = build_definitions(config, ports.ports())
+    result = defs.resolve_job_def("equal_shop_job").execute_in_process(instance=instance)
+    found = {each.asset_key.path[-1]: (each.passed, each.severity) for each in result.get_asset_check_evaluations()}
+    assert found == {
+        "orders": (False, dg.AssetCheckSeverity.ERROR),
+        "items": (False, dg.AssetCheckSeverity.WARN),
+    }
+    ((tables, extent),) = ports.compare.asked
+    assert tables == ["shop.items", "shop.orders"]
+    assert (extent.mode, extent.percent) == ("sample", 5.0)
+    schedule = defs.resolve_schedule_def("equal_shop_schedule")
+    assert (schedule.cron_schedule, schedule.default_status) == ("0 4 * * *", dg.DefaultScheduleStatus.RUNNING)
+
+
+def test_equality_without_a_time_in_conf_the_schedule_is_switched_off(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    write_tables(config.destination_dir("shop"))
+    schedule = build_definitions(config, make_fake_ports(config).ports()).resolve_schedule_def("equal_shop_schedule")
+    assert schedule.default_status is dg.DefaultScheduleStatus.STOPPED
+
+
+def test_equality_a_result_says_what_was_compared_where_and_what_differs() -> None:
+    found = TableResult(
+        table="shop.orders",
+        verdict=Verdict.DIFFERENT,
+        rows=100,
+        difference_count=1,
+        chunks_different=(ChunkDifference(chunk="id from 1 to 50", source_rows=50, lake_rows=50),),
+        differences=(Difference("value", {"id": "7"}, "id from 1 to 50", (("v", "1", "2"),)),),
+        position="mysql-bin.000003:1234",
+        gtid_set="3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5",
+        server_uuid="3e11fa47-71ca-11e1-9e33-c80aa9429562",
+        version=12,
+    )
+    result = result_of(KEY, found)
+    assert (result.passed, result.description) == (False, "1 rows differ")
+    told = {name: value.value for name, value in result.metadata.items()}
+    assert told["position"] == "mysql-bin.000003:1234"
+    assert told["gtid_set"] == found.gtid_set
+    assert told["rows"] == 100
+    assert told["delta_version"] == 12
+    assert told["differences"] == "- chunk id from 1 to 50\n- id=7: v is 1 in the source and 2 in the lake"
