@@ -23,8 +23,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parents[1]
-LONGEST = ("tests/acceptance", "tests/orchestration", "tests/spark")  # first: no worker is left with them at the end
-USES_SPARK = re.compile(r"\b(spark_server|lake)\b[,:)]")  # as a fixture of a test
+USES_SPARK = re.compile(r"\b(spark_server: SparkConnectServer|lake: Lake)\b")  # as a fixture of a test
+WHOLE_STACK = re.compile(r"\bKillBench\b|\"console\.main\"")
+# Begun first, so that no worker is left with one of them at the end. A folder stands for the groups of its files.
+LONGEST = (
+    "stacks",
+    "spark",
+    "tests/acceptance",
+    "tests/orchestration",
+    "tests/fidelity",
+    "tests/table_meta",
+    "tests/instance",
+    "tests/parser",
+)
 
 
 @functools.cache
@@ -32,9 +43,10 @@ def group_of(file: str) -> str:
     """What runs one after the other on one worker: whole stacks, which would starve each other; the one Spark, slow to start and to warm;
     else the tests of a file, for they share what they start.
     """
-    if file.startswith("tests/acceptance/"):
+    text = (ROOT / file).read_text()
+    if file.startswith("tests/acceptance/") and WHOLE_STACK.search(text):
         return "stacks"
-    return "spark" if USES_SPARK.search((ROOT / file).read_text()) else file
+    return "spark" if USES_SPARK.search(text) else file
 
 
 class Groups(LoadScopeScheduling):
@@ -51,4 +63,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Groups:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first."""
-    items.sort(key=lambda item: next((at for at, folder in enumerate(LONGEST) if item.nodeid.startswith(folder)), 9))
+    items.sort(key=lambda item: _rank(group_of(item.nodeid.partition("::")[0])))
+
+
+def _rank(group: str) -> int:
+    return next((at for at, begin in enumerate(LONGEST) if group.startswith(begin)), len(LONGEST))
