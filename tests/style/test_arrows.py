@@ -166,3 +166,16 @@ def test_every_room_of_the_engine_is_in_the_table() -> None:
     for path in (ROOT / "cdc_engine").iterdir():
         if path.name not in {"__init__.py", "__pycache__", "py.typed", "__main__.py"}:
             assert f"cdc_engine.{path.stem}" in MAY_IMPORT, f"cdc_engine/{path.name} has no line in the table of rooms"
+
+
+@pytest.mark.parametrize("name", ["concerned", "ddl_context", "effects", "questions", "renamed_tables", "row_changes"])
+def test_the_rules_of_statements_ask_and_never_look_themselves(name: str) -> None:
+    """Policies and approvals are in files, and schemas that were given may come from the server: `history` finds out."""
+    history = ROOT / "cdc_engine" / "table_meta" / "history"
+    looks = {
+        "cdc_engine.table_meta.change.policy.SchemaDecisions",
+        "cdc_engine.table_meta.history.resolutions",
+        "cdc_engine.table_meta.history.review_files",
+        "cdc_engine.table_meta.history.source",
+    }
+    assert not [found for found in imports(history / f"{name}.py") if within(found, looks)]

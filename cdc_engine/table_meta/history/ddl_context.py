@@ -8,9 +8,10 @@ from collections.abc import Callable
 from cdc_engine.contracts import NO_SESSION, Alteration, StatementSession, TableChangeKind
 from cdc_engine.table_meta.change import foreign_keys
 from cdc_engine.table_meta.change.evolution import Fills
-from cdc_engine.table_meta.change.policy import Held, SchemaDecisions
+from cdc_engine.table_meta.change.policy import Held
 from cdc_engine.table_meta.ddl.statement import TableName
 from cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, KnownTable, TableKey
+from cdc_engine.table_meta.history.questions import Answers
 from cdc_engine.table_meta.schema import Dropped, Stopped, TableSchema
 
 
@@ -35,7 +36,10 @@ class Effect:
 
 @dataclasses.dataclass(frozen=True)
 class DdlContext:
-    """The place of a statement and what held just before it (`key`). `place` and `text` (of the statement) are for sentences."""
+    """The place of a statement and what held just before it (`key`). For sentences: `place`, `text` (of the statement), `destination`.
+
+    `answers`: what was found out for the rules so far.
+    """
 
     known: KnownSchemas
     key: int
@@ -44,7 +48,8 @@ class DdlContext:
     lower_case_names: bool
     place: str
     text: str = ""
-    review: SchemaDecisions = dataclasses.field(default_factory=SchemaDecisions)
+    destination: str = ""
+    answers: Answers = dataclasses.field(default_factory=Answers)
     session: StatementSession = NO_SESSION
     rules: foreign_keys.ForeignKeyRules = foreign_keys.RULES_OF_SHOWN
 

@@ -1,5 +1,7 @@
 """What a statement means for the captured tables: one effect a table, from the statement and the state before it. Pure; used by `history`.
 
+What it must know beyond these (a policy, an approval, a schema that was given) it asks for: `questions`.
+
 One function a kind of statement, in EFFECTS. The schema is followed for every table, also for one that has stopped and for one that is
 not captured: either may be needed again, once a stop is lifted or a RENAME brings a table in. The lake is told of running tables alone.
 """
@@ -24,13 +26,11 @@ from cdc_engine.table_meta.change.evolution import (
 from cdc_engine.table_meta.change.policy import (
     DROP_PARTITION,
     DROP_TABLE,
-    PLANS,
     TRUNCATE,
     Decision,
     Held,
     Item,
     PolicyAnswer,
-    SchemaDecisions,
     choices,
     decide,
     items_of,
@@ -54,15 +54,19 @@ from cdc_engine.table_meta.ddl.statement import (
 from cdc_engine.table_meta.history.concerned import concerned
 from cdc_engine.table_meta.history.ddl_context import DdlContext, Effect
 from cdc_engine.table_meta.history.kept.known_schemas import KnownTable, TableKey
+from cdc_engine.table_meta.history.questions import Answers, Question, UnansweredError
 from cdc_engine.table_meta.history.renamed_tables import brings_rows, taken_over, under_name, why_stopped
 from cdc_engine.table_meta.history.row_changes import changed_without_rows
 from cdc_engine.table_meta.schema import Dropped, Stopped, TableSchema, rows_elsewhere
 
 
-def effects_of(statement: Statement, context: DdlContext) -> tuple[Effect, ...]:
-    """The effects in the order of their tables in the statement."""
+def effects_of(statement: Statement, context: DdlContext) -> tuple[Effect, ...] | Question:
+    """The effects in the order of their tables in the statement; or what must be known first, to be told in `context.answers`."""
     find = EFFECTS.get(type(statement))
-    effects = [each for effect in (find(statement, context) if find else ()) for each in _resolved(effect, context)]
+    try:
+        effects = [each for effect in (find(statement, context) if find else ()) for each in _resolved(effect, context)]
+    except UnansweredError as error:
+        return error.question
     return tuple(_pointing(statement, context, effects))
 
 
@@ -107,7 +111,7 @@ def _resolved(effect: Effect, context: DdlContext) -> Iterable[Effect]:
     """A table whose schema is not known has the one that was given for just this stop."""
     if not isinstance(effect.state, Stopped) or effect.change is None or effect.state.state not in RESOLVABLE:
         return (effect,)
-    schema = context.review.resolved(*effect.name, effect.state.reason, context.place)
+    schema = context.answers.resolved(effect.name, effect.state.reason)
     if schema is None:
         return (effect,)
     return _become(context, effect.name, "schema resolve", followed(context.schema(effect.name), schema))
@@ -154,8 +158,8 @@ def _reviewed(
     context: DdlContext, name: TableKey, kind: str, items: list[Item], schema: TableSchema | None
 ) -> Decision | Effect:
     """What the table's policy says of a statement: the decision to follow, or the effect of a stop."""
-    policy = context.review.policy(*name)
-    decision = decide(items, policy, context.review.approved(*name, context.key + 1))
+    policy = context.answers.policy(name)
+    decision = decide(items, policy, context.answers.approved(name))
     if decision.verdict is PolicyAnswer.FOLLOW:
         return decision
     if decision.verdict is PolicyAnswer.STOPPED:
@@ -163,7 +167,7 @@ def _reviewed(
         effect = _stop(context, name, kind, CannotFollowError(decision.verdict.value, reason), schema)
         return dataclasses.replace(effect, alterations=_told(items))
     held = Held(
-        destination=context.review.destination,
+        destination=context.destination,
         database=name[0],
         table=name[1],
         order_key=context.key + 1,
@@ -206,7 +210,7 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[Effect]:
     anew = isinstance(there, Dropped) or (isinstance(there, TableSchema) and statement.replaces)
     if anew and context.running(name):
         yield Effect(name, TableChangeKind.TRUNCATE, early=True)  # no row of the table that had the name is in this one
-        context = dataclasses.replace(context, review=RECREATED)
+        context = dataclasses.replace(context, answers=Answers(recreated=True))
     last = there.schema if isinstance(there, Dropped) else there if isinstance(there, TableSchema) else None
     yield from _become(context, name, statement.kind, Altered(schema=schema, alterations=_since(last, schema)))
 
@@ -421,10 +425,6 @@ def shortened(text: str) -> str:
 
 STATEMENT_CHARS_MAX = 500
 PARTITION_LOST = {"DROP PARTITION", "TRUNCATE"}  # of ALTER TABLE: rows went and none came
-# a table that is made anew in the place of another has no row that an alteration could harm
-RECREATED = SchemaDecisions(
-    policy=lambda _database, _table: {kind: "keep" if kind == "drop" else "apply" for kind in PLANS}
-)
 EFFECTS: dict[type, Callable[[Any, DdlContext], Iterable[Effect]]] = {
     CreateTable: _create,
     AlterTable: _alter,

@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from cdc_engine.binlog.charsets.statement_text import Literals
 from cdc_engine.binlog.events.table_map import TableMap
@@ -38,6 +39,7 @@ from cdc_engine.table_meta.history.effects import effects_of, refused
 from cdc_engine.table_meta.history.fitting import fit
 from cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, KnownTable, TableKey
 from cdc_engine.table_meta.history.kept.repository import Record, RecordKind, Repository, SchemaRepository
+from cdc_engine.table_meta.history.questions import Question, Unknown
 from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
 from cdc_engine.table_meta.schema import Dropped, ServerFacts, Stopped, TableSchema
 
@@ -132,7 +134,7 @@ class TableHistory:
             server.lower_case_names,
             str(position),
             text=statement,
-            review=self._review,
+            destination=self._review.destination,
             session=server.known(session),
             rules=ForeignKeyRules(
                 inline=server.inline_references,
@@ -141,7 +143,7 @@ class TableHistory:
                 match_ends=server.match_ends,
             ),
         )
-        effects, records, changes = _taken(context, server, position)
+        effects, records, changes = _taken(context, self._review, server, position)
         for effect in effects:
             if effect.held is not None:
                 self._review.note(effect.held)
@@ -226,7 +228,7 @@ class TableHistory:
 _Taken = tuple[tuple[Effect, ...], list[Record], tuple[TableChange, ...]]
 
 
-def _taken(context: DdlContext, server: ServerFacts, position: Position) -> _Taken:
+def _taken(context: DdlContext, review: SchemaDecisions, server: ServerFacts, position: Position) -> _Taken:
     """What a statement means: effects, records, changes. Whatever a mistake of ours raises stops the tables that it may concern."""
     read: Statement = Unread(leading_words(context.text), "", text=context.text)
     try:
@@ -236,11 +238,26 @@ def _taken(context: DdlContext, server: ServerFacts, position: Position) -> _Tak
             context.session.sql_mode,
             Literals(context.session.client, context.session.connection),
         )
-        return _told(read, effects_of(read, context), context, server, position)
+        return _told(read, _meant(read, context, review), context, server, position)
     except SluiceError:
         raise
     except Exception as error:
         return _told(read, refused(error, read, context), context, server, position)
+
+
+def _meant(read: Statement, context: DdlContext, review: SchemaDecisions) -> tuple[Effect, ...]:
+    """What the rules ask for is found out, until they have all that they need. Raises what `review` raises."""
+    while isinstance(meant := effects_of(read, context), Question):
+        context = dataclasses.replace(context, answers=context.answers.told(meant, _answer(meant, context, review)))
+    return meant
+
+
+def _answer(question: Question, context: DdlContext, review: SchemaDecisions) -> Any:
+    if question.what is Unknown.POLICY:
+        return review.policy(*question.table)
+    if question.what is Unknown.APPROVAL:
+        return review.approved(*question.table, context.key + 1)
+    return review.resolved(*question.table, question.reason, context.place)
 
 
 def _told(

@@ -12,14 +12,20 @@ from cdc_engine.acts.stopped_table import resolve, schema_of
 from cdc_engine.binlog.events.table_map import Field
 from cdc_engine.config import DestinationConfig, SluiceConfig, SourceConfig
 from cdc_engine.contracts import StoppedTable, TableChange, TableChangeKind
-from cdc_engine.errors import ActRefusedError, TableStoppedError
+from cdc_engine.errors import ActRefusedError, SourceConnectionError, TableStoppedError
 from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.resume_requests import requests
 from cdc_engine.position import Position
 from cdc_engine.states import TableState
-from cdc_engine.table_meta.change.policy import SchemaDecisions
+from cdc_engine.table_meta.change.policy import PLANS, SchemaDecisions
+from cdc_engine.table_meta.ddl.reader import read_statement
+from cdc_engine.table_meta.history.ddl_context import DdlContext
+from cdc_engine.table_meta.history.effects import effects_of
 from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas
+from cdc_engine.table_meta.history.kept.repository import Record, RecordKind
+from cdc_engine.table_meta.history.questions import Question, Unknown
 from cdc_engine.table_meta.history.resolutions import Resolutions
 from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
 from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, TableSchema
@@ -131,3 +137,46 @@ def test_ddl_resolve_keeps_the_answer_and_asks_the_engine_to_go_on(tmp_path: Pat
         resolve(directory, "shop.items", ANSWER)
     with pytest.raises(ActRefusedError, match="has not stopped"):
         resolve(directory, "shop.nix", ANSWER)
+
+
+def test_ddl_the_rules_ask_for_what_they_need_to_know_and_look_nowhere_themselves() -> None:
+    known = KnownSchemas()
+    known.remember(
+        Record(kind=RecordKind.SNAPSHOT, position=at(1), database="shop", table="orders", content=ORDERS.to_json())
+    )
+    context = DdlContext(known, at(2).order_key, lambda *_: True, "shop", lower_case_names=False, place="here")
+    asked, meant = [], effects_of(read_statement("ALTER TABLE orders DROP id, ADD n int", "mysql"), context)
+    while isinstance(meant, Question):
+        asked.append(meant)
+        answers: dict[Unknown, object] = {
+            Unknown.POLICY: dict.fromkeys(PLANS, "stop"),
+            Unknown.APPROVAL: "",
+            Unknown.SCHEMA: None,
+        }
+        context = dataclasses.replace(context, answers=context.answers.told(meant, answers[meant.what]))
+        meant = effects_of(read_statement("ALTER TABLE orders DROP id, ADD n int", "mysql"), context)
+    table = ("shop", "orders")
+    assert asked == [Question(Unknown.POLICY, table), Question(Unknown.APPROVAL, table)]
+    assert [effect.change for effect in meant] == [TableChangeKind.STOPPED]
+
+
+@pytest.mark.parametrize("given", [None, ORDERS])
+def test_ddl_each_question_is_asked_once_and_an_answer_that_fails_is_no_answer(
+    tmp_path: Path, given: TableSchema | None
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def resolved(database: str, table: str, *_: str) -> TableSchema | None:
+        asked.append((database, table))
+        if len(asked) == 1:
+            raise SourceConnectionError("the server does not answer")
+        return given
+
+    history = TableHistory(tmp_path / "schema.jsonl", lambda *_: True, SchemaDecisions(resolved=resolved))
+    history.seed(Snapshot(ServerFacts(flavour="mysql", charset="utf8mb4"), (("shop", "utf8mb4"),), (ORDERS,)), at(100))
+    with pytest.raises(SourceConnectionError):
+        history.apply(UNREADABLE, "shop", at(200))
+    assert isinstance(history.state("shop", "orders", at(300)), TableSchema), "nothing is kept of what was not answered"
+    (*changes,) = history.apply(UNREADABLE, "shop", at(200))
+    assert asked == [("shop", "orders")] * 2
+    assert bool(changes) is (given is None)
