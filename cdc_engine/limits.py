@@ -16,6 +16,9 @@ HEARTBEAT_SECONDS = 15  # the server speaks at least this often on an idle strea
 READ_TIMEOUT_SECONDS = 25  # heartbeat + 10 s: silence longer than this is a dead connection
 CONNECT_TIMEOUT_SECONDS = 10
 SNAPSHOT_SILENCE_SECONDS_MAX = 3600  # a SELECT of a chunk may search long before its first row
+# A peer that is silent so long is asked for a sign of life by the kernel, and again, some nine times, before it counts as gone.
+KEEPALIVE_IDLE_SECONDS = 60
+KEEPALIVE_AGAIN_SECONDS = 15
 RECONNECT_SECONDS_MIN = 0.5  # first wait after a lost connection; doubles with jitter up to the next
 RECONNECT_SECONDS_MAX = 20.0
 SOURCE_WATCH_SECONDS = 60.0  # the source's own end and identity are asked this often, on a second connection

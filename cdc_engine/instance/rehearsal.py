@@ -9,6 +9,7 @@ recording is a binlog of MySQL 8.0.31 with a row of every kind of column; `tests
 
 from __future__ import annotations
 
+import io
 import struct
 import sys
 from collections.abc import Iterator
@@ -16,8 +17,11 @@ from pathlib import Path
 
 from cdc_engine import limits
 from cdc_engine.binlog.events.event_types import HEADER_BYTES, LENGTH_AT
+from cdc_engine.binlog.result_rows.decoder import ResultDecoder
+from cdc_engine.binlog.result_rows.result_reader import ResultReader
 from cdc_engine.binlog.scan.framing import PacketFramer
 from cdc_engine.binlog.scan.scanner import Scanner
+from cdc_engine.contracts import TableVersion
 from cdc_engine.position import Position
 from cdc_engine.sink.event_sink import EventSink
 from cdc_engine.sink.table_filter import TableFilter
@@ -29,18 +33,32 @@ from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
 from cdc_engine.table_meta.schema import ServerFacts
 
 RECORDING = Path(__file__).with_name("rehearsal.binlog")
+RESULT = Path(__file__).with_name("rehearsal.result")  # of a chunk's SELECT of the table below, as the server sent it
+SELECTED = "everything"
 MAGIC_BYTES = 4
 START = Position(epoch=1, file="binlog.000001", offset=MAGIC_BYTES)
 SPILLING_EVENTS = 2  # a ring so small that a transaction of the recording spills
 
 
 def rehearse(folder: Path, recording: Path = RECORDING) -> int:
-    """Stages the recording into `folder`, once from memory and once over spill files; the rows staged."""
+    """Stages the recording into `folder`, once from memory and once over spill files, then decodes a SELECT's rows. The rows staged."""
     events = list(recorded_events(recording.read_bytes()))
-    return sum(
-        _staged_rows(events, folder / str(events_max), events_max)
+    tables: dict[str, TableVersion] = {}
+    rows = sum(
+        _staged_rows(events, folder / str(events_max), events_max, tables)
         for events_max in (limits.RING_EVENTS_MAX, SPILLING_EVENTS)
     )
+    select_recorded(tables[SELECTED], RESULT.read_bytes())
+    return rows
+
+
+def select_recorded(table: TableVersion, data: bytes) -> int:
+    """Decodes a recorded result of a chunk's SELECT; its rows."""
+    left = io.BytesIO(data)
+    result, decoder = ResultReader(left.readinto), ResultDecoder(table)
+    if why := decoder.differences(result.sent_columns()):
+        raise ValueError(f"the recorded result is not of the table {table.name} of the recording: {why}")
+    return sum(batch.num_rows for batch in result.batches(decoder))
 
 
 def recorded_events(data: bytes) -> Iterator[bytes]:
@@ -52,7 +70,8 @@ def recorded_events(data: bytes) -> Iterator[bytes]:
         at += length
 
 
-def _staged_rows(events: list[bytes], folder: Path, events_max: int) -> int:
+def _staged_rows(events: list[bytes], folder: Path, events_max: int, tables: dict[str, TableVersion]) -> int:
+    """`tables` gets the versions that the rows are of, by name."""
     captured = TableFilter(r".*\..*", "")
     history = TableHistory(folder / "schema.jsonl", captured.keeps)
     history.seed(Snapshot(ServerFacts(flavour=MYSQL, charset="utf8mb4"), databases=(), tables=()), START)
@@ -65,14 +84,15 @@ def _staged_rows(events: list[bytes], folder: Path, events_max: int) -> int:
         framer.space()[: len(packet)] = packet
         for block in framer.received(len(packet)):
             sink.accept(block)
-        rows += _taken_rows(store, folder)
+        rows += _taken_rows(store, folder, tables)
     return rows
 
 
-def _taken_rows(store: MemoryEventStore, folder: Path) -> int:
+def _taken_rows(store: MemoryEventStore, folder: Path, tables: dict[str, TableVersion]) -> int:
     """Stages and acks what is whole by now."""
     rows = 0
     while not (batch := store.get(limits.BATCH_BYTES_MAX, limits.BATCH_EVENTS_MAX)).empty:
+        tables.update({table.table: table for part in batch.slices for table in part.block.tables})
         rows += stage(batch, "rehearsal", 1, folder / "staging").manifest.rows
         if batch.end is not None:
             store.ack(batch.end)

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from cdc_engine.contracts import TableVersion
 from cdc_engine.errors import SourceConnectionError
+from cdc_engine.snapshot.key_literals import UUID_PROBE, as_text
 from cdc_engine.snapshot.statements import Key, bound_statement, key_of, quoted
 
 PRIMARY = "PRIMARY"
@@ -60,10 +61,13 @@ def chunk_key(connection: Asks, table: TableVersion) -> Key | None:
     key = key_of(table)
     if key is None:
         return None
+    if any(key.uuids) and connection.texts(UUID_PROBE) != [("1",)]:
+        columns = zip(key.columns, key.uuids, strict=True)
+        return dataclasses.replace(key, columns=tuple(as_text(each) if uuid else each for each, uuid in columns))
     name = f"{quoted(table.database)}.{quoted(table.table)}"
     parts = [row for row in connection.texts(f"SHOW INDEX FROM {name}") if row[2] == PRIMARY]
-    columns = [str(row[4]).lower() for row in parts if row[7] is None]
-    whole = len(columns) == len(parts) and columns[: len(table.key)] == [each.lower() for each in table.key]
+    names = [str(row[4]).lower() for row in parts if row[7] is None]
+    whole = len(names) == len(parts) and names[: len(table.key)] == [each.lower() for each in table.key]
     return dataclasses.replace(key, index=PRIMARY) if whole else key
 
 

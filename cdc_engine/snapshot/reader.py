@@ -43,6 +43,11 @@ class Reader:
     def mariadb(self) -> bool:
         return "mariadb" in str(self._session.get_server_info()).lower()  # type: ignore[no-untyped-call]
 
+    @property
+    def thread_id(self) -> int:
+        """Of the connection, for KILL."""
+        return int(self._session.thread_id())  # type: ignore[no-untyped-call]
+
     def texts(self, sql: str) -> list[tuple[str | None, ...]]:
         """The rows of a query whose values are ASCII or UTF-8, as the server prints them."""
         with self._translated(), self._session.cursor(Cursor) as cursor:
@@ -56,6 +61,8 @@ class Reader:
             with self._translated():
                 statement = self._prepare(sql)
                 self._session.command(COMMAND.COM_STMT_EXECUTE, struct.pack("<IBI", statement, NO_CURSOR, ONCE))
+                # PyMySQL leaves the time there that a write may take
+                self._session.silent_for(limits.SNAPSHOT_SILENCE_SECONDS_MAX)
                 yield ResultReader(self._session.take_socket().recv_into)
                 self._session.command(COMMAND.COM_STMT_CLOSE, struct.pack("<I", statement))
         except BaseException:

@@ -10,16 +10,19 @@ import dataclasses
 from collections.abc import Sequence
 
 from cdc_engine.contracts import Column, TableVersion
-from cdc_engine.snapshot.key_literals import KeyColumn, key_column
+from cdc_engine.snapshot.key_literals import KeyColumn, is_uuid, key_column
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Key:
-    """A table's key as it is chunked by. `quoted`: its columns' names. `index`: that orders by it and is asked for by name, or empty."""
+    """A table's key as it is chunked by. `quoted`: its columns' names. `uuids`: which of them are. `index`: that orders by it and is asked
+    for by name, or empty.
+    """
 
     quoted: tuple[str, ...]
     columns: tuple[KeyColumn, ...]
     nullable: tuple[bool, ...]
+    uuids: tuple[bool, ...]
     index: str = ""
 
     @property
@@ -43,6 +46,7 @@ def key_of(table: TableVersion, index: str = "") -> Key | None:
         quoted=tuple(quoted(column.name) for column in columns),
         columns=tuple(each for each in found if each),
         nullable=tuple(column.nullable for column in columns),
+        uuids=tuple(is_uuid(column) for column in columns),
         index=index,
     )
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Callable
 from typing import Any
@@ -38,6 +39,12 @@ class Session(pymysql.connections.Connection):
     def take_socket(self) -> Any:
         """The socket, for reading without PyMySQL; it reads nothing ahead between an answer and the next command."""
         return self._sock
+
+    def silent_for(self, seconds: float) -> None:
+        """The next read may wait so long for its first byte; a peer that is gone is found out by the kernel's own questions before that."""
+        self._sock.settimeout(seconds)
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.KEEPALIVE_IDLE_SECONDS)
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.KEEPALIVE_AGAIN_SECONDS)
 
     def drop(self) -> None:
         """Closes without COM_QUIT, which has no place in a dump or amid a result."""

@@ -27,6 +27,10 @@ What is read in Delta is what `SELECT` returns in the source, or the table has s
 M: `tests/fidelity/test_matrix.py` writes this type's corner values on that server with row images FULL, MINIMAL and NOBLOB, with MINIMAL and
 (where the server has it) FULL metadata, and compares inserts, updates and deletes with `SELECT`. -: the server has no such type.
 
+S: `tests/fidelity/test_snapshot_fidelity.py` reads rows with the same values by chunks, as a snapshot does, on each server that has the type:
+every column equals, to the byte, what the stream brought of the same rows. S, by value: MySQL 5.7 prints a whole double of a document without
+its `.0`, so there a snapshot has `1` where the stream has `1.0`, until the row changes.
+
 """
 TAIL = """
 ## Choices of a table
@@ -39,6 +43,20 @@ TAIL = """
 | `undecodable: stop` (default) | the table stops with TYPE_UNSUPPORTED, naming column, position and reason | `test_quarantine_fidelity` |
 | `undecodable: quarantine` | NULL in the row, the bytes in `<lake>/_sluice_quarantine/<destination>`; a key column still stops the table | `test_quarantine_fidelity` |
 | `charsets: {column: charset}` | decodes a column by the charset its bytes really have | `test_quarantine_fidelity` |
+
+A snapshot keeps to the same choices: its values go through the same decoder (`test_snapshot_fidelity`, `test_snapshot_faults`).
+
+## Keys by which a snapshot cuts a table
+
+Every type that can be a key, in its own order and collation, prefix indexes and composite keys too: each row is in exactly one chunk, at any
+moment, on all four servers (`tests/snapshot/test_snapshot_chunks.py`).
+
+| key | |
+|---|---|
+| whole columns of the primary key | bounds are found and chunks are read over its index: a chunk touches its own rows |
+| a prefix index (`PRIMARY KEY (name(10))`), a `set` of more than 53 members, a key that conf/ names and no index has | right, but each bound is a search through the table: take large chunks |
+| `uuid` of MariaDB up to 10.11.5 | the server compares versions 6 and 7 otherwise than it sorts them: it is asked, and then compared by text, which no index has |
+| none, or JSON or geometry in it | one chunk |
 
 ## What no server here can show
 
@@ -119,8 +137,8 @@ bytes that are no character of theirs are values that cannot be decoded:
 
 
 def rendered() -> str:
-    header = "| declared | Delta | " + " | ".join(NAMES[server] for server in SERVERS) + " | |"
-    lines = [header, "|---" * (len(SERVERS) + 3) + "|"]
+    header = "| declared | Delta | " + " | ".join(NAMES[server] for server in SERVERS) + " | snapshot | |"
+    lines = [header, "|---" * (len(SERVERS) + 4) + "|"]
     lines += [_row(group) for group in _groups()]
     charsets = ", ".join(f"`{name}`" for name in sorted(CHARSETS))
     return f"{HEAD}{chr(10).join(lines)}\n{TAIL}{charsets}.\n"
@@ -139,7 +157,8 @@ def _row(group: list[Kind]) -> str:
     declared = group[0].declared
     shown = declared if len(declared) <= LABELS_SHOWN else f"{declared[:LABELS_SHOWN]}…"
     cells = " | ".join("M" if server in servers else "-" for server in SERVERS)
-    return f"| `{shown}` | {group[0].delta} | {cells} | {group[0].note} |"
+    read = "S, by value" if any(kind.by_value for kind in group) else "S"
+    return f"| `{shown}` | {group[0].delta} | {cells} | {read} | {group[0].note} |"
 
 
 if __name__ == "__main__":

@@ -1,15 +1,22 @@
-"""Records the binlog that `cdc_engine/instance/rehearsal.py` plays: `python -m tests.instance.record_rehearsal`.
+"""Records the binlog and the result of a SELECT that `cdc_engine/instance/rehearsal.py` plays: `python -m tests.instance.record_rehearsal`.
 
 Needed again only when a kind of column or of event gets a kernel of its own that the recording does not reach; a test says so.
 """
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from cdc_engine.instance.rehearsal import RECORDING
+from cdc_engine.binlog.result_rows.decoder import ResultDecoder
+from cdc_engine.contracts import TableVersion
+from cdc_engine.instance.rehearsal import RECORDING, RESULT, SELECTED
+from cdc_engine.snapshot.reader import Reader, open_reader
+from cdc_engine.snapshot.statements import quoted, rows_statement
+from cdc_engine.source.server import Source
+from cdc_engine.table_meta.history.source.schema_snapshot import read_snapshot
 from console.toolchain.database.server import DatabaseServer
 
 COLUMNS = """
@@ -77,6 +84,36 @@ def record(folder: Path, write: Callable[[bytes], object]) -> None:
         write((server.data_folder / "binlog.000001").read_bytes())
 
 
+def record_result(folder: Path, write: Callable[[bytes], object]) -> None:
+    """What a server sends for a chunk of the table that the statements leave."""
+    with DatabaseServer("mysql-8.0.31", folder) as server:
+        run_all(server, statements("rehearsal"))
+        source = Source(destination="rehearsal", host="127.0.0.1", port=server.port, user="root")
+        with contextlib.closing(server.connect()) as connection, contextlib.closing(open_reader(source)) as reader:
+            found = read_snapshot(connection, lambda database, _: database == "rehearsal")
+            (table,) = (each.version() for each in found.tables if each.table == SELECTED)
+            write(_sent(reader, table))
+
+
+def _sent(reader: Reader, table: TableVersion) -> bytes:
+    decoder, taken = ResultDecoder(table), bytearray()
+    asked = decoder.asked([quoted(column.name) for column in decoder.columns])
+    with reader.selecting(rows_statement(table, asked, None, ((), ()), "")) as result:
+        receive = result.receive
+
+        def keeping(space: memoryview) -> int:
+            count = receive(space)
+            taken.extend(space[:count])
+            return count
+
+        result.receive = keeping
+        result.sent_columns()
+        for _ in result.batches(decoder):
+            pass
+    return bytes(taken)
+
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        record(Path(folder), RECORDING.write_bytes)
+        record(Path(folder) / "binlog", RECORDING.write_bytes)
+        record_result(Path(folder) / "result", RESULT.write_bytes)

@@ -97,7 +97,14 @@ FOREIGN: dict[str, set[str]] = {
         "cdc_engine.binlog",
     },
     "typer": {"console", "spark_jobs", "benchmarks"},
-    "socket": {"cdc_engine.parser", "cdc_engine.ha", "console", "cdc_engine.destination_files", "spark_jobs"},
+    "socket": {
+        "cdc_engine.source",
+        "cdc_engine.parser",
+        "cdc_engine.ha",
+        "console",
+        "cdc_engine.destination_files",
+        "spark_jobs",
+    },
 }
 ONE_OWNER = {"pyspark.sql.connect": "spark_jobs", "SparkSession": "spark_jobs/session.py"}
 

@@ -44,7 +44,7 @@ class ResultReader:
     """
 
     def __init__(self, receive: Receive, buffer_bytes: int = limits.READ_BUFFER_BYTES) -> None:
-        self._receive, self._buffer_bytes = receive, buffer_bytes
+        self.receive, self._buffer_bytes = receive, buffer_bytes
         self._buffer = np.empty(buffer_bytes, np.uint8)
         self._filled, self.received = 0, 0
         self._cursor = np.zeros(locate.CURSOR_FIELDS, np.int64)
@@ -86,7 +86,7 @@ class ResultReader:
             self._fill()
 
     def _fill(self) -> None:
-        count = self._receive(self._buffer[self._filled :].data)
+        count = self.receive(self._buffer[self._filled :].data)
         if not count:
             raise SourceConnectionError("the source closed the connection amid the rows of a chunk")
         self._filled += count

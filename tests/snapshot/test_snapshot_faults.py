@@ -1,0 +1,216 @@
+"""What goes wrong amid the reading of a chunk: a clear error, no file, and a connection that is closed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cdc_engine import limits
+from cdc_engine.binlog.rows.refused_values import ValuePolicy
+from cdc_engine.contracts import TableVersion
+from cdc_engine.errors import (
+    ConfigurationError,
+    SluiceError,
+    SourceConnectionError,
+    TableChangedError,
+    TableStoppedError,
+)
+from cdc_engine.snapshot.chunks import Chunk, chunks
+from cdc_engine.snapshot.pace import Pace, PaceLimits
+from cdc_engine.snapshot.read import read_chunk
+from cdc_engine.snapshot.reader import Reader, open_reader
+from console.toolchain.database.server import DatabaseServer
+from tests.fidelity.pipeline import run
+from tests.snapshot.fix_reading import reading, source_of, versions
+
+DATABASE = "snapshot_faults"
+ALL = Chunk(number=1)
+MANY_ROWS, WIDE_BYTES = 4000, 12_000  # 48 MB: more than what any socket holds
+
+
+@pytest.fixture(scope="module")
+def server(mysql80: DatabaseServer) -> DatabaseServer:
+    numbers = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < {}) SELECT"
+    run(mysql80, f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")
+    run(
+        mysql80,
+        "SET cte_max_recursion_depth = 1000000",
+        "CREATE TABLE large (id int PRIMARY KEY, filler longtext)",
+        f"INSERT INTO large {numbers.format(MANY_ROWS)} i, REPEAT('x', {WIDE_BYTES}) FROM n",
+        "CREATE TABLE small (id int PRIMARY KEY, word varchar(9) CHARACTER SET latin1)",
+        "INSERT INTO small VALUES (1, 'a'), (2, 'b')",
+        "CREATE TABLE huge (id int PRIMARY KEY, filler longblob)",
+        "INSERT INTO huge VALUES (1, 'a'), (2, REPEAT('0123456789abcdef', 2097152)), (3, 'c')",
+        database=DATABASE,
+    )
+    return mysql80
+
+
+class AmidRows(Pace):
+    """Does something once, after the first rows."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        super().__init__(PaceLimits())
+        self._acts = [act]
+
+    def after_rows(self, rows: int) -> None:
+        while self._acts:
+            self._acts.pop()()
+        super().after_rows(rows)
+
+
+def failing(
+    server: DatabaseServer, table: TableVersion, folder: Path, act: Callable[[Reader], None] | None = None
+) -> SluiceError:
+    """The error of reading a table whole; afterwards there is no file."""
+    with reading(server) as reader:
+        pace = AmidRows(lambda: act(reader)) if act else None
+        with pytest.raises(SluiceError) as raised:
+            read_chunk(reader, table, ALL, folder / "chunk.parquet", pace=pace)
+        assert list(folder.iterdir()) == []
+        if act:
+            with pytest.raises(SourceConnectionError):
+                reader.texts("SELECT 1")
+    return raised.value
+
+
+def test_a_query_that_is_killed_amid_its_rows_leaves_no_file_snapshot(server: DatabaseServer, tmp_path: Path) -> None:
+    def kill(reader: Reader) -> None:
+        run(server, f"KILL QUERY {reader.thread_id}")
+
+    error = failing(server, versions(server, DATABASE)["large"], tmp_path, kill)
+    assert isinstance(error, SourceConnectionError)
+    assert "interrupted" in str(error)
+
+
+def test_a_connection_that_is_lost_amid_its_rows_leaves_no_file_snapshot(
+    server: DatabaseServer, tmp_path: Path
+) -> None:
+    def kill(reader: Reader) -> None:
+        run(server, f"KILL CONNECTION {reader.thread_id}")
+
+    error = failing(server, versions(server, DATABASE)["large"], tmp_path, kill)
+    assert isinstance(error, SourceConnectionError)
+
+
+def test_who_pauses_a_snapshot_ends_the_chunk_snapshot(server: DatabaseServer, tmp_path: Path) -> None:
+    class PausedError(Exception):
+        pass
+
+    def pause() -> None:
+        raise PausedError
+
+    with reading(server) as reader, pytest.raises(PausedError):
+        read_chunk(reader, versions(server, DATABASE)["large"], ALL, tmp_path / "chunk.parquet", pace=AmidRows(pause))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("ALTER TABLE small DROP word", "Unknown column"),
+        ("ALTER TABLE small MODIFY id bigint", "column id is sent with the type code 8, and int in the schema known"),
+        ("ALTER TABLE small MODIFY id int unsigned", "column id is unsigned, and int"),
+        ("ALTER TABLE small MODIFY word varchar(9) CHARACTER SET utf8mb4", "column word is of the charset utf8mb4"),
+        ("RENAME TABLE small TO smaller", "doesn't exist"),
+    ],
+)
+def test_a_table_that_changed_is_not_read_by_its_old_schema_snapshot(
+    server: DatabaseServer, tmp_path: Path, change: str, said: str
+) -> None:
+    table = versions(server, DATABASE)["small"]
+    run(server, change, database=DATABASE)
+    try:
+        error = failing(server, table, tmp_path)
+        assert isinstance(error, TableChangedError)
+        assert said in str(error)
+    finally:
+        run(server, "DROP TABLE IF EXISTS small, smaller", "CREATE TABLE small (id int PRIMARY KEY, word varchar(9) CHARACTER SET latin1)",
+            "INSERT INTO small VALUES (1, 'a'), (2, 'b')", database=DATABASE)  # fmt: skip
+
+
+def test_a_user_without_the_right_to_select_is_told_so_snapshot(server: DatabaseServer, tmp_path: Path) -> None:
+    table = versions(server, DATABASE)["small"]
+    run(server, "CREATE USER bare IDENTIFIED BY ''", f"GRANT SELECT ON {DATABASE}.large TO bare")
+    try:
+        reader = open_reader(source_of(server, "bare"))
+        with contextlib.closing(reader), pytest.raises(ConfigurationError, match=r"bare@127.*grant SELECT"):
+            read_chunk(reader, table, ALL, tmp_path / "chunk.parquet")
+    finally:
+        run(server, "DROP USER bare")
+
+
+def test_a_select_may_be_silent_longer_than_a_query_snapshot(
+    server: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "READ_TIMEOUT_SECONDS", 0.2)
+    with reading(server) as reader:
+        slow = "id = 2 AND SLEEP(0.5) = 0"
+        facts = read_chunk(reader, versions(server, DATABASE)["small"], ALL, tmp_path / "chunk.parquet", where=slow)
+    assert facts.rows == 1
+
+
+def test_a_mistake_in_where_is_the_servers_sentence_snapshot(server: DatabaseServer, tmp_path: Path) -> None:
+    with reading(server) as reader, pytest.raises(SourceConnectionError, match="SQL syntax"):
+        read_chunk(reader, versions(server, DATABASE)["small"], ALL, tmp_path / "chunk.parquet", where="id <")
+
+
+def test_a_value_that_cannot_be_decoded_stops_the_table_or_goes_to_quarantine_snapshot(
+    server: DatabaseServer, tmp_path: Path
+) -> None:
+    """A column whose bytes are said to be of another charset than the source declares."""
+    run(server, "INSERT INTO small VALUES (3, x'E4')", database=DATABASE)
+    table, path = versions(server, DATABASE)["small"], tmp_path / "chunk.parquet"
+    lying = {"word": "utf8mb4"}
+    with reading(server) as reader, pytest.raises(TableStoppedError, match=r"word.*is not utf8"):
+        read_chunk(reader, table, ALL, path, policy=ValuePolicy(charsets=lying))
+    with reading(server) as reader:
+        facts = read_chunk(reader, table, ALL, path, policy=ValuePolicy(charsets=lying, undecodable="quarantine"))
+    assert [(each.raw, each.key) for each in facts.refused] == [(b"\xe4", {"id": 3})]
+    assert pq.read_table(path).to_pydict() == {"id": [1, 2, 3], "word": ["a", "b", None]}
+    run(server, "DELETE FROM small WHERE id = 3", database=DATABASE)
+
+
+def test_a_row_larger_than_a_packet_and_a_chunk_without_rows_are_read_snapshot(
+    server: DatabaseServer, tmp_path: Path
+) -> None:
+    table = versions(server, DATABASE)["huge"]
+    with reading(server) as reader:
+        found = []
+        for chunk in chunks(reader, table, 1):
+            facts = read_chunk(reader, table, chunk, tmp_path / f"{chunk.number}.parquet")
+            found.append(
+                (
+                    facts.rows,
+                    [
+                        len(row or b"")
+                        for row in pq.read_table(tmp_path / f"{chunk.number}.parquet")["filler"].to_pylist()
+                    ],
+                )
+            )
+        assert facts.bytes == (tmp_path / "4.parquet").stat().st_size
+    assert found == [(1, [1]), (1, [32 << 20]), (1, [1]), (0, [])]
+
+
+def test_a_chunk_is_never_wholly_in_memory_snapshot(server: DatabaseServer, tmp_path: Path) -> None:
+    """48 MB are read with the room of a row group and of the buffer, some 20 MB each."""
+    held: list[int] = []
+
+    class Watching(Pace):
+        def after_rows(self, rows: int) -> None:  # noqa: ARG002
+            held.append(pa.total_allocated_bytes())
+
+    with reading(server) as reader:
+        facts = read_chunk(
+            reader, versions(server, DATABASE)["large"], ALL, tmp_path / "1.parquet", pace=Watching(PaceLimits())
+        )
+        groups = pq.ParquetFile(tmp_path / "1.parquet").metadata.num_row_groups
+    assert (facts.rows, groups) == (MANY_ROWS, len(held))
+    assert facts.received > MANY_ROWS * WIDE_BYTES
+    assert len(held) >= 2
+    assert max(held) < MANY_ROWS * WIDE_BYTES / 2
