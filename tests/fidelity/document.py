@@ -85,9 +85,11 @@ servers, also for a row that is inserted without the column: `tests/table_meta/c
 | `datetime(3) DEFAULT '… 03:04:05.5'` and any spelling of a date; more digits than the type has | MySQL rounds them, MariaDB cuts them off, or as sql_mode says | followed |
 | `NOT NULL DEFAULT 0` or `'0000-00-00 00:00:00'`, or NOT NULL without DEFAULT | the zero date, by the table's `zero_dates`; else the type's zero, of JSON `null` | followed |
 | `DEFAULT CURRENT_TIMESTAMP`, `(now(3))`, `(curdate())`, `(utc_timestamp())` | the statement's time in its session's zone, also a named one, and `SYSTEM`: the zone that shows what the server's clocks show (`test_system_zone_ddl.py`) | followed |
-| generated from a literal (`AS (5)`) | that | followed |
-| generated from other columns, DEFAULT of an expression or a function (`(uuid())`, `(a + 1)`, `(1 + 1)`), AUTO_INCREMENT | what only the rows themselves tell | stops: DDL_UNSUPPORTED, until the rows are taken anew |
-| a time in a zone that is not in the zone database, or that its clocks show twice or never; a date with an offset (`…+05:00`) | | stops: DDL_UNSUPPORTED |
+| DEFAULT of a constant expression, or a column generated from one: `(1 + 2 * 3)`, `(60*60*24)`, `(concat('a', 1))`, `(upper('x'))`, `(unhex('00'))`, `(json_object('a', 1))`, `('[1,2]')` of JSON, `(now() + interval 1 day)` | its value: `change/constant_expression.py` | followed |
+| a date with an offset (`'… 03:04:05+05:00'`), of a strict session of MySQL | 8.0.19 and above convert it to the session's zone, servers before refuse it | followed |
+| generated from other columns, DEFAULT of what differs from row to row (`(uuid())`, `(a + 1)`), AUTO_INCREMENT | what only the rows themselves tell | stops: DDL_UNSUPPORTED, until the rows are taken anew |
+| DEFAULT of an expression that has no rule: comparisons, `CASE`, most functions; `(1 / 3)`, of which `div_precision_increment` counts the digits | | stops: DDL_UNSUPPORTED, the reason names it |
+| a time in a zone that is not in the zone database, or that its clocks show twice or never; a date with an offset where the session was not strict (MySQL before 8.0.19 ignores it) | | stops: DDL_UNSUPPORTED |
 
 ## Foreign keys
 
@@ -131,7 +133,8 @@ anywhere in it, or all of the database that it is about (`test_ddl_mistakes.py`)
 
 ## Character sets
 
-Every character set of the four servers is decoded as the server converts it, held against the servers by `tests/binlog/charsets/test_charsets.py`;
+Every character set of the four servers is decoded as the server converts it, held against the servers by `tests/binlog/charsets/test_charsets.py`, and in
+row images by `tests/fidelity/test_matrix.py`;
 bytes that are no character of theirs are values that cannot be decoded:
 """
 

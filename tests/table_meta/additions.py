@@ -8,28 +8,39 @@ from pathlib import Path
 FILE = Path(__file__).parent / "corpus" / "additions.txt"
 STOPS = "--@ stops"
 BY_SETTING = "--@ by explicit_defaults_for_timestamp"
+ON_MYSQL, ON_MARIADB = "--@ stops on mysql", "--@ stops on mariadb"
 FOLLOWED = "--@ followed"
+_SECTIONS = (FOLLOWED, STOPS, BY_SETTING, ON_MYSQL, ON_MARIADB)
 
 
 @dataclasses.dataclass(frozen=True)
 class Additions:
-    """`stops`: what no one can say without reading the rows anew. `by_setting`: followed where explicit_defaults_for_timestamp is on."""
+    """`stops`: what no one can say without reading the rows anew. `by_setting`: followed where explicit_defaults_for_timestamp is on.
+
+    `stops_on_mysql`, `stops_on_mariadb`: what servers of the other flavour let be told.
+    """
 
     followed: tuple[str, ...]
     stops: tuple[str, ...]
     by_setting: tuple[str, ...]
+    stops_on_mysql: tuple[str, ...]
+    stops_on_mariadb: tuple[str, ...]
 
     @property
     def all(self) -> tuple[str, ...]:
-        return (*self.followed, *self.stops, *self.by_setting)
+        return (*self.followed, *self.stops, *self.by_setting, *self.stops_on_mysql, *self.stops_on_mariadb)
+
+    def unknowable(self, server: str, *, explicit_timestamps: bool) -> set[str]:
+        of_flavour = self.stops_on_mariadb if server.startswith("mariadb") else self.stops_on_mysql
+        return {*self.stops, *of_flavour, *(() if explicit_timestamps else self.by_setting)}
 
 
 def additions() -> Additions:
-    found: dict[str, list[str]] = {FOLLOWED: [], STOPS: [], BY_SETTING: []}
+    found: dict[str, list[str]] = {section: [] for section in _SECTIONS}
     section = found[FOLLOWED]
     for line in FILE.read_text(encoding="utf-8").splitlines():
         if line in found:
             section = found[line]
         elif line:
             section.append(line)
-    return Additions(*(tuple(found[section]) for section in (FOLLOWED, STOPS, BY_SETTING)))
+    return Additions(*(tuple(found[section]) for section in _SECTIONS))

@@ -1,8 +1,9 @@
 """What rows that are already there hold in a column that ALTER TABLE … ADD gives them: the binlog has no row events for them.
 
 A column that may be NULL and has no DEFAULT gives NULL; one with a literal DEFAULT gives what the type stores of it (`literal_value`); a
-NOT NULL column without one gives the type's own zero; CURRENT_TIMESTAMP gives the time of the statement; a generated column of which the
-expression is a literal gives that. What cannot be said for certain is an error, and the table stops. Pure; used by `evolution`.
+NOT NULL column without one gives the type's own zero; CURRENT_TIMESTAMP gives the time of the statement; an expression that is constant
+(`constant_expression`), also a generated column's, gives its value. What cannot be said for certain is an error, and the table stops.
+Pure; used by `evolution`.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import dataclasses
 
 from cdc_engine.contracts import NO_SESSION, StatementSession
 from cdc_engine.table_meta.change import literal_value, moments
+from cdc_engine.table_meta.change.constant_expression import COMPUTED, NotConstantError, constant_value
 from cdc_engine.table_meta.change.literal_value import Column, InitialValueUnknownError
 from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
 from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL, DeclaredType
 from cdc_engine.table_meta.ddl.default_value import Default, Notation
+from cdc_engine.table_meta.ddl.reader import STRICT
 
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint")
 _TEXTS = ("char", "varchar", "set", "tinytext", "text", "mediumtext", "longtext")
@@ -77,20 +80,42 @@ def known_default(column: ColumnDefinition, session: StatementSession = NO_SESSI
 
 
 def _generated(column: ColumnDefinition, session: StatementSession) -> str | None:
-    if column.computed is None or not column.computed.is_literal:
+    if column.computed is None:
         raise InitialValueUnknownError("it is a generated column")
-    return _default(column, column.computed, session)
+    computed = _constant(column, column.computed, session, "it is a generated column")
+    if not computed.is_literal:
+        raise InitialValueUnknownError("it is a generated column")
+    return _default(column, computed, session)
 
 
 def _default(column: ColumnDefinition, default: Default, session: StatementSession) -> str | None:
+    default = _constant(column, default, session, "its DEFAULT is an expression or a function")
     if default.notation is Notation.NULL:
         return None
-    if default.notation is Notation.EXPRESSION:
-        raise InitialValueUnknownError("its DEFAULT is an expression or a function")
-    told = Column(column.type, column.charset or "", _rounds(session), session.time_zone, session.client)
+    told = Column(
+        column.type,
+        column.charset or "",
+        _rounds(session),
+        session.time_zone,
+        session.client,
+        offsets=session.flavour == MYSQL and bool(session.sql_mode & STRICT),
+    )
     if default.notation is Notation.CLOCK:
         return _clock(told, default, session)
     return literal_value.stored(told, default)
+
+
+def _constant(column: ColumnDefinition, default: Default, session: StatementSession, otherwise: str) -> Default:
+    """What an expression makes that is the same for every row; anything else as it is. `otherwise`: the sentence where it is not."""
+    if default.notation is not Notation.EXPRESSION:
+        return default
+    try:
+        made = constant_value(default.inside, session)
+    except NotConstantError as error:
+        raise InitialValueUnknownError(f"{otherwise} ({error})") from error
+    if made.said == COMPUTED and session.flavour != MYSQL and column.type.base in _TEXTS:
+        raise InitialValueUnknownError(f"{otherwise} (how many digits the server prints of a decimal is not known)")
+    return made
 
 
 def _rounds(session: StatementSession) -> bool | None:
@@ -126,18 +151,24 @@ def _clock(column: Column, default: Default, session: StatementSession) -> str:
         raise InitialValueUnknownError("its DEFAULT is a time that the binlog does not tell")
     try:
         there = moments.at_epoch(session.started_us).with_digits(digits, rounds=False)
-        return _shown(column, there, part if not of_utc else f"utc {part}", digits)
+        return _shown(column, there, part if not of_utc else f"utc {part}", digits, default.moves)
     except moments.NoMomentError as error:
         raise InitialValueUnknownError(f"its DEFAULT: {error}") from error
 
 
-def _shown(column: Column, there: moments.Moment, what: str, digits: int) -> str:
-    """Of a moment in UTC what a clock shows, in the column."""
+def _shown(
+    column: Column, there: moments.Moment, what: str, digits: int, moves: tuple[tuple[int, int], ...] = ()
+) -> str:
+    """Of a moment in UTC what a clock shows that is ahead by `moves`, in the column."""
     base, of_utc, part = column.type.base, what.startswith("utc "), what.removeprefix("utc ")
-    if base == "timestamp" and not of_utc:
+    if base == "timestamp" and not of_utc and not moves:
         return literal_value.shown_moment(column, there)
     if not of_utc:
         there = moments.in_zone(there, column.time_zone)
+    if part == "date":
+        there = dataclasses.replace(there, seconds=0, micros=0)
+    for months, micros in moves:
+        there = there.months_later(months).moved(micros)
     if base == "timestamp":  # the clocks of UTC, read as those of the session
         there = moments.in_utc(there, column.time_zone)
     if base == "varchar":
@@ -145,8 +176,6 @@ def _shown(column: Column, there: moments.Moment, what: str, digits: int) -> str
         return literal_value.stored(column, Default(text))
     if base == "time":
         return there.with_digits(column.digits, rounds=column.rounds).clock(column.digits)
-    if part == "date":
-        there = dataclasses.replace(there, seconds=0, micros=0)
     return literal_value.shown_moment(column, there)
 
 

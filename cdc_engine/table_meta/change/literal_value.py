@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from cdc_engine.binlog.charsets.collations import charset_of_name
 from cdc_engine.binlog.documents.jsonb import printed_double
-from cdc_engine.table_meta.change import moments
+from cdc_engine.table_meta.change import document_value, moments
 from cdc_engine.table_meta.ddl.declared_type import DeclaredType
 from cdc_engine.table_meta.ddl.default_value import Default, Notation
 
@@ -35,13 +35,15 @@ class InitialValueUnknownError(Exception):
 @dataclasses.dataclass(frozen=True)
 class Column:
     """`charset`: of a text, `binary` of bytes, empty of others. `rounds`: whether the server rounds a fraction of a second that is too
-    long; None where not known. `time_zone` and `client`, the charset of the statement's text: of the session, empty where not told."""
+    long; None where not known. `time_zone` and `client`, the charset of the statement's text: of the session, empty where not told.
+    `offsets`: an offset after a date counts, as it does since MySQL 8.0.19: a strict session of an earlier server would have refused it."""
 
     type: DeclaredType
     charset: str
     rounds: bool | None = None
     time_zone: str = ""
     client: str = ""
+    offsets: bool = False
 
     @property
     def digits(self) -> int:
@@ -182,7 +184,7 @@ def _characters(column: Column, literal: Default) -> str:
         return _printed(column, literal)
     if literal.notation is Notation.BYTES:
         return _decoded(column, bytes.fromhex(value), literal.said or column.charset)
-    if literal.notation is not Notation.STRING:
+    if literal.notation not in {Notation.STRING, Notation.DOCUMENT}:
         raise _converted(column)
     if literal.said not in {"", column.client} and not value.isascii():
         raise _converted(column)  # the bytes of the client's charset are read as those of another one
@@ -273,6 +275,8 @@ def _place(column: Column, text: str) -> int:
 def _moment(column: Column, literal: Default) -> str:
     if literal.notation is Notation.NUMBER:
         there = moments.moment(moments.number_of_date((literal.value or "").removeprefix("+")))
+    elif literal.notation is Notation.STRING and (apart := moments.without_offset(literal.value or "")):
+        return shown_moment(column, _with_offset(column, *apart))
     elif literal.notation is Notation.STRING or literal.said in {"DATE", "TIMESTAMP"}:
         there = moments.moment(literal.value or "")
     else:
@@ -282,7 +286,18 @@ def _moment(column: Column, literal: Default) -> str:
     return shown_moment(column, there)
 
 
+def _with_offset(column: Column, text: str, offset: str) -> moments.Moment:
+    """In UTC for a TIMESTAMP, else on the session's clocks."""
+    if not column.offsets:
+        raise InitialValueUnknownError("its DEFAULT has an offset, which servers before MySQL 8.0.19 ignore")
+    there = moments.in_utc(moments.moment(text), offset)
+    return there if column.type.base == "timestamp" else moments.in_zone(there, column.time_zone)
+
+
 def _time(column: Column, literal: Default) -> str:
+    if literal.notation is Notation.STRING and (apart := moments.without_offset(literal.value or "")):
+        there = _with_offset(column, *apart).with_digits(column.digits, rounds=column.rounds)
+        return there.clock(column.digits)
     if literal.notation in {Notation.NUMBER, Notation.STRING} or literal.said == "TIME":
         return moments.time_text(literal.value or "", column.digits, rounds=column.rounds)
     raise _converted(column)
@@ -305,14 +320,15 @@ def _inet4(column: Column, literal: Default) -> str:
 
 
 def _json(column: Column, literal: Default) -> str:
-    """Of MySQL, which prints a document in a way of its own: those that have one way only."""
-    text = "".join((literal.value or "").split(" "))
-    if literal.notation is not Notation.STRING or text not in _PLAIN_DOCUMENTS:
+    """Of MySQL, which prints a document in a way of its own."""
+    if literal.notation is Notation.DOCUMENT and literal.value is not None:
+        return literal.value
+    text = document_value.printed_text(literal.value or "") if literal.notation is Notation.STRING else None
+    if text is None:
         raise _converted(column)
     return text
 
 
-_PLAIN_DOCUMENTS = {"{}", "[]", "null", "true", "false", '""', "0", "1"}
 _STORES: dict[str, Callable[[Column, Default], str]] = {
     **dict.fromkeys(_BITS_OF_INTEGER, _integer),
     "decimal": _decimal,

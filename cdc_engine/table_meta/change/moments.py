@@ -21,6 +21,8 @@ _HOURS = re.compile(r"(-?)(?:(\d+)\s+)?(\d+):(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?)
 _NUMBER_OF_TIME = re.compile(r"(-?)(\d{1,7})(?:\.(\d*))?")
 _DATE_DIGITS = {6, 8, 12, 14}
 _OFFSET = re.compile(r"([+-])(\d\d):([0-5]\d)")
+_WITH_OFFSET = re.compile(r"(.*\d[T ]\d+:\d+:\d+(?:\.\d*)?)([+-]\d\d:[0-5]\d)")
+_OFFSET_MIN, _OFFSET_MAX = -1400, 1400  # as numbers of hours and minutes
 _UTC = {"UTC", "GMT", "ETC/UTC", "ETC/GMT"}
 _TWO_DIGITS_FROM = 70  # a year of two digits is of the last century from here on
 _SECONDS_MAX = 838 * 3600 + 59 * 60 + 59
@@ -51,6 +53,14 @@ class Moment:
         except (ValueError, OverflowError) as error:
             raise NoMomentError("it is a time that no calendar has") from error
         return Moment.of(there)
+
+    def months_later(self, months: int) -> Moment:
+        """On the same day of another month, or on its last one."""
+        year, month = divmod(self.date[0] * 12 + self.date[1] - 1 + months, 12)
+        if not 1 <= year <= 9999:
+            raise NoMomentError("it is a time that no calendar has")
+        day = min(self.date[2], calendar.monthrange(year, month + 1)[1])
+        return dataclasses.replace(self, date=(year, month + 1, day))
 
     @staticmethod
     def of(there: dt.datetime) -> Moment:
@@ -95,6 +105,16 @@ def moment(text: str) -> Moment:
     if rest:
         raise NoMomentError(f"{text!r} has more digits of a second than are followed")
     return there
+
+
+def without_offset(text: str) -> tuple[str, str] | None:
+    """A date and a time, and the offset from UTC that stands behind them, as a zone's name; None where none does."""
+    found = _WITH_OFFSET.fullmatch(text.strip(" "))
+    if found is None:
+        return None
+    if found[2] == "-00:00" or not _OFFSET_MIN <= int(found[2].replace(":", "")) <= _OFFSET_MAX:
+        raise NoMomentError(f"{text!r} has an offset that no zone has")
+    return found[1], found[2]
 
 
 def _digits_before(text: str) -> int:

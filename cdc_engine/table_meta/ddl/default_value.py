@@ -37,18 +37,23 @@ class Notation(enum.Enum):
     BYTES = "bytes"  #: x'4142', 0x4142, b'101': `value` is their hexadecimal
     MOMENT = "a moment"  #: DATE'…', TIME'…', TIMESTAMP'…': `said` is the word before it
     CLOCK = "the time"  #: `value` as in CLOCKS, `digits` of a second, -1 where not said
+    DOCUMENT = "a JSON document"  #: that an expression made: `value` is its text
     EXPRESSION = "an expression"
 
 
 @dataclasses.dataclass(frozen=True)
 class Default:
-    """A column's DEFAULT. `said`: of a string or bytes the charset of their introducer (`_latin1 x'E4'`). `inside`: an expression."""
+    """A column's DEFAULT. `said`: of a string or bytes the charset of their introducer (`_latin1 x'E4'`). `inside`: an expression.
+
+    `moves`: of a clock, months and microseconds that it is ahead, one after the other.
+    """
 
     value: str | None
     notation: Notation = Notation.STRING
     said: str = ""
     digits: int = -1
     inside: tuple[Token, ...] = ()
+    moves: tuple[tuple[int, int], ...] = ()
 
     @property
     def is_literal(self) -> bool:
@@ -62,24 +67,31 @@ def read_default(cursor: TokenCursor) -> Default:
     """What stands after DEFAULT. Raises UnreadableError where nothing does."""
     if cursor.peek() == Token(TokenKind.SIGN, "("):
         return constant(_parenthesized(cursor))
-    found = _read_operand(cursor)
+    found = read_operand(cursor)
     return found if found is not None else Default(None, Notation.EXPRESSION, inside=_skip_value(cursor))
 
 
 def constant(inside: tuple[Token, ...]) -> Default:
     """An expression as the literal or the clock that it is, where it is no more than that."""
+    inside = _without_parentheses(inside)
     cursor = TokenCursor(list(inside))
-    while cursor.peek() == Token(TokenKind.SIGN, "(") and _closes_at_end(cursor):
-        inside = inside[1:-1]
-        cursor = TokenCursor(list(inside))
-    found = _read_operand(cursor, in_expression=True)
+    found = read_operand(cursor, in_expression=True)
     return found if found is not None and cursor.at_end else Default(None, Notation.EXPRESSION, inside=inside)
 
 
-def _closes_at_end(cursor: TokenCursor) -> bool:
-    """Whether the parenthesis that opens here closes at the very end. Moves the cursor."""
-    cursor.skip_parentheses()
-    return cursor.at_end
+def _without_parentheses(inside: tuple[Token, ...]) -> tuple[Token, ...]:
+    """Without those that stand around all of it."""
+    opened: list[int] = []
+    closes: dict[int, int] = {}
+    for place, token in enumerate(inside):
+        if token == Token(TokenKind.SIGN, "("):
+            opened.append(place)
+        elif token == Token(TokenKind.SIGN, ")") and opened:
+            closes[opened.pop()] = place
+    around = 0
+    while closes.get(around) == len(inside) - 1 - around:
+        around += 1
+    return inside[around : len(inside) - around]
 
 
 def _parenthesized(cursor: TokenCursor) -> tuple[Token, ...]:
@@ -89,7 +101,7 @@ def _parenthesized(cursor: TokenCursor) -> tuple[Token, ...]:
     return cursor.since(begin)[1:-1]
 
 
-def _read_operand(cursor: TokenCursor, *, in_expression: bool = False) -> Default | None:
+def read_operand(cursor: TokenCursor, *, in_expression: bool = False) -> Default | None:
     """A literal or a clock; None, and the cursor where it was, where something else stands there."""
     sign = cursor.peek().text if cursor.peek().kind is TokenKind.SIGN and cursor.peek().text in {"-", "+"} else ""
     at = 1 if sign else 0

@@ -18,8 +18,7 @@ from console.toolchain.database.server import DatabaseServer
 from tests.table_meta.additions import additions
 from tests.table_meta.replay import Scene, scene
 
-TAKEN_MIN = {"mysql57": 200, "mysql80": 270, "mariadb1011": 280, "mariadb114": 280}
-JSON_LITERAL = "json DEFAULT ('"  # MariaDB keeps the text, MySQL prints the document in a way of its own
+TAKEN_MIN = {"mysql57": 200, "mysql80": 350, "mariadb1011": 350, "mariadb114": 350}
 SECONDS, FRACTION = 1600000000, ".123456"
 
 
@@ -35,8 +34,8 @@ class Taken:
     schema: TableSchema | None
 
 
-def taken(played: Scene, folder: Path) -> list[Taken]:
-    values = {f"t{number}": _values(played, number, each) for number, each in enumerate(additions().all)}
+def taken(played: Scene, folder: Path, definitions: tuple[str, ...], sql_mode: str = "") -> list[Taken]:
+    values = {f"t{number}": _values(played, number, each, sql_mode) for number, each in enumerate(definitions)}
     history = TableHistory(folder / "schema.jsonl", played.captured)
     history.seed(played.before, Position(epoch=1, file=played.file, offset=played.start))
     changes = {change.table: change for change in played.replay(history).changes}
@@ -47,14 +46,16 @@ def taken(played: Scene, folder: Path) -> list[Taken]:
             state = history.state(played.database, table, end)
             schema = state.schema if isinstance(state, Stopped) else state
             assert schema is None or isinstance(schema, TableSchema)
-            found.append(Taken(additions().all[int(table[1:])], *shown, changes[table], schema))
+            found.append(Taken(definitions[int(table[1:])], *shown, changes[table], schema))
     return found
 
 
-def _values(played: Scene, number: int, definition: str) -> tuple[str | None, tuple[str | None, ...]] | None:
+def _values(
+    played: Scene, number: int, definition: str, sql_mode: str
+) -> tuple[str | None, tuple[str | None, ...]] | None:
     """What SELECT prints of the two rows, a TIMESTAMP in UTC, bytes in hexadecimal; None where the server has no such column."""
     with played.connection.cursor() as cursor:
-        cursor.execute("SET sql_mode = '', time_zone = '+03:30'")
+        cursor.execute("SET sql_mode = %s, time_zone = '+03:30'", (sql_mode,))
         cursor.execute(f"CREATE TABLE t{number} (id int primary key)")
         cursor.execute(f"INSERT INTO t{number} VALUES (1)")
         cursor.execute(f"SET timestamp = {SECONDS}{FRACTION}")
@@ -98,11 +99,8 @@ def test_ddl_rows_already_there_hold_what_the_fills_say_fidelity(
     source: DatabaseServer = request.getfixturevalue(server)
     with scene(source, "meta_fills") as played, played.connection.cursor() as cursor:
         cursor.execute("SELECT @@GLOBAL.explicit_defaults_for_timestamp")
-        unread = {
-            each for each in additions().stops if not (server.startswith("mariadb") and each.startswith(JSON_LITERAL))
-        }
-        unknowable = {*unread, *(() if int(cursor.fetchall()[0][0]) else additions().by_setting)}
-        found = taken(played, tmp_path)
+        unknowable = additions().unknowable(server, explicit_timestamps=bool(int(cursor.fetchall()[0][0])))
+        found = taken(played, tmp_path, additions().all)
     stopped = {each.definition: each.change.reason for each in found if each.change.kind is TableChangeKind.STOPPED}
     wrong: list[tuple[str | None, ...]] = []
     for each in found:
@@ -118,3 +116,36 @@ def test_ddl_rows_already_there_hold_what_the_fills_say_fidelity(
     took = {each.definition for each in found}
     assert {each: stopped.get(each) for each in took if (each in stopped) != (each in unknowable)} == {}
     assert len(found) >= TAKEN_MIN[server]
+
+
+WITH_OFFSETS = (
+    "datetime DEFAULT '2020-01-02 03:04:05+05:00'",
+    "datetime DEFAULT '2020-01-02T03:04:05+05:00'",
+    "datetime(3) DEFAULT '2020-01-02 03:04:05.1236-05:30'",
+    "timestamp NOT NULL DEFAULT '2020-01-02 03:04:05+05:00'",
+    "timestamp(2) NULL DEFAULT '2020-01-02 03:04:05.12+14:00'",
+    "date DEFAULT '2020-01-02 23:04:05-05:00'",
+    "date DEFAULT '2020-01-02 23:04:05+05:00'",
+    "time DEFAULT '2020-01-02 23:04:05-05:00'",
+    "time(1) DEFAULT '2020-01-02 23:04:05.16-05:00'",
+    "datetime DEFAULT '2020-01-02 03:04:05-13:59'",
+    "datetime DEFAULT '2020-01-02 03:04:05+00:00'",
+    "datetime DEFAULT '2020-01-02 03:04:05-00:00'",
+    "datetime DEFAULT '2020-01-02 03:04:05+14:01'",
+    "datetime DEFAULT '2020-01-02 03:04:05+5:00'",
+    "datetime DEFAULT '9999-12-31 23:59:59-01:00'",
+)
+
+
+@pytest.mark.parametrize("server", ["mysql57", "mysql80"])
+def test_ddl_an_offset_after_a_date_counts_where_a_strict_session_took_it_fidelity(
+    server: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Servers before 8.0.19 ignore it, which a strict session refuses; no event tells the server's version of then."""
+    with scene(request.getfixturevalue(server), "meta_offsets") as played:
+        found = taken(played, tmp_path, WITH_OFFSETS, "STRICT_TRANS_TABLES")
+    for each in found:
+        assert each.schema is not None, each.change.reason
+        fill = dict(each.change.fills).get("c")
+        assert _same(fill, each.there, each.schema.columns[-1].type), (each.definition, fill, each.there)
+    assert len(found) == (11 if server == "mysql80" else 0)

@@ -68,17 +68,6 @@ _EXTRA = "extra"
 _EXTRA_OF_VERSIONED = (
     "IF(generation_expression IN ('ROW START', 'ROW END'), CONCAT(generation_expression, ', ', extra), extra)"
 )
-_KEYS = "SHOW GLOBAL VARIABLES WHERE Variable_name = 'innodb_native_foreign_keys' AND Value IN ('OFF', '0')"
-_DATABASES = "SELECT schema_name, default_character_set_name FROM information_schema.schemata"
-_TABLES = (
-    "SELECT table_schema, table_name, table_collation, engine, table_type FROM information_schema.tables "
-    "WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED')"
-)
-_COLUMNS = (
-    "SELECT table_schema, table_name, column_name, column_type, character_set_name, is_nullable, "
-    "IF(generation_expression IN ('ROW START', 'ROW END'), CONCAT(generation_expression, ', ', extra), extra), column_default "
-    "FROM information_schema.columns WHERE table_schema IN %s ORDER BY table_schema, table_name, ordinal_position"
-)
 _KEYS = (
     "SELECT table_schema, table_name, column_name FROM information_schema.statistics "
     "WHERE index_name = 'PRIMARY' AND table_schema IN %s ORDER BY table_schema, table_name, seq_in_index"
