@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from cdc_engine.binlog.charsets.collations import CHARSETS
 from tests.fidelity.pipeline import SERVERS
 
 MYSQL57, MYSQL80, MARIADB1011, MARIADB114 = SERVERS
@@ -162,6 +163,38 @@ def _strings() -> list[Kind]:
     ]  # fmt: skip
 
 
+# a word of each script; what a charset lacks of it is `?` there
+SCRIPTS = (
+    "Grüße, Ångström 1 €",
+    "Łódź Žižek",
+    "Ελλάδα",
+    "Привіт",
+    "Հայաստան",
+    "საქართველო",
+    "שלום",
+    "سلام",
+    "ไทย",
+    "日本語 カナ ｶﾅ",
+    "한국어",
+    "简体 繁體",
+    "😀",
+)
+
+
+def _charsets() -> tuple[Kind, ...]:
+    """For the matrix alone: texts of each charset."""
+    return tuple(
+        Kind(
+            declared=f"varchar(40) character set {name}",
+            delta="string",
+            values=tuple(f"CONVERT(_utf8mb4'{word}' USING {name})" for word in SCRIPTS),
+            servers=MYSQL if name == "gb18030" else SERVERS,
+        )
+        for name in sorted(CHARSETS)
+        if name != "binary"
+    )
+
+
 def _others() -> list[Kind]:
     point, line = "ST_GeomFromText('POINT(1 -2.5)')", "ST_GeomFromText('LINESTRING(0 0,1 1)', 4326)"
     polygon = "ST_GeomFromText('POLYGON((0 0,0 1,1 1,0 0))')"
@@ -173,13 +206,26 @@ def _others() -> list[Kind]:
         "multipoint": ("ST_GeomFromText('MULTIPOINT(0 0,1 1)')",),
         "multilinestring": ("ST_GeomFromText('MULTILINESTRING((0 0,1 1),(2 2,3 3))')",),
         "multipolygon": ("ST_GeomFromText('MULTIPOLYGON(((0 0,0 1,1 1,0 0)))')",),
-        "geometrycollection": ("ST_GeomFromText('GEOMETRYCOLLECTION(POINT(1 1),LINESTRING(0 0,1 1))')",),
+        "geometrycollection": (
+            "ST_GeomFromText('GEOMETRYCOLLECTION(POINT(1 1),LINESTRING(0 0,1 1))')",
+            "ST_GeomFromWKB(x'010700000000000000')",
+        ),
     }
-    documents = (
+    documents: tuple[str, ...] = (
         "'null'", "'{}'", "'[]'", "'true'", "'\"text\\\\n\\\\u00e9\"'", "'-1'", "'18446744073709551615'", "'1.5e300'", "'1.0'",
         "'{\"b\": [1, {\"a\": null}], \"a\": \"😀\"}'",
     )  # fmt: skip
+    twice = '\'{"a": 1, "a": 2, "b": {"c": 1, "c": [3], "bb": 4}}\''
+    many = "'{" + ", ".join(f'"k{n}": {n * 7}' for n in range(3000)) + "}'"
+    documents = (*documents, twice, many)
+    deep = ("'" + "[" * 99 + "]" * 99 + "'", "'" + '{"a": ' * 99 + "1" + "}" * 99 + "'")
+    typed = (
+        "(SELECT JSON_ARRAY(y, b, e, s) FROM typed)",
+        "(SELECT JSON_OBJECT('y', y, 'b', b, 'e', e, 's', s) FROM typed)",
+    )
     opaque = (
+        *deep,
+        *typed,
         "JSON_OBJECT('d', CAST('2024-02-29' AS DATE), 't', CAST('-12:34:56.789' AS TIME(3)))",
         "JSON_OBJECT('m', CAST('2024-02-29 01:02:03.4' AS DATETIME(1)), 's', TIMESTAMP '2024-02-29 01:02:03.456789')",
         "JSON_ARRAY(1.50, -12345678901234567890.123456789, CAST(0 AS DECIMAL(65,30)), x'00FF', b'1010')",
@@ -212,7 +258,8 @@ def _others() -> list[Kind]:
 
 
 KINDS: tuple[Kind, ...] = (*_integers(), *_numbers(), *_times(), *_strings(), *_others())
+IN_CHARSETS = _charsets()
 
 
 def kinds_of(server: str) -> tuple[Kind, ...]:
-    return tuple(kind for kind in KINDS if server in kind.servers)
+    return tuple(kind for kind in (*KINDS, *IN_CHARSETS) if server in kind.servers)

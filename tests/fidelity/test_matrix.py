@@ -30,6 +30,11 @@ CASES = [
 COLUMNS_A_TABLE = 60  # so that a row of every type at its widest stays under the servers' row size
 IDS_AN_IMAGE = 1000
 IMAGES = {"FULL": 0, "MINIMAL": 1000, "NOBLOB": 2000}  # first id of its rows
+# for documents with values of types that no literal has
+TYPED = (
+    "CREATE TABLE typed (y year, b bit(9), e enum('one', 'zwö'), s set('p', 'q'))",
+    "INSERT INTO typed VALUES (2024, b'100000001', 'zwö', 'p,q')",
+)
 Rows = dict[int, tuple[Any, ...]]
 Statements = Callable[[str, tuple[Kind, ...], int], Iterator[str]]
 
@@ -97,7 +102,7 @@ def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     server: DatabaseServer = request.getfixturevalue(name)
     kinds = tables(name)
     run(server, f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")
-    run(server, *(create(table, each) for table, each in kinds.items()), database=DATABASE)
+    run(server, *TYPED, *(create(table, each) for table, each in kinds.items()), database=DATABASE)
     with row_metadata(server, metadata):
         pipeline = Pipeline.of(server, DATABASE, tmp_path_factory.mktemp("matrix"))
         _write(server, kinds, inserts)
