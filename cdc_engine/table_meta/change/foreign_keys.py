@@ -35,12 +35,14 @@ class ForeignKeyRules(NamedTuple):
     """How a server reads definitions. `inline`: REFERENCES of a column counts. `indexed`: FOREIGN KEY name (…) names the constraint.
 
     `lower_case`: names of tables are folded. `match_ends`: what stands after MATCH is not read, ON DELETE and ON UPDATE that is.
+    `same_names`: columns of the parent that are not said are called as those of the child, and are not its primary key (MariaDB).
     """
 
     inline: bool = False
     indexed: bool = False
     lower_case: bool = False
     match_ends: bool = False
+    same_names: bool = False
 
 
 RULES_OF_SHOWN = ForeignKeyRules()  # of what SHOW CREATE TABLE prints: all is said of the table, and has a symbol
@@ -127,11 +129,12 @@ def _with(
         database, table = database.lower(), table.lower()
     spelling = {column.name.lower(): column.name for column in schema.columns}
     acts = not (definition.matches and rules.match_ends)
+    columns = tuple(spelling.get(name.lower(), name) for name in definition.columns)
     key = ForeignKey(
         name=given or f"{schema.table}_ibfk_{highest + 1}",
-        columns=tuple(spelling.get(name.lower(), name) for name in definition.columns),
+        columns=columns,
         parent=(database, table),
-        referenced=definition.referenced,
+        referenced=definition.referenced or (columns if rules.same_names else ()),
         on_delete=definition.on_delete if acts else "",
         on_update=definition.on_update if acts else "",
     )

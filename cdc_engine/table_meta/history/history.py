@@ -141,6 +141,7 @@ class TableHistory:
                 indexed=server.flavour == MARIADB,
                 lower_case=server.lower_case_names,
                 match_ends=server.match_ends,
+                same_names=server.flavour == MARIADB,
             ),
         )
         effects, records, changes = _taken(context, self._review, server, position)
