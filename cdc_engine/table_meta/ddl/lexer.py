@@ -123,12 +123,15 @@ def tokens(statement: str, notation: Notation = _USUAL) -> list[Token]:
             point = at if statement[at : at + 1] == "." else _NOWHERE
         if characters and token.kind in _WRITTEN:
             token = Token(token.kind, token.text.translate(characters))
+        if token.kind in _NAMES_OR_WORDS and not token.text.isascii():
+            token = Token(token.kind, _BEYOND_NAMES.sub("?", token.text))
         if found and token.kind is found[-1].kind is TokenKind.STRING:  # 'a' 'b' is one string
             token = Token(TokenKind.STRING, found.pop().text + token.text)
         found.append(token)
     return found
 
 
+_BEYOND_NAMES = re.compile("[\U00010000-\U0010ffff]")  # names are utf8mb3
 _NAMES_OR_WORDS = {TokenKind.NAME, TokenKind.WORD}
 _WRITTEN = {*_NAMES_OR_WORDS, TokenKind.STRING}
 

@@ -21,7 +21,8 @@ def test_a_quoted_text_is_one_string(text: str) -> None:
 @given(TEXT)
 def test_a_quoted_name_is_one_name(name: str) -> None:
     escaped = name.replace("`", "``")
-    assert tokens(f"a.`{escaped}`b")[2:3] == [Token(TokenKind.NAME, name)]
+    in_utf8mb3 = "".join(letter if letter <= "\uffff" else "?" for letter in name)
+    assert tokens(f"a.`{escaped}`b")[2:3] == [Token(TokenKind.NAME, in_utf8mb3)]
 
 
 @given(st.lists(TEXT.filter(lambda label: label == label.rstrip(" ")), min_size=1))
