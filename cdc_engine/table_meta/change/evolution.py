@@ -80,11 +80,17 @@ def declared_column(
         name=definition.name,
         type=declared.text,
         charset=charset,
-        nullable=definition.nullable,
+        nullable=definition.nullable and not _null_must_be_said(definition, session),
         generated=definition.generated,
         visible=definition.visible,
         default=known_default(dataclasses.replace(definition, type=declared, charset=charset), session),
     )
+
+
+def _null_must_be_said(definition: ColumnDefinition, session: StatementSession) -> bool:
+    """A TIMESTAMP is NOT NULL without the word NULL where explicit_defaults_for_timestamp is off."""
+    plain = definition.type.base == "timestamp" and not definition.says_null and not definition.generated
+    return plain and session.explicit_timestamps is False
 
 
 def stored(definition: ColumnDefinition, charset: str) -> ColumnDefinition:

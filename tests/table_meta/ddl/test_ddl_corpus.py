@@ -21,7 +21,7 @@ from console.toolchain.database.server import DatabaseServer
 from tests.table_meta.ddl_corpus import Group, groups
 from tests.table_meta.replay import QUERY, Scene, events_since, scene
 
-ACCEPTED_MIN = {"mysql80": 600, "mariadb114": 600, "mysql57": 500, "mariadb1011": 600}
+ACCEPTED_MIN = {"mysql80": 770, "mariadb114": 790, "mysql57": 620, "mariadb1011": 790}
 Schemas = dict[tuple[str, str], TableSchema]
 
 
@@ -76,13 +76,12 @@ def schema_of(history: TableHistory, name: tuple[str, str], position: Position) 
     return state if isinstance(state, TableSchema) else None
 
 
-def differences(history: TableHistory, steps: list[Step], *, timestamps_told: bool) -> list[str]:
+def differences(history: TableHistory, steps: list[Step]) -> list[str]:
     """Each difference at the first statement that shows it."""
     found: dict[str, bytes] = {}
     for step in steps:
         got = {name: schema_of(history, name, step.position) for name in history.table_names()}
-        held = told({name: schema for name, schema in got.items() if schema is not None}, timestamps_told)
-        expected = told(step.schemas, timestamps_told)
+        held, expected = {name: schema for name, schema in got.items() if schema is not None}, step.schemas
         for name in sorted(held.keys() | expected.keys()):
             if difference := _difference(held.get(name), expected.get(name)):
                 found.setdefault(f"{name}: {difference}", step.statement)
@@ -115,22 +114,6 @@ def _same_column(mine: DeclaredColumn, theirs: DeclaredColumn) -> bool:
     return mine == theirs
 
 
-def told(schemas: Schemas, timestamps_told: bool) -> Schemas:
-    """Where explicit_defaults_for_timestamp is off, DDL does not say whether a timestamp may be NULL."""
-    if timestamps_told:
-        return schemas
-    return {
-        name: dataclasses.replace(
-            schema,
-            columns=tuple(
-                dataclasses.replace(column, nullable=column.nullable and not column.type.startswith("timestamp"))
-                for column in schema.columns
-            ),
-        )
-        for name, schema in schemas.items()
-    }
-
-
 @pytest.mark.parametrize("server", ["mysql80", "mariadb114", "mysql57", "mariadb1011"])
 def test_every_statement_gives_the_schema_that_the_server_has(
     server: str, request: pytest.FixtureRequest, tmp_path: Path
@@ -139,6 +122,6 @@ def test_every_statement_gives_the_schema_that_the_server_has(
     with scene(source, "ddl_none") as played:
         steps = [step for group in groups() for step in played_group(played, group, server)]
         history = fed(played, tmp_path)
-    wrong = differences(history, steps, timestamps_told=server != "mysql57")
+    wrong = differences(history, steps)
     assert not wrong, f"{len(wrong)} of {len(steps)}:\n" + "\n".join(wrong[:40])
     assert len(steps) >= ACCEPTED_MIN[server]
