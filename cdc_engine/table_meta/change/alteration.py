@@ -1,8 +1,8 @@
 """What an ALTER TABLE makes of a table's schema, and what of that the lake's table has to follow. Pure; called by `effects`.
 
 The servers do not execute the items of one statement one after the other: the columns so far are dropped, changed and renamed by the
-names they had before it, then what is added or moved finds its place in the order of the statement, beside columns of the new names.
-So does this.
+names they had before it, then what is added or moved finds its place in the order of the statement, beside columns of the new names;
+what is moved later is still where it was. So does this.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from cdc_engine.binlog.charsets.collations import charset_of_name
 from cdc_engine.binlog.charsets.statement_text import LiteralUnknownError, as_bytes, raw_in
-from cdc_engine.binlog.rows.history_rows import HIDDEN
+from cdc_engine.binlog.rows.history_rows import HIDDEN, HIDDEN_END, ROW_END
 from cdc_engine.contracts import NO_SESSION, Alteration, AlterationKind, StatementSession
 from cdc_engine.table_meta.change.evolution import (
     SCHEMA_MISMATCH,
@@ -41,10 +41,11 @@ from cdc_engine.table_meta.ddl.statement import (
     SetCharset,
     SetDefault,
     SetKey,
+    SetPeriod,
     SetVersioning,
     SetVisible,
 )
-from cdc_engine.table_meta.schema import ROW_TIMES, DeclaredColumn, TableSchema, rows_elsewhere
+from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema, rows_elsewhere, with_row_times
 
 _TEXT_PREFIX_BYTES = {"tinytext": 1, "text": 2, "mediumtext": 3}  # a longtext stays one
 
@@ -81,10 +82,7 @@ def altered(
 
     Raises CannotFollowError where the statement and the schema cannot both be true, or a character set is not known.
     """
-    hidden = tuple(column for column in schema.columns if column.generated in HIDDEN)
-    for item in statement.items:
-        if isinstance(item, SetVersioning):
-            hidden = ROW_TIMES if item.versioned else ()
+    versioned = _versioned(statement, schema)
     schema = _seen(schema)
     charset, converts = _charsets(statement, schema.charset, database_charset)
     if converts:
@@ -92,14 +90,29 @@ def altered(
     slots = _kept(statement, schema, session, charset, converts)
     additions = _placed(statement, schema, slots, charset, session)
     key = _key(statement, schema, slots)
-    columns = tuple(in_key(slot.column, key) for slot in slots)
+    columns = tuple(in_key(slot.column, (*key, *_in_periods(statement, slots))) for slot in slots)
     engine = rows_elsewhere(statement.engine) if statement.engine else schema.engine
     after = dataclasses.replace(schema, charset=charset, columns=columns, key=key, engine=engine)
     fills, unknown = _fills(additions, session)
     names = {column.name: slot.was.name for column, slot in zip(columns, slots, strict=True) if slot.was}
     alterations = difference(schema, after, names, strict=statement.strict)
-    after = dataclasses.replace(after, columns=(*columns, *hidden))
+    after = with_row_times(after) if versioned else after
     return Altered(schema=after, fills=fills, alterations=alterations, unknown=unknown)
+
+
+def _versioned(statement: AlterTable, schema: TableSchema) -> bool:
+    """Whether the table keeps its rows' history afterwards, which it does also where the columns with their times are dropped."""
+    found = any(column.generated in {ROW_END, HIDDEN_END} for column in schema.columns)
+    for item in statement.items:
+        found = item.versioned if isinstance(item, SetVersioning) else found
+    return found
+
+
+def _in_periods(statement: AlterTable, slots: list[_Slot]) -> tuple[str, ...]:
+    """Columns that a period makes NOT NULL."""
+    periods = (item.columns for item in statement.items if isinstance(item, SetPeriod))
+    columns = tuple(slot.column for slot in slots)
+    return tuple(name for names in periods for name in named_as_declared(names, columns))
 
 
 def difference(
@@ -201,7 +214,7 @@ def _of_table_charset(statement: AlterTable) -> AlterTable:
 def _kept(
     statement: AlterTable, schema: TableSchema, session: StatementSession, charset: str, converts: bool
 ) -> list[_Slot]:
-    """The columns so far that stay where they were; those that a change moves come later."""
+    """The columns so far that are not dropped, where they were: those that a change moves leave when their turn comes."""
     dropped = {_found(schema, item.name, item.if_exists) for item in statement.items if isinstance(item, DropColumn)}
     changed = {
         _found(schema, item.name, item.if_exists): item for item in statement.items if isinstance(item, ChangeColumn)
@@ -209,8 +222,9 @@ def _kept(
     others = [item for item in statement.items if isinstance(item, RenameColumn | SetVisible | SetDefault)]
     slots = []
     for column in schema.columns:
-        if column.name in dropped or ((change := changed.get(column.name)) and change.definition.after is not None):
+        if column.name in dropped:
             continue
+        change = changed.get(column.name)
         now = _converted(column, charset) if converts else column
         if change is not None:
             now = declared_column(change.definition, charset, session)
@@ -264,6 +278,8 @@ def _placed(
         else:
             continue
         slot = _Slot(declared_column(definition, charset, session), was)
+        if was is not None:
+            slots[:] = [each for each in slots if each.was is not was]
         slots.insert(_place(slots, definition), slot)
         if was is None:
             additions.append((slot.column, stored(definition, slot.column.charset)))

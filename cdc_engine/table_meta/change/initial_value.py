@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from cdc_engine.binlog.rows.history_rows import ROW_END, ROW_START
 from cdc_engine.contracts import NO_SESSION, StatementSession
 from cdc_engine.table_meta.change import literal_value, moments
 from cdc_engine.table_meta.change.constant_expression import COMPUTED, NotConstantError, constant_value
@@ -80,6 +81,8 @@ def known_default(column: ColumnDefinition, session: StatementSession = NO_SESSI
 
 
 def _generated(column: ColumnDefinition, session: StatementSession) -> str | None:
+    if column.generated in {ROW_START, ROW_END}:
+        raise InitialValueUnknownError("it has the times at which rows begin and end")
     if column.computed is None:
         raise InitialValueUnknownError("it is a generated column")
     computed = _constant(column, column.computed, session, "it is a generated column")

@@ -10,7 +10,6 @@ import dataclasses
 import re
 from collections.abc import Callable
 
-from cdc_engine.binlog.rows.history_rows import ROW_END, ROW_START
 from cdc_engine.table_meta.ddl.column_definition import (
     ColumnDefinition,
     accept_default,
@@ -22,7 +21,13 @@ from cdc_engine.table_meta.ddl.declared_type import MYSQL
 from cdc_engine.table_meta.ddl.default_value import read_default
 from cdc_engine.table_meta.ddl.foreign_key import read_foreign_key
 from cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind, UnreadableError
-from cdc_engine.table_meta.ddl.names import read_key_columns, read_table_name, read_table_names, skip_to_comma
+from cdc_engine.table_meta.ddl.names import (
+    PeriodName,
+    read_key_columns,
+    read_table_name,
+    read_table_names,
+    skip_to_comma,
+)
 from cdc_engine.table_meta.ddl.statement import (
     AddColumn,
     AddForeignKey,
@@ -36,6 +41,7 @@ from cdc_engine.table_meta.ddl.statement import (
     SetCharset,
     SetDefault,
     SetKey,
+    SetPeriod,
     SetVersioning,
     SetVisible,
     TableName,
@@ -173,11 +179,15 @@ def _union(action: _Action) -> None:
 
 
 def _versioning(action: _Action) -> None:
-    if "PERIOD" in action.words:
-        raise UnreadableError(
-            f"{action.words}: the times of rows in columns of a name are followed from CREATE TABLE alone"
-        )
     action.note(SetVersioning(action.words.startswith("ADD")))
+
+
+def _add_period(action: _Action) -> None:
+    """ADD PERIOD FOR name (begin, end): both columns are NOT NULL by it, but for those with the times of rows."""
+    name = action.cursor.expect_name()
+    columns = read_key_columns(action.cursor)
+    if name.upper() != "SYSTEM_TIME":
+        action.note(SetPeriod(columns, if_not_exists="EXISTS" in action.words))
 
 
 def _add_columns(action: _Action) -> None:
@@ -187,7 +197,7 @@ def _add_columns(action: _Action) -> None:
         if several and _read_constraint(action):
             pass
         else:
-            column = _read_column(action)
+            column = read_column(action.cursor, action.alteration.flavour)
             column.if_not_exists = if_not_exists
             action.note(AddColumn(column))
             if column.unique or column.primary:
@@ -196,13 +206,6 @@ def _add_columns(action: _Action) -> None:
         if not several or cursor.accept_sign(")"):
             return
         cursor.expect_sign(",")
-
-
-def _read_column(action: _Action) -> ColumnDefinition:
-    column = read_column(action.cursor, action.alteration.flavour)
-    if column.generated in {ROW_START, ROW_END}:
-        raise UnreadableError("columns with the times of rows are followed from CREATE TABLE alone")
-    return column
 
 
 _INDEX = re.compile(r"(?:INDEX|KEY|PRIMARY|UNIQUE|FULLTEXT|SPATIAL|FOREIGN|CONSTRAINT|CHECK) ")
@@ -234,7 +237,11 @@ def _add_foreign_key(action: _Action, symbol: str = "") -> None:
 
 
 def _add_key(action: _Action) -> None:
-    action.note(SetKey(read_key_columns(action.cursor), if_not_exists=action.words.endswith("NOT EXISTS")))
+    columns = read_key_columns(action.cursor)
+    for name in columns:
+        if isinstance(name, PeriodName):
+            raise UnreadableError(f"a key with the period {name} WITHOUT OVERLAPS is followed from CREATE TABLE alone")
+    action.note(SetKey(columns, if_not_exists=action.words.endswith("NOT EXISTS")))
 
 
 def _add_constraint(action: _Action) -> None:
@@ -274,13 +281,13 @@ def _drop_foreign_key(action: _Action) -> None:
 
 def _change_column(action: _Action) -> None:
     name = action.cursor.expect_name()
-    definition = _read_column(action)
+    definition = read_column(action.cursor, action.alteration.flavour)
     action.note(ChangeColumn(name, definition, action.if_exists))
     _note_references(action, definition)
 
 
 def _modify_column(action: _Action) -> None:
-    definition = _read_column(action)
+    definition = read_column(action.cursor, action.alteration.flavour)
     action.note(ChangeColumn(definition.name, definition, action.if_exists))
     _note_references(action, definition)
 
@@ -364,13 +371,15 @@ _ACTIONS: tuple[tuple[str, Callable[[_Action], None]], ...] = (
     (r"ADD PRIMARY KEY (?:IF NOT EXISTS )?", _add_key),
     (r"ADD CONSTRAINT (?:IF NOT EXISTS )?", _add_constraint),
     (r"ADD PARTITION ", _skip_all),
-    (r"ADD (?:SYSTEM VERSIONING|PERIOD FOR) ", _versioning),
+    (r"ADD SYSTEM VERSIONING ", _versioning),
+    (r"ADD PERIOD (?:IF NOT EXISTS )?FOR ", _add_period),
     (r"ADD (?:COLUMN )?(?:IF NOT EXISTS )?", _add_columns),
     (r"DROP PRIMARY KEY ", _drop_key),
     (r"DROP (?:FOREIGN KEY|CONSTRAINT) (?:IF EXISTS )?", _drop_foreign_key),
     (r"DROP (?:INDEX|KEY|CHECK) (?:IF EXISTS )?", _drop_index),
     (r"DROP PARTITION ", _rows_lost_all),
-    (r"DROP (?:SYSTEM VERSIONING|PERIOD FOR) ", _versioning),
+    (r"DROP SYSTEM VERSIONING ", _versioning),
+    (r"DROP PERIOD (?:IF EXISTS )?FOR ", _skip),
     (r"DROP (?:COLUMN )?(?:IF EXISTS )?", _drop_column),
     (rf"(?:DEFAULT )?{_CHARACTER_SET}", _charset),
     (r"(?:DEFAULT )?COLLATE ", _collation),

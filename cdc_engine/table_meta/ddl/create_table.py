@@ -14,8 +14,14 @@ from cdc_engine.table_meta.ddl.column_definition import (
     read_column,
 )
 from cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition, read_foreign_key
-from cdc_engine.table_meta.ddl.lexer import TokenCursor
-from cdc_engine.table_meta.ddl.names import read_key_columns, read_table_name, read_table_names, skip_to_comma
+from cdc_engine.table_meta.ddl.lexer import TokenCursor, UnreadableError
+from cdc_engine.table_meta.ddl.names import (
+    PeriodName,
+    read_key_columns,
+    read_table_name,
+    read_table_names,
+    skip_to_comma,
+)
 from cdc_engine.table_meta.ddl.statement import CreateTable, TableName
 
 _INDEX = re.compile(r"(?:INDEX|KEY|UNIQUE|FULLTEXT|SPATIAL|VECTOR INDEX|VECTOR KEY|CHECK) ")
@@ -48,7 +54,7 @@ def _read_elements(
     columns: list[ColumnDefinition] = []
     foreign_keys: list[ForeignKeyDefinition] = []
     key: tuple[str, ...] = ()
-    in_period: frozenset[str] = frozenset()
+    periods: dict[str, tuple[str, ...]] = {}
     while True:
         symbol = ""
         if cursor.accept("CONSTRAINT") and cursor.peek().word not in {"PRIMARY", "UNIQUE", "FOREIGN", "CHECK"}:
@@ -57,7 +63,7 @@ def _read_elements(
         if _PRIMARY.match(words):
             key = read_key_columns(cursor)
         elif _PERIOD.match(words):
-            in_period = _read_period(cursor)
+            periods |= _read_period(cursor)
         elif words == "FOREIGN KEY ":
             foreign_keys.append(read_foreign_key(cursor, symbol))
         elif _INDEX.match(words):
@@ -66,18 +72,33 @@ def _read_elements(
             columns.append(read_column(cursor, flavour))
             foreign_keys += filter(None, (columns[-1].references,))
         if cursor.accept_sign(")"):
+            in_period = {name.lower() for names in periods.values() for name in names}
             for column in columns:
                 column.nullable = column.nullable and column.name.lower() not in in_period
             ends = {column.name.lower() for column in columns if column.generated == ROW_END}
             key = key or tuple(column.name for column in columns if column.primary)
+            key = _without_periods(key, periods)
             key = tuple(name for name in key if name.lower() not in ends)  # it is in every key of such a table
             return tuple(columns), key, tuple(foreign_keys)
         cursor.expect_sign(",")
 
 
-def _read_period(cursor: TokenCursor) -> frozenset[str]:
+def _read_period(cursor: TokenCursor) -> dict[str, tuple[str, ...]]:
     """MariaDB's PERIOD FOR name (begin, end): both columns are NOT NULL by it."""
-    return frozenset(name.lower() for name in read_key_columns(cursor))
+    cursor.expect("PERIOD")
+    cursor.expect("FOR")
+    name = cursor.expect_name().lower()
+    return {name: read_key_columns(cursor)}
+
+
+def _without_periods(key: tuple[str, ...], periods: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The columns that a period WITHOUT OVERLAPS brings into a key."""
+    found: list[str] = []
+    for name in key:
+        if isinstance(name, PeriodName) and name.lower() not in periods:
+            raise UnreadableError(f"the period {name} is not among its elements")
+        found += reversed(periods[name.lower()]) if isinstance(name, PeriodName) else (name,)
+    return tuple(found)
 
 
 def _read_options(cursor: TokenCursor, statement: CreateTable) -> CreateTable:

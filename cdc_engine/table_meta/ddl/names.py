@@ -39,8 +39,16 @@ def read_key_columns(cursor: TokenCursor) -> tuple[str, ...]:
     return tuple(columns)
 
 
+class PeriodName(str):
+    """A key part `name WITHOUT OVERLAPS` (MariaDB): it stands for the period's end and its begin, in this order."""
+
+    __slots__ = ()
+
+
 def _key_part(cursor: TokenCursor) -> str:
     column = cursor.expect_name()
+    if cursor.accept("WITHOUT", "OVERLAPS"):
+        return PeriodName(column)
     if cursor.accept_sign("("):
         cursor.expect_number()
         cursor.expect_sign(")")

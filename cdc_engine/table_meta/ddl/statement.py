@@ -139,9 +139,17 @@ class DropForeignKey:
 
 @dataclasses.dataclass(frozen=True)
 class SetVersioning:
-    """ADD and DROP SYSTEM VERSIONING, with columns that nobody named."""
+    """ADD and DROP SYSTEM VERSIONING; the times of rows are in columns that nobody named, or in those that are added."""
 
     versioned: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class SetPeriod:
+    """ADD PERIOD FOR a name: its columns are NOT NULL by it."""
+
+    columns: tuple[str, ...]
+    if_not_exists: bool = False
 
 
 AlterItem = (
@@ -157,6 +165,7 @@ AlterItem = (
     | AddForeignKey
     | DropForeignKey
     | SetVersioning
+    | SetPeriod
 )
 
 
