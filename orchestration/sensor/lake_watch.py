@@ -102,6 +102,8 @@ class LakeWatch:
                 sentences.append(self._eye.trouble(owner, path, TableRecord(table_id=table_id, version=version)))
             except TableError as error:
                 sentences.append(str(error))
+            except Exception as error:  # of whatever kind: what is found of the others must be said all the same
+                sentences.append(f"nobody can look at the Delta table of {name}: {str(error) or type(error).__name__}")
         return [sentence for sentence in sentences if sentence]
 
 

@@ -16,6 +16,8 @@ from cdc_engine.destination_files import LakeTables
 from cdc_engine.limits import LAKE_WATCH_SECONDS
 from orchestration.sensor import lake_watch
 from orchestration.sensor.lake_watch import LakeWatch
+from spark_jobs.tables.lake_look import LakeLook
+from spark_jobs.tables.table_owner import Owner, TableRecord
 from tests.orchestration.fix_location import make_config, write_tables
 from tests.orchestration.sensor.test_tick import Shop
 from tests.waiting import wait_for
@@ -139,6 +141,26 @@ def test_fault_a_look_that_breaks_says_so_and_the_next_one_looks(
     clock.now += LAKE_WATCH_SECONDS
     watch.look([])
     assert watch.troubles() == ()
+
+
+def test_fault_a_look_that_breaks_at_one_table_tells_what_it_found_of_the_others(
+    shop: Watched, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shop.directory / "tables.json").unlink()
+    for name in ("shop.a_first", "shop.broken", "shop.z_last"):
+        deltalake.DeltaTable(shop.left(name)).restore(0)
+    looked = LakeLook.trouble
+
+    def breaks(look: LakeLook, owner: Owner, path: str, record: TableRecord) -> str:
+        return looked(look, owner, path, record) if owner.table != "shop.broken" else str(1 // 0)
+
+    monkeypatch.setattr(LakeLook, "trouble", breaks)
+    watch = LakeWatch(shop.config, "shop", at_once)
+    watch.look([])
+    first, second, third = sorted(watch.troubles(), key=lambda sentence: "broken" in sentence)
+    assert "TABLE_RESTORED" in first
+    assert "TABLE_RESTORED" in second
+    assert third == "nobody can look at the Delta table of shop.broken: integer division or modulo by zero"
 
 
 def test_fault_a_slow_lake_is_asked_less_often(shop: Watched, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
