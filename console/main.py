@@ -168,6 +168,47 @@ def equal(  # noqa: PLR0917  one argument an option
     raise typer.Exit(0 if all(each.equal for each in results) else 1)
 
 
+DestinationOption = Annotated[str, typer.Option("--destination", help="where several capture the table")]
+
+
+@app.command()
+def history(
+    table: Annotated[str, typer.Argument(metavar="DATABASE.TABLE")],
+    at: Annotated[
+        str, typer.Option("--at", metavar="WORD", help="the one of a version, FILE:OFFSET, GTID or time (UTC)")
+    ] = "",
+    destination: DestinationOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Which batches made a table what it is: positions, times, changes, versions and runs, from the table's own log."""
+    from cdc_engine.config import load_config  # noqa: PLC0415
+    from console.lake import history as lake  # noqa: PLC0415
+
+    found = lake.history_of(lake.captured_table(load_config(), table, destination))
+    chosen = lake.at(found, at) if at else found
+    screen.print_json(json.dumps([each.to_json() for each in chosen])) if as_json else screen.print(lake.render(chosen))
+    raise typer.Exit(0 if chosen else 1)
+
+
+@app.command()
+def why(
+    table: Annotated[str, typer.Argument(metavar="DATABASE.TABLE")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="5, or 7,a of a key with two columns")],
+    destination: DestinationOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """A row's life: every version of the lake that changed it, with its values, time, batch and run; the newest first."""
+    from cdc_engine.config import load_config  # noqa: PLC0415
+    from console.lake import history as lake  # noqa: PLC0415
+    from console.lake import life  # noqa: PLC0415
+
+    steps, gone = life.known_life(lake.captured_table(load_config(), table, destination), key)
+    if gone:
+        errors.print(gone, markup=False, highlight=False, soft_wrap=True)
+    screen.print_json(json.dumps([each.to_json() for each in steps])) if as_json else screen.print(life.render(steps))
+    raise typer.Exit(0 if steps else 1)
+
+
 @app.command()
 def init(
     url: Annotated[str, typer.Argument(metavar="URL", help="mysql://user@host:3306/database, without the password.")],

@@ -139,6 +139,10 @@ def metadata(merged: MergedTable) -> dict[str, dg.MetadataValue[Any]]:
         "files_added": outcome.files_added,
         "files_removed": outcome.files_removed,
         "delta_version": outcome.delta_version,
+        "delta_version_before": outcome.delta_version_before,
+        "source_inserts": outcome.source_inserts,
+        "source_updates": outcome.source_updates,
+        "source_deletes": outcome.source_deletes,
     }
     columns = [dg.TableColumn(name=name, type=type_name) for name, type_name in outcome.columns]
     return {
@@ -146,6 +150,11 @@ def metadata(merged: MergedTable) -> dict[str, dg.MetadataValue[Any]]:
         "lag_seconds": dg.MetadataValue.float(float(merged.lag_seconds)),
         "start_position": dg.MetadataValue.text(str(merged.batch.start)),
         "end_position": dg.MetadataValue.text(str(merged.batch.end)),
+        "start_gtid_set": dg.MetadataValue.text(merged.batch.start.gtid_set or "none"),
+        "end_gtid_set": dg.MetadataValue.text(merged.batch.end.gtid_set or "none"),
+        "server_uuid": dg.MetadataValue.text(merged.batch.end.server_uuid or "none"),
+        "first_commit_time": dg.MetadataValue.timestamp(outcome.first_commit_time_us / 1e6),
+        "last_commit_time": dg.MetadataValue.timestamp(outcome.last_commit_time_us / 1e6),
         "dagster/uri": dg.MetadataValue.text(outcome.path),
         "dagster/column_schema": dg.MetadataValue.table_schema(dg.TableSchema(columns=columns)),
     }
@@ -161,7 +170,7 @@ def _merged(
         if reference.destination != destination:
             raise BatchReferenceError(f"{reference} is not of {destination}, whose job this is; nothing was written")
         with only_writer(ports, config, destination):
-            yield from merge_one(ports, config, reference, context.log.info)
+            yield from merge_one(ports, config, reference, context.log.info, run=context.run.run_id)
     except (BatchReferenceError, MergeFailedError) as error:
         raise failure(error) from None
 

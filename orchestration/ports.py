@@ -144,6 +144,16 @@ class TableOutcome(Protocol):
     @property
     def delta_version(self) -> int: ...
     @property
+    def delta_version_before(self) -> int: ...
+    @property
+    def source_inserts(self) -> int: ...
+    @property
+    def source_updates(self) -> int: ...
+    @property
+    def source_deletes(self) -> int: ...
+    @property
+    def first_commit_time_us(self) -> int: ...
+    @property
     def last_commit_time_us(self) -> int: ...
     @property
     def columns(self) -> tuple[tuple[str, str], ...]: ...
@@ -153,7 +163,8 @@ class TableOutcome(Protocol):
 class MergeOrder:
     """One batch to merge: `batch_dir` is its staged directory, `tables` the "database.table" in it.
 
-    `refusal`: asked before each table, from any thread: why this batch may no longer be merged, or empty.
+    `refusal`: asked before each table, from any thread: why this batch may no longer be merged, or empty. `run`: the run's id,
+    which the commits keep.
     """
 
     config: SluiceConfig
@@ -161,6 +172,7 @@ class MergeOrder:
     batch_dir: Path
     tables: Sequence[str]
     refusal: Callable[[], str] = str  # always empty
+    run: str = ""
 
 
 class Merge(Protocol):

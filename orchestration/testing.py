@@ -55,6 +55,11 @@ class FakeOutcome:
     files_added: int = 1
     files_removed: int = 0
     delta_version: int = 5
+    delta_version_before: int = 4
+    source_inserts: int = 1
+    source_updates: int = 2
+    source_deletes: int = 3
+    first_commit_time_us: int = 1_700_000_000_000_000
     last_commit_time_us: int = 1_700_000_000_000_000
     columns: tuple[tuple[str, str], ...] = (("id", "bigint"), ("note", "string"))
 

@@ -17,9 +17,10 @@ class TableTarget:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableReport:
-    """What one batch did to one table.
+    """What one batch did to one table, from `delta_version_before` to `delta_version`.
 
-    Row counts are Delta's own of the commits of this call; a soft delete counts as an update, an appended image of a table without a key
+    `source_inserts`, `source_updates`, `source_deletes`: changes of the source, by kind. Row counts are Delta's own of the commits of this
+    call; a soft delete counts as an update, an appended image of a table without a key
     as an insert. `skipped`: the table had the whole batch already. Order keys are those of the batch's first and last change.
     """
 
@@ -35,8 +36,13 @@ class TableReport:
     files_added: int
     files_removed: int
     delta_version: int
+    delta_version_before: int
+    source_inserts: int
+    source_updates: int
+    source_deletes: int
     start_order_key: int
     end_order_key: int
+    first_commit_time_us: int
     last_commit_time_us: int
     columns: tuple[tuple[str, str], ...]
     skipped: bool

@@ -40,6 +40,7 @@ def merge_batch(
     quarantine_path: str = "",
     records: TableRecords = NO_RECORDS,
     target_of: Callable[[str], TableTarget] | None = None,
+    run: str = "",
 ) -> list[TableReport]:
     """Merges the tables of the batch that are asked for; reports in the manifest's order.
 
@@ -47,6 +48,7 @@ def merge_batch(
     left in each table. `target_of`: where a table is that one of the batch was before a RENAME; those in `tables` unless given.
     `on_table_done` is called in this thread after each table.
     `refusal` is asked right before each table, in any thread: why this batch may no longer be merged, or empty.
+    `run`: the id of the run that merges, which the commits keep.
     `storage_options`: deltalake's, where the lake is not local. `quarantine_path`: the Delta table for values that could not be decoded.
     Raises StagedBatchError before anything is merged; SparkUnavailableError when Spark is or goes away; MergeError after the other tables
     have finished when one could not be merged. Calling it again with the same batch is always safe.
@@ -62,7 +64,7 @@ def merge_batch(
     with open_lanes(spark, min(parallelism, len(batch.tables))) as lanes:
         batch, refused = _carried_out(batch, tables, storage_options or {}, lanes[0], refusal)
         work = _Work(batch, tables, storage_options or {}, lanes, refusal=refusal, records=records)
-        work.refused, work.target_of = refused, target_of or tables.get
+        work.refused, work.target_of, work.run_id = refused, target_of or tables.get, run
         reports, errors = work.run(on_table_done or _ignore)
     if errors:
         raise _batch_error(batch, reports, errors)
@@ -87,6 +89,7 @@ class _Work:
         self._lane_count, self._refusal, self._records = len(lanes), refusal, records
         self.refused: Mapping[str, TableError] = {}
         self.target_of: Callable[[str], TableTarget | None] = targets.get
+        self.run_id = ""
         for lane in lanes:
             self._free.put(lane)
 
@@ -120,6 +123,7 @@ class _Work:
                 *(lane, self._batch, table, target, self._storage_options),
                 records=self._records,
                 target_of=self.target_of,
+                run=self.run_id,
             )
 
     @contextmanager

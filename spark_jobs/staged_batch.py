@@ -57,6 +57,7 @@ class ChangesSegment:
     unique_keys: bool
     first_order_key: int
     last_order_key: int
+    first_commit_time_us: int
     last_commit_time_us: int
     key: tuple[str, ...]
     key_min: tuple[Any, ...]
@@ -365,7 +366,7 @@ def _changes(directory: Path, record: dict[str, Any]) -> ChangesSegment:
         name: int(record[name])
         for name in (
             *("size_bytes", "rows", "inserts", "updates", "deletes", "key_changes"),
-            *("first_order_key", "last_order_key", "last_commit_time_us"),
+            *("first_order_key", "last_order_key", "first_commit_time_us", "last_commit_time_us"),
         )
     }
     return ChangesSegment(

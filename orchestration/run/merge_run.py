@@ -73,8 +73,12 @@ def merge_one(
     config: SluiceConfig,
     reference: BatchReference,
     say: Callable[[str], None],
+    run: str = "",
 ) -> Iterator[MergedTable]:
-    """Merges one batch, the caller holding the run lock; then yields its tables. Raises MergeFailedError after yielding what was done."""
+    """Merges one batch, the caller holding the run lock; then yields its tables. Raises MergeFailedError after yielding what was done.
+
+    `run`: the run's id, which the commits keep.
+    """
     directory = config.destination_dir(reference.destination)
     try:
         head = refuse_unless_head(reference, ports.files().head_of_line(directory))
@@ -104,6 +108,7 @@ def merge_one(
         batch_dir=directory / reference.path,
         tables=head.tables,
         refusal=refusal,
+        run=run,
     )
     try:
         ports.merge(order, done)

@@ -55,6 +55,7 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]
             quarantine_path=config.quarantine_path(order.destination),
             records=_Records(LakeTables(config.destination_dir(order.destination))),
             target_of=functools.partial(target, config, order.destination),
+            run=order.run,
         )
     except SparkUnavailableError as error:
         raise SparkAwayError(str(error)) from error

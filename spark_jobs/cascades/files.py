@@ -175,6 +175,7 @@ def _segment_of(path: Path, rows: pa.Table, columns: tuple[Column, ...], piece: 
         unique_keys=False,
         first_order_key=order_keys[0],
         last_order_key=order_keys[-1],
+        first_commit_time_us=min([*times, *([staged.first_commit_time_us] if staged else [])]),
         last_commit_time_us=max([*times, staged.last_commit_time_us if staged else 0]),
         key=key,
         key_min=tuple(low for low, _ in bounds),

@@ -8,7 +8,6 @@ repetition, applies a change twice.
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -30,6 +29,7 @@ from spark_jobs.staged_batch import (
     TruncateSegment,
 )
 from spark_jobs.tables import alteration_steps as following
+from spark_jobs.tables.commit_record import commit_record
 from spark_jobs.tables.delta_table import CommitCounts, DeltaTable, schema_statements, wanted_columns
 from spark_jobs.tables.renamed_table import Origins, nowhere, take_over
 from spark_jobs.tables.table_owner import NoRecords, TableRecord, TableRecords, Writer, refuse_unless_ours
@@ -50,11 +50,13 @@ def merge_table(
     *,
     records: TableRecords = NO_RECORDS,
     target_of: Callable[[str], TableTarget | None] = nowhere,
+    run: str = "",
 ) -> TableReport:
     """Applies what the table lacks of the batch. Raises TableError, or whatever Spark raises.
 
     `records`: what earlier runs left; a table that is another one, or another's, is refused before anything is written.
     `target_of`: where "database.table" is, also one that is not in the batch: the table may have had its name.
+    `run`: the run's id, which the commits keep.
     """
     started = time.monotonic()
     app_id = batch.app_id(staged)
@@ -63,14 +65,15 @@ def merge_table(
         owner=batch.owner(staged), epoch=batch.epoch, delivery=batch.delivery, start=batch.start, end=batch.end
     )
     origins = Origins(batch, writer, target_of, storage_options, records)
-    merge = _TableMerge(lane, table, target, app_id, writer, _user_metadata(batch, staged), origins)
+    merge = _TableMerge(lane, table, target, app_id, writer, "", origins)
     before, known = table.refresh(), records.get(staged.name)
     applied_order_key = before.applied_order_key
     merge.refuse_unless_ours(known)
     counts, committed = CommitCounts(), False
     for segment in staged.segments:
         if last_order_key(segment) > applied_order_key:
-            counts, committed = counts + merge.apply(segment, applied_order_key), True
+            told = dataclasses.replace(merge, user_metadata=commit_record(batch, staged, segment, run))
+            counts, committed = counts + told.apply(segment, applied_order_key), True
     # Without a record an earlier try of the batch may have committed and not come this far; a record is kept of what is synced.
     since = staged_at(batch) if known is None else 0.0
     on_disk = before.version if known is None else min(known.version, before.version)
@@ -82,7 +85,8 @@ def merge_table(
         ) from error
     if table.snapshot.exists:
         records.keep(staged.name, TableRecord(table_id=table.snapshot.table_id, version=table.snapshot.version))
-    return _report(staged, table, counts, skipped=not committed, merge_ms=round((time.monotonic() - started) * 1000))
+    merge_ms = round((time.monotonic() - started) * 1000)
+    return _report(staged, table, counts, version_before=before.version, skipped=not committed, merge_ms=merge_ms)
 
 
 def staged_at(batch: StagedBatch) -> float:
@@ -210,24 +214,16 @@ class _TableMerge:
         return self.table.snapshot.version
 
 
-def _user_metadata(batch: StagedBatch, staged: StagedTable) -> str:
-    """Shown by DESCRIBE HISTORY: which hand-out a version came from."""
-    record = {
-        "sluice": 1,
-        "destination": batch.destination,
-        "ledger": batch.ledger_id,
-        "table": staged.name,
-        "epoch": batch.epoch,
-        "delivery": batch.delivery,
-        "start": batch.start,
-        "end": batch.end,
-    }
-    return json.dumps(record, sort_keys=True)
-
-
 def _report(
-    staged: StagedTable, table: DeltaTable, counts: CommitCounts, *, skipped: bool, merge_ms: int
+    staged: StagedTable,
+    table: DeltaTable,
+    counts: CommitCounts,
+    *,
+    version_before: int,
+    skipped: bool,
+    merge_ms: int,
 ) -> TableReport:
+    changes = [segment for segment in staged.segments if isinstance(segment, ChangesSegment)]
     return TableReport(
         database=staged.database,
         table=staged.table,
@@ -237,8 +233,13 @@ def _report(
         bytes=staged.bytes,
         merge_ms=merge_ms,
         delta_version=table.snapshot.version,
+        delta_version_before=version_before,
+        source_inserts=sum(segment.inserts for segment in changes),
+        source_updates=sum(segment.updates for segment in changes),
+        source_deletes=sum(segment.deletes for segment in changes),
         start_order_key=min((_first_order_key(segment) for segment in staged.segments), default=-1),
         end_order_key=max((last_order_key(segment) for segment in staged.segments), default=-1),
+        first_commit_time_us=min((_first_commit_time_us(segment) for segment in staged.segments), default=0),
         last_commit_time_us=max((_last_commit_time_us(segment) for segment in staged.segments), default=0),
         columns=table.snapshot.schema,
         skipped=skipped,
@@ -247,6 +248,10 @@ def _report(
 
 def _first_order_key(segment: Segment) -> int:
     return segment.first_order_key if isinstance(segment, ChangesSegment) else segment.order_key
+
+
+def _first_commit_time_us(segment: Segment) -> int:
+    return segment.first_commit_time_us if isinstance(segment, ChangesSegment) else segment.commit_time_us
 
 
 def _last_commit_time_us(segment: Segment) -> int:

@@ -22,6 +22,7 @@ SEGMENT = ChangesSegment(
     unique_keys=True,
     first_order_key=10,
     last_order_key=12,
+    first_commit_time_us=1,
     last_commit_time_us=1,
     key=("id",),
     key_min=(1,),

@@ -29,7 +29,7 @@ TWINS: dict[type, tuple[type, set[str]]] = {
         | {"last_commit_time_us", "quarantine"},
     ),
     written.StagedTable: (read.StagedTable, set()),
-    written.ChangesSegment: (read.ChangesSegment, {"kind", "version", "first_commit_time_us"}),
+    written.ChangesSegment: (read.ChangesSegment, {"kind", "version"}),
     written.TruncateSegment: (read.TruncateSegment, {"kind"}),
     written.SchemaSegment: (read.SchemaSegment, {"kind", "version"}),
     written.StagedColumn: (read.Column, {"mysql_type"}),

@@ -25,6 +25,10 @@ NUMBERS = {
     "files_added": int,
     "files_removed": int,
     "delta_version": int,
+    "delta_version_before": int,
+    "source_inserts": int,
+    "source_updates": int,
+    "source_deletes": int,
     "lag_seconds": float,
 }
 

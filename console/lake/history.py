@@ -1,0 +1,166 @@
+"""`sluice history`: which batches made a table what it is, by the records in its own log; Dagster's storage is not asked.
+
+Each entry is an interval of the source: positions, GTIDs, commit times, changes by kind, and the table's versions before and after.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import deltalake
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from rich.table import Table
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.errors import ConfigurationError
+from cdc_engine.gtid import is_mariadb, parse_executed
+from cdc_engine.position import file_number
+from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+from console.sources import require_destination
+from console.toolchain.errors import SetupError
+from orchestration.run.spark_merge import storage_options
+from spark_jobs.tables.commit_record import Interval, batches, read_commit
+
+_PLACE = re.compile(r"(?P<file>[^:@\s]+\.\d+):(?P<offset>\d+)(?:@(?P<epoch>\d+))?")
+Match = Callable[[Interval], bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class LakeTable:
+    """A captured table and where it is in the lake. `key`: as it is merged, empty for a change log."""
+
+    destination: str
+    name: str
+    path: str
+    key: tuple[str, ...]
+    storage_options: dict[str, str]
+
+    def log(self, version: int | None = None) -> Any:
+        """The Delta table, of a version; raises SetupError where it is not there."""
+        try:
+            return deltalake.DeltaTable(self.path, version=version, storage_options=self.storage_options or None)
+        except TableNotFoundError as error:
+            raise SetupError(f"{self.name} has no Delta table at {self.path} yet") from error
+        except (DeltaError, OSError) as error:
+            raise SetupError(f"the log of the Delta table {self.path} cannot be read: {error}") from error
+
+
+def captured_table(config: SluiceConfig, name: str, destination: str = "") -> LakeTable:
+    """The table "database.table" of the destination that captures it. Raises ConfigurationError where none does, or several do."""
+    if destination:
+        require_destination(config, destination)
+    found = {
+        each: table
+        for each in ([destination] if destination else sorted(config.destinations))
+        for table in read_tables(config.destination_dir(each) / TABLES_FILE)
+        if table.name == name
+    }
+    if len(found) != 1:
+        who = f"destinations {', '.join(found)} capture" if found else "no destination captures"
+        more = "; name one with --destination" if found else "; `sluice schema show NAME` lists tables"
+        raise ConfigurationError(f"{who} the table {name!r}{more}")
+    ((owner, table),) = found.items()
+    settings = config.destinations[owner].table(table.database, table.table)
+    path = config.table_path(owner, table.database, table.table)
+    return LakeTable(owner, name, path, tuple(settings.key) or table.key, storage_options(config.storage_options))
+
+
+def history_of(table: LakeTable) -> list[Interval]:
+    """The batches that the log still tells, and other hands' commits between them, the newest first."""
+    return batches(read_commit(commit) for commit in table.log().history())[::-1]
+
+
+def at(history: Sequence[Interval], word: str) -> list[Interval]:
+    """Those of a history (the newest first) that `word` names: a version, FILE:OFFSET, a GTID, or a time in ISO form (UTC unless it says).
+
+    A time names the newest batch with changes committed by then. Raises ConfigurationError for another word.
+    """
+    if word.isdigit():
+        version = int(word)
+        return [each for each in history if each.version_before < version <= each.version]
+    if place := _PLACE.fullmatch(word):
+        return [each for each in history if each.ours and _has_place(each, place)][:1]
+    if match := _gtid(word):
+        return [each for each in history if each.ours and match(each)]
+    try:
+        moment = dt.datetime.fromisoformat(word)
+    except ValueError:
+        raise ConfigurationError(f"{word!r} is no version, FILE:OFFSET, GTID or time in ISO form") from None
+    time_us = int((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp() * 1_000_000)
+    return [each for each in history if each.ours and 0 < each.first_commit_time_us <= time_us][:1]
+
+
+def _has_place(interval: Interval, place: re.Match[str]) -> bool:
+    """Whether a place lies after the interval's start and not after its end."""
+    wanted = file_number(place["file"]), int(place["offset"])
+    if place["epoch"] is not None and int(place["epoch"]) != interval.epoch:
+        return False
+    return _place(interval.start) < wanted <= _place(interval.end)
+
+
+def _place(position: Any) -> tuple[int, int]:
+    file = str(position.get("file") or "")
+    return (file_number(file) if file else 0), int(position.get("offset") or 0)
+
+
+def _gtid(word: str) -> Match | None:
+    """Whether an interval executed a GTID, for a word that is one; a day is none."""
+    if re.fullmatch(r"\d{4}-\d\d-\d\d", word) or not re.fullmatch(
+        r"[0-9a-fA-F-]{36}(:[a-z_]\w*)?:\d+|\d+-\d+-\d+", word
+    ):
+        return None
+    mariadb = is_mariadb(word)
+    wanted: Any = parse_executed(word, mariadb=mariadb)
+
+    def match(interval: Interval) -> bool:
+        sets: list[Any] = [
+            parse_executed(str(place.get("gtid_set") or ""), mariadb=mariadb)
+            for place in (interval.start, interval.end)
+        ]
+        return bool(sets[1].contains(wanted) and not sets[0].contains(wanted))
+
+    return match
+
+
+def render(history: Sequence[Interval]) -> Table:
+    shown = Table(
+        "versions",
+        "committed (UTC)",
+        "batch",
+        "changes",
+        "rows in Delta",
+        "from",
+        "to",
+        "source committed (UTC)",
+        "run",
+    )
+    for each in history:
+        changes = f"+{each.inserts} ~{each.updates} -{each.deletes}" if each.ours else each.operation
+        if each.ours and each.kind != "changes":
+            changes = f"{each.kind}: {changes}"
+        shown.add_row(
+            f"{each.version_before} → {each.version}",
+            moment(each.committed_at_us),
+            str(each.delivery) if each.ours else "another hand",
+            changes,
+            f"+{each.rows_inserted} ~{each.rows_updated} -{each.rows_deleted}",
+            place_text(each.start),
+            place_text(each.end),
+            f"{moment(each.first_commit_time_us)} to {moment(each.last_commit_time_us)[11:]}" if each.ours else "",
+            each.run[:8],
+        )
+    return shown
+
+
+def place_text(position: Any) -> str:
+    """`file:offset@epoch`, empty where there is none."""
+    return f"{position.get('file')}:{position.get('offset')}@{position.get('epoch')}" if position else ""
+
+
+def moment(time_us: int) -> str:
+    """A time for a person, in UTC."""
+    return dt.datetime.fromtimestamp(time_us / 1e6, dt.UTC).strftime("%Y-%m-%d %H:%M:%S") if time_us else ""

@@ -1,0 +1,202 @@
+"""`sluice why`: a row's life, by the versions of its Delta table: what it was, when that was committed, in which batch, run and version.
+
+A row carries the order key of its last change, and each commit says which order keys it has; so each step back is one look at the version
+before. Where the row is not there, the commits that deleted rows are looked at, the newest first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
+from rich.table import Table
+
+from cdc_engine.errors import ConfigurationError
+from console.lake.history import LakeTable, moment, place_text
+from console.toolchain.errors import SetupError
+from spark_jobs.sql_text import spark_type
+from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY
+from spark_jobs.tables.commit_record import Interval, read_commit
+
+LOOKS_MAX = 500
+NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
+OURS = (ORDER_KEY, COMMIT_TIME, OPERATION, DELETED)
+Row = Mapping[str, Any]
+
+
+class GoneError(Exception):
+    """A version that cannot be read any more: VACUUM removed its files."""
+
+
+class Versions(Protocol):
+    """The row in question, by version."""
+
+    def row(self, version: int) -> Row | None:
+        """The row with our own columns, None where it is not there. Raises GoneError."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """What became of the row. `values`: of a deleted row those it had. `commit`: None where the log does not tell it any more.
+
+    `happened`: insert, update, delete, or the last thing that is known.
+    """
+
+    happened: str
+    values: Row
+    commit: Interval | None
+    committed_at: Any
+
+    def to_json(self) -> dict[str, Any]:
+        commit = self.commit.to_json() if self.commit else None
+        values = {name: str(value) if value is not None else None for name, value in self.values.items()}
+        return {
+            "happened": self.happened,
+            "values": values,
+            "committed_at": str(self.committed_at or ""),
+            "commit": commit,
+        }
+
+
+def life(versions: Versions, commits: Sequence[Interval]) -> Iterator[Step]:
+    """The steps of a row, the newest first. `commits`: each commit that the log tells, the newest first."""
+    at, looks = (commits[0].version if commits else -1), 0
+    while at >= 0 and looks < LOOKS_MAX:
+        looks += 1
+        row = versions.row(at)
+        if row is not None:
+            commit = _commit_of(commits, int(row[ORDER_KEY]), at)
+            if commit is None:
+                yield _step("the oldest that the log tells", row, None)
+                return
+            before = _look(versions, commit.version - 1)
+            yield _step(_happened(row, before), row, commit)
+            at = commit.version - 1
+            continue
+        gone = next((each for each in commits if each.version <= at and _may_delete(each)), None)
+        if gone is None:
+            return
+        there = _look(versions, gone.version - 1)
+        if there is not None:
+            yield _step("delete", there, gone)
+        at = gone.version - 1
+
+
+def _look(versions: Versions, version: int) -> Row | None:
+    return versions.row(version) if version >= 0 else None
+
+
+def _commit_of(commits: Sequence[Interval], order_key: int, at: int) -> Interval | None:
+    """The newest commit up to a version that has an order key."""
+    return next(
+        (each for each in commits if each.version <= at and each.first_order_key <= order_key <= each.last_order_key),
+        None,
+    )
+
+
+def _may_delete(commit: Interval) -> bool:
+    return bool(commit.deletes or commit.updates or commit.rows_deleted or commit.kind not in {"", "changes"})
+
+
+def _happened(row: Row, before: Row | None) -> str:
+    if row.get(DELETED):
+        return "delete (marked)"
+    return "insert" if before is None or before.get(DELETED) else "update"
+
+
+def _step(happened: str, row: Row, commit: Interval | None) -> Step:
+    values = {name: value for name, value in row.items() if name not in OURS}
+    when = row.get(COMMIT_TIME) if happened != "delete" or commit is None else moment(commit.last_commit_time_us)
+    return Step(happened, values, commit, when)
+
+
+class TableVersions:
+    """`Versions` of a Delta table, read by deltalake; files that cannot hold the key are skipped."""
+
+    def __init__(self, table: LakeTable, key: Mapping[str, str]) -> None:
+        self._table = table
+        types = {field.name.lower(): (field.name, spark_type(field.type)) for field in table.log().schema().fields}
+        self._condition = " AND ".join(_equal(*types[name.lower()], value) for name, value in key.items())
+
+    def row(self, version: int) -> Row | None:
+        try:
+            found = pa.table(self._table.log(version).scan(predicate=self._condition)).to_pylist()
+        except (DeltaError, OSError, pa.ArrowException, SetupError) as error:
+            raise GoneError(f"version {version} of {self._table.path} cannot be read any more: {error}") from error
+        return found[0] if found else None
+
+
+def row_life(table: LakeTable, key: str) -> Iterator[Step]:
+    """The life of the row with a key: `5`, `id=5`, or `7,a` in the key's order.
+
+    Raises ConfigurationError; GoneError after what is known, where older versions cannot be read any more.
+    """
+    versions = TableVersions(table, parse_key(table, key))
+    commits = sorted((read_commit(each) for each in table.log().history()), key=lambda each: -each.version)
+    return life(versions, commits)
+
+
+def known_life(table: LakeTable, key: str) -> tuple[list[Step], str]:
+    """What is known of a row's life, and why older steps are not, or empty."""
+    steps: list[Step] = []
+    try:
+        steps.extend(row_life(table, key))
+    except GoneError as error:
+        return steps, str(error)
+    return steps, ""
+
+
+def parse_key(table: LakeTable, text: str) -> dict[str, str]:
+    """Key column → value as it was typed."""
+    if not table.key:
+        raise ConfigurationError(f"{table.name} has no key: its Delta table has every change, ask it with `sluice sql`")
+    parts = text.split(",") if len(table.key) > 1 else [text]
+    if len(parts) != len(table.key):
+        raise ConfigurationError(f"the key of {table.name} is {', '.join(table.key)}: give {len(table.key)} values")
+    named = dict(zip(table.key, parts, strict=True))
+    return {name: value.strip().removeprefix(f"{name}=") for name, value in named.items()}
+
+
+def _equal(name: str, kind: str, value: str) -> str:
+    column = '"' + name.replace('"', '""') + '"'
+    if kind.partition("(")[0] in NUMBERS:
+        try:
+            float(value)
+        except ValueError:
+            raise ConfigurationError(f"{name} is a {kind}, and {value!r} is no number") from None
+        return f"{column} = {value}"
+    if kind == "binary":
+        return f"{column} = X'{value.removeprefix('0x')}'"
+    literal = "'" + value.replace("'", "''") + "'"
+    return f"{column} = {literal}" if kind == "string" else f"{column} = CAST({literal} AS {_sql_type(kind)})"
+
+
+def _sql_type(kind: str) -> str:
+    return {"timestamp_ntz": "TIMESTAMP", "date": "DATE", "boolean": "BOOLEAN"}.get(kind, "TIMESTAMP WITH TIME ZONE")
+
+
+def render(steps: Sequence[Step]) -> Table:
+    shown = Table("happened", "committed in the source", "values", "version", "batch", "up to", "run")
+    for place, step in enumerate(steps):
+        before = steps[place + 1].values if place + 1 < len(steps) else {}
+        commit = step.commit
+        shown.add_row(
+            step.happened,
+            str(step.committed_at or ""),
+            _changed(step, before),
+            str(commit.version) if commit else "",
+            str(commit.delivery) if commit else "",
+            place_text(commit.end) if commit else "",
+            commit.run[:8] if commit else "",
+        )
+    return shown
+
+
+def _changed(step: Step, before: Row) -> str:
+    """All values of a row that came or went, else those that changed."""
+    whole = not step.happened.startswith("update")
+    pairs = ((name, value) for name, value in step.values.items() if whole or before.get(name) != value)
+    return ", ".join(f"{name}={value}" for name, value in pairs)

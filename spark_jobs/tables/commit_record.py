@@ -1,0 +1,159 @@
+"""What a merge writes into each Delta commit of a table: which batch it is of, from where to where; and a table's history read from it.
+
+The record is in the commit itself (`userMetadata`), so it outlives Dagster's storage and every other file. `merge` writes it; `sluice
+history` and `sluice why` read it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from spark_jobs.staged_batch import ChangesSegment, Segment, StagedBatch, StagedTable
+
+METRICS = {  # what Delta calls a row inserted, updated, deleted, by operation (MERGE; WRITE and INSERT; UPDATE; DELETE)
+    "rows_inserted": ("numTargetRowsInserted", "numOutputRows", "num_added_rows"),
+    "rows_updated": ("numTargetRowsUpdated", "numUpdatedRows"),
+    "rows_deleted": ("numTargetRowsDeleted", "numDeletedRows"),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Interval:
+    """One commit, or all commits of one batch, of a table. Versions: the table's before the first and after the last of them.
+
+    `start`, `end`: positions as in the manifest, of the batch. `inserts`, `updates`, `deletes`: changes of the source; `rows_…`: what Delta
+    did, after changes of one key were folded. `operation`: Delta's word. `run`: the Dagster run's id. A commit of another hand has no
+    `table`, and its positions are empty. Times: microseconds since 1970 UTC; `committed_at_us` is Delta's.
+    """
+
+    version_before: int
+    version: int
+    operation: str
+    committed_at_us: int
+    rows_inserted: int = 0
+    rows_updated: int = 0
+    rows_deleted: int = 0
+    table: str = ""
+    destination: str = ""
+    ledger: str = ""
+    epoch: int = 0
+    delivery: int = 0
+    run: str = ""
+    server_uuid: str = ""
+    start: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    end: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    kind: str = ""
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+    first_order_key: int = -1
+    last_order_key: int = -1
+    first_commit_time_us: int = 0
+    last_commit_time_us: int = 0
+
+    @property
+    def ours(self) -> bool:
+        """Whether a merge of Sluice wrote it."""
+        return bool(self.table)
+
+    @property
+    def batch(self) -> tuple[str, int, int]:
+        """What the commits of one hand-out have in common."""
+        return self.ledger, self.epoch, self.delivery
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def commit_record(batch: StagedBatch, staged: StagedTable, segment: Segment, run: str = "") -> str:
+    """The record of one segment's commit, as text of JSON."""
+    record: dict[str, Any] = {
+        "sluice": 1,
+        "destination": batch.destination,
+        "ledger": batch.ledger_id,
+        "table": staged.name,
+        "epoch": batch.epoch,
+        "delivery": batch.delivery,
+        "run": run,
+        "server_uuid": str(batch.end.get("server_uuid", "")),
+        "start": batch.start,
+        "end": batch.end,
+        **_of(segment),
+    }
+    return json.dumps(record, sort_keys=True)
+
+
+def _of(segment: Segment) -> dict[str, Any]:
+    """Which part of the stream a segment is, and what it has."""
+    if isinstance(segment, ChangesSegment):
+        return {
+            "kind": "changes",
+            "inserts": segment.inserts,
+            "updates": segment.updates,
+            "deletes": segment.deletes,
+            "first_order_key": segment.first_order_key,
+            "last_order_key": segment.last_order_key,
+            "first_commit_time_us": segment.first_commit_time_us,
+            "last_commit_time_us": segment.last_commit_time_us,
+        }
+    return {
+        "kind": type(segment).__name__.removesuffix("Segment").lower(),
+        "first_order_key": segment.order_key,
+        "last_order_key": segment.order_key,
+        "first_commit_time_us": segment.commit_time_us,
+        "last_commit_time_us": segment.commit_time_us,
+    }
+
+
+def read_commit(commit: Mapping[str, Any]) -> Interval:
+    """One entry of Delta's history (`DeltaTable.history`); of a record that is not one, what Delta itself says."""
+    version = int(commit["version"])
+    metrics: Mapping[str, Any] = commit.get("operationMetrics") or {}
+    known: dict[str, Any] = {
+        "version_before": version - 1,
+        "version": version,
+        "operation": str(commit.get("operation", "")),
+        "committed_at_us": int(commit.get("timestamp") or 0) * 1000,
+        **{name: next((int(metrics[key]) for key in keys if key in metrics), 0) for name, keys in METRICS.items()},
+    }
+    record = _record(commit)
+    names = {field.name for field in dataclasses.fields(Interval)} - known.keys()
+    return Interval(**known, **{name: value for name, value in record.items() if name in names})
+
+
+def batches(commits: Iterable[Interval]) -> list[Interval]:
+    """The commits of each batch as one interval, in the order of their versions. Another hand's commits stay on their own, in between."""
+    found: dict[Any, Interval] = {}
+    for commit in sorted(commits, key=lambda each: each.version):
+        name = commit.batch if commit.ours else commit.version
+        found[name] = _joined(found[name], commit) if name in found else commit
+    return sorted(found.values(), key=lambda each: each.version)
+
+
+def _joined(first: Interval, then: Interval) -> Interval:
+    sums = {
+        name: getattr(first, name) + getattr(then, name)
+        for name in ("inserts", "updates", "deletes", "rows_inserted", "rows_updated", "rows_deleted")
+    }
+    kinds = list(dict.fromkeys([*first.kind.split(", "), *then.kind.split(", ")]))
+    return dataclasses.replace(
+        then,
+        **sums,
+        kind=", ".join(each for each in kinds if each),
+        version_before=first.version_before,
+        first_order_key=first.first_order_key,
+        first_commit_time_us=min(first.first_commit_time_us, then.first_commit_time_us),
+        last_commit_time_us=max(first.last_commit_time_us, then.last_commit_time_us),
+    )
+
+
+def _record(commit: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a merge wrote into a commit; empty for another's."""
+    try:
+        record = json.loads(str(commit.get("userMetadata") or "{}"))
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) and record.get("sluice") else {}

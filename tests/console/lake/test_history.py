@@ -1,0 +1,181 @@
+"""What `sluice history` and `sluice why` take for an answer, without a lake: words, positions, batches, lives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from cdc_engine.contracts import Column, TableVersion
+from cdc_engine.errors import ConfigurationError
+from cdc_engine.table_meta.history.tables_file import write_tables
+from console.lake import history, life
+from console.lake.history import LakeTable
+from console.main import app
+from spark_jobs.staged_batch import COMMIT_TIME, DELETED, ORDER_KEY
+from spark_jobs.tables.commit_record import Interval, batches, read_commit
+
+UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+SECOND_US = 1_000_000
+
+
+def place(file: int, offset: int, upto: int) -> dict[str, Any]:
+    return {"epoch": 1, "file": f"b.{file:06}", "offset": offset, "gtid_set": f"{UUID}:1-{upto}"}
+
+
+def interval(number: int, **fields: Any) -> Interval:
+    """Batch `number` of five seconds each: offsets 100·n to 100·(n + 1), GTIDs up to 10·(n + 1)."""
+    made: dict[str, Any] = {
+        "version_before": number,
+        "version": number + 1,
+        "operation": "MERGE",
+        "committed_at_us": number,
+        "table": "shop.t",
+        "epoch": 1,
+        "delivery": number,
+        "start": place(1, 100 * number, 10 * number),
+        "end": place(1, 100 * (number + 1), 10 * (number + 1)),
+        "first_commit_time_us": number * 5 * SECOND_US,
+        "last_commit_time_us": (number * 5 + 4) * SECOND_US,
+        "kind": "changes",
+    }
+    return Interval(**{**made, **fields})
+
+
+NEWEST_FIRST = [interval(number) for number in (4, 3, 2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("word", "deliveries"),
+    [
+        ("3", [2]),
+        ("9", []),
+        ("b.000001:300", [2]),
+        ("b.000001:301", [3]),
+        ("b.000001:301@1", [3]),
+        ("b.000001:301@2", []),
+        (f"{UUID}:25", [2]),
+        (f"{UUID}:99", []),
+        ("1970-01-01 00:00:12", [2]),
+        ("1970-01-01T01:00:12+01:00", [2]),
+        ("1970-01-01 00:00:01", []),
+        ("2030-01-01", [4]),
+    ],
+)
+def test_history_a_word_names_a_batch(word: str, deliveries: list[int]) -> None:
+    assert [each.delivery for each in history.at(NEWEST_FIRST, word)] == deliveries
+
+
+def test_history_another_word_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="no version, FILE:OFFSET, GTID or time"):
+        history.at(NEWEST_FIRST, "yesterday")
+
+
+def test_history_commits_of_one_hand_out_are_one_interval_and_anothers_stand_alone() -> None:
+    def commit(version: int, delivery: int | None, **fields: Any) -> dict[str, Any]:
+        record = {
+            "sluice": 1,
+            "table": "shop.t",
+            "ledger": "x",
+            "epoch": 1,
+            "delivery": delivery,
+            "inserts": 1,
+            **fields,
+        }
+        metadata = json.dumps(record) if delivery else "not JSON"
+        return {
+            "version": version,
+            "operation": "MERGE" if delivery else "OPTIMIZE",
+            "timestamp": 5,
+            "userMetadata": metadata,
+        }
+
+    commits = [commit(3, 7, kind="changes"), commit(2, None), commit(1, 7, kind="truncate"), commit(0, 6)]
+    found = batches(read_commit(each) for each in commits)
+    assert [(each.version_before, each.version, each.inserts, each.kind, each.ours) for each in found] == [
+        (-1, 0, 1, "", True),
+        (1, 2, 0, "", False),
+        (0, 3, 2, "truncate, changes", True),
+    ]
+
+
+class Rows:
+    """Versions of one row: version → its order key and value; None: not there; a version below `first` is gone."""
+
+    def __init__(self, rows: dict[int, tuple[int, str] | None], first: int = 0) -> None:
+        self.rows, self.first = rows, first
+
+    def row(self, version: int) -> dict[str, Any] | None:
+        if version < self.first:
+            raise life.GoneError(f"version {version} is gone")
+        found = self.rows.get(version)
+        return None if found is None else {"v": found[1], ORDER_KEY: found[0], COMMIT_TIME: found[0], DELETED: None}
+
+
+def commits(*keys: int) -> list[Interval]:
+    return [
+        interval(version - 1, first_order_key=key, last_order_key=key, deletes=1, version=version)
+        for version, key in reversed(list(enumerate(keys)))
+    ]
+
+
+def test_history_of_a_row_that_was_deleted_and_came_again() -> None:
+    rows = Rows({0: (5, "a"), 1: (5, "a"), 2: None, 3: None, 4: (30, "b")})
+    found = list(life.life(rows, commits(5, 11, 20, 25, 30)))
+    assert [(each.happened, each.values["v"], each.commit and each.commit.version) for each in found] == [
+        ("insert", "b", 4),
+        ("delete", "a", 2),
+        ("insert", "a", 0),
+    ]
+
+
+def test_history_of_a_row_ends_where_the_log_or_its_files_do() -> None:
+    cut = [each for each in commits(5, 11, 20) if each.version > 0]
+    found = list(life.life(Rows({1: (5, "a"), 2: (5, "a")}), cut))
+    assert [(each.happened, each.commit) for each in found] == [("the oldest that the log tells", None)]
+    steps: list[life.Step] = []
+    with pytest.raises(life.GoneError):
+        steps.extend(life.life(Rows({2: (20, "b")}, first=2), commits(5, 11, 20)))
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "wanted"),
+    [
+        (("id",), "5", {"id": "5"}),
+        (("id",), "id=5", {"id": "5"}),
+        (("name",), "a, b", {"name": "a, b"}),
+        (("a", "b"), "1,x", {"a": "1", "b": "x"}),
+        (("a", "b"), "a=1, b=x", {"a": "1", "b": "x"}),
+    ],
+)
+def test_history_a_key_is_read_in_its_order(key: tuple[str, ...], text: str, wanted: dict[str, str]) -> None:
+    assert life.parse_key(LakeTable("shop", "shop.t", "/nowhere", key, {}), text) == wanted
+
+
+def test_history_a_key_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="give 2 values"):
+        life.parse_key(LakeTable("shop", "shop.t", "/nowhere", ("a", "b"), {}), "1")
+    with pytest.raises(ConfigurationError, match="has no key"):
+        life.parse_key(LakeTable("shop", "shop.t", "/nowhere", (), {}), "1")
+
+
+def test_history_the_commands_name_a_table_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    conf = tmp_path / "conf"
+    (conf / "destinations").mkdir(parents=True)
+    (conf / "sluice.yaml").write_text(
+        yaml.safe_dump({"data_dir": str(tmp_path / "data"), "lake": str(tmp_path / "lake")})
+    )
+    (conf / "destinations/shop.yaml").write_text(yaml.safe_dump({"source": {"user": "x"}}))
+    monkeypatch.setenv("SLUICE_CONF", str(conf))
+    runner = CliRunner()
+    done = runner.invoke(app, ["history", "shop.orders"])
+    assert "no destination captures the table 'shop.orders'" in str(done.exception)
+    columns = (Column(name="id", type_code=8, nullable=False, mysql_type="bigint"),)
+    version = TableVersion(database="shop", table="orders", key=("id",), columns=columns)
+    write_tables(tmp_path / "data/engine/shop/tables.json", [version])
+    done = runner.invoke(app, ["why", "shop.orders", "1"])
+    assert "shop.orders has no Delta table at" in str(done.exception)

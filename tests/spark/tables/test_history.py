@@ -1,0 +1,103 @@
+"""A table's own log tells which batches made it and what became of a row: `sluice history` and `sluice why`, on merges by Spark."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from console.lake import history, life
+from console.lake.history import LakeTable
+from spark_jobs import SparkSettings, TableReport, merge_batch
+from spark_jobs.tables.commit_record import Interval
+from tests.spark.conftest import Lake
+from tests.spark.staged import (
+    DELETE,
+    INSERT,
+    LEDGER_ID,
+    TIME_US,
+    UPDATE_AFTER,
+    Changes,
+    Image,
+    Schema,
+    Segment,
+    Truncate,
+)
+
+SCHEMA = Schema({"id": "bigint", "name": "string"}, key=("id",))
+NAME = "shop.lives"
+
+
+def image(operation: int, order_key: int, key: int, name: str) -> Image:
+    return Image(operation, order_key, {"id": key, "name": name})
+
+
+BATCHES: list[Sequence[Segment]] = [
+    [Changes(SCHEMA, [image(INSERT, 10, 1, "a"), image(INSERT, 11, 2, "b")])],
+    [Changes(SCHEMA, [image(UPDATE_AFTER, 20, 1, "A")])],
+    [Changes(SCHEMA, [image(DELETE, 30, 1, "A")])],
+    [Changes(SCHEMA, [image(INSERT, 40, 1, "again")])],
+    [Truncate(50), Changes(SCHEMA, [image(INSERT, 60, 3, "c")])],
+]
+
+
+@dataclasses.dataclass
+class Told:
+    table: LakeTable
+    reports: list[TableReport]
+    history: list[Interval]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory, spark_server: object) -> Told:
+    """Five batches of one table, each merged by a run of its own name."""
+    folder: Path = tmp_path_factory.mktemp("history")
+    lake = Lake(folder, SparkSettings(remote=spark_server.url, lanes_file=folder / "lanes.json"))  # type: ignore[attr-defined]
+    reports = []
+    for number, segments in enumerate(BATCHES):
+        staged = lake.stage({NAME: segments})
+        reports += merge_batch(staged, {NAME: lake.target(NAME)}, lake.spark, run=f"run-{number}")
+    table = LakeTable("shop", NAME, lake.target(NAME).path, ("id",), {})
+    return Told(table, reports, history.history_of(table))
+
+
+def test_history_each_batch_is_an_interval_with_its_changes_and_versions(told: Told) -> None:
+    ours = [each for each in told.history if each.ours]
+    assert [(each.delivery, each.run, each.inserts, each.updates, each.deletes) for each in ours] == [
+        (5, "run-4", 1, 0, 0),
+        (4, "run-3", 1, 0, 0),
+        (3, "run-2", 0, 0, 1),
+        (2, "run-1", 0, 1, 0),
+        (1, "run-0", 2, 0, 0),
+    ]
+    newest, oldest = ours[0], ours[-1]
+    assert (newest.kind, newest.rows_deleted, newest.rows_inserted) == ("truncate, changes", 1 + 1, 1)
+    assert (newest.first_order_key, newest.last_order_key) == (50, 60)
+    assert (oldest.ledger, oldest.epoch, oldest.table, oldest.destination) == (LEDGER_ID, 1, NAME, "shop")
+    assert oldest.first_commit_time_us == TIME_US
+    assert oldest.last_commit_time_us == TIME_US + 11
+    for report, interval in zip(told.reports, ours[::-1], strict=True):
+        assert report.delta_version == interval.version
+        assert report.delta_version_before <= interval.version_before
+        assert (report.source_inserts, report.source_updates, report.source_deletes) == (
+            interval.inserts, interval.updates, interval.deletes,
+        )  # fmt: skip
+        assert history.at(told.history, str(interval.version)) == [interval]
+
+
+def test_history_of_a_row_goes_back_over_updates_deletes_and_returns(told: Told) -> None:
+    steps, gone = life.known_life(told.table, "1")
+    assert not gone
+    assert [(step.happened, step.values["name"]) for step in steps] == [
+        ("delete", "again"),
+        ("insert", "again"),
+        ("delete", "A"),
+        ("update", "A"),
+        ("insert", "a"),
+    ]
+    runs = [step.commit.run for step in steps if step.commit]
+    assert runs == ["run-4", "run-3", "run-2", "run-1", "run-0"]
+    assert [step.values["name"] for step in life.known_life(told.table, "id=3")[0]] == ["c"]
+    assert life.known_life(told.table, "77") == ([], "")
