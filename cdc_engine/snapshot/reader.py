@@ -24,6 +24,8 @@ STATEMENT_AT, COLUMNS_AT = 1, 5  # in the answer to a PREPARE: status, statement
 NO_CURSOR, ONCE = 0, 1
 SETTINGS = (
     "SET time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES', net_write_timeout = 7200, wait_timeout = 2147483",
+    # a server may have these for every session: rows would be left out, or a large table refused
+    "SET sql_select_limit = 18446744073709551615, sql_big_selects = 1",
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
 )
 NO_LIMITS = {False: "SET max_execution_time = 0", True: "SET max_statement_time = 0"}  # by whether it is MariaDB
@@ -31,6 +33,8 @@ RAW_TEXT = "SET character_set_results = NULL"
 # no such table, column, index or database; a definition that changed
 TABLE_CHANGED = frozenset({1049, 1051, 1054, 1109, 1146, 1176, 1412})
 NOT_GRANTED = frozenset({1142, 1143, 1370})
+NOT_SQL = frozenset({1064, 1111, 1305, 1582})  # what was given as a condition is none
+ROW_TOO_LARGE = 1153
 
 
 class Reader:
@@ -53,6 +57,11 @@ class Reader:
         with self._translated(), self._session.cursor(Cursor) as cursor:
             cursor.execute(sql)
             return [tuple(_text(value) for value in row) for row in cursor.fetchall()]
+
+    def threads_running(self) -> int:
+        """Of the source, this question included; what a `Pace` asks over a reader of its own."""
+        ((_, count),) = self.texts("SHOW GLOBAL STATUS LIKE 'Threads_running'")
+        return int(count or 0)
 
     @contextlib.contextmanager
     def selecting(self, sql: str) -> Iterator[ResultReader]:
@@ -85,8 +94,8 @@ class Reader:
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
-        """TableChangedError where the server does not know what the schema says, ConfigurationError for missing grants, else
-        SourceConnectionError.
+        """TableChangedError where the server does not know what the schema says, ConfigurationError for grants, a condition
+        or a setting, else SourceConnectionError.
         """
         try:
             yield
@@ -125,4 +134,11 @@ def _error(source: Source, code: int, text: str) -> SluiceError:
         return TableChangedError(f"{source.address} no longer has what is to be read: {text} (error {code})")
     if code in NOT_GRANTED:
         return ConfigurationError(f"{source.user}@{source.address} was refused: {text} (error {code}); grant SELECT")
+    if code in NOT_SQL:
+        return ConfigurationError(
+            f"{source.address} cannot read the condition that chooses the rows: {text} (error {code})"
+        )
+    if code == ROW_TOO_LARGE:
+        where = f"{source.address} cannot send a row: {text} (error {code})"
+        return ConfigurationError(f"{where}; raise its max_allowed_packet above the largest row")
     return session_error(source, code, text)

@@ -155,8 +155,54 @@ def test_a_select_may_be_silent_longer_than_a_query_snapshot(
     assert facts.rows == 1
 
 
+def test_what_a_server_sets_for_every_session_changes_no_row_snapshot(server: DatabaseServer, tmp_path: Path) -> None:
+    """Limits of rows, other quotes, padded values, another zone, conversions of text."""
+    run(
+        server,
+        "CREATE TABLE IF NOT EXISTS plain (id int PRIMARY KEY, code char(9) CHARACTER SET latin1, at timestamp NULL)",
+        "REPLACE INTO plain VALUES (1, 'ä', '2024-01-01'), (2, 'b', NULL), (3, 'c', NULL)",
+        database=DATABASE,
+    )
+    table = versions(server, DATABASE)["plain"]
+    names = (
+        "sql_mode",
+        "sql_select_limit",
+        "max_join_size",
+        "time_zone",
+        "character_set_results",
+        "max_execution_time",
+    )
+    values = ("'ANSI_QUOTES,PAD_CHAR_TO_FULL_LENGTH,NO_ZERO_DATE'", "1", "1", "'-05:00'", "ascii", "1")
+    with reading(server) as other:
+        before = [other.texts(f"SELECT @@GLOBAL.{name}")[0][0] for name in names]
+    run(server, *(f"SET GLOBAL {name} = {value}" for name, value in zip(names, values, strict=True)))
+    try:
+        with reading(server) as reader:
+            (chunk, *rest) = chunks(reader, table, 3)
+            read_chunk(reader, table, chunk, tmp_path / "chunk.parquet")
+    finally:
+        run(server, *(f"SET GLOBAL {name} = {_literal(value)}" for name, value in zip(names, before, strict=True)))
+    assert [each.after for each in rest] == [("3",)]
+    instants = [each and each.isoformat() for each in pq.read_table(tmp_path / "chunk.parquet")["at"].to_pylist()]
+    assert pq.read_table(tmp_path / "chunk.parquet")["code"].to_pylist() == ["ä", "b", "c"]
+    assert instants == ["2024-01-01T00:00:00+00:00", None, None]
+
+
+def _literal(value: str | None) -> str:
+    return value if value is not None and value.isdigit() else f"'{value}'"
+
+
+def test_a_busy_source_is_seen_over_a_connection_of_its_own_snapshot(server: DatabaseServer, tmp_path: Path) -> None:
+    with reading(server) as reader, reading(server) as asking:
+        waits: list[float] = []
+        answers = [asking.threads_running() + 99, asking.threads_running()]
+        pace = Pace(PaceLimits(threads_running_max=98), lambda: answers.pop(0), wait=waits.append)
+        read_chunk(reader, versions(server, DATABASE)["small"], ALL, tmp_path / "chunk.parquet", pace=pace)
+    assert (len(waits), answers) == (1, [])
+
+
 def test_a_mistake_in_where_is_the_servers_sentence_snapshot(server: DatabaseServer, tmp_path: Path) -> None:
-    with reading(server) as reader, pytest.raises(SourceConnectionError, match="SQL syntax"):
+    with reading(server) as reader, pytest.raises(ConfigurationError, match=r"condition.*SQL syntax"):
         read_chunk(reader, versions(server, DATABASE)["small"], ALL, tmp_path / "chunk.parquet", where="id <")
 
 
