@@ -214,9 +214,9 @@ class Stack:
 
     def _discover(self) -> None:
         """Asks each source for its tables, which become the assets; a source that is down is no reason not to start."""
-        from cdc_engine.instance.discovery import discover  # noqa: PLC0415
-
         for name, destination in self.config.destinations.items():
+            from cdc_engine.instance.discovery import discover  # noqa: PLC0415  the engine: seconds, where there is nothing to ask
+
             password = self._extra.get(destination.source.password_env)
             try:
                 discover(self.config, name, password)
