@@ -98,8 +98,8 @@ def _workers(choice: Choice) -> tuple[str, ...]:
 
 
 def workers_of(cores: int, memory_bytes: int) -> int:
-    """One more than there are cores, as far as the memory goes; at least one."""
-    return max(1, min(WORKERS_MAX, cores + 1, memory_bytes // WORKER_BYTES))
+    """One more than there are cores, where the memory holds what they all start."""
+    return min(WORKERS_MAX, cores + (memory_bytes >= (cores + 1) * WORKER_BYTES))
 
 
 def _passes(name: str, command: Sequence[str], environment: Mapping[str, str], screen: Console) -> bool:

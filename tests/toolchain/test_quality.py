@@ -49,8 +49,10 @@ def test_a_quick_run_leaves_servers_out() -> None:
     assert "--cov" in checks_of(Choice(coverage=True))["tests"]
 
 
-@pytest.mark.parametrize(("cores", "gigabytes", "workers"), [(2, 16, 3), (1, 16, 2), (8, 64, 4), (4, 8, 2), (2, 2, 1)])
-def test_workers_are_one_more_than_cores_as_far_as_the_memory_goes(cores: int, gigabytes: int, workers: int) -> None:
+@pytest.mark.parametrize(
+    ("cores", "gigabytes", "workers"), [(2, 16, 3), (1, 16, 2), (8, 64, 4), (3, 12, 3), (2, 8, 2), (1, 2, 1)]
+)
+def test_workers_are_one_more_than_cores_where_the_memory_holds_them(cores: int, gigabytes: int, workers: int) -> None:
     assert workers_of(cores, gigabytes << 30) == workers
 
 
