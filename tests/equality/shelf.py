@@ -45,8 +45,8 @@ class Shelf:
                 connection.cursor().execute(statement)
 
     def make(self, *statements: str) -> None:
-        """`{db}` in them is the database."""
-        self.run(*(statement.replace("{db}", self.database) for statement in statements))
+        """`{db}` in them is the database, which is the session's too."""
+        self.run(f"USE {self.database}", *(statement.replace("{db}", self.database) for statement in statements))
 
     def path(self, table: str) -> str:
         return self.config.table_path("shelf", self.database, table)
