@@ -14,7 +14,7 @@ from equality.values import TableResult, Verdict
 from tests.equality.shelf import Shelf, dropped
 from tests.fidelity.catalogue import Kind
 from tests.fidelity.pipeline import SERVERS, Pipeline, images
-from tests.fidelity.test_matrix import create, inserts, tables
+from tests.fidelity.test_matrix import TYPED, create, inserts, tables
 
 
 @dataclasses.dataclass
@@ -31,7 +31,7 @@ def every(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     server: DatabaseServer = request.getfixturevalue(request.param)
     folder = tmp_path_factory.mktemp("equality")
     shelf, kinds = Shelf(server, folder), tables(request.param)
-    shelf.make(*(create(f"{{db}}.{table}", each) for table, each in kinds.items()))
+    shelf.make(*TYPED, *(create(f"{{db}}.{table}", each) for table, each in kinds.items()))
     pipeline = Pipeline.of(server, shelf.database, folder)
     shelf.make(*(statement for table, each in kinds.items() for statement in inserts(f"{{db}}.{table}", each, 1)))
     staged = pipeline.staged()
@@ -43,7 +43,7 @@ def every(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_every_type_is_equal_to_what_the_stream_made_of_it_equality(every: Every) -> None:
-    for found in every.shelf.compare():
+    for found in every.shelf.compare(*every.kinds):
         assert found.verdict is Verdict.EQUAL, found
         assert found.rows == found.lake_rows > 0
 
