@@ -53,6 +53,10 @@ class PlayedConnection(SourceConnection):
     def server_version(self) -> str:
         return "8.0.31"
 
+    def note_stream(self) -> None:
+        """The parser, and not the watch, decides where to begin on this server."""
+        self._server.connects_since_reset += 1
+
     # ── queries ──
 
     def rows(self, sql: str, arguments: Sequence[Any] = ()) -> list[dict[str, Any]]:  # noqa: ARG002

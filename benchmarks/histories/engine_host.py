@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmarks.histories.binlog_bytes import DATABASE, KEYED, KEYLESS
+from benchmarks.histories.connection import PlayedConnection
 from benchmarks.histories.faults import Actor, Crash
 from benchmarks.histories.staging import PlayedStaging
 from cdc_engine.config import DestinationConfig, SluiceConfig
@@ -30,7 +31,9 @@ from cdc_engine.contracts import (
 from cdc_engine.errors import LeaseLostError, SluiceError, SourceConnectionError
 from cdc_engine.instance.engine import Engine
 from cdc_engine.meta.manager import MetaManager
+from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.event_parser import EventParser
+from cdc_engine.parser.start_position import DumpStart
 from cdc_engine.position import Position
 from cdc_engine.table_meta.history.kept.repository import Record, RecordKind, SchemaRepository
 
@@ -124,6 +127,11 @@ class PlayedParser(EventParser):
         self.actor = Actor(super()._run)
         self.actor.stopping = self._stopping.is_set
         super().start(position)
+
+    def _decide(self, connection: SourceConnection) -> DumpStart:
+        if isinstance(connection, PlayedConnection):
+            connection.note_stream()
+        return super()._decide(connection)
 
     def stop(self) -> None:
         """Raises SourceConnectionError where the thread does not hear it in time."""

@@ -138,6 +138,8 @@ class Server:
         self.files: list[BinlogFile] = []
         self.readers: list[Reader] = []
         self.backup: Backup | None = None
+        self.before_reset: list[Transaction] = []  # that RESET made it forget the numbers of
+        self.connects_since_reset = 0
         self.incarnation = 0
         self._open_file(1)
 
@@ -179,6 +181,8 @@ class Server:
     def reset(self, *, keep_gtids: bool) -> None:
         """RESET BINARY LOGS AND GTIDS; with `keep_gtids` followed by SET gtid_purged to what was executed."""
         self.executed = self.purged = self.executed if keep_gtids else GtidSet()
+        self.before_reset += self.applied
+        self.connects_since_reset = 0
         self.applied = []
         self._begin_anew()
 

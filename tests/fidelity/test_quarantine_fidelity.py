@@ -111,7 +111,9 @@ def test_a_table_full_of_such_values_stops(written: Pipeline, monkeypatch: pytes
     assert refused_values.REFUSED_VALUES_MAX > 1
 
 
-def test_the_quarantine_is_appended_once_however_often_the_batch_comes(written: Pipeline, tmp_path: Path) -> None:
+def test_each_table_has_its_own_identity_in_the_quarantine_and_is_appended_once(
+    written: Pipeline, tmp_path: Path
+) -> None:
     import deltalake  # noqa: PLC0415
 
     options = {"charsets": UTF8, "undecodable": "quarantine", "zero_dates": "error"}
