@@ -116,6 +116,7 @@ class TableConfig(Strict):
     deletion_vectors: bool = Field(
         True, description="off: copy-on-write, readable by every Delta reader, merges several times slower"
     )
+    merge: Literal["", "auto", "spark", "small"] = Field("", description="the destination's word, if empty")
     path: TablePath = Field("", description="Delta path; empty: <lake>/<database>/<table>")
     zero_dates: Literal["null", "error", "text"] = Field(
         "null",
@@ -167,6 +168,10 @@ class DestinationConfig(Strict):
         description="what foreign keys change in a table without row events: carried out in the lake; the table stops; or the lake differs",
     )
     equality: EqualityConfig = EqualityConfig()
+    merge: Literal["auto", "spark", "small"] = Field(
+        "spark",
+        description="every table by a MERGE of Spark; small ones together in one job; or in the job all that it can write",
+    )
     tables: dict[str, TableConfig] = {}
 
     def schema_policy(self, database: str, table: str) -> dict[str, str]:
@@ -179,6 +184,10 @@ class DestinationConfig(Strict):
     def cascade_policy(self, database: str, table: str) -> str:
         """apply, stop or ignore, for what foreign keys change in one table."""
         return self.table(database, table).cascades or self.cascades
+
+    def merge_way(self, database: str, table: str) -> Literal["auto", "spark", "small"]:
+        """Who merges one table."""
+        return self.table(database, table).merge or self.merge
 
     def table(self, database: str, table: str) -> TableConfig:
         return self.tables.get(f"{database}.{table}", TableConfig())

@@ -120,6 +120,8 @@ def check_spark(config: SluiceConfig, conf: Path) -> Iterator[Finding]:
     if not Stack(config, conf, _silent).starts_spark:
         problem = f"nothing answers at {host}:{port}; start that Spark Connect server or set spark.remote"
         yield Finding(f"Spark at {config.spark.remote}", () if answers else (problem,))
+        if answers:
+            yield check_small_merges(config)
         return
     running = SPARK in ProcessFile(config.data_dir / "processes.json").running()
     stopped = "" if answers else " (not running; `sluice up` starts it)"
@@ -136,6 +138,23 @@ def check_java() -> Finding:
         return Finding("Java: none on PATH; `sluice setup` finds or installs one")
     found = inspect_java(Path(program))
     return Finding(f"Java {found.version}: {program}") if isinstance(found, Java) else Finding("Java", (found,))
+
+
+def check_small_merges(config: SluiceConfig) -> Finding:
+    """Whether a cluster's executors can merge small tables together; the Spark that `sluice up` starts has our own packages."""
+    from spark_jobs.errors import SparkUnavailableError  # noqa: PLC0415
+    from spark_jobs.session import SparkSettings  # noqa: PLC0415  pyspark takes a second to import
+    from spark_jobs.small.job import why_no_small_tables  # noqa: PLC0415
+
+    what = "small tables are merged together in one job"
+    try:
+        why = why_no_small_tables(SparkSettings(remote=config.spark.remote))
+    except SparkUnavailableError as error:
+        return Finding(what, (), (str(error),))
+    told = (
+        f"{why}: every table gets a MERGE of Spark, which costs most of a second; install deltalake and pyarrow there"
+    )
+    return Finding(what, (), (told,) if why else ())
 
 
 def check_semaphores() -> Finding:

@@ -413,10 +413,10 @@ def bench_wide(
     tables: Annotated[int, typer.Option(min=1, help="How many tables.")] = 200,
     changes: Annotated[int, typer.Option(min=2, help="Changes of each table in one batch.")] = 5,
     whole: Annotated[bool, typer.Option(help="Through the whole pipeline too.")] = True,
-    way: Annotated[list[str] | None, typer.Option(help="spark or loop; both if none is named.")] = None,
+    way: Annotated[list[str] | None, typer.Option(help="spark, small or loop; all of them if none is named.")] = None,
     json_file: BenchJson = None,
 ) -> None:
-    """Merge a few changes of each of many tables, by Spark and by a bare loop, then through the whole pipeline; half an hour."""
+    """Merge a few changes of each of many tables, by each way and by a bare loop, then through the whole pipeline; half an hour."""
     from benchmarks.wide import WAYS, run  # noqa: PLC0415
 
     run(json_file, tables=tables, changes=changes, whole=whole, ways=way or WAYS)

@@ -149,6 +149,7 @@ def metadata(merged: MergedTable) -> dict[str, dg.MetadataValue[Any]]:
         **{name: dg.MetadataValue.int(int(value)) for name, value in whole.items()},
         "lag_seconds": dg.MetadataValue.float(float(merged.lag_seconds)),
         "start_position": dg.MetadataValue.text(str(merged.batch.start)),
+        "merged_by": dg.MetadataValue.text(f"{outcome.way}: {outcome.reason}"),
         "end_position": dg.MetadataValue.text(str(merged.batch.end)),
         "start_gtid_set": dg.MetadataValue.text(merged.batch.start.gtid_set or "none"),
         "end_gtid_set": dg.MetadataValue.text(merged.batch.end.gtid_set or "none"),

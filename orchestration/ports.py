@@ -119,7 +119,10 @@ class DestinationFiles(Protocol):
 
 
 class TableOutcome(Protocol):
-    """What one batch did to one table; `spark_jobs.report.TableReport` is one. `columns`: (name, Spark SQL type)."""
+    """What one batch did to one table; `spark_jobs.report.TableReport` is one. `columns`: (name, Spark SQL type).
+
+    `way`: "spark" or "small", who merged it; `reason`: why.
+    """
 
     @property
     def name(self) -> str: ...
@@ -157,6 +160,10 @@ class TableOutcome(Protocol):
     def last_commit_time_us(self) -> int: ...
     @property
     def columns(self) -> tuple[tuple[str, str], ...]: ...
+    @property
+    def way(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -62,6 +62,8 @@ class FakeOutcome:
     first_commit_time_us: int = 1_700_000_000_000_000
     last_commit_time_us: int = 1_700_000_000_000_000
     columns: tuple[tuple[str, str], ...] = (("id", "bigint"), ("note", "string"))
+    way: str = "spark"
+    reason: str = "the table is new"
 
 
 def position(offset: int) -> Position:

@@ -31,11 +31,16 @@ AS_B85 = str.maketrans(Z85, B85)
 
 def local_table(path: str) -> Path | None:
     """The folder of a table that lies on this machine; None for any other."""
+    folder = local_folder(path)
+    return folder if folder is not None and (folder / LOG).is_dir() else None
+
+
+def local_folder(path: str) -> Path | None:
+    """The folder that a path names, there or not; None where it names none of this machine."""
     parts = urlparse(path)
     if parts.scheme not in ("", "file"):
         return None
-    folder = Path(unquote(parts.path) if parts.scheme else path)
-    return folder if (folder / LOG).is_dir() else None
+    return Path(unquote(parts.path) if parts.scheme else path)
 
 
 def sync_commits(path: str, after: int, newest: int, *, since_seconds: float = 0.0) -> int:
@@ -63,6 +68,13 @@ def sync_commits(path: str, after: int, newest: int, *, since_seconds: float = 0
     for each in (*present, *folders):
         _sync(each)
     return len(present) + len(folders)
+
+
+def before_checkpoint(path: str) -> None:
+    """Takes Hadoop's checksum of the pointer to the last checkpoint away, where another than Spark is about to write a new one."""
+    table = local_table(path)
+    if table is not None:
+        _checksum(table / LOG / LAST_CHECKPOINT).unlink(missing_ok=True)
 
 
 def _commit(table: Path, version: int) -> Path:

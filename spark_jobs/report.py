@@ -5,14 +5,20 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+from spark_jobs.small.ways import Way, Wish
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableTarget:
-    """The Delta table of a source table. `path`: absolute, or a URL that Spark and deltalake both know."""
+    """The Delta table of a source table. `path`: absolute, or a URL that Spark and deltalake both know.
+
+    `merge`: the way that conf/ asks for.
+    """
 
     path: str
     deletes: Literal["hard", "soft"] = "hard"
     deletion_vectors: bool = True
+    merge: Wish = "spark"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,6 +28,7 @@ class TableReport:
     `source_inserts`, `source_updates`, `source_deletes`: changes of the source, by kind. Row counts are Delta's own of the commits of this
     call; a soft delete counts as an update, an appended image of a table without a key
     as an insert. `skipped`: the table had the whole batch already. Order keys are those of the batch's first and last change.
+    `way`: who merged it, and `reason`, why.
     """
 
     database: str
@@ -46,6 +53,8 @@ class TableReport:
     last_commit_time_us: int
     columns: tuple[tuple[str, str], ...]
     skipped: bool
+    way: Way = "spark"
+    reason: str = ""
 
     @property
     def name(self) -> str:

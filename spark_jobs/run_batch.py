@@ -1,4 +1,7 @@
-"""Merges a whole staged batch: its tables in parallel, one table never twice at once. A Dagster run or the command line calls it."""
+"""Merges a whole staged batch: the small tables in one job, then the others in parallel, one table never twice at once.
+
+A Dagster run or the command line calls it.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,13 @@ from pathlib import Path
 
 from spark_jobs.cascades.derive import carried_out
 from spark_jobs.errors import MergeError, SparkJobError, SparkUnavailableError, StagedBatchError, TableError
-from spark_jobs.merging.merge import NO_RECORDS, merge_table
+from spark_jobs.merging.merge import NO_RECORDS, merge_table, staged_at
 from spark_jobs.quarantine.append import append_quarantine
 from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.session import Lane, SparkSettings, first_line, is_away, open_lanes
+from spark_jobs.small import ways
+from spark_jobs.small.job import merge_small_tables
+from spark_jobs.small.merge import SmallJob
 from spark_jobs.staged_batch import StagedBatch, StagedTable, read_staged_batch
 from spark_jobs.tables.table_owner import TableRecords
 
@@ -65,7 +71,8 @@ def merge_batch(
         batch, refused = _carried_out(batch, tables, storage_options or {}, lanes[0], refusal)
         work = _Work(batch, tables, storage_options or {}, lanes, refusal=refusal, records=records)
         work.refused, work.target_of, work.run_id = refused, target_of or tables.get, run
-        reports, errors = work.run(on_table_done or _ignore)
+        reports, errors = work.run_small(on_table_done or _ignore)
+        work.run(on_table_done or _ignore, reports, errors)
     if errors:
         raise _batch_error(batch, reports, errors)
     return [reports[table.name] for table in batch.tables]
@@ -90,17 +97,58 @@ class _Work:
         self.refused: Mapping[str, TableError] = {}
         self.target_of: Callable[[str], TableTarget | None] = targets.get
         self.run_id = ""
+        self._reasons: dict[str, str] = {}
         for lane in lanes:
             self._free.put(lane)
 
-    def run(self, done: Callable[[TableReport], None]) -> tuple[dict[str, TableReport], dict[str, Exception]]:
+    def run_small(self, done: Callable[[TableReport], None]) -> tuple[dict[str, TableReport], dict[str, Exception]]:
+        """Merges what is small in one job. Raises SparkUnavailableError."""
         reports: dict[str, TableReport] = {}
         errors: dict[str, Exception] = {}
-        largest_first = sorted(self._batch.tables, key=lambda table: table.bytes, reverse=True)
+        small = [table for table in self._largest_first() if self._may_be_small(table)]
+        if not small or self._refusal():
+            return reports, errors
+        with self._lane() as lane:
+            results = merge_small_tables(lane, [self._small_job(table) for table in small])
+        kept = {name: result.record for name, result in results.items() if result.record is not None}
+        self._records.keep_all(kept)
+        for name, result in results.items():
+            if result.error is not None:
+                errors[name] = result.error
+            elif result.report is not None:
+                reports[name] = result.report
+                done(result.report)
+            else:
+                self._reasons[name] = result.declined
+        return reports, errors
+
+    def _largest_first(self) -> list[StagedTable]:
+        return sorted(self._batch.tables, key=lambda table: table.bytes, reverse=True)
+
+    def _may_be_small(self, table: StagedTable) -> bool:
+        wish = self._targets[table.name].merge
+        fits = table.rows <= ways.ROWS_MAX and table.bytes <= ways.BYTES_MAX
+        return table.name not in self.refused and (wish == "small" or (wish == "auto" and fits))
+
+    def _small_job(self, table: StagedTable) -> SmallJob:
+        return SmallJob(
+            batch=dataclasses.replace(self._batch, tables=(), cascades=()),
+            staged=table,
+            target=self._targets[table.name],
+            known=self._records.get(table.name),
+            staged_at=staged_at(self._batch),
+            storage_options=self._storage_options,
+            makes_tables=False,
+            run=self.run_id,
+        )
+
+    def run(
+        self, done: Callable[[TableReport], None], reports: dict[str, TableReport], errors: dict[str, Exception]
+    ) -> None:
+        """Merges what is left, each table by Spark, and adds what became of them."""
+        left = [table for table in self._largest_first() if table.name not in reports and table.name not in errors]
         with ThreadPoolExecutor(self._lane_count, thread_name_prefix="merge") as pool:
-            futures: dict[Future[TableReport], str] = {
-                pool.submit(self._merge, table): table.name for table in largest_first
-            }
+            futures: dict[Future[TableReport], str] = {pool.submit(self._merge, table): table.name for table in left}
             for future in as_completed(futures):
                 error = future.exception()
                 if error is None:
@@ -110,7 +158,6 @@ class _Work:
                     errors[futures[future]] = error
                 else:
                     raise error
-        return reports, errors
 
     def _merge(self, table: StagedTable) -> TableReport:
         with self._lane() as lane:
@@ -119,11 +166,13 @@ class _Work:
             if table.name in self.refused:
                 raise self.refused[table.name]
             target = self._targets[table.name]
+            reason = self._reasons.get(table.name, "its changes are many" if target.merge == "auto" else ways.ASKED)
             return merge_table(
                 *(lane, self._batch, table, target, self._storage_options),
                 records=self._records,
                 target_of=self.target_of,
                 run=self.run_id,
+                reason=reason,
             )
 
     @contextmanager

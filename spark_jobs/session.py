@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import socket
+import sys
 import urllib.parse
 import uuid
 import warnings
@@ -31,6 +32,8 @@ USER_ID = "sluice"  # sessions belong to a user; a later run under another accou
 TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+TABLE_DEFAULTS = "spark.databricks.delta.properties.defaults."
+TOLD = frozenset({f"{TABLE_DEFAULTS}enableDeletionVectors"})  # a table's own property goes before the default
 AWAY = ("UNAVAILABLE", "INVALID_HANDLE", "SESSION_CHANGED", "SESSION_CLOSED", "SESSION_NOT_FOUND", "RETRIES_EXCEEDED")
 
 LANE_SETTINGS: Mapping[str, str] = {
@@ -42,6 +45,8 @@ LANE_SETTINGS: Mapping[str, str] = {
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
 }
+# Python workers of a session that has files of its own are its own too: their daemon starts with it and outlives it. Ours has none.
+SHARED_WORKERS: Mapping[str, str] = {"spark.sql.artifact.isolation.enabled": "false"}
 # Compiling generated code costs a small merge more than all its rows do, and every new session compiles anew. Measured on a warm server:
 # with 50 changes a table half the time goes without it, with 75 k changes into 75 k rows half the CPU; at 300 k into 375 k both are equal.
 SMALL_SETTINGS: Mapping[str, str] = {
@@ -66,10 +71,14 @@ class SparkSettings:
 
 
 class Lane:
-    """One session. Not to be shared by threads that merge at the same time."""
+    """One session. Not to be shared by threads that merge at the same time.
 
-    def __init__(self, session: Any) -> None:
+    `shares_workers`: its Python tasks run in workers that earlier sessions used; else each session leaves a process on the executor.
+    """
+
+    def __init__(self, session: Any, *, shares_workers: bool = True) -> None:
         self.session = session
+        self.shares_workers = shares_workers
         self._small = False
 
     def configure(self, settings: Mapping[str, str]) -> None:
@@ -84,6 +93,10 @@ class Lane:
     def commit_as(self, app_id: str, version: int, user_metadata: str) -> None:
         """The next Delta write of this session carries this transaction; Delta drops it if the table has it already."""
         self.configure({TXN_APP_ID: app_id, TXN_VERSION: str(version), USER_METADATA: user_metadata})
+
+    def defaults_of_tables(self) -> tuple[str, ...]:
+        """The properties that this Spark gives to new Delta tables by itself, beside those that it is always told."""
+        return tuple(name for name in self.session.conf.getAll if name.startswith(TABLE_DEFAULTS) and name not in TOLD)
 
     def expect(self, rows: int) -> None:
         """Chooses how Spark executes what comes next, by the rows it will have to look at."""
@@ -101,8 +114,6 @@ def open_lanes(settings: SparkSettings, count: int) -> Iterator[list[Lane]]:
     """`count` sessions, released at the end. Raises SparkUnavailableError within CONNECT_SECONDS_MAX + a few retries."""
     opened = _classic_lanes(settings, count) if settings.master else _remote_lanes(settings, count)
     with opened as lanes:
-        for lane in lanes:
-            lane.configure({**LANE_SETTINGS, **({} if settings.master else settings.options)})
         yield lanes
 
 
@@ -123,6 +134,8 @@ def is_away(error: BaseException) -> bool:
 def _classic_lanes(settings: SparkSettings, count: int) -> Iterator[list[Lane]]:
     from pyspark.sql import SparkSession  # noqa: PLC0415  starts no JVM; takes a second to import
 
+    if settings.master.startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # tasks that merge small tables want our packages
     builder = SparkSession.builder.master(settings.master).appName("sluice")
     for name, value in {**_delta_settings(), **settings.options}.items():
         builder = builder.config(name, value)
@@ -132,7 +145,10 @@ def _classic_lanes(settings: SparkSettings, count: int) -> Iterator[list[Lane]]:
         raise SparkUnavailableError(
             f"no Spark session could be made with master {settings.master}: {first_line(error)}"
         ) from error
-    yield [Lane(first.newSession()) for _ in range(count)]
+    lanes = [Lane(first.newSession()) for _ in range(count)]
+    for lane in lanes:
+        lane.configure(LANE_SETTINGS)
+    yield lanes
 
 
 def _delta_settings() -> dict[str, str]:
@@ -145,17 +161,35 @@ def _delta_settings() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _remote_lanes(settings: SparkSettings, count: int) -> Iterator[list[Lane]]:
+    """Copies of one session: whether a session shares its workers is settled by its first request, and copied before that."""
     _require_listening(settings.remote)
     end_left_over_lanes(settings)
-    ids = [str(uuid.uuid4()) for _ in range(count)]
-    _remember(settings, ids)
-    sessions = [_attach(settings.remote, session_id) for session_id in ids]
+    first, *ids = (str(uuid.uuid4()) for _ in range(count + 1))
+    _remember(settings, [first, *ids])
+    model, lanes = Lane(_attach(settings.remote, first)), list[Lane]()
     try:
-        yield [Lane(session) for session in sessions]
+        model.configure({**LANE_SETTINGS, **settings.options, **SHARED_WORKERS})
+        for session_id in ids:
+            lanes.append(_copy(model, session_id, settings))
+        yield lanes
     finally:
-        for session in sessions:
-            _release(session)
+        for lane in (model, *lanes):
+            _release(lane.session)
         _forget(settings)
+
+
+def _copy(model: Lane, session_id: str, settings: SparkSettings) -> Lane:
+    """A lane with the settings of `model`; a server that cannot copy sessions (before Spark 4.1) gives a session like any other."""
+    try:
+        session = model.session.cloneSession(session_id)
+    except Exception as error:
+        if "UNIMPLEMENTED" not in str(error):
+            raise
+        lane = Lane(_attach(settings.remote, session_id), shares_workers=False)
+        lane.configure({**LANE_SETTINGS, **settings.options})
+        return lane
+    session.client.set_retry_policies([_retry_policy()])
+    return Lane(session)
 
 
 def end_left_over_lanes(settings: SparkSettings) -> None:
@@ -170,7 +204,6 @@ def end_left_over_lanes(settings: SparkSettings) -> None:
 
 
 def _attach(remote: str, session_id: str) -> Any:
-    from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
     from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415  takes two seconds to import
 
     base = remote if "/;" in remote else remote.rstrip("/") + "/"
@@ -178,11 +211,16 @@ def _attach(remote: str, session_id: str) -> Any:
     session = SparkSession.builder.remote(f"{base}{user};session_id={session_id}").create()
     # the error itself is raised and told in our own words
     warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]", category=UserWarning)
-    policy = DefaultPolicy(
+    session.client.set_retry_policies([_retry_policy()])
+    return session
+
+
+def _retry_policy() -> Any:
+    from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
+
+    return DefaultPolicy(
         max_retries=RETRIES_MAX, max_backoff=RETRY_MILLISECONDS_MAX, max_server_retry_delay=RETRY_MILLISECONDS_MAX
     )
-    session.client.set_retry_policies([policy])
-    return session
 
 
 def _release(session: Any) -> None:

@@ -43,6 +43,11 @@ def spark_type(delta_type: Any) -> str:
     return DELTA_TYPES.get(name, name)
 
 
+def delta_type(type_name: str) -> str:
+    """What the log of a Delta table calls a primitive type of Spark SQL."""
+    return next((delta for delta, spark in DELTA_TYPES.items() if spark == type_name), type_name)
+
+
 def typed_literal(value: Any, type_name: str) -> str | None:
     """A value of a manifest (JSON) as a literal of exactly this type, or None where the two do not go together.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 from cdc_engine.durable_files import keep_file
@@ -34,11 +35,11 @@ class LakeTables:
         """Id and version of all that runs have left."""
         return dict(self._tables)
 
-    def keep(self, name: str, table_id: str, version: int) -> None:
-        """Is on disk when it returns. Raises MetaError."""
+    def keep(self, tables: Mapping[str, tuple[str, int]]) -> None:
+        """Id and version by name; on disk when it returns. Raises MetaError."""
         with self._lock:
-            if self._tables.get(name) != (table_id, version):
-                self._write({**self._tables, name: (table_id, version)})
+            if any(self._tables.get(name) != kept for name, kept in tables.items()):
+                self._write({**self._tables, **tables})
 
     def forget(self, name: str) -> None:
         """As if no run had left the table. Raises MetaError."""

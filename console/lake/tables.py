@@ -87,7 +87,7 @@ class DestinationLake:
                 log.alter.set_table_properties({OWNER_PROPERTY: owner.to_text()}, raise_if_not_exists=False)
             except (DeltaError, OSError) as error:
                 raise SetupError(f"the owner of the Delta table {table.path} cannot be written: {error}") from error
-        self._records.keep(table.name, table.table_id, self._open(table.path).version())
+        self._records.keep({table.name: (table.table_id, self._open(table.path).version())})
 
     def forget(self, name: str) -> None:
         """The table is gone; the next run makes it anew."""

@@ -80,7 +80,10 @@ class _Records:
         return TableRecord(table_id=kept[0], version=kept[1]) if kept else None
 
     def keep(self, name: str, record: TableRecord) -> None:
-        self._tables.keep(name, record.table_id, record.version)
+        self.keep_all({name: record})
+
+    def keep_all(self, records: Mapping[str, TableRecord]) -> None:
+        self._tables.keep({name: (record.table_id, record.version) for name, record in records.items()})
 
 
 def failures_of(error: MergeError) -> dict[str, TableFailure]:
@@ -104,6 +107,7 @@ def target(config: SluiceConfig, destination: str, name: str) -> TableTarget:
         path=config.table_path(destination, database, table),
         deletes=options.deletes,
         deletion_vectors=options.deletion_vectors,
+        merge=config.destinations[destination].merge_way(database, table),
     )
 
 

@@ -51,8 +51,9 @@ def merge_table(
     records: TableRecords = NO_RECORDS,
     target_of: Callable[[str], TableTarget | None] = nowhere,
     run: str = "",
+    reason: str = "",
 ) -> TableReport:
-    """Applies what the table lacks of the batch. Raises TableError, or whatever Spark raises.
+    """Applies what the table lacks of the batch. Raises TableError, or whatever Spark raises. `reason`: why Spark does it.
 
     `records`: what earlier runs left; a table that is another one, or another's, is refused before anything is written.
     `target_of`: where "database.table" is, also one that is not in the batch: the table may have had its name.
@@ -61,32 +62,64 @@ def merge_table(
     started = time.monotonic()
     app_id = batch.app_id(staged)
     table = DeltaTable(staged.name, target.path, app_id, storage_options)
-    writer = Writer(
-        owner=batch.owner(staged), epoch=batch.epoch, delivery=batch.delivery, start=batch.start, end=batch.end
-    )
+    writer = writer_of(batch, staged)
     origins = Origins(batch, writer, target_of, storage_options, records)
     merge = _TableMerge(lane, table, target, app_id, writer, "", origins)
-    before, known = table.refresh(), records.get(staged.name)
-    applied_order_key = before.applied_order_key
-    merge.refuse_unless_ours(known)
-    counts, committed = CommitCounts(), False
-    for segment in staged.segments:
-        if last_order_key(segment) > applied_order_key:
-            told = dataclasses.replace(merge, user_metadata=commit_record(batch, staged, segment, run))
-            counts, committed = counts + told.apply(segment, applied_order_key), True
-    # Without a record an earlier try of the batch may have committed and not come this far; a record is kept of what is synced.
-    since = staged_at(batch) if known is None else 0.0
-    on_disk = before.version if known is None else min(known.version, before.version)
-    try:
-        sync_commits(target.path, on_disk, table.snapshot.version, since_seconds=since)
-    except OSError as error:
-        raise TableError(
-            staged.name, f"what was committed to {target.path} is not on disk: {error}; it is tried again"
-        ) from error
+    table.refresh()
+    known = records.get(staged.name)
+    refuse_stranger(table, writer, known)
+
+    def apply(segment: Segment, applied_order_key: int) -> CommitCounts:
+        told = dataclasses.replace(merge, user_metadata=commit_record(batch, staged, segment, run))
+        return told.apply(segment, applied_order_key)
+
+    report = apply_lacking(staged, table, apply, known, staged_at_seconds=staged_at(batch), started=started)
     if table.snapshot.exists:
         records.keep(staged.name, TableRecord(table_id=table.snapshot.table_id, version=table.snapshot.version))
+    return dataclasses.replace(report, reason=reason)
+
+
+def apply_lacking(
+    staged: StagedTable,
+    table: DeltaTable,
+    apply: Callable[[Segment, int], CommitCounts],
+    known: TableRecord | None,
+    *,
+    staged_at_seconds: float,
+    started: float,
+) -> TableReport:
+    """Applies each segment that the table lacks, and has on disk what it made, whoever merges. The table is refreshed and ours.
+
+    `apply`: a segment and the order key of the last commit → what its commits did. `started`: of the monotonic clock.
+    """
+    before = table.snapshot
+    counts, committed = CommitCounts(), False
+    for segment in staged.segments:
+        if last_order_key(segment) > before.applied_order_key:
+            counts, committed = counts + apply(segment, before.applied_order_key), True
+    # Without a record an earlier try of the batch may have committed and not come this far; a record is kept of what is synced.
+    since = staged_at_seconds if known is None else 0.0
+    on_disk = before.version if known is None else min(known.version, before.version)
+    try:
+        sync_commits(table.path, on_disk, table.snapshot.version, since_seconds=since)
+    except OSError as error:
+        raise TableError(
+            staged.name, f"what was committed to {table.path} is not on disk: {error}; it is tried again"
+        ) from error
     merge_ms = round((time.monotonic() - started) * 1000)
     return _report(staged, table, counts, version_before=before.version, skipped=not committed, merge_ms=merge_ms)
+
+
+def writer_of(batch: StagedBatch, staged: StagedTable) -> Writer:
+    """Who writes the table, for the rules of `table_owner`."""
+    return Writer(
+        owner=batch.owner(staged), epoch=batch.epoch, delivery=batch.delivery, start=batch.start, end=batch.end
+    )
+
+
+def refuse_stranger(table: DeltaTable, writer: Writer, record: TableRecord | None) -> None:
+    """Raises TableError before anything is written to a table that is not the one this ledger left."""
+    refuse_unless_ours(writer, record, table.found(record))
 
 
 def staged_at(batch: StagedBatch) -> float:
@@ -110,10 +143,6 @@ class _TableMerge:
     user_metadata: str
     origins: Origins
 
-    def refuse_unless_ours(self, record: TableRecord | None) -> None:
-        """Raises TableError before anything is written to a table that is not the one this ledger left."""
-        refuse_unless_ours(self.writer, record, self.table.found(record))
-
     def apply(self, segment: Segment, applied_order_key: int) -> CommitCounts:
         match segment:
             case ChangesSegment():
@@ -136,7 +165,7 @@ class _TableMerge:
         if not segment.key:
             return 0
         low, high = ((bounds or (None,))[0] for bounds in (segment.key_min, segment.key_max))
-        return self.table.rows_in_reach(segment.key[0], low, high)
+        return self.table.reach(segment.key[0], low, high).rows
 
     def _truncate(self, segment: TruncateSegment) -> CommitCounts:
         if not self.table.snapshot.exists:
@@ -184,7 +213,7 @@ class _TableMerge:
             self.lane.sql(statement)
         if statements:
             self.table.refresh()
-            self.refuse_unless_ours(None)  # another may have made it in the same moment
+            refuse_stranger(self.table, self.writer, None)  # another may have made it in the same moment
 
     def _commit(self, statement: str, version: int, app_id: str = "") -> CommitCounts:
         """One Delta commit, and what it did. No new version: Delta found the transaction there already, or nothing to change."""
@@ -207,7 +236,8 @@ class _TableMerge:
         """The version on which the statement may be done again; raises where what was committed meanwhile is no mere tidying."""
         seen = self.table.snapshot
         self.table.refresh()
-        self.refuse_unless_ours(TableRecord(table_id=seen.table_id, version=seen.version))
+        record = TableRecord(table_id=seen.table_id, version=seen.version)
+        refuse_stranger(self.table, self.writer, record)
         if last:
             why = f"others write to the Delta table {self.table.path} all the time ({first_line(error)}); the batch is tried again"
             raise TableError(self.table.name, why, own=False) from error

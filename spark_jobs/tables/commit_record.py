@@ -13,10 +13,10 @@ from typing import Any
 
 from spark_jobs.staged_batch import ChangesSegment, Segment, StagedBatch, StagedTable
 
-METRICS = {  # what Delta calls a row inserted, updated, deleted, by operation (MERGE; WRITE and INSERT; UPDATE; DELETE)
-    "rows_inserted": ("numTargetRowsInserted", "numOutputRows", "num_added_rows"),
-    "rows_updated": ("numTargetRowsUpdated", "numUpdatedRows"),
-    "rows_deleted": ("numTargetRowsDeleted", "numDeletedRows"),
+METRICS = {  # what Delta, and deltalake, call a row inserted, updated, deleted, by operation (MERGE; WRITE and INSERT; UPDATE; DELETE)
+    "rows_inserted": ("numTargetRowsInserted", "numOutputRows", "num_target_rows_inserted", "num_added_rows"),
+    "rows_updated": ("numTargetRowsUpdated", "numUpdatedRows", "num_target_rows_updated"),
+    "rows_deleted": ("numTargetRowsDeleted", "numDeletedRows", "num_target_rows_deleted"),
 }
 
 

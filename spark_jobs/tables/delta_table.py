@@ -13,7 +13,7 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake import exceptions
 
 from spark_jobs import sql_text
 from spark_jobs.errors import TableError
@@ -29,6 +29,7 @@ METADATA_COLUMNS = (
 DELETED_COLUMN = Column(name=DELETED, type="boolean")
 VECTORS_PROPERTY = "delta.enableDeletionVectors"
 MAPPING_PROPERTY = "delta.columnMapping.mode"
+MAPPING_METADATA = "delta.columnMapping."
 LOCAL_TIMES_FEATURE = "timestampNtz"  # a table made without such a column must be told to take one
 # Delta refuses these in a column's name unless columns are mapped by name.
 UNMAPPED_CHARACTERS = frozenset(" ,;{}()\n\t=")
@@ -38,7 +39,10 @@ CHECKPOINT_COMMITS = 50  # a checkpoint is a Spark job of its own, too dear for 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A version of a table. `columns`: lower-case name → (name, Spark type), for names do not differ by case in Spark."""
+    """A version of a table. `columns`: lower-case name → (name, Spark type), for names do not differ by case in Spark.
+
+    `ruled`: columns with a rule of their own, as a value that is generated or a constraint.
+    """
 
     version: int
     columns: Mapping[str, tuple[str, str]]
@@ -47,6 +51,8 @@ class Snapshot:
     table_id: str = ""
     features: frozenset[str] = frozenset()
     partitions: tuple[str, ...] = ()
+    writer_version: int = 0
+    ruled: tuple[str, ...] = ()
 
     @property
     def exists(self) -> bool:
@@ -79,6 +85,15 @@ class CommitCounts:
         )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reach:
+    """Files of a table that a merge may meet; `rows` with those that deletion vectors mark, and without those of files that count none."""
+
+    files: int = 0
+    rows: int = 0
+    bytes: int = 0
+
+
 class DeltaTable:
     """One table of the lake, read through its log. `app_id`: the name its transactions carry."""
 
@@ -96,9 +111,9 @@ class DeltaTable:
                 self._log = deltalake.DeltaTable(self.path, storage_options=self._storage_options or None)
             else:
                 self._log.update_incremental()
-        except TableNotFoundError:
+        except exceptions.TableNotFoundError:
             return self.snapshot
-        except (DeltaError, OSError) as error:
+        except (exceptions.DeltaError, OSError) as error:
             raise TableError(self.name, f"the log of the Delta table {self.path} cannot be read: {error}") from error
         self.snapshot = _snapshot(self._log, self._app_id)
         return self.snapshot
@@ -123,7 +138,7 @@ class DeltaTable:
     def _at(self, version: int) -> Snapshot:
         try:
             log = deltalake.DeltaTable(self.path, version=version, storage_options=self._storage_options or None)
-        except (DeltaError, OSError) as error:
+        except (exceptions.DeltaError, OSError) as error:
             raise TableError(
                 self.name, f"version {version} of the Delta table {self.path} cannot be read any more: {error}"
             ) from error
@@ -156,35 +171,47 @@ class DeltaTable:
         files: Any = pa.table(self._log.get_add_actions(flatten=True))
         return int(pc.sum(files["num_records"]).as_py() or 0)
 
-    def rows_in_reach(self, column: str, low: Any, high: Any) -> int:
-        """Rows of the files that may hold a value of `column` in [low, high], by their statistics; all rows where those say nothing."""
+    @property
+    def log(self) -> Any:
+        """deltalake's own table, at the version of the snapshot."""
+        return self._log
+
+    def reach(self, column: str, low: Any, high: Any) -> Reach:
+        """The files that may hold a value of `column` in [low, high], by their statistics; all files where those say nothing."""
         if not self.snapshot.exists:
-            return 0
+            return Reach()
         files: Any = pa.table(self._log.get_add_actions(flatten=True))
         lowest, highest = f"min.{column}", f"max.{column}"
         if low is not None and high is not None and {lowest, highest} <= set(files.column_names):
             with contextlib.suppress(pa.ArrowException):  # a bound of another type than the statistics is no hint
                 files = files.filter(_may_meet(files[lowest], files[highest], low, high))
-        return int(pc.sum(files["num_records"]).as_py() or 0)
+        rows, size_bytes = (int(pc.sum(files[name]).as_py() or 0) for name in ("num_records", "size_bytes"))
+        return Reach(files=files.num_rows, rows=rows, bytes=size_bytes)
+
+    def last_writer(self) -> str:
+        """What wrote the newest commit, as it stands in the log, in its own words."""
+        return str(self._log.history(1)[0].get("engineInfo", ""))
 
     def last_commit(self) -> CommitCounts:
-        """The counts of the newest commit; refresh first."""
+        """The counts of the newest commit, Spark's or deltalake's; refresh first."""
         metrics = self._log.history(1)[0].get("operationMetrics", {})
 
         def count(*names: str) -> int:
             return next((int(metrics[name]) for name in names if name in metrics), 0)
 
         return CommitCounts(
-            rows_inserted=count("numTargetRowsInserted", "numOutputRows"),
-            rows_updated=count("numTargetRowsUpdated", "numUpdatedRows"),
-            rows_deleted=count("numTargetRowsDeleted", "numDeletedRows"),
-            files_added=count("numTargetFilesAdded", "numAddedFiles", "numFiles"),
-            files_removed=count("numTargetFilesRemoved", "numRemovedFiles"),
+            rows_inserted=count("numTargetRowsInserted", "numOutputRows", "num_target_rows_inserted", "num_added_rows"),
+            rows_updated=count("numTargetRowsUpdated", "numUpdatedRows", "num_target_rows_updated"),
+            rows_deleted=count("numTargetRowsDeleted", "numDeletedRows", "num_target_rows_deleted"),
+            files_added=count(
+                *("numTargetFilesAdded", "numAddedFiles", "numFiles"), *("num_target_files_added", "num_added_files")
+            ),
+            files_removed=count("numTargetFilesRemoved", "numRemovedFiles", "num_target_files_removed"),
         )
 
 
 def _snapshot(log: Any, app_id: str) -> Snapshot:
-    applied = log.transaction_version(app_id)
+    applied, protocol = log.transaction_version(app_id), log.protocol()
     fields = [(field.name, sql_text.spark_type(field.type)) for field in log.schema().fields]
     return Snapshot(
         version=log.version(),
@@ -192,9 +219,16 @@ def _snapshot(log: Any, app_id: str) -> Snapshot:
         properties=dict(log.metadata().configuration),
         applied_order_key=-1 if applied is None else applied,
         table_id=str(log.metadata().id),
-        features=frozenset(log.protocol().writer_features or ()),
+        features=frozenset(protocol.writer_features or ()) | frozenset(protocol.reader_features or ()),
+        writer_version=protocol.min_writer_version,
         partitions=tuple(log.metadata().partition_columns),
+        ruled=tuple(field.name for field in log.schema().fields if _has_rule(field)),
     )
+
+
+def _has_rule(field: Any) -> bool:
+    names = [name for name in field.metadata or {} if not name.startswith(MAPPING_METADATA) and name != "comment"]
+    return bool(names) or not field.nullable
 
 
 def _may_meet(lowest: Any, highest: Any, low: Any, high: Any) -> Any:

@@ -58,6 +58,7 @@ class TableRecords(Protocol):
 
     def get(self, name: str) -> TableRecord | None: ...
     def keep(self, name: str, record: TableRecord) -> None: ...
+    def keep_all(self, records: Mapping[str, TableRecord]) -> None: ...
 
 
 class NoRecords:
@@ -67,6 +68,9 @@ class NoRecords:
         return None
 
     def keep(self, name: str, record: TableRecord) -> None:
+        """Nothing is kept."""
+
+    def keep_all(self, records: Mapping[str, TableRecord]) -> None:
         """Nothing is kept."""
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs import SparkSettings, TableReport, TableTarget, merge_batch
+from spark_jobs.small.ways import Wish
 from tests.spark.staged import Segment, stage
 
 
@@ -23,10 +24,11 @@ class Lake:
 
     folder: Path
     spark: SparkSettings
+    way: Wish = "auto"
     deliveries: itertools.count[int] = dataclasses.field(default_factory=lambda: itertools.count(1))
 
     def target(self, name: str, **options: Any) -> TableTarget:
-        return TableTarget(path=str(self.folder / "lake" / name), **options)
+        return TableTarget(**{"path": str(self.folder / "lake" / name), "merge": self.way, **options})
 
     def stage(self, tables: Mapping[str, Sequence[Segment]], **options: Any) -> Path:
         return stage(self.folder / "staging", tables, delivery=next(self.deliveries), **options)
@@ -52,5 +54,12 @@ class Lake:
 
 @pytest.fixture
 def lake(tmp_path: Path, spark_server: SparkConnectServer) -> Lake:
-    """An empty lake before the shared Spark server."""
+    """An empty lake before the shared Spark server; a test that is for both ways of a merge asks for `way` too, and for one sets it."""
     return Lake(tmp_path, SparkSettings(remote=spark_server.url, lanes_file=tmp_path / "lanes.json"))
+
+
+@pytest.fixture(scope="module", params=["spark", "small"])
+def way(request: pytest.FixtureRequest) -> Wish:
+    """Both ways of a merge."""
+    chosen: Wish = request.param
+    return chosen

@@ -194,3 +194,6 @@ class Records:
 
     def keep(self, name: str, record: TableRecord) -> None:
         self.kept[name] = record
+
+    def keep_all(self, records: Mapping[str, TableRecord]) -> None:
+        self.kept.update(records)

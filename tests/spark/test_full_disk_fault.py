@@ -41,9 +41,9 @@ def test_fault_a_full_disk_under_the_lake_stops_no_table(lake: Lake, disk: Small
 
 
 def test_fault_a_full_disk_under_the_record_of_tables_keeps_the_old_one(lake: Lake, disk: SmallDisk) -> None:
-    LakeTables(disk.folder).keep(NAME, "id", 3)
+    LakeTables(disk.folder).keep({NAME: ("id", 3)})
     disk.fill()
     with pytest.raises(MetaError, match="No space left"):
-        LakeTables(disk.folder).keep(NAME, "id", 4)
+        LakeTables(disk.folder).keep({NAME: ("id", 4)})
     disk.free()
     assert LakeTables(disk.folder).get(NAME) == ("id", 3)

@@ -79,7 +79,7 @@ def test_what_a_killed_run_left_running_is_ended_before_the_next_merges(lake: La
     endless = threading.Thread(target=lambda: outcome.append(_outcome(old, statement)))
     endless.start()
     with open_lanes(lake.spark, 1) as lanes:
-        assert json.loads(lake.spark.lanes_file.read_text())["sessions"] == [lanes[0].session.session_id]
+        assert json.loads(lake.spark.lanes_file.read_text())["sessions"][1:] == [lanes[0].session.session_id]
         endless.join(END_SECONDS_MAX)
         assert outcome == ["ended"]
     assert not lake.spark.lanes_file.exists()
@@ -129,6 +129,7 @@ def test_a_large_merge_marks_rows_only_where_the_table_may(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, vectors: bool
 ) -> None:
     monkeypatch.setattr(session, "SMALL_ROWS_MAX", -1)
+    lake.way = "spark"
     lake.merge({"shop.orders": [Changes(ORDERS, ROWS)]}, deletion_vectors=vectors)
     lake.merge({"shop.orders": [Changes(ORDERS, CHANGED)]}, deletion_vectors=vectors)
     assert lake.rows("shop.orders", "id", "name") == [(0, "x"), (1, "y"), (3, "x"), (4, "x")]

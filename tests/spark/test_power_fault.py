@@ -17,6 +17,7 @@ def changes(operation: int, keys: range, start: int) -> Changes:
 
 
 def test_fault_a_merge_of_spark_is_on_disk_when_it_returns(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.way = "spark"
     disk = Disk(lake.folder, monkeypatch)
     monkeypatch.setattr(session, "SMALL_ROWS_MAX", -1)  # so that rows are marked and no file is written anew
     table = lake.folder / "lake" / "shop.orders"

@@ -40,7 +40,7 @@ def test_a_refusal_between_two_tables_leaves_the_rest_untouched(
     with pytest.raises(MergeError, match="was rolled back") as caught:
         run_batch.merge_batch(
             staged,
-            {name: TableTarget(path=str(tmp_path / name)) for name in NAMES},
+            {name: TableTarget(path=str(tmp_path / name), merge="spark") for name in NAMES},
             SparkSettings(),
             refusal=lambda: "delivery 1 was rolled back" if merged else "",
             parallelism=1,

@@ -6,6 +6,7 @@ Nothing is resolved at start: the jars come out of the cache.
 
 import os
 import shutil
+import sys
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -183,7 +184,8 @@ class SparkConnectServer:
     def _environment(self) -> dict[str, str]:
         own = {key: value for key, value in os.environ.items() if key not in FOREIGN_VARIABLES}
         java_home = {"JAVA_HOME": str(self._java.home)} if self._java else {}
-        return {**own, **java_home, "SPARK_HOME": str(pyspark_home()), "SPARK_LOCAL_IP": LOOPBACK}
+        python = {"PYSPARK_PYTHON": sys.executable}  # tasks that merge small tables want our packages
+        return {**own, **java_home, **python, "SPARK_HOME": str(pyspark_home()), "SPARK_LOCAL_IP": LOOPBACK}
 
     def _start_failed(self, what: str) -> ServerError:
         end = last_lines(self.log)

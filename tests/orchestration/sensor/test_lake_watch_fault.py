@@ -47,7 +47,7 @@ class Watched:
         for number in range(2):
             deltalake.write_deltalake(path, pa.table({"id": [number]}), mode="append")
         log = deltalake.DeltaTable(path)
-        LakeTables(self.directory).keep(name, str(log.metadata().id), log.version())
+        LakeTables(self.directory).keep({name: (str(log.metadata().id), log.version())})
         return path
 
 
@@ -116,7 +116,7 @@ def test_fault_stopped_tables_and_those_that_are_captured_no_more_say_nothing(sh
 def test_fault_a_disk_that_is_not_mounted_is_a_few_sentences(shop: Watched, clock: Clock) -> None:
     (shop.directory / "tables.json").unlink()
     for number in range(9):
-        LakeTables(shop.directory).keep(f"shop.t{number}", "id", 3)
+        LakeTables(shop.directory).keep({f"shop.t{number}": ("id", 3)})
     watch = LakeWatch(shop.config, "shop", at_once)
     watch.look([])
     assert len(watch.troubles()) == lake_watch.SHOWN_MAX + 1

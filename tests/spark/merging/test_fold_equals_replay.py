@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs import SparkSettings, merge_batch, session
+from spark_jobs.small.ways import Wish
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, Changes, Image, Schema, stage
 
@@ -99,44 +100,48 @@ def deliveries(transactions: Sequence[list[Image]], cuts: Sequence[tuple[int, in
     return cut
 
 
-@pytest.fixture(scope="module", params=["small", "large"])
-def size(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Both ways in which Spark executes a merge."""
+@pytest.fixture(scope="module", params=["small job", "small", "large"])
+def size(request: pytest.FixtureRequest) -> Iterator[Wish]:
+    """The ways of a merge, and both in which Spark executes its own."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "large":
             patch.setattr(session, "SMALL_ROWS_MAX", -1)
-        yield request.param
+        yield "small" if request.param == "small job" else "spark"
 
 
 # each example is some Spark merges, so a failure is shown as it was found instead of made smaller for minutes
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.reuse, Phase.generate])
 @given(streams=STREAMS, cuts=CUTS)
 def test_the_lake_equals_the_replay_of_the_stream(
-    size: str, spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFactory, streams: Any, cuts: Any
+    size: Wish, spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFactory, streams: Any, cuts: Any
 ) -> None:
     models = replay(streams)
     folder = tmp_path_factory.mktemp("fold")
-    lake = Lake(folder, SparkSettings(remote=spark_server.url))
+    lake = Lake(folder, SparkSettings(remote=spark_server.url), size)
     transactions = [transaction for model in models for transaction in model.transactions]
     batches = deliveries(transactions, cuts)
     for number, images in enumerate(batches):
-        _merge(lake, number, images)
+        merge_all(lake, number, images, {})
     if batches:
-        _compare(lake, models, transactions)
+        compare(lake, models, transactions)
 
 
-def _merge(lake: Lake, number: int, images: list[Image]) -> None:
+def merge_all(lake: Lake, number: int, images: list[Image], ways: Mapping[str, Wish]) -> None:
+    """One batch into the three tables; `ways`: of the tables whose way is another than the lake's."""
     tables = {
         "shop.hard": [Changes(KEYED, images)],
         "shop.soft": [Changes(KEYED, images)],
         "shop.log": [Changes(KEYLESS, images)],
     }
     directory = stage(lake.folder / "staging", tables, delivery=number)
-    targets = {name: lake.target(name, deletes="soft" if name == "shop.soft" else "hard") for name in tables}
+    targets = {
+        name: lake.target(name, deletes="soft" if name == "shop.soft" else "hard", merge=ways.get(name, lake.way))
+        for name in tables
+    }
     merge_batch(Path(directory), targets, lake.spark)
 
 
-def _compare(lake: Lake, models: Sequence[Model], transactions: Sequence[list[Image]]) -> None:
+def compare(lake: Lake, models: Sequence[Model], transactions: Sequence[list[Image]]) -> None:
     live = sorted((model.stream, key, value) for model in models for key, value in model.rows.items())
     gone = sorted((model.stream, key, value) for model in models for key, value in model.deleted.items())
     assert sorted(lake.rows("shop.hard", "stream", "id", "value")) == live

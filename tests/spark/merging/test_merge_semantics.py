@@ -13,6 +13,7 @@ import pytest
 from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs import SparkSettings, TableReport, merge_batch
 from spark_jobs.errors import MergeError
+from spark_jobs.small.ways import Wish
 from spark_jobs.tables.table_owner import OWNER_PROPERTY, Owner
 from tests.spark.conftest import Lake
 from tests.spark.staged import (
@@ -129,8 +130,18 @@ class Story:
 
 
 @pytest.fixture(scope="module")
-def story(spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFactory) -> Story:
-    return Story(Lake(tmp_path_factory.mktemp("story"), SparkSettings(remote=spark_server.url)))
+def story(spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFactory, way: Wish) -> Story:
+    return Story(Lake(tmp_path_factory.mktemp("story"), SparkSettings(remote=spark_server.url), way))
+
+
+def test_each_table_is_merged_the_way_it_was_asked_for(story: Story) -> None:
+    altered = {"shop.soft_truncated", "shop.truncated", "shop.wider"}
+    made, small = (
+        {name for name, each in reports.items() if each.way == "small"} for reports in (story.first, story.second)
+    )
+    assert small == (set() if story.lake.way == "spark" else set(SECOND) - altered)
+    assert made == (set() if story.lake.way == "spark" else set(FIRST))
+    assert all(report.reason for report in story.second.values())
 
 
 def test_inserts_updates_and_deletes(story: Story) -> None:
@@ -218,7 +229,8 @@ def test_identity_an_older_image_never_overwrites_a_newer_row(story: Story) -> N
     assert story.rows("shop.orders", "id", "name") == [(1, "A"), (3, "newer")]
 
 
-def test_a_column_of_another_type_is_named_and_the_other_tables_are_merged(lake: Lake) -> None:
+def test_a_column_of_another_type_is_named_and_the_other_tables_are_merged(lake: Lake, way: Wish) -> None:
+    lake.way = way
     lake.merge({"shop.orders": [ABC]})
     other = Schema({"id": "bigint", "name": "int"}, key=("id",))
     tables = {"shop.orders": [Changes(other, [Image(INSERT, 11, {"id": 9, "name": 1})])], "shop.fine": [ABC]}

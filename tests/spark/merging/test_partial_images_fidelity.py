@@ -23,6 +23,7 @@ from cdc_engine.staging.manifest import ChangesSegment
 from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs import SparkSettings
 from spark_jobs.errors import MergeError
+from spark_jobs.small.ways import Wish
 from tests.binlog.rows.event_bytes import block
 from tests.binlog.rows.partial_events import Change, number, partial_event, text
 from tests.spark.conftest import Lake
@@ -127,11 +128,12 @@ class Lakes:
 
     folder: Path
     spark: SparkSettings
+    way: Wish = "auto"
     deliveries: int = 0
     segments: list[ChangesSegment] = dataclasses.field(default_factory=list)
 
     def lake(self, deletes: str) -> Lake:
-        return Lake(self.folder / deletes, self.spark)
+        return Lake(self.folder / deletes, self.spark, self.way)
 
     def merge(self, batch: Batch) -> None:
         self.deliveries += 1
@@ -149,15 +151,15 @@ class Lakes:
 
 
 @pytest.fixture
-def lakes(spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFactory) -> Lakes:
-    return Lakes(tmp_path_factory.mktemp("partial"), SparkSettings(remote=spark_server.url))
+def lakes(spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFactory, way: Wish) -> Lakes:
+    return Lakes(tmp_path_factory.mktemp("partial"), SparkSettings(remote=spark_server.url), way)
 
 
 # each example is some Spark merges, so a failure is shown as it was found instead of made smaller for minutes
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.reuse, Phase.generate])
 @given(histories=HISTORIES, cuts=CUTS)
 def test_the_lake_equals_the_replay_of_full_rows_fidelity(
-    spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFactory, histories: Any, cuts: Any
+    way: Wish, spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFactory, histories: Any, cuts: Any
 ) -> None:
     events: list[Change] = []
     models = [Model(number, events) for number in range(len(histories))]
@@ -167,7 +169,7 @@ def test_the_lake_equals_the_replay_of_full_rows_fidelity(
                 model.step(*step)
     if not events:
         return
-    lakes = Lakes(tmp_path_factory.mktemp("partial"), SparkSettings(remote=spark_server.url))
+    lakes = Lakes(tmp_path_factory.mktemp("partial"), SparkSettings(remote=spark_server.url), way)
     given_block = block([(TABLE, event.kind, partial_event(TABLE, [event])) for event in events])
     done = 0
     for first, last in [*cuts, (50, 100)]:

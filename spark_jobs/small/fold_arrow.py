@@ -1,0 +1,278 @@
+"""The rules of `fold` and `fold_partial` on Arrow columns, for merges without Spark. `small_merge` calls it; pure but for reading files.
+
+The rules are told there. Every row of a source is whole in the end: what an image lacks is taken from the rows of the lake (`Lake`) that
+the images may meet, read at the version that is then merged into.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spark_jobs.merging import fold
+from spark_jobs.staged_batch import (
+    BIRTH,
+    COMMIT_TIME,
+    GROUP_COLUMNS,
+    OPERATION,
+    ORDER_KEY,
+    ORIGIN,
+    PRESENT,
+    ROW,
+    ChangesSegment,
+)
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+REMOVING = (fold.UPDATE_BEFORE, fold.DELETE)
+
+
+class UnknownRowError(Exception):
+    """An image that lacks columns is of a row the lake does not have. `order_key`: of the image."""
+
+    def __init__(self, order_key: int) -> None:
+        super().__init__(order_key)
+        self.order_key = order_key
+
+
+class DuplicateKeysError(Exception):
+    """The lake has two rows of one key, so what an image lacks cannot be told."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lake:
+    """Rows of the table that may have a key of the segment. `rows`: the columns of the segment by its names, and the order key.
+
+    `deleted`: which are marked as deleted.
+    """
+
+    rows: pa.Table
+    deleted: Mask
+
+
+def staged_images(segment: ChangesSegment) -> pa.Table:
+    """All images of the segment's file, in the order of the stream."""
+    return pq.read_table(segment.path, columns=list(segment.staged_types), memory_map=False)
+
+
+def fresh_images(images: pa.Table, applied_order_key: int) -> pa.Table:
+    """The images the table has not committed yet."""
+    return images.filter(pc.greater(images[ORDER_KEY], pa.scalar(applied_order_key, pa.int64())))
+
+
+def last_images(images: pa.Table, segment: ChangesSegment) -> pa.Table:
+    """One image a key: the last."""
+    if not fold.needs_fold(segment):
+        return images
+    return images.filter(pa.array(_is_last(_codes([images[name] for name in segment.key]))))
+
+
+def removes(images: pa.Table) -> Mask:
+    """Which images leave no row."""
+    return np.isin(_numbers(images[OPERATION]), REMOVING)
+
+
+def operation_names(images: pa.Table, names: Mapping[int, str]) -> Any:
+    """The operation as text, from the staged number."""
+    texts = [names.get(number) for number in range(max(names) + 1)]
+    return pa.array(texts, pa.string()).take(pa.array(_numbers(images[OPERATION])))
+
+
+def whole_images(
+    images: pa.Table, segment: ChangesSegment, applied_order_key: int, lake: Lake, *, soft: bool
+) -> pa.Table:
+    """As `last_images`, of images that may lack columns, with what they lack; without those that change nothing.
+
+    `images`: all of the segment, also those that the table has. Raises UnknownRowError, DuplicateKeysError.
+    """
+    return _Partial(images, segment, applied_order_key).resolved(lake, soft=soft)
+
+
+class _Partial:
+    """Images that may lack columns, sorted by the row that they are of and by the stream within."""
+
+    def __init__(self, images: pa.Table, segment: ChangesSegment, applied_order_key: int) -> None:
+        self.segment = segment
+        self.names = [column.name for column in segment.columns]
+        if not segment.moves:  # then nothing that the table has tells anything of its rows
+            images = fresh_images(images, applied_order_key)
+        lives = self._lives(images)
+        order = np.argsort(lives, kind="stable")
+        self.images, self.lives = images.take(_places(order)), lives[order]
+        self.fresh = _numbers(self.images[ORDER_KEY]) > applied_order_key
+        self.starts = np.maximum.accumulate(np.where(np.r_[True, self.lives[1:] != self.lives[:-1]], _range(order), 0))
+        self.rows = _numbers(self.images[ROW])
+        keys = _codes([self.images[name] for name in segment.key])
+        last_of_key = np.zeros(len(order), np.bool_)
+        by_row = np.argsort(self.rows, kind="stable")
+        last_of_key[by_row] = _is_last(keys[by_row])
+        self.last = np.flatnonzero(last_of_key & self.fresh)
+
+    def resolved(self, lake: Lake, *, soft: bool) -> pa.Table:
+        taken = self.images.take(_places(self.last))
+        here = _Found(lake, [taken[name] for name in self.segment.key], self.segment, alive=False)
+        held, born = self._held_keys()
+        moved = self._moved(taken, held, born)
+        there = _Found(lake, held, self.segment, alive=True).where(moved & ~born)
+        known = {name: self._known(place, name) for place, name in enumerate(self.names)}
+        whole = there.mask | np.logical_and.reduce([mask for mask, _ in known.values()])
+        gone = removes(taken)
+        newer = here.mask & here.older_than(_numbers(taken[ORDER_KEY]))
+        self._refuse(taken, (newer & moved & ~whole & ~(gone & (not soft))) | (~here.mask & ~gone & ~whole))
+        columns: dict[str, Any] = {}
+        for name in self.names:
+            mask, values = known[name]
+            if name in self.segment.key:
+                columns[name] = taken[name]
+            else:
+                columns[name] = _picked([(mask, values), there.values(name), here.values(name)])
+        columns |= {name: taken[name] for name in (ORDER_KEY, COMMIT_TIME, OPERATION)}
+        useful = here.mask | (whole if soft else ~gone)
+        return pa.table(columns).filter(pa.array(useful))
+
+    def _lives(self, images: pa.Table) -> Numbers:
+        """A number for the row that each image is of."""
+        keys = [images[name] for name in self.segment.key]
+        if not self.segment.moves:
+            return _codes(keys)
+        return _codes([*self._origins(images), _filled(images[BIRTH], 0)])
+
+    def _origins(self, images: pa.Table) -> list[Any]:
+        """The key that names the row of each image: its own, but where it has a birth."""
+        plain: Any = pc.is_null(images[BIRTH])
+        return [pc.if_else(plain, images[name], images[f"{ORIGIN}{k}"]) for k, name in enumerate(self.segment.key)]
+
+    def _before(self, mask: Mask) -> Numbers:
+        """For each taken image the place of the last image of its row up to it that is in the mask, -1 where there is none."""
+        places = np.maximum.accumulate(np.where(mask, _range(mask), -1))
+        return np.where(places >= self.starts, places, -1)[self.last]
+
+    def _known(self, place: int, name: str) -> tuple[Mask, Any]:
+        """Whether images of the row have the column, and the last value that one has."""
+        bits = _numbers(self.images[f"{PRESENT}{place // GROUP_COLUMNS}"]) >> (place % GROUP_COLUMNS)
+        places = self._before(self.fresh & ((bits & 1) == 1))
+        return places >= 0, _take(self.images[name], places)
+
+    def _held_keys(self) -> tuple[list[Any], Mask]:
+        """The key under which the lake has the row of each taken image, and which rows it cannot have."""
+        if not self.segment.moves:
+            return [self.images[name].take(_places(self.last)) for name in self.segment.key], np.zeros(
+                len(self.last), np.bool_
+            )
+        places = self._before(~self.fresh)
+        is_known = places >= 0
+        since = _numbers(_filled(self.images[BIRTH], 0))[self.last]
+        origins = [column.take(_places(self.last)) for column in self._origins(self.images)]
+        held = [
+            _picked([(is_known, _take(self.images[name], places)), (np.ones(len(places), np.bool_), origin)])
+            for name, origin in zip(self.segment.key, origins, strict=True)
+        ]
+        return held, (since > 0) & ~is_known
+
+    def _moved(self, taken: pa.Table, held: Sequence[Any], born: Mask) -> Mask:
+        if not self.segment.moves:
+            return np.zeros(len(born), np.bool_)
+        at_home = np.ones(len(born), np.bool_)
+        for name, column in zip(self.segment.key, held, strict=True):
+            at_home &= _codes_equal(taken[name], column)
+        return born | ~at_home
+
+    def _refuse(self, taken: pa.Table, lost: Mask) -> None:
+        if lost.any():
+            raise UnknownRowError(int(_numbers(taken[ORDER_KEY])[np.flatnonzero(lost)[0]]))
+
+
+class _Found:
+    """For each key wanted, the lake's row with it."""
+
+    def __init__(self, lake: Lake, keys: Sequence[Any], segment: ChangesSegment, *, alive: bool) -> None:
+        count = len(keys[0])
+        theirs = [lake.rows[name].cast(key.type) for name, key in zip(segment.key, keys, strict=True)]
+        codes = _codes(
+            [pa.chunked_array([*_chunks(key), *_chunks(their)]) for key, their in zip(keys, theirs, strict=True)]
+        )
+        usable = np.flatnonzero(~lake.deleted) if alive else _range(lake.deleted)
+        place_of = np.full(int(codes.max(initial=-1)) + 1, -1, np.int64)
+        of_lake = codes[count:][usable]
+        place_of[of_lake] = usable
+        if len(np.unique(of_lake)) != len(of_lake):
+            raise DuplicateKeysError
+        self._lake, self._places = lake, place_of[codes[:count]]
+
+    @property
+    def mask(self) -> Mask:
+        return self._places >= 0
+
+    def where(self, mask: Mask) -> _Found:
+        self._places = np.where(mask, self._places, -1)
+        return self
+
+    def values(self, name: str) -> tuple[Mask, Any]:
+        return self.mask, _take(self._lake.rows[name], self._places)
+
+    def older_than(self, order_keys: Numbers) -> Mask:
+        """The position guard: a row without an order key is older than every image."""
+        theirs = _take(self._lake.rows[ORDER_KEY], self._places)
+        return np.asarray(_filled(theirs, -1)) < order_keys
+
+
+def _codes(columns: Sequence[Any]) -> Numbers:
+    """A number for each combination of values; NULL is a value."""
+    codes = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        encoded = pa.chunked_array(_chunks(column)).combine_chunks().dictionary_encode("encode")
+        part = _numbers(encoded.indices)
+        codes = np.unique(codes * (int(part.max(initial=0)) + 1) + part, return_inverse=True)[1].reshape(-1)
+    return codes
+
+
+def _codes_equal(left: Any, right: Any) -> Mask:
+    codes = _codes([pa.chunked_array([*_chunks(left), *_chunks(right)])])
+    same: Mask = codes[: len(left)] == codes[len(left) :]
+    return same
+
+
+def _is_last(codes: Numbers) -> Mask:
+    """Which elements have no equal one after them."""
+    last = np.zeros(len(codes), np.bool_)
+    last[len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]] = True
+    return last
+
+
+def _picked(choices: Sequence[tuple[Mask, Any]]) -> Any:
+    """The first value whose mask is set, NULL where none is."""
+    (mask, values), *others = choices
+    rest = _picked(others) if others else pa.nulls(len(mask), values.type)
+    return pc.if_else(pa.array(mask), values, pc.cast(rest, values.type))
+
+
+def _take(column: Any, places: Numbers) -> Any:
+    """Values at the places, NULL at -1."""
+    present: Any = pa.array(places, mask=places < 0)
+    return pa.chunked_array(_chunks(column), column.type).take(present)
+
+
+def _chunks(column: Any) -> list[Any]:
+    return list(column.chunks) if isinstance(column, pa.ChunkedArray) else [column]
+
+
+def _numbers(column: Any) -> Any:
+    return np.asarray(column).astype(np.int64, copy=False)
+
+
+def _filled(column: Any, value: int) -> Any:
+    return pc.fill_null(column, pa.scalar(value, column.type))
+
+
+def _places(numbers: Numbers) -> Any:
+    return pa.array(numbers, pa.int64())
+
+
+def _range(like: Any) -> Numbers:
+    return np.arange(len(like), dtype=np.int64)

@@ -1,0 +1,178 @@
+"""One Spark job that merges many small tables, each in a task with `deltalake`. `run_batch` calls it before Spark's own merges.
+
+What a task needs goes to the executors with the job: they need Python, pyarrow and deltalake, and nothing of Sluice. A table that comes
+back without a report is merged by Spark: its task declined, or the job as a whole could not run there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import logging
+import re
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from spark_jobs.errors import SparkUnavailableError, TableError
+from spark_jobs.report import TableReport
+from spark_jobs.session import Lane, SparkSettings, first_line, is_away, open_lanes
+from spark_jobs.small.merge import Declined, SmallJob, merge_small
+from spark_jobs.tables.table_owner import TableRecord
+
+logger = logging.getLogger(__name__)
+
+TABLES_A_TASK = 12  # a task costs as much as a merge; so many last about a second
+ANSWER = "number long, answer string"
+SILENT = "its task gave no answer"
+PACKAGES = ("deltalake", "pyarrow")  # what a task does must be what our tests have seen
+NO_TABLE = -1  # the answer is of the executor
+OLD_SPARK = "this Spark Connect server is older than 4.1, where each session leaves a Python process on the executors"
+SECRET_CHARS_MIN = 6
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SmallResult:
+    """What became of one table: a report and its record, or an error, or the reason why Spark is to do it."""
+
+    report: TableReport | None = None
+    record: TableRecord | None = None
+    error: TableError | None = None
+    declined: str = ""
+
+
+def merge_small_tables(lane: Lane, jobs: Sequence[SmallJob]) -> dict[str, SmallResult]:
+    """Results by "database.table", one for each job. Raises SparkUnavailableError where Spark goes away."""
+    if not lane.shares_workers:
+        return {job.staged.name: SmallResult(declined=OLD_SPARK) for job in jobs}
+    try:
+        answers = _run(lane, _told_of_new_tables(lane, jobs))
+    except Exception as error:
+        if is_away(error):
+            sentence = (
+                f"Spark went away during the merge of small tables ({first_line(error)}); the batch is tried again"
+            )
+            raise SparkUnavailableError(sentence) from error
+        why = _why_not(error)
+        logger.warning("Spark merges all tables: %s", why)
+        return {job.staged.name: SmallResult(declined=why) for job in jobs}
+    return {job.staged.name: _result(answers.get(number)) for number, job in enumerate(jobs)}
+
+
+def why_no_small_tables(settings: SparkSettings) -> str:
+    """Why the executors cannot merge small tables; empty where they can. Raises SparkUnavailableError."""
+    with open_lanes(settings, 1) as (lane,):
+        if not lane.shares_workers:
+            return OLD_SPARK
+        try:
+            answers = _run(lane, [])
+        except Exception as error:
+            return _why_not(error)
+    return str(answers.get(NO_TABLE, {}).get("declined", ""))
+
+
+def _told_of_new_tables(lane: Lane, jobs: Sequence[SmallJob]) -> Sequence[SmallJob]:
+    """Tasks make new tables as Spark would: not where Spark has been told more about them than we know."""
+    if all(job.known for job in jobs) or lane.defaults_of_tables():
+        return jobs
+    return [dataclasses.replace(job, makes_tables=True) for job in jobs]
+
+
+def _why_not(error: BaseException) -> str:
+    """Of a job that failed as a whole: what the executors lack, where the error says that, else its first line."""
+    text = str(error)
+    if found := re.search(r"No module named '([\w.]+)'", text):
+        return f"the executors lack the Python package {found[1]}"
+    if "PYTHON_VERSION_MISMATCH" in text:
+        return "the executors have another Python than the run"
+    return f"the job of small tables failed: {first_line(error)}"
+
+
+def _run(lane: Lane, jobs: Sequence[SmallJob]) -> dict[int, dict[str, Any]]:
+    tasks = max(1, -(-len(jobs) // TABLES_A_TASK))
+    turns = [number for task in range(tasks) for number in range(task, len(jobs), tasks)]  # the largest are the first
+    ours = {name: importlib.metadata.version(name) for name in PACKAGES}
+    work = _shipped(_task([(number, jobs[number]) for number in turns], -(-len(jobs) // tasks), ours))
+    rows = lane.session.range(0, tasks, 1, tasks).mapInArrow(work, ANSWER).collect()
+    return {row["number"]: json.loads(row["answer"]) for row in rows}
+
+
+def _shipped(work: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with all of this package that it uses, for executors that do not have it.
+
+    Other modules go by name. Errors of deltalake name a module that is not there: the code reaches them by the one that is.
+    """
+    from pyspark import cloudpickle  # noqa: PLC0415
+
+    import spark_jobs  # noqa: PLC0415
+
+    register: Any = cloudpickle.register_pickle_by_value
+    register(spark_jobs)
+    return work
+
+
+def _task(
+    jobs: Sequence[tuple[int, SmallJob]], share: int, packages: Mapping[str, str]
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """`share`: tables a task. `packages`: versions of the run."""
+
+    def work(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa  # noqa: PLC0415  of the executor
+
+        others = _other_versions(packages)
+        for batch in batches:
+            for task in batch.column(0).to_pylist():
+                answers = ((number, _answer(job, others)) for number, job in jobs[task * share : (task + 1) * share])
+                for number, answer in [(NO_TABLE, {"declined": others})] if not jobs else answers:
+                    yield pa.RecordBatch.from_pydict({"number": [number], "answer": [json.dumps(answer)]})
+
+    return work
+
+
+def _other_versions(wanted: Mapping[str, str]) -> str:
+    """In which packages an executor differs from the run; empty where in none."""
+    for name, version in wanted.items():
+        there = importlib.metadata.version(name)
+        if there != version:
+            return f"the executors have {name} {there}, the run has {version}"
+    return ""
+
+
+def _answer(job: SmallJob, others: str) -> dict[str, Any]:
+    """As JSON, for classes that were shipped are not those of the run."""
+    if others:
+        return {"declined": others}
+    try:
+        result = merge_small(job)
+    except TableError as error:
+        reason = _without_secrets(error.reason, job.storage_options)
+        return {"error": [error.table, reason, error.state, error.for_good, error.own]}
+    except Exception as error:  # whatever it is, Spark may do better, and says so if not
+        why = f"deltalake could not: {type(error).__name__}: {first_line(error)}"
+        return {"declined": _without_secrets(why, job.storage_options)}
+    if isinstance(result, Declined):
+        return {"declined": result.reason}
+    report, record = result
+    return {"report": dataclasses.asdict(report), "record": dataclasses.asdict(record)}
+
+
+def _without_secrets(text: str, storage_options: Mapping[str, str]) -> str:
+    """An error of a store may show the address that it asked, with all that was in it."""
+    for value in sorted(storage_options.values(), key=len, reverse=True):
+        for form in (value, urllib.parse.quote(value, safe=""), urllib.parse.quote_plus(value)):
+            if len(value) >= SECRET_CHARS_MIN:
+                text = text.replace(form, "***")
+    return text
+
+
+def _result(answer: Mapping[str, Any] | None) -> SmallResult:
+    if answer is None:
+        return SmallResult(declined=SILENT)
+    if "error" in answer:
+        table, reason, state, for_good, own = answer["error"]
+        return SmallResult(error=TableError(table, reason, state=state, for_good=for_good, own=own))
+    if "declined" in answer:
+        return SmallResult(declined=str(answer["declined"]))
+    report = {**answer["report"], "columns": tuple(tuple(column) for column in answer["report"]["columns"])}
+    return SmallResult(report=TableReport(**report), record=TableRecord(**answer["record"]))

@@ -1,0 +1,376 @@
+"""Merges one table's share of a batch with `deltalake`, in a task of a Spark job. `small_job` sends it there.
+
+The same checks, transactions, guard and filter as `merge` has, on the same segments. Each commit is tried once: whoever was faster may have
+written these very changes, so all is looked at anew. What `deltalake` is not for is left as it is, and Spark does it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, PostCommitHookProperties, QueryBuilder, Transaction, exceptions, write_deltalake
+
+from spark_jobs.durable_lake import before_checkpoint, local_folder
+from spark_jobs.errors import TableError
+from spark_jobs.merging import fold, merge_clauses
+from spark_jobs.merging.merge import apply_lacking, last_order_key, refuse_stranger, writer_of
+from spark_jobs.report import TableReport, TableTarget
+from spark_jobs.small import fold_arrow
+from spark_jobs.small.new_table import make_table
+from spark_jobs.small.ways import Choice, Facts, choose
+from spark_jobs.staged_batch import (
+    COMMIT_TIME,
+    DELETED,
+    OPERATION,
+    ORDER_KEY,
+    ChangesSegment,
+    Column,
+    SchemaSegment,
+    Segment,
+    StagedBatch,
+    StagedTable,
+    TruncateSegment,
+)
+from spark_jobs.tables import alteration_steps
+from spark_jobs.tables.commit_record import commit_record
+from spark_jobs.tables.delta_table import (
+    CHECKPOINT_COMMITS,
+    MAPPING_PROPERTY,
+    CommitCounts,
+    DeltaTable,
+    Reach,
+    new_properties,
+    schema_statements,
+    wanted_columns,
+)
+from spark_jobs.tables.table_owner import TableRecord, Writer
+
+TRIES_MAX = 5
+CLEANING_PROPERTY = "delta.enableExpiredLogCleanup"
+CHECKPOINT_PROPERTY = "delta.checkpointInterval"
+ENGINE = "delta-rs"  # what deltalake calls itself in its commits
+INTEGERS = frozenset({"tinyint", "smallint", "int", "bigint"})
+STAGED, LAKE = "s", "t"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SmallJob:
+    """A table's share of a batch. `batch`: without tables. `known`: what the last run left. `staged_at`: seconds of the files' clock.
+
+    `makes_tables`: the task makes the table where there is none. `run`: the run's id, which the commits keep.
+    """
+
+    batch: StagedBatch
+    staged: StagedTable
+    target: TableTarget
+    known: TableRecord | None
+    staged_at: float
+    storage_options: Mapping[str, str]
+    makes_tables: bool
+    run: str = ""
+
+
+class PlaceTakenError(Exception):
+    """The table's folder has something in it, and is no Delta table."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Declined:
+    """Spark is to do it. Segments before the place where that was found out may be in the table."""
+
+    reason: str
+
+
+def merge_small(job: SmallJob) -> tuple[TableReport, TableRecord] | Declined:
+    """Applies what the table lacks of the batch, or declines. Raises TableError, as `merge.merge_table`, or whatever deltalake raises."""
+    for _ in range(TRIES_MAX):
+        with contextlib.suppress(exceptions.CommitFailedError):
+            return _merge_once(job)
+    return Declined(reason=f"another writer was faster {TRIES_MAX} times")
+
+
+def _merge_once(job: SmallJob) -> tuple[TableReport, TableRecord] | Declined:
+    started = time.monotonic()
+    app_id = job.batch.app_id(job.staged)
+    table = DeltaTable(job.staged.name, job.target.path, app_id, job.storage_options)
+    table.refresh()
+    writer = writer_of(job.batch, job.staged)
+    refuse_stranger(table, writer, job.known)
+    merge = _SmallMerge(table, job.target, app_id, writer, "")
+    choice = choose(job.target.merge, merge.facts(job.staged, makes=job.makes_tables))
+    if choice.way == "spark":
+        return Declined(reason=choice.reason)
+
+    def apply(segment: Segment, applied_order_key: int) -> CommitCounts:
+        told = dataclasses.replace(merge, user_metadata=commit_record(job.batch, job.staged, segment, job.run))
+        return told.apply(segment, applied_order_key)
+
+    try:
+        report = apply_lacking(job.staged, table, apply, job.known, staged_at_seconds=job.staged_at, started=started)
+    except PlaceTakenError:
+        return Declined(reason=f"the folder {job.target.path} is there, and is no Delta table")
+    except fold_arrow.DuplicateKeysError:
+        return Declined(reason="the table has two rows of one key")
+    record = TableRecord(table_id=table.snapshot.table_id, version=table.snapshot.version)
+    return _told(report, choice), record
+
+
+def _told(report: TableReport, choice: Choice) -> TableReport:
+    return dataclasses.replace(report, way=choice.way, reason=choice.reason)
+
+
+@dataclasses.dataclass(frozen=True)
+class _SmallMerge:
+    """One table in one task."""
+
+    table: DeltaTable
+    target: TableTarget
+    app_id: str
+    writer: Writer
+    user_metadata: str
+
+    def facts(self, staged: StagedTable, *, makes: bool) -> Facts:
+        snapshot = self.table.snapshot
+        lacking = tuple(each for each in staged.segments if last_order_key(each) > snapshot.applied_order_key)
+        changes = [segment for segment in lacking if isinstance(segment, ChangesSegment)]
+        reaches = [self._reach(segment) for segment in changes] if snapshot.exists else []
+        return Facts(
+            exists=snapshot.exists,
+            makes=makes and local_folder(self.table.path) is not None,
+            ruled=snapshot.ruled,
+            writer_version=snapshot.writer_version,
+            features=snapshot.features,
+            partitioned=bool(snapshot.partitions),
+            mapping=self._mapping,
+            alters=self._alters(lacking),
+            columns=snapshot.schema if snapshot.exists else _columns_of(lacking),
+            segments=lacking,
+            rows=sum(segment.rows for segment in changes) + max((reach.rows for reach in reaches), default=0),
+            bytes=sum(segment.size_bytes for segment in changes) + max((reach.bytes for reach in reaches), default=0),
+        )
+
+    def _alters(self, segments: tuple[Segment, ...]) -> bool:
+        """Whether columns or properties are to be given to a table that is there; what cannot be given is told by who tries."""
+        given = [segment for segment in segments if not isinstance(segment, TruncateSegment)]
+        if not self.table.snapshot.exists:
+            return len({segment.columns for segment in given}) > 1 or any(map(self._needs_mapping, given))
+        try:
+            return any(self._statements(segment) for segment in given)
+        except TableError:
+            return True
+
+    def _needs_mapping(self, segment: ChangesSegment | SchemaSegment) -> bool:
+        return MAPPING_PROPERTY in self._properties(segment)
+
+    def _wanted(self, segment: ChangesSegment | SchemaSegment) -> tuple[Column, ...]:
+        return wanted_columns(segment.columns, soft_deletes=self.target.deletes == "soft" and bool(segment.key))
+
+    def _properties(self, segment: ChangesSegment | SchemaSegment) -> dict[str, str]:
+        return new_properties(self.target, self._wanted(segment), segment.key, self.writer.owner.to_text())
+
+    def _statements(self, segment: ChangesSegment | SchemaSegment) -> list[str]:
+        """What Spark would say to give the table the columns of a segment."""
+        owner = self.writer.owner.to_text()
+        return schema_statements(self.table, self.target, self._wanted(segment), segment.key, owner)
+
+    def _make(self, segment: ChangesSegment | SchemaSegment) -> None:
+        """The table itself. Raises PlaceTakenError, TableError."""
+        self._statements(segment)  # says what no table can have
+        if (
+            not make_table(self.table.path, self._wanted(segment), self._properties(segment))
+            and not self.table.refresh().exists
+        ):
+            raise PlaceTakenError
+        self.table.refresh()
+        refuse_stranger(self.table, self.writer, None)  # another may have made it in the same moment
+
+    def _reach(self, segment: ChangesSegment) -> Reach:
+        """What a merge of the segment may meet; an append meets nothing."""
+        if not segment.key:
+            return Reach()
+        low, high = self._bounds(segment)
+        return self.table.reach(segment.key[0], low, high)
+
+    @property
+    def _mapping(self) -> str:
+        return self.table.snapshot.properties.get(MAPPING_PROPERTY, "none")
+
+    def _bounds(self, segment: ChangesSegment) -> tuple[Any, Any]:
+        """Of the first key column; (None, None) where the names of statistics are not those of the columns."""
+        if self._mapping != "none":
+            return None, None
+        low, high = ((bounds or (None,))[0] for bounds in (segment.key_min, segment.key_max))
+        return low, high
+
+    def apply(self, segment: Segment, applied_order_key: int) -> CommitCounts:
+        """Changes become a commit. A statement that alters nothing of the table needs none: others are not sent here."""
+        if not self.table.snapshot.exists and not isinstance(segment, TruncateSegment):
+            self._make(segment)
+        if not isinstance(segment, ChangesSegment):
+            return CommitCounts()
+        images = fold_arrow.staged_images(segment)
+        if not segment.key:
+            rows = fold_arrow.fresh_images(images, applied_order_key)
+            return self._append(self._rows(rows, segment, fold.LOG_NAMES), segment.last_order_key)
+        return self._merge(self._source(images, segment, applied_order_key), segment)
+
+    def _source(self, images: pa.Table, segment: ChangesSegment, applied_order_key: int) -> pa.Table:
+        """One whole image a key."""
+        if not segment.partial:
+            return fold_arrow.last_images(fold_arrow.fresh_images(images, applied_order_key), segment)
+        try:
+            soft = self.target.deletes == "soft"
+            return fold_arrow.whole_images(images, segment, applied_order_key, self._lake(segment), soft=soft)
+        except fold_arrow.UnknownRowError as error:
+            raise TableError(self.table.name, f"{merge_clauses.UNKNOWN_ROW}{error.order_key}") from error
+
+    def _lake(self, segment: ChangesSegment) -> fold_arrow.Lake:
+        """The rows that images of the segment may meet, by the names of the segment."""
+        there = self.table.snapshot.columns
+        names = [column.name for column in segment.columns] + [ORDER_KEY]
+        marks = [DELETED] if DELETED in there else []
+        asked = [f"{_quoted(there[name.lower()][0])} AS {_quoted(name)}" for name in names] + marks
+        bounds = self._bounds_text(segment)
+        query = f"SELECT {', '.join(asked)} FROM {LAKE}{f' WHERE {bounds}' if bounds else ''}"
+        found: pa.Table = pa.table(QueryBuilder().register(LAKE, self.table.log).execute(query).read_all())
+        deleted = (
+            np.asarray(pc.fill_null(found[DELETED], pa.scalar(False))) if marks else np.zeros(found.num_rows, np.bool_)
+        )
+        return fold_arrow.Lake(rows=found.select(names), deleted=deleted)
+
+    def _merge(self, images: pa.Table, segment: ChangesSegment) -> CommitCounts:
+        if not images.num_rows:
+            return CommitCounts()
+        rows = self._rows(images, segment, fold.KEYED_NAMES)
+        if self._all_new(images, segment):
+            soft = self.target.deletes == "soft"
+            kept = rows if soft else rows.filter(pa.array(~fold_arrow.removes(images)))
+            return self._append(kept, segment.last_order_key)
+        return self._merge_rows(rows, images[OPERATION], segment)
+
+    def _all_new(self, images: pa.Table, segment: ChangesSegment) -> bool:
+        """Whether statistics prove that no file holds a key of the segment; without files there is nothing to prove."""
+        whole_numbers = {column.name for column in segment.columns if column.type in INTEGERS}
+        known = segment.key[0] in whole_numbers or not self.table.reach(segment.key[0], None, None).files
+        return known and bool(images.num_rows) and self._reach(segment).files == 0
+
+    def _rows(self, images: pa.Table, segment: ChangesSegment, operations: Mapping[int, str]) -> pa.Table:
+        """The images as rows of the table, in its columns and types; columns that the source does not have are left out of a keyed one."""
+        values: dict[str, Any] = {column.name.lower(): images[column.name] for column in segment.columns}
+        values |= {name: images[name] for name in images.column_names if name in (ORDER_KEY, COMMIT_TIME)}
+        values[OPERATION] = fold_arrow.operation_names(images, operations)
+        if self.target.deletes == "soft" and segment.key:
+            values[DELETED] = pa.array(fold_arrow.removes(images))
+        left = {name.lower() for name in alteration_steps.left_columns(segment, self.table)}
+        fields = [field for field in self._schema() if field.name.lower() in values or field.name.lower() in left]
+        columns = [_typed(values.get(field.name.lower()), field.type, images.num_rows) for field in fields]
+        return pa.table(columns, schema=pa.schema(fields))
+
+    def _schema(self) -> pa.Schema:
+        return pa.schema(self.table.log.schema().to_arrow())
+
+    def _merge_rows(self, rows: pa.Table, operations: Any, segment: ChangesSegment) -> CommitCounts:
+        """The clauses of `merge_clauses.whole`. Columns of the source are named by us: no name is parsed but the table's."""
+        values = {_quoted(name): f"{STAGED}.c{place}" for place, name in enumerate(rows.column_names)}
+        source = rows.rename_columns([f"c{place}" for place in range(rows.num_columns)])
+        source = source.append_column(ORDER_KEY, rows[ORDER_KEY]).append_column(OPERATION, operations)
+        changes = {f"{LAKE}.{name}": value for name, value in values.items()}
+        actual = {name.lower(): name for name in rows.column_names}
+        keys = [_quoted(actual[name.lower()]) for name in segment.key]
+        met = [f"{LAKE}.{name} = {values[name]}" for name in keys]
+        bounds = self._bounds_text(segment)
+        merge = self.table.log.merge(
+            source,
+            " AND ".join([*met, *([bounds] if bounds else [])]),
+            source_alias=STAGED,
+            target_alias=LAKE,
+            commit_properties=self._commit_properties(segment.last_order_key),
+            post_commithook_properties=NO_HOOKS,
+        )
+        if self.target.deletes == "soft":
+            merge = merge.when_matched_update(changes, merge_clauses.NEWER).when_not_matched_insert(values)
+        else:
+            gone = f"{merge_clauses.NEWER} AND {merge_clauses.REMOVES}"
+            merge = merge.when_matched_delete(gone).when_matched_update(changes, merge_clauses.NEWER)
+            merge = merge.when_not_matched_insert(values, merge_clauses.LEAVES)
+        return self._committed(merge.execute)
+
+    def _bounds_text(self, segment: ChangesSegment) -> str:
+        """The bounds of the first key column where they are whole numbers, by which files are left out before any is read."""
+        low, high = self._bounds(segment)
+        types = {column.name: column.type for column in segment.columns}
+        if types[segment.key[0]] not in INTEGERS or low is None or high is None:
+            return ""
+        name = f"{LAKE}.{_quoted(self.table.snapshot.columns[segment.key[0].lower()][0])}"
+        return f"{name} >= {int(low)} AND {name} <= {int(high)}"
+
+    def _append(self, rows: pa.Table, order_key: int) -> CommitCounts:
+        if not rows.num_rows:
+            return CommitCounts()
+        missing = [field for field in self._schema() if field.name not in rows.column_names]
+        for field in missing:
+            rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+        rows = rows.select(self._schema().names)
+        properties = self._commit_properties(order_key)
+        return self._committed(
+            lambda: write_deltalake(
+                self.table.log,
+                rows,
+                mode="append",
+                commit_properties=properties,
+                post_commithook_properties=NO_HOOKS,
+            )
+        )
+
+    def _commit_properties(self, order_key: int) -> CommitProperties:
+        return CommitProperties(
+            custom_metadata={"userMetadata": self.user_metadata},
+            max_commit_retries=0,
+            app_transactions=[Transaction(self.app_id, order_key, int(time.time() * 1000))],
+        )
+
+    def _committed(self, write: Any) -> CommitCounts:
+        """What the write's commit did. No new version: there was nothing to change."""
+        before = self.table.snapshot.version
+        write()
+        after = self.table.refresh().version
+        if after == before:
+            return CommitCounts()
+        # Spark's store for local files looks, and then renames over what came meanwhile
+        if not self.table.last_writer().startswith(ENGINE):
+            raise exceptions.CommitFailedError(f"another's commit stands at version {after} of {self.table.path}")
+        self._checkpoint(before, after)
+        return self.table.last_commit()
+
+    def _checkpoint(self, before: int, after: int) -> None:
+        """As often as Spark would make one, and like Spark it takes away what the log no longer needs."""
+        interval = int(self.table.snapshot.properties.get(CHECKPOINT_PROPERTY, CHECKPOINT_COMMITS))
+        if before // interval < after // interval:
+            before_checkpoint(self.table.path)
+            self.table.log.create_checkpoint()
+            if self.table.snapshot.properties.get(CLEANING_PROPERTY, "true") == "true":
+                self.table.log.cleanup_metadata()
+
+
+NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+
+
+def _columns_of(segments: tuple[Segment, ...]) -> tuple[tuple[str, str], ...]:
+    """(name, type) of the columns that a new table will have of the source."""
+    given = (segment.columns for segment in segments if not isinstance(segment, TruncateSegment))
+    return tuple((column.name, column.type) for column in next(given, ()))
+
+
+def _typed(values: Any, type_: Any, count: int) -> Any:
+    return pa.nulls(count, type_) if values is None else values.cast(type_)
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'

@@ -1,0 +1,124 @@
+"""Which way a table's share of a batch is merged: by Spark's MERGE, or by `deltalake` in a task. Pure; `small_merge` asks.
+
+A MERGE of Spark costs most of a second of CPU however few its rows; `deltalake` costs hundredths, but reads and writes whole files in one
+task and does not know every feature of Delta. So it gets what is small and plain, and Spark gets the rest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from typing import Literal
+
+from spark_jobs.staged_batch import ChangesSegment, Segment, TruncateSegment
+
+Way = Literal["spark", "small"]
+Wish = Literal["auto", "spark", "small"]
+ROWS_MAX = 100_000  # of the changes and of the files they may meet: those are read, and written anew, by one task
+BYTES_MAX = 64 << 20  # of both, on disk
+FEATURES = frozenset({"appendOnly", "invariants", "deletionVectors", "columnMapping", "timestampNtz"})
+PLAIN_WRITER, FEATURED_WRITER = 2, 7  # protocol versions: nothing that is not in FEATURES; features by name
+MAPPINGS = frozenset({"none", "name"})
+UNSAFE_KEYS = frozenset({"float", "double"})  # zeros of two signs are one key to Spark
+ASKED = "conf/ says so"
+PLAIN_TYPES = frozenset(
+    {
+        "tinyint",
+        "smallint",
+        "int",
+        "bigint",
+        "float",
+        "double",
+        "boolean",
+        "string",
+        "binary",
+        "date",
+        "timestamp",
+        "timestamp_ntz",
+    }
+)
+PLAIN_NAME = re.compile(r"\w+")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The way that is taken, and why in a few words for the run's page."""
+
+    way: Way
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What decides. `rows`, `bytes`: of the changes and of the files they may meet. `alters`: statements are due before rows.
+
+    `makes`: a table that does not exist can be made by the task. `mapping`: mode of Delta's column mapping. `columns`: of the table, (name,
+    Spark SQL type). `ruled`: those of them with a constraint, or a value that is generated.
+    """
+
+    exists: bool
+    makes: bool = True
+    ruled: tuple[str, ...] = ()
+    writer_version: int
+    features: frozenset[str]
+    partitioned: bool
+    mapping: str
+    alters: bool
+    columns: tuple[tuple[str, str], ...]
+    segments: tuple[Segment, ...]
+    rows: int
+    bytes: int
+
+
+def choose(wish: Wish, facts: Facts) -> Choice:
+    """`wish` "small" lifts the bounds of size, never those of what `deltalake` can write."""
+    if wish == "spark":
+        return Choice(way="spark", reason=ASKED)
+    if why := next(_obstacles(facts), ""):
+        return Choice(way="spark", reason=why)
+    if wish == "small":
+        return Choice(way="small", reason=ASKED)
+    if facts.rows > ROWS_MAX or facts.bytes > BYTES_MAX:
+        size = f"{facts.rows:,} rows and {facts.bytes >> 20} MiB"
+        return Choice(way="spark", reason=f"the changes and the files they may meet have {size}")
+    return Choice(way="small", reason=f"the changes and the files they may meet have {facts.rows:,} rows")
+
+
+def _obstacles(facts: Facts) -> Iterator[str]:
+    """Why `deltalake` cannot do it; the first is told."""
+    if not facts.exists and not facts.makes:
+        yield "the table is new, and Spark has settings of its own for new tables, or the lake is not a folder"
+    if facts.alters:
+        yield "columns or properties of the table change"
+    if facts.writer_version > PLAIN_WRITER and facts.writer_version != FEATURED_WRITER:
+        yield f"the table has writer version {facts.writer_version} of Delta"
+    if others := sorted(facts.features - FEATURES):
+        yield f"the table has features that deltalake is not trusted with: {', '.join(others)}"
+    if facts.mapping not in MAPPINGS:
+        yield f"the table's columns are mapped by {facts.mapping}"
+    if facts.partitioned:
+        yield "the table is partitioned"
+    if facts.ruled:
+        yield f"column {facts.ruled[0]} has a constraint, or a value that is generated"
+    for name, type_name in facts.columns:
+        if not PLAIN_NAME.fullmatch(name):
+            yield f"the name of column {name!r} has more than letters and digits"
+        if type_name not in PLAIN_TYPES and not type_name.startswith("decimal("):
+            yield f"column {name} is a {type_name}"
+    for segment in facts.segments:
+        yield from _obstacles_in(segment)
+
+
+def _obstacles_in(segment: Segment) -> Iterator[str]:
+    if isinstance(segment, TruncateSegment):
+        yield "the table is truncated"
+    elif not isinstance(segment, ChangesSegment):
+        if segment.alterations or segment.fills or segment.renamed_from:
+            yield "a statement altered the table, or gave it another name"
+    else:
+        for column in segment.columns:
+            if column.name in segment.key and column.nullable:
+                yield f"the key column {column.name} may be NULL"
+            if column.name in segment.key and column.type in UNSAFE_KEYS:
+                yield f"the key column {column.name} is a {column.type}"

@@ -1,0 +1,154 @@
+"""The job of small tables as a whole: tasks that die after their commit, executors that lack a package, many tables, errors by table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import deltalake
+import psutil
+import pytest
+from pyspark.sql.connect.session import SparkSession
+
+from console.toolchain.spark.server import SparkConnectServer
+from spark_jobs.errors import MergeError
+from spark_jobs.small import job as small_job
+from spark_jobs.small import merge as small_merge
+from spark_jobs.small.job import why_no_small_tables
+from tests.spark.conftest import Lake
+from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema, SchemaChange, Segment, Truncate
+
+ORDERS = Schema({"id": "bigint", "name": "string"}, key=("id",))
+SECRETS = {"aws_secret_access_key": "se/cret+key", "region": "eu"}
+NAMES = [f"shop.t{number}" for number in range(small_job.TABLES_A_TASK + 2)]
+FIRST = Changes(ORDERS, [Image(INSERT, 1 + key, {"id": key, "name": "x"}) for key in range(5)])
+SECOND = Changes(ORDERS, [Image(UPDATE_AFTER, 11, {"id": 1, "name": "y"}), Image(DELETE, 12, {"id": 2, "name": "x"})])
+MERGED = [(0, "x"), (1, "y"), (3, "x"), (4, "x")]
+
+
+def test_more_tables_than_a_task_takes_are_each_merged_once(lake: Lake) -> None:
+    lake.merge({name: [FIRST] for name in NAMES})
+    reports = lake.merge({name: [SECOND] for name in NAMES})
+    assert {name: report.way for name, report in reports.items()} == dict.fromkeys(NAMES, "small")
+    assert [lake.rows(name, "id", "name") for name in NAMES] == [MERGED] * len(NAMES)
+
+
+def test_fault_a_task_that_dies_after_its_commit_changes_nothing_twice(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, log = ["shop.a", "shop.b"], Schema(ORDERS.columns)
+    lake.merge({"shop.a": [FIRST], "shop.b": [Changes(log, FIRST.images)]})
+    plain = small_merge.merge_small
+
+    def dies(job: Any) -> Any:
+        plain(job)
+        os._exit(9)
+
+    directory = lake.stage({"shop.a": [SECOND], "shop.b": [Changes(log, SECOND.images)]})
+    with monkeypatch.context() as patch:
+        patch.setattr(small_job, "merge_small", dies)
+        reports = lake.merge_staged(directory, names)
+    assert {report.way for report in reports.values()} == {"spark"}
+    assert "failed" in reports["shop.a"].reason
+    assert all(report.skipped for report in lake.merge_staged(directory, names).values())
+    assert lake.rows("shop.a", "id", "name") == MERGED
+    assert [row[0] for row in lake.rows("shop.b", "_sluice_order_key")] == [1, 2, 3, 4, 5, 11, 12]
+
+
+def test_fault_a_task_that_meets_another_writer_tries_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the executor, where an error of deltalake must be the one that the shipped code expects."""
+    lake.merge({"shop.a": [FIRST]}, deletion_vectors=False)
+    plain, path = small_merge._SmallMerge._commit_properties, lake.target("shop.a").path
+
+    def properties(merge: Any, order_key: int) -> Any:
+        there = deltalake.DeltaTable(path)
+        if there.version() == merge.table.snapshot.version == 1:
+            there.alter.set_table_properties({"delta.logRetentionDuration": "interval 31 days"})
+        return plain(merge, order_key)
+
+    monkeypatch.setattr(small_merge._SmallMerge, "_commit_properties", properties)
+    report = lake.merge({"shop.a": [SECOND]}, deletion_vectors=False)["shop.a"]
+    assert (report.way, report.delta_version) == ("small", 3), report.reason
+    assert lake.rows("shop.a", "id", "name") == MERGED
+
+
+def test_executors_that_lack_a_package_leave_all_to_spark_and_check_says_so(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def needs_what_is_not_there(batches: Iterator[Any]) -> Iterator[Any]:
+        """As deltalake is where it is not installed."""
+        import no_such_package  # type: ignore[import-not-found]  # noqa: F401, PLC0415
+
+        yield from batches
+
+    assert why_no_small_tables(lake.spark) == ""
+    lake.merge({"shop.a": [FIRST]})
+    monkeypatch.setattr(small_job, "_task", lambda *_: needs_what_is_not_there)
+    wanted = "the executors lack the Python package no_such_package"
+    report = lake.merge({"shop.a": [SECOND]})["shop.a"]
+    assert (report.way, report.reason) == ("spark", wanted)
+    assert lake.rows("shop.a", "id", "name") == MERGED
+    assert why_no_small_tables(lake.spark) == wanted
+
+
+def test_a_table_s_error_is_its_own_and_what_is_not_small_is_merged_by_spark(lake: Lake) -> None:
+    other = Schema({"id": "bigint", "name": "string", "more": "int"}, key=("id",))
+    lake.merge({name: [FIRST] for name in ("shop.fine", "shop.taken", "shop.wider", "shop.cut")})
+    lake.log("shop.taken").alter.set_table_properties({"sluice.owner": "somebody"}, raise_if_not_exists=False)
+    tables: dict[str, Sequence[Segment]] = {
+        "shop.fine": [SECOND],
+        "shop.taken": [SECOND],
+        "shop.wider": [SchemaChange(10, other), Changes(other, [Image(INSERT, 11, {"id": 9, "name": "z", "more": 1})])],
+        "shop.cut": [Truncate(10), Changes(ORDERS, [Image(INSERT, 11, {"id": 9, "name": "z"})])],
+    }
+    directory = lake.stage(tables)
+    with pytest.raises(MergeError, match="belongs to the destination somebody") as caught:
+        lake.merge_staged(directory, tables)
+    assert caught.value.merged == ("shop.fine", "shop.wider", "shop.cut")
+    assert [error.state for error in caught.value.errors] == ["TABLE_OWNED"]
+    assert lake.rows("shop.fine", "id", "name") == MERGED
+    assert lake.rows("shop.wider", "id", "more")[-1] == (9, 1)
+    assert lake.rows("shop.cut", "id", "name") == [(9, "z")]
+    assert lake.rows("shop.taken", "id", "name") == [(key, "x") for key in range(5)]
+
+
+def test_runs_share_the_python_workers_of_spark(lake: Lake, spark_server: SparkConnectServer) -> None:
+    """Each process stays for ever: without sharing, a run would leave one."""
+    lake.merge({"shop.a": [FIRST]})
+    daemons = [process.pid for process in psutil.Process(spark_server.pid).children()]
+    for order_key in range(10, 15):
+        change = Changes(ORDERS, [Image(UPDATE_AFTER, order_key, {"id": 1, "name": str(order_key)})])
+        assert lake.merge({"shop.a": [change]})["shop.a"].way == "small"
+    assert daemons == [process.pid for process in psutil.Process(spark_server.pid).children()]
+
+
+def test_an_old_spark_that_cannot_share_them_merges_all_itself(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot(*_: Any) -> None:
+        raise NotImplementedError("StatusCode.UNIMPLEMENTED")
+
+    monkeypatch.setattr(SparkSession, "cloneSession", cannot)
+    report = lake.merge({"shop.a": [FIRST]})["shop.a"]
+    assert (report.way, report.reason) == ("spark", small_job.OLD_SPARK)
+    assert why_no_small_tables(lake.spark) == small_job.OLD_SPARK
+
+
+def test_executors_with_another_deltalake_leave_all_to_spark(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = small_job._task
+    monkeypatch.setattr(small_job, "_task", lambda *given: plain(given[0], given[1], {"deltalake": "99.0.0"}))
+    report = lake.merge({"shop.a": [FIRST]})["shop.a"]
+    assert report.way == "spark"
+    assert report.reason.startswith("the executors have deltalake 1.")
+    assert why_no_small_tables(lake.spark) == report.reason
+
+
+@pytest.mark.parametrize("text", ["key se/cret+key", "https://x/?sig=se%2Fcret%2Bkey&r=eu"])
+def test_an_error_of_a_store_does_not_tell_its_secrets(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    def fails(_: Any) -> None:
+        raise OSError(text)
+
+    monkeypatch.setattr(small_job, "merge_small", fails)
+    told = small_job._answer(SimpleNamespace(storage_options=SECRETS), "")["declined"]  # type: ignore[arg-type]
+    assert "***" in told
+    assert "cret" not in told

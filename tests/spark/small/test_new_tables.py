@@ -1,0 +1,105 @@
+"""Tables that the job of small tables makes: as Spark makes them, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_jobs.small import new_table
+from spark_jobs.small.new_table import make_table
+from spark_jobs.staged_batch import Column
+from tests.spark.conftest import Lake
+from tests.spark.staged import ARROW_TYPES, INSERT, UPDATE_AFTER, Changes, Image, Schema, SchemaChange
+
+TIMES = Schema({"id": "bigint", "at": "timestamp_ntz"}, key=("id",))
+PLAIN = Schema(
+    {"größe_2": "int", **{f"c{place}": kind for place, kind in enumerate(ARROW_TYPES) if kind != "timestamp_ntz"}},
+    key=("größe_2",),
+)
+KEYLESS = Schema({"a": "string"})
+MADE = {"shop.times": TIMES, "shop.plain": PLAIN, "shop.log": KEYLESS}
+
+
+def first_commit(lake: Lake, name: str) -> dict[str, Any]:
+    """The actions that make a table, without what differs from table to table, and from one moment to another."""
+    lines = (Path(lake.target(name).path) / "_delta_log" / f"{0:020d}.json").read_text().splitlines()
+    actions = {kind: value for line in lines for kind, value in json.loads(line).items() if kind != "commitInfo"}
+    metadata = actions["metaData"]
+    metadata["schemaString"] = json.loads(metadata["schemaString"])
+    del metadata["id"], metadata["createdTime"], metadata["configuration"]["sluice.owner"]
+    return {
+        **actions,
+        "protocol": {
+            name: sorted(value) if isinstance(value, list) else value for name, value in actions["protocol"].items()
+        },
+    }
+
+
+@pytest.mark.parametrize("vectors", [True, False])
+@pytest.mark.parametrize("deletes", ["hard", "soft"])
+def test_a_table_that_the_job_makes_is_as_spark_makes_it(lake: Lake, vectors: bool, deletes: str) -> None:
+    made = {}
+    for way in ("spark", "small"):
+        lake.way, names = way, {f"{name}_{way}": schema for name, schema in MADE.items()}
+        reports = lake.merge(
+            {name: [SchemaChange(1, schema)] for name, schema in names.items()},
+            deletion_vectors=vectors, deletes=deletes,
+        )  # fmt: skip
+        assert {report.way for report in reports.values()} == {way}
+        made[way] = [first_commit(lake, name) for name in names]
+    assert made["small"] == made["spark"]
+
+
+def test_tables_are_made_with_their_first_rows_and_spark_goes_on_with_them(lake: Lake) -> None:
+    text = Schema({"k": "string", "n": "int"}, key=("k",))
+    tables = {"shop.times": TIMES, "shop.text": text}
+    rows: dict[str, dict[str, Any]] = {"shop.times": {"id": 1}, "shop.text": {"k": "ß", "n": 1}}
+    reports = lake.merge({name: [Changes(schema, [Image(INSERT, 1, rows[name])])] for name, schema in tables.items()})
+    assert [(report.way, report.delta_version, report.rows_inserted) for report in reports.values()] == [
+        ("small", 1, 1)
+    ] * 2
+    lake.way = "spark"
+    lake.merge({"shop.text": [Changes(text, [Image(UPDATE_AFTER, 2, {"k": "ß", "n": 2})])]})
+    assert lake.rows("shop.text", "k", "n") == [("ß", 2)]
+    assert lake.rows("shop.times", "id") == [(1,)]
+
+
+def test_spark_makes_the_tables_where_it_has_been_told_more_about_them(lake: Lake) -> None:
+    lake.spark = lake.spark.__class__(
+        remote=lake.spark.remote, options={"spark.databricks.delta.properties.defaults.enableChangeDataFeed": "true"}
+    )
+    report = lake.merge({"shop.log": [Changes(KEYLESS, [Image(INSERT, 1, {"a": "x"})])]})["shop.log"]
+    assert (report.way, report.rows_inserted) == ("spark", 1)
+    assert "settings of its own for new tables" in report.reason
+    assert lake.log("shop.log").metadata().configuration["delta.enableChangeDataFeed"] == "true"
+
+
+COLUMNS = (Column(name="id", type="bigint"),)
+
+
+def test_fault_a_table_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "lake" / "shop" / "orders"
+
+    def breaks(*_: Any) -> str:
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(new_table, "_commit", breaks)
+        with pytest.raises(OSError, match="No space left"):
+            make_table(str(place), COLUMNS, {})
+    assert list(place.parent.iterdir()) == []
+    place.mkdir()  # as somebody may have left it
+    assert make_table(str(place), COLUMNS, {})
+    assert [each.name for each in place.parent.iterdir()] == ["orders"]
+
+
+def test_identity_a_table_is_not_made_over_what_lies_there(tmp_path: Path) -> None:
+    place = tmp_path / "orders"
+    place.mkdir()
+    (place / "notes.txt").write_text("of somebody")
+    assert not make_table(str(place), COLUMNS, {})
+    assert not make_table("s3://lake/orders", COLUMNS, {})
+    assert [each.name for each in tmp_path.rglob("*")] == ["orders", "notes.txt"]
