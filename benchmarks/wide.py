@@ -1,7 +1,7 @@
-"""`./sluice bench wide`: many tables with a few changes each in one batch, by Sluice and by a bare loop of the same merges.
+"""`./sluice bench wide`: many tables with a few changes each in one batch, by each way of a merge and by a bare loop of the same merges.
 
-First the merges alone: staged batches of N tables, merged by a MERGE of Spark each, and by a loop that has nothing but deltalake, on tables
-of their own, in turns. Then the whole: the same in one transaction on a live MySQL, until it is acked.
+First the merges alone: staged batches of N tables, merged by Spark's MERGE, by the job of small tables and by a loop that has nothing but
+deltalake, on tables of their own, in turns. Then the whole: the same in one transaction on a live MySQL, until it is acked.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs.report import TableTarget
 from spark_jobs.run_batch import merge_batch
 from spark_jobs.session import SparkSettings
+from spark_jobs.small.ways import Wish
 
 LEDGER_ID, DATABASE = "be7c40000000", "bench"
 SEED_ROWS = 200  # rows of each table before the first measured batch
 TIME_US = 1_767_225_600_000_000
 COLUMNS = [("id", "bigint"), ("k", "int"), ("c", "string"), ("pad", "string")]
-WAYS = ("spark", "loop")
+WAYS = ("spark", "small", "loop")
 WARM_ROUNDS, SPARK_ROUNDS = 5, 2  # the slow way's rounds hardly differ
 ACK_SECONDS_MAX = 1800.0
 CREATE = "CREATE TABLE {name} (id BIGINT NOT NULL PRIMARY KEY, k INT, c VARCHAR(120), pad VARCHAR(60))"
@@ -146,12 +147,12 @@ def _cpu_seconds(spark: SparkConnectServer) -> float:
     return used
 
 
-def by_sluice(spark: SparkSettings) -> Callable[[Path, Path], None]:
+def by_sluice(wish: Wish, spark: SparkSettings) -> Callable[[Path, Path], None]:
     """Sluice's own merge, with its checks, records aside."""
 
     def merge(batch: Path, lake: Path) -> None:
         names = [each["table"] for each in json.loads((batch / "manifest.json").read_text())["tables"]]
-        targets = {f"{DATABASE}.{name}": TableTarget(path=str(lake / name)) for name in names}
+        targets = {f"{DATABASE}.{name}": TableTarget(path=str(lake / name), merge=wish) for name in names}
         merge_batch(batch, targets, spark)
 
     return merge
@@ -188,7 +189,8 @@ def _merges(folder: Path, tables: int, changes: int, chosen: Sequence[str]) -> d
     spark = SparkConnectServer(set_up([]).delta_jars, folder / "spark", memory="2g").start()
     settings = SparkSettings(remote=spark.url)
     ways: dict[str, Callable[[Path, Path], None]] = {
-        "spark": by_sluice(settings),
+        "spark": by_sluice("spark", settings),
+        "small": by_sluice("auto", settings),
         "loop": by_loop,
     }
     contenders = [Contender(name, folder / name, ways[name], spark) for name in chosen]
@@ -202,9 +204,9 @@ def _merges(folder: Path, tables: int, changes: int, chosen: Sequence[str]) -> d
     finally:
         spark.stop()
     figures = [contender.figures(tables) for contender in contenders]
-    ours = next((each for each in figures if each["way"] == "spark"), figures[0])
+    small = next((each for each in figures if each["way"] == "small"), figures[0])
     return {
-        "seconds": ours["warm_s"], "spark_cpu_s_per_table": ours["cpu_s_per_table"], "spark_rss_mb_max": memory.peak_mb,
+        "seconds": small["warm_s"], "spark_cpu_s_per_table": small["cpu_s_per_table"], "spark_rss_mb_max": memory.peak_mb,
         "ways": figures, "load_average": round(psutil.getloadavg()[1], 2),
     }  # fmt: skip
 
