@@ -17,10 +17,11 @@ from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks.histories import stage_set, verdict
-from benchmarks.histories.shrink import shortest
+from benchmarks.histories import stage_set
+from benchmarks.histories.judging import verdict
+from benchmarks.histories.judging.shrink import shortest
+from benchmarks.histories.judging.verdict import Verdict
 from benchmarks.histories.steps import EVERYTHING, History, Mix, generate
-from benchmarks.histories.verdict import Verdict
 
 CHUNK = 50  # histories that a process plays before it tells
 SHOWN_MAX = 5  # failing seeds that are shrunk: the first ones

@@ -136,6 +136,8 @@ class Lake:
 class _Field:
     name: str
     type: str
+    metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    nullable: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,6 +147,9 @@ class _Named:
     fields: Sequence[_Field] = ()
     id: str = ""
     configuration: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    min_reader_version: int = 3
+    min_writer_version: int = 7
+    reader_features: Sequence[str] = ()
     writer_features: Sequence[str] = ()
     partition_columns: Sequence[str] = ()
 
@@ -187,7 +192,8 @@ class PlayedDeltaTable:
         return _Named()
 
     def get_add_actions(self, *, flatten: bool = False) -> Any:  # noqa: ARG002
-        return pa.table({"num_records": pa.array([self._now.rows], pa.int64())})
+        rows = pa.array([self._now.rows], pa.int64())
+        return pa.table({"num_records": rows, "size_bytes": rows})
 
     def history(self, limit: int | None = None) -> list[dict[str, Any]]:
         """The newest first."""

@@ -9,7 +9,7 @@ import pytest
 from dagster import DagsterRunStatus
 
 from benchmarks.histories.bench import Stage
-from benchmarks.histories.shrink import shortest
+from benchmarks.histories.judging.shrink import shortest
 from benchmarks.histories.steps import PIPELINE, History, Mix, Scenario, Step, generate
 from orchestration.sensor import settle
 from spark_jobs.staged_batch import StagedBatch

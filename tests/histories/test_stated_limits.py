@@ -36,5 +36,5 @@ def test_histories_take_any_other_difference_for_a_broken_promise(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row that neither of the two transactions touched is missing too."""
-    monkeypatch.setattr("benchmarks.histories.stated_limits.rows_of", lambda _: [])
+    monkeypatch.setattr("benchmarks.histories.judging.stated_limits.rows_of", lambda _: [])
     assert not stage.play(History(Scenario(), (*TWICE, FAIL_OVER))).kept

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from dagster import DagsterRunStatus
 
-from benchmarks.histories import stage_set, stated_limits
+from benchmarks.histories import stage_set
 from benchmarks.histories.binlog_bytes import KEYED, KEYLESS
+from benchmarks.histories.judging import stated_limits
 from benchmarks.histories.source import Deed, Rows, changes_of
 from benchmarks.histories.steps import History
 from benchmarks.histories.world import Installation, World
