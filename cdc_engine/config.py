@@ -81,6 +81,21 @@ class BatchConfig(Strict):
     events_max: int = Field(limits.BATCH_EVENTS_MAX, ge=1)
 
 
+SnapshotPolicy = Literal["initial", "when_needed", "never"]
+
+
+class SnapshotConfig(Strict):
+    """How the rows that a table has already are read."""
+
+    chunk_rows: int = Field(200_000, ge=1, description="rows of one read transaction and one file")
+    readers: int = Field(2, ge=1, le=32, description="chunks of a table that are read at once, a connection each")
+    rows_per_second_max: int = Field(0, ge=0, description="of all readers of a table together; 0: as fast as it goes")
+    threads_running_max: int = Field(
+        0, ge=0, description="reading waits while the source has more running threads than this; 0: never"
+    )
+    source: SourceConfig | None = Field(None, description="a replica to read from; empty: the source itself")
+
+
 class SchemaChangesConfig(Strict):
     """What the lake does when a table changes in the source: a word for each kind of change, as docs/operations.md explains them.
 
@@ -130,6 +145,7 @@ class TableConfig(Strict):
         {}, description="column: charset that its bytes really have, where the source declares another"
     )
     cascades: Literal["", "apply", "stop", "ignore"] = Field("", description="the destination's word, if empty")
+    snapshot: Literal["", "initial", "when_needed", "never"] = Field("", description="the destination's word, if empty")
     schema_changes: SchemaChangesConfig = Field(
         SchemaChangesConfig(), description="the words that differ from the destination's"
     )
@@ -172,7 +188,16 @@ class DestinationConfig(Strict):
         "spark",
         description="every table by a MERGE of Spark; small ones together in one job; or in the job all that it can write",
     )
+    snapshot: SnapshotPolicy = Field(
+        "never",
+        description="rows from before the stream: read when the destination or a table begins; also where the position was lost; or never",
+    )
+    snapshots: SnapshotConfig = SnapshotConfig()
     tables: dict[str, TableConfig] = {}
+
+    def snapshot_policy(self, database: str, table: str) -> str:
+        """initial, when_needed or never, for the rows that a table has before its changes are captured."""
+        return self.table(database, table).snapshot or self.snapshot
 
     def schema_policy(self, database: str, table: str) -> dict[str, str]:
         """Kind of change → word of one table: its own words over the destination's. A declared key does not change with the source's."""

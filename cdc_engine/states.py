@@ -87,6 +87,7 @@ class TableState(enum.StrEnum):
     CASCADE_UNSEEN = "CASCADE_UNSEEN"
     KEY_NULL = "KEY_NULL"
     IMAGE_NOT_FULL = "IMAGE_NOT_FULL"
+    SNAPSHOT_CANCELED = "SNAPSHOT_CANCELED"
 
 
 class Act(enum.StrEnum):
@@ -131,3 +132,39 @@ def acts_on(state: TableState) -> tuple[Act, ...]:
     if state in RESOLVABLE:
         return (Act.RESOLVE, Act.RESUME)
     return (Act.ACCEPT, Act.RESUME) if state in _OF_THE_LAKE else (Act.RESUME,)
+
+
+class SnapshotState(enum.StrEnum):
+    """How far the snapshot of a table is. While it is open, changes of the table are held and not merged."""
+
+    WANTED = "WANTED"  #: asked for; nothing is read yet
+    READING = "READING"
+    READ = "READ"  #: all chunks are whole; the stream has to come past where the source was then
+    PUBLISHED = "PUBLISHED"
+    FAILED = "FAILED"  #: it does not go on by itself
+    CANCELED = "CANCELED"
+
+    @property
+    def is_open(self) -> bool:
+        return self not in {SnapshotState.PUBLISHED, SnapshotState.CANCELED}
+
+
+SNAPSHOT_TRANSITIONS: Mapping[SnapshotState, frozenset[SnapshotState]] = {
+    SnapshotState.WANTED: frozenset(
+        {SnapshotState.WANTED, SnapshotState.READING, SnapshotState.FAILED, SnapshotState.CANCELED}
+    ),
+    SnapshotState.READING: frozenset(
+        {SnapshotState.WANTED, SnapshotState.READ, SnapshotState.FAILED, SnapshotState.CANCELED}
+    ),
+    SnapshotState.READ: frozenset(
+        {SnapshotState.WANTED, SnapshotState.PUBLISHED, SnapshotState.FAILED, SnapshotState.CANCELED}
+    ),
+    SnapshotState.FAILED: frozenset({SnapshotState.WANTED, SnapshotState.FAILED, SnapshotState.CANCELED}),
+    SnapshotState.PUBLISHED: frozenset(),
+    SnapshotState.CANCELED: frozenset(),
+}
+
+
+def snapshot_follows(before: SnapshotState, after: SnapshotState) -> bool:
+    """Whether a snapshot in one state can be in the other next."""
+    return after in SNAPSHOT_TRANSITIONS[before]

@@ -19,19 +19,20 @@ from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import ClientIdentity, OutstandingBatch
 from cdc_engine.errors import LeaseLostError, MetaError, SluiceError, SourceConnectionError, StagingError
 from cdc_engine.ha.file_lease import FileLease
-from cdc_engine.instance import resume
 from cdc_engine.instance.hand_out import BatchLimits, HandOut
 from cdc_engine.instance.health import Vitals, troubles
 from cdc_engine.instance.pulse import Pulse
 from cdc_engine.instance.source_watch import SourceWatch
 from cdc_engine.instance.status import EngineStatus, RateMeter, write_status
+from cdc_engine.instance.tables import resume, snapshot_wishes
 from cdc_engine.instance.wiring import EngineParts, make_parts, make_stager
 from cdc_engine.limits import SOURCE_WATCH_SECONDS
-from cdc_engine.meta.resume_requests import requests
+from cdc_engine.meta.resume_requests import ResumeRequest, Wish, requests
 from cdc_engine.parser.event_parser import CONNECTING, STREAMING
 from cdc_engine.parser.start_position import DumpStart
 from cdc_engine.position import Position
 from cdc_engine.server.service import CanalService
+from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import ENDED, EngineState, engine_follows, engine_state
 
 log = structlog.get_logger()
@@ -175,14 +176,29 @@ class Engine:
         wanted = requests(self.directory)
         if not wanted or self._state != EngineState.RUNNING:
             return
-        rooms = self._opened()
-        ask = functools.partial(resume.facts_of, rooms.source)
         try:
-            self._handing_out().while_idle(
-                lambda: resume.take_up(wanted, rooms.meta, ask, self._read_again, self.directory)
-            )
+            self._handing_out().while_idle(lambda: self._fulfil(wanted))
         except SourceConnectionError as error:  # what is in the ring is handed out all the same
             log.warning("tables_not_resumed_yet", destination=self.name, reason=str(error))
+
+    def _fulfil(self, wanted: tuple[ResumeRequest, ...]) -> None:
+        """What operators want of single tables; no batch is out."""
+        rooms = self._opened()
+        if any(each.wish is Wish.ANEW for each in wanted):
+            with self._steering:
+                rooms.parser.stop()  # the history is the parser's while it reads
+        hands = snapshot_wishes.Hands(
+            meta=rooms.meta, records=SnapshotRecords(self.directory), take_anew=rooms.history.take_anew
+        )
+        try:
+            snapshot_wishes.fulfil(wanted, hands)
+        finally:
+            if any(each.wish is Wish.ANEW for each in wanted):
+                self._read_again()
+        resumed = [each for each in wanted if each.wish is Wish.RESUME]
+        if resumed:
+            ask = functools.partial(resume.facts_of, rooms.source)
+            resume.take_up(resumed, rooms.meta, ask, self._read_again, self.directory)
 
     def ack(self, batch: OutstandingBatch) -> None:
         """Raises CanalServiceError when the batch is not outstanding any more."""

@@ -45,6 +45,13 @@ class PublishedHistory:
         self._fence()
         self._history.rewind(position)
 
+    def take_anew(self, database: str, table: str, position: Position) -> bool:
+        """As `TableHistory.take_anew`; while nothing reads the stream."""
+        self._fence()
+        known = self._history.take_anew(database, table, position)
+        self.publish(position)
+        return known
+
     def publish(self, position: Position) -> None:
         tables = (*self._history.versions(position), *self._history.stopped_versions(position))
         in_order = tuple(sorted(tables, key=lambda table: table.name))

@@ -15,10 +15,10 @@ from cdc_engine.config import DestinationConfig
 from cdc_engine.contracts import Batch, OutstandingBatch, StoppedTable
 from cdc_engine.errors import LedgerLostError, PositionLostError
 from cdc_engine.instance.answers import SchemaAnswers
-from cdc_engine.instance.filter_change import stop_newly_included
 from cdc_engine.instance.hand_out import Staged, Stager
 from cdc_engine.instance.published_history import PublishedHistory
-from cdc_engine.instance.resume import has_up_to
+from cdc_engine.instance.tables.filter_change import take_up_new_tables
+from cdc_engine.instance.tables.resume import has_up_to
 from cdc_engine.meta.file_meta import FILE_NAME as LEDGER_FILE
 from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.manager import MetaManager, Transition, stops
@@ -33,6 +33,7 @@ from cdc_engine.position import Position
 from cdc_engine.sink.column_filter import ColumnFilter
 from cdc_engine.sink.event_sink import EventSink
 from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.source.server import Source
 from cdc_engine.staging.reader import is_whole
 from cdc_engine.staging.staging import stage
@@ -113,8 +114,8 @@ def make_parts(
     tables = TableFilter(config.include, config.exclude)
     history = TableHistory(kept, tables.keeps, review_of(config, directory))
     begin = _known_begin(config, meta, history, tables)
-    stop_newly_included(config, directory, history.versions(begin), meta, begin)
-    history.compact(_oldest_needed(meta, begin), COMPACTED_RECORDS_MIN)
+    take_up_new_tables(config, directory, history.versions(begin), meta, begin)
+    history.compact(_oldest_needed(meta, begin, directory), COMPACTED_RECORDS_MIN)
     published = PublishedHistory(history, directory / TABLES_FILE, fence=lease.check)
     published.publish(begin)
     store = MemoryEventStore(
@@ -130,7 +131,7 @@ def make_parts(
         on_state=on_state,
         on_start=on_start,
         on_idle=sink.idle,
-        prepared=PreparedFiles(directory / PREPARED_DIRECTORY, lambda: _never_again(meta, store)),
+        prepared=PreparedFiles(directory / PREPARED_DIRECTORY, lambda: _never_again(meta, store, directory)),
         epochs=lambda: epochs_of(meta),
     )
     return EngineParts(source=source_of(config), meta=meta, history=published, store=store, sink=sink, parser=parser)
@@ -145,15 +146,19 @@ def history_kept(config: DestinationConfig, directory: Path) -> Path | Repositor
     return SqlRepository(config.schema_history_url, config.name)
 
 
-def _oldest_needed(meta: MetaManager, begin: Position) -> Position:
-    """No one reads from before it: the stream begins here, and a stopped table may be read again from where it stopped."""
-    return min([begin, *(stopped.position for stopped in meta.ledger.stopped_tables)], key=lambda each: each.order_key)
+def _oldest_needed(meta: MetaManager, begin: Position, directory: Path) -> Position:
+    """No one reads from before it: the stream begins here, and a table may be read again from where it stopped, or from where it stood
+    before a snapshot that is canceled.
+    """
+    stops = (stopped.position for stopped in meta.ledger.stopped_tables)
+    since = (each.since for each in SnapshotRecords(directory).all() if each.is_open and each.since is not None)
+    return min([begin, *stops, *since], key=lambda each: each.order_key)
 
 
-def _never_again(meta: MetaManager, store: EventStore) -> Position | None:
+def _never_again(meta: MetaManager, store: EventStore, directory: Path) -> Position | None:
     """Up to where nothing will be read again."""
     acked = store.acked_position
-    return None if acked is None else _oldest_needed(meta, acked)
+    return None if acked is None else _oldest_needed(meta, acked, directory)
 
 
 def review_of(config: DestinationConfig, directory: Path) -> SchemaDecisions:

@@ -1,8 +1,9 @@
-"""An operator's wish that a stopped table go on: a file each, beside the ledger. `acts` writes them, the running engine deals with them."""
+"""An operator's wish for one table: a file each, beside the ledger. `acts` writes them, the running engine deals with them."""
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 import hashlib
 import json
 from pathlib import Path
@@ -13,20 +14,33 @@ from cdc_engine.errors import MetaError
 FOLDER = "resume-requests"
 
 
+class Wish(enum.StrEnum):
+    """What is to become of the table."""
+
+    RESUME = "resume"  #: it goes on from where it stopped
+    ANEW = "anew"  #: it goes on from where the stream is; its rows are read anew
+    CANCEL = "cancel"  #: its snapshot ends, and it stands where it stood before
+
+
 @dataclasses.dataclass(frozen=True)
 class ResumeRequest:
-    """A table that is to go on. `path`: the file that says so, removed when it has been dealt with."""
+    """What is wanted of a table. `path`: the file that says so, removed when it has been dealt with."""
 
     database: str
     table: str
     path: Path
+    wish: Wish = Wish.RESUME
+
+    @property
+    def name(self) -> str:
+        return f"{self.database}.{self.table}"
 
 
-def request(destination_dir: Path, database: str, table: str) -> None:
-    """Asks the engine of the destination to take a stopped table up again, now or when it runs. Raises MetaError."""
+def request(destination_dir: Path, database: str, table: str, wish: Wish = Wish.RESUME) -> None:
+    """Asks the engine of the destination, now or when it runs; the newest wish for a table counts. Raises MetaError."""
     folder = destination_dir / FOLDER
     path = folder / f"{hashlib.sha256(json.dumps([database, table]).encode()).hexdigest()[:32]}.json"
-    keep_file(path, json.dumps({"database": database, "table": table}))
+    keep_file(path, json.dumps({"database": database, "table": table, "wish": wish}))
 
 
 def requests(destination_dir: Path) -> tuple[ResumeRequest, ...]:
@@ -35,7 +49,8 @@ def requests(destination_dir: Path) -> tuple[ResumeRequest, ...]:
     for path in sorted((destination_dir / FOLDER).glob("*.json")):
         try:
             record = json.loads(path.read_text())
-            found.append(ResumeRequest(str(record["database"]), str(record["table"]), path))
+            wish = Wish(record.get("wish", Wish.RESUME))
+            found.append(ResumeRequest(str(record["database"]), str(record["table"]), path, wish))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise MetaError(f"{path} cannot be read ({error}); remove it and ask anew") from error
     return tuple(found)

@@ -1,1 +1,1 @@
-"""The rows that a table already has, in chunks of its key, straight from the server's protocol into staged Parquet files."""
+"""The rows that a table has already: read in chunks while the stream goes on, and published with what changed meanwhile."""

@@ -42,6 +42,7 @@ class Reader:
 
     def __init__(self, source: Source, session: Session) -> None:
         self.source, self._session = source, session
+        self.closed = False
 
     @property
     def mariadb(self) -> bool:
@@ -80,6 +81,7 @@ class Reader:
 
     def close(self) -> None:
         """At once, also amid a result: the server ends what it sends when it finds nobody there."""
+        self.closed = True
         with contextlib.suppress(Exception):
             self._session.drop()
 

@@ -180,6 +180,19 @@ class TableHistory:
         if self._known.drop_after(position.order_key):
             self._repository.append([Record(kind=RecordKind.REWIND, position=position)])
 
+    def take_anew(self, database: str, table: str, position: Position) -> bool:
+        """A table that a statement stopped goes on at `position` with the schema that was followed since; whether that is known.
+
+        The stream starts again there.
+        """
+        state = self._known.table((database, table), position.order_key)
+        if isinstance(state, Stopped) and state.schema is None:
+            return False
+        self.rewind(position)
+        if isinstance(state, Stopped) and state.schema is not None:
+            self._store([_table_record(RecordKind.SNAPSHOT, position, state.schema)])
+        return True
+
     def compact(self, position: Position, records_min: int = 1) -> int:
         """Forgets what only held before `position`, to which no one goes back any more; how many records that were.
 

@@ -1,12 +1,14 @@
-"""Tables that conf/ newly includes: the stream has passed their rows by, so they stop by name and are not half there. Asked by `wiring`.
+"""Tables that begin in the middle of their life: all of a destination that is new, and those that conf/ newly includes. Asked by `wiring`.
 
 `filters.json` says what was captured when the engine last started. A table that exists at the place where the stream goes on, and that
-the patterns of then left out, begins there without its older rows; that is for an operator to fill or to accept.
+the patterns of then left out, has rows that no change tells of. Where `snapshot` in conf/ says so they are read; else a table that is newly
+included stops by name and is not half there: that is for an operator to fill or to accept.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,28 +19,40 @@ from cdc_engine.errors import MetaError
 from cdc_engine.meta.manager import MetaManager, stops
 from cdc_engine.position import Position
 from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.snapshot.record import wanted
+from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import TableState
 
 FILE = "filters.json"
 
 
-def stop_newly_included(
+def take_up_new_tables(
     config: DestinationConfig, directory: Path, tables: Iterable[TableVersion], meta: MetaManager, begin: Position
 ) -> None:
-    """Stops the captured `tables` (of `begin`) that were not captured before, then keeps the patterns. Raises MetaError.
+    """Asks for the rows of the captured `tables` (of `begin`) that were not captured before, or stops them; then keeps the patterns.
 
-    A crash in between stops them once more, which changes nothing.
+    A crash in between does so once more, which changes nothing. Raises MetaError.
     """
     path, now = directory / FILE, {"include": config.include, "exclude": config.exclude}
     before = _kept(path)
     if before == now:
         return
-    if before is not None:
-        captured = TableFilter(before["include"], before["exclude"])
-        for table in tables:
-            if not captured.keeps(table.database, table.table):
-                meta.update(stops(_stop(table, begin)))
+    captured = TableFilter(before["include"], before["exclude"]) if before is not None else None
+    records = SnapshotRecords(directory)
+    for table in tables:
+        if captured is not None and captured.keeps(table.database, table.table):
+            continue
+        if config.snapshot_policy(table.database, table.table) != "never":
+            _want_rows(records, table, begin)
+        elif captured is not None:
+            meta.update(stops(_stop(table, begin)))
     keep_file(path, json.dumps(now))
+
+
+def _want_rows(records: SnapshotRecords, table: TableVersion, begin: Position) -> None:
+    there = records.get(table.name)
+    if there is None or not there.is_open:
+        records.begin(wanted(table.name, begin, time.time()))
 
 
 def _kept(path: Path) -> dict[str, str] | None:
@@ -55,8 +69,8 @@ def _kept(path: Path) -> dict[str, str] | None:
 
 def _stop(table: TableVersion, begin: Position) -> StoppedTable:
     reason = (
-        f"conf/ includes it from {begin} on and did not before, so rows and changes from before are not in the lake: take its rows anew, "
-        "or exclude it again; `./sluice schema resume` lets it begin here without them"
+        f"conf/ includes it from {begin} on and did not before, so rows and changes from before are not in the lake: take its rows with "
+        "`./sluice snapshot start`, or exclude it again; `./sluice schema resume` lets it begin here without them"
     )
     return StoppedTable(
         database=table.database, table=table.table, state=TableState.NEWLY_INCLUDED, reason=reason, position=begin

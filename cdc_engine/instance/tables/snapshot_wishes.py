@@ -1,0 +1,90 @@
+"""What an operator wants of a table's snapshot and the engine must do: let a stopped table go on from here, or end a snapshot.
+
+`engine` calls both while no batch is out and nothing reads the stream. Each may be repeated: a request is removed last.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from cdc_engine.contracts import StoppedTable
+from cdc_engine.errors import ActRefusedError
+from cdc_engine.meta.ledger import Ledger
+from cdc_engine.meta.manager import MetaManager, stops
+from cdc_engine.meta.resume_requests import ResumeRequest, Wish
+from cdc_engine.position import Position
+from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.states import TableState
+
+UNKNOWN = (
+    "nobody knows what the table looks like where the stream is; say it with `sluice schema resolve`, then "
+    "`sluice snapshot start` it again"
+)
+
+log = structlog.get_logger()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hands:
+    """What the wishes need of the engine. `take_anew`: the schema history goes on with the table; whether it knows it."""
+
+    meta: MetaManager
+    records: SnapshotRecords
+    take_anew: Callable[[str, str, Position], bool]
+
+
+def fulfil(wanted: Sequence[ResumeRequest], hands: Hands) -> None:
+    """Deals with the requests that are of snapshots."""
+    for each in wanted:
+        match each.wish:
+            case Wish.ANEW:
+                _take_anew(each, hands)
+            case Wish.CANCEL:
+                _cancel(each, hands)
+            case Wish.RESUME:
+                continue
+        log.info("snapshot_wish", table=each.name, wish=each.wish)
+        each.path.unlink(missing_ok=True)
+
+
+def _take_anew(wanted: ResumeRequest, hands: Hands) -> None:
+    """The table goes on from the cursor; its changes are held from there, for its snapshot was asked for before this request."""
+    cursor = hands.meta.ledger.cursor
+    if cursor is None or hands.meta.ledger.stopped(wanted.database, wanted.table) is None:
+        return
+    if not hands.take_anew(wanted.database, wanted.table, cursor):
+        hands.records.update(wanted.name, lambda record: record.failed(UNKNOWN))
+        return
+    hands.meta.update(lambda ledger: ledger.resume_table(wanted.database, wanted.table))
+
+
+def _cancel(wanted: ResumeRequest, hands: Hands) -> None:
+    """First the ledger: a table that neither held nor stopped would be merged with a hole in it."""
+    record = hands.records.get(wanted.name)
+    if record is None or not record.is_open:
+        return
+    place = record.since or hands.meta.ledger.cursor
+    if place is not None:
+        hands.meta.update(_stopped(wanted, place))
+    try:
+        hands.records.sweep(hands.records.update(wanted.name, lambda now: now.canceled()))
+    except ActRefusedError as error:  # it was published in this moment
+        log.warning("snapshot_not_canceled", table=wanted.name, reason=str(error))
+
+
+def _stopped(wanted: ResumeRequest, place: Position) -> Callable[[Ledger], Ledger]:
+    reason = (
+        f"its snapshot was canceled, and changes since {place} were held for it: `./sluice schema resume` lets it go on from there, "
+        "`./sluice snapshot start` takes its rows anew"
+    )
+    stop = StoppedTable(
+        database=wanted.database,
+        table=wanted.table,
+        state=TableState.SNAPSHOT_CANCELED,
+        reason=reason,
+        position=place,
+    )
+    return stops(stop)

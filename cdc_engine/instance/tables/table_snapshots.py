@@ -1,0 +1,123 @@
+"""Joins what the snapshots of one destination need: its configuration, ledger and list of tables, and connections to read from.
+
+`orchestration` asks for it inside a run of the snapshot job, in a process that has no engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from cdc_engine.binlog.rows.decoder import Places, RowDecoder
+from cdc_engine.binlog.rows.refused_values import ValuePolicy
+from cdc_engine.config import DestinationConfig, SluiceConfig
+from cdc_engine.contracts import TableVersion
+from cdc_engine.instance.wiring import source_of
+from cdc_engine.meta.file_meta import read_ledger
+from cdc_engine.sink.column_filter import ColumnFilter
+from cdc_engine.snapshot.pace import Pace, PaceLimits
+from cdc_engine.snapshot.reader import Reader, open_reader
+from cdc_engine.snapshot.record import SnapshotRecord
+from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.snapshot.steps import Destination
+from cdc_engine.snapshot.table_reader import SourceTable
+from cdc_engine.snapshot.work import Hands
+from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outside:
+    """What a run brings along: the lock of who merges, Spark, and who listens."""
+
+    run_lock: Callable[[], AbstractContextManager[object]]
+    publish: Callable[[SnapshotRecord, TableVersion], int]
+    say: Callable[[str], None]
+    progress: Callable[[SnapshotRecord], None]
+
+
+def snapshot_hands(config: SluiceConfig, destination: str, outside: Outside) -> Hands:
+    """For `work.run_all`. Opens no connection yet."""
+    tables = _Tables(config, destination)
+    given = config.destinations[destination].snapshots
+    return Hands(
+        records=SnapshotRecords(config.destination_dir(destination)),
+        look=tables.look,
+        table=tables.table,
+        spark_columns=tables.spark_columns,
+        reader=tables.reader,
+        run_lock=outside.run_lock,
+        publish=outside.publish,
+        say=outside.say,
+        progress=outside.progress,
+        readers=given.readers,
+    )
+
+
+def looks(config: SluiceConfig, destination: str) -> list[tuple[SnapshotRecord, Destination]]:
+    """The open snapshots of a destination, each with the moment it is in; by files alone. Raises MetaError."""
+    found = [each for each in SnapshotRecords(config.destination_dir(destination)).all() if each.has_work]
+    tables = _Tables(config, destination)
+    return [(each, tables.look(each.name)) for each in found]
+
+
+class _Tables:
+    """The captured tables of a destination as their changes are staged."""
+
+    def __init__(self, config: SluiceConfig, destination: str) -> None:
+        self._config: DestinationConfig = config.destinations[destination]
+        self._directory = config.destination_dir(destination)
+        self._columns = ColumnFilter(self._config.column_include, self._config.column_exclude)
+
+    def look(self, name: str) -> Destination:
+        ledger, table = read_ledger(self._directory), self.table(name)
+        database, _, short = name.partition(".")
+        return Destination(
+            begin=ledger.resume_position,
+            cursor=ledger.cursor,
+            version=table.version if table else "",
+            stop=ledger.stopped(database, short),
+        )
+
+    def table(self, name: str) -> TableVersion | None:
+        found = next((each for each in read_tables(self._directory / TABLES_FILE) if each.name == name), None)
+        if found is None:
+            return None
+        configured = self._config.table(found.database, found.table).key
+        return dataclasses.replace(found, key=tuple(configured) or found.key)
+
+    def spark_columns(self, table: TableVersion) -> tuple[tuple[str, str], ...]:
+        decoder = RowDecoder(table, self._columns.kept(table), Places(), self._policy(table))
+        return tuple((column.name, each.spark) for column, each in zip(decoder.columns, decoder.types, strict=True))
+
+    def reader(self, table: TableVersion, where: str) -> SourceTable:
+        given = self._config.snapshots
+        source = source_of(self._config)
+        replica = given.source is not None and bool(table.key)  # places in a replica's own binlog mean nothing here
+        if given.source is not None and replica:
+            source = source_of(self._config.model_copy(update={"source": given.source}))
+        limits = PaceLimits(rows_per_second=given.rows_per_second_max, threads_running_max=given.threads_running_max)
+        connect = functools.partial(open_reader, source)
+        return SourceTable(
+            connect,
+            table,
+            where=where,
+            chunk_rows=given.chunk_rows,
+            pace=Pace(limits, threads_running=functools.partial(_threads_running, connect)),
+            kept=self._columns.kept(table),
+            policy=self._policy(table),
+            replica=replica,
+        )
+
+    def _policy(self, table: TableVersion) -> ValuePolicy:
+        configured = self._config.table(table.database, table.table)
+        return ValuePolicy(
+            zero_dates=configured.zero_dates, undecodable=configured.undecodable, charsets=configured.charsets
+        )
+
+
+def _threads_running(connect: Callable[[], Reader]) -> int:
+    with contextlib.closing(connect()) as reader:
+        return int(reader.texts("SHOW GLOBAL STATUS LIKE 'Threads_running'")[0][1] or 0)

@@ -1,0 +1,75 @@
+"""Rows of a table without a key are read where the stream is exactly known: no change can be told to be among them, or not.
+
+MariaDB says where its binlog was when a consistent read began. MySQL does not: there the table's writers are kept out for the moment in
+which the read begins, by LOCK TABLES … READ; reading itself holds no lock, but of a table whose engine knows no transactions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from cdc_engine.contracts import TableVersion
+from cdc_engine.errors import SluiceError, SourceConnectionError
+from cdc_engine.snapshot.reader import Reader
+from cdc_engine.snapshot.record import SourceEnd
+from cdc_engine.snapshot.statements import quoted
+
+CONSISTENT_READ = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
+LOCK_SECONDS_MAX = 10  # how long writers that are at work are waited for; others wait behind it
+TRANSACTIONAL = {"INNODB", "ROCKSDB"}
+
+
+@contextlib.contextmanager
+def rows_at_a_place(connect: Callable[[], Reader], table: TableVersion) -> Iterator[tuple[Reader, SourceEnd]]:
+    """A connection that sees the table as it was at a place of the binlog, and the place. Raises SluiceError."""
+    with contextlib.closing(connect()) as reader:
+        if reader.mariadb and _is_transactional(reader, table):
+            reader.texts(CONSISTENT_READ)
+            yield reader, _place_of_read(reader)
+            return
+        with contextlib.closing(connect()) as locking:
+            place = _locked(locking, table)
+            if _is_transactional(reader, table):
+                reader.texts(CONSISTENT_READ)
+                locking.texts("UNLOCK TABLES")
+            yield reader, place
+
+
+def binlog_end(reader: Reader) -> tuple[str, int]:
+    """File and offset at which the binlog ends now. Raises SluiceError."""
+    told: SluiceError | None = None
+    for statement in ("SHOW MASTER STATUS", "SHOW BINARY LOG STATUS", "SHOW BINLOG STATUS"):
+        try:
+            rows = reader.texts(statement)
+        except SluiceError as error:  # the word of another version
+            told = told or error
+            continue
+        if rows:
+            return str(rows[0][0]), int(rows[0][1] or 0)
+    raise told or SourceConnectionError(f"{reader.source.address} has no binlog: set log_bin there")
+
+
+def _locked(locking: Reader, table: TableVersion) -> SourceEnd:
+    name = f"{quoted(table.database)}.{quoted(table.table)}"
+    locking.texts(f"SET lock_wait_timeout = {LOCK_SECONDS_MAX}")
+    locking.texts(f"LOCK TABLES {name} READ")
+    file, offset = binlog_end(locking)
+    return SourceEnd(file=file, offset=offset)
+
+
+def _place_of_read(reader: Reader) -> SourceEnd:
+    told = reader.texts("SHOW STATUS LIKE 'binlog_snapshot_%'")
+    by_name = {str(row[0]).lower(): str(row[1] or "") for row in told}
+    file, offset = by_name.get("binlog_snapshot_file", ""), by_name.get("binlog_snapshot_position", "")
+    if not file or not offset.isdigit():
+        raise SourceConnectionError(f"{reader.source.address} does not say where its binlog was: is log_bin on?")
+    return SourceEnd(file=file, offset=int(offset))
+
+
+def _is_transactional(reader: Reader, table: TableVersion) -> bool:
+    database, name = (f"CONVERT(x'{text.encode().hex()}' USING utf8mb4)" for text in (table.database, table.table))
+    rows = reader.texts(
+        f"SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = {database} AND TABLE_NAME = {name}"
+    )
+    return bool(rows) and str(rows[0][0]).upper() in TRANSACTIONAL

@@ -1,0 +1,254 @@
+"""What is known of the snapshot of one table, and what may become of it. Pure; `records` keeps it, `work` and runs move it on.
+
+While a snapshot is open the changes of its table are *held*: a run links their staged files beside the record and does not merge them.
+The rows that the table already has are read chunk by chunk meanwhile. In the end one commit makes the table of the lake from both: of a key
+that has held changes the last one decides, of every other key its row as it was read. This is right wherever within the reading a row
+changed: what was changed before the first held change was visible before the first chunk was read, and what was changed after it is held. A
+row that was deleted while it was read is among the held changes too, so it cannot come back.
+
+    WANTED ─▶ READING ─▶ READ ─▶ PUBLISHED       WANTED again: the table was truncated or altered, its chunks are read anew
+       ▲          └────────┴─▶ FAILED ─▶ WANTED   CANCELED: from any state that is open
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from cdc_engine.errors import ActRefusedError
+from cdc_engine.gtid import is_mariadb, parse_executed
+from cdc_engine.position import Position, order_key
+from cdc_engine.position import file_number as number_of
+from cdc_engine.states import SnapshotState, snapshot_follows
+
+SNAPSHOT_ID_CHARS = 12
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SourceEnd:
+    """Where the binlog of a server ended: `executed` is the GTID set up to there, empty where the server has none."""
+
+    file: str
+    offset: int
+    executed: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SnapshotRecord:
+    """One snapshot of one table.
+
+    `since`: where the table goes on without its rows when the snapshot is canceled: no change after it was merged since it was asked for.
+    `generation`: grows when all chunks are read anew; each has a folder of its own. `held_after`: the order key that held changes of the
+    generation lie after. `began_at`: where the stream was merged up to when reading began, None before that. `columns`: (name, Spark type)
+    of the rows that are read; `version`: of the table's schema. `high`: where the source's binlog ended once all was read; the stream must
+    come past it before the table is published. `label`: the order key that the rows got. `rows`: read so far, of the chunks that are whole.
+    `rows_expected`: the server's estimate. Times are seconds since 1970, 0 where it has not come to that. `restarts`: how often the chunks
+    began anew, with the last `reason`; of FAILED why it did.
+    """
+
+    snapshot_id: str
+    database: str
+    table: str
+    state: SnapshotState = SnapshotState.WANTED
+    paused: bool = False
+    where: str = ""
+    since: Position | None = None
+    generation: int = 1
+    held_after: int = -1
+    began_at: Position | None = None
+    version: str = ""
+    key: tuple[str, ...] = ()
+    columns: tuple[tuple[str, str], ...] = ()
+    rows: int = 0
+    rows_expected: int = 0
+    size_bytes: int = 0
+    chunks: int = 0
+    high: SourceEnd | None = None
+    label: int = -1
+    wanted_at: float = 0.0
+    reading_at: float = 0.0
+    read_at: float = 0.0
+    published_at: float = 0.0
+    read_seconds: float = 0.0
+    restarts: int = 0
+    reason: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.database}.{self.table}"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the table's changes are held."""
+        return self.state.is_open
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a run can bring it further."""
+        return self.is_open and not self.paused and self.state != SnapshotState.FAILED
+
+    def _to(self, state: SnapshotState, **changed: Any) -> SnapshotRecord:
+        if not snapshot_follows(self.state, state):
+            raise ActRefusedError(f"the snapshot of {self.name} is {self.state}, it cannot become {state}")
+        return dataclasses.replace(self, state=state, **changed)
+
+    def began(
+        self,
+        position: Position,
+        *,
+        version: str,
+        key: tuple[str, ...],
+        columns: tuple[tuple[str, str], ...],
+        rows_expected: int,
+        now: float,
+    ) -> SnapshotRecord:
+        """The stream is merged up to `position`, no run is at work, and chunks are read from now on."""
+        return self._to(
+            SnapshotState.READING,
+            began_at=position,
+            version=version,
+            key=key,
+            columns=columns,
+            rows_expected=rows_expected,
+            reading_at=now,
+        )
+
+    def with_chunks(self, chunks: int, rows: int, size_bytes: int, seconds: float) -> SnapshotRecord:
+        """So many chunks are whole. `seconds`: of reading, of all readers together."""
+        return dataclasses.replace(self, chunks=chunks, rows=rows, size_bytes=size_bytes, read_seconds=seconds)
+
+    def finished(self, high: SourceEnd, now: float) -> SnapshotRecord:
+        """All chunks are whole."""
+        return self._to(SnapshotState.READ, high=high, read_at=now)
+
+    def published(self, label: int, now: float) -> SnapshotRecord:
+        """The table of the lake has the rows; its changes are merged again."""
+        return self._to(SnapshotState.PUBLISHED, label=label, published_at=now, reason="")
+
+    def again(self, reason: str, *, held_after: int | None = None) -> SnapshotRecord:
+        """All chunks are read anew. `held_after`: the order key of a statement that changed the table; None where all changes count."""
+        return self._to(
+            SnapshotState.WANTED,
+            generation=self.generation + 1,
+            held_after=self.held_after if held_after is None else max(self.held_after, held_after),
+            restarts=self.restarts + 1,
+            reason=reason,
+            **_UNREAD,
+        )
+
+    def failed(self, reason: str) -> SnapshotRecord:
+        """It does not go on by itself; changes are held on."""
+        return self._to(SnapshotState.FAILED, reason=reason)
+
+    def with_pause(self, *, paused: bool) -> SnapshotRecord:
+        """No chunk is read while it is paused."""
+        return dataclasses.replace(self, paused=paused)
+
+    def retried(self) -> SnapshotRecord:
+        """An operator lets it go on: what was read whole stays where reading goes on, after a failure all is read anew."""
+        if self.state == SnapshotState.FAILED:
+            return dataclasses.replace(self.again(self.reason), paused=False)
+        return dataclasses.replace(self, paused=False)
+
+    def canceled(self) -> SnapshotRecord:
+        return self._to(SnapshotState.CANCELED, paused=False)
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> SnapshotRecord:
+        """Inverse of `to_json`; raises KeyError, TypeError or ValueError on a record of another shape."""
+        since, began, high = record["since"], record["began_at"], record["high"]
+        changed = {
+            "state": SnapshotState(record["state"]),
+            "since": Position.from_json(since) if since else None,
+            "began_at": Position.from_json(began) if began else None,
+            "high": SourceEnd(**high) if high else None,
+            "key": tuple(str(name) for name in record["key"]),
+            "columns": tuple((str(name), str(kind)) for name, kind in record["columns"]),
+        }
+        return cls(**{**record, **changed})
+
+
+_UNREAD: Mapping[str, Any] = {
+    "began_at": None,
+    "version": "",
+    "key": (),
+    "columns": (),
+    "rows": 0,
+    "size_bytes": 0,
+    "chunks": 0,
+    "read_seconds": 0.0,
+    "high": None,
+    "reading_at": 0.0,
+    "read_at": 0.0,
+}
+
+
+def wanted(name: str, since: Position | None, now: float, where: str = "") -> SnapshotRecord:
+    """A snapshot of "database.table" that is asked for. `where`: an SQL condition that its rows meet; empty for all rows."""
+    database, _, table = name.partition(".")
+    return SnapshotRecord(
+        snapshot_id=uuid.uuid4().hex[:SNAPSHOT_ID_CHARS],
+        database=database,
+        table=table,
+        since=since,
+        where=where,
+        wanted_at=now,
+    )
+
+
+def is_past(cursor: Position, record: SnapshotRecord) -> bool:
+    """Whether all that the rows of a READ snapshot may show was merged or held. `cursor`: up to where the stream was."""
+    if record.high is None or not same_stream(cursor, record):
+        return False
+    high = record.high
+    if high.file and cursor.order_key >= order_key(cursor.epoch, number_of(high.file), high.offset):
+        return True
+    return bool(high.executed) and has_executed(cursor.gtid_set, high.executed)
+
+
+def same_stream(cursor: Position, record: SnapshotRecord) -> bool:
+    """Whether the stream is the one in which the reading began: of another server, or after a reset, places cannot be compared."""
+    return record.began_at is not None and cursor.epoch == record.began_at.epoch
+
+
+def has_executed(executed: str, wanted_set: str) -> bool:
+    """Whether one GTID set has all of another; False where one of them is not there."""
+    if not executed or not wanted_set:
+        return False
+    mariadb = is_mariadb(wanted_set)
+    if mariadb != is_mariadb(executed):
+        return False
+    have: Any = parse_executed(executed, mariadb=mariadb)
+    want = parse_executed(wanted_set, mariadb=mariadb)
+    return bool(have.contains(want))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Progress:
+    """`percent` and `seconds_left` are guesses from the server's estimate of rows; None where nothing can be said."""
+
+    rows: int
+    rows_expected: int
+    rows_per_second: float
+    percent: float | None
+    seconds_left: float | None
+
+
+def progress(record: SnapshotRecord, now: float) -> Progress:
+    """How far the reading is."""
+    until = record.read_at or now
+    seconds = max(until - record.reading_at, 1e-3) if record.reading_at else 0.0
+    rate = record.rows / seconds if seconds else 0.0
+    if record.state in {SnapshotState.READ, SnapshotState.PUBLISHED}:
+        return Progress(
+            rows=record.rows, rows_expected=record.rows, rows_per_second=rate, percent=100.0, seconds_left=0.0
+        )
+    expected = max(record.rows_expected, record.rows)
+    percent = min(99.0, 100.0 * record.rows / expected) if expected and record.reading_at else None
+    left = (expected - record.rows) / rate if rate and percent is not None else None
+    return Progress(rows=record.rows, rows_expected=expected, rows_per_second=rate, percent=percent, seconds_left=left)

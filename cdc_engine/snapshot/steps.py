@@ -1,0 +1,73 @@
+"""What is to be done next for a snapshot. Pure; `work` does it."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+from cdc_engine.contracts import StoppedTable
+from cdc_engine.position import Position
+from cdc_engine.snapshot.record import SnapshotRecord, is_past, same_stream
+from cdc_engine.states import SnapshotState
+
+
+class Step(enum.Enum):
+    NOTHING = "nothing"  #: it ended, failed, or is paused
+    WAIT = "wait"  #: for the engine or for the stream
+    BEGIN = "begin"  #: reading, once no run is at work
+    READ = "read"  #: the chunks that are not whole yet
+    PUBLISH = "publish"
+    AGAIN = "again"  #: what was read does not hold any more
+    FAIL = "fail"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Destination:
+    """A moment of the destination. `begin`: up to where the stream was staged; `cursor`: up to where it is merged or held.
+
+    `version`: of the schema that the table has where the stream is read now; empty where it is not captured. `stop`: of the table.
+    """
+
+    begin: Position | None
+    cursor: Position | None
+    version: str
+    stop: StoppedTable | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    step: Step
+    why: str = ""
+
+
+def next_step(record: SnapshotRecord, there: Destination) -> Decision:
+    """The next step and, of all but work, its reason in a sentence."""
+    if not record.has_work:
+        return Decision(Step.NOTHING, record.reason)
+    if there.stop is not None:
+        return _stopped(record, there.stop)
+    if there.begin is None or there.cursor is None:
+        return Decision(Step.WAIT, "the engine has not begun yet")
+    if record.state == SnapshotState.WANTED:
+        return Decision(Step.BEGIN) if there.version else Decision(Step.WAIT, "the engine does not know the table yet")
+    return _under_way(record, there, there.cursor)
+
+
+def _under_way(record: SnapshotRecord, there: Destination, cursor: Position) -> Decision:
+    """Of one whose rows are being read, or are."""
+    if not same_stream(cursor, record) or there.begin is None or there.begin.epoch != cursor.epoch:
+        return Decision(Step.AGAIN, "the source is another one since, so places in its binlog cannot be compared")
+    if there.version != record.version:
+        return Decision(Step.AGAIN, "the table was altered")
+    if record.state == SnapshotState.READING:
+        return Decision(Step.READ)
+    if is_past(cursor, record):
+        return Decision(Step.PUBLISH)
+    high = f"{record.high.file}:{record.high.offset}" if record.high else ""
+    return Decision(Step.WAIT, f"all rows are read; the stream is at {cursor} and has to come past {high}")
+
+
+def _stopped(record: SnapshotRecord, stop: StoppedTable) -> Decision:
+    if record.state == SnapshotState.WANTED:
+        return Decision(Step.WAIT, f"the table has stopped ({stop.state}) and is taken up again by the engine first")
+    return Decision(Step.FAIL, f"the table stopped meanwhile, {stop.state}: {stop.reason}")

@@ -1,0 +1,121 @@
+"""Reads one table from the source or its replica: `work.TableReader` over real connections, one a thread. Made by `instance`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
+from cdc_engine.contracts import Int32s, TableVersion
+from cdc_engine.position import Position
+from cdc_engine.snapshot.chunks import Chunk, chunks
+from cdc_engine.snapshot.exact_place import binlog_end, rows_at_a_place
+from cdc_engine.snapshot.pace import Pace
+from cdc_engine.snapshot.read import ChunkFacts, read_chunk
+from cdc_engine.snapshot.reader import Reader
+from cdc_engine.snapshot.record import SourceEnd, has_executed
+
+# A server without GTIDs does not say what its reads show. What is in its binlog is visible once its commit is through, in milliseconds;
+# what was merged already is older than that by a staging and a run.
+UNTOLD_SECONDS = 2.0
+
+
+class SourceTable:
+    """One table. `kept`, `policy`: as `rows.decoder.RowDecoder` has them. `replica`: the server is not the one whose binlog is read."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Reader],
+        table: TableVersion,
+        *,
+        where: str,
+        chunk_rows: int,
+        pace: Pace | None = None,
+        kept: Int32s | None = None,
+        policy: ValuePolicy = DEFAULT_POLICY,
+        replica: bool = False,
+    ) -> None:
+        self._connect, self._table, self._where, self._chunk_rows = connect, table, where, chunk_rows
+        self._pace, self._kept, self._policy, self._replica = pace, kept, policy, replica
+        self._own = threading.local()
+        self._opened: list[Reader] = []
+        self._lock = threading.Lock()
+        self._began = time.monotonic()
+        self._place: SourceEnd | None = None  # of a table without a key, where its rows were read
+
+    def rows_expected(self) -> int:
+        """As `work.TableReader`; 0 where the server says nothing."""
+        database, table = (_text_literal(name) for name in (self._table.database, self._table.table))
+        sql = (
+            f"SELECT TABLE_ROWS FROM information_schema.TABLES WHERE TABLE_SCHEMA = {database} AND TABLE_NAME = {table}"
+        )
+        rows = self._reader().texts(sql)
+        return int(rows[0][0] or 0) if rows else 0
+
+    def shows(self, position: Position) -> bool:
+        """By the server's executed set, which has a transaction once its rows are visible; without one, a while after the beginning."""
+        reader = self._reader()
+        if reader.mariadb or not position.gtid_set:
+            return not self._replica and time.monotonic() - self._began >= UNTOLD_SECONDS
+        return has_executed(_one_line(reader.texts("SELECT @@GLOBAL.gtid_executed")), position.gtid_set)
+
+    def chunks(self, after: Chunk | None) -> Iterator[Chunk]:
+        return chunks(self._reader(), self._table, self._chunk_rows, self._where, after)
+
+    def read(self, chunk: Chunk, path: Path) -> ChunkFacts:
+        if self._table.key:
+            return self._read(self._reader(), chunk, path)
+        with rows_at_a_place(self._connect, self._table) as (reader, place):
+            facts = self._read(reader, chunk, path)
+        self._place = place
+        return facts
+
+    def _read(self, reader: Reader, chunk: Chunk, path: Path) -> ChunkFacts:
+        return read_chunk(
+            reader,
+            self._table,
+            chunk,
+            path,
+            where=self._where,
+            pace=self._pace,
+            kept=self._kept,
+            policy=self._policy,
+        )
+
+    def end(self) -> SourceEnd:
+        """Of a replica only the set of transactions: its files are its own."""
+        if self._place is not None:
+            return self._place
+        reader = self._reader()
+        executed = "@@GLOBAL.gtid_current_pos" if reader.mariadb else "@@GLOBAL.gtid_executed"
+        told = _one_line(reader.texts(f"SELECT {executed}"))
+        if self._replica:
+            return SourceEnd(file="", offset=0, executed=told)
+        file, offset = binlog_end(reader)
+        return SourceEnd(file=file, offset=offset, executed=told)
+
+    def close(self) -> None:
+        """All connections; from the thread that made this."""
+        with self._lock:
+            opened, self._opened = self._opened, []
+        for reader in opened:
+            reader.close()
+
+    def _reader(self) -> Reader:
+        """This thread's. One that an error closed is opened anew."""
+        reader: Reader | None = getattr(self._own, "reader", None)
+        if reader is None or reader.closed:
+            reader = self._own.reader = self._connect()
+            with self._lock:
+                self._opened.append(reader)
+        return reader
+
+
+def _one_line(rows: list[tuple[str | None, ...]]) -> str:
+    return str(rows[0][0] or "").replace("\n", "") if rows else ""
+
+
+def _text_literal(text: str) -> str:
+    return f"CONVERT(x'{text.encode().hex()}' USING utf8mb4)" if text else "''"

@@ -1,0 +1,274 @@
+"""Brings the snapshot of a table further: reads its chunks beside the stream, and has it published. A run of the snapshot job calls it.
+
+Every step may be repeated after a crash anywhere: a chunk counts once its record is there, and what is published twice is published alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+
+from cdc_engine.contracts import TableVersion
+from cdc_engine.errors import SluiceError, SourceConnectionError, TableChangedError
+from cdc_engine.position import Position
+from cdc_engine.snapshot.chunk_files import ChunkFiles, KeptChunk, is_complete
+from cdc_engine.snapshot.chunks import Chunk
+from cdc_engine.snapshot.read import ChunkFacts
+from cdc_engine.snapshot.record import SnapshotRecord, SourceEnd
+from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.snapshot.steps import Decision, Destination, Step, next_step
+from cdc_engine.states import SnapshotState
+
+VISIBLE_SECONDS_MAX = 60.0  # until the server shows what was read from its binlog
+
+
+class TableReader(Protocol):
+    """Reads one table from one server. `read` may be called from several threads, the others from one."""
+
+    def rows_expected(self) -> int:
+        """The server's estimate."""
+
+    def shows(self, position: Position) -> bool:
+        """Whether a read that begins now sees everything up to a place of the stream."""
+
+    def chunks(self, after: Chunk | None) -> Iterator[Chunk]:
+        """The chunks that follow one, in the key's order; found one by one."""
+
+    def read(self, chunk: Chunk, path: Path) -> ChunkFacts:
+        """Reads the rows of a chunk into a file, which is whole and on disk then."""
+
+    def end(self) -> SourceEnd:
+        """Where the binlog ends now; of a table without a key, where it ended when the rows that were read were there."""
+
+    def close(self) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hands:
+    """What the work needs of the rest.
+
+    `look`: the destination now, as `steps` wants it, of "database.table". `table`: its columns as they are captured, None where it is not.
+    `spark_columns`: (name, Spark type) of a table's columns. `reader`: for one table. `run_lock`: held by who merges.
+    `publish`: makes the table of the lake; the label it got. `say`: a line for whoever looks. `progress`: after each chunk.
+    """
+
+    records: SnapshotRecords
+    look: Callable[[str], Destination]
+    table: Callable[[str], TableVersion | None]
+    spark_columns: Callable[[TableVersion], tuple[tuple[str, str], ...]]
+    reader: Callable[[TableVersion, str], TableReader]
+    run_lock: Callable[[], AbstractContextManager[object]]
+    publish: Callable[[SnapshotRecord, TableVersion], int]
+    say: Callable[[str], None]
+    progress: Callable[[SnapshotRecord], None] = lambda _record: None
+    readers: int = 2
+    pause: Callable[[float], object] = time.sleep
+
+
+def advance(name: str, hands: Hands) -> Decision:
+    """Does what can be done now for one table; the decision at which it ended: NOTHING, WAIT, or PUBLISH when it is published."""
+    while True:
+        record = hands.records.get(name)
+        if record is None:
+            return Decision(Step.NOTHING, "there is no snapshot of it")
+        decision = next_step(record, hands.look(name))
+        match decision.step:
+            case Step.NOTHING | Step.WAIT:
+                return decision
+            case Step.AGAIN:
+                hands.say(f"{name}: {decision.why}; its rows are read anew")
+                hands.records.update(name, _beginning_anew(decision.why))
+            case Step.FAIL:
+                hands.records.update(name, _failing(decision.why))
+            case Step.BEGIN:
+                _begin(record, hands)
+            case Step.READ:
+                if not _read(record, hands):
+                    return Decision(Step.WAIT, "it was paused, or its rows are to be read anew")
+            case Step.PUBLISH:
+                if _publish(record, hands):
+                    return decision
+
+
+def _begin(record: SnapshotRecord, hands: Hands) -> None:
+    """Under the run lock: whatever was merged so far was merged up to here, and what comes now is held."""
+    table = hands.table(record.name)
+    if table is None:
+        return
+    reader = hands.reader(table, record.where)
+    try:
+        expected = reader.rows_expected()
+    finally:
+        reader.close()
+    with hands.run_lock():
+        there = hands.look(record.name)
+        if there.begin is None or there.version != table.version:
+            return
+        begun = hands.records.update(
+            record.name,
+            lambda now: now.began(
+                there.begin,  # type: ignore[arg-type]
+                version=table.version,
+                key=table.key,
+                columns=hands.spark_columns(table),
+                rows_expected=expected,
+                now=time.time(),
+            ),
+        )
+    hands.records.sweep(begun)
+    hands.say(f"{record.name}: reading some {expected} rows, changes are held since {begun.began_at}")
+
+
+def _read(record: SnapshotRecord, hands: Hands) -> bool:
+    """Reads the chunks that are not whole; whether all are now."""
+    table = hands.table(record.name)
+    if table is None or record.began_at is None:
+        return False
+    files = ChunkFiles(hands.records.chunks_dir(record))
+    if not record.key:
+        files.clear()  # the place of its one read was kept by nobody
+    whole = files.prepare()
+    reader = hands.reader(table, record.where)
+    try:
+        _wait_until_shown(reader, record.began_at, hands)
+        try:
+            if not is_complete(whole):
+                _read_chunks(record, hands, files, reader, list(whole))
+        except TableChangedError as error:  # the stream comes to it too, and has the rows read anew
+            hands.say(f"{record.name}: {error}")
+            return False
+        now = hands.records.get(record.name)
+        if now is None or not _goes_on(record, now) or not is_complete(files.prepare()):
+            return False
+        high = reader.end()
+    finally:
+        reader.close()
+    done = hands.records.update(
+        record.name, lambda now: now.finished(high, time.time()) if _goes_on(record, now) else now
+    )
+    hands.say(
+        f"{record.name}: {done.rows} rows are read in {done.chunks} chunks; published once the stream is past {high.file}:{high.offset}"
+    )
+    return done.state == SnapshotState.READ
+
+
+def _wait_until_shown(reader: TableReader, position: Position, hands: Hands) -> None:
+    """What is in the binlog is visible a moment later; a row that is read before that would lack a change that was merged already."""
+    deadline = time.monotonic() + VISIBLE_SECONDS_MAX
+    while not reader.shows(position):
+        if time.monotonic() >= deadline:
+            raise SourceConnectionError(
+                f"the server does not show what it has committed up to {position} within {VISIBLE_SECONDS_MAX:g} s: does a replica lag?"
+            )
+        hands.pause(0.2)
+
+
+def _read_chunks(
+    record: SnapshotRecord, hands: Hands, files: ChunkFiles, reader: TableReader, whole: list[KeptChunk]
+) -> None:
+    """As many at a time as there are readers; ends early where the record says so. Raises SluiceError of the first chunk that fails."""
+    reading: dict[Future[ChunkFacts], Chunk] = {}
+    coming = reader.chunks(whole[-1].chunk if whole else None)
+    with ThreadPoolExecutor(hands.readers, thread_name_prefix="chunk") as pool:
+        try:
+            while (
+                _goes_on(record, _counted(record, hands, whole)) and hands.look(record.name).version == record.version
+            ):
+                while len(reading) < hands.readers and (chunk := next(coming, None)) is not None:
+                    reading[pool.submit(reader.read, chunk, files.rows_path(chunk))] = chunk
+                if not reading:
+                    return
+                done, _ = wait(reading, return_when=FIRST_COMPLETED)
+                for each in done:
+                    made = KeptChunk(chunk=reading.pop(each), facts=each.result())
+                    if made.facts.refused:
+                        hands.records.update(record.name, _failing(_refusal(made.facts)))
+                        return
+                    files.keep(made.chunk, made.facts)
+                    whole.append(made)
+        finally:
+            for each in reading:
+                each.cancel()
+
+
+def _refusal(facts: ChunkFacts) -> str:
+    first = facts.refused[0]
+    return (
+        f"{len(facts.refused)} values could not be decoded, the first in column {first.column.name}: {first.reason}; mend them in the "
+        "source or name the column's real charset in conf/ (`charsets`), then start the snapshot again"
+    )
+
+
+def _failing(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
+    return lambda now: now.failed(why)
+
+
+def _beginning_anew(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
+    return lambda now: now.again(why)
+
+
+def _counted(record: SnapshotRecord, hands: Hands, whole: list[KeptChunk]) -> SnapshotRecord:
+    rows, size_bytes = sum(each.facts.rows for each in whole), sum(each.facts.bytes for each in whole)
+    seconds = sum(each.facts.seconds for each in whole)
+
+    def counted(now: SnapshotRecord) -> SnapshotRecord:
+        return now.with_chunks(len(whole), rows, size_bytes, seconds) if _goes_on(record, now) else now
+
+    now = hands.records.update(record.name, counted)
+    hands.progress(now)
+    return now
+
+
+def _goes_on(begun: SnapshotRecord, now: SnapshotRecord) -> bool:
+    """Whether the record is still the one whose chunks are read."""
+    same = (now.snapshot_id, now.generation, now.state) == (begun.snapshot_id, begun.generation, SnapshotState.READING)
+    return same and not now.paused
+
+
+def _publish(record: SnapshotRecord, hands: Hands) -> bool:
+    """Under the run lock, so that no change is held or merged meanwhile; whether it is published."""
+    with hands.run_lock():
+        now = hands.records.get(record.name)
+        table = hands.table(record.name)
+        if now is None or table is None or next_step(now, hands.look(record.name)).step != Step.PUBLISH:
+            return False
+        try:
+            label = hands.publish(now, table)
+        except TableChangedError as error:
+            hands.records.update(record.name, _beginning_anew(str(error)))
+            return False
+        done = hands.records.update(record.name, lambda each: each.published(label, time.time()))
+    hands.records.sweep(done)
+    hands.progress(done)
+    return True
+
+
+def run_all(hands: Hands, seconds: float) -> dict[str, Decision]:
+    """Works on all snapshots of the destination, the smallest tables first, until none can be brought further or the time is over.
+
+    Raises the first SluiceError after every table has had its turn.
+    """
+    deadline = time.monotonic() + seconds
+    stopping = threading.Event()
+    while True:
+        open_now = [each for each in hands.records.all() if each.has_work]
+        decisions: dict[str, Decision] = {}
+        errors: list[SluiceError] = []
+        for each in sorted(open_now, key=lambda one: (one.rows_expected, one.name)):
+            try:
+                decisions[each.name] = advance(each.name, hands)
+            except SluiceError as error:
+                errors.append(error)
+                hands.say(f"{each.name}: {error}")
+        if errors:
+            raise errors[0]
+        still = any(each.step == Step.WAIT for each in decisions.values())
+        if not still or time.monotonic() >= deadline:
+            return decisions
+        stopping.wait(1.0)

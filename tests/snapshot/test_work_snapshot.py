@@ -1,0 +1,381 @@
+"""The work of a snapshot as production does it, on a table in memory: whatever happens between two steps, the lake ends as the source."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cdc_engine.contracts import Column, StoppedTable, TableVersion
+from cdc_engine.errors import ActRefusedError, SourceConnectionError, TableChangedError
+from cdc_engine.position import Position
+from cdc_engine.snapshot.chunks import Chunk
+from cdc_engine.snapshot.read import ChunkFacts
+from cdc_engine.snapshot.record import SnapshotRecord, SourceEnd, progress, wanted
+from cdc_engine.snapshot.records import SnapshotRecords, Transition
+from cdc_engine.snapshot.steps import Destination, Step, next_step
+from cdc_engine.snapshot.work import Hands, advance, run_all
+from cdc_engine.states import SnapshotState, TableState
+
+NAME = "shop.orders"
+TABLE = TableVersion(
+    database="shop", table="orders", columns=(Column(name="id", type_code=3),), key=("id",), version="v1"
+)
+KEYS, CHUNK_KEYS, PLACE_BYTES = 12, 3, 32
+
+
+class CrashError(Exception):
+    """The process ended here."""
+
+
+@dataclasses.dataclass
+class World:
+    """A table, its binlog, what runs made of it, and the lake. `noise`: what happens between any two calls of the work."""
+
+    folder: Path
+    rows: dict[int, int] = dataclasses.field(default_factory=dict)
+    log: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
+    merged: int = 0
+    held: dict[int, tuple[str, int, int]] = dataclasses.field(default_factory=dict)
+    lake: dict[int, int] | None = None
+    version: str = "v1"
+    epoch: int = 1
+    stop: StoppedTable | None = None
+    noise: Callable[[], None] = lambda: None
+    published: int = 0
+    locked: bool = False
+    chunk_reads: list[Path] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.records = _Noisy(self.folder, self)
+
+    def change(self, kind: str, key: int) -> None:
+        """One transaction, if it can be done."""
+        if kind == "truncate":
+            self.rows.clear()
+        elif kind == "delete":
+            if self.rows.pop(key, None) is None:
+                return
+        else:
+            self.rows[key] = len(self.log)
+        self.log.append((kind, key, len(self.log)))
+
+    def merge(self, count: int) -> None:
+        """A run with the next changes, as `run_batch` does it, which may crash too; none while another holds the run lock."""
+        if self.locked:
+            return
+        with self._run_lock():
+            record = self.records.get(NAME)
+            held = record is not None and record.is_open
+            until = min(len(self.log), self.merged + count)
+            for number in range(self.merged, until):
+                if held:
+                    self._hold(number)
+                else:
+                    self.lake = _applied(self.lake or {}, *self.log[number])
+            self.merged = until
+
+    def _hold(self, number: int) -> None:
+        kind, key, value = self.log[number]
+        record = self.records.get(NAME)
+        if record is None or number <= record.held_after:
+            return
+        if kind == "truncate":
+            self.records.update(NAME, lambda now: now.again("truncated", held_after=number))
+        else:
+            self.held[number] = (kind, key, value)
+
+    def place(self, number: int) -> Position:
+        return Position(epoch=self.epoch, file="binlog.000001", offset=4 + PLACE_BYTES * number)
+
+    def hands(self) -> Hands:
+        return Hands(
+            records=self.records,
+            look=self._look,
+            table=lambda _: dataclasses.replace(TABLE, version=self.version),
+            spark_columns=lambda _: (("id", "int"),),
+            reader=lambda *_: _Reader(self),
+            run_lock=self._run_lock,
+            publish=self._publish,
+            say=lambda _: None,
+            readers=1,
+            pause=lambda _: None,
+        )
+
+    @contextlib.contextmanager
+    def _run_lock(self) -> Iterator[None]:
+        self.locked = True
+        try:
+            yield
+        finally:
+            self.locked = False
+
+    def _look(self, _name: str) -> Destination:
+        self.noise()
+        cursor = self.place(self.merged)
+        return Destination(begin=cursor, cursor=cursor, version=self.version, stop=self.stop)
+
+    def _publish(self, record: SnapshotRecord, _table: TableVersion) -> int:
+        rows: dict[int, int] = {}
+        for path in sorted(self.records.chunks_dir(record).glob("*.parquet")):
+            rows |= {int(key): value for key, value in json.loads(path.read_text()).items()}
+        for number, change in sorted(self.held.items()):
+            if number > record.held_after:
+                rows = _applied(rows, *change)
+        self.lake, self.published = rows, self.published + 1
+        self.noise()
+        return self.merged
+
+
+class _Noisy(SnapshotRecords):
+    """Something may happen before and after each durable change."""
+
+    def __init__(self, folder: Path, world: World) -> None:
+        super().__init__(folder)
+        self._world = world
+
+    def update(self, name: str, transition: Transition) -> SnapshotRecord:
+        noise, self._world.noise = self._world.noise, lambda: None
+        try:
+            noise()
+            kept = super().update(name, transition)
+            noise()
+        finally:
+            self._world.noise = noise
+        return kept
+
+
+class _Reader:
+    """Implements `work.TableReader` over the rows of a world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def rows_expected(self) -> int:
+        return len(self._world.rows)
+
+    def shows(self, _position: Position) -> bool:
+        return True
+
+    def chunks(self, after: Chunk | None) -> Iterator[Chunk]:
+        number, low = (after.number, int(after.up_to[0])) if after else (0, -1)
+        while len(above := sorted(key for key in self._world.rows if key > low)) >= CHUNK_KEYS:
+            self._world.noise()
+            number, bound = number + 1, above[CHUNK_KEYS - 1]
+            yield Chunk(number=number, after=(str(low),), up_to=(str(bound),))
+            low = bound
+        yield Chunk(number=number + 1, after=(str(low),))
+
+    def read(self, chunk: Chunk, path: Path) -> ChunkFacts:
+        self._world.noise()
+        low, high = int(chunk.after[0]), int(chunk.up_to[0]) if chunk.up_to else KEYS
+        rows = {key: value for key, value in self._world.rows.items() if low < key <= high}
+        path.write_text(json.dumps(rows))
+        self._world.chunk_reads.append(path)
+        self._world.noise()
+        return ChunkFacts(rows=len(rows), bytes=path.stat().st_size, received=0, seconds=0.1)
+
+    def end(self) -> SourceEnd:
+        self._world.noise()
+        place = self._world.place(len(self._world.log))
+        return SourceEnd(file=place.file, offset=place.offset)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _applied(rows: dict[int, int], kind: str, key: int, value: int) -> dict[int, int]:
+    if kind == "truncate":
+        return {}
+    return {other: kept for other, kept in rows.items() if other != key} | ({} if kind == "delete" else {key: value})
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Five rows of which the stream tells nothing, and a snapshot that is wanted."""
+    made = World(tmp_path, rows=dict.fromkeys(range(5), -1))
+    made.records.begin(wanted(NAME, made.place(0), 0.0))
+    return made
+
+
+def state(world: World) -> SnapshotRecord:
+    record = world.records.get(NAME)
+    assert record is not None
+    return record
+
+
+CHANGES = st.tuples(st.sampled_from(["put", "put", "put", "delete", "delete", "truncate"]), st.integers(0, KEYS - 1))
+
+
+EVENTS = st.lists(
+    st.one_of(
+        st.just(("nothing", 0)), st.tuples(st.just("merge"), st.integers(1, 3)), st.just(("crash", 0)), CHANGES, CHANGES
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@given(first=st.lists(CHANGES, max_size=12), share=st.integers(0, 100), events=EVENTS)
+def test_a_snapshot_is_right_whatever_happens_between_its_steps(
+    tmp_path_factory: pytest.TempPathFactory, first: list[tuple[str, int]], share: int, events: list[tuple[str, int]]
+) -> None:
+    world = World(tmp_path_factory.mktemp("world"))
+    for change in first:
+        world.change(*change)
+    before = len(world.log) * share // 100
+    world.merged = before  # changes from before the stream: nobody merged them
+    world.records.begin(wanted(NAME, world.place(before), 0.0))
+    coming = iter(events)
+
+    def noise() -> None:
+        kind, number = next(coming, ("nothing", 0))
+        if kind == "merge":
+            world.merge(number)
+        elif kind == "crash":
+            raise CrashError
+        elif kind != "nothing":
+            world.change(kind, number)
+
+    world.noise = noise
+    for _ in range(200):
+        with contextlib.suppress(CrashError):
+            advance(NAME, world.hands())
+        if state(world).state == SnapshotState.PUBLISHED:
+            break
+        with contextlib.suppress(CrashError):
+            world.merge(2)
+    world.noise = lambda: None
+    world.merge(1000)
+    assert state(world).state == SnapshotState.PUBLISHED
+    assert world.lake == world.rows
+
+
+def test_a_snapshot_of_a_quiet_table_is_published_at_once(world: World) -> None:
+    assert advance(NAME, world.hands()).step == Step.PUBLISH
+    assert world.lake == world.rows
+    assert (state(world).rows, state(world).chunks) == (5, 2)
+
+
+def test_a_snapshot_waits_until_the_stream_is_past_its_last_row(world: World) -> None:
+    world.change("put", 7)
+    assert advance(NAME, world.hands()).step == Step.WAIT
+    assert world.lake is None
+    world.merge(1)
+    assert advance(NAME, world.hands()).step == Step.PUBLISH
+    assert world.lake == world.rows
+
+
+def test_a_chunk_that_is_whole_is_not_read_again_by_a_snapshot(world: World) -> None:
+    hands = dataclasses.replace(world.hands(), progress=_crash_at_chunk(1))
+    with pytest.raises(CrashError):
+        advance(NAME, hands)
+    assert advance(NAME, world.hands()).step == Step.PUBLISH
+    assert [path.name for path in world.chunk_reads] == ["000001.parquet", "000002.parquet"]
+
+
+def _crash_at_chunk(chunks: int) -> Callable[[SnapshotRecord], None]:
+    def progressed(record: SnapshotRecord) -> None:
+        if record.chunks == chunks:
+            raise CrashError
+
+    return progressed
+
+
+def test_a_paused_snapshot_goes_on_after_its_last_chunk(world: World) -> None:
+    def pause(record: SnapshotRecord) -> None:
+        if record.chunks == 1 and not record.paused:
+            world.records.update(NAME, lambda now: now.with_pause(paused=True))
+
+    assert advance(NAME, dataclasses.replace(world.hands(), progress=pause)).step == Step.WAIT
+    assert advance(NAME, world.hands()).step == Step.NOTHING
+    world.records.update(NAME, lambda now: now.retried())
+    assert advance(NAME, world.hands()).step == Step.PUBLISH
+    assert [path.name for path in world.chunk_reads] == ["000001.parquet", "000002.parquet"]
+
+
+def test_another_source_has_the_rows_of_a_snapshot_read_anew(world: World) -> None:
+    world.change("put", 7)
+    advance(NAME, world.hands())
+    world.epoch = 2
+    world.merge(1)
+    assert advance(NAME, world.hands()).step == Step.PUBLISH
+    assert state(world).restarts == 1
+
+
+def test_a_table_that_stops_while_it_is_read_fails_its_snapshot_by_name(world: World) -> None:
+    world.change("put", 7)
+    advance(NAME, world.hands())
+    world.stop = StoppedTable(
+        database="shop", table="orders", state=TableState.DDL_UNSUPPORTED, reason="why", position=world.place(0)
+    )
+    assert advance(NAME, world.hands()).step == Step.NOTHING
+    assert state(world).state == SnapshotState.FAILED
+    assert "DDL_UNSUPPORTED: why" in state(world).reason
+
+
+def test_a_table_that_changed_on_the_server_is_left_to_the_stream_by_its_snapshot(world: World) -> None:
+    def changed(*_: Any) -> Any:
+        raise TableChangedError("no such column")
+
+    reader: Any = _Reader(world)
+    reader.read = changed
+    hands = dataclasses.replace(world.hands(), reader=lambda *_: reader)
+    assert advance(NAME, hands).step == Step.WAIT
+    assert state(world).state == SnapshotState.READING
+    world.version = "v2"
+    assert advance(NAME, world.hands()).step == Step.PUBLISH
+
+
+def test_one_table_that_cannot_be_read_does_not_hold_up_the_snapshots_of_others(world: World) -> None:
+    world.records.begin(wanted("shop.broken", world.place(0), 0.0))
+    real = world.hands()
+
+    def reader(table: TableVersion, where: str) -> Any:
+        if table.table == "broken":
+            raise SourceConnectionError("the source does not answer")
+        return real.reader(table, where)
+
+    hands = dataclasses.replace(
+        real, reader=reader, table=lambda name: dataclasses.replace(TABLE, table=name.partition(".")[2])
+    )
+    with pytest.raises(SourceConnectionError):
+        run_all(hands, 0.0)
+    assert state(world).state == SnapshotState.PUBLISHED
+
+
+def test_an_open_snapshot_cannot_be_begun_again(world: World) -> None:
+    with pytest.raises(ActRefusedError, match="under way"):
+        world.records.begin(wanted(NAME, None, 0.0))
+    world.records.update(NAME, lambda now: now.canceled())
+    world.records.begin(wanted(NAME, None, 0.0))
+
+
+def test_the_record_of_a_snapshot_is_read_as_it_was_kept(world: World) -> None:
+    advance(NAME, world.hands())
+    record = state(world)
+    assert SnapshotRecord.from_json(json.loads(json.dumps(record.to_json()))) == record
+
+
+def test_the_progress_of_a_snapshot_says_no_more_than_is_known(world: World) -> None:
+    record = dataclasses.replace(
+        state(world), state=SnapshotState.READING, reading_at=100.0, rows=50, rows_expected=200
+    )
+    made = progress(record, 110.0)
+    assert (made.percent, made.rows_per_second, made.seconds_left) == (25.0, 5.0, 30.0)
+    assert progress(dataclasses.replace(record, rows=300), 110.0).percent == 99.0
+    assert progress(state(world), 110.0).percent is None
+
+
+def test_nothing_is_done_for_a_snapshot_before_the_engine_has_begun(world: World) -> None:
+    there = Destination(begin=None, cursor=None, version="")
+    assert next_step(state(world), there).step == Step.WAIT
+    known = Destination(begin=world.place(0), cursor=world.place(0), version="")
+    assert next_step(state(world), known).step == Step.WAIT
