@@ -26,9 +26,9 @@ class TableReport:
     """What one batch did to one table, from `delta_version_before` to `delta_version`.
 
     `source_inserts`, `source_updates`, `source_deletes`: changes of the source, by kind. Row counts are Delta's own of the commits of this
-    call; a soft delete counts as an update, an appended image of a table without a key
-    as an insert. `skipped`: the table had the whole batch already. Order keys are those of the batch's first and last change.
-    `way`: who merged it, and `reason`, why.
+    call; a soft delete counts as an update, an appended image of a table without a key as an insert. `skipped`: the table had the whole
+    batch already. `held`: its rows are being read, so the changes wait beside the lake. Order keys are those of the batch's first and last
+    change. `way`: who merged it, and `reason`, why.
     """
 
     database: str
@@ -55,6 +55,7 @@ class TableReport:
     skipped: bool
     way: Way = "spark"
     reason: str = ""
+    held: bool = False
 
     @property
     def name(self) -> str:

@@ -22,7 +22,8 @@ from spark_jobs.session import Lane, SparkSettings, first_line, is_away, open_la
 from spark_jobs.small import ways
 from spark_jobs.small.job import merge_small_tables
 from spark_jobs.small.merge import SmallJob
-from spark_jobs.staged_batch import StagedBatch, StagedTable, read_staged_batch
+from spark_jobs.snapshot.hold import NO_HOLDS, Holds, hold_table
+from spark_jobs.staged_batch import SchemaSegment, StagedBatch, StagedTable, read_staged_batch
 from spark_jobs.tables.table_owner import TableRecords
 
 PARALLEL_TABLES = 2
@@ -47,11 +48,13 @@ def merge_batch(
     records: TableRecords = NO_RECORDS,
     target_of: Callable[[str], TableTarget] | None = None,
     run: str = "",
+    holds: Holds = NO_HOLDS,
 ) -> list[TableReport]:
     """Merges the tables of the batch that are asked for; reports in the manifest's order.
 
     `tables`: "database.table" → target; a table of the batch that is not in it has stopped and is left out. `records`: what earlier runs
-    left in each table. `target_of`: where a table is that one of the batch was before a RENAME; those in `tables` unless given.
+    left in each table. `holds`: tables whose rows are being read: their changes are held, not merged. `target_of`: where a table is that
+    one of the batch was before a RENAME; those in `tables` unless given.
     `on_table_done` is called in this thread after each table.
     `refusal` is asked right before each table, in any thread: why this batch may no longer be merged, or empty.
     `run`: the id of the run that merges, which the commits keep.
@@ -68,9 +71,12 @@ def merge_batch(
     if not batch.tables:
         return []
     with open_lanes(spark, min(parallelism, len(batch.tables))) as lanes:
-        batch, refused = _carried_out(batch, tables, storage_options or {}, lanes[0], refusal)
+        merged = _without_held(batch, holds)
+        merged, refused = _carried_out(merged, tables, storage_options or {}, lanes[0], refusal)
+        batch = _with_tables(batch, merged)
         work = _Work(batch, tables, storage_options or {}, lanes, refusal=refusal, records=records)
-        work.refused, work.target_of, work.run_id = refused, target_of or tables.get, run
+        work.refused, work.target_of = refused, target_of or tables.get
+        work.run_id, work.holds = run, holds
         reports, errors = work.run_small(on_table_done or _ignore)
         work.run(on_table_done or _ignore, reports, errors)
     if errors:
@@ -98,6 +104,7 @@ class _Work:
         self.target_of: Callable[[str], TableTarget | None] = targets.get
         self.run_id = ""
         self._reasons: dict[str, str] = {}
+        self.holds: Holds = NO_HOLDS
         for lane in lanes:
             self._free.put(lane)
 
@@ -128,7 +135,8 @@ class _Work:
     def _may_be_small(self, table: StagedTable) -> bool:
         wish = self._targets[table.name].merge
         fits = table.rows <= ways.ROWS_MAX and table.bytes <= ways.BYTES_MAX
-        return table.name not in self.refused and (wish == "small" or (wish == "auto" and fits))
+        merged = table.name not in self.refused and self.holds.get(table.name) is None
+        return merged and (wish == "small" or (wish == "auto" and fits))
 
     def _small_job(self, table: StagedTable) -> SmallJob:
         return SmallJob(
@@ -166,6 +174,9 @@ class _Work:
             if table.name in self.refused:
                 raise self.refused[table.name]
             target = self._targets[table.name]
+            if (held := self.holds.get(table.name)) is not None:
+                return hold_table(table, target, self.holds, held)
+            _refuse_rows_of_held(table, self.holds)
             reason = self._reasons.get(table.name, "its changes are many" if target.merge == "auto" else ways.ASKED)
             return merge_table(
                 *(lane, self._batch, table, target, self._storage_options),
@@ -201,6 +212,34 @@ def _carried_out(
             sentence = f"Spark went away before the merge ({first_line(error)}); the batch is tried again"
             raise SparkUnavailableError(sentence) from error
         raise
+
+
+def _without_held(batch: StagedBatch, holds: Holds) -> StagedBatch:
+    """What of a batch is merged: without the tables whose changes are held.
+
+    Where foreign keys changed rows of such a table, nobody knows whether before or after they were read: they are read anew.
+    """
+    held = {table.name for table in batch.tables if holds.get(table.name) is not None}
+    live = {name for events in batch.cascades for name in events.live}
+    for name in sorted(held & live):
+        holds.again(name, batch.end_order_key, "foreign keys changed its rows without row events")
+    merged = tuple(table for table in batch.tables if table.name not in held)
+    return dataclasses.replace(batch, tables=merged)
+
+
+def _with_tables(batch: StagedBatch, changed: StagedBatch) -> StagedBatch:
+    """The batch with those of its tables that the other has as they are there."""
+    by_name = {table.name: table for table in changed.tables}
+    return dataclasses.replace(batch, tables=tuple(by_name.get(table.name, table) for table in batch.tables))
+
+
+def _refuse_rows_of_held(table: StagedTable, holds: Holds) -> None:
+    """Raises TableError where a table got the name of one whose rows are being read: the lake has nothing whole to take over."""
+    for segment in table.segments:
+        origin = segment.renamed_from if isinstance(segment, SchemaSegment) else ""
+        if origin and holds.get(origin) is not None:
+            reason = f"the table was {origin} before, whose snapshot was under way; take its rows with `sluice snapshot start`"
+            raise TableError(table.name, reason, state="DDL_UNSUPPORTED", for_good=True)
 
 
 def _batch_error(

@@ -98,6 +98,12 @@ class Lane:
         """The properties that this Spark gives to new Delta tables by itself, beside those that it is always told."""
         return tuple(name for name in self.session.conf.getAll if name.startswith(TABLE_DEFAULTS) and name not in TOLD)
 
+    def commit_without_version(self, user_metadata: str) -> None:
+        """The next Delta write carries no transaction: it is done whatever the table has."""
+        for name in (TXN_APP_ID, TXN_VERSION):
+            self.session.conf.unset(name)
+        self.configure({USER_METADATA: user_metadata})
+
     def expect(self, rows: int) -> None:
         """Chooses how Spark executes what comes next, by the rows it will have to look at."""
         small = rows <= SMALL_ROWS_MAX

@@ -190,6 +190,7 @@ class StagedBatch:
     end: Mapping[str, Any]
     tables: tuple[StagedTable, ...]
     cascades: tuple[CascadeEvents, ...] = ()
+    end_order_key: int = -1
 
     def app_id(self, table: StagedTable) -> str:
         """The name under which Delta remembers the last order key of this table. Its epochs share it: an order key has its own."""
@@ -270,6 +271,7 @@ def _batch(directory: Path, record: dict[str, Any]) -> StagedBatch:
         end=dict(record["end"]),
         tables=tables,
         cascades=tuple(_cascade_events(directory, item) for item in record.get("cascades", ())),
+        end_order_key=int(record.get("end_order_key", -1)),
     )
 
 

@@ -87,11 +87,11 @@ def take_over(table: DeltaTable, segment: SchemaSegment, target: TableTarget, or
     wanted = wanted_columns((*segment.columns, *kept), soft_deletes=soft)
     values = ", ".join(_value(table.name, column, origin) for column in wanted)
     properties = {
-        **_carried(stays),
+        **carried_properties(stays),
         **new_properties(target, wanted, segment.key, owner.to_text()),
         RENAMED_AT: str(segment.order_key),
         **({KEPT_PROPERTY: json.dumps(left)} if left else {}),
-        **({MAPPING_PROPERTY: "name"} if _is_mapped(table.snapshot) or _is_mapped(there) else {}),
+        **({MAPPING_PROPERTY: "name"} if is_mapped(table.snapshot) or is_mapped(there) else {}),
         **(LOCAL_TIMES if any(column.type == "timestamp_ntz" for column in wanted) else {}),
     }
     return (
@@ -121,11 +121,13 @@ def _value(name: str, column: Column, origin: Origin) -> str:
     return f"{value} AS {sql_text.identifier(column.name)}"
 
 
-def _carried(snapshot: Snapshot) -> dict[str, str]:
+def carried_properties(snapshot: Snapshot) -> dict[str, str]:
+    """What a table that is made anew keeps of what it was given."""
     return {name: value for name, value in snapshot.properties.items() if not name.startswith(NOT_CARRIED)}
 
 
-def _is_mapped(snapshot: Snapshot) -> bool:
+def is_mapped(snapshot: Snapshot) -> bool:
+    """Whether its columns are mapped by name, which cannot be undone."""
     return snapshot.properties.get(MAPPING_PROPERTY, "none") != "none"
 
 

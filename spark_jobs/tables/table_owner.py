@@ -115,6 +115,13 @@ def refuse_unless_ours(writer: Writer, record: TableRecord | None, found: Found)
         raise TableError(writer.owner.table, sentence, state=state, for_good=True)
 
 
+def refuse_others(owner: Owner, found: Found) -> None:
+    """Raises TableError where a table is another's, or of nobody and not ours for sure: it is not to be made anew from our rows."""
+    writer = Writer(owner=owner, epoch=0, delivery=0)
+    for state, why in (*_owned(writer, found), *_unowned(None, found)):
+        raise TableError(owner.table, f"{why}, or take it as it is with {_accept(owner)}", state=state, for_good=True)
+
+
 def behind_our_back(owner: Owner, record: TableRecord, found: Found) -> str:
     """What another hand did to a table since a run left it, a sentence with the ways out; empty where nothing that matters."""
     for state, why in (*_missing(record, found), *_changed(owner, record, found)):

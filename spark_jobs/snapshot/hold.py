@@ -1,0 +1,191 @@
+"""Holds the changes of a table whose snapshot is open: its staged files are linked to where the publication will read them, and not merged.
+
+`run_batch` calls it in place of the merge. Held files never overlap: what a batch that was cut anew brings once more is left out. So each
+image is held once, which a table without a key needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from spark_jobs.errors import TableError
+from spark_jobs.report import TableReport, TableTarget
+from spark_jobs.staged_batch import ORDER_KEY, ChangesSegment, Segment, StagedTable, TruncateSegment
+
+IMAGE_NOT_FULL = "IMAGE_NOT_FULL"
+KEY_DIGITS = 19  # of an int64
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Held:
+    """Where a table's changes are held. Those up to the order key `after` are not: a statement changed the table there."""
+
+    folder: Path
+    after: int
+
+
+class Holds(Protocol):
+    """The open snapshots of a destination, by "database.table"; changed only by who holds the run lock."""
+
+    def get(self, name: str) -> Held | None:
+        """None where no snapshot of the table is open."""
+
+    def again(self, name: str, order_key: int, why: str) -> Held:
+        """The table was changed as a whole at this place: nothing from before counts, and its rows are read anew."""
+
+    def fail(self, name: str, why: str) -> None:
+        """The snapshot cannot go on by itself."""
+
+
+class NoHolds:
+    """`Holds` of a destination without snapshots."""
+
+    def get(self, name: str) -> Held | None:  # noqa: ARG002
+        return None
+
+    def again(self, name: str, order_key: int, why: str) -> Held:
+        raise NotImplementedError
+
+    def fail(self, name: str, why: str) -> None:
+        raise NotImplementedError
+
+
+NO_HOLDS = NoHolds()
+
+
+def hold_table(staged: StagedTable, target: TableTarget, holds: Holds, held: Held) -> TableReport:
+    """Holds what is not held yet of a table's segments, on disk when it returns. Raises TableError."""
+    started, rows = time.monotonic(), 0
+    for segment in staged.segments:
+        if _last(segment) <= held.after:
+            continue
+        if isinstance(segment, ChangesSegment):
+            rows += _hold(staged.name, segment, holds, held)
+        else:
+            held = holds.again(staged.name, segment.order_key, _why(segment))
+    return _report(staged, target, rows, round((time.monotonic() - started) * 1000))
+
+
+def held_files(folder: Path) -> list[Path]:
+    """In the order of the stream."""
+    return sorted(folder.glob("*.parquet"))
+
+
+def held_up_to(folder: Path) -> int:
+    """The order key of the last change that is held; -1 where none is."""
+    files = held_files(folder)
+    return int(files[-1].stem) if files else -1
+
+
+def _hold(name: str, segment: ChangesSegment, holds: Holds, held: Held) -> int:
+    if segment.partial:
+        why = (
+            "images lack columns (binlog_row_image is not FULL), and rows that are being read cannot be completed by them: set "
+            "binlog_row_image=FULL on the source, then start the snapshot anew"
+        )
+        holds.fail(name, why)
+        raise TableError(name, f"its snapshot failed: {why}", state=IMAGE_NOT_FULL, for_good=True)
+    after = max(held.after, held_up_to(held.folder))
+    if segment.last_order_key <= after:
+        return 0
+    try:
+        return _keep(segment, held.folder, after)
+    except OSError as error:
+        raise TableError(name, f"its changes could not be held in {held.folder}: {error}", own=False) from error
+
+
+def _keep(segment: ChangesSegment, folder: Path, after: int) -> int:
+    """Rows kept. The file's name is the order key of its last change."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{segment.last_order_key:0{KEY_DIGITS}d}.parquet"
+    beside = path.with_suffix(".tmp")
+    beside.unlink(missing_ok=True)
+    if segment.first_order_key > after:
+        _link(segment.path, beside)
+        rows = segment.rows
+    else:
+        rows = _write_rest(segment.path, beside, after)
+    for each in (beside, None, folder, folder.parent):
+        if each is None:
+            beside.replace(path)
+        else:
+            _sync(each)
+    return rows
+
+
+def _link(staged: Path, beside: Path) -> None:
+    """The batch's folder goes with its ack; the file stays under another name. A copy where the disk knows no links."""
+    try:
+        os.link(staged, beside)
+    except OSError:
+        with contextlib.suppress(FileNotFoundError):
+            beside.unlink()
+        beside.write_bytes(staged.read_bytes())
+
+
+def _write_rest(staged: Path, beside: Path, after: int) -> int:
+    source = ds.dataset(staged, format="parquet")
+    rows = 0
+    with pq.ParquetWriter(beside, source.schema, compression="none") as writer:
+        for batch in source.to_batches(filter=pc.field(ORDER_KEY) > after):
+            writer.write_batch(batch)
+            rows += batch.num_rows
+    return rows
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _last(segment: Segment) -> int:
+    return segment.last_order_key if isinstance(segment, ChangesSegment) else segment.order_key
+
+
+def _why(segment: Segment) -> str:
+    return "the table was truncated" if isinstance(segment, TruncateSegment) else "the table was altered"
+
+
+def _report(staged: StagedTable, target: TableTarget, rows: int, milliseconds: int) -> TableReport:
+    """Of a table of which the lake has nothing new: no commit, no version."""
+    changes = staged.changes
+    whole = [each for each in staged.segments if not isinstance(each, ChangesSegment)]
+    times = [each.commit_time_us for each in whole]
+    keys = [_last(segment) for segment in staged.segments]
+    return TableReport(
+        database=staged.database,
+        table=staged.table,
+        path=target.path,
+        rows_inserted=0,
+        rows_updated=0,
+        rows_deleted=0,
+        source_rows=rows,
+        bytes=staged.bytes,
+        merge_ms=milliseconds,
+        files_added=0,
+        files_removed=0,
+        delta_version=-1,
+        delta_version_before=-1,
+        source_inserts=sum(each.inserts for each in changes),
+        source_updates=sum(each.updates for each in changes),
+        source_deletes=sum(each.deletes for each in changes),
+        start_order_key=min(keys, default=-1),
+        end_order_key=max(keys, default=-1),
+        first_commit_time_us=min([*times, *(each.first_commit_time_us for each in changes)], default=0),
+        last_commit_time_us=max([*times, *(each.last_commit_time_us for each in changes)], default=0),
+        columns=(),
+        skipped=False,
+        held=True,
+    )

@@ -1,0 +1,198 @@
+"""Publishes a snapshot: one Delta commit makes the table from the rows that were read and the changes that were held. A run calls it.
+
+The caller holds the run lock and has seen that the stream came past the place at which the last row was read. Doing it again makes the same
+table, or a newer one; so a run that was killed between the commit and its record is simply repeated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_jobs.durable_lake import sync_commits
+from spark_jobs.errors import SparkJobError, SparkUnavailableError, TableError
+from spark_jobs.merging.merge import NO_RECORDS
+from spark_jobs.report import TableTarget
+from spark_jobs.session import Lane, SparkSettings, first_line, is_away, open_lanes
+from spark_jobs.snapshot import publish_sql
+from spark_jobs.snapshot.hold import held_files, held_up_to
+from spark_jobs.sql_text import delta_path, identifiers
+from spark_jobs.staged_batch import STAGED_TYPES, Column, app_id_of
+from spark_jobs.tables.alterations import LOCAL_TIMES
+from spark_jobs.tables.delta_table import MAPPING_PROPERTY, DeltaTable, Snapshot, new_properties, pairs, wanted_columns
+from spark_jobs.tables.renamed_table import carried_properties, is_mapped
+from spark_jobs.tables.table_owner import Owner, TableRecord, TableRecords, refuse_others
+
+SNAPSHOT_PROPERTY = "sluice.snapshot"  # which snapshot the table was made from
+
+
+class ColumnsDifferError(Exception):
+    """Held changes have other columns than the rows that were read: the rows are to be read anew."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Publication:
+    """What is to be published. `columns`: of the rows, as staged. `chunks`, `changes`: folders of Parquet files.
+
+    `place`: the order key that all is merged up to, or that a table without a key was read at. `read_at_us`: commit time of the rows.
+    `history`: what DESCRIBE HISTORY shows of it.
+    """
+
+    snapshot_id: str
+    owner: Owner
+    target: TableTarget
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    chunks: Path
+    changes: Path
+    place: int
+    read_at_us: int
+    history: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Published:
+    """`label`: the order key up to which the table has its changes."""
+
+    rows: int
+    label: int
+    delta_version: int
+    files: int
+    seconds: float
+    columns: tuple[tuple[str, str], ...]
+
+
+def publish_snapshot(
+    given: Publication,
+    spark: SparkSettings,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    records: TableRecords = NO_RECORDS,
+) -> Published:
+    """Publishes over a session of its own. Raises SparkUnavailableError, TableError, or ColumnsDifferError, a sentence each."""
+    with open_lanes(spark, 1) as lanes:
+        try:
+            return publish(lanes[0], given, storage_options or {}, records)
+        except (SparkJobError, ColumnsDifferError):
+            raise
+        except Exception as error:
+            line = first_line(error)
+            if is_away(error):
+                raise SparkUnavailableError(
+                    f"Spark went away while {given.owner.table} was published ({line})"
+                ) from error
+            raise TableError(given.owner.table, f"Spark could not publish its rows: {line}") from error
+
+
+def publish(
+    lane: Lane,
+    given: Publication,
+    storage_options: Mapping[str, str],
+    records: TableRecords = NO_RECORDS,
+) -> Published:
+    """Raises TableError where the table is another's, ColumnsDifferError, or whatever Spark raises."""
+    started = time.monotonic()
+    _check_columns(given)
+    label = max(given.place, held_up_to(given.changes))
+    table = DeltaTable(given.owner.table, given.target.path, app_id_of(given.owner), storage_options)
+    before = table.refresh()
+    refuse_others(given.owner, table.found(None))
+    lane.expect(_row_count(given.chunks) + _row_count(given.changes))
+    lane.sql(_view(publish_sql.CHUNKS_VIEW, given.chunks, publish_sql.chunk_types(given.columns)))
+    lane.sql(_view(publish_sql.CHANGES_VIEW, given.changes, publish_sql.change_types(given.columns)))
+    if label > before.applied_order_key:
+        lane.commit_as(app_id_of(given.owner), label, _metadata(given))
+    else:
+        lane.commit_without_version(_metadata(given))
+    lane.sql(_statement(given, before, label))
+    after = table.refresh()
+    try:
+        sync_commits(given.target.path, before.version, after.version)
+    except OSError as error:
+        why = f"what was committed to {given.target.path} is not on disk: {error}; it is tried again"
+        raise TableError(given.owner.table, why) from error
+    records.keep(given.owner.table, TableRecord(table_id=after.table_id, version=after.version))
+    counts = table.last_commit()
+    return Published(
+        rows=counts.rows_inserted,
+        label=label,
+        delta_version=after.version,
+        files=counts.files_added,
+        seconds=time.monotonic() - started,
+        columns=after.schema,
+    )
+
+
+def _statement(given: Publication, before: Snapshot, label: int) -> str:
+    soft = given.target.deletes == "soft" and bool(given.key)
+    wanted = wanted_columns(given.columns, soft_deletes=soft)
+    rows = publish_sql.Rows(
+        columns=given.columns,
+        key=given.key,
+        label=label if given.key else given.place,
+        read_at_us=given.read_at_us,
+        held_after=given.place if not given.key else -1,
+        changes=bool(held_files(given.changes)),
+        soft_deletes=soft,
+    )
+    properties = {
+        **carried_properties(before),
+        **new_properties(given.target, wanted, given.key, given.owner.to_text()),
+        SNAPSHOT_PROPERTY: given.snapshot_id,
+        **({MAPPING_PROPERTY: "name"} if is_mapped(before) else {}),
+        **(LOCAL_TIMES if any(column.type == "timestamp_ntz" for column in wanted) else {}),
+    }
+    names = {column.name for column in wanted}
+    kept = before.partitions if set(before.partitions) <= names else ()
+    parts = f" PARTITIONED BY ({identifiers(kept)})" if kept else ""
+    return (
+        f"CREATE OR REPLACE TABLE {delta_path(given.target.path)} USING delta{parts} "
+        f"TBLPROPERTIES ({pairs(properties)}) AS {publish_sql.selection(rows)}"
+    )
+
+
+def _view(view: str, folder: Path, types: dict[str, str]) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    return publish_sql.parquet_view(view, folder.resolve().as_uri(), types)
+
+
+def _check_columns(given: Publication) -> None:
+    """Each held file has the columns of the rows, of the same types. A statement that changed them would have begun the snapshot anew."""
+    chunk = next(iter(sorted(given.chunks.glob("*.parquet"))), None)
+    if chunk is None:
+        raise ColumnsDifferError("no chunk was read")
+    wanted = _fields(chunk)
+    for path in held_files(given.changes):
+        held = {name: kind for name, kind in _fields(path).items() if name not in STAGED_TYPES}
+        if held != wanted:
+            raise ColumnsDifferError(f"changes were held with other columns than were read ({path.name})")
+
+
+def _fields(path: Path) -> dict[str, pa.DataType]:
+    return {field.name: field.type for field in pq.read_schema(path)}
+
+
+def _row_count(folder: Path) -> int:
+    return sum(pq.read_metadata(path).num_rows for path in sorted(folder.glob("*.parquet")))
+
+
+def _metadata(given: Publication) -> str:
+    """As a merge's, so that the commit is known as this ledger's own."""
+    return json.dumps(
+        {
+            "sluice": 1,
+            "destination": given.owner.destination,
+            "ledger": given.owner.ledger_id,
+            "table": given.owner.table,
+            "snapshot": given.snapshot_id,
+            **given.history,
+        },
+        sort_keys=True,
+    )

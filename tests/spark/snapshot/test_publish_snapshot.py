@@ -1,0 +1,293 @@
+"""Whatever happens to rows while they are read, the table that is published equals the replay of the stream, and goes on from there."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from console.toolchain.spark.server import SparkConnectServer
+from spark_jobs import SparkSettings, merge_batch
+from spark_jobs.errors import TableError
+from spark_jobs.snapshot.hold import Held
+from spark_jobs.snapshot.publish import ColumnsDifferError, Publication, Published, publish_snapshot
+from spark_jobs.staged_batch import Column
+from spark_jobs.tables.table_owner import Owner
+from tests.spark.conftest import Lake
+from tests.spark.merging.test_fold_equals_replay import CUTS, KEYED, STREAMS, Model, deliveries, replay
+from tests.spark.staged import (
+    ARROW_TYPES,
+    DELETE,
+    INSERT,
+    LEDGER_ID,
+    UPDATE_AFTER,
+    Changes,
+    Image,
+    Records,
+    Schema,
+    SchemaChange,
+    Truncate,
+    stage,
+)
+
+ORDERS = Schema({"id": "int", "value": "string"}, key=("id",))
+
+
+@dataclasses.dataclass
+class Holding:
+    """`Holds` over folders of the test; `open`: "database.table" → where its changes are held."""
+
+    folder: Path
+    open: dict[str, Held] = dataclasses.field(default_factory=dict)
+    failed: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def begin(self, name: str, after: int = -1) -> Held:
+        self.open[name] = Held(folder=self.folder / f"{name}-{after}", after=after)
+        return self.open[name]
+
+    def get(self, name: str) -> Held | None:
+        return self.open.get(name)
+
+    def again(self, name: str, order_key: int, _why: str) -> Held:
+        return self.begin(name, order_key)
+
+    def fail(self, name: str, why: str) -> None:
+        self.failed[name] = why
+
+
+@dataclasses.dataclass
+class Reading:
+    """One table whose rows are being read."""
+
+    lake: Lake
+    name: str
+    schema: Schema
+    holds: Holding
+    records: Records = dataclasses.field(default_factory=Records)
+
+    def chunk(self, number: int, rows: Sequence[dict[str, Any]]) -> None:
+        folder = self.lake.folder / f"{self.name}-chunks"
+        folder.mkdir(exist_ok=True)
+        fields = [pa.field(name, ARROW_TYPES[kind]) for name, kind in self.schema.columns.items()]
+        pq.write_table(pa.Table.from_pylist(list(rows), pa.schema(fields)), folder / f"{number:06d}.parquet")
+
+    def merge(self, images: Sequence[Image], number: int, **options: Any) -> None:
+        directory = stage(self.lake.folder / "staging", {self.name: [Changes(self.schema, images)]}, delivery=number)
+        targets = {self.name: self.lake.target(self.name, **options)}
+        merge_batch(directory, targets, self.lake.spark, holds=self.holds, records=self.records)
+
+    def publish(self, place: int, **options: Any) -> Published:
+        given = Publication(
+            snapshot_id="0123456789ab",
+            owner=Owner(ledger_id=LEDGER_ID, destination="shop", table=self.name),
+            target=self.lake.target(self.name, **options),
+            columns=tuple(
+                Column(name=name, type=kind, nullable=name not in self.schema.key)
+                for name, kind in self.schema.columns.items()
+            ),
+            key=self.schema.key,
+            chunks=self.lake.folder / f"{self.name}-chunks",
+            changes=self.holds.open[self.name].folder,
+            place=place,
+            read_at_us=1_700_000_000_000_000,
+            history={"epoch": 1},
+        )
+        return publish_snapshot(given, self.lake.spark, records=self.records)
+
+
+@pytest.fixture
+def reading(lake: Lake) -> Reading:
+    """The rows of shop.orders are being read, nothing is held yet."""
+    holds = Holding(lake.folder / "held")
+    holds.begin("shop.orders")
+    return Reading(lake, "shop.orders", ORDERS, holds)
+
+
+def image(operation: int, order_key: int, key: int, value: str = "") -> Image:
+    return Image(operation, order_key, {"id": key, "value": value})
+
+
+# each example is some Spark merges, so a failure is shown as it was found instead of made smaller for minutes
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.reuse, Phase.generate])
+@given(streams=STREAMS, cuts=CUTS, data=st.data())
+def test_a_snapshot_equals_the_replay_of_the_stream(
+    spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFactory, streams: Any, cuts: Any, data: Any
+) -> None:
+    models = replay(streams)
+    transactions = [transaction for model in models for transaction in model.transactions]
+    begin = data.draw(st.integers(0, len(transactions)), "transactions before the snapshot")
+    lake = Lake(tmp_path_factory.mktemp("snapshot"), SparkSettings(remote=spark_server.url))
+    readings = {}
+    for deletes in ("hard", "soft"):
+        holds = Holding(lake.folder / f"held-{deletes}")
+        readings[deletes] = Reading(lake, f"shop.{deletes}", KEYED, holds)
+        holds.begin(f"shop.{deletes}")
+    # what was merged before the snapshot began is not held; it is merged anew by none
+    for number, model in enumerate(models):
+        read_at = data.draw(st.integers(begin, len(transactions)), "read at")
+        rows = _state(model, transactions[:read_at])
+        for each in readings.values():
+            each.chunk(number, rows)
+    held = deliveries(transactions[begin:], cuts)
+    last = max((images[-1].order_key for images in held), default=0)
+    for deletes, each in readings.items():
+        for number, images in enumerate(held):
+            each.merge(images, number + (100 if deletes == "soft" else 0), deletes=deletes)
+        each.publish(last, deletes=deletes)
+        each.publish(last, deletes=deletes)  # as after a crash before the record of it
+        each.holds.open.clear()
+        for number, images in enumerate(held[-1:]):  # a run that was killed: the same batch once more
+            each.merge(images, number + (300 if deletes == "soft" else 200), deletes=deletes)
+    _compare(lake, models)
+
+
+def _state(model: Model, transactions: Sequence[Sequence[Image]]) -> list[dict[str, Any]]:
+    rows: dict[int, dict[str, Any]] = {}
+    for each in (image for transaction in transactions for image in transaction):
+        if each.values["stream"] == model.stream:
+            if each.operation in {INSERT, UPDATE_AFTER}:
+                rows[each.values["id"]] = each.values
+            else:
+                rows.pop(each.values["id"], None)
+    return list(rows.values())
+
+
+def _compare(lake: Lake, models: Sequence[Model]) -> None:
+    live = sorted((model.stream, key, value) for model in models for key, value in model.rows.items())
+    assert sorted(lake.rows("shop.hard", "stream", "id", "value")) == live
+    soft = lake.rows("shop.soft", "stream", "id", "value", "_sluice_deleted")
+    assert sorted(row[:3] for row in soft if not row[3]) == live
+
+
+def test_a_row_that_was_deleted_while_a_snapshot_read_does_not_come_back(reading: Reading) -> None:
+    reading.chunk(1, [{"id": 1, "value": "read"}, {"id": 2, "value": "read"}])
+    reading.merge([image(DELETE, 100, 1, "read")], 1)
+    reading.publish(100)
+    assert reading.lake.rows("shop.orders", "id", "value", "_sluice_operation") == [(2, "read", "snapshot")]
+
+
+def test_no_half_table_is_seen_while_a_snapshot_reads(reading: Reading) -> None:
+    reading.merge([image(INSERT, 100, 1, "new")], 1)
+    assert not reading.lake.folder.joinpath("lake", "shop.orders").exists()
+    reading.chunk(1, [])
+    reading.publish(100)
+    assert reading.lake.rows("shop.orders", "id", "value") == [(1, "new")]
+
+
+def test_a_snapshot_takes_the_place_of_what_the_table_had_and_the_stream_goes_on(reading: Reading) -> None:
+    reading.holds.open.clear()
+    reading.merge([image(INSERT, 100, 1, "old"), image(INSERT, 101, 9, "wrong")], 1)
+    reading.holds.begin("shop.orders")
+    reading.merge([image(UPDATE_AFTER, 200, 1, "held")], 2)
+    assert reading.lake.rows("shop.orders", "id", "value") == [(1, "old"), (9, "wrong")]
+    reading.chunk(1, [{"id": 1, "value": "read"}, {"id": 2, "value": "read"}])
+    reading.publish(200)
+    assert reading.lake.rows("shop.orders", "id", "value") == [(1, "held"), (2, "read")]
+    reading.holds.open.clear()
+    reading.merge([image(UPDATE_AFTER, 150, 2, "before"), image(UPDATE_AFTER, 300, 2, "after")], 3)
+    assert reading.lake.rows("shop.orders", "id", "value") == [(1, "held"), (2, "after")]
+
+
+def test_a_second_snapshot_at_the_same_place_is_published_too(reading: Reading) -> None:
+    reading.chunk(1, [{"id": 1, "value": "first"}])
+    reading.publish(100)
+    reading.chunk(1, [{"id": 1, "value": "second"}])
+    reading.publish(100)
+    assert reading.lake.rows("shop.orders", "id", "value") == [(1, "second")]
+
+
+@pytest.mark.parametrize("segment", [Truncate(200), SchemaChange(200, ORDERS)], ids=["truncated", "altered"])
+def test_a_table_that_is_changed_as_a_whole_is_read_anew_by_its_snapshot(reading: Reading, segment: Any) -> None:
+    changes = [
+        Changes(ORDERS, [image(INSERT, 100, 1, "before")]),
+        segment,
+        Changes(ORDERS, [image(INSERT, 300, 2, "after")]),
+    ]
+    directory = stage(reading.lake.folder / "staging", {"shop.orders": changes}, delivery=1)
+    targets = {"shop.orders": reading.lake.target("shop.orders")}
+    for _ in range(2):
+        merge_batch(directory, targets, reading.lake.spark, holds=reading.holds)
+    assert reading.holds.open["shop.orders"].after == 200
+    reading.chunk(1, [])
+    reading.publish(300)
+    assert reading.lake.rows("shop.orders", "id", "value") == [(2, "after")]
+
+
+def test_images_that_come_again_in_another_cut_are_held_once(reading: Reading) -> None:
+    keyless = dataclasses.replace(reading, schema=dataclasses.replace(ORDERS, key=()))
+    first, second, third = (image(INSERT, key, key, "same") for key in (100, 200, 300))
+    keyless.merge([first, second], 1)
+    keyless.merge([second, third], 2)
+    keyless.merge([first], 3)
+    keyless.chunk(1, [{"id": 1, "value": "read"}, {"id": 1, "value": "read"}])
+    keyless.publish(100)
+    found = reading.lake.rows("shop.orders", "id", "_sluice_order_key", "_sluice_operation")
+    assert found == [(1, 100, "insert"), (1, 100, "insert"), (200, 200, "insert"), (300, 300, "insert")]
+
+
+def test_rows_of_other_columns_than_were_held_are_read_anew_by_the_snapshot(reading: Reading) -> None:
+    reading.chunk(1, [{"id": 1, "value": "read"}])
+    wider = Schema({**ORDERS.columns, "more": "int"}, key=("id",))
+    dataclasses.replace(reading, schema=wider).merge([image(INSERT, 100, 2)], 1)
+    with pytest.raises(ColumnsDifferError, match="other columns"):
+        reading.publish(100)
+
+
+def test_a_snapshot_is_not_published_over_the_table_of_another(reading: Reading) -> None:
+    reading.lake.merge({"shop.orders": [Changes(ORDERS, [image(INSERT, 100, 7, "theirs")])]})
+    reading.chunk(1, [])
+    other = dataclasses.replace(reading)
+    given = Owner(ledger_id="another", destination="shop", table="shop.orders")
+    with pytest.raises(TableError, match="belongs to the destination"):
+        _publish_as(other, given)
+    assert reading.lake.rows("shop.orders", "id", "value") == [(7, "theirs")]
+
+
+def _publish_as(reading: Reading, owner: Owner) -> None:
+    publication = Publication(
+        snapshot_id="0123456789ab",
+        owner=owner,
+        target=reading.lake.target("shop.orders"),
+        columns=(Column(name="id", type="int", nullable=False), Column(name="value", type="string")),
+        key=("id",),
+        chunks=reading.lake.folder / "shop.orders-chunks",
+        changes=reading.holds.open["shop.orders"].folder,
+        place=500,
+        read_at_us=0,
+        history={},
+    )
+    publish_snapshot(publication, reading.lake.spark)
+
+
+def test_images_without_all_columns_fail_the_snapshot_and_are_not_lost(reading: Reading) -> None:
+    directory = stage(
+        reading.lake.folder / "staging", {"shop.orders": [Changes(ORDERS, [image(INSERT, 100, 1, "x")])]}, delivery=1
+    )
+    manifest = directory / "manifest.json"
+    manifest.write_text(
+        manifest.read_text().replace('"columns": [{"name": "id"', '"partial": true, "columns": [{"name": "id"')
+    )
+    table = pq.read_table(directory / "shop.orders.0.parquet")
+    for name, kind in (("_sluice_present_0", pa.int64()), ("_sluice_moved", pa.bool_()), ("_sluice_birth", pa.int64())):
+        table = table.append_column(name, pa.array([None], kind))
+    table = table.append_column("_sluice_origin_0", pa.array([None], pa.int32()))
+    pq.write_table(table, directory / "shop.orders.0.parquet")
+    size = (directory / "shop.orders.0.parquet").stat().st_size
+    record = manifest.read_text()
+    import json  # noqa: PLC0415
+
+    loaded = json.loads(record)
+    loaded["tables"][0]["segments"][0]["size_bytes"] = size
+    manifest.write_text(json.dumps(loaded))
+    with pytest.raises(Exception, match="binlog_row_image"):
+        merge_batch(
+            directory, {"shop.orders": reading.lake.target("shop.orders")}, reading.lake.spark, holds=reading.holds
+        )
+    assert "shop.orders" in reading.holds.failed
