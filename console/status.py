@@ -19,7 +19,9 @@ from rich.text import Text
 from cdc_engine.config import SluiceConfig
 from cdc_engine.destination_files import lease_holder
 from cdc_engine.errors import MetaError
-from cdc_engine.states import TableState, acts_on
+from cdc_engine.snapshot.record import progress
+from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.states import SnapshotState, TableState, acts_on
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE, cascade_sentences, read_cascades
 from console.stack import processes
 from console.stack.dagster_storage import lost_storage
@@ -57,6 +59,7 @@ class DestinationStatus:
     outstanding: Sequence[dict[str, Any]] = ()
     stopped_tables: Sequence[dict[str, Any]] = ()
     foreign_keys: Sequence[str] = ()
+    snapshots: Sequence[dict[str, Any]] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +81,9 @@ def read_status(config: SluiceConfig, now: float | None = None) -> StatusReport:
     now = time.time() if now is None else now
     destinations = [
         dataclasses.replace(
-            read_destination(config.destination_dir(name), name, now), foreign_keys=_foreign_keys(config, name)
+            read_destination(config.destination_dir(name), name, now),
+            foreign_keys=_foreign_keys(config, name),
+            snapshots=_snapshots(config, name, now),
         )
         for name in sorted(config.destinations)
     ]
@@ -87,6 +92,18 @@ def read_status(config: SluiceConfig, now: float | None = None) -> StatusReport:
     if daemon is not None and (lost := lost_storage(config.data_dir / "dagster", now - daemon.started)):
         problems.append(lost)
     return StatusReport(running, destinations, problems)
+
+
+def _snapshots(config: SluiceConfig, name: str, now: float) -> list[dict[str, Any]]:
+    """Those under way."""
+    try:
+        found = [each for each in SnapshotRecords(config.destination_dir(name)).all() if each.is_open]
+    except MetaError as error:
+        return [{"table": "its tables", "state": SnapshotState.FAILED, "reason": str(error)}]
+    return [
+        {"table": each.name, "state": each.state, "reason": each.reason, **dataclasses.asdict(progress(each, now))}
+        for each in found
+    ]
 
 
 def _foreign_keys(config: SluiceConfig, name: str) -> list[str]:
@@ -161,6 +178,12 @@ def find_problems(running: Sequence[dict[str, Any]], destinations: Sequence[Dest
             found.append(f"{one.name} is {one.waiting}{said}")
         found += [f"{one.name}: {trouble}" for trouble in one.troubles]
         found += [_stop_sentence(one.name, table) for table in one.stopped_tables]
+        found += [
+            f"{one.name}: the snapshot of {each['table']} failed: {each['reason']} (`sluice snapshot resume {one.name} {each['table']}` "
+            "reads it anew)"
+            for each in one.snapshots
+            if each["state"] == SnapshotState.FAILED
+        ]
     return found
 
 
@@ -202,13 +225,19 @@ def render(report: StatusReport) -> Group:
         rates = (f"{one.lag_seconds} s", f"{one.rows_per_second:.0f}")
         ages = ("never" if age is None else f"{age:.0f} s" for age in (one.tick_age_seconds, one.ack_age_seconds))
         places.add_row(one.name, state, one.cursor, one.position, *rates, ring, *ages, out)
+    reading = [
+        Text(f"{one.name}: {each['table']} is being read: {each['rows']} rows of some {each['rows_expected']}", "cyan")
+        for one in report.destinations
+        for each in one.snapshots
+        if each["state"] != SnapshotState.FAILED
+    ]
     problems = [Text(f"✗ {problem}", "red") for problem in report.problems]
     keys = [
         Text(f"{one.name}: {told}", "yellow" if "cascades: apply" not in told else "")
         for one in report.destinations
         for told in one.foreign_keys
     ]
-    return Group(shown, places, *keys, *(problems or [Text("all is well", "green")]))
+    return Group(shown, places, *keys, *reading, *(problems or [Text("all is well", "green")]))
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -87,7 +87,9 @@ def delta_assets(
         op = context.op_execution_context
         for merged in _merged(op, config, destination, ports):
             key = delta_key(destination, merged.outcome.name)
-            if key in selected:
+            if merged.outcome.held:
+                op.log_event(dg.AssetObservation(key, metadata=held_metadata(merged)))
+            elif key in selected:
                 yield dg.MaterializeResult(
                     asset_key=key,
                     metadata=metadata(merged),
@@ -117,7 +119,10 @@ def merge_job(config: SluiceConfig, destination: str, tables: tuple[TableVersion
     def merge(context: dg.OpExecutionContext) -> None:
         for merged in _merged(context, config, destination, ports):
             key = delta_key(destination, merged.outcome.name)
-            context.log_event(dg.AssetMaterialization(key, metadata=metadata(merged)))
+            if merged.outcome.held:
+                context.log_event(dg.AssetObservation(key, metadata=held_metadata(merged)))
+            else:
+                context.log_event(dg.AssetMaterialization(key, metadata=metadata(merged)))
 
     @dg.job(name=name, executor_def=dg.in_process_executor, description=description)
     def job() -> None:
@@ -158,6 +163,14 @@ def metadata(merged: MergedTable) -> dict[str, dg.MetadataValue[Any]]:
         "last_commit_time": dg.MetadataValue.timestamp(outcome.last_commit_time_us / 1e6),
         "dagster/uri": dg.MetadataValue.text(outcome.path),
         "dagster/column_schema": dg.MetadataValue.table_schema(dg.TableSchema(columns=columns)),
+    }
+
+
+def held_metadata(merged: MergedTable) -> dict[str, dg.MetadataValue[Any]]:
+    """Of a table whose rows are being read: its changes wait, the table of the lake is as it was."""
+    return {
+        "held_rows": dg.MetadataValue.int(int(merged.outcome.source_rows)),
+        "end_position": dg.MetadataValue.text(str(merged.batch.end)),
     }
 
 

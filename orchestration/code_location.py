@@ -9,8 +9,10 @@ import dagster as dg
 from orchestration.assets import delta_assets, merge_job, merge_name, source_specs
 from orchestration.checks import destination_checks
 from orchestration.equality_check import equality_check, equality_job, equality_schedule
+from orchestration.run.snapshot_run import snapshot_job
 from orchestration.sensor.lake_watch import LakeWatch
 from orchestration.sensor.sensors import engine_sensor
+from orchestration.sensor.snapshot_sensor import snapshot_sensor
 from orchestration.sensor.tick import Line, tick_seconds
 from orchestration.table_catalog import read_tables
 
@@ -40,7 +42,8 @@ def destination_definitions(config: SluiceConfig, destination: str, ports: Ports
     assets: list[dg.AssetsDefinition | dg.AssetSpec] = [*source_specs(destination, tables)]
     if tables:
         assets.append(delta_assets(config, destination, tables, ports))
-    checks, jobs, schedules = [destination_checks(config, destination, tables)], [job], []
+    reading = snapshot_job(config, destination, ports)
+    checks, jobs, schedules = [destination_checks(config, destination, tables)], [job, reading], []
     if comparison := equality_check(config, destination, tables, ports.compare):
         compare = equality_job(config, destination, tables)
         checks, jobs = [*checks, comparison], [*jobs, compare]
@@ -50,7 +53,7 @@ def destination_definitions(config: SluiceConfig, destination: str, ports: Ports
         asset_checks=checks,
         jobs=jobs,
         schedules=schedules,
-        sensors=[engine_sensor(line, job, ports.host)],
+        sensors=[engine_sensor(line, job, ports.host), snapshot_sensor(config, destination, reading)],
     )
 
 

@@ -11,6 +11,7 @@ from orchestration.code_location import build_definitions
 from orchestration.equality_check import compare_with_source
 from orchestration.ports import DestinationFiles, EngineHost, Ports
 from orchestration.run.spark_merge import spark_merge
+from orchestration.run.spark_publish import spark_publish
 
 
 def _launcher() -> EngineHost:
@@ -26,5 +27,6 @@ def _files() -> DestinationFiles:
 
 
 defs = build_definitions(
-    load_config(), Ports(host=_launcher, files=_files, merge=spark_merge, compare=compare_with_source)
+    load_config(),
+    Ports(host=_launcher, files=_files, merge=spark_merge, compare=compare_with_source, publish=spark_publish),
 )

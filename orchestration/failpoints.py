@@ -16,6 +16,9 @@ BETWEEN_TABLES = "between_tables"  # some tables have their Delta commit, others
 AFTER_MERGE = "after_merge"  # every Delta commit is there; the run has not ended
 BEFORE_ACK = "before_ack"  # the run is a SUCCESS; the ledger does not know
 AFTER_ACK = "after_ack"  # the ledger's cursor has moved; the next batch is not handed out
+AFTER_CHUNK = "after_chunk"  # a chunk of a snapshot is whole
+BEFORE_PUBLISH = "before_publish"  # all rows are read and the stream is past them; the lake has none
+AFTER_PUBLISH = "after_publish"  # the lake has the table; the snapshot's record does not know
 POLL_SECONDS = 0.05
 
 

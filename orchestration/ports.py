@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from cdc_engine.config import SluiceConfig
-    from cdc_engine.contracts import OutstandingBatch, StoppedTable
+    from cdc_engine.contracts import OutstandingBatch, StoppedTable, TableVersion
     from cdc_engine.position import Position
+    from cdc_engine.snapshot.record import SnapshotRecord
     from equality.values import Extent, TableResult
 
 
@@ -122,6 +123,7 @@ class TableOutcome(Protocol):
     """What one batch did to one table; `spark_jobs.report.TableReport` is one. `columns`: (name, Spark SQL type).
 
     `way`: "spark" or "small", who merged it; `reason`: why.
+    `held`: the table's rows are being read, so its changes wait beside the lake.
     """
 
     @property
@@ -164,6 +166,8 @@ class TableOutcome(Protocol):
     def way(self) -> str: ...
     @property
     def reason(self) -> str: ...
+    @property
+    def held(self) -> bool: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -231,6 +235,46 @@ def no_comparison(*_: object, **__: object) -> Iterator[TableResult]:
     raise NotImplementedError
 
 
+class PublishOutcome(Protocol):
+    """What the publication of a snapshot did; `spark_jobs.snapshot.publish.Published` is one.
+
+    `label`: the order key up to which the table has its changes.
+    """
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def label(self) -> int: ...
+    @property
+    def delta_version(self) -> int: ...
+    @property
+    def files(self) -> int: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def columns(self) -> tuple[tuple[str, str], ...]: ...
+
+
+class Publish(Protocol):
+    def __call__(
+        self, config: SluiceConfig, destination: str, record: SnapshotRecord, table: TableVersion
+    ) -> PublishOutcome:
+        """Makes the table of the lake from what was read and held; the caller holds the run lock. Doing it again is safe.
+
+        Raises MergeFailedError, SparkAwayError, or TableChangedError where the rows are to be read anew.
+        """
+
+
+def no_publish(
+    config: SluiceConfig,  # noqa: ARG001
+    destination: str,
+    record: SnapshotRecord,
+    table: TableVersion,  # noqa: ARG001
+) -> PublishOutcome:
+    """Of definitions without a Spark."""
+    raise MergeFailedError(f"{record.name} of {destination} cannot be published: there is no Spark")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ports:
     """Where the definitions reach the rest of Sluice."""
@@ -239,3 +283,4 @@ class Ports:
     files: Callable[[], DestinationFiles]
     merge: Merge
     compare: Compare = no_comparison
+    publish: Publish = no_publish

@@ -64,6 +64,7 @@ class FakeOutcome:
     columns: tuple[tuple[str, str], ...] = (("id", "bigint"), ("note", "string"))
     way: str = "spark"
     reason: str = "the table is new"
+    held: bool = False
 
 
 def position(offset: int) -> Position:

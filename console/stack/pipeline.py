@@ -23,7 +23,7 @@ POLL_SECONDS = 0.1
 
 
 class Pipeline:
-    """`destination`: the name of the one destination, and of the one database it captures.
+    """`destination`: the name of the one destination, and of the one database it captures. `settings`: what else its file says.
 
     The server is started by whoever uses this, for it needs its tables before `start`: they become assets with the code server.
     """
@@ -36,7 +36,9 @@ class Pipeline:
         *,
         spark_memory: str = "3g",
         environment: Mapping[str, str] | None = None,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
+        self._settings = dict(settings or {})
         self.folder, self.destination = folder, destination
         self._spark_memory, self._environment = spark_memory, environment
         options: dict[str, str | int | None] = {"max_binlog_size": 1 << 30, "default_time_zone": "+00:00"}
@@ -108,6 +110,6 @@ class Pipeline:
         (conf / "sluice.yaml").write_text(yaml.safe_dump(main))
         source = {"port": self.server.port, "user": "root"}
         (conf / f"destinations/{self.destination}.yaml").write_text(
-            yaml.safe_dump({"source": source, "include": rf"{self.destination}\..*"})
+            yaml.safe_dump({"source": source, "include": rf"{self.destination}\..*", **self._settings})
         )
         return load_config(conf)

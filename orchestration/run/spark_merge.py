@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cdc_engine.destination_files import LakeTables
 from cdc_engine.errors import SluiceError
+from cdc_engine.snapshot.records import SnapshotRecords
 from orchestration.ports import (
     BatchDamagedError,
     MergeFailedError,
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from cdc_engine.config import SluiceConfig
     from spark_jobs.errors import MergeError
     from spark_jobs.report import TableTarget
+    from spark_jobs.session import SparkSettings
+    from spark_jobs.snapshot.hold import Held
     from spark_jobs.tables.table_owner import TableRecord
 
 LANES_FILE = "spark-sessions.json"  # so that the next run ends what a killed one left running in Spark
@@ -36,24 +39,19 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]
         StagedBatchError,
     )
     from spark_jobs.run_batch import merge_batch  # noqa: PLC0415
-    from spark_jobs.session import SparkSettings  # noqa: PLC0415
 
     config = order.config
-    settings = SparkSettings(
-        remote=config.spark.remote,
-        master=config.spark.master,
-        lanes_file=config.destination_dir(order.destination) / LANES_FILE,
-    )
     try:
         merge_batch(
             order.batch_dir,
             {name: target(config, order.destination, name) for name in order.tables},
-            settings,
+            spark_settings(config, order.destination),
             on_table_done=on_table_done,
             refusal=order.refusal,
             storage_options=storage_options(config.storage_options),
             quarantine_path=config.quarantine_path(order.destination),
-            records=_Records(LakeTables(config.destination_dir(order.destination))),
+            records=KeptRecords(LakeTables(config.destination_dir(order.destination))),
+            holds=OpenSnapshots(SnapshotRecords(config.destination_dir(order.destination))),
             target_of=functools.partial(target, config, order.destination),
             run=order.run,
         )
@@ -67,7 +65,42 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]
         raise MergeFailedError(str(error)) from error
 
 
-class _Records:
+def spark_settings(config: SluiceConfig, destination: str) -> SparkSettings:
+    """Where the Spark of a destination is. The lanes' file is for who holds the run lock."""
+    from spark_jobs.session import SparkSettings  # noqa: PLC0415
+
+    return SparkSettings(
+        remote=config.spark.remote,
+        master=config.spark.master,
+        lanes_file=config.destination_dir(destination) / LANES_FILE,
+    )
+
+
+class OpenSnapshots:
+    """The snapshots that are open when a run begins, as `spark_jobs` wants them; made by who holds the run lock."""
+
+    def __init__(self, records: SnapshotRecords) -> None:
+        self._records = records
+        self._open = {each.name: each for each in records.all() if each.is_open}
+
+    def get(self, name: str) -> Held | None:
+        from spark_jobs.snapshot.hold import Held  # noqa: PLC0415
+
+        record = self._open.get(name)
+        return Held(folder=self._records.changes_dir(record), after=record.held_after) if record else None
+
+    def again(self, name: str, order_key: int, why: str) -> Held:
+        from spark_jobs.snapshot.hold import Held  # noqa: PLC0415
+
+        record = self._records.update(name, lambda now: now.again(why, held_after=order_key))
+        self._open[name] = record
+        return Held(folder=self._records.changes_dir(record), after=record.held_after)
+
+    def fail(self, name: str, why: str) -> None:
+        self._records.update(name, lambda now: now.failed(why))
+
+
+class KeptRecords:
     """`lake-tables.json` as `spark_jobs` wants it."""
 
     def __init__(self, tables: LakeTables) -> None:

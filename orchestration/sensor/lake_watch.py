@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from cdc_engine.destination_files import LakeTables, read_ledger
 from cdc_engine.limits import LAKE_WATCH_SECONDS
+from cdc_engine.snapshot.records import SnapshotRecords
 from orchestration.run.spark_merge import storage_options
 from orchestration.table_catalog import read_tables
 
@@ -91,10 +92,11 @@ class LakeWatch:
         directory = self._config.destination_dir(self._destination)
         records, ledger = LakeTables(directory).tables, read_ledger(directory)
         captured = {table.name for table in read_tables(directory)}
+        being_read = {each.name for each in SnapshotRecords(directory).all() if each.is_open}  # made anew in the end
         self._eye = self._eye or LakeLook(storage_options(self._config.storage_options))
         sentences = []
         for name, (table_id, version) in records.items():
-            if name in stopped or (captured and name not in captured):
+            if name in stopped or name in being_read or (captured and name not in captured):
                 continue
             owner = Owner(ledger_id=ledger.ledger_id, destination=self._destination, table=name)
             path = self._config.table_path(self._destination, *name.split(".", 1))

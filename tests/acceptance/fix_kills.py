@@ -12,6 +12,8 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from cdc_engine.instance.wiring import source_of
+from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.states import SnapshotState
 from console.stack.pipeline import Pipeline
 from console.stack.stack import CODE_SERVER, SPARK
 from equality.destination import Asked, compare_destination
@@ -26,7 +28,10 @@ SCHEMA = (
     "CREATE TABLE counters (id INT PRIMARY KEY, version INT NOT NULL, note VARCHAR(40))",
     "CREATE TABLE moving (id INT PRIMARY KEY, name VARCHAR(40) NOT NULL)",
     "CREATE TABLE journal (entry INT NOT NULL, note VARCHAR(40))",
+    "CREATE TABLE early (id INT PRIMARY KEY, version INT NOT NULL, note VARCHAR(40))",
 )
+EARLY_ROWS = 2_000  # there before the stream begins
+SETTINGS = {"snapshots": {"chunk_rows": 300}, "tables": {f"{DATABASE}.early": {"snapshot": "initial"}}}
 
 
 class Workload:
@@ -42,6 +47,8 @@ class Workload:
             cursor.execute(f"USE {DATABASE}")
             for statement in SCHEMA:
                 cursor.execute(statement)
+            cursor.executemany("INSERT INTO early VALUES (%s, 0, 'early')", [(key,) for key in range(EARLY_ROWS)])
+            cursor.execute("COMMIT")
 
     def run(self, rounds: int = 3) -> None:
         """Each round bumps every counter once, moves keys about and writes one journal entry a counter."""
@@ -65,6 +72,10 @@ class Workload:
         yield f"UPDATE moving SET id = -1 WHERE id = {number * 10}"
         yield f"UPDATE moving SET id = {number * 10} WHERE id = {number * 10 + 1}"
         yield f"UPDATE moving SET id = {number * 10 + 1} WHERE id = -1"
+        yield f"UPDATE early SET version = {number} WHERE id % 7 = {number % 7}"
+        yield f"UPDATE early SET id = id + {EARLY_ROWS} WHERE id = {number * 3 % EARLY_ROWS}"
+        yield f"DELETE FROM early WHERE id % 101 = {number}"
+        yield f"INSERT IGNORE INTO early VALUES ({number}, {number}, 'late')"
         if number > 2:
             yield f"DELETE FROM moving WHERE id = {(number - 2) * 10}"
             yield f"INSERT INTO moving VALUES ({(number - 2) * 10}, 'again {number}')"
@@ -78,7 +89,12 @@ class KillBench:
         self.gates = folder / "gates"
         self.gates.mkdir()
         self.pipeline = Pipeline(
-            folder, DATABASE, _silent, spark_memory="2g", environment={failpoints.VARIABLE: str(self.gates)}
+            folder,
+            DATABASE,
+            _silent,
+            spark_memory="2g",
+            environment={failpoints.VARIABLE: str(self.gates)},
+            settings=SETTINGS,
         )
         self.workload = Workload(lambda: self.pipeline.server.connect(autocommit=False))
 
@@ -88,6 +104,19 @@ class KillBench:
         self.pipeline.start()
         self.workload.run()
         self.settle()
+        self.wait_until_published()
+
+    def wait_until_published(self) -> None:
+        """Until the newest snapshot of the table that was there before the stream is published."""
+        records = SnapshotRecords(self.pipeline.directory)
+
+        def published() -> bool:
+            record = records.get(f"{DATABASE}.early")
+            assert record is not None
+            assert record.state not in {SnapshotState.FAILED, SnapshotState.CANCELED}, record
+            return record.state == SnapshotState.PUBLISHED
+
+        wait_for("the snapshot is published", published, WAIT_SECONDS_MAX)
 
     def settle(self) -> None:
         """Waits until all is acked."""
@@ -129,7 +158,7 @@ class KillBench:
         """Every table equals MySQL's row by row; the journal, which has no key, holds every entry exactly once."""
         config, name = self.pipeline.config, self.pipeline.destination
         asked = Asked(config, name, source_of(config.destinations[name]))
-        tables = [f"{DATABASE}.{table}" for table in ("counters", "moving", "journal")]
+        tables = [f"{DATABASE}.{table}" for table in ("counters", "moving", "journal", "early")]
         for result in compare_destination(asked, tables, Extent()):
             assert result.equal, result
         log = _rows(self.pipeline.table_path("journal"), "SELECT count(*), count(DISTINCT entry) FROM t")

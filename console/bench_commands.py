@@ -1,0 +1,82 @@
+"""The words of `sluice bench`; what is measured, and how, is in `benchmarks`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+bench_app = typer.Typer(name="bench", help="Measure Sluice against its limits and its peers.", no_args_is_help=True)
+BenchJson = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]
+
+
+@bench_app.command("engine")
+def bench_engine(json_file: BenchJson = None) -> None:
+    """Read one binlog by the bare socket, by mysql-replication and by Sluice; about ten minutes."""
+    from benchmarks.engine import run  # noqa: PLC0415
+
+    run(json_file)
+
+
+@bench_app.command("merge")
+def bench_merge(json_file: BenchJson = None) -> None:
+    """Merge staged files into ten million rows, by Sluice and by a bare MERGE; about forty minutes."""
+    from benchmarks.merge import run  # noqa: PLC0415
+
+    run(json_file)
+
+
+@bench_app.command("wide")
+def bench_wide(
+    tables: Annotated[int, typer.Option(min=1, help="How many tables.")] = 200,
+    changes: Annotated[int, typer.Option(min=2, help="Changes of each table in one batch.")] = 5,
+    whole: Annotated[bool, typer.Option(help="Through the whole pipeline too.")] = True,
+    way: Annotated[list[str] | None, typer.Option(help="spark, small or loop; all of them if none is named.")] = None,
+    json_file: BenchJson = None,
+) -> None:
+    """Merge a few changes of each of many tables, by each way and by a bare loop, then through the whole pipeline; half an hour."""
+    from benchmarks.wide import WAYS, run  # noqa: PLC0415
+
+    run(json_file, tables=tables, changes=changes, whole=whole, ways=way or WAYS)
+
+
+@bench_app.command("snapshot")
+def bench_snapshot(
+    rows: Annotated[int, typer.Option(min=1000, help="Of the table.")] = 10_000_000, json_file: BenchJson = None
+) -> None:
+    """Take the rows of one table into Delta, by a snapshot and by a bare parallel Spark JDBC read; about half an hour."""
+    from benchmarks.snapshot import run  # noqa: PLC0415
+
+    run(json_file, rows)
+
+
+@bench_app.command("e2e")
+def bench_e2e(json_file: BenchJson = None) -> None:
+    """Take up a backlog, then steady loads, through the whole pipeline; about ten minutes."""
+    from benchmarks.e2e import run  # noqa: PLC0415
+
+    run(json_file)
+
+
+@bench_app.command("fuzz")
+def bench_fuzz(
+    seconds: Annotated[int, typer.Option(min=1, help="Length of all runs together.")] = 600,
+    seed: Annotated[int, typer.Option(help="The same seed damages the same bytes.")] = 1,
+) -> None:
+    """Read damaged binlogs in processes of their own; exit code 1 when one crashed, hung, grew or failed without a named error."""
+    from benchmarks.fuzz import run  # noqa: PLC0415
+
+    raise typer.Exit(1 if run(seconds, seed) else 0)
+
+
+@bench_app.command("histories")
+def bench_histories(
+    seed: Annotated[int, typer.Option(help="The first history; each number is one.")] = 0,
+    count: Annotated[int, typer.Option(min=1, help="How many.")] = 10_000,
+    json_file: BenchJson = None,
+) -> None:
+    """Play histories of failovers, crashes and mistakes by seed; exit code 1 when one broke the promise, shown as short as it gets."""
+    from benchmarks.histories.bench import run  # noqa: PLC0415
+
+    raise typer.Exit(1 if run(seed, count, json_file) else 0)

@@ -1,0 +1,149 @@
+"""`sluice snapshot`: the rows that tables already have. Shows what the destination's files say; what is asked for is `acts.snapshot`'s."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from cdc_engine.acts import snapshot as acts
+from cdc_engine.config import SluiceConfig
+from cdc_engine.errors import ActRefusedError
+from cdc_engine.snapshot.record import SnapshotRecord, progress
+from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.snapshot.steps import Step, next_step
+from cdc_engine.states import SnapshotState
+from cdc_engine.table_meta.history.tables_file import TABLES_FILE
+from console.schema import directory_of
+
+LOOK_SECONDS = 1.0
+COLORS = {SnapshotState.PUBLISHED: "green", SnapshotState.FAILED: "red", SnapshotState.CANCELED: "yellow"}
+
+
+def chosen(config: SluiceConfig, destination: str, tables: str) -> list[str]:
+    """The tables that were named, comma-separated; all that are captured where none was. Raises ActRefusedError for others."""
+    known = acts.captured(directory_of(config, destination) / TABLES_FILE)
+    named = [name.strip() for name in tables.split(",") if name.strip()]
+    unknown = sorted(set(named) - set(known))
+    if unknown:
+        raise ActRefusedError(
+            f"{destination} does not capture {', '.join(unknown)}; it captures {', '.join(known) or 'nothing yet'}"
+        )
+    if not known:
+        raise ActRefusedError(f"{destination} does not know its tables yet: `sluice up` starts it, then ask again")
+    return named or list(known)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shown:
+    """One table's snapshot as it is shown. `waits`: what it waits for, a sentence, or empty."""
+
+    destination: str
+    record: SnapshotRecord
+    waits: str
+
+    def to_json(self, now: float) -> dict[str, Any]:
+        """Times in seconds since 1970, 0 where it has not come to that."""
+        made, record = progress(self.record, now), self.record
+        return {
+            "destination": self.destination,
+            "table": record.name,
+            "state": record.state,
+            "paused": record.paused,
+            "rows": made.rows,
+            "rows_expected": made.rows_expected,
+            "rows_per_second": round(made.rows_per_second, 1),
+            "percent": None if made.percent is None else round(made.percent, 1),
+            "seconds_left": None if made.seconds_left is None else round(made.seconds_left, 1),
+            "chunks": record.chunks,
+            "size_bytes": record.size_bytes,
+            "restarts": record.restarts,
+            "wanted_at": record.wanted_at,
+            "reading_at": record.reading_at,
+            "read_at": record.read_at,
+            "published_at": record.published_at,
+            "where": record.where,
+            "reason": record.reason,
+            "waits": self.waits,
+        }
+
+
+def snapshots(config: SluiceConfig, destination: str = "") -> list[Shown]:
+    """Of one destination, or of all. Raises MetaError."""
+    from cdc_engine.instance.tables.table_snapshots import looks  # noqa: PLC0415  with it come kernels
+
+    found = []
+    for name in [destination] if destination else sorted(config.destinations):
+        waits = {}
+        for record, there in looks(config, name):
+            decision = next_step(record, there)
+            waits[record.name] = decision.why if decision.step == Step.WAIT else ""
+        records = SnapshotRecords(directory_of(config, name)).all()
+        found += [Shown(destination=name, record=each, waits=waits.get(each.name, "")) for each in records]
+    return found
+
+
+def render(shown: Sequence[Shown], now: float) -> Table | Text:
+    """For a person: a line each."""
+    if not shown:
+        return Text("no snapshot was ever asked for; `sluice snapshot start DESTINATION` asks for one")
+    table = Table("destination", "table", "state", "rows", "of some", "percent", "rows/s", "left", "what it says")
+    for each in shown:
+        made, record = progress(each.record, now), each.record
+        state = f"{record.state}{' (paused)' if record.paused else ''}"
+        table.add_row(
+            each.destination,
+            record.name,
+            Text(state, COLORS.get(record.state, "")),
+            f"{made.rows}",
+            f"{made.rows_expected or ''}",
+            "" if made.percent is None else f"{made.percent:.0f} %",
+            f"{made.rows_per_second:.0f}" if record.reading_at else "",
+            "" if made.seconds_left is None or not record.is_open else duration(made.seconds_left),
+            each.waits or record.reason,
+        )
+    return table
+
+
+def duration(seconds: float) -> str:
+    """For a person."""
+    minutes, rest = divmod(round(seconds), 60)
+    return (
+        f"{minutes // 60} h {minutes % 60} min"
+        if minutes >= 60
+        else f"{minutes} min {rest} s"
+        if minutes
+        else f"{rest} s"
+    )
+
+
+def follow(config: SluiceConfig, destination: str, screen: Console, pause: Callable[[float], None] = time.sleep) -> int:
+    """A bar for each table until none is under way; 1 where one failed. Ctrl-C ends the looking, not the reading."""
+    bars: dict[str, TaskID] = {}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=screen) as shown:
+        while True:
+            now, states = time.time(), []
+            for each in snapshots(config, destination):
+                record, made = each.record, progress(each.record, now)
+                states.append(record.state)
+                bar = bars.get(record.name)
+                if bar is None:
+                    bar = bars[record.name] = shown.add_task(record.name, total=None)
+                what = f"{record.name} {record.state}{': ' + each.waits if each.waits else ''}"
+                shown.update(bar, completed=made.rows, total=made.rows_expected or None, description=what)
+            if not any(state.is_open and state != SnapshotState.FAILED for state in states):
+                return 1 if SnapshotState.FAILED in states else 0
+            pause(LOOK_SECONDS)
+
+
+def folder(config: SluiceConfig, destination: str) -> Path:
+    """Where a destination's files are. Raises ConfigurationError when conf/ does not have it."""
+    return directory_of(config, destination)

@@ -1,0 +1,94 @@
+"""The words of `sluice snapshot`; what they do is in `console.snapshot` and `acts.snapshot`."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated
+
+import typer
+
+from console.screen import standard_output
+
+snapshot_app = typer.Typer(
+    name="snapshot", help="Rows that tables had before their changes were captured.", no_args_is_help=True
+)
+screen = standard_output()
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")]
+Name = Annotated[str, typer.Argument(help="database.table")]
+
+
+@snapshot_app.command("start")
+def start(
+    destination: str,
+    tables: Annotated[str, typer.Option(metavar="DATABASE.TABLE,…", help="these tables; all that are captured")] = "",
+    where: Annotated[str, typer.Option(metavar="SQL", help="only rows that meet this condition")] = "",
+    follow: Annotated[bool, typer.Option("--follow", help="Stay and show how far it is.")] = False,
+) -> None:
+    """Read the rows that tables have, beside the stream; a table that stopped for good is taken anew by it."""
+    from cdc_engine.acts import snapshot as acts  # noqa: PLC0415
+    from cdc_engine.config import load_config  # noqa: PLC0415
+    from console import snapshot  # noqa: PLC0415
+
+    config = load_config()
+    records = acts.start(snapshot.folder(config, destination), snapshot.chosen(config, destination, tables), where)
+    for record in records:
+        screen.print(f"{record.name}: its rows are read by the next run; changes are held until then", markup=False)
+    if follow:
+        raise typer.Exit(snapshot.follow(config, destination, screen))
+    screen.print(f"`sluice snapshot status {destination}` shows how far it is", markup=False)
+
+
+@snapshot_app.command("status")
+def status(
+    destination: Annotated[str, typer.Argument()] = "",
+    as_json: JsonOption = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Stay until none is under way.")] = False,
+) -> None:
+    """Show how far each snapshot is: rows, rate, percent, and an estimate of its end; exit code 1 where one failed."""
+    from cdc_engine.config import load_config  # noqa: PLC0415
+    from cdc_engine.states import SnapshotState  # noqa: PLC0415
+    from console import snapshot  # noqa: PLC0415
+
+    config, now = load_config(), time.time()
+    if follow:
+        raise typer.Exit(snapshot.follow(config, destination, screen))
+    shown = snapshot.snapshots(config, destination)
+    if as_json:
+        screen.print_json(json.dumps([each.to_json(now) for each in shown]))
+    else:
+        screen.print(snapshot.render(shown, now))
+    raise typer.Exit(1 if any(each.record.state == SnapshotState.FAILED for each in shown) else 0)
+
+
+@snapshot_app.command("pause")
+def pause(destination: str, table: Name) -> None:
+    """Read no further chunk of a table; its changes are held on."""
+    from cdc_engine.acts import snapshot as acts  # noqa: PLC0415
+    from cdc_engine.config import load_config  # noqa: PLC0415
+    from console import snapshot  # noqa: PLC0415
+
+    record = acts.pause(snapshot.folder(load_config(), destination), table)
+    screen.print(f"{table}: paused after {record.rows} rows; `sluice snapshot resume` goes on", markup=False)
+
+
+@snapshot_app.command("resume")
+def resume(destination: str, table: Name) -> None:
+    """Go on with a paused snapshot; one that failed is read anew."""
+    from cdc_engine.acts import snapshot as acts  # noqa: PLC0415
+    from cdc_engine.config import load_config  # noqa: PLC0415
+    from console import snapshot  # noqa: PLC0415
+
+    record = acts.go_on(snapshot.folder(load_config(), destination), table)
+    screen.print(f"{table}: goes on after {record.rows} rows", markup=False)
+
+
+@snapshot_app.command("cancel")
+def cancel(destination: str, table: Name) -> None:
+    """End a snapshot: the table stops where it stood before, and `sluice schema resume` lets it go on from there."""
+    from cdc_engine.acts import snapshot as acts  # noqa: PLC0415
+    from cdc_engine.config import load_config  # noqa: PLC0415
+    from console import snapshot  # noqa: PLC0415
+
+    acts.cancel(snapshot.folder(load_config(), destination), table)
+    screen.print(f"{table}: the running engine ends its snapshot before the next batch", markup=False)

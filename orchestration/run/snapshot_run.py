@@ -1,0 +1,117 @@
+"""The job that reads the rows that tables already have and publishes them; `snapshot_sensor` starts it while there is something to do.
+
+It runs beside the merges: only where a snapshot begins, and where a table is published, does it hold the run lock for a moment.
+"""
+
+# no `from __future__ import annotations`: Dagster looks at the type of `context` itself
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.contracts import TableVersion
+from cdc_engine.errors import SluiceError
+from cdc_engine.snapshot.record import SnapshotRecord, progress
+from orchestration import failpoints
+from orchestration.ports import MergeFailedError, Ports, PublishOutcome
+from orchestration.run.merge_run import failure, only_writer
+from orchestration.table_catalog import delta_key
+
+OBSERVED_SECONDS = 10.0  # between two observations of one table's progress
+WAIT_SECONDS = 20.0  # a run waits so long for the stream; then the sensor begins another when it is time
+
+
+def snapshot_name(destination: str) -> str:
+    """The step; the job has the same name with `_job` behind it."""
+    return f"snapshot_{destination}"
+
+
+def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.JobDefinition:
+    """One step that works on all open snapshots of the destination until none can be brought further."""
+
+    @dg.op(name=snapshot_name(destination))
+    def snapshot(context: dg.OpExecutionContext) -> None:
+        from cdc_engine.instance.tables.table_snapshots import Outside, snapshot_hands  # noqa: PLC0415  with it come kernels
+        from cdc_engine.snapshot.work import run_all  # noqa: PLC0415
+
+        told = _Told(context, config, destination, ports)
+        outside = Outside(run_lock=told.run_lock, publish=told.publish, say=context.log.info, progress=told.progress)
+        try:
+            run_all(snapshot_hands(config, destination, outside), WAIT_SECONDS)
+        except (SluiceError, MergeFailedError) as error:
+            raise failure(error) from None
+
+    @dg.job(
+        name=f"{snapshot_name(destination)}_job",
+        executor_def=dg.in_process_executor,
+        description=(
+            f"Reads the rows that tables of {destination} already have, beside the stream, and publishes each table whole. Started by the "
+            f"sensor {destination}_snapshots; `sluice snapshot start {destination}` asks for one."
+        ),
+    )
+    def job() -> None:
+        snapshot()
+
+    return job
+
+
+class _Told:
+    """What a run does for the snapshots of its destination, and what it tells Dagster."""
+
+    def __init__(self, context: dg.OpExecutionContext, config: SluiceConfig, destination: str, ports: Ports) -> None:
+        self._context, self._config, self._destination, self._ports = context, config, destination, ports
+        self._observed: dict[str, float] = {}
+        self._outcomes: dict[str, PublishOutcome] = {}
+
+    @contextlib.contextmanager
+    def run_lock(self) -> Iterator[None]:
+        with only_writer(self._ports, self._config, self._destination):
+            yield
+
+    def publish(self, record: SnapshotRecord, table: TableVersion) -> int:
+        failpoints.reach(failpoints.BEFORE_PUBLISH)
+        outcome = self._ports.publish(self._config, self._destination, record, table)
+        failpoints.reach(failpoints.AFTER_PUBLISH)
+        self._outcomes[record.name] = outcome
+        return outcome.label
+
+    def progress(self, record: SnapshotRecord) -> None:
+        """Each table's at most every few seconds; Dagster plots the newest hundred. The end is a materialization."""
+        failpoints.reach(failpoints.AFTER_CHUNK)
+        key, now = delta_key(self._destination, record.name), time.time()
+        if (outcome := self._outcomes.pop(record.name, None)) is not None:
+            self._context.log_event(dg.AssetMaterialization(key, metadata=_published(record, outcome)))
+        elif now - self._observed.get(record.name, 0.0) >= OBSERVED_SECONDS:
+            self._observed[record.name] = now
+            self._context.log_event(dg.AssetObservation(key, metadata=_progress(record, now)))
+
+
+def _progress(record: SnapshotRecord, now: float) -> dict[str, dg.MetadataValue[Any]]:
+    made = progress(record, now)
+    return {
+        "snapshot_rows": dg.MetadataValue.int(made.rows),
+        "snapshot_rows_expected": dg.MetadataValue.int(made.rows_expected),
+        "snapshot_percent": dg.MetadataValue.float(made.percent or 0.0),
+        "snapshot_rows_per_second": dg.MetadataValue.float(made.rows_per_second),
+        "snapshot_seconds_left": dg.MetadataValue.float(made.seconds_left or 0.0),
+        "snapshot_state": dg.MetadataValue.text(str(record.state)),
+    }
+
+
+def _published(record: SnapshotRecord, outcome: PublishOutcome) -> dict[str, dg.MetadataValue[Any]]:
+    columns = [dg.TableColumn(name=name, type=kind) for name, kind in outcome.columns]
+    return {
+        "snapshot_rows": dg.MetadataValue.int(record.rows),
+        "snapshot_chunks": dg.MetadataValue.int(record.chunks),
+        "snapshot_seconds": dg.MetadataValue.float(max(0.0, record.read_at - record.reading_at)),
+        "snapshot_restarts": dg.MetadataValue.int(record.restarts),
+        "publish_seconds": dg.MetadataValue.float(outcome.seconds),
+        "rows_inserted": dg.MetadataValue.int(outcome.rows),
+        "delta_version": dg.MetadataValue.int(outcome.delta_version),
+        "start_position": dg.MetadataValue.text(str(record.began_at)),
+        "dagster/column_schema": dg.MetadataValue.table_schema(dg.TableSchema(columns=columns)),
+    }

@@ -1,0 +1,70 @@
+"""Publishes the snapshot of a table by `spark_jobs`; imported and called inside a run, which holds the run lock."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from cdc_engine.destination_files import LakeTables, read_ledger
+from cdc_engine.errors import SluiceError, TableChangedError
+from cdc_engine.position import file_number, order_key
+from cdc_engine.snapshot.records import SnapshotRecords
+from orchestration.ports import MergeFailedError, PublishOutcome, SparkAwayError
+from orchestration.run.spark_merge import KeptRecords, spark_settings, storage_options, target
+
+if TYPE_CHECKING:
+    from cdc_engine.config import SluiceConfig
+    from cdc_engine.contracts import TableVersion
+    from cdc_engine.snapshot.record import SnapshotRecord
+
+
+def spark_publish(
+    config: SluiceConfig, destination: str, record: SnapshotRecord, table: TableVersion
+) -> PublishOutcome:
+    """Implements `ports.Publish`."""
+    from spark_jobs.errors import SparkJobError, SparkUnavailableError  # noqa: PLC0415
+    from spark_jobs.snapshot.publish import ColumnsDifferError, Publication, publish_snapshot  # noqa: PLC0415
+    from spark_jobs.staged_batch import Column  # noqa: PLC0415
+    from spark_jobs.tables.table_owner import Owner  # noqa: PLC0415
+
+    directory = config.destination_dir(destination)
+    ledger, records = read_ledger(directory), SnapshotRecords(directory)
+    nullable = {column.name: column.nullable for column in table.columns}
+    given = Publication(
+        snapshot_id=record.snapshot_id,
+        owner=Owner(ledger_id=ledger.ledger_id, destination=destination, table=record.name),
+        target=target(config, destination, record.name),
+        columns=tuple(
+            Column(name=name, type=kind.lower(), nullable=nullable.get(name, True)) for name, kind in record.columns
+        ),
+        key=record.key,
+        chunks=records.chunks_dir(record),
+        changes=records.changes_dir(record),
+        place=_place(record, ledger.cursor.order_key if ledger.cursor else -1),
+        read_at_us=round((record.reading_at or time.time()) * 1e6),
+        history={
+            "epoch": ledger.epoch,
+            "start": record.began_at.to_json() if record.began_at else {},
+            "end": ledger.cursor.to_json() if ledger.cursor else {},
+        },
+    )
+    try:
+        return publish_snapshot(
+            given,
+            spark_settings(config, destination),
+            storage_options=storage_options(config.storage_options),
+            records=KeptRecords(LakeTables(directory)),
+        )
+    except ColumnsDifferError as error:
+        raise TableChangedError(f"{record.name}: {error}") from error
+    except SparkUnavailableError as error:
+        raise SparkAwayError(str(error)) from error
+    except (SparkJobError, SluiceError) as error:
+        raise MergeFailedError(str(error)) from error
+
+
+def _place(record: SnapshotRecord, cursor_key: int) -> int:
+    """The order key that all is merged up to; of a table without a key, of the place at which it was read."""
+    if record.key or record.high is None or record.began_at is None:
+        return cursor_key
+    return order_key(record.began_at.epoch, file_number(record.high.file), record.high.offset)

@@ -1,0 +1,85 @@
+"""Starts the snapshot job of a destination while one of its snapshots can be brought further. Reads files only; opens no connection."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from cdc_engine.errors import SluiceError
+from cdc_engine.snapshot.steps import Step, next_step
+
+if TYPE_CHECKING:
+    from cdc_engine.config import SluiceConfig
+
+INTERVAL_SECONDS_MIN = 1  # as of the engine's sensor
+RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 5.0, 300.0  # after a run that failed, doubled for each in a row
+RUNS_LOOKED_AT = 10
+UNDER_WAY = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+
+
+def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinition) -> dg.SensorDefinition:
+    """One run at a time; after a failure it waits longer each time."""
+
+    @dg.sensor(
+        name=f"{destination}_snapshots",
+        job=job,
+        minimum_interval_seconds=INTERVAL_SECONDS_MIN,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=(
+            f"Reads rows that tables of {destination} already have, where that was asked for. Switching it off pauses the reading; changes "
+            "are held meanwhile and nothing is lost."
+        ),
+    )
+    def sense(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        try:
+            due, waits = due_tables(config, destination)
+        except SluiceError as error:
+            return dg.SkipReason(f"{error.code}: {error}")
+        if not due:
+            return dg.SkipReason(waits or "no snapshot is under way")
+        newest = context.instance.get_run_records(dg.RunsFilter(job_name=job.name), limit=RUNS_LOOKED_AT)
+        if any(each.dagster_run.status in UNDER_WAY for each in newest):
+            return dg.SkipReason(f"a run is at work on {', '.join(due)}")
+        failed = _failed_in_a_row([each.dagster_run.status for each in newest])
+        wait = retry_seconds(failed) - (time.time() - (newest[0].end_time or 0.0)) if failed else 0.0
+        if wait > 0:
+            return dg.SkipReason(f"{failed} runs failed in a row; the next begins in {wait:.0f} s")
+        return dg.RunRequest(tags={"sluice/snapshot": destination})
+
+    return sense
+
+
+def due_tables(config: SluiceConfig, destination: str) -> tuple[list[str], str]:
+    """The tables whose snapshot a run can bring further; and what the others wait for. Raises SluiceError."""
+    from cdc_engine.instance.tables.table_snapshots import looks  # noqa: PLC0415  with it come the engine's rooms
+
+    due, waits = [], []
+    for record, there in looks(config, destination):
+        decision = next_step(record, there)
+        if decision.step == Step.WAIT:
+            waits.append(f"{record.name}: {decision.why}")
+        elif decision.step != Step.NOTHING:
+            due.append(record.name)
+    return due, "; ".join(waits)
+
+
+def retry_seconds(failed_in_a_row: int) -> float:
+    """How long a run waits after so many that failed."""
+    return min(RETRY_SECONDS_MAX, RETRY_SECONDS_MIN * 2 ** (failed_in_a_row - 1)) if failed_in_a_row else 0.0
+
+
+def _failed_in_a_row(newest_first: list[dg.DagsterRunStatus]) -> int:
+    count = 0
+    for status in newest_first:
+        if status != dg.DagsterRunStatus.FAILURE:
+            break
+        count += 1
+    return count

@@ -1,0 +1,133 @@
+"""`sluice snapshot` as an operator meets it, from the files of a destination whose engine does not run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cdc_engine.contracts import StoppedTable, TableVersion
+from cdc_engine.errors import ActRefusedError
+from cdc_engine.instance.tables import snapshot_wishes
+from cdc_engine.meta.file_meta import FileMeta
+from cdc_engine.meta.resume_requests import Wish, requests
+from cdc_engine.position import Position
+from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.states import SnapshotState, TableState
+from cdc_engine.table_meta.history.tables_file import write_tables
+from console.main import app
+
+RUNNER = CliRunner()
+CURSOR = Position(epoch=1, file="mysql-bin.000001", offset=4096)
+STOP = StoppedTable(
+    database="shop",
+    table="orders",
+    state=TableState.RESUME_LOST,
+    reason="it is purged",
+    position=Position(epoch=1, file="mysql-bin.000001", offset=1024),
+)
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of a destination with a table that stopped for good and one that flows."""
+    monkeypatch.setenv("SLUICE_CONF", str(tmp_path / "conf"))
+    (tmp_path / "conf" / "destinations").mkdir(parents=True)
+    (tmp_path / "conf" / "sluice.yaml").write_text(f"data_dir: {tmp_path}/data\n")
+    (tmp_path / "conf" / "destinations" / "shop.yaml").write_text("source: {user: root}\n")
+    directory = tmp_path / "data" / "engine" / "shop"
+    directory.mkdir(parents=True)
+    tables = [TableVersion(database="shop", table=name, columns=(), version="v") for name in ("items", "orders")]
+    write_tables(directory / "tables.json", tables)
+    FileMeta(directory).update(lambda ledger: ledger.set_cursor(CURSOR).stop_table(STOP))
+    return directory
+
+
+def run(*words: str, code: int = 0) -> str:
+    result = RUNNER.invoke(app, ["snapshot", *words])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def states(directory: Path) -> dict[str, SnapshotState]:
+    return {each.name: each.state for each in SnapshotRecords(directory).all()}
+
+
+def hands(directory: Path, known: bool = True) -> snapshot_wishes.Hands:
+    return snapshot_wishes.Hands(
+        meta=FileMeta(directory), records=SnapshotRecords(directory), take_anew=lambda *_: known
+    )
+
+
+def test_a_snapshot_is_asked_for_of_all_tables(directory: Path) -> None:
+    assert "shop.orders: its rows are read by the next run" in run("start", "shop")
+    assert states(directory) == {"shop.items": SnapshotState.WANTED, "shop.orders": SnapshotState.WANTED}
+
+
+def test_a_table_that_stopped_for_good_is_taken_anew_by_one_snapshot_command(directory: Path) -> None:
+    run("start", "shop", "--tables", "shop.orders")
+    (wish,) = requests(directory)
+    assert (wish.name, wish.wish) == ("shop.orders", Wish.ANEW)
+    snapshot_wishes.fulfil([wish], hands(directory))
+    assert FileMeta(directory).ledger.stopped_tables == ()
+    assert not requests(directory)
+
+
+def test_a_snapshot_of_a_table_that_nobody_knows_says_what_to_do(directory: Path) -> None:
+    run("start", "shop", "--tables", "shop.orders")
+    snapshot_wishes.fulfil(requests(directory), hands(directory, known=False))
+    assert FileMeta(directory).ledger.stopped("shop", "orders") == STOP
+    assert "sluice schema resolve" in run("status", "shop", code=1)
+
+
+def test_a_snapshot_that_is_canceled_leaves_the_table_where_it_stood(directory: Path) -> None:
+    run("start", "shop", "--tables", "shop.orders,shop.items")
+    snapshot_wishes.fulfil(requests(directory), hands(directory))
+    run("cancel", "shop", "shop.orders")
+    run("cancel", "shop", "shop.items")
+    snapshot_wishes.fulfil(requests(directory), hands(directory))
+    stops = {stop.table: stop for stop in FileMeta(directory).ledger.stopped_tables}
+    assert {name: (stop.state, stop.position) for name, stop in stops.items()} == {
+        "orders": (TableState.SNAPSHOT_CANCELED, STOP.position),
+        "items": (TableState.SNAPSHOT_CANCELED, CURSOR),
+    }
+    assert set(states(directory).values()) == {SnapshotState.CANCELED}
+
+
+def test_a_snapshot_is_paused_and_goes_on(directory: Path) -> None:
+    run("start", "shop", "--tables", "shop.items")
+    assert "paused after 0 rows" in run("pause", "shop", "shop.items")
+    (shown,) = json.loads(run("status", "shop", "--json"))
+    assert shown["paused"]
+    run("resume", "shop", "shop.items")
+    (shown,) = json.loads(run("status", "--json"))
+    assert not shown["paused"]
+    assert {"rows", "rows_per_second", "percent", "seconds_left"} <= set(shown)
+
+
+def test_a_snapshot_of_what_is_not_captured_is_refused(directory: Path) -> None:
+    result = RUNNER.invoke(app, ["snapshot", "start", "shop", "--tables", "shop.nothing"])
+    assert isinstance(result.exception, ActRefusedError)
+    assert "it captures shop.items, shop.orders" in str(result.exception)
+    assert not states(directory)
+
+
+def test_asking_twice_for_a_snapshot_is_asking_once(directory: Path) -> None:
+    run("start", "shop", "--tables", "shop.items")
+    before = SnapshotRecords(directory).all()
+    run("start", "shop", "--tables", "shop.items")
+    assert SnapshotRecords(directory).all() == before
+    result = RUNNER.invoke(app, ["snapshot", "start", "shop", "--tables", "shop.items", "--where", "id > 1"])
+    assert "under way for all rows" in str(result.exception)
+
+
+def test_a_failed_snapshot_is_a_problem_that_the_status_names(directory: Path) -> None:
+    run("start", "shop", "--tables", "shop.items")
+    SnapshotRecords(directory).update("shop.items", lambda now: now.failed("a reason"))
+    result = RUNNER.invoke(app, ["status", "--json"])
+    problems = [each for each in json.loads(result.output)["problems"] if "shop.items" in each]
+    assert problems == [
+        "shop: the snapshot of shop.items failed: a reason (`sluice snapshot resume shop shop.items` reads it anew)"
+    ]
