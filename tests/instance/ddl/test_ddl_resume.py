@@ -10,7 +10,7 @@ import pytest
 
 from cdc_engine.contracts import StoppedTable
 from cdc_engine.errors import MetaError
-from cdc_engine.instance.resume import take_up
+from cdc_engine.instance.tables.resume import take_up
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.memory_meta import MemoryMeta
 from cdc_engine.meta.resume_requests import ResumeRequest, request, requests
