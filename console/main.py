@@ -403,12 +403,20 @@ def demo(  # noqa: PLR0917  one argument an option
     port_base: Annotated[int, typer.Option(min=0, max=65000, help="First of five ports; 0: the usual ones.")] = 0,
     folder: Annotated[Path | None, typer.Option("--dir", help="Where the demo keeps its data.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over: delete what an earlier demo left.")] = False,
+    visits: Annotated[int, typer.Option(min=1000, help="Rows that are there before the stream begins.")] = 2_000_000,
 ) -> None:
     """Set everything up and run a shop on MySQL whose every change flows into Delta tables."""
     from console.demo.run import DemoOptions, run_demo  # noqa: PLC0415
 
     options = DemoOptions(
-        once=once, seconds=seconds, json_file=json_file, rate=rate, port_base=port_base, folder=folder, fresh=fresh
+        once=once,
+        seconds=seconds,
+        json_file=json_file,
+        rate=rate,
+        port_base=port_base,
+        folder=folder,
+        fresh=fresh,
+        visits=visits,
     )
     raise typer.Exit(run_demo(options, screen))
 

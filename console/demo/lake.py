@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
@@ -77,7 +78,8 @@ class LakeTable:
         if version != self._counted_version and self._table is not None:
             self._operations, self._counted_version = Counter(), version
             for batch in pa.RecordBatchReader.from_stream(self._table.scan(columns=[OPERATION])):
-                self._operations.update(str(name) for name in batch.column(0).to_pylist())
+                counted: Any = pc.value_counts(batch.column(0))
+                self._operations.update({str(each["values"]): int(each["counts"]) for each in counted.to_pylist()})
         return self._operations
 
 

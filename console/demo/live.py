@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from cdc_engine.snapshot.record import SnapshotRecord, progress
 from console.demo.home import open_home
 from console.demo.lake import LakeTable
 from console.demo.runs import RunLog, RunSummary
@@ -28,6 +30,7 @@ class Picture:
     engine: DestinationStatus
     runs: RunSummary
     transactions: int
+    reading: SnapshotRecord | None = None
 
 
 def take(
@@ -36,6 +39,8 @@ def take(
     runs: RunLog,
     engine: DestinationStatus,
     transactions: int,
+    *,
+    reading: SnapshotRecord | None = None,
 ) -> Picture:
     """Counts both sides; a few milliseconds a table while the shop is small."""
     rows = {}
@@ -44,7 +49,7 @@ def take(
             cursor.execute(f"SELECT COUNT(*) FROM {DATABASE}.{name}")
             counted = cursor.fetchone()
             rows[name] = (int(counted[0]) if counted else 0, table.row_count(), table.version)
-    return Picture(rows, engine, runs.read(), transactions)
+    return Picture(rows, engine, runs.read(), transactions, reading)
 
 
 def draw(picture: Picture, url: str) -> Group:
@@ -64,8 +69,15 @@ def draw(picture: Picture, url: str) -> Group:
         f" {engine.reason}   lag {engine.lag_seconds:.0f} s   acked up to {engine.cursor or 'nothing yet'}",
     )
     ran = Text(f"runs {runs.runs}   batches merged {runs.batches}   last run {runs.last}")
+    told = [] if picture.reading is None else [Text(_read_so_far(picture.reading), "cyan")]
     where = Text.assemble("Dagster's UI: ", (url, "bold cyan underline"), "   (Ctrl-C stops everything)")
-    return Group(shown, state, ran, where)
+    return Group(shown, state, *told, ran, where)
+
+
+def _read_so_far(record: SnapshotRecord) -> str:
+    made = progress(record, time.time())
+    percent = "" if made.percent is None else f", {made.percent:.0f} %"
+    return f"{record.name} is {record.state}: {made.rows} rows from before{percent}, {made.rows_per_second:.0f} rows/s"
 
 
 def example_query(conf: Path) -> str:

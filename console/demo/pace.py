@@ -12,7 +12,7 @@ from typing import Any
 
 import pymysql
 
-from console.demo.schema import ADDED_COLUMN, DATABASE, MARKERS, TABLES, add_column_statement
+from console.demo.schema import ADDED_COLUMN, DATABASE, MARKERS, TABLES, VISITS, add_column_statement
 from console.demo.traffic import KEY_OF, Shop, Traffic, Transaction
 from console.toolchain.errors import SetupError
 
@@ -29,6 +29,9 @@ def load_shop(connection: Connection[Any]) -> Shop:
                 key = KEY_OF.get(table, "id")
                 cursor.execute(f"SELECT {key} FROM {DATABASE}.{table} ORDER BY {key}")
                 setattr(shop, table, [row[0] for row in cursor.fetchall()])
+        cursor.execute(f"SELECT MAX(id) FROM {DATABASE}.{VISITS}")
+        newest = cursor.fetchone()
+        shop.visits = int(newest[0] or 0) if newest else 0
         cursor.execute(f"SHOW COLUMNS FROM {DATABASE}.customers LIKE '{ADDED_COLUMN}'")
         shop.has_added_column = cursor.fetchone() is not None
     return shop

@@ -19,12 +19,15 @@ from rich.live import Live
 from cdc_engine.config import SluiceConfig
 from cdc_engine.instance.wiring import source_of
 from cdc_engine.position import file_number
+from cdc_engine.snapshot.record import SnapshotRecord
+from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.states import SnapshotState
 from console.demo import live
 from console.demo.home import DESTINATION, DemoHome, demo_ports, open_home
 from console.demo.lake import LakeTable
 from console.demo.pace import Pace
 from console.demo.runs import RunLog
-from console.demo.schema import DATABASE, TABLES
+from console.demo.schema import DATABASE, TABLES, VISITS, VISITS_BODY
 from console.demo.source import PASSWORD_VARIABLE, DemoSource
 from console.demo.summary import Before, DemoSummary, show, summarise
 from console.stack import signals
@@ -55,6 +58,7 @@ class DemoOptions:
     port_base: int = 0
     folder: Path | None = None
     fresh: bool = False
+    visits: int = 2_000_000
 
 
 class Demo:
@@ -77,7 +81,7 @@ class Demo:
         self.file = ProcessFile(self.config.data_dir / "processes.json")
         self.lake = {
             name: LakeTable(Path(self.config.table_path(DESTINATION, DATABASE, name)), keyless="KEY" not in body)
-            for name, body in TABLES.items()
+            for name, body in {**TABLES, VISITS: VISITS_BODY}.items()
         }
         self.began = time.time()
 
@@ -85,7 +89,7 @@ class Demo:
         """MySQL, then the stack; all answer when this returns."""
         self._sweep()
         self._say("starting MySQL")
-        self.source.start()
+        self.source.start(self.options.visits)
         self.file.add(MYSQL, self.source.server.pid, self.source.server.port)
         self.stack.up()
         self.runs = RunLog(self.stack.dagster_home, DESTINATION, self.began)
@@ -111,7 +115,9 @@ class Demo:
             while True:
                 pace.raise_failure()
                 self.stack.revive()
-                picture = live.take(connection, self.lake, self.runs, self.engine(), pace.transactions)
+                picture = live.take(
+                    connection, self.lake, self.runs, self.engine(), pace.transactions, reading=self._reading()
+                )
                 display(live.draw(picture, self.stack.url))
                 time.sleep(seconds)
 
@@ -126,6 +132,7 @@ class Demo:
         pace.stop()
         self._say(f"{pace.transactions} transactions are in MySQL; waiting until all are acked")
         self._wait_until_acked(self.source.end())
+        self._wait_until_published()
         self._say("comparing every table row by row")
         wall_seconds = time.time() - self.began
         return summarise(self._compared(), self.lake, before, self.runs.read(), wall_seconds)
@@ -135,6 +142,11 @@ class Demo:
         source = source_of(self.config.destinations[DESTINATION])
         asked = Asked(self.config, DESTINATION, dataclasses.replace(source, password=lambda: self.source.password))
         return {found.table: found for found in compare_destination(asked, (), Extent())}
+
+    def _reading(self) -> SnapshotRecord | None:
+        """The snapshot that is under way."""
+        record = SnapshotRecords(self.config.destination_dir(DESTINATION)).get(f"{DATABASE}.{VISITS}")
+        return record if record is not None and record.is_open else None
 
     def engine(self) -> DestinationStatus:
         return read_destination(self.config.destination_dir(DESTINATION), DESTINATION, time.time())
@@ -155,6 +167,17 @@ class Demo:
                 self._say(f"  {now - started:4.0f} s  {self._progress(end)}")
             if now - started > ACK_SECONDS_MAX or now - progressed > STALL_SECONDS_MAX:
                 raise SetupError(f"Not everything was acked in time: {self._progress(end)}; see {self.stack.logs}.")
+            time.sleep(0.5)
+
+    def _wait_until_published(self) -> None:
+        """The rows that were there before; on a quiet machine they are there long before the traffic ends."""
+        records, begun = SnapshotRecords(self.config.destination_dir(DESTINATION)), time.monotonic()
+        while (record := records.get(f"{DATABASE}.{VISITS}")) is None or record.is_open:
+            self.stack.revive()
+            if record is not None and record.state == SnapshotState.FAILED:
+                raise SetupError(f"The rows of {record.name} could not be read: {record.reason}")
+            if time.monotonic() - begun > ACK_SECONDS_MAX:
+                raise SetupError(f"The rows of {VISITS} were not published in time; see {self.stack.logs}.")
             time.sleep(0.5)
 
     def _acked(self) -> tuple[int, int]:

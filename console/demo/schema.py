@@ -108,10 +108,44 @@ TABLES: dict[str, str] = {
 }
 
 
+VISITS = "visits"  # the table whose rows are older than the binlog
+VISITS_BODY = """
+        id INT UNSIGNED NOT NULL PRIMARY KEY AUTO_INCREMENT,
+        customer_id INT UNSIGNED NOT NULL,
+        url VARCHAR(120) NOT NULL,
+        seconds MEDIUMINT UNSIGNED NOT NULL,
+        rating DECIMAL(4,2) NOT NULL,
+        visited_at DATETIME(3) NOT NULL"""
+VISITS_FIRST = 1000
+VISITS_AT_ONCE = 500_000  # of one INSERT
+
+
+def old_statements(rows: int) -> list[str]:
+    """Statements that fill a shop which nobody captured yet; to be run without a binlog, and once."""
+    name, columns = f"{DATABASE}.{VISITS}", "customer_id, url, seconds, rating, visited_at"
+    first = (
+        f"INSERT INTO {name} ({columns}) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {VISITS_FIRST}) "
+        "SELECT i % 97, CONCAT('/p/', MD5(i)), i % 3600, i % 50 / 10, '2026-01-01 00:00:00.125' + INTERVAL i MINUTE FROM n"
+    )
+    made = [f"CREATE TABLE {name} ({VISITS_BODY}\n)", first]
+    filled = VISITS_FIRST
+    while filled < rows:
+        more = min(filled, rows - filled, VISITS_AT_ONCE)
+        made.append(
+            f"INSERT INTO {name} ({columns}) SELECT customer_id + 1, url, seconds + 1, rating, visited_at + INTERVAL 1 SECOND "
+            f"FROM {name} LIMIT {more}"
+        )
+        filled += more
+    return [*made, f"ANALYZE LOCAL TABLE {name}"]
+
+
+def create_database_statement() -> str:
+    return f"CREATE DATABASE IF NOT EXISTS {DATABASE} DEFAULT CHARACTER SET utf8mb4"
+
+
 def create_statements() -> list[str]:
     """Statements that make what is not there yet; harmless on a shop that exists."""
-    made = [f"CREATE DATABASE IF NOT EXISTS {DATABASE} DEFAULT CHARACTER SET utf8mb4"]
-    return made + [f"CREATE TABLE IF NOT EXISTS {DATABASE}.{name} ({body}\n)" for name, body in TABLES.items()]
+    return [f"CREATE TABLE IF NOT EXISTS {DATABASE}.{name} ({body}\n)" for name, body in TABLES.items()]
 
 
 def add_column_statement() -> str:

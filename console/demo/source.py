@@ -10,7 +10,7 @@ from typing import Any
 import pymysql
 
 from cdc_engine.position import file_number
-from console.demo.schema import DATABASE, create_statements
+from console.demo.schema import DATABASE, VISITS, create_database_statement, create_statements, old_statements
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.ports import LOOPBACK
 
@@ -30,15 +30,27 @@ class DemoSource:
         options: dict[str, str | int | None] = {"default_time_zone": "+00:00", "server_id": SERVER_ID}
         self.server = DatabaseServer(VERSION, folder / "mysql", port=port, options=options)
 
-    def start(self) -> None:
-        """Starts the server, makes the shop where it is missing, and the user."""
+    def start(self, visits: int) -> None:
+        """Starts the server, makes the shop where it is missing, and the user. `visits`: rows that are older than the binlog."""
         self.server.start()
         with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
+            self._make_old(cursor, visits)
             for statement in create_statements():
                 cursor.execute(statement)
             cursor.execute(f"CREATE USER IF NOT EXISTS '{USER}'@'%%' IDENTIFIED BY %s", (self.password,))
             cursor.execute(f"ALTER USER '{USER}'@'%%' IDENTIFIED BY %s", (self.password,))
             cursor.execute(f"GRANT {GRANTS} ON *.* TO '{USER}'@'%'")
+
+    @staticmethod
+    def _make_old(cursor: Any, visits: int) -> None:
+        """What was there before anybody read a binlog; no file of it tells of these rows."""
+        cursor.execute("SET SESSION sql_log_bin = 0")
+        cursor.execute(create_database_statement())
+        if not cursor.execute(f"SHOW TABLES FROM {DATABASE} LIKE '{VISITS}'"):
+            for statement in old_statements(visits):
+                cursor.execute(statement)
+            cursor.execute("COMMIT")
+        cursor.execute("SET SESSION sql_log_bin = 1")
 
     def stop(self) -> None:
         self.server.stop()
@@ -59,7 +71,11 @@ class DemoSource:
     def destination(self) -> dict[str, Any]:
         """What conf/destinations/shop.yaml says of this server."""
         source = {"host": LOOPBACK, "port": self.server.port, "user": USER, "password_env": PASSWORD_VARIABLE}
-        return {"source": source, "include": rf"{DATABASE}\..*"}
+        return {
+            "source": source,
+            "include": rf"{DATABASE}\..*",
+            "tables": {f"{DATABASE}.{VISITS}": {"snapshot": "initial"}},
+        }
 
 
 def _password(folder: Path) -> str:

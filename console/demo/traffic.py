@@ -33,6 +33,7 @@ class Shop:
     stock_movements: list[int] = dataclasses.field(default_factory=list)
     flash_sales: list[int] = dataclasses.field(default_factory=list)
     has_added_column: bool = False
+    visits: int = 0  # their ids are 1 to this one, but for those that were forgotten
 
 
 KEY_OF = {"products": "sku"}  # the others: id
@@ -79,6 +80,7 @@ class Traffic:
             (self._forget_views, 1),
             (self._correct_views, 1),
             (self._move_order_line, 1),
+            *(((self._revisit, 4), (self._forget_visit, 1), (self._renumber_visit, 1)) if self.shop.visits else ()),
         ]
 
     def _id(self) -> int:
@@ -323,6 +325,18 @@ class Traffic:
     def _correct_views(self) -> Transaction:
         customer = self._draw.choice(self.shop.customers)
         return [("UPDATE shop.page_views SET score = score / 3 WHERE customer_id = %s", (customer,))]
+
+    def _revisit(self) -> Transaction:
+        sql = "UPDATE shop.visits SET seconds = seconds + 1, rating = 9.5 WHERE id = %s"
+        return [(sql, (self._draw.randint(1, self.shop.visits),))]
+
+    def _forget_visit(self) -> Transaction:
+        return [("DELETE FROM shop.visits WHERE id = %s", (self._draw.randint(1, self.shop.visits),))]
+
+    def _renumber_visit(self) -> Transaction:
+        """A row goes to another end of the table, past what is being read."""
+        key = self._draw.randint(1, self.shop.visits)
+        return [("UPDATE shop.visits SET id = %s WHERE id = %s", (self.shop.visits + self._id(), key))]
 
     def _move_order_line(self) -> Transaction:
         """Part of a composite key changes."""

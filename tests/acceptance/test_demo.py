@@ -39,7 +39,7 @@ class DemoProcess:
         environment = {**os.environ, "PYTHONPATH": str(PROJECT_ROOT)}
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
-                [*command, "--port-base", str(self._port_base), *arguments],
+                [*command, "--port-base", str(self._port_base), "--visits", "20000", *arguments],
                 stdout=output,
                 stderr=output,
                 env=environment,

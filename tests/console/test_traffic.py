@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from console.demo.pace import Pace, load_shop, run_transaction
-from console.demo.schema import DATABASE, TABLES, add_column_statement, create_statements
+from console.demo.schema import (
+    DATABASE,
+    TABLES,
+    add_column_statement,
+    create_database_statement,
+    create_statements,
+    old_statements,
+)
 from console.demo.traffic import Shop, Traffic, Transaction
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.errors import SetupError
@@ -46,7 +53,7 @@ def test_every_shape_of_change_occurs() -> None:
 def shop_server(fresh_mysql80: ServerFactory) -> DatabaseServer:
     server = fresh_mysql80()
     with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
-        for statement in create_statements():
+        for statement in [create_database_statement(), *old_statements(1000), *create_statements()]:
             cursor.execute(statement)
     return server
 
