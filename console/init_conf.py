@@ -109,5 +109,7 @@ def _write(conf: Path, file: Path, wanted: Wanted, variable: str) -> SluiceConfi
         (conf / "sluice.yaml").write_text(SLUICE_YAML)
     source = {"host": wanted.host, "port": wanted.port, "user": wanted.user, "password_env": variable}
     head = "# Written by `sluice init`. The file's name is the destination's name: it must not change afterwards.\n"
-    file.write_text(head + yaml.safe_dump({"source": source, "include": wanted.include}, sort_keys=False))
+    file.write_text(
+        head + yaml.safe_dump({"source": source, "include": wanted.include, "snapshot": "initial"}, sort_keys=False)
+    )
     return load_config(conf)

@@ -52,6 +52,7 @@ def test_the_grant_that_is_missing_is_printed_and_is_enough(poor: DatabaseServer
     assert again.exit_code == 0, again.output
     assert "missing: " not in again.stdout
     shop = load_config(conf).destinations["init_shop"]
+    assert shop.snapshot == "initial"
     assert (shop.source.user, shop.source.password_env, shop.include) == ("init_poor", VARIABLE, r"init_shop\..*")
     assert SECRET not in answer.output + "".join(file.read_text() for file in conf.rglob("*.yaml"))
 
