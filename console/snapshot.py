@@ -19,9 +19,10 @@ from cdc_engine.errors import ActRefusedError
 from cdc_engine.snapshot.record import SnapshotRecord, progress
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.snapshot.steps import Step, next_step
-from cdc_engine.states import SnapshotState
+from cdc_engine.states import EngineState, SnapshotState
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE
 from console.schema import directory_of
+from console.status import read_json
 
 LOOK_SECONDS = 1.0
 COLORS = {SnapshotState.PUBLISHED: "green", SnapshotState.FAILED: "red", SnapshotState.CANCELED: "yellow"}
@@ -39,6 +40,19 @@ def chosen(config: SluiceConfig, destination: str, tables: str) -> list[str]:
     if not known:
         raise ActRefusedError(f"{destination} does not know its tables yet: `sluice up` starts it, then ask again")
     return named or list(known)
+
+
+def is_lost(config: SluiceConfig, destination: str) -> bool:
+    """Whether the engine's position is lost, by its own word."""
+    return read_json(directory_of(config, destination) / "status.json").get("state") == EngineState.POSITION_LOST
+
+
+def require_all(destination: str, tables: str, where: str) -> None:
+    """Raises ActRefusedError where only some rows are asked for, though nobody knows what changed in the others."""
+    if tables or where:
+        raise ActRefusedError(
+            f"the position of {destination} is lost, so every table may lack changes: leave out --tables and --where"
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

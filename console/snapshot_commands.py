@@ -22,7 +22,9 @@ Name = Annotated[str, typer.Argument(help="database.table")]
 def start(
     destination: str,
     tables: Annotated[str, typer.Option(metavar="DATABASE.TABLE,…", help="these tables; all that are captured")] = "",
-    where: Annotated[str, typer.Option(metavar="SQL", help="only rows that meet this condition")] = "",
+    where: Annotated[
+        str, typer.Option(metavar="SQL", help="only rows that meet it; the table has no others then")
+    ] = "",
     follow: Annotated[bool, typer.Option("--follow", help="Stay and show how far it is.")] = False,
 ) -> None:
     """Read the rows that tables have, beside the stream; a table that stopped for good is taken anew by it."""
@@ -31,6 +33,14 @@ def start(
     from console import snapshot  # noqa: PLC0415
 
     config = load_config()
+    if snapshot.is_lost(config, destination):
+        snapshot.require_all(destination, tables, where)
+        acts.start_where_lost(snapshot.folder(config, destination))
+        screen.print(
+            f"{destination}: the engine begins where the source is now, and the rows of all its tables are read",
+            markup=False,
+        )
+        raise typer.Exit(snapshot.follow(config, destination, screen) if follow else 0)
     records = acts.start(snapshot.folder(config, destination), snapshot.chosen(config, destination, tables), where)
     for record in records:
         screen.print(f"{record.name}: its rows are read by the next run; changes are held until then", markup=False)

@@ -16,6 +16,7 @@ from cdc_engine.meta.ledger import Ledger
 from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.parser.start_position import Epochs, Lost, StartChoice, decide_start
 from cdc_engine.position import Position
+from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.store.prepared import forget_prepared
 
 
@@ -48,6 +49,8 @@ def set_position(act: SetPosition) -> Position | None:
         if not act.confirm(question(act.directory.name, ledger, position, takes_over=lake_epoch > 0)):
             return None
         if not read_up_to(ledger, act.choice, position):
+            # First: what was held has a gap from here on, so the rows are read anew.
+            forget_held(act.directory, position)
             # Before the cursor moves: a crash in between costs a stop at their commit and a look at the source, no wrong row.
             forget_prepared(act.directory)
             act.forget_history()
@@ -56,6 +59,17 @@ def set_position(act: SetPosition) -> Position | None:
             act.take_over(ledger.ledger_id)
         meta.update(lambda _: ledger.set_cursor(position))
     return position
+
+
+def forget_held(directory: Path, position: Position) -> None:
+    """Tables that are being read: what lies between their held changes and the position is not known. Raises MetaError."""
+    records = SnapshotRecords(directory)
+    for record in records.all():
+        if record.is_open:
+            records.update(
+                record.name,
+                lambda now: now.again("the position was set elsewhere", held_after=position.order_key),
+            )
 
 
 def above(ledger: Ledger, lake_epoch: int) -> Ledger:

@@ -13,7 +13,7 @@ from cdc_engine.contracts import StoppedTable
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import ActRefusedError
 from cdc_engine.meta.ledger import Ledger
-from cdc_engine.meta.resume_requests import Wish, request
+from cdc_engine.meta.resume_requests import Wish, ask_begin, request
 from cdc_engine.snapshot.record import SnapshotRecord, wanted
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import SnapshotState
@@ -23,6 +23,11 @@ from cdc_engine.table_meta.history.tables_file import read_tables
 def captured(tables_file: Path) -> tuple[str, ...]:
     """The "database.table" that the engine captures, by name. Raises MetaError."""
     return tuple(sorted(table.name for table in read_tables(tables_file)))
+
+
+def start_where_lost(directory: Path) -> None:
+    """The position of the destination is lost: the engine begins where the source is, with the rows of all its tables."""
+    ask_begin(directory)
 
 
 def start(directory: Path, names: Sequence[str], where: str = "") -> list[SnapshotRecord]:
@@ -68,8 +73,11 @@ def pause(directory: Path, name: str) -> SnapshotRecord:
 
 
 def go_on(directory: Path, name: str) -> SnapshotRecord:
-    """A paused snapshot goes on after its last chunk, a failed one is read anew. Raises ActRefusedError."""
-    return SnapshotRecords(directory).update(name, lambda now: _open(now).retried())
+    """A paused snapshot goes on after its last chunk, a failed one is read anew; a table that stopped goes on. Raises ActRefusedError."""
+    record = SnapshotRecords(directory).update(name, lambda now: _open(now).retried())
+    if _stop_of(read_ledger(directory), name) is not None:
+        request(directory, record.database, record.table, Wish.ANEW)
+    return record
 
 
 def cancel(directory: Path, name: str) -> SnapshotRecord:

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cdc_engine.errors import CanalServiceError
-from cdc_engine.ha.file_lock import FileLock, is_locked
+from cdc_engine.ha.file_lock import RUN_LOCK_FILE, FileLock, is_locked
 
-FILE_NAME = "run.lock"
 POLL_SECONDS = 0.1
 
 
@@ -30,7 +29,7 @@ def run_lock(destination_dir: Path, timeout_seconds: float = 0.0) -> Iterator[No
 
     The lock ends with the process, so a run that was killed blocks nobody.
     """
-    lock = FileLock(destination_dir / FILE_NAME)
+    lock = FileLock(destination_dir / RUN_LOCK_FILE)
     deadline = time.monotonic() + timeout_seconds
     while not lock.try_acquire():
         if time.monotonic() >= deadline:
@@ -47,4 +46,4 @@ def run_lock(destination_dir: Path, timeout_seconds: float = 0.0) -> Iterator[No
 
 def run_lock_held(destination_dir: Path) -> bool:
     """Whether a run of the destination is merging now."""
-    return is_locked(destination_dir / FILE_NAME)
+    return is_locked(destination_dir / RUN_LOCK_FILE)

@@ -9,6 +9,8 @@ import fcntl
 import os
 from pathlib import Path
 
+RUN_LOCK_FILE = "run.lock"  # of a destination: who merges its tables
+
 
 class FileLock:
     """Held by one descriptor of one process at a time. Not for sharing between threads."""

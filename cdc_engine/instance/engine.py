@@ -19,12 +19,13 @@ from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import ClientIdentity, OutstandingBatch
 from cdc_engine.errors import LeaseLostError, MetaError, SluiceError, SourceConnectionError, StagingError
 from cdc_engine.ha.file_lease import FileLease
+from cdc_engine.ha.file_lock import RUN_LOCK_FILE, FileLock
 from cdc_engine.instance.hand_out import BatchLimits, HandOut
 from cdc_engine.instance.health import Vitals, troubles
 from cdc_engine.instance.pulse import Pulse
 from cdc_engine.instance.source_watch import SourceWatch
 from cdc_engine.instance.status import EngineStatus, RateMeter, write_status
-from cdc_engine.instance.tables import resume, snapshot_wishes
+from cdc_engine.instance.tables import begin_anew, resume, snapshot_wishes
 from cdc_engine.instance.wiring import EngineParts, make_parts, make_stager
 from cdc_engine.limits import SOURCE_WATCH_SECONDS
 from cdc_engine.meta.resume_requests import ResumeRequest, Wish, requests
@@ -166,10 +167,36 @@ class Engine:
         """The outstanding batch, else the next as soon as it is staged; None when none is within the time given."""
         deadline = time.monotonic() + timeout_seconds
         while True:
+            self._begin_anew()
             self._resume_tables()
             batch = self._handing_out().next(max(0.0, deadline - time.monotonic()))
             if batch is not None or time.monotonic() >= deadline:
                 return batch
+
+    def _begin_anew(self) -> None:
+        """The position is lost: the stream begins where the source is, and all rows are read, where somebody wants that."""
+        if self._state != EngineState.POSITION_LOST or not begin_anew.is_wanted(self._destination, self.directory):
+            return
+        rooms = self._opened()
+        hands = begin_anew.Hands(
+            config=self._destination,
+            directory=self.directory,
+            source=rooms.source,
+            meta=rooms.meta,
+            seed=rooms.history.seed,
+        )
+
+        def begin() -> None:
+            with self._steering:
+                rooms.parser.stop()
+                place = begin_anew.begin(hands)
+                rooms.store.start_at(place)
+                rooms.parser.start(place)
+
+        try:
+            self._handing_out().while_idle(begin)
+        except SourceConnectionError as error:
+            log.warning("not_begun_anew_yet", destination=self.name, reason=str(error))
 
     def _resume_tables(self) -> None:
         """Stopped tables that an operator takes up again: the stream is read from their stop anew, once nothing is out."""
@@ -188,7 +215,10 @@ class Engine:
             with self._steering:
                 rooms.parser.stop()  # the history is the parser's while it reads
         hands = snapshot_wishes.Hands(
-            meta=rooms.meta, records=SnapshotRecords(self.directory), take_anew=rooms.history.take_anew
+            meta=rooms.meta,
+            records=SnapshotRecords(self.directory),
+            take_anew=rooms.history.take_anew,
+            run_lock=lambda: FileLock(self.directory / RUN_LOCK_FILE),
         )
         try:
             snapshot_wishes.fulfil(wanted, hands)

@@ -9,6 +9,7 @@ from cdc_engine.binlog.events.table_map import TableMap
 from cdc_engine.contracts import NO_SESSION, Cascade, StatementSession, TableChange, TableVersion
 from cdc_engine.position import Position
 from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
 from cdc_engine.table_meta.history.tables_file import write_tables
 
 
@@ -44,6 +45,12 @@ class PublishedHistory:
     def rewind(self, position: Position) -> None:
         self._fence()
         self._history.rewind(position)
+
+    def seed(self, snapshot: Snapshot, position: Position) -> None:
+        """As `TableHistory.seed`; while nothing reads the stream."""
+        self._fence()
+        self._history.seed(snapshot, position)
+        self.publish(position)
 
     def take_anew(self, database: str, table: str, position: Position) -> bool:
         """As `TableHistory.take_anew`; while nothing reads the stream."""

@@ -12,6 +12,7 @@ from cdc_engine.durable_files import keep_file
 from cdc_engine.errors import MetaError
 
 FOLDER = "resume-requests"
+BEGIN_FILE = "begin-anew.json"
 
 
 class Wish(enum.StrEnum):
@@ -51,6 +52,21 @@ def requests(destination_dir: Path) -> tuple[ResumeRequest, ...]:
             record = json.loads(path.read_text())
             wish = Wish(record.get("wish", Wish.RESUME))
             found.append(ResumeRequest(str(record["database"]), str(record["table"]), path, wish))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise MetaError(f"{path} cannot be read ({error}); remove it and ask anew") from error
     return tuple(found)
+
+
+def ask_begin(destination_dir: Path) -> None:
+    """Asks the engine, whose position is lost, to begin where the source is and to have all rows read anew. Raises MetaError."""
+    keep_file(destination_dir / BEGIN_FILE, json.dumps({"wish": "begin"}))
+
+
+def begin_asked(destination_dir: Path) -> bool:
+    """Whether that was asked for and is not done."""
+    return (destination_dir / BEGIN_FILE).exists()
+
+
+def begin_done(destination_dir: Path) -> None:
+    """It is done, or not wanted any more."""
+    (destination_dir / BEGIN_FILE).unlink(missing_ok=True)

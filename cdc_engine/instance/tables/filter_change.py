@@ -21,7 +21,7 @@ from cdc_engine.position import Position
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.snapshot.record import wanted
 from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.states import TableState
+from cdc_engine.states import SnapshotState, TableState
 
 FILE = "filters.json"
 
@@ -53,6 +53,8 @@ def _want_rows(records: SnapshotRecords, table: TableVersion, begin: Position) -
     there = records.get(table.name)
     if there is None or not there.is_open:
         records.begin(wanted(table.name, begin, time.time()))
+    elif there.state != SnapshotState.WANTED:
+        records.update(table.name, lambda now: now.again("it was not captured meanwhile", held_after=begin.order_key))
 
 
 def _kept(path: Path) -> dict[str, str] | None:
@@ -69,8 +71,8 @@ def _kept(path: Path) -> dict[str, str] | None:
 
 def _stop(table: TableVersion, begin: Position) -> StoppedTable:
     reason = (
-        f"conf/ includes it from {begin} on and did not before, so rows and changes from before are not in the lake: take its rows with "
-        "`./sluice snapshot start`, or exclude it again; `./sluice schema resume` lets it begin here without them"
+        f"conf/ includes it from {begin} on and did not before, so rows and changes from before are not in the lake: take its rows anew "
+        "with `./sluice snapshot start`, or exclude it again; `./sluice schema resume` lets it begin here without them"
     )
     return StoppedTable(
         database=table.database, table=table.table, state=TableState.NEWLY_INCLUDED, reason=reason, position=begin

@@ -12,6 +12,7 @@ import structlog
 
 from cdc_engine.contracts import StoppedTable
 from cdc_engine.errors import ActRefusedError
+from cdc_engine.ha.file_lock import FileLock
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.manager import MetaManager, stops
 from cdc_engine.meta.resume_requests import ResumeRequest, Wish
@@ -29,11 +30,15 @@ log = structlog.get_logger()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hands:
-    """What the wishes need of the engine. `take_anew`: the schema history goes on with the table; whether it knows it."""
+    """What the wishes need of the engine. `take_anew`: the schema history goes on with the table; whether it knows it.
+
+    `run_lock`: of who merges.
+    """
 
     meta: MetaManager
     records: SnapshotRecords
     take_anew: Callable[[str, str, Position], bool]
+    run_lock: Callable[[], FileLock]
 
 
 def fulfil(wanted: Sequence[ResumeRequest], hands: Hands) -> None:
@@ -42,8 +47,8 @@ def fulfil(wanted: Sequence[ResumeRequest], hands: Hands) -> None:
         match each.wish:
             case Wish.ANEW:
                 _take_anew(each, hands)
-            case Wish.CANCEL:
-                _cancel(each, hands)
+            case Wish.CANCEL if not _canceled(each, hands):
+                continue  # it is being published: the next tick looks again
             case Wish.RESUME:
                 continue
         log.info("snapshot_wish", table=each.name, wish=each.wish)
@@ -51,14 +56,32 @@ def fulfil(wanted: Sequence[ResumeRequest], hands: Hands) -> None:
 
 
 def _take_anew(wanted: ResumeRequest, hands: Hands) -> None:
-    """The table goes on from the cursor; its changes are held from there, for its snapshot was asked for before this request."""
+    """The table goes on from the cursor; its changes are held from there, for its snapshot was asked for before this request.
+
+    What was held before the stop does not count any more: between that and the cursor its changes were passed by.
+    """
     cursor = hands.meta.ledger.cursor
     if cursor is None or hands.meta.ledger.stopped(wanted.database, wanted.table) is None:
         return
     if not hands.take_anew(wanted.database, wanted.table, cursor):
         hands.records.update(wanted.name, lambda record: record.failed(UNKNOWN))
         return
+    record = hands.records.get(wanted.name)
+    if record is not None and record.is_open:
+        hands.records.update(wanted.name, lambda now: now.again("the table had stopped", held_after=cursor.order_key))
     hands.meta.update(lambda ledger: ledger.resume_table(wanted.database, wanted.table))
+
+
+def _canceled(wanted: ResumeRequest, hands: Hands) -> bool:
+    """Under the run lock, for what a publication reads is removed; False where another has it."""
+    lock = hands.run_lock()
+    if not lock.try_acquire():
+        return False
+    try:
+        _cancel(wanted, hands)
+    finally:
+        lock.release()
+    return True
 
 
 def _cancel(wanted: ResumeRequest, hands: Hands) -> None:
@@ -70,7 +93,8 @@ def _cancel(wanted: ResumeRequest, hands: Hands) -> None:
     if place is not None:
         hands.meta.update(_stopped(wanted, place))
     try:
-        hands.records.sweep(hands.records.update(wanted.name, lambda now: now.canceled()))
+        hands.records.update(wanted.name, lambda now: now.canceled())
+        hands.records.sweep(wanted.name)
     except ActRefusedError as error:  # it was published in this moment
         log.warning("snapshot_not_canceled", table=wanted.name, reason=str(error))
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
+import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -86,7 +88,13 @@ class _Tables:
         if found is None:
             return None
         configured = self._config.table(found.database, found.table).key
-        return dataclasses.replace(found, key=tuple(configured) or found.key)
+        keyed = dataclasses.replace(found, key=tuple(configured) or found.key)
+        return dataclasses.replace(keyed, version=f"{found.version}-{self._as_captured(keyed)}")
+
+    def _as_captured(self, table: TableVersion) -> str:
+        """What conf/ makes of a table: chunks that were read under other words do not go together."""
+        words = json.dumps([table.key, self._columns.kept(table).tolist(), dataclasses.asdict(self._policy(table))])
+        return hashlib.sha256(words.encode()).hexdigest()[:8]
 
     def spark_columns(self, table: TableVersion) -> tuple[tuple[str, str], ...]:
         decoder = RowDecoder(table, self._columns.kept(table), Places(), self._policy(table))
@@ -108,7 +116,7 @@ class _Tables:
             pace=Pace(limits, threads_running=functools.partial(_threads_running, connect)),
             kept=self._columns.kept(table),
             policy=self._policy(table),
-            replica=replica,
+            source=functools.partial(open_reader, source_of(self._config)) if replica else None,
         )
 
     def _policy(self, table: TableVersion) -> ValuePolicy:

@@ -1,0 +1,99 @@
+"""A destination whose position is lost begins where its source is now, and the rows of all its tables are read anew. `engine` calls it.
+
+Nothing is known of what changed between the lost position and now, so nothing that was held counts, and no table goes on without its rows.
+First the snapshots are wanted, then the schema history begins anew, last the cursor moves: a crash in between leaves the position lost, and
+the next try does it all again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from cdc_engine.config import DestinationConfig
+from cdc_engine.contracts import TableVersion
+from cdc_engine.errors import PositionLostError
+from cdc_engine.meta.manager import MetaManager
+from cdc_engine.meta.resume_requests import begin_asked, begin_done
+from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.parser.server_facts import read_facts
+from cdc_engine.parser.start_position import Epochs, Lost, StartChoice, decide_start
+from cdc_engine.position import Position
+from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.snapshot.record import wanted
+from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.source.server import Source
+from cdc_engine.store.prepared import forget_prepared
+from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot, is_of_users, stable_snapshot
+
+WHY = "the position was lost: what changed meanwhile is not known"
+
+log = structlog.get_logger()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hands:
+    """What beginning anew needs of the engine. `seed`: the schema history begins with a snapshot at a position."""
+
+    config: DestinationConfig
+    directory: Path
+    source: Source
+    meta: MetaManager
+    seed: Callable[[Snapshot, Position], None]
+
+
+def is_wanted(config: DestinationConfig, directory: Path) -> bool:
+    """Whether an operator asked for it, or conf/ says so."""
+    return begin_asked(directory) or config.snapshot == "when_needed"
+
+
+def begin(hands: Hands) -> Position:
+    """Where the stream begins now. While nothing reads it and no batch is out. Raises SluiceError, and then the position is lost still."""
+    snapshot, place = _schemas_now(hands)
+    captured = TableFilter(hands.config.include, hands.config.exclude)
+    tables = [each.version() for each in snapshot.tables if captured.keeps(each.database, each.table)]
+    want_all(SnapshotRecords(hands.directory), tables, place)
+    forget_prepared(hands.directory)
+    hands.seed(snapshot, place)
+    hands.meta.update(lambda ledger: ledger.set_cursor(place))
+    begin_done(hands.directory)
+    log.warning("began_anew", destination=hands.config.name, position=str(place), tables=len(tables))
+    return place
+
+
+def want_all(records: SnapshotRecords, tables: Iterable[TableVersion], place: Position) -> None:
+    """Every table is read anew, and only changes after the place are held."""
+    for table in tables:
+        there = records.get(table.name)
+        if there is not None and there.is_open:
+            records.update(table.name, lambda now: now.again(WHY, held_after=place.order_key))
+        else:
+            records.begin(wanted(table.name, place, time.time()))
+
+
+def _schemas_now(hands: Hands) -> tuple[Snapshot, Position]:
+    tables = TableFilter(hands.config.include, hands.config.exclude)
+    connection = SourceConnection(hands.source)
+    try:
+        snapshot, place = connection.ask(
+            lambda session: stable_snapshot(
+                session,
+                lambda database, table: is_of_users(database) or tables.keeps(database, table),
+                lambda: _end(connection, hands.meta.ledger.epoch),
+            )
+        )
+    finally:
+        connection.close()
+    return snapshot, place
+
+
+def _end(connection: Any, epoch: int) -> Position:
+    start = decide_start(None, StartChoice(), read_facts(connection, ""), Epochs(highest=epoch))
+    if isinstance(start, Lost):
+        raise PositionLostError(str(start))
+    return dataclasses.replace(start.position, epoch=epoch + 1)
