@@ -70,15 +70,18 @@ def merge_batch(
     append_quarantine(batch, quarantine_path, storage_options or {})
     if not batch.tables:
         return []
-    with open_lanes(spark, min(parallelism, len(batch.tables))) as lanes:
-        merged = _without_held(batch, holds)
-        merged, refused = _carried_out(merged, tables, storage_options or {}, lanes[0], refusal)
-        batch = _with_tables(batch, merged)
-        work = _Work(batch, tables, storage_options or {}, lanes, refusal=refusal, records=records)
-        work.refused, work.target_of = refused, target_of or tables.get
-        work.run_id, work.holds = run, holds
-        reports, errors = work.run_small(on_table_done or _ignore)
-        work.run(on_table_done or _ignore, reports, errors)
+    told = on_table_done or _ignore
+    reports, errors, merged = _hold_tables(batch, tables, refusal, holds, told)
+    if merged.tables:
+        with open_lanes(spark, min(parallelism, len(merged.tables))) as lanes:
+            merged, refused = _carried_out(merged, tables, storage_options or {}, lanes[0], refusal)
+            work = _Work(merged, tables, storage_options or {}, lanes, refusal=refusal, records=records)
+            # rows that are being read are read anew instead
+            work.refused = {name: error for name, error in refused.items() if holds.get(name) is None}
+            work.target_of = target_of or tables.get
+            work.run_id, work.holds = run, holds
+            work.run_small(told, reports, errors)
+            work.run(told, reports, errors)
     if errors:
         raise _batch_error(batch, reports, errors)
     return [reports[table.name] for table in batch.tables]
@@ -108,13 +111,13 @@ class _Work:
         for lane in lanes:
             self._free.put(lane)
 
-    def run_small(self, done: Callable[[TableReport], None]) -> tuple[dict[str, TableReport], dict[str, Exception]]:
-        """Merges what is small in one job. Raises SparkUnavailableError."""
-        reports: dict[str, TableReport] = {}
-        errors: dict[str, Exception] = {}
+    def run_small(
+        self, done: Callable[[TableReport], None], reports: dict[str, TableReport], errors: dict[str, Exception]
+    ) -> None:
+        """Merges what is small in one job, and adds what became of it. Raises SparkUnavailableError."""
         small = [table for table in self._largest_first() if self._may_be_small(table)]
         if not small or self._refusal():
-            return reports, errors
+            return
         with self._lane() as lane:
             results = merge_small_tables(lane, [self._small_job(table) for table in small])
         kept = {name: result.record for name, result in results.items() if result.record is not None}
@@ -127,7 +130,6 @@ class _Work:
                 done(result.report)
             else:
                 self._reasons[name] = result.declined
-        return reports, errors
 
     def _largest_first(self) -> list[StagedTable]:
         return sorted(self._batch.tables, key=lambda table: table.bytes, reverse=True)
@@ -135,8 +137,7 @@ class _Work:
     def _may_be_small(self, table: StagedTable) -> bool:
         wish = self._targets[table.name].merge
         fits = table.rows <= ways.ROWS_MAX and table.bytes <= ways.BYTES_MAX
-        merged = table.name not in self.refused and self.holds.get(table.name) is None
-        return merged and (wish == "small" or (wish == "auto" and fits))
+        return table.name not in self.refused and (wish == "small" or (wish == "auto" and fits))
 
     def _small_job(self, table: StagedTable) -> SmallJob:
         return SmallJob(
@@ -174,8 +175,6 @@ class _Work:
             if table.name in self.refused:
                 raise self.refused[table.name]
             target = self._targets[table.name]
-            if (held := self.holds.get(table.name)) is not None:
-                return hold_table(table, target, self.holds, held)
             _refuse_rows_of_held(table, self.holds)
             reason = self._reasons.get(table.name, "its changes are many" if target.merge == "auto" else ways.ASKED)
             return merge_table(
@@ -214,23 +213,35 @@ def _carried_out(
         raise
 
 
-def _without_held(batch: StagedBatch, holds: Holds) -> StagedBatch:
-    """What of a batch is merged: without the tables whose changes are held.
+def _hold_tables(
+    batch: StagedBatch,
+    targets: Mapping[str, TableTarget],
+    refusal: Callable[[], str],
+    holds: Holds,
+    done: Callable[[TableReport], None],
+) -> tuple[dict[str, TableReport], dict[str, Exception], StagedBatch]:
+    """Holds the changes of the tables whose rows are being read, which needs no Spark; reports, errors, and the batch of the others.
 
     Where foreign keys changed rows of such a table, nobody knows whether before or after they were read: they are read anew.
     """
-    held = {table.name for table in batch.tables if holds.get(table.name) is not None}
+    reports: dict[str, TableReport] = {}
+    errors: dict[str, Exception] = {}
     live = {name for events in batch.cascades for name in events.live}
-    for name in sorted(held & live):
-        holds.again(name, batch.end_order_key, "foreign keys changed its rows without row events")
-    merged = tuple(table for table in batch.tables if table.name not in held)
-    return dataclasses.replace(batch, tables=merged)
-
-
-def _with_tables(batch: StagedBatch, changed: StagedBatch) -> StagedBatch:
-    """The batch with those of its tables that the other has as they are there."""
-    by_name = {table.name: table for table in changed.tables}
-    return dataclasses.replace(batch, tables=tuple(by_name.get(table.name, table) for table in batch.tables))
+    for table in batch.tables:
+        if (held := holds.get(table.name)) is None:
+            continue
+        if why := refusal():
+            errors[table.name] = TableError(table.name, why, own=False)
+            continue
+        if table.name in live and batch.end_order_key > held.after:
+            held = holds.again(table.name, batch.end_order_key, "foreign keys changed its rows without row events")
+        try:
+            reports[table.name] = hold_table(table, targets[table.name], holds, held)
+            done(reports[table.name])
+        except TableError as error:
+            errors[table.name] = error
+    left = tuple(table for table in batch.tables if table.name not in reports and table.name not in errors)
+    return reports, errors, dataclasses.replace(batch, tables=left)
 
 
 def _refuse_rows_of_held(table: StagedTable, holds: Holds) -> None:

@@ -107,7 +107,7 @@ def _keep(segment: ChangesSegment, folder: Path, after: int) -> int:
     """Rows kept. The file's name is the order key of its last change."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{segment.last_order_key:0{KEY_DIGITS}d}.parquet"
-    beside = path.with_suffix(".tmp")
+    beside = folder / f".{path.stem}.tmp"  # what a crash leaves of it is none of Spark's files
     beside.unlink(missing_ok=True)
     if segment.first_order_key > after:
         _link(segment.path, beside)

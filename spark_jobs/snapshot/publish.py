@@ -39,7 +39,7 @@ class ColumnsDifferError(Exception):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Publication:
-    """What is to be published. `columns`: of the rows, as staged. `chunks`, `changes`: folders of Parquet files.
+    """What is to be published. `columns`: of the rows, as staged. `chunks`, `changes`: folders of Parquet files; `rows`: of all chunks.
 
     `place`: the order key that all is merged up to, or that a table without a key was read at. `read_at_us`: commit time of the rows.
     `history`: what DESCRIBE HISTORY shows of it.
@@ -51,6 +51,7 @@ class Publication:
     columns: tuple[Column, ...]
     key: tuple[str, ...]
     chunks: Path
+    rows: int
     changes: Path
     place: int
     read_at_us: int
@@ -100,11 +101,17 @@ def publish(
     """Raises TableError where the table is another's, ColumnsDifferError, or whatever Spark raises."""
     started = time.monotonic()
     _check_columns(given)
+    if (rows := _row_count(given.chunks)) != given.rows:
+        raise ColumnsDifferError(f"{rows} rows lie where {given.rows} were read")
     label = max(given.place, held_up_to(given.changes))
     table = DeltaTable(given.owner.table, given.target.path, app_id_of(given.owner), storage_options)
     before = table.refresh()
     refuse_others(given.owner, table.found(None))
-    lane.expect(_row_count(given.chunks) + _row_count(given.changes))
+    if label < before.applied_order_key:
+        why = "the stream is read again and has to come to where the table was already; it is tried again"
+        raise TableError(given.owner.table, why, own=False)
+    lane.expect(rows + _row_count(given.changes))
+    given.changes.mkdir(parents=True, exist_ok=True)
     lane.sql(_view(publish_sql.CHUNKS_VIEW, given.chunks, publish_sql.chunk_types(given.columns)))
     lane.sql(_view(publish_sql.CHANGES_VIEW, given.changes, publish_sql.change_types(given.columns)))
     if label > before.applied_order_key:
@@ -159,7 +166,6 @@ def _statement(given: Publication, before: Snapshot, label: int) -> str:
 
 
 def _view(view: str, folder: Path, types: dict[str, str]) -> str:
-    folder.mkdir(parents=True, exist_ok=True)
     return publish_sql.parquet_view(view, folder.resolve().as_uri(), types)
 
 

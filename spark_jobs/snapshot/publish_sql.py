@@ -88,7 +88,7 @@ def _last_images(rows: Rows) -> str:
 
 
 def _equal(rows: Rows, name: str) -> str:
-    nullable = next(column.nullable for column in rows.columns if column.name == name)
+    nullable = any(column.nullable for column in rows.columns if column.name.lower() == name.lower())
     quoted = sql_text.identifier(name)
     return f"c.{quoted} {'<=>' if nullable else '='} l.{quoted}"
 
