@@ -15,6 +15,7 @@ from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.sink.column_filter import ColumnFilter
 from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.source.server import Source
 from cdc_engine.table_meta.history.source.schema_snapshot import read_snapshot
 from cdc_engine.table_meta.schema import TableSchema
@@ -81,6 +82,11 @@ def _compared(asked: Asked, side: SourceSide, name: str, schema: TableSchema | N
 def _compare(asked: Asked, side: SourceSide, schema: TableSchema, extent: Extent) -> TableResult:
     name = f"{schema.database}.{schema.table}"
     refuse_stopped(name, read_ledger(asked.directory).stopped_tables)
+    reading = SnapshotRecords(asked.directory).get(name)
+    if reading is not None and reading.is_open:
+        raise RefusedError(
+            f"its rows are being read ({reading.state}), and its changes are held; compare it once they are published"
+        )
     lake = LakeSide(name, asked.config.table_path(asked.name, schema.database, schema.table), asked.storage_options)
     if not lake.exists:
         return _without_lake(side, schema, lake, extent)

@@ -33,13 +33,18 @@ class ChunkFiles:
         make_folder(self.folder)
         found = {each.chunk.number: each for each in map(_read, sorted(self.folder.glob("_*.json")))}
         whole: list[KeptChunk] = []
-        while (following := found.get(len(whole) + 1)) is not None and self.rows_path(following.chunk).is_file():
+        while (following := found.get(len(whole) + 1)) is not None and self._follows(whole, following):
             whole.append(following)
         kept = {path for each in whole for path in (self.rows_path(each.chunk), self._record_path(each.chunk))}
         for path in self.folder.iterdir():
             if path not in kept:
                 path.unlink()
         return tuple(whole)
+
+    def _follows(self, whole: list[KeptChunk], following: KeptChunk) -> bool:
+        before = whole[-1].chunk.up_to if whole else ()
+        is_next = not whole or (bool(before) and following.chunk.after == before)
+        return is_next and self.rows_path(following.chunk).is_file()
 
     def clear(self) -> None:
         """Nothing of it counts any more."""

@@ -45,7 +45,7 @@ class SnapshotRecord:
     of the rows that are read; `version`: of the table's schema. `high`: where the source's binlog ended once all was read; the stream must
     come past it before the table is published. `label`: the order key that the rows got. `rows`: read so far, of the chunks that are whole.
     `rows_expected`: the server's estimate. Times are seconds since 1970, 0 where it has not come to that. `restarts`: how often the chunks
-    began anew, with the last `reason`; of FAILED why it did.
+    began anew, with the last `reason`; of FAILED why it did. `tries`: how often the same reason kept it from going on.
     """
 
     snapshot_id: str
@@ -73,6 +73,7 @@ class SnapshotRecord:
     published_at: float = 0.0
     read_seconds: float = 0.0
     restarts: int = 0
+    tries: int = 0
     reason: str = ""
 
     @property
@@ -104,10 +105,16 @@ class SnapshotRecord:
         rows_expected: int,
         now: float,
     ) -> SnapshotRecord:
-        """The stream is merged up to `position`, no run is at work, and chunks are read from now on."""
+        """All is staged up to `position`, no run is at work, and chunks are read from now on.
+
+        What was changed up to there is in the rows, so nothing that was held before counts.
+        """
         return self._to(
             SnapshotState.READING,
             began_at=position,
+            held_after=max(self.held_after, position.order_key),
+            reason="",
+            tries=0,
             version=version,
             key=key,
             columns=columns,
@@ -145,6 +152,10 @@ class SnapshotRecord:
     def with_pause(self, *, paused: bool) -> SnapshotRecord:
         """No chunk is read while it is paused."""
         return dataclasses.replace(self, paused=paused)
+
+    def noted(self, reason: str) -> SnapshotRecord:
+        """Something keeps it from going on for now; it is tried again."""
+        return dataclasses.replace(self, reason=reason, tries=self.tries + 1 if reason == self.reason else 1)
 
     def retried(self) -> SnapshotRecord:
         """An operator lets it go on: what was read whole stays where reading goes on, after a failure all is read anew."""

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from cdc_engine.durable_files import keep_file
 from cdc_engine.errors import ActRefusedError, MetaError
-from cdc_engine.ha.file_lock import FileLock
+from cdc_engine.ha.file_lock import FileLock, is_locked
 from cdc_engine.snapshot.record import SnapshotRecord
 
-FOLDER, RECORD_FILE, LOCK_FILE = "snapshots", "snapshot.json", "records.lock"
+FOLDER, RECORD_FILE, LOCK_FILE, READING_FILE = "snapshots", "snapshot.json", "records.lock", "reading.lock"
 LOCK_SECONDS_MAX, LOCK_POLL_SECONDS = 30.0, 0.02
 
 Transition = Callable[[SnapshotRecord], SnapshotRecord]
@@ -48,7 +48,7 @@ class SnapshotRecords:
             if before is not None and before.is_open:
                 raise ActRefusedError(f"a snapshot of {record.name} is under way ({before.state}); cancel it first")
             self._keep(record)
-            self.sweep(record)
+            self._sweep(record)
 
     def update(self, name: str, transition: Transition) -> SnapshotRecord:
         """The record after a transition, on disk. Raises what the transition does, ActRefusedError where there is none, MetaError."""
@@ -69,8 +69,21 @@ class SnapshotRecords:
         """Where the rows of the record's generation are."""
         return self._home(record.name) / f"{record.snapshot_id}-chunks-{record.generation}"
 
-    def sweep(self, record: SnapshotRecord) -> None:
+    def reading(self) -> FileLock:
+        """Held by the one run that reads and publishes; free where none does, whatever Dagster believes."""
+        return FileLock(self._folder / READING_FILE)
+
+    def are_read(self) -> bool:
+        """Whether some process reads and publishes now."""
+        return is_locked(self._folder / READING_FILE)
+
+    def sweep(self, name: str) -> None:
         """Removes what is no longer needed: other generations, and of a snapshot that ended everything."""
+        with self._locked():
+            if (record := self.get(name)) is not None:
+                self._sweep(record)
+
+    def _sweep(self, record: SnapshotRecord) -> None:
         kept = {self.changes_dir(record), self.chunks_dir(record)} if record.is_open else set()
         for path in self._home(record.name).iterdir():
             if path.is_dir() and path not in kept:

@@ -49,12 +49,28 @@ def next_step(record: SnapshotRecord, there: Destination) -> Decision:
     if there.begin is None or there.cursor is None:
         return Decision(Step.WAIT, "the engine has not begun yet")
     if record.state == SnapshotState.WANTED:
-        return Decision(Step.BEGIN) if there.version else Decision(Step.WAIT, "the engine does not know the table yet")
+        return _wanted(record, there, there.begin, there.cursor)
     return _under_way(record, there, there.cursor)
+
+
+def _wanted(record: SnapshotRecord, there: Destination, begin: Position, cursor: Position) -> Decision:
+    """Of one whose rows are not read yet."""
+    if not there.version:
+        return Decision(Step.WAIT, "the engine does not know the table yet")
+    if begin.epoch != cursor.epoch:
+        return Decision(Step.WAIT, "the stream goes over to another source; the batch before that is merged first")
+    if begin.order_key < record.held_after:
+        return Decision(
+            Step.WAIT, f"the stream has to come past the statement that changed the table ({record.reason})"
+        )
+    return Decision(Step.BEGIN)
 
 
 def _under_way(record: SnapshotRecord, there: Destination, cursor: Position) -> Decision:
     """Of one whose rows are being read, or are."""
+    if not there.version:
+        why = "the table was dropped or renamed, or is not captured any more; `sluice snapshot cancel` ends it"
+        return Decision(Step.FAIL, why)
     if not same_stream(cursor, record) or there.begin is None or there.begin.epoch != cursor.epoch:
         return Decision(Step.AGAIN, "the source is another one since, so places in its binlog cannot be compared")
     if there.version != record.version:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ UNTOLD_SECONDS = 2.0
 
 
 class SourceTable:
-    """One table. `kept`, `policy`: as `rows.decoder.RowDecoder` has them. `replica`: the server is not the one whose binlog is read."""
+    """One table. `kept`, `policy`: as `rows.decoder.RowDecoder` has them. `source`: the server whose binlog is read, if it is another."""
 
     def __init__(
         self,
@@ -35,10 +36,10 @@ class SourceTable:
         pace: Pace | None = None,
         kept: Int32s | None = None,
         policy: ValuePolicy = DEFAULT_POLICY,
-        replica: bool = False,
+        source: Callable[[], Reader] | None = None,
     ) -> None:
         self._connect, self._table, self._where, self._chunk_rows = connect, table, where, chunk_rows
-        self._pace, self._kept, self._policy, self._replica = pace, kept, policy, replica
+        self._pace, self._kept, self._policy, self._source = pace, kept, policy, source
         self._own = threading.local()
         self._opened: list[Reader] = []
         self._lock = threading.Lock()
@@ -58,7 +59,7 @@ class SourceTable:
         """By the server's executed set, which has a transaction once its rows are visible; without one, a while after the beginning."""
         reader = self._reader()
         if reader.mariadb or not position.gtid_set:
-            return not self._replica and time.monotonic() - self._began >= UNTOLD_SECONDS
+            return self._source is None and time.monotonic() - self._began >= UNTOLD_SECONDS
         return has_executed(_one_line(reader.texts("SELECT @@GLOBAL.gtid_executed")), position.gtid_set)
 
     def chunks(self, after: Chunk | None) -> Iterator[Chunk]:
@@ -85,16 +86,13 @@ class SourceTable:
         )
 
     def end(self) -> SourceEnd:
-        """Of a replica only the set of transactions: its files are its own."""
+        """Of the server whose binlog is read: whatever a replica shows lies before it. Of a table without a key, as it was read."""
         if self._place is not None:
             return self._place
-        reader = self._reader()
-        executed = "@@GLOBAL.gtid_current_pos" if reader.mariadb else "@@GLOBAL.gtid_executed"
-        told = _one_line(reader.texts(f"SELECT {executed}"))
-        if self._replica:
-            return SourceEnd(file="", offset=0, executed=told)
-        file, offset = binlog_end(reader)
-        return SourceEnd(file=file, offset=offset, executed=told)
+        if self._source is None:
+            return _end(self._reader())
+        with contextlib.closing(self._source()) as reader:
+            return _end(reader)
 
     def close(self) -> None:
         """All connections; from the thread that made this."""
@@ -111,6 +109,13 @@ class SourceTable:
             with self._lock:
                 self._opened.append(reader)
         return reader
+
+
+def _end(reader: Reader) -> SourceEnd:
+    executed = "@@GLOBAL.gtid_current_pos" if reader.mariadb else "@@GLOBAL.gtid_executed"
+    told = _one_line(reader.texts(f"SELECT {executed}"))
+    file, offset = binlog_end(reader)
+    return SourceEnd(file=file, offset=offset, executed=told)
 
 
 def _one_line(rows: list[tuple[str | None, ...]]) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from cdc_engine.contracts import TableVersion
-from cdc_engine.errors import SluiceError, SourceConnectionError, TableChangedError
+from cdc_engine.errors import ConfigurationError, SourceConnectionError, TableChangedError, TableStoppedError
 from cdc_engine.position import Position
 from cdc_engine.snapshot.chunk_files import ChunkFiles, KeptChunk, is_complete
 from cdc_engine.snapshot.chunks import Chunk
@@ -25,6 +25,7 @@ from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.snapshot.steps import Decision, Destination, Step, next_step
 from cdc_engine.states import SnapshotState
 
+CHANGED_TRIES_MAX = 30  # a run each: minutes in which the stream comes to what the server has already
 VISIBLE_SECONDS_MAX = 60.0  # until the server shows what was read from its binlog
 
 
@@ -121,7 +122,7 @@ def _begin(record: SnapshotRecord, hands: Hands) -> None:
                 now=time.time(),
             ),
         )
-    hands.records.sweep(begun)
+    hands.records.sweep(record.name)
     hands.say(f"{record.name}: reading some {expected} rows, changes are held since {begun.began_at}")
 
 
@@ -142,6 +143,7 @@ def _read(record: SnapshotRecord, hands: Hands) -> bool:
                 _read_chunks(record, hands, files, reader, list(whole))
         except TableChangedError as error:  # the stream comes to it too, and has the rows read anew
             hands.say(f"{record.name}: {error}")
+            hands.records.update(record.name, _changed_on_the_server(str(error)))
             return False
         now = hands.records.get(record.name)
         if now is None or not _goes_on(record, now) or not is_complete(files.prepare()):
@@ -205,6 +207,16 @@ def _refusal(facts: ChunkFacts) -> str:
     )
 
 
+def _changed_on_the_server(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
+    """The stream comes to the statement soon; where it does not, the rows cannot be asked for so (a condition that is none)."""
+
+    def noted(now: SnapshotRecord) -> SnapshotRecord:
+        told = now.noted(why)
+        return told.failed(why) if told.tries >= CHANGED_TRIES_MAX else told
+
+    return noted
+
+
 def _failing(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
     return lambda now: now.failed(why)
 
@@ -244,7 +256,7 @@ def _publish(record: SnapshotRecord, hands: Hands) -> bool:
             hands.records.update(record.name, _beginning_anew(str(error)))
             return False
         done = hands.records.update(record.name, lambda each: each.published(label, time.time()))
-    hands.records.sweep(done)
+    hands.records.sweep(record.name)
     hands.progress(done)
     return True
 
@@ -252,23 +264,30 @@ def _publish(record: SnapshotRecord, hands: Hands) -> bool:
 def run_all(hands: Hands, seconds: float) -> dict[str, Decision]:
     """Works on all snapshots of the destination, the smallest tables first, until none can be brought further or the time is over.
 
-    Raises the first SluiceError after every table has had its turn.
+    What keeps a table from going on is in its record; the others have their turn. Raises the first error after that.
     """
     deadline = time.monotonic() + seconds
     stopping = threading.Event()
     while True:
         open_now = [each for each in hands.records.all() if each.has_work]
         decisions: dict[str, Decision] = {}
-        errors: list[SluiceError] = []
-        for each in sorted(open_now, key=lambda one: (one.rows_expected, one.name)):
+        errors: list[Exception] = []
+        for each in sorted(open_now, key=lambda one: (one.state != SnapshotState.READ, one.rows_expected, one.name)):
             try:
                 decisions[each.name] = advance(each.name, hands)
-            except SluiceError as error:
+            except Exception as error:  # one table that cannot be read, or published, holds up no other
                 errors.append(error)
-                hands.say(f"{each.name}: {error}")
+                _note(each.name, error, hands)
         if errors:
             raise errors[0]
         still = any(each.step == Step.WAIT for each in decisions.values())
         if not still or time.monotonic() >= deadline:
             return decisions
         stopping.wait(1.0)
+
+
+def _note(name: str, error: Exception, hands: Hands) -> None:
+    """For `status`: it is tried again, or it is for an operator to mend."""
+    for_good = isinstance(error, TableStoppedError | ConfigurationError)
+    hands.say(f"{name}: {error}")
+    hands.records.update(name, lambda now: now.failed(str(error)) if for_good else now.noted(str(error)))

@@ -16,6 +16,7 @@ from cdc_engine.config import SluiceConfig
 from cdc_engine.contracts import TableVersion
 from cdc_engine.errors import SluiceError
 from cdc_engine.snapshot.record import SnapshotRecord, progress
+from cdc_engine.snapshot.records import SnapshotRecords
 from orchestration import failpoints
 from orchestration.ports import MergeFailedError, Ports, PublishOutcome
 from orchestration.run.merge_run import failure, only_writer
@@ -38,12 +39,18 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
         from cdc_engine.instance.tables.table_snapshots import Outside, snapshot_hands  # noqa: PLC0415  with it come kernels
         from cdc_engine.snapshot.work import run_all  # noqa: PLC0415
 
+        reading = SnapshotRecords(config.destination_dir(destination)).reading()
+        if not reading.try_acquire():
+            context.log.info("another run reads the rows of %s; this one has nothing to do", destination)
+            return
         told = _Told(context, config, destination, ports)
         outside = Outside(run_lock=told.run_lock, publish=told.publish, say=context.log.info, progress=told.progress)
         try:
             run_all(snapshot_hands(config, destination, outside), WAIT_SECONDS)
         except (SluiceError, MergeFailedError) as error:
             raise failure(error) from None
+        finally:
+            reading.release()
 
     @dg.job(
         name=f"{snapshot_name(destination)}_job",

@@ -39,6 +39,7 @@ def spark_publish(
         ),
         key=record.key,
         chunks=records.chunks_dir(record),
+        rows=record.rows,
         changes=records.changes_dir(record),
         place=_place(record, ledger.cursor.order_key if ledger.cursor else -1),
         read_at_us=round((record.reading_at or time.time()) * 1e6),

@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from cdc_engine.errors import SluiceError
+from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.snapshot.steps import Step, next_step
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cdc_engine.config import SluiceConfig
 
 INTERVAL_SECONDS_MIN = 1  # as of the engine's sensor
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 5.0, 300.0  # after a run that failed, doubled for each in a row
 RUNS_LOOKED_AT = 10
+HAS_PROCESS = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+LOST_SECONDS = 60.0  # a run takes the lock as soon as it has imported what it needs
 UNDER_WAY = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
@@ -46,6 +51,7 @@ def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinitio
         if not due:
             return dg.SkipReason(waits or "no snapshot is under way")
         newest = context.instance.get_run_records(dg.RunsFilter(job_name=job.name), limit=RUNS_LOOKED_AT)
+        _end_lost_runs(context.instance, newest, SnapshotRecords(config.destination_dir(destination)))
         if any(each.dagster_run.status in UNDER_WAY for each in newest):
             return dg.SkipReason(f"a run is at work on {', '.join(due)}")
         failed = _failed_in_a_row([each.dagster_run.status for each in newest])
@@ -55,6 +61,14 @@ def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinitio
         return dg.RunRequest(tags={"sluice/snapshot": destination})
 
     return sense
+
+
+def _end_lost_runs(instance: dg.DagsterInstance, newest: Sequence[dg.RunRecord], records: SnapshotRecords) -> None:
+    """A run whose process is gone holds no lock; Dagster itself would wait for it for ever."""
+    for each in newest:
+        begun = time.time() - (each.start_time or time.time())
+        if each.dagster_run.status in HAS_PROCESS and begun > LOST_SECONDS and not records.are_read():
+            instance.report_run_failed(each.dagster_run, "its process is gone: nobody reads; the next run goes on")
 
 
 def due_tables(config: SluiceConfig, destination: str) -> tuple[list[str], str]:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from cdc_engine.contracts import StoppedTable, TableVersion
 from cdc_engine.errors import ActRefusedError
+from cdc_engine.ha.file_lock import RUN_LOCK_FILE, FileLock
 from cdc_engine.instance.tables import snapshot_wishes
 from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.resume_requests import Wish, requests
@@ -57,7 +58,10 @@ def states(directory: Path) -> dict[str, SnapshotState]:
 
 def hands(directory: Path, known: bool = True) -> snapshot_wishes.Hands:
     return snapshot_wishes.Hands(
-        meta=FileMeta(directory), records=SnapshotRecords(directory), take_anew=lambda *_: known
+        meta=FileMeta(directory),
+        records=SnapshotRecords(directory),
+        take_anew=lambda *_: known,
+        run_lock=lambda: FileLock(directory / RUN_LOCK_FILE),
     )
 
 
@@ -73,6 +77,14 @@ def test_a_table_that_stopped_for_good_is_taken_anew_by_one_snapshot_command(dir
     snapshot_wishes.fulfil([wish], hands(directory))
     assert FileMeta(directory).ledger.stopped_tables == ()
     assert not requests(directory)
+
+
+def test_what_was_held_before_a_stop_does_not_count_in_the_snapshot_after_it(directory: Path) -> None:
+    run("start", "shop", "--tables", "shop.orders")
+    snapshot_wishes.fulfil(requests(directory), hands(directory))
+    record = SnapshotRecords(directory).get("shop.orders")
+    assert record is not None
+    assert (record.state, record.held_after) == (SnapshotState.WANTED, CURSOR.order_key)
 
 
 def test_a_snapshot_of_a_table_that_nobody_knows_says_what_to_do(directory: Path) -> None:
@@ -94,6 +106,27 @@ def test_a_snapshot_that_is_canceled_leaves_the_table_where_it_stood(directory: 
         "items": (TableState.SNAPSHOT_CANCELED, CURSOR),
     }
     assert set(states(directory).values()) == {SnapshotState.CANCELED}
+
+
+def test_a_snapshot_that_is_being_published_is_canceled_after_that(directory: Path) -> None:
+    run("start", "shop", "--tables", "shop.items")
+    run("cancel", "shop", "shop.items")
+    publishing = FileLock(directory / RUN_LOCK_FILE)
+    assert publishing.try_acquire()
+    snapshot_wishes.fulfil(requests(directory), hands(directory))
+    assert states(directory)["shop.items"] == SnapshotState.WANTED
+    publishing.release()
+    snapshot_wishes.fulfil(requests(directory), hands(directory))
+    assert states(directory)["shop.items"] == SnapshotState.CANCELED
+
+
+def test_a_table_that_stopped_is_taken_up_again_where_its_snapshot_goes_on(directory: Path) -> None:
+    run("start", "shop", "--tables", "shop.orders")
+    for wish in requests(directory):
+        wish.path.unlink()
+    SnapshotRecords(directory).update("shop.orders", lambda now: now.failed("the table stopped"))
+    run("resume", "shop", "shop.orders")
+    assert [(wish.name, wish.wish) for wish in requests(directory)] == [("shop.orders", Wish.ANEW)]
 
 
 def test_a_snapshot_is_paused_and_goes_on(directory: Path) -> None:

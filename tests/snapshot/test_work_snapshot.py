@@ -85,15 +85,19 @@ class World:
     def _hold(self, number: int) -> None:
         kind, key, value = self.log[number]
         record = self.records.get(NAME)
-        if record is None or number <= record.held_after:
+        if record is None or self.key(number) <= record.held_after:
             return
         if kind == "truncate":
-            self.records.update(NAME, lambda now: now.again("truncated", held_after=number))
+            self.records.update(NAME, lambda now: now.again("truncated", held_after=self.key(number)))
         else:
             self.held[number] = (kind, key, value)
 
     def place(self, number: int) -> Position:
         return Position(epoch=self.epoch, file="binlog.000001", offset=4 + PLACE_BYTES * number)
+
+    def key(self, number: int) -> int:
+        """The order key of a change: that of the place at which it ends."""
+        return self.place(number + 1).order_key
 
     def hands(self) -> Hands:
         return Hands(
@@ -127,7 +131,7 @@ class World:
         for path in sorted(self.records.chunks_dir(record).glob("*.parquet")):
             rows |= {int(key): value for key, value in json.loads(path.read_text()).items()}
         for number, change in sorted(self.held.items()):
-            if number > record.held_after:
+            if self.key(number) > record.held_after:
                 rows = _applied(rows, *change)
         self.lake, self.published = rows, self.published + 1
         self.noise()

@@ -83,6 +83,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "cdc_engine.sink",
         "cdc_engine.table_meta",
         "cdc_engine.destination_files",
+        "cdc_engine.snapshot",
         "spark_jobs.sql_text",
     },
 }
