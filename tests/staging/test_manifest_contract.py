@@ -25,7 +25,7 @@ TWINS: dict[type, tuple[type, set[str]]] = {
     written.Manifest: (
         read.StagedBatch,
         # of the batch as a whole, for people; `quarantine` has a reader of its own; `format` is checked at the door
-        {"format", "end_order_key", "rows", "changes", "bytes", "staged_at_us", "first_commit_time_us"}
+        {"format", "rows", "changes", "bytes", "staged_at_us", "first_commit_time_us"}
         | {"last_commit_time_us", "quarantine"},
     ),
     written.StagedTable: (read.StagedTable, set()),
