@@ -135,7 +135,7 @@ def test_the_demo_ends_on_ctrl_c_and_resumes_to_equal_tables_though_engine_and_r
 
     summary = json.loads(summary_file.read_text())
     assert summary["equal"]
-    assert len(summary["tables"]) == 13
+    assert len(summary["tables"]) == 14
     assert all(table["equal"] and table["rows"] > 0 for table in summary["tables"].values()), summary
     assert summary["batches"] >= 1
     assert summary["runs"] > summary["batches"], "the killed run is one more"
