@@ -111,6 +111,8 @@ _OF_THE_LAKE = frozenset(
 )
 RESOLVABLE = frozenset({TableState.SCHEMA_UNKNOWN, TableState.SCHEMA_MISMATCH})
 _STOPS = frozenset(TableState) - {TableState.FLOWING}
+# What such a table lacks is not in the stream after its place: it is not met again there, and waits for an operator.
+UNTIL_ASKED = frozenset({TableState.NEWLY_INCLUDED, TableState.SNAPSHOT_CANCELED})
 TABLE_TRANSITIONS: Mapping[TableState, frozenset[TableState]] = {
     TableState.FLOWING: _STOPS - {TableState.RESUME_LOST},
     # A stop keeps its first reason; taken up again it flows, or what it needs is no longer on the source.

@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection
 from cdc_engine.contracts import ClientIdentity, OutstandingBatch, StoppedTable
 from cdc_engine.errors import BatchNotFirstError, BatchNotFoundError, MetaError, NotContinuousError
 from cdc_engine.position import EPOCH_BITS, Position
-from cdc_engine.states import TableState, table_follows
+from cdc_engine.states import UNTIL_ASKED, TableState, table_follows
 
 EPOCH_MAX = (1 << EPOCH_BITS) - 1
 LEDGER_ID_CHARS = 12
@@ -212,12 +212,13 @@ class Ledger:
         """The record of a table's stop."""
         return next((each for each in self.stopped_tables if (each.database, each.table) == (database, table)), None)
 
-    def set_cursor(self, position: Position) -> Ledger:
+    def set_cursor(self, position: Position, resumed: Collection[str] = ()) -> Ledger:
         """An operator's, or the first start's, choice of where to read from; the only move that may go backward.
 
-        What waits is forgotten, and so are the stops of tables that lie at or after the position: they are read again.
+        What waits is forgotten, and so are the stops of tables that lie at or after the position: they are read again. A stop that the
+        stream does not show again stays (`states.UNTIL_ASKED`), unless its "database.table" is among the `resumed`.
         """
-        kept = tuple(each for each in self.stopped_tables if each.position.order_key < position.order_key)
+        kept = tuple(each for each in self.stopped_tables if _stays(each, position, resumed))
         return dataclasses.replace(
             self,
             epoch=max(self.epoch, position.epoch),
@@ -276,6 +277,12 @@ class Ledger:
                 f"batch {batch_id} cannot be {verb} before batch {first.batch_id}: keep their order"
             )
         return batch
+
+
+def _stays(stop: StoppedTable, cursor: Position, resumed: Collection[str]) -> bool:
+    if stop.position.order_key < cursor.order_key:
+        return True
+    return stop.state in UNTIL_ASKED and f"{stop.database}.{stop.table}" not in resumed
 
 
 def _place(position: Position) -> tuple[int, str, int]:

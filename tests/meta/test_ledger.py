@@ -9,6 +9,7 @@ import pytest
 from cdc_engine.contracts import ClientIdentity
 from cdc_engine.errors import BatchNotFirstError, BatchNotFoundError, MetaError
 from cdc_engine.meta.ledger import EPOCH_MAX, Ledger
+from cdc_engine.states import TableState
 from tests.fix_ledgers import CLIENT, LEDGER, at, stopped
 
 
@@ -133,6 +134,13 @@ def test_setting_the_cursor_forgets_what_waits_and_the_stops_behind_it(ledger: L
     assert ledger.outstanding == ()
     assert [each.table for each in ledger.stopped_tables] == ["a"]
     assert ledger.next_batch_id == 3
+
+
+def test_setting_the_cursor_keeps_stops_that_the_stream_does_not_show_again(ledger: Ledger) -> None:
+    for table in ("a", "b"):
+        ledger = ledger.stop_table(dataclasses.replace(stopped(table, 40), state=TableState.NEWLY_INCLUDED))
+    ledger = ledger.set_cursor(at(30), resumed={"shop.b"})
+    assert [each.table for each in ledger.stopped_tables] == ["a"]
 
 
 def test_a_stopped_table_keeps_its_first_place_until_it_is_resumed(ledger: Ledger) -> None:

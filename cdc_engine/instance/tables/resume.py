@@ -64,8 +64,10 @@ def take_up(
         places = [stop.position for stop in stops if stop not in lost]
         if places:
             _note_behind(folder, [stop for stop in stops if stop not in lost], meta.ledger)
-            begin = min(places, key=lambda place: place.order_key)
-            meta.update(lambda ledger: ledger.set_cursor(begin))
+            # A stop may lie after the cursor: the batch that met it was rolled back.
+            begin = min([*places, *filter(None, [meta.ledger.cursor])], key=lambda place: place.order_key)
+            resumed = {f"{stop.database}.{stop.table}" for stop in stops if stop not in lost}
+            meta.update(lambda ledger: ledger.set_cursor(begin, resumed))
             read_again()
     for each in wanted:
         log.info("table_resumed", database=each.database, table=each.table)

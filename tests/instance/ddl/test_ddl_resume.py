@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import tempfile
 from pathlib import Path
 
@@ -79,6 +80,29 @@ def test_ddl_of_several_the_first_stop_counts_and_those_behind_it_are_met_again(
     source.take_up("late", "early")
     assert source.begun == [at(200)]
     assert source.states == {"old": "DDL_HELD"}
+
+
+def test_ddl_what_the_stream_does_not_show_again_waits_until_it_is_asked_for(source: Source) -> None:
+    for state in (TableState.NEWLY_INCLUDED, TableState.SNAPSHOT_CANCELED):
+        stop = dataclasses.replace(stopped(str(state), at(600)), state=state)
+        source.meta.update(functools.partial(Ledger.stop_table, stopped=stop))
+    source.take_up("late")
+    assert source.states == {
+        "early": "DDL_HELD",
+        "old": "DDL_HELD",
+        "NEWLY_INCLUDED": "NEWLY_INCLUDED",
+        "SNAPSHOT_CANCELED": "SNAPSHOT_CANCELED",
+    }
+    source.take_up("NEWLY_INCLUDED")
+    assert set(source.states) == {"early", "old", "SNAPSHOT_CANCELED"}
+
+
+def test_fault_a_stop_after_the_cursor_does_not_take_the_cursor_along(source: Source) -> None:
+    """Its batch was rolled back: what lies between the two has been merged by nobody."""
+    source.meta.update(lambda ledger: ledger.stop_table(stopped("latest", at(1200))))
+    source.take_up("latest")
+    assert source.meta.ledger.cursor == at(900)
+    assert set(source.states) == {"early", "late", "old"}
 
 
 def test_ddl_a_table_whose_binlog_is_purged_says_so_and_the_others_go_on(source: Source) -> None:
