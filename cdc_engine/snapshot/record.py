@@ -71,7 +71,6 @@ class SnapshotRecord:
     reading_at: float = 0.0
     read_at: float = 0.0
     published_at: float = 0.0
-    read_seconds: float = 0.0
     restarts: int = 0
     tries: int = 0
     reason: str = ""
@@ -122,9 +121,9 @@ class SnapshotRecord:
             reading_at=now,
         )
 
-    def with_chunks(self, chunks: int, rows: int, size_bytes: int, seconds: float) -> SnapshotRecord:
-        """So many chunks are whole. `seconds`: of reading, of all readers together."""
-        return dataclasses.replace(self, chunks=chunks, rows=rows, size_bytes=size_bytes, read_seconds=seconds)
+    def with_chunks(self, chunks: int, rows: int, size_bytes: int) -> SnapshotRecord:
+        """So many chunks are whole."""
+        return dataclasses.replace(self, chunks=chunks, rows=rows, size_bytes=size_bytes)
 
     def finished(self, high: SourceEnd, now: float) -> SnapshotRecord:
         """All chunks are whole."""
@@ -192,7 +191,6 @@ _UNREAD: Mapping[str, Any] = {
     "rows": 0,
     "size_bytes": 0,
     "chunks": 0,
-    "read_seconds": 0.0,
     "high": None,
     "reading_at": 0.0,
     "read_at": 0.0,

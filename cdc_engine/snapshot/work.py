@@ -227,10 +227,9 @@ def _beginning_anew(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
 
 def _counted(record: SnapshotRecord, hands: Hands, whole: list[KeptChunk]) -> SnapshotRecord:
     rows, size_bytes = sum(each.facts.rows for each in whole), sum(each.facts.bytes for each in whole)
-    seconds = sum(each.facts.seconds for each in whole)
 
     def counted(now: SnapshotRecord) -> SnapshotRecord:
-        return now.with_chunks(len(whole), rows, size_bytes, seconds) if _goes_on(record, now) else now
+        return now.with_chunks(len(whole), rows, size_bytes) if _goes_on(record, now) else now
 
     now = hands.records.update(record.name, counted)
     hands.progress(now)

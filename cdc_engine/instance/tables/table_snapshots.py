@@ -12,12 +12,15 @@ import hashlib
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Generic, TypeVar
 
 from cdc_engine.binlog.rows.decoder import Places, RowDecoder
 from cdc_engine.binlog.rows.refused_values import ValuePolicy
 from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import TableVersion
 from cdc_engine.instance.wiring import source_of
+from cdc_engine.meta.file_meta import FILE_NAME as LEDGER_FILE
 from cdc_engine.meta.file_meta import read_ledger
 from cdc_engine.sink.column_filter import ColumnFilter
 from cdc_engine.snapshot.pace import Pace, PaceLimits
@@ -28,6 +31,8 @@ from cdc_engine.snapshot.steps import Destination
 from cdc_engine.snapshot.table_reader import SourceTable
 from cdc_engine.snapshot.work import Hands
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,9 +77,12 @@ class _Tables:
         self._config: DestinationConfig = config.destinations[destination]
         self._directory = config.destination_dir(destination)
         self._columns = ColumnFilter(self._config.column_include, self._config.column_exclude)
+        self._ledger = _Kept(self._directory / LEDGER_FILE, lambda: read_ledger(self._directory))
+        tables = self._directory / TABLES_FILE
+        self._versions = _Kept(tables, lambda: {each.name: each for each in read_tables(tables)})
 
     def look(self, name: str) -> Destination:
-        ledger, table = read_ledger(self._directory), self.table(name)
+        ledger, table = self._ledger.get(), self.table(name)
         database, _, short = name.partition(".")
         return Destination(
             begin=ledger.resume_position,
@@ -84,7 +92,7 @@ class _Tables:
         )
 
     def table(self, name: str) -> TableVersion | None:
-        found = next((each for each in read_tables(self._directory / TABLES_FILE) if each.name == name), None)
+        found = self._versions.get().get(name)
         if found is None:
             return None
         configured = self._config.table(found.database, found.table).key
@@ -128,4 +136,27 @@ class _Tables:
 
 def _threads_running(connect: Callable[[], Reader]) -> int:
     with contextlib.closing(connect()) as reader:
-        return int(reader.texts("SHOW GLOBAL STATUS LIKE 'Threads_running'")[0][1] or 0)
+        return reader.threads_running()
+
+
+class _Kept(Generic[T]):
+    """What a file says, read again only when another has taken its place. Many tables are looked at in one go."""
+
+    def __init__(self, path: Path, read: Callable[[], T]) -> None:
+        self._path, self._read = path, read
+        self._stamp: object = None
+        self._said: T | None = None
+
+    def get(self) -> T:
+        """Raises what `read` raises."""
+        stamp = self._stamp_now()
+        if self._said is None or stamp != self._stamp:
+            self._said, self._stamp = self._read(), stamp
+        return self._said
+
+    def _stamp_now(self) -> object:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
