@@ -125,7 +125,7 @@ class _Bench:
             raise RuntimeError(f"not published: {self.record()}")
 
     def _publish(self, record: SnapshotRecord, table: TableVersion) -> int:
-        return spark_publish(self._config, DATABASE, record, table).label
+        return spark_publish(self._config, DATABASE, record, table, run="bench").label
 
     def bare(self, name: str) -> None:
         path = self._root / name
@@ -134,7 +134,8 @@ class _Bench:
                 cursor.execute(f"SELECT MIN(id), MAX(id) FROM {DATABASE}.{TABLE}")
                 low, high = cursor.fetchone() or (0, 0)
             options = {
-                "url": f"jdbc:mariadb://127.0.0.1:{self._server.port}/{DATABASE}?user=root&useServerPrepStmts=false",
+                # under this name Spark speaks MySQL: it quotes columns as MySQL reads them
+                "url": f"jdbc:mysql://127.0.0.1:{self._server.port}/{DATABASE}?permitMysqlScheme&user=root&useServerPrepStmts=false",
                 "driver": "org.mariadb.jdbc.Driver",
                 "dbtable": TABLE,
                 "partitionColumn": "id",

@@ -257,9 +257,11 @@ class PublishOutcome(Protocol):
 
 class Publish(Protocol):
     def __call__(
-        self, config: SluiceConfig, destination: str, record: SnapshotRecord, table: TableVersion
+        self, config: SluiceConfig, destination: str, record: SnapshotRecord, table: TableVersion, run: str
     ) -> PublishOutcome:
         """Makes the table of the lake from what was read and held; the caller holds the run lock. Doing it again is safe.
+
+        `run`: the Dagster run's id, for the commit's record.
 
         Raises MergeFailedError, SparkAwayError, or TableChangedError where the rows are to be read anew.
         """
@@ -270,6 +272,7 @@ def no_publish(
     destination: str,
     record: SnapshotRecord,
     table: TableVersion,  # noqa: ARG001
+    run: str,  # noqa: ARG001
 ) -> PublishOutcome:
     """Of definitions without a Spark."""
     raise MergeFailedError(f"{record.name} of {destination} cannot be published: there is no Spark")

@@ -8,6 +8,7 @@ its keeper's business: both are left alone.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import uuid
@@ -144,12 +145,16 @@ def _folders(file: Path, table: Path) -> Iterator[Path]:
     yield table
 
 
-def _sync(path: Path) -> None:
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:  # a VACUUM, or the log's own cleaning, took what nothing refers to any more
-        return
+def sync(path: Path) -> None:
+    """A file or folder is on disk when it returns. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _sync(path: Path) -> None:
+    # A VACUUM, or the log's own cleaning, took what nothing refers to any more.
+    with contextlib.suppress(FileNotFoundError):
+        sync(path)

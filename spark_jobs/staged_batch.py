@@ -313,13 +313,14 @@ def _lowered(names: list[str]) -> tuple[str, ...]:
 def _table(directory: Path, record: dict[str, Any]) -> StagedTable:
     segments = tuple(_segment(directory, item) for item in record["segments"])
     for earlier, later in itertools.pairwise(segments):
-        if not _follows(later, _last_order_key(earlier)):
+        if not _follows(later, last_order_key(earlier)):
             raise ValueError(f"the segments of {record['database']}.{record['table']} are not in stream order")
     places = directory / Path(record["places"]).name if record.get("places") else None
     return StagedTable(database=str(record["database"]), table=str(record["table"]), segments=segments, places=places)
 
 
-def _last_order_key(segment: Segment) -> int:
+def last_order_key(segment: Segment) -> int:
+    """Of the last change of a segment."""
     return segment.last_order_key if isinstance(segment, ChangesSegment) else segment.order_key
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from equality.table_plan import OPERATION, SIGNS
+from spark_jobs.tables.commit_record import row_counts
 
-# what Delta calls a row inserted, updated, deleted, by operation (MERGE; WRITE and INSERT; UPDATE; DELETE)
-METRICS = {
-    "inserted": ("numTargetRowsInserted", "numOutputRows", "num_added_rows"),
-    "updated": ("numTargetRowsUpdated", "numUpdatedRows"),
-    "deleted": ("numTargetRowsDeleted", "numDeletedRows"),
-}
 LOGGED = {"insert": "inserted", "update_postimage": "updated", "delete": "deleted"}  # a change log's own words
 
 
@@ -85,12 +79,10 @@ class LakeTable:
 
 def sum_metrics(history: list[dict[str, Any]]) -> Changes:
     """The row counts of commits as Delta's history gives them (numbers as text)."""
-    totals = dict.fromkeys(METRICS, 0)
+    totals: Counter[str] = Counter()
     for commit in history:
-        metrics: Mapping[str, Any] = commit.get("operationMetrics") or {}
-        for field, names in METRICS.items():
-            totals[field] += next((int(metrics[name]) for name in names if name in metrics), 0)
-    return Changes(**totals)
+        totals.update(row_counts(commit.get("operationMetrics") or {}))
+    return Changes(totals["rows_inserted"], totals["rows_updated"], totals["rows_deleted"])
 
 
 def freshness_seconds(path: Path, after_version: int) -> list[float]:

@@ -139,14 +139,11 @@ def render(history: Sequence[Interval]) -> Table:
         "run",
     )
     for each in history:
-        changes = f"+{each.inserts} ~{each.updates} -{each.deletes}" if each.ours else each.operation
-        if each.ours and each.kind != "changes":
-            changes = f"{each.kind}: {changes}"
         shown.add_row(
             f"{each.version_before} → {each.version}",
             moment(each.committed_at_us),
-            str(each.delivery) if each.ours else "another hand",
-            changes,
+            _hand(each),
+            _changes(each),
             f"+{each.rows_inserted} ~{each.rows_updated} -{each.rows_deleted}",
             place_text(each.start),
             place_text(each.end),
@@ -154,6 +151,22 @@ def render(history: Sequence[Interval]) -> Table:
             each.run[:8],
         )
     return shown
+
+
+def _hand(interval: Interval) -> str:
+    """Who committed it: a batch by its delivery, a snapshot by its id."""
+    if not interval.ours:
+        return "another hand"
+    return f"snapshot {interval.snapshot}" if interval.snapshot else str(interval.delivery)
+
+
+def _changes(interval: Interval) -> str:
+    if not interval.ours:
+        return interval.operation
+    if interval.snapshot:
+        return "rows as they were read"
+    changes = f"+{interval.inserts} ~{interval.updates} -{interval.deletes}"
+    return changes if interval.kind == "changes" else f"{interval.kind}: {changes}"
 
 
 def place_text(position: Any) -> str:

@@ -81,7 +81,7 @@ class _Told:
 
     def publish(self, record: SnapshotRecord, table: TableVersion) -> int:
         failpoints.reach(failpoints.BEFORE_PUBLISH)
-        outcome = self._ports.publish(self._config, self._destination, record, table)
+        outcome = self._ports.publish(self._config, self._destination, record, table, self._context.run_id)
         failpoints.reach(failpoints.AFTER_PUBLISH)
         self._outcomes[record.name] = outcome
         return outcome.label

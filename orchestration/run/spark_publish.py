@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def spark_publish(
-    config: SluiceConfig, destination: str, record: SnapshotRecord, table: TableVersion
+    config: SluiceConfig, destination: str, record: SnapshotRecord, table: TableVersion, run: str
 ) -> PublishOutcome:
     """Implements `ports.Publish`."""
     from spark_jobs.errors import SparkJobError, SparkUnavailableError  # noqa: PLC0415
@@ -43,11 +43,10 @@ def spark_publish(
         changes=records.changes_dir(record),
         place=_place(record, ledger.cursor.order_key if ledger.cursor else -1),
         read_at_us=round((record.reading_at or time.time()) * 1e6),
-        history={
-            "epoch": ledger.epoch,
-            "start": record.began_at.to_json() if record.began_at else {},
-            "end": ledger.cursor.to_json() if ledger.cursor else {},
-        },
+        run=run,
+        epoch=ledger.epoch,
+        start=record.began_at.to_json() if record.began_at else {},
+        end=ledger.cursor.to_json() if ledger.cursor else {},
     )
     try:
         return publish_snapshot(

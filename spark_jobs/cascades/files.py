@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from spark_jobs.cascades.play import Derived
 from spark_jobs.cascades.rows import places_of
+from spark_jobs.durable_lake import sync
 from spark_jobs.errors import StagedBatchError, TableError
 from spark_jobs.merging.fold import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE
 from spark_jobs.staged_batch import (
@@ -153,7 +154,7 @@ def _written(path: Path, table: StagedTable, lake: DeltaTable, piece: _Piece, ro
         numbers = pa.array(range(rows_before + 1, rows_before + 1 + rows.num_rows), pa.int64())
         rows = rows.set_column(schema.get_field_index(ROW), ROW, numbers)
     pq.write_table(rows, path, compression="none")
-    _sync(path)
+    sync(path)
     return _segment_of(path, rows, columns, piece)
 
 
@@ -272,10 +273,10 @@ def keep(batch: StagedBatch, changed: Sequence[StagedTable], refused: dict[str, 
     kept = {table.name: [_kept(batch, table, segment) for segment in table.segments] for table in changed}
     temporary = folder / f"{MANIFEST}.{os.getpid()}"
     temporary.write_text(json.dumps({"format": FORMAT, "tables": kept, "refused": refused}))
-    _sync(temporary)
+    sync(temporary)
     temporary.replace(folder / MANIFEST)
-    _sync(folder)
-    _sync(batch.directory)
+    sync(folder)
+    sync(batch.directory)
 
 
 def _kept(batch: StagedBatch, table: StagedTable, segment: Segment) -> Any:
@@ -318,11 +319,3 @@ def _read(batch: StagedBatch, table: StagedTable, item: Any) -> Segment:
     if not path.is_file() or path.stat().st_size != item["size_bytes"]:
         raise ValueError(f"{path} is not there as it was written")
     return ChangesSegment(**{**item, **lists, "columns": columns, "path": path})
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

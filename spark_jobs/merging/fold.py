@@ -7,6 +7,9 @@ the new, and keys that swap within a transaction come out right without a case o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
 from spark_jobs import sql_text
 from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW, ChangesSegment
 
@@ -17,11 +20,16 @@ RANK = "_sluice_rank"
 
 
 def staged_view(view: str, segment: ChangesSegment) -> str:
-    """A view of the staged file. The columns are named, so Spark reads no footer to find them out."""
-    columns = ", ".join(f"{sql_text.identifier(name)} {type_name}" for name, type_name in segment.staged_types.items())
-    path = sql_text.text(segment.path.resolve().as_uri())
+    """A view of the staged file."""
+    return parquet_view(view, segment.path, segment.staged_types)
+
+
+def parquet_view(view: str, path: Path, types: Mapping[str, str]) -> str:
+    """A view of a Parquet file, or of all in a folder. The columns are named, so Spark reads no footer to find them out."""
+    columns = ", ".join(f"{sql_text.identifier(name)} {type_name}" for name, type_name in types.items())
+    place = sql_text.text(path.resolve().as_uri())
     return (
-        f"CREATE OR REPLACE TEMPORARY VIEW {sql_text.identifier(view)} ({columns}) USING parquet OPTIONS (path {path})"
+        f"CREATE OR REPLACE TEMPORARY VIEW {sql_text.identifier(view)} ({columns}) USING parquet OPTIONS (path {place})"
     )
 
 

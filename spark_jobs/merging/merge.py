@@ -27,6 +27,7 @@ from spark_jobs.staged_batch import (
     StagedBatch,
     StagedTable,
     TruncateSegment,
+    last_order_key,
 )
 from spark_jobs.tables import alteration_steps as following
 from spark_jobs.tables.commit_record import commit_record
@@ -125,10 +126,6 @@ def refuse_stranger(table: DeltaTable, writer: Writer, record: TableRecord | Non
 def staged_at(batch: StagedBatch) -> float:
     """When the batch was staged, seconds of the clock that files have. Nothing of it was committed before."""
     return (batch.directory / MANIFEST).stat().st_mtime
-
-
-def last_order_key(segment: Segment) -> int:
-    return segment.last_order_key if isinstance(segment, ChangesSegment) else segment.order_key
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ from deltalake import CommitProperties, PostCommitHookProperties, QueryBuilder, 
 from spark_jobs.durable_lake import before_checkpoint, local_folder
 from spark_jobs.errors import TableError
 from spark_jobs.merging import fold, merge_clauses
-from spark_jobs.merging.merge import apply_lacking, last_order_key, refuse_stranger, writer_of
+from spark_jobs.merging.merge import apply_lacking, refuse_stranger, writer_of
 from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.small import fold_arrow
 from spark_jobs.small.new_table import make_table
@@ -37,6 +37,7 @@ from spark_jobs.staged_batch import (
     StagedBatch,
     StagedTable,
     TruncateSegment,
+    last_order_key,
 )
 from spark_jobs.tables import alteration_steps
 from spark_jobs.tables.commit_record import commit_record

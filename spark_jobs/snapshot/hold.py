@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Protocol
@@ -17,9 +18,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from spark_jobs.durable_lake import sync
 from spark_jobs.errors import TableError
 from spark_jobs.report import TableReport, TableTarget
-from spark_jobs.staged_batch import ORDER_KEY, ChangesSegment, Segment, StagedTable, TruncateSegment
+from spark_jobs.staged_batch import ORDER_KEY, ChangesSegment, Segment, StagedTable, TruncateSegment, last_order_key
 
 IMAGE_NOT_FULL = "IMAGE_NOT_FULL"
 KEY_DIGITS = 19  # of an int64
@@ -66,7 +68,7 @@ def hold_table(staged: StagedTable, target: TableTarget, holds: Holds, held: Hel
     """Holds what is not held yet of a table's segments, on disk when it returns. Raises TableError."""
     started, rows = time.monotonic(), 0
     for segment in staged.segments:
-        if _last(segment) <= held.after:
+        if last_order_key(segment) <= held.after:
             continue
         if isinstance(segment, ChangesSegment):
             rows += _hold(staged.name, segment, holds, held)
@@ -118,7 +120,7 @@ def _keep(segment: ChangesSegment, folder: Path, after: int) -> int:
         if each is None:
             beside.replace(path)
         else:
-            _sync(each)
+            sync(each)
     return rows
 
 
@@ -129,7 +131,7 @@ def _link(staged: Path, beside: Path) -> None:
     except OSError:
         with contextlib.suppress(FileNotFoundError):
             beside.unlink()
-        beside.write_bytes(staged.read_bytes())
+        shutil.copyfile(staged, beside)
 
 
 def _write_rest(staged: Path, beside: Path, after: int) -> int:
@@ -142,18 +144,6 @@ def _write_rest(staged: Path, beside: Path, after: int) -> int:
     return rows
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _last(segment: Segment) -> int:
-    return segment.last_order_key if isinstance(segment, ChangesSegment) else segment.order_key
-
-
 def _why(segment: Segment) -> str:
     return "the table was truncated" if isinstance(segment, TruncateSegment) else "the table was altered"
 
@@ -163,7 +153,7 @@ def _report(staged: StagedTable, target: TableTarget, rows: int, milliseconds: i
     changes = staged.changes
     whole = [each for each in staged.segments if not isinstance(each, ChangesSegment)]
     times = [each.commit_time_us for each in whole]
-    keys = [_last(segment) for segment in staged.segments]
+    keys = [last_order_key(segment) for segment in staged.segments]
     return TableReport(
         database=staged.database,
         table=staged.table,

@@ -7,7 +7,6 @@ table, or a newer one; so a run that was killed between the commit and its recor
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,16 +17,18 @@ import pyarrow.parquet as pq
 
 from spark_jobs.durable_lake import sync_commits
 from spark_jobs.errors import SparkJobError, SparkUnavailableError, TableError
+from spark_jobs.merging.fold import parquet_view
 from spark_jobs.merging.merge import NO_RECORDS
 from spark_jobs.report import TableTarget
 from spark_jobs.session import Lane, SparkSettings, first_line, is_away, open_lanes
 from spark_jobs.snapshot import publish_sql
 from spark_jobs.snapshot.hold import held_files, held_up_to
-from spark_jobs.sql_text import delta_path, identifiers
+from spark_jobs.sql_text import delta_path
 from spark_jobs.staged_batch import STAGED_TYPES, Column, app_id_of
 from spark_jobs.tables.alterations import LOCAL_TIMES
+from spark_jobs.tables.commit_record import PublicationRecord
 from spark_jobs.tables.delta_table import MAPPING_PROPERTY, DeltaTable, Snapshot, new_properties, pairs, wanted_columns
-from spark_jobs.tables.renamed_table import carried_properties, is_mapped
+from spark_jobs.tables.renamed_table import carried_properties, is_mapped, partition_clause
 from spark_jobs.tables.table_owner import Owner, TableRecord, TableRecords, refuse_others
 
 SNAPSHOT_PROPERTY = "sluice.snapshot"  # which snapshot the table was made from
@@ -42,7 +43,7 @@ class Publication:
     """What is to be published. `columns`: of the rows, as staged. `chunks`, `changes`: folders of Parquet files; `rows`: of all chunks.
 
     `place`: the order key that all is merged up to, or that a table without a key was read at. `read_at_us`: commit time of the rows.
-    `history`: what DESCRIBE HISTORY shows of it.
+    `run`, `epoch`, `start`, `end`: for the record of the commit.
     """
 
     snapshot_id: str
@@ -55,7 +56,10 @@ class Publication:
     changes: Path
     place: int
     read_at_us: int
-    history: Mapping[str, Any]
+    run: str
+    epoch: int
+    start: Mapping[str, Any]
+    end: Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,12 +116,12 @@ def publish(
         raise TableError(given.owner.table, why, own=False)
     lane.expect(rows + _row_count(given.changes))
     given.changes.mkdir(parents=True, exist_ok=True)
-    lane.sql(_view(publish_sql.CHUNKS_VIEW, given.chunks, publish_sql.chunk_types(given.columns)))
-    lane.sql(_view(publish_sql.CHANGES_VIEW, given.changes, publish_sql.change_types(given.columns)))
+    lane.sql(parquet_view(publish_sql.CHUNKS_VIEW, given.chunks, publish_sql.chunk_types(given.columns)))
+    lane.sql(parquet_view(publish_sql.CHANGES_VIEW, given.changes, publish_sql.change_types(given.columns)))
     if label > before.applied_order_key:
-        lane.commit_as(app_id_of(given.owner), label, _metadata(given))
+        lane.commit_as(app_id_of(given.owner), label, _record(given, label))
     else:
-        lane.commit_without_version(_metadata(given))
+        lane.commit_without_version(_record(given, label))
     lane.sql(_statement(given, before, label))
     after = table.refresh()
     try:
@@ -156,17 +160,10 @@ def _statement(given: Publication, before: Snapshot, label: int) -> str:
         **({MAPPING_PROPERTY: "name"} if is_mapped(before) else {}),
         **(LOCAL_TIMES if any(column.type == "timestamp_ntz" for column in wanted) else {}),
     }
-    names = {column.name for column in wanted}
-    kept = before.partitions if set(before.partitions) <= names else ()
-    parts = f" PARTITIONED BY ({identifiers(kept)})" if kept else ""
     return (
-        f"CREATE OR REPLACE TABLE {delta_path(given.target.path)} USING delta{parts} "
+        f"CREATE OR REPLACE TABLE {delta_path(given.target.path)} USING delta{partition_clause(before, wanted)} "
         f"TBLPROPERTIES ({pairs(properties)}) AS {publish_sql.selection(rows)}"
     )
-
-
-def _view(view: str, folder: Path, types: dict[str, str]) -> str:
-    return publish_sql.parquet_view(view, folder.resolve().as_uri(), types)
 
 
 def _check_columns(given: Publication) -> None:
@@ -189,16 +186,16 @@ def _row_count(folder: Path) -> int:
     return sum(pq.read_metadata(path).num_rows for path in sorted(folder.glob("*.parquet")))
 
 
-def _metadata(given: Publication) -> str:
-    """As a merge's, so that the commit is known as this ledger's own."""
-    return json.dumps(
-        {
-            "sluice": 1,
-            "destination": given.owner.destination,
-            "ledger": given.owner.ledger_id,
-            "table": given.owner.table,
-            "snapshot": given.snapshot_id,
-            **given.history,
-        },
-        sort_keys=True,
-    )
+def _record(given: Publication, label: int) -> str:
+    return PublicationRecord(
+        destination=given.owner.destination,
+        ledger=given.owner.ledger_id,
+        table=given.owner.table,
+        snapshot=given.snapshot_id,
+        epoch=given.epoch,
+        run=given.run,
+        start=given.start,
+        end=given.end,
+        label=label,
+        read_at_us=given.read_at_us,
+    ).to_text()

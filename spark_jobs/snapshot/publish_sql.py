@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 
 from spark_jobs import sql_text
+from spark_jobs.merging import fold
+from spark_jobs.merging.fold import DELETE, INSERT, RANK, UPDATE_AFTER, UPDATE_BEFORE
 from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, ROW, STAGED_TYPES, Column
 
 READ = "snapshot"  # the operation of a row that was read, beside insert, update and delete
-INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 1, 2, 3, 4
 CHUNKS_VIEW, CHANGES_VIEW = "sluice_chunks", "sluice_held"
-RANK = "_sluice_rank"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,15 +31,6 @@ class Rows:
     held_after: int = -1
     changes: bool = True
     soft_deletes: bool = False
-
-
-def parquet_view(view: str, folder_uri: str, types: dict[str, str]) -> str:
-    """A view of the Parquet files of a folder. The columns are named, so that Spark reads no footer to find them out."""
-    columns = ", ".join(f"{sql_text.identifier(name)} {type_name}" for name, type_name in types.items())
-    return (
-        f"CREATE OR REPLACE TEMPORARY VIEW {sql_text.identifier(view)} ({columns}) "
-        f"USING parquet OPTIONS (path {sql_text.text(folder_uri)})"
-    )
 
 
 def chunk_types(columns: tuple[Column, ...]) -> dict[str, str]:
@@ -61,22 +52,16 @@ def selection(rows: Rows) -> str:
     equal = " AND ".join(_equal(rows, name) for name in rows.key)
     kept = "" if rows.soft_deletes else f" WHERE l.{OPERATION} IN ({INSERT}, {UPDATE_AFTER})"
     return (
-        f"WITH l AS ({_last_images(rows)}) SELECT {_image_values(rows, 'l.', _KEYED)} FROM l{kept} UNION ALL "
+        f"WITH l AS ({_last_images(rows)}) SELECT {_image_values(rows, 'l.', fold.KEYED_NAMES)} FROM l{kept} UNION ALL "
         f"SELECT {_read_values(rows, 'c.')} FROM {CHUNKS_VIEW} AS c LEFT ANTI JOIN l ON {equal}"
     )
-
-
-_KEYED = {INSERT: "insert", UPDATE_BEFORE: "delete", UPDATE_AFTER: "update", DELETE: "delete"}
-_LOG = {INSERT: "insert", UPDATE_BEFORE: "update_preimage", UPDATE_AFTER: "update_postimage", DELETE: "delete"}
 
 
 def _appended(rows: Rows) -> str:
     read = f"SELECT {_read_values(rows, 'c.')} FROM {CHUNKS_VIEW} AS c"
     if not rows.changes:
         return read
-    images = (
-        f"SELECT {_image_values(rows, 'l.', _LOG)} FROM {CHANGES_VIEW} AS l WHERE l.{ORDER_KEY} > {rows.held_after}L"
-    )
+    images = f"SELECT {_image_values(rows, 'l.', fold.LOG_NAMES)} FROM {CHANGES_VIEW} AS l WHERE l.{ORDER_KEY} > {rows.held_after}L"
     return f"{read} UNION ALL {images}"
 
 
@@ -97,18 +82,15 @@ def _read_values(rows: Rows, prefix: str) -> str:
     ours = {
         ORDER_KEY: f"{rows.label}L",
         COMMIT_TIME: sql_text.timestamp_us(rows.read_at_us),
-        OPERATION: sql_text.text(READ if rows.key else _LOG[INSERT]),
+        OPERATION: sql_text.text(READ if rows.key else fold.LOG_NAMES[INSERT]),
         **({DELETED: "false"} if rows.soft_deletes else {}),
     }
     return _values(rows, prefix, ours)
 
 
 def _image_values(rows: Rows, prefix: str, names: dict[int, str]) -> str:
-    cases = " ".join(f"WHEN {number} THEN {sql_text.text(name)}" for number, name in names.items())
     ours = {
-        ORDER_KEY: prefix + ORDER_KEY,
-        COMMIT_TIME: prefix + COMMIT_TIME,
-        OPERATION: f"CASE {prefix}{OPERATION} {cases} END",
+        **fold.metadata_values(prefix, names),
         **({DELETED: f"{prefix}{OPERATION} IN ({UPDATE_BEFORE}, {DELETE})"} if rows.soft_deletes else {}),
     }
     return _values(rows, prefix, ours)

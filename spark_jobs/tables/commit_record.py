@@ -1,7 +1,7 @@
-"""What a merge writes into each Delta commit of a table: which batch it is of, from where to where; and a table's history read from it.
+"""What is written into each Delta commit of a table: which batch or snapshot it is of, from where to where; and the history read from it.
 
-The record is in the commit itself (`userMetadata`), so it outlives Dagster's storage and every other file. `merge` writes it; `sluice
-history` and `sluice why` read it.
+The record is in the commit itself (`userMetadata`), so it outlives Dagster's storage and every other file. `merge` and `publish` write it;
+`sluice history` and `sluice why` read it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from spark_jobs.staged_batch import ChangesSegment, Segment, StagedBatch, StagedTable
+from spark_jobs.tables.table_owner import our_record
 
-METRICS = {  # what Delta, and deltalake, call a row inserted, updated, deleted, by operation (MERGE; WRITE and INSERT; UPDATE; DELETE)
+# what Delta, and deltalake, call a row inserted, updated, deleted, by operation (MERGE; WRITE and INSERT; UPDATE; DELETE)
+METRICS = {
     "rows_inserted": ("numTargetRowsInserted", "numOutputRows", "num_target_rows_inserted", "num_added_rows"),
     "rows_updated": ("numTargetRowsUpdated", "numUpdatedRows", "num_target_rows_updated"),
     "rows_deleted": ("numTargetRowsDeleted", "numDeletedRows", "num_target_rows_deleted"),
 }
+SNAPSHOT_KIND = "snapshot"  # of the commit by which a snapshot was published; a batch is of another
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,7 +28,8 @@ class Interval:
     """One commit, or all commits of one batch, of a table. Versions: the table's before the first and after the last of them.
 
     `start`, `end`: positions as in the manifest, of the batch. `inserts`, `updates`, `deletes`: changes of the source; `rows_…`: what Delta
-    did, after changes of one key were folded. `operation`: Delta's word. `run`: the Dagster run's id. A commit of another hand has no
+    did, after changes of one key were folded. `operation`: Delta's word. `run`: the Dagster run's id. `snapshot`: the id of one that was
+    published. A commit of another hand has no
     `table`, and its positions are empty. Times: microseconds since 1970 UTC; `committed_at_us` is Delta's.
     """
 
@@ -46,6 +50,7 @@ class Interval:
     start: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     end: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     kind: str = ""
+    snapshot: str = ""
     inserts: int = 0
     updates: int = 0
     deletes: int = 0
@@ -78,12 +83,43 @@ def commit_record(batch: StagedBatch, staged: StagedTable, segment: Segment, run
         "epoch": batch.epoch,
         "delivery": batch.delivery,
         "run": run,
-        "server_uuid": str(batch.end.get("server_uuid", "")),
+        "server_uuid": _server(batch.end),
         "start": batch.start,
         "end": batch.end,
         **_of(segment),
     }
     return json.dumps(record, sort_keys=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PublicationRecord:
+    """What the commit of a published snapshot says of itself. `start`, `end`: positions as in the manifest: where the reading began, and up
+    to where all changes are in. `label`: the order key of `end` in this table. `read_at_us`: when its rows were read, µs since 1970 UTC.
+    """
+
+    destination: str
+    ledger: str
+    table: str
+    snapshot: str
+    epoch: int
+    run: str
+    start: Mapping[str, Any]
+    end: Mapping[str, Any]
+    label: int
+    read_at_us: int
+
+    def to_text(self) -> str:
+        """As text of JSON."""
+        record = dataclasses.asdict(self)
+        label, read_at_us = record.pop("label"), record.pop("read_at_us")
+        times = dict.fromkeys(("first_commit_time_us", "last_commit_time_us"), read_at_us)
+        keys = dict.fromkeys(("first_order_key", "last_order_key"), label)
+        known = {"sluice": 1, "kind": SNAPSHOT_KIND, "server_uuid": _server(self.end)}
+        return json.dumps({**known, **record, **keys, **times}, sort_keys=True)
+
+
+def _server(position: Mapping[str, Any]) -> str:
+    return str(position.get("server_uuid", ""))
 
 
 def _of(segment: Segment) -> dict[str, Any]:
@@ -117,18 +153,28 @@ def read_commit(commit: Mapping[str, Any]) -> Interval:
         "version": version,
         "operation": str(commit.get("operation", "")),
         "committed_at_us": int(commit.get("timestamp") or 0) * 1000,
-        **{name: next((int(metrics[key]) for key in keys if key in metrics), 0) for name, keys in METRICS.items()},
+        **row_counts(metrics),
     }
-    record = _record(commit)
+    record = our_record(commit)
     names = {field.name for field in dataclasses.fields(Interval)} - known.keys()
     return Interval(**known, **{name: value for name, value in record.items() if name in names})
 
 
+def row_counts(metrics: Mapping[str, Any]) -> dict[str, int]:
+    """Rows inserted, updated and deleted by a commit, under the names of `METRICS`, from Delta's own metrics (numbers as text)."""
+    return {name: first_count(metrics, keys) for name, keys in METRICS.items()}
+
+
+def first_count(metrics: Mapping[str, Any], keys: Iterable[str]) -> int:
+    """The count under the first of the names that is there; 0 where none is."""
+    return next((int(metrics[key]) for key in keys if key in metrics), 0)
+
+
 def batches(commits: Iterable[Interval]) -> list[Interval]:
-    """The commits of each batch as one interval, in the order of their versions. Another hand's commits stay on their own, in between."""
+    """The commits of each batch as one interval, by their versions; publications and other hands' commits on their own."""
     found: dict[Any, Interval] = {}
     for commit in sorted(commits, key=lambda each: each.version):
-        name = commit.batch if commit.ours else commit.version
+        name = commit.batch if commit.ours and commit.kind != SNAPSHOT_KIND else commit.version
         found[name] = _joined(found[name], commit) if name in found else commit
     return sorted(found.values(), key=lambda each: each.version)
 
@@ -148,12 +194,3 @@ def _joined(first: Interval, then: Interval) -> Interval:
         first_commit_time_us=min(first.first_commit_time_us, then.first_commit_time_us),
         last_commit_time_us=max(first.last_commit_time_us, then.last_commit_time_us),
     )
-
-
-def _record(commit: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a merge wrote into a commit; empty for another's."""
-    try:
-        record = json.loads(str(commit.get("userMetadata") or "{}"))
-    except ValueError:
-        return {}
-    return record if isinstance(record, dict) and record.get("sluice") else {}

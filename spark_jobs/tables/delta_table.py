@@ -19,6 +19,7 @@ from spark_jobs import sql_text
 from spark_jobs.errors import TableError
 from spark_jobs.report import TableTarget
 from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, Column, epoch_of
+from spark_jobs.tables.commit_record import first_count, row_counts
 from spark_jobs.tables.table_owner import OWNER_PROPERTY, Found, TableRecord
 
 METADATA_COLUMNS = (
@@ -34,6 +35,10 @@ LOCAL_TIMES_FEATURE = "timestampNtz"  # a table made without such a column must 
 # Delta refuses these in a column's name unless columns are mapped by name.
 UNMAPPED_CHARACTERS = frozenset(" ,;{}()\n\t=")
 STATISTICS_COLUMNS = 32  # Delta's default for how many leading columns have minimum and maximum in the log
+FILE_METRICS = {  # what Delta, and deltalake, call a file added and one removed, by operation
+    "files_added": ("numTargetFilesAdded", "numAddedFiles", "numFiles", "num_target_files_added", "num_added_files"),
+    "files_removed": ("numTargetFilesRemoved", "numRemovedFiles", "num_target_files_removed"),
+}
 CHECKPOINT_COMMITS = 50  # a checkpoint is a Spark job of its own, too dear for every tenth of many small commits
 
 
@@ -194,20 +199,9 @@ class DeltaTable:
 
     def last_commit(self) -> CommitCounts:
         """The counts of the newest commit, Spark's or deltalake's; refresh first."""
-        metrics = self._log.history(1)[0].get("operationMetrics", {})
-
-        def count(*names: str) -> int:
-            return next((int(metrics[name]) for name in names if name in metrics), 0)
-
-        return CommitCounts(
-            rows_inserted=count("numTargetRowsInserted", "numOutputRows", "num_target_rows_inserted", "num_added_rows"),
-            rows_updated=count("numTargetRowsUpdated", "numUpdatedRows", "num_target_rows_updated"),
-            rows_deleted=count("numTargetRowsDeleted", "numDeletedRows", "num_target_rows_deleted"),
-            files_added=count(
-                *("numTargetFilesAdded", "numAddedFiles", "numFiles"), *("num_target_files_added", "num_added_files")
-            ),
-            files_removed=count("numTargetFilesRemoved", "numRemovedFiles", "num_target_files_removed"),
-        )
+        metrics = self._log.history(1)[0].get("operationMetrics") or {}
+        files = {name: first_count(metrics, keys) for name, keys in FILE_METRICS.items()}
+        return CommitCounts(**row_counts(metrics), **files)
 
 
 def _snapshot(log: Any, app_id: str) -> Snapshot:

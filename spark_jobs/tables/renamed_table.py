@@ -95,7 +95,7 @@ def take_over(table: DeltaTable, segment: SchemaSegment, target: TableTarget, or
         **(LOCAL_TIMES if any(column.type == "timestamp_ntz" for column in wanted) else {}),
     }
     return (
-        f"CREATE OR REPLACE TABLE {sql_text.delta_path(target.path)} USING delta{_partitions(stays, wanted)} "
+        f"CREATE OR REPLACE TABLE {sql_text.delta_path(target.path)} USING delta{partition_clause(stays, wanted)} "
         f"TBLPROPERTIES ({pairs(properties)}) AS SELECT {values} FROM {_rows(origin, soft=soft)}"
     )
 
@@ -131,7 +131,8 @@ def is_mapped(snapshot: Snapshot) -> bool:
     return snapshot.properties.get(MAPPING_PROPERTY, "none") != "none"
 
 
-def _partitions(snapshot: Snapshot, wanted: tuple[Column, ...]) -> str:
+def partition_clause(snapshot: Snapshot, wanted: tuple[Column, ...]) -> str:
+    """By what a table that is made anew stays partitioned, where it still has those columns; with a space before it."""
     names = {column.name for column in wanted}
     if not snapshot.partitions or not set(snapshot.partitions) <= names:
         return ""

@@ -216,7 +216,7 @@ def _rewritten_by(owner: Owner, record: TableRecord, commits: Iterable[Mapping[s
             continue
         if not _rewrites(commit) or _is_by(owner, commit):
             why[version] = why[last]
-            merged = version if _batch_of(commit) else merged
+            merged = version if our_record(commit) else merged
         else:
             back = _restored_version(commit)
             why[version] = why.get(back, commit) if back >= merged else commit
@@ -242,7 +242,7 @@ def _rewrites(commit: Mapping[str, Any]) -> bool:
 
 def _is_by(owner: Owner, commit: Mapping[str, Any]) -> bool:
     """Whether the owner wrote it: a merge that broke before it could remember that it gave the table another one's rows (RENAME)."""
-    theirs = _batch_of(commit)
+    theirs = our_record(commit)
     return theirs.get("ledger") == owner.ledger_id and theirs.get("table") == owner.table
 
 
@@ -257,7 +257,7 @@ def _ahead(writer: Writer, found: Found) -> Iterable[tuple[str, str]]:
             ),
         )
     for commit in found.commits:
-        theirs = _batch_of(commit)
+        theirs = our_record(commit)
         if theirs.get("ledger") == writer.owner.ledger_id and _is_ahead(theirs, writer):
             yield (
                 TABLE_AHEAD,
@@ -298,8 +298,8 @@ def _text(place: Mapping[str, Any]) -> str:
     return f"{place.get('file')}:{place.get('offset')}@{place.get('epoch')}"
 
 
-def _batch_of(commit: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a merge says of its batch in a commit; empty for another's commit."""
+def our_record(commit: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a merge or a publication wrote into a commit; empty for another's."""
     try:
         record = json.loads(str(commit.get("userMetadata") or "{}"))
     except ValueError:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from console.lake.history import LakeTable, history_of
 from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs import SparkSettings, merge_batch
 from spark_jobs.errors import TableError
@@ -98,7 +99,10 @@ class Reading:
             changes=self.holds.open[self.name].folder,
             place=place,
             read_at_us=1_700_000_000_000_000,
-            history={"epoch": 1},
+            run="the-run",
+            epoch=1,
+            start={"file": "binlog.000001", "offset": 4, "epoch": 1},
+            end={"file": "binlog.000001", "offset": place, "epoch": 1, "server_uuid": "u-1"},
         )
         return publish_snapshot(given, self.lake.spark, records=self.records)
 
@@ -202,6 +206,17 @@ def test_a_second_snapshot_at_the_same_place_is_published_too(reading: Reading) 
     reading.chunk(1, [{"id": 1, "value": "second"}])
     reading.publish(100)
     assert reading.lake.rows("shop.orders", "id", "value") == [(1, "second")]
+    _is_told(reading)
+
+
+def _is_told(reading: Reading) -> None:
+    """Each publication is an interval of its own in the table's history, though none has a delivery that tells it from the others."""
+    target = reading.lake.target("shop.orders")
+    told = history_of(LakeTable("shop", "shop.orders", target.path, ("id",), {}))
+    published = [each for each in told if each.kind == "snapshot"]
+    assert [(each.rows_inserted, each.run, each.last_order_key) for each in published] == [(1, "the-run", 100)] * 2
+    assert [each.version - each.version_before for each in published] == [1, 1]
+    assert (published[0].server_uuid, published[0].last_commit_time_us) == ("u-1", 1_700_000_000_000_000)
 
 
 @pytest.mark.parametrize("segment", [Truncate(200), SchemaChange(200, ORDERS)], ids=["truncated", "altered"])
@@ -263,7 +278,10 @@ def _publish_as(reading: Reading, owner: Owner) -> None:
         changes=reading.holds.open["shop.orders"].folder,
         place=500,
         read_at_us=0,
-        history={},
+        run="",
+        epoch=1,
+        start={},
+        end={},
     )
     publish_snapshot(publication, reading.lake.spark)
 
