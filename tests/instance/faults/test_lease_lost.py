@@ -49,7 +49,8 @@ def test_a_lost_lease_is_a_state_and_the_engine_takes_over_when_the_holder_dies(
         with holding_process(captured.directory) as (holder, answer):
             assert answer == b"True 2"
             wait_for("the engine knows it", lambda: first.status().state == "LEASE_LOST")
-            assert f"process {holder.pid} on" in first.status().reason
+            # it may look between the two: then nobody holds it yet
+            assert "is not held by this process" in first.status().reason
             with pytest.raises(SluiceError):
                 first.ack(before)
             assert f"shop is read by process {holder.pid}" in wait_for("the engine waits", refusal)
