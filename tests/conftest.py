@@ -3,6 +3,7 @@ them.
 """
 
 import functools
+import os
 import re
 import signal
 from pathlib import Path
@@ -17,6 +18,9 @@ pytest_plugins = ["tests.marks", "tests.fix_servers"]
 # A busy machine is no defect: no example has a time limit. The rest stays as hypothesis chose it (it has a profile of its own for CI).
 settings.register_profile("sluice", settings.default, deadline=None)
 settings.load_profile("sluice")
+
+# A Spark of the tests is cold most of its life: optimizing its code would take a quarter of all processor time and give nothing back.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 # As in a terminal, also where a shell started the tests in the background: what is started here is to hear Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
