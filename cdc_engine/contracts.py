@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -304,6 +305,21 @@ class StoppedTable:
     state: TableState
     reason: str
     position: Position
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Staged:
+    """What staging made of a batch. `path`: the staged directory; no tables: nothing in it concerns the lake. `rows`: row images.
+
+    `tables`: "database.table". `stopped`: tables that could not go on.
+    """
+
+    path: Path
+    rows: int
+    size_bytes: int
+    tables: tuple[str, ...]
+    first_commit_time_us: int
+    stopped: tuple[StoppedTable, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,12 @@
 """What the parts of an engine promise each other, as protocols. `instance.wiring` chooses who keeps them; tests/ hold each promise.
 
-What may be called from which thread: the parser's thread calls `BlockSink`, `PreparedTransactions` and `SchemaHistory`; any thread calls
-`EventStore` and `Lease`.
+What may be called from which thread: the parser's thread calls `BlockSink`, `PreparedTransactions` and `SchemaHistory`; one thread of
+`hand_out` calls `Stager`; any thread calls `EventStore` and `Lease`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from cdc_engine.contracts import (
@@ -14,6 +15,8 @@ from cdc_engine.contracts import (
     Block,
     Cascade,
     Holder,
+    OutstandingBatch,
+    Staged,
     StatementSession,
     StoreMetrics,
     TableChange,
@@ -113,6 +116,17 @@ class PreparedTransactions(Protocol):
     def rewind(self, position: Position) -> None:
         """The stream begins again after `position`: what was prepared after it is forgotten, and recorded anew when it comes; what was
         committed after it is prepared, and its commit may come under another order key.
+        """
+
+
+class Stager(Protocol):
+    """Makes files of a batch that a run can merge, with the settings of one destination; `staging` is behind it."""
+
+    def __call__(self, batch: Batch, record: OutstandingBatch, more: Callable[[Batch], Batch]) -> Staged:
+        """Stages `batch` as the delivery of `record`. On disk, and of its own name, when it returns.
+
+        `more`: called with each part that is staged, gives the part that follows it, or an empty batch after the last. The same batch gives
+        the same files. Raises SluiceError; nothing is left then, and the batch can be staged again.
         """
 
 

@@ -1,4 +1,4 @@
-"""Staging without Parquet: row events of a batch as small files, and production's own manifest beside them. Stands at `hand_out.Stager`.
+"""Staging without Parquet: row events of a batch as small files, and production's own manifest beside them. Stands at `ports.Stager`.
 
 The rows are read from the very bytes of the binlog that scan and ring brought here.
 """
@@ -13,9 +13,8 @@ from pathlib import Path
 from benchmarks.histories import binlog_bytes as binlog
 from benchmarks.histories.faults import Trouble
 from benchmarks.histories.statements import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, Image, write_images
-from cdc_engine.contracts import Batch, BlockSlice, OutstandingBatch, TableChangeKind
+from cdc_engine.contracts import Batch, BlockSlice, OutstandingBatch, Staged, TableChangeKind
 from cdc_engine.errors import StagingError
-from cdc_engine.instance.hand_out import Staged
 from cdc_engine.meta.manager import MetaManager
 from cdc_engine.position import Position, file_number, order_key
 from cdc_engine.staging.manifest import MANIFEST_FILE, ChangesSegment, Manifest, Segment, StagedColumn, TruncateSegment
@@ -35,7 +34,7 @@ class _Table:
 
 
 class PlayedStaging:
-    """Implements `hand_out.Stager` for one destination. `meanwhile`: the parser goes on while a part of the batch is staged."""
+    """Implements `ports.Stager` for one destination. `meanwhile`: the parser goes on while a part of the batch is staged."""
 
     def __init__(
         self, destination: str, folder: Path, meta: MetaManager, trouble: Trouble, meanwhile: Callable[[], None]

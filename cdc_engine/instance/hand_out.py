@@ -17,12 +17,12 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
-from typing import Protocol
 
-from cdc_engine.contracts import NOTHING, Batch, ClientIdentity, OutstandingBatch, StoppedTable
+from cdc_engine.contracts import NOTHING, Batch, ClientIdentity, OutstandingBatch, Staged, StoppedTable
 from cdc_engine.errors import Remedy, SluiceError
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.manager import MetaManager, stops
+from cdc_engine.ports import Stager
 from cdc_engine.position import Position
 from cdc_engine.server.service import CanalService
 from cdc_engine.staging.reader import is_whole
@@ -33,24 +33,6 @@ logger = logging.getLogger(__name__)
 MORE_BYTES_MIN = 1 << 20  # row events within GET_SECONDS: when fewer come, the source is nearly read up to its end
 LIVE_SECONDS_MAX = 2.0  # from a commit until it is taken; more means that the reader is behind, or a clock is
 GET_SECONDS = 0.2  # how long a staging thread waits for the first change before it gives the turn back
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Staged:
-    """What staging made of a batch. `path`: the staged directory; no tables: nothing in it concerns the lake."""
-
-    path: Path
-    rows: int
-    size_bytes: int
-    tables: tuple[str, ...]
-    first_commit_time_us: int
-    stopped: tuple[StoppedTable, ...] = ()
-
-
-class Stager(Protocol):
-    """`staging`, with the destination's settings bound to it."""
-
-    def __call__(self, batch: Batch, record: OutstandingBatch, more: Callable[[Batch], Batch]) -> Staged: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from cdc_engine.table_meta.history.tables_file import write_tables
 
 
 class PublishedHistory:
-    """Implements `contracts.SchemaHistory` over a `TableHistory`, and keeps tables.json beside it.
+    """Implements `ports.SchemaHistory` over a `TableHistory`, and keeps tables.json beside it.
 
     `fence` is called before whatever may write the history and raises when this process may write no more (`ports.Lease.check`).
     """

@@ -12,10 +12,9 @@ import structlog
 
 from cdc_engine.binlog.rows.refused_values import ValuePolicy
 from cdc_engine.config import DestinationConfig
-from cdc_engine.contracts import Batch, OutstandingBatch, StoppedTable
+from cdc_engine.contracts import Batch, OutstandingBatch, Staged, StoppedTable
 from cdc_engine.errors import LedgerLostError, PositionLostError
 from cdc_engine.instance.answers import SchemaAnswers
-from cdc_engine.instance.hand_out import Staged, Stager
 from cdc_engine.instance.published_history import PublishedHistory
 from cdc_engine.instance.tables.filter_change import take_up_new_tables
 from cdc_engine.instance.tables.resume import has_up_to
@@ -28,7 +27,7 @@ from cdc_engine.parser.scan_ddl import scan_ddl
 from cdc_engine.parser.server_facts import read_facts
 from cdc_engine.parser.source_check import check_source
 from cdc_engine.parser.start_position import DumpStart, Epochs, Lost, StartChoice, decide_start
-from cdc_engine.ports import EventStore, Lease
+from cdc_engine.ports import EventStore, Lease, Stager
 from cdc_engine.position import Position
 from cdc_engine.sink.column_filter import ColumnFilter
 from cdc_engine.sink.event_sink import EventSink

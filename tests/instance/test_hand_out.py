@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import Batch, OutstandingBatch
-from cdc_engine.instance.hand_out import BatchLimits, HandOut, Staged
+from cdc_engine.contracts import Batch, OutstandingBatch, Staged
+from cdc_engine.instance.hand_out import BatchLimits, HandOut
 from cdc_engine.meta.memory_meta import MemoryMeta
 from cdc_engine.position import Position
 from cdc_engine.server.service import CanalService

@@ -33,7 +33,7 @@ from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
 
 
 class TouchedTables:
-    """Implements `contracts.SchemaHistory` for a stretch without rows. `names`: what was touched, also of tables not in the snapshot."""
+    """Implements `ports.SchemaHistory` for a stretch without rows. `names`: what was touched, also of tables not in the snapshot."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot

@@ -1,4 +1,4 @@
-"""The schema history by position: what every captured table looked like at any place in the stream. `contracts.SchemaHistory`.
+"""The schema history by position: what every captured table looked like at any place in the stream. `ports.SchemaHistory`.
 
 Driven by the parser: `apply` for every statement and `resolve` for every new table map, both in stream order; `rewind` when the stream
 starts again somewhere; and by the instance: `seed` with a snapshot where nothing is known yet. What `apply` and `resolve` learn is on
@@ -152,11 +152,11 @@ class TableHistory:
         return changes
 
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:
-        """As `contracts.SchemaHistory`: by what is known last."""
+        """As `ports.SchemaHistory`: by what is known last."""
         return self._cascades().below((database, table))
 
     def follows(self, database: str, table: str) -> bool:
-        """As `contracts.SchemaHistory`: by what is known last."""
+        """As `ports.SchemaHistory`: by what is known last."""
         return (database, table) in self._cascades().children
 
     def all_cascades(self) -> tuple[Cascade, ...]:

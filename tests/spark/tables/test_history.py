@@ -10,6 +10,7 @@ import pytest
 
 from console.lake import history, life
 from console.lake.history import LakeTable
+from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs import SparkSettings, TableReport, merge_batch
 from spark_jobs.tables.commit_record import Interval
 from tests.spark.conftest import Lake
@@ -51,10 +52,10 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory, spark_server: object) -> Told:
+def told(tmp_path_factory: pytest.TempPathFactory, spark_server: SparkConnectServer) -> Told:
     """Five batches of one table, each merged by a run of its own name."""
     folder: Path = tmp_path_factory.mktemp("history")
-    lake = Lake(folder, SparkSettings(remote=spark_server.url, lanes_file=folder / "lanes.json"))  # type: ignore[attr-defined]
+    lake = Lake(folder, SparkSettings(remote=spark_server.url, lanes_file=folder / "lanes.json"))
     reports = []
     for number, segments in enumerate(BATCHES):
         staged = lake.stage({NAME: segments})

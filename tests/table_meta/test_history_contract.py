@@ -1,0 +1,132 @@
+"""One suite for every schema history that the parser may be given: what `ports.SchemaHistory` promises, whoever keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.binlog.events.table_map import TableMap
+from cdc_engine.binlog.type_codes import TypeCode
+from cdc_engine.errors import TableStoppedError
+from cdc_engine.instance.published_history import PublishedHistory
+from cdc_engine.ports import SchemaHistory
+from cdc_engine.position import Position
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.kept.repository import Repository
+from cdc_engine.table_meta.history.kept.sql_repository import SqlRepository
+from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
+from cdc_engine.table_meta.schema import ServerFacts
+
+Opened = Callable[[], SchemaHistory]
+EMPTY = Snapshot(ServerFacts(flavour="mysql", charset="utf8mb4"), (("shop", "utf8mb4"),), ())
+
+
+def at(offset: int) -> Position:
+    return Position(epoch=1, file="binlog.000001", offset=offset * 16)
+
+
+def captured(database: str, _table: str) -> bool:
+    return database == "shop"
+
+
+def table_map(*names: str, table: str = "orders") -> TableMap:
+    """Of a table of int columns."""
+    count = len(names)
+    return TableMap(
+        table_id=1,
+        database="shop",
+        table=table,
+        type_codes=(TypeCode.LONG,) * count,
+        metadata=(0,) * count,
+        nullable=(True,) * count,
+        names=names,
+    )
+
+
+@pytest.fixture(params=["file", "database", "published"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
+    """Opens the history of a destination, as a process does that begins; its stream begins at 10, and there are no tables yet."""
+    kept: Path | Repository = tmp_path / "schema.jsonl"
+    if request.param == "database":
+        kept = SqlRepository(f"sqlite:///{tmp_path / 'history.db'}", "shop")
+
+    def again() -> SchemaHistory:
+        history = TableHistory(kept, captured)
+        if not history.covers(at(10)):
+            history.seed(EMPTY, at(10))
+        if request.param != "published":
+            return history
+        return PublishedHistory(history, tmp_path / "tables.json", lambda: None)
+
+    return again
+
+
+CREATE, ADD = "CREATE TABLE orders (id int)", "ALTER TABLE orders ADD amount int"
+
+
+def names(history: SchemaHistory, *columns: str, offset: int) -> list[str]:
+    return [column.name for column in history.resolve(table_map(*columns), at(offset)).columns]
+
+
+def test_ddl_rows_have_the_columns_of_their_place(opened: Opened) -> None:
+    history = opened()
+    assert [each.table for each in history.apply(CREATE, "shop", at(20))] == ["orders"]
+    assert names(history, "id", offset=21) == ["id"]
+    first = history.resolve(table_map("id"), at(22)).version
+    history.apply(ADD, "shop", at(30))
+    assert names(history, "id", "amount", offset=31) == ["id", "amount"]
+    assert history.resolve(table_map("id", "amount"), at(32)).version != first
+
+
+def test_ddl_a_statement_that_is_met_again_gives_the_same_changes(opened: Opened) -> None:
+    history = opened()
+    history.apply(CREATE, "shop", at(20))
+    first = history.apply(ADD, "shop", at(30))
+    assert first
+    assert history.apply(ADD, "shop", at(30)) == first
+    history.rewind(at(20))
+    assert names(history, "id", offset=25) == ["id"]
+    assert history.apply(ADD, "shop", at(30)) == first
+
+
+def test_ddl_what_was_learnt_is_kept_before_it_is_told(opened: Opened) -> None:
+    """A process that ends right after a statement has not forgotten it."""
+    first = opened().apply(CREATE, "shop", at(20))
+    assert first
+    history = opened()
+    assert names(history, "id", offset=21) == ["id"]
+    assert history.apply(CREATE, "shop", at(20)) == first
+
+
+def test_ddl_a_table_that_stopped_says_so_until_the_stream_goes_back(opened: Opened) -> None:
+    history = opened()
+    history.apply(CREATE, "shop", at(20))
+    history.apply("ALTER TABLE orders ADD amount int DEFAULT (rand() * 10)", "shop", at(30))
+    with pytest.raises(TableStoppedError, match="orders"):
+        history.resolve(table_map("id", "amount"), at(31))
+    with pytest.raises(TableStoppedError):
+        opened().resolve(table_map("id", "amount"), at(32))
+    history.rewind(at(25))
+    assert names(history, "id", offset=26) == ["id"]
+
+
+def test_ddl_of_others_tables_changes_nothing_here(opened: Opened) -> None:
+    history = opened()
+    history.apply(CREATE, "shop", at(20))
+    assert history.apply("CREATE TABLE elsewhere.orders (a int)", "shop", at(30)) == ()
+    assert history.apply("GRANT SELECT ON shop.* TO reader", "shop", at(40)) == ()
+    assert names(history, "id", offset=41) == ["id"]
+
+
+def test_cascades_are_those_of_the_stream_where_it_is_now(opened: Opened) -> None:
+    history = opened()
+    history.apply("CREATE TABLE orders (id int PRIMARY KEY)", "shop", at(20))
+    child = "CREATE TABLE items (id int PRIMARY KEY, o int, FOREIGN KEY (o) REFERENCES orders (id) ON DELETE CASCADE)"
+    history.apply(child, "shop", at(30))
+    assert [each.child for each in history.cascades("shop", "orders")] == [("shop", "items")]
+    assert (history.follows("shop", "items"), history.follows("shop", "orders")) == (True, False)
+    history.rewind(at(25))
+    assert history.cascades("shop", "orders") == ()
+    assert not history.follows("shop", "items")
