@@ -27,7 +27,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parents[1]
-USES_SPARK = re.compile(r"\b(spark_server: SparkConnectServer|lake: Lake)\b")  # as a fixture of a test
+# The one Spark as a fixture of a test, or of what it imports.
+USES_SPARK = re.compile(r"\b(spark_server: SparkConnectServer|lake: Lake|ddl\.test_ddl_review import)\b")
 WHOLE_STACK = re.compile(r"\bKillBench\b|\"console\.main\"")
 # Begun first, so that no worker is left with one of them at the end. A folder stands for the groups of its files.
 LONGEST = (
