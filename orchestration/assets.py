@@ -183,7 +183,7 @@ def _merged(
         check_tags(reference, context.run.tags)
         if reference.destination != destination:
             raise BatchReferenceError(f"{reference} is not of {destination}, whose job this is; nothing was written")
-        with only_writer(ports, config, destination):
+        with only_writer(ports, config, destination, context.log.info):
             yield from merge_one(ports, config, reference, context.log.info, run=context.run.run_id)
     except (BatchReferenceError, MergeFailedError) as error:
         raise failure(error) from None

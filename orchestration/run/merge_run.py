@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 SPARK_AWAY = "spark_away"  # keys of a failure's metadata: no Spark answered
 BATCH_DAMAGED = "batch_damaged"  # the staged files are to be staged anew
 FAILED_TABLES = "failed_tables"  # "database.table" → why it failed, for reasons of its own
-RUN_LOCK_SECONDS_MAX = 60.0  # how long a run waits for another one's process to end, which Dagster may believe dead
+# How long a run waits for another one: its process may live though Dagster believes it dead, or it publishes the rows of a large table.
+RUN_LOCK_SECONDS_MAX = 600.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,11 +58,14 @@ def refuse_unless_head(reference: BatchReference, head: OutstandingBatch | None)
 
 
 @contextlib.contextmanager
-def only_writer(ports: Ports, config: SluiceConfig, destination: str) -> Iterator[None]:
-    """Holds the run lock. Raises MergeFailedError when another process keeps it."""
+def only_writer(ports: Ports, config: SluiceConfig, destination: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Holds the run lock. Raises MergeFailedError when another process keeps it. `say` is told that it is waited for."""
+    directory = config.destination_dir(destination)
+    if ports.files().run_lock_held(directory):
+        say(f"another run of {destination} merges or publishes; waiting for it, {RUN_LOCK_SECONDS_MAX:g} s at most")
     with contextlib.ExitStack() as stack:
         try:
-            lock = ports.files().run_lock(config.destination_dir(destination), RUN_LOCK_SECONDS_MAX)
+            lock = ports.files().run_lock(directory, RUN_LOCK_SECONDS_MAX)
             stack.enter_context(lock)
         except SluiceError as error:
             raise MergeFailedError(f"{error}; nothing was written") from error

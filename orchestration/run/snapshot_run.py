@@ -76,7 +76,7 @@ class _Told:
 
     @contextlib.contextmanager
     def run_lock(self) -> Iterator[None]:
-        with only_writer(self._ports, self._config, self._destination):
+        with only_writer(self._ports, self._config, self._destination, self._context.log.info):
             yield
 
     def publish(self, record: SnapshotRecord, table: TableVersion) -> int:
