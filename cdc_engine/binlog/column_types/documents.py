@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import NoReturn
 
+import numpy as np
 import pyarrow as pa
 
-from cdc_engine.binlog.column_types import transcoding
-from cdc_engine.binlog.column_types.entry import AnyArray, ColumnType, ValueRefusedError, Values, column_type
-from cdc_engine.binlog.documents import jsonb
+from cdc_engine.binlog.column_types import gather as rows_gather
+from cdc_engine.binlog.column_types.entry import (
+    AnyArray,
+    ColumnType,
+    ValueRefusedError,
+    Values,
+    buffer_of,
+    column_type,
+)
+from cdc_engine.binlog.column_types.transcoding import ARROW_BYTES_MAX
+from cdc_engine.binlog.documents import statuses
+from cdc_engine.binlog.documents.containers import STACK_SHAPE
+from cdc_engine.binlog.documents.print_documents import DONE, print_documents
 from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Column
+from cdc_engine.contracts import Bytes, Column, Int32s
+
+SPARE_BYTES = 1 << 10  # a number asks for more room than it takes
+PrintFrom = Callable[[int, Int32s, Bytes], tuple[int, int]]
 
 
 @column_type(TypeCode.JSON)
@@ -19,13 +34,66 @@ def json(column: Column) -> ColumnType:
 
 
 def _documents(values: Values) -> AnyArray:
-    """Once a distinct document, not once a row."""
-    distinct: Any = transcoding.copied(values, pa.binary())[0].dictionary_encode()
-    texts: list[str] = []
-    for index, document in enumerate(distinct.dictionary.to_pylist()):
+    stack = np.empty(STACK_SHAPE, np.int64)
+
+    def print_from(row: int, offsets: Int32s, text: Bytes) -> tuple[int, int]:
+        return print_documents(values.buffer, values.starts, values.sizes, row, offsets, text, stack)
+
+    return printed(values, int(rows_gather.bytes_total(values.sizes)), print_from, _refused)
+
+
+def _refused(status: int, row: int) -> NoReturn:
+    raise ValueRefusedError(row, f"is not a JSON document of MySQL: {statuses.MESSAGES[status]}")
+
+
+def printed(values: Values, expected: int, print_from: PrintFrom, otherwise: Callable[[int, int], bytes]) -> AnyArray:
+    """The texts that a kernel prints, one for each of the values; they have about as many bytes as is `expected`.
+
+    `print_from` prints from a row on and answers (status, row) as `print_documents` does; where there is no room it is asked again.
+    `otherwise` gives the text of a row with any other status. Raises ValueRefusedError.
+    """
+    offsets = np.zeros(values.count + 1, np.int32)
+    text = np.empty(min(ARROW_BYTES_MAX, expected + expected // 2 + SPARE_BYTES), np.uint8)
+    status, row = print_from(0, offsets, text)
+    while status != DONE:
+        if status == statuses.ROOM:
+            text = _grown(row, text, int(offsets[row]), 2 * len(text))
+        else:
+            own, used = otherwise(int(status), int(row)), int(offsets[row])
+            text = _grown(row, text, used, max(len(text), used + len(own)))
+            text[used : used + len(own)] = np.frombuffer(own, np.uint8)
+            row += 1
+            offsets[row] = used + len(own)
+        status, row = print_from(row, offsets, text)
+    return _checked(values, offsets, text[: offsets[-1]])
+
+
+def _grown(row: int, text: Bytes, used: int, size: int) -> Bytes:
+    if size <= len(text):
+        return text
+    if len(text) == ARROW_BYTES_MAX:
+        raise ValueRefusedError(row, f"makes the text of its rows longer than the {ARROW_BYTES_MAX} bytes it may have")
+    grown = np.empty(min(ARROW_BYTES_MAX, size), np.uint8)
+    grown[:used] = text[:used]
+    return grown
+
+
+def _checked(values: Values, offsets: Int32s, text: Bytes) -> AnyArray:
+    buffers = [values.validity(), buffer_of(offsets), buffer_of(text)]
+    array = pa.Array.from_buffers(pa.string(), values.count, buffers)
+    if text.max(initial=0) >= 0x80:
         try:
-            texts.append(jsonb.render(document))
-        except jsonb.JsonFormatError as error:
-            row = distinct.indices.index(index).as_py()
-            raise ValueRefusedError(row, f"is not a JSON document of MySQL: {error}") from None
-    return pa.array(texts, pa.string()).take(distinct.indices)
+            array.validate(full=True)
+        except pa.ArrowInvalid:
+            raise _not_utf8(offsets, text) from None
+    return array
+
+
+def _not_utf8(offsets: Int32s, text: Bytes) -> ValueRefusedError:
+    """Finds the row; called once a failure."""
+    for row in range(len(offsets) - 1):
+        try:
+            text[offsets[row] : offsets[row + 1]].tobytes().decode()
+        except UnicodeDecodeError:
+            return ValueRefusedError(row, "is not a JSON document of MySQL: a string in it is not UTF-8")
+    return ValueRefusedError(0, "is not a JSON document of MySQL")

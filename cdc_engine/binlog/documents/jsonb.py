@@ -1,4 +1,4 @@
-"""MySQL's binary JSON as the text the server prints. Called by `column_types.documents`, once a distinct document, and by `json_diff`.
+"""MySQL's binary JSON as the text the server prints, in Python: for `json_diff`, and for the tests to hold this room's kernels against.
 
 The format is that of sql-common/json_binary.h: a type byte and a value. An object or array begins with its element count and its size
 (2 bytes each, 4 in the large form), an entry a key (offset, 2-byte length), an entry a value (type, then offset or the value itself where
@@ -9,6 +9,7 @@ The printing follows json_dom.cc: `", "` and `": "`, doubles as their shortest d
 from __future__ import annotations
 
 import base64
+import io
 import re
 import struct
 from collections.abc import Callable
@@ -25,6 +26,9 @@ NUMBERS = {INT16: "<h", UINT16: "<H", INT32: "<i", UINT32: "<I", INT64: "<q", UI
 INLINE_SMALL = {LITERAL, INT16, UINT16}
 INLINE_LARGE = INLINE_SMALL | {INT32, UINT32}
 DEPTH_MAX = 101  # a document nests 100 levels at most
+# A document's text has at most so many bytes for each of its own, and some; where it has more, entries share their values.
+TEXT_FACTOR, TEXT_SPARE = 8, 64
+BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 BASE64_LINE = 76  # characters; the server breaks its base64 into lines
 FIXED_DIGITS_MAX = 15  # places before or behind the point within which a double is printed without exponent
 
@@ -38,11 +42,6 @@ class JsonFormatError(Exception):
 
 
 Built = Callable[[list[str] | None, list[Any]], Any]
-
-
-def render(document: bytes) -> str:
-    """The document's text. No bytes at all are the JSON null, as the server reads them."""
-    return str(read(document, printed))
 
 
 def read(document: bytes, built: Built) -> Any:
@@ -183,19 +182,25 @@ def _opaque(code: int, payload: bytes) -> str:
 def _decimal(payload: bytes) -> str:
     """Precision, scale and the digits of DECIMAL (see column_types.decimals)."""
     precision, scale, data = payload[0], payload[1], payload[2:]
+    if not precision or scale > precision:
+        raise JsonFormatError("a decimal in it is not made of digits")
     negative = data[0] < 0x80
     plain = bytes([data[0] ^ 0x80, *data[1:]])
-    rest = iter(bytes(byte ^ 0xFF for byte in plain) if negative else plain)
+    rest = io.BytesIO(bytes(byte ^ 0xFF for byte in plain) if negative else plain)
     whole, fraction = divmod(precision - scale, 9), divmod(scale, 9)
     groups = [whole[1]] * bool(whole[1]) + [9] * (whole[0] + fraction[0]) + [fraction[1]] * bool(fraction[1])
-    digits = "".join(
-        _digits(bytes(next(rest, 0) for _ in range((count + 1) // 2 if count < 9 else 4)), count) for count in groups
-    )
+    digits = "".join(_digits(rest.read(_bytes_of(count)), count) for count in groups)
     text = digits[: precision - scale].lstrip("0") or "0"
     return "-" * negative + text + ("." + digits[precision - scale :] if scale else "")
 
 
+def _bytes_of(digits: int) -> int:
+    return (digits + 1) // 2 if digits < 9 else 4
+
+
 def _digits(group: bytes, count: int) -> str:
+    if len(group) < _bytes_of(count):
+        raise IndexError
     text = str(int.from_bytes(group)).zfill(count)
     if len(text) > count:
         raise JsonFormatError("a decimal in it is not made of digits")

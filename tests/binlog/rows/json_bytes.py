@@ -2,21 +2,60 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import struct
 from collections.abc import Sequence
 from typing import Any
 
+from cdc_engine.binlog.documents import jsonb
+
 REPLACE, INSERT, REMOVE = range(3)
 LITERALS = {None: 0, True: 1, False: 2}
-LARGE_OBJECT, LARGE_ARRAY, LITERAL, INT64, STRING = 1, 3, 4, 9, 12
+SMALL_OBJECT, LARGE_OBJECT, SMALL_ARRAY, LARGE_ARRAY, LITERAL, INT64, DOUBLE, STRING, OPAQUE = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    9,
+    11,
+    12,
+    15,
+)
+INTEGERS = {5: "<h", 6: "<H", 7: "<i", 8: "<I", 9: "<q", 10: "<Q"}
+INLINED = {2: {LITERAL, 5, 6}, 4: {LITERAL, 5, 6, 7, 8}}  # by the width of offsets
 Path = Sequence[str | int]
 
 
-def document(value: Any) -> bytes:
-    """The value as the server stores it, objects and arrays always in their large form."""
-    kind, content = _typed(value)
+@dataclasses.dataclass(frozen=True)
+class Scalar:
+    """A value whose kind Python's do not tell."""
+
+    kind: int
+    data: bytes
+
+
+def integer(kind: int, value: int) -> Scalar:
+    return Scalar(kind, struct.pack(INTEGERS[kind], value))
+
+
+def opaque(code: int, payload: bytes) -> Scalar:
+    return Scalar(OPAQUE, bytes([code]) + _seven_bits(len(payload)) + payload)
+
+
+def document(value: Any, *, small: bool = False) -> bytes:
+    """The value as the server stores it, objects and arrays in their large form, or where they can be in their small one."""
+    kind, content = _typed(value, small=small)
     return bytes([kind]) + content
+
+
+def render(data: bytes) -> str:
+    """The text of a stored document, by the reader in Python. Raises JsonFormatError."""
+    text = str(jsonb.read(data, jsonb.printed))
+    if len(text.encode()) > jsonb.TEXT_FACTOR * len(data) + jsonb.TEXT_SPARE:
+        raise jsonb.JsonFormatError("its parts lie in each other")
+    return text
 
 
 def text_of(value: Any) -> str:
@@ -53,30 +92,41 @@ def _keys(value: dict[str, Any]) -> list[str]:
     return sorted(value, key=lambda key: (len(key.encode()), key.encode()))
 
 
-def _typed(value: Any) -> tuple[int, bytes]:
+def _typed(value: Any, *, small: bool) -> tuple[int, bytes]:
+    if isinstance(value, Scalar):
+        return value.kind, value.data
     if value is None or isinstance(value, bool):
         return LITERAL, bytes([LITERALS[value]])
     if isinstance(value, int):
         return INT64, struct.pack("<q", value)
+    if isinstance(value, float):
+        return DOUBLE, struct.pack("<d", value)
     if isinstance(value, str):
         return STRING, _seven_bits(len(value.encode())) + value.encode()
     keys = [key.encode() for key in _keys(value)] if isinstance(value, dict) else []
     values = [value[key] for key in _keys(value)] if isinstance(value, dict) else value
-    return (LARGE_OBJECT if isinstance(value, dict) else LARGE_ARRAY), _container(keys, values)
+    if small and len(content := _container(keys, values, width=2, small=small)) < 1 << 16:
+        return (SMALL_OBJECT if isinstance(value, dict) else SMALL_ARRAY), content
+    return (LARGE_OBJECT if isinstance(value, dict) else LARGE_ARRAY), _container(keys, values, width=4, small=small)
 
 
-def _container(keys: list[bytes], values: list[Any]) -> bytes:
-    at = 8 + 6 * len(keys) + 5 * len(values)
+def _container(keys: list[bytes], values: list[Any], *, width: int, small: bool) -> bytes:
+    """Of width 2 without its true size and offsets where it is too large for them."""
+    at = 2 * width + (width + 2) * len(keys) + (width + 1) * len(values)
     entries, content = b"", b""
     for key in keys:
-        entries += struct.pack("<IH", at + len(content), len(key))
+        entries += _number(at + len(content), width) + struct.pack("<H", len(key))
         content += key
     for value in values:
-        kind, data = _typed(value)
-        inline = kind == LITERAL
-        entries += bytes([kind]) + (data.ljust(4, b"\0") if inline else struct.pack("<I", at + len(content)))
+        kind, data = _typed(value, small=small)
+        inline = kind in INLINED[width]
+        entries += bytes([kind]) + (data.ljust(width, b"\0") if inline else _number(at + len(content), width))
         content += b"" if inline else data
-    return struct.pack("<II", len(values), at + len(content)) + entries + content
+    return _number(len(values), width) + _number(at + len(content), width) + entries + content
+
+
+def _number(value: int, width: int) -> bytes:
+    return struct.pack("<I", value)[:width]
 
 
 def _seven_bits(size: int) -> bytes:

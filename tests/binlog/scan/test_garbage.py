@@ -5,65 +5,23 @@ The compiled code checks no bounds, so the same source runs here as plain Python
 
 from __future__ import annotations
 
-import importlib.util
 import sys
-import types
-from collections.abc import Callable
-from typing import Any, SupportsIndex
-from unittest import mock
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc_engine.binlog import compiled, little_endian
+from cdc_engine.binlog import little_endian
 from cdc_engine.binlog.scan import gtid_kernel as scan_gtid
 from cdc_engine.binlog.scan import kernel as scan_kernel
 from cdc_engine.binlog.scan import state as at
 from cdc_engine.binlog.scan.state import ScanMemory, ScanStatus
 from cdc_engine.errors import SluiceError
+from tests.binlog.plain_kernels import Guarded, plain
 from tests.binlog.scan.event_factory import EventFactory, as_buffer, packets, scanner, varlen
 
-
-class Guarded:
-    """Bytes that may be read from 0 to their end only, one at a time."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self.shape = (len(data),)
-
-    def __getitem__(self, place: SupportsIndex) -> np.int64:
-        assert 0 <= int(place) < len(self._data), f"read of byte {int(place)} of {len(self._data)}"
-        return np.int64(self._data[int(place)])
-
-
-def _plain(*kernels: types.ModuleType) -> types.ModuleType:
-    """The last of the kernels' modules, from source, with a compiler that compiles nothing; each finds those before it so too."""
-
-    def as_it_is(function: Any) -> Any:
-        return function
-
-    def not_compiled(*_: object, **__: object) -> Callable[[Any], Any]:
-        return as_it_is
-
-    loaded: dict[str, types.ModuleType] = {}
-    for kernel in kernels:
-        spec = importlib.util.find_spec(kernel.__name__)
-        assert spec is not None
-        assert spec.loader is not None
-        loaded[kernel.__name__] = importlib.util.module_from_spec(spec)
-        with (
-            mock.patch.object(numba, "njit", not_compiled),
-            mock.patch.object(compiled, "kernel", as_it_is),
-            mock.patch.dict(sys.modules, loaded),
-        ):
-            spec.loader.exec_module(loaded[kernel.__name__])
-    return loaded[kernels[-1].__name__]
-
-
-PLAIN = _plain(little_endian, scan_gtid, scan_kernel)
+PLAIN = plain(little_endian, scan_gtid, scan_kernel)
 
 
 def plain_crc32(buffer: Guarded, begin: int, end: int) -> int:

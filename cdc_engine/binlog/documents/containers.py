@@ -1,0 +1,68 @@
+"""Kernels that walk through the objects and arrays of a binary JSON document. Called by `print_documents` and `trees`.
+
+Open containers lie on a stack (int64, STACK_SHAPE), so that a document is one loop. Offsets are only followed forwards, and no entry is
+read outside the document: what they return is 0, or a status below it.
+"""
+# ruff: noqa: PLR0917 - a kernel takes every array it touches by name
+
+from __future__ import annotations
+
+import numpy as np
+
+from cdc_engine.binlog.compiled import Integer, kernel
+from cdc_engine.binlog.documents import statuses
+from cdc_engine.binlog.documents.jsonb import DEPTH_MAX, INT16, INT32, LITERAL, SMALL_ARRAY, UINT16, UINT32
+from cdc_engine.binlog.little_endian import little_endian
+from cdc_engine.contracts import Bytes, Int64s
+
+CUT_OFF, LARGER, BACKWARDS = statuses.CUT_OFF, statuses.LARGER, statuses.BACKWARDS
+# Of an open container: where it begins, its first place for content, its count and how many values it has given, the width of its offsets,
+# bytes of an entry of its keys (0: an array); then of the value that is next its kind and place, and place and size of its key. The last
+# two are for who walks.
+AT, CONTENT, COUNT, GIVEN, WIDTH, KEY_BYTES, KIND, PLACE, KEY_PLACE, KEY_SIZE, NODE, LAST = range(12)
+STACK_SHAPE = (DEPTH_MAX + 1, 12)
+# The width of offsets from which on an entry has the value itself instead of its offset, by kind.
+INLINED_WIDTH = np.full(256, 8, np.int64)
+INLINED_WIDTH[[INT32, UINT32]] = 4
+INLINED_WIDTH[[LITERAL, INT16, UINT16]] = 2
+
+
+@kernel
+def enter(buffer: Bytes, kind: Integer, at: Integer, end: Integer, stack: Int64s, depth: Integer) -> Integer:
+    """Opens the container at `at`."""
+    width = np.int64(4) if kind & 1 else np.int64(2)
+    if at + 2 * width > end:
+        return CUT_OFF
+    count, size = little_endian(buffer, at, width), little_endian(buffer, at + width, width)
+    key_bytes = width + 2 if kind < SMALL_ARRAY else np.int64(0)
+    content = 2 * width + count * (key_bytes + 1 + width)
+    if content > size or at + size > end:
+        return LARGER
+    stack[depth, AT], stack[depth, CONTENT], stack[depth, COUNT] = at, content, count
+    stack[depth, GIVEN], stack[depth, WIDTH], stack[depth, KEY_BYTES] = 0, width, key_bytes
+    return 0
+
+
+@kernel
+def step(buffer: Bytes, end: Integer, stack: Int64s, depth: Integer) -> Integer:
+    """Goes to the next value of an open container, which has one."""
+    at, content, width = stack[depth, AT], stack[depth, CONTENT], stack[depth, WIDTH]
+    index, key_bytes = stack[depth, GIVEN], stack[depth, KEY_BYTES]
+    stack[depth, GIVEN] = index + 1
+    if key_bytes:
+        entry = at + 2 * width + index * key_bytes
+        offset, size = little_endian(buffer, entry, width), little_endian(buffer, entry + width, 2)
+        if offset < content:
+            return BACKWARDS
+        if at + offset + size > end:
+            return CUT_OFF
+        stack[depth, KEY_PLACE], stack[depth, KEY_SIZE] = at + offset, size
+    entry = at + 2 * width + stack[depth, COUNT] * key_bytes + index * (1 + width)
+    kind, place = np.int64(buffer[entry]), entry + 1
+    if width < INLINED_WIDTH[kind]:
+        offset = little_endian(buffer, place, width)
+        if offset < content:
+            return BACKWARDS
+        place = at + offset
+    stack[depth, KIND], stack[depth, PLACE] = kind, place
+    return 0

@@ -1,0 +1,125 @@
+"""Kernels that print binary JSON documents, all rows of a column at once, as the server prints them. Called by `column_types.documents`.
+
+The format is told in `jsonb`, whose reader in Python the tests hold these kernels against; `containers` walks through it. In damaged
+documents entries may share their values: so a document has at most a value a byte, and a text of at most TEXT_FACTOR times its bytes; a
+server's are below both.
+"""
+# ruff: noqa: PLR0917 - a kernel takes every array it touches by name
+
+from __future__ import annotations
+
+import numpy as np
+
+from cdc_engine.binlog.compiled import Integer, kernel
+from cdc_engine.binlog.documents import statuses
+from cdc_engine.binlog.documents.containers import (
+    COUNT,
+    GIVEN,
+    KEY_BYTES,
+    KEY_PLACE,
+    KEY_SIZE,
+    KIND,
+    PLACE,
+    enter,
+    step,
+)
+from cdc_engine.binlog.documents.jsonb import DEPTH_MAX, LARGE_ARRAY, TEXT_FACTOR, TEXT_SPARE
+from cdc_engine.binlog.documents.print_values import print_plain, print_quoted, print_scalar
+from cdc_engine.contracts import Bytes, Int32s, Int64s
+
+DONE = 0
+ROOM, IN_EACH_OTHER = statuses.ROOM, statuses.IN_EACH_OTHER
+NULL = np.frombuffer(b"null", np.uint8)
+# Of an array, and of an object.
+OPENING, CLOSING = np.array([ord("["), ord("{")], np.uint8), np.array([ord("]"), ord("}")], np.uint8)
+
+
+@kernel
+def print_documents(
+    buffer: Bytes, starts: Int64s, sizes: Int64s, row: Integer, offsets: Int32s, out: Bytes, stack: Int64s
+) -> tuple[Integer, Integer]:
+    """(status, row): prints the documents from `row` on back to back; `offsets` (rows + 1) has where the one before it ends.
+
+    The status is DONE, or that of the row where it ended: ROOM where `out` has no more, or why its bytes are no document.
+    """
+    used = np.int64(offsets[row])
+    while row < starts.shape[0]:
+        if starts[row] >= 0:
+            used = print_document(buffer, starts[row], starts[row] + sizes[row], out, used, stack)
+            if used < 0:
+                return used, row
+        offsets[row + 1] = used
+        row += 1
+    return np.int64(DONE), row
+
+
+@kernel
+def print_document(buffer: Bytes, begin: Integer, end: Integer, out: Bytes, used: Integer, stack: Int64s) -> Integer:
+    """Where its text ends, or a status. No bytes at all are the JSON null, as the server reads them."""
+    if begin == end:
+        return print_plain(NULL, 0, NULL.shape[0], out, used)
+    kind, at, depth, values = np.int64(buffer[begin]), begin + 1, np.int64(0), np.int64(0)
+    most = used + TEXT_FACTOR * (end - begin) + TEXT_SPARE
+    while used <= most and values < end - begin and depth <= DEPTH_MAX:
+        values += 1
+        if kind <= LARGE_ARRAY:
+            status = enter(buffer, kind, at, end, stack, depth)
+            used = print_sign(OPENING, stack[depth, KEY_BYTES], out, used) if status == 0 else status
+            depth += 1
+        else:
+            used = print_scalar(buffer, kind, at, end, out, used)
+        while used >= 0 and depth > 0 and stack[depth - 1, GIVEN] == stack[depth - 1, COUNT]:
+            depth -= 1
+            used = print_sign(CLOSING, stack[depth, KEY_BYTES], out, used)
+        if used >= 0 and depth == 0:
+            break
+        if used >= 0:
+            used = next_value(buffer, end, stack, depth - 1, out, used)
+        if used < 0:
+            return used
+        kind, at = stack[depth - 1, KIND], stack[depth - 1, PLACE]
+    return used if depth == 0 and used <= most else np.int64(IN_EACH_OTHER)
+
+
+@kernel
+def print_sign(signs: Bytes, keyed: Integer, out: Bytes, used: Integer) -> Integer:
+    """The bracket or brace that opens or closes a container."""
+    if used >= out.shape[0]:
+        return ROOM
+    out[used] = signs[1] if keyed else signs[0]
+    return used + 1
+
+
+@kernel
+def next_value(buffer: Bytes, end: Integer, stack: Int64s, depth: Integer, out: Bytes, used: Integer) -> Integer:
+    """Goes to the next value of an open container and prints what stands before it."""
+    first = stack[depth, GIVEN] == 0
+    status = step(buffer, end, stack, depth)
+    if status < 0:
+        return status
+    if stack[depth, KEY_BYTES]:
+        return print_key(buffer, stack[depth, KEY_PLACE], stack[depth, KEY_SIZE], first, out, used)
+    return used if first else print_comma(out, used)
+
+
+@kernel
+def print_comma(out: Bytes, used: Integer) -> Integer:
+    if used + 2 > out.shape[0]:
+        return ROOM
+    out[used], out[used + 1] = ord(","), ord(" ")
+    return used + 2
+
+
+@kernel
+def print_key(buffer: Bytes, at: Integer, size: Integer, first: bool, out: Bytes, used: Integer) -> Integer:
+    """`first`: no comma stands before it."""
+    if not first:
+        used = print_comma(out, used)
+    if used >= 0:
+        used = print_quoted(buffer, at, size, out, used)
+    if used < 0:
+        return used
+    if used + 2 > out.shape[0]:
+        return ROOM
+    out[used], out[used + 1] = ord(":"), ord(" ")
+    return used + 2

@@ -1,0 +1,216 @@
+"""Kernels that print the numbers and moments of a binary JSON document. Called by `print_values`.
+
+Each takes where its value begins in `buffer`, or the value, and where to print in `out`, and answers where the text ends, or a number below
+zero (`statuses`). The caller has seen to the bytes and to the room: NUMBER_ROOM bytes. The forms are those of my_gcvt (strings/dtoa.cc),
+decimal2string and my_TIME_to_str.
+"""
+# ruff: noqa: PLR0917 - a kernel takes every array it touches by name
+
+from __future__ import annotations
+
+import numpy as np
+
+from cdc_engine.binlog.compiled import Integer, kernel
+from cdc_engine.binlog.documents.doubles import shortest_digits
+from cdc_engine.binlog.documents.statuses import CUT_OFF, NO_DECIMAL, NO_NUMBER
+from cdc_engine.binlog.little_endian import little_endian
+from cdc_engine.contracts import Bytes
+
+NUMBER_ROOM = 300  # bytes: a decimal may claim 255 digits
+FIXED_DIGITS_MAX = 15  # places before or after the point within which a double is printed without exponent
+MOMENT_BYTES = 8
+MINUS, POINT, ZERO, QUOTE, HYPHEN, COLON, SPACE, EXPONENT = (ord(sign) for sign in '-.0"-: e')
+NOTHING, TEN, FIRST_DIGIT = np.uint64(0), np.uint64(10), np.uint64(ord("0"))
+POWERS = np.array([10**power for power in range(20)], np.uint64)
+BYTES_OF_DIGITS = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4, 4], np.int64)
+
+
+@kernel
+def print_digits(out: Bytes, at: Integer, value: Integer, digits: Integer) -> Integer:
+    """The lowest `digits` digits of a uint64."""
+    for index in range(digits):
+        out[at + digits - 1 - index] = FIRST_DIGIT + value % TEN
+        value //= TEN
+    return at + digits
+
+
+@kernel
+def digits_of(value: Integer) -> Integer:
+    """How many digits a uint64 has, at least one."""
+    digits = np.int64(1)
+    while digits < POWERS.shape[0] and value >= POWERS[digits]:
+        digits += 1
+    return digits
+
+
+@kernel
+def print_padded(out: Bytes, at: Integer, value: Integer, digits: Integer) -> Integer:
+    """An int64 that is not negative, with zeros before it up to so many digits."""
+    number = np.uint64(value)
+    return print_digits(out, at, number, max(digits, digits_of(number)))
+
+
+@kernel
+def print_integer(out: Bytes, at: Integer, value: Integer, signed: bool) -> Integer:
+    """The bits of an int64, `signed` or not."""
+    number = np.uint64(value)
+    if signed and value < 0:
+        out[at] = MINUS
+        at += 1
+        number = np.uint64(-value)
+    return print_digits(out, at, number, digits_of(number))
+
+
+@kernel
+def print_double(out: Bytes, at: Integer, bits: Integer) -> Integer:
+    """The double with these bits (int64): its shortest digits, with an exponent where the point is far from them."""
+    exponent, fraction = bits >> 52 & 0x7FF, bits & ((np.int64(1) << 52) - 1)
+    if exponent == 0x7FF:
+        return NO_NUMBER
+    if bits < 0:
+        out[at] = MINUS
+        at += 1
+    digits, power = NOTHING, np.int64(0)
+    if exponent or fraction:
+        digits, power = shortest_digits(fraction, exponent)
+        while digits % TEN == NOTHING:
+            digits //= TEN
+            power += 1
+    count = digits_of(digits)
+    point = count + power
+    if point <= -FIXED_DIGITS_MAX or point > FIXED_DIGITS_MAX:
+        return print_with_exponent(out, at, digits, count, point - 1)
+    return print_fixed(out, at, digits, count, point)
+
+
+@kernel
+def print_with_exponent(out: Bytes, at: Integer, digits: Integer, count: Integer, power: Integer) -> Integer:
+    print_digits(out, at + 1, digits, count)
+    out[at] = out[at + 1]
+    at += 1
+    if count > 1:
+        out[at] = POINT
+        at += count
+    out[at] = EXPONENT
+    return print_integer(out, at + 1, power, True)
+
+
+@kernel
+def print_fixed(out: Bytes, at: Integer, digits: Integer, count: Integer, point: Integer) -> Integer:
+    """`point`: digits before the point, of which the last may be zeros that `digits` does not have; below 1 zeros come first."""
+    if point <= 0:
+        out[at], out[at + 1] = ZERO, POINT
+        at = print_digits(out, at + 2, NOTHING, -point)
+        return print_digits(out, at, digits, count)
+    if point >= count:
+        at = print_digits(out, at, digits, count)
+        at = print_digits(out, at, NOTHING, point - count)
+        out[at], out[at + 1] = POINT, ZERO
+        return at + 2
+    print_digits(out, at, digits // POWERS[count - point], point)
+    out[at + point] = POINT
+    return print_digits(out, at + point + 1, digits, count - point)
+
+
+@kernel
+def print_decimal(buffer: Bytes, start: Integer, size: Integer, out: Bytes, at: Integer) -> Integer:
+    """Precision, scale and the digits of DECIMAL (see `column_types.decimals`), no zeros before the first digit but one."""
+    if size < 3:
+        return CUT_OFF
+    precision, scale = np.int64(buffer[start]), np.int64(buffer[start + 1])
+    if precision == 0 or scale > precision:
+        return NO_DECIMAL
+    place, end, digits, whole = start + 2, start + size, np.int64(0), precision - scale
+    negative = buffer[place] < 0x80
+    if negative:
+        out[at] = MINUS
+        at += 1
+    first = at
+    while digits < precision:
+        group = group_size(digits, whole, precision)
+        if place + BYTES_OF_DIGITS[group] > end:
+            return CUT_OFF
+        value = group_value(buffer, place, BYTES_OF_DIGITS[group], place == start + 2, negative)
+        if value >= POWERS[group]:
+            return NO_DECIMAL
+        place += BYTES_OF_DIGITS[group]
+        if digits == whole:
+            at = begun_fraction(out, first, at)
+        at = print_group(out, first, at, value, group, bool(digits < whole))
+        digits += group
+    return at if scale else begun_fraction(out, first, at) - 1
+
+
+@kernel
+def group_size(digits: Integer, whole: Integer, precision: Integer) -> Integer:
+    """How many digits the next group of bytes has after so many: nine, but odd ones at the beginning and at the end."""
+    if digits == 0 and whole % 9:
+        return whole % 9
+    return np.int64(9) if digits < whole else min(np.int64(9), precision - digits)
+
+
+@kernel
+def group_value(buffer: Bytes, at: Integer, size: Integer, first: bool, inverted: bool) -> Integer:
+    value = np.int64(0)
+    for index in range(size):
+        byte = np.int64(buffer[at + index])
+        if first and index == 0:
+            byte ^= 0x80
+        value = value << 8 | (byte ^ 0xFF if inverted else byte)
+    return np.uint64(value)
+
+
+@kernel
+def print_group(out: Bytes, first: Integer, at: Integer, value: Integer, digits: Integer, whole: bool) -> Integer:
+    """Zeros are left out for as long as the number has no other digit before its point; its text began at `first`."""
+    if whole and at == first:
+        return print_digits(out, at, value, digits_of(value)) if value else at
+    return print_digits(out, at, value, digits)
+
+
+@kernel
+def begun_fraction(out: Bytes, first: Integer, at: Integer) -> Integer:
+    """The point, and the zero that stands before it where nothing else does."""
+    if at == first:
+        out[at] = ZERO
+        at += 1
+    out[at] = POINT
+    return at + 1
+
+
+@kernel
+def print_moment(buffer: Bytes, start: Integer, date: bool, clock: bool, out: Bytes, at: Integer) -> Integer:
+    """A packed DATE (`date`), TIME (`clock`) or DATETIME (both) in quotes: 24 bits of microseconds under the bits of the rest."""
+    packed = little_endian(buffer, start, MOMENT_BYTES)
+    size = np.uint64(-packed if packed < 0 else packed)
+    whole, micros = np.int64(size >> np.uint64(24)), np.int64(size & np.uint64(0xFFFFFF))
+    out[at] = QUOTE
+    at += 1
+    if date:
+        months = whole >> 22
+        at = print_padded(out, at, months // 13, 4)
+        out[at] = HYPHEN
+        at = print_padded(out, at + 1, months % 13, 2)
+        out[at] = HYPHEN
+        at = print_padded(out, at + 1, whole >> 17 & 31, 2)
+    elif packed < 0:
+        out[at] = MINUS
+        at += 1
+    if clock:
+        if date:
+            out[at] = SPACE
+            at += 1
+        at = print_clock(out, at, whole >> 12 & (31 if date else 0x3FF), whole, micros)
+    out[at] = QUOTE
+    return at + 1
+
+
+@kernel
+def print_clock(out: Bytes, at: Integer, hours: Integer, whole: Integer, micros: Integer) -> Integer:
+    at = print_padded(out, at, hours, 2)
+    out[at] = COLON
+    at = print_padded(out, at + 1, whole >> 6 & 63, 2)
+    out[at] = COLON
+    at = print_padded(out, at + 1, whole & 63, 2)
+    out[at] = POINT
+    return print_padded(out, at + 1, micros, 6)

@@ -1,0 +1,63 @@
+"""Kernels as plain Python over memory that refuses every place outside it: the compiled code checks no bounds."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, SupportsIndex
+from unittest import mock
+
+import numba
+import numpy as np
+
+from cdc_engine.binlog import compiled
+
+
+class Guarded:
+    """Bytes that may be read from 0 to their end only, one at a time."""
+
+    def __init__(self, data: bytes | bytearray) -> None:
+        self._data = data
+        self.shape = (len(data),)
+
+    def __getitem__(self, place: SupportsIndex) -> np.int64:
+        assert 0 <= int(place) < len(self._data), f"read of byte {int(place)} of {len(self._data)}"
+        return np.int64(self._data[int(place)])
+
+
+class GuardedRoom(Guarded):
+    """Bytes that may also be written, each as what a byte can hold."""
+
+    def __init__(self, size: int) -> None:
+        self.data = bytearray(size)
+        super().__init__(self.data)
+
+    def __setitem__(self, place: SupportsIndex, value: SupportsIndex) -> None:
+        assert 0 <= int(place) < len(self.data), f"write of byte {int(place)} of {len(self.data)}"
+        self.data[int(place)] = int(value)
+
+
+def plain(*kernels: types.ModuleType) -> types.ModuleType:
+    """The last of the kernels' modules, from source, with a compiler that compiles nothing; each finds those before it so too."""
+
+    def as_it_is(function: Any) -> Any:
+        return function
+
+    def not_compiled(*_: object, **__: object) -> Callable[[Any], Any]:
+        return as_it_is
+
+    loaded: dict[str, types.ModuleType] = {}
+    for kernel in kernels:
+        spec = importlib.util.find_spec(kernel.__name__)
+        assert spec is not None
+        assert spec.loader is not None
+        loaded[kernel.__name__] = importlib.util.module_from_spec(spec)
+        with (
+            mock.patch.object(numba, "njit", not_compiled),
+            mock.patch.object(compiled, "kernel", as_it_is),
+            mock.patch.dict(sys.modules, loaded),
+        ):
+            spec.loader.exec_module(loaded[kernel.__name__])
+    return loaded[kernels[-1].__name__]
