@@ -66,6 +66,11 @@ def statements(database: str) -> list[str]:
         f"UPDATE {database}.partial_images SET a = a + 10 ORDER BY a DESC",
         f"DELETE FROM {database}.partial_images",
         "SET SESSION binlog_row_image = FULL",
+        f"CREATE TABLE {database}.partial_documents (a INT PRIMARY KEY, d JSON)",
+        f"""INSERT INTO {database}.partial_documents VALUES (1, JSON_OBJECT('a', 1, 'pad', REPEAT('p', 200)))""",
+        "SET SESSION binlog_row_value_options = PARTIAL_JSON",
+        f"UPDATE {database}.partial_documents SET d = JSON_SET(d, '$.a', 2)",
+        "SET SESSION binlog_row_value_options = ''",
     ]
 
 

@@ -9,13 +9,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdc_engine.binlog.column_types import documents as printing
 from cdc_engine.binlog.column_types.entry import AnyArray, ValueRefusedError, Values
-from cdc_engine.binlog.documents import json_diff
+from cdc_engine.binlog.documents import json_diff, statuses
+from cdc_engine.binlog.documents.changes import print_changes
+from cdc_engine.binlog.documents.containers import STACK_SHAPE
 from cdc_engine.binlog.documents.jsonb import JsonFormatError
+from cdc_engine.binlog.documents.trees import NODE_FIELDS
 from cdc_engine.binlog.rows.locate_diffs import BEFORE_SIZE, BEFORE_START, DIFFERENCE_ROWS, ROW, SLOT
-from cdc_engine.contracts import Int64s
+from cdc_engine.contracts import Bytes, Int32s, Int64s
 
 DIFFERENCES_MAX = 1 << 12  # of a chunk; more of them end it early
+NODES_MIN = 1 << 10  # of a tree; twice as many where a document has more
 
 
 def room(columns: int) -> Int64s:
@@ -34,30 +39,47 @@ def without(values: Values, differences: Int64s) -> Values:
     return Values(values.buffer, starts, sizes)
 
 
-def documents(values: Values, differences: Int64s) -> list[str]:
+def documents(values: Values, differences: Int64s) -> AnyArray:
     """The documents after the change, in the order of `differences`. Raises ValueRefusedError where one cannot be made."""
-    texts: dict[tuple[bytes, bytes], str] = {}
-    found = []
-    for row, start, size in zip(*differences[[ROW, BEFORE_START, BEFORE_SIZE]].tolist(), strict=True):
-        if start < 0:
-            raise ValueRefusedError(row, "has differences from a JSON document, and is NULL before")
-        pair = values.buffer[start : start + size].tobytes(), values.value(row)
-        if pair not in texts:
-            texts[pair] = _changed(row, *pair)
-        found.append(texts[pair])
-    return found
+    rows, starts, sizes = (np.ascontiguousarray(differences[field]) for field in (ROW, BEFORE_START, BEFORE_SIZE))
+    absent = np.flatnonzero(starts < 0)
+    if len(absent):
+        raise ValueRefusedError(int(rows[absent[0]]), "has differences from a JSON document, and is NULL before")
+    logged = Values(values.buffer, values.starts[rows], values.sizes[rows])
+    nodes, stack = np.empty((NODES_MIN, NODE_FIELDS), np.int64), np.empty(STACK_SHAPE, np.int64)
 
+    def print_from(place: int, offsets: Int32s, text: Bytes) -> tuple[int, int]:
+        nonlocal nodes
+        while True:
+            status, place = print_changes(
+                values.buffer, starts, sizes, logged.starts, logged.sizes, place, offsets, text, nodes, stack
+            )
+            if status != statuses.NODES:
+                return status, place
+            nodes = np.empty((2 * len(nodes), NODE_FIELDS), np.int64)
 
-def _changed(row: int, document: bytes, differences: bytes) -> str:
+    def otherwise(_status: int, place: int) -> bytes:
+        document = values.buffer[starts[place] : starts[place] + sizes[place]].tobytes()
+        return _changed(document, logged.value(place), place)
+
     try:
-        return json_diff.changed(document, differences)
+        return printing.printed(logged, int(sizes.sum() + logged.sizes.sum()), print_from, otherwise)
+    except ValueRefusedError as error:
+        raise ValueRefusedError(int(rows[error.row]), error.reason) from None
+
+
+def _changed(document: bytes, differences: bytes, place: int) -> bytes:
+    """What the kernel leaves, in Python."""
+    try:
+        return json_diff.changed(document, differences).encode()
     except JsonFormatError as error:
-        raise ValueRefusedError(row, f"has differences from a JSON document that cannot be applied: {error}") from None
+        reason = f"has differences from a JSON document that cannot be applied: {error}"
+        raise ValueRefusedError(place, reason) from None
 
 
-def joined(others: AnyArray, differences: Int64s, texts: list[str]) -> AnyArray:
+def joined(others: AnyArray, differences: Int64s, texts: AnyArray) -> AnyArray:
     """The column's other values with the texts in the rows of the differences, which are ascending."""
     chosen = np.zeros(len(others), bool)
     chosen[differences[ROW]] = True
-    column: AnyArray = pc.replace_with_mask(others, pa.array(chosen), pa.array(texts, others.type))
+    column: AnyArray = pc.replace_with_mask(others, pa.array(chosen), texts)
     return column

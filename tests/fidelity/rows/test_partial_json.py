@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from cdc_engine.binlog.column_types import Values
+from cdc_engine.binlog.column_types.entry import AnyArray
 from cdc_engine.binlog.documents import json_diff
+from cdc_engine.binlog.rows import diffs
 from cdc_engine.binlog.rows.decoder import OPERATION
+from cdc_engine.binlog.rows.locate_diffs import ROW
+from cdc_engine.contracts import Int64s
 from console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import images, run
 from tests.fidelity.replay import GONE, folded, pipeline_with, selected
@@ -68,13 +74,18 @@ def test_documents_logged_as_differences_are_what_select_returns_fidelity(
     mysql80: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logged: set[bytes] = set()
-    apply = json_diff.changed
+    apply, in_python = diffs.documents, list[bytes]()
 
-    def noted(document: bytes, differences: bytes) -> str:
-        logged.add(differences[:1])
-        return apply(document, differences)
+    def noted(values: Values, differences: Int64s) -> AnyArray:
+        logged.update(values.value(row)[:1] for row in differences[ROW].tolist())
+        return apply(values, differences)
 
-    monkeypatch.setattr(json_diff, "changed", noted)
+    def left(document: bytes, differences: bytes) -> str:
+        in_python.append(differences)
+        return json_diff.changed(document, differences)
+
+    monkeypatch.setattr(diffs, "documents", noted)
+    monkeypatch.setattr(diffs, "json_diff", types.SimpleNamespace(changed=left))
     pipeline = pipeline_with(mysql80, tmp_path, "partial_json", DOCS, KEYLESS)
     keyless = [each.replace("docs", "keyless") for each in (ROWS, *CHANGES[:2])]
     run(
@@ -105,6 +116,8 @@ def test_documents_logged_as_differences_are_what_select_returns_fidelity(
     assert folded(images(staged, "docs")) == selected(mysql80, "partial_json", "docs")
     assert left_over(images(staged, "keyless")) == Counter(selected_as_they_are(mysql80, "keyless"))
     assert logged == {b"", b"\0", b"\1", b"\2"}
+    assert in_python
+    assert all(b"\\" in each for each in in_python), "only a key with escapes is left to Python"
 
 
 def left_over(rows: pa.Table) -> Counter[tuple[Any, ...]]:

@@ -1,0 +1,182 @@
+"""Kernels that apply JSON differences to documents and print what comes of it, all rows of a column at once. Called by `rows.diffs`.
+
+The format is told in `json_diff`, which does the same in Python: the tests hold these kernels against it, and it does what they leave
+(LEFT), which is what cannot be applied and keys with escapes.
+"""
+# ruff: noqa: PLR0917 - a kernel takes every array it touches by name
+
+from __future__ import annotations
+
+import numpy as np
+
+from cdc_engine.binlog.compiled import Integer, kernel
+from cdc_engine.binlog.documents import statuses
+from cdc_engine.binlog.documents.json_diff import INSERT, REMOVE, REPLACE
+from cdc_engine.binlog.documents.jsonb import TEXT_FACTOR, TEXT_SPARE
+from cdc_engine.binlog.documents.paths import CELL, MEMBER, UNREAD, child_and_before, children, led_to, leg
+from cdc_engine.binlog.documents.print_documents import DONE
+from cdc_engine.binlog.documents.trees import (
+    CHILD,
+    END,
+    KEY_PLACE,
+    KEY_SIZE,
+    KIND,
+    NEXT,
+    NONE,
+    PLACE,
+    compared_keys,
+    keyed,
+    print_tree,
+    scalar,
+    tree,
+)
+from cdc_engine.binlog.little_endian import little_endian
+from cdc_engine.contracts import Bytes, Int32s, Int64s
+
+LEFT = statuses.LEFT
+DOLLAR = ord("$")
+LENGTH_BYTES = np.array([-1, 2, 3, 8, -1], np.int64)  # after the bytes 0xFB to 0xFF of a length
+
+
+@kernel
+def print_changes(
+    buffer: Bytes, before_starts: Int64s, before_sizes: Int64s, starts: Int64s, sizes: Int64s, row: Integer,
+    offsets: Int32s, out: Bytes, nodes: Int64s, stack: Int64s,
+) -> tuple[Integer, Integer]:  # fmt: skip
+    """(status, row), as `print_documents`; of each row the document before, and the differences from it. None of them is NULL."""
+    used = np.int64(offsets[row])
+    while row < starts.shape[0]:
+        begin, end = before_starts[row], before_starts[row] + before_sizes[row]
+        used = print_changed(buffer, begin, end, starts[row], starts[row] + sizes[row], used, out, nodes, stack)
+        if used < 0:
+            return used, row
+        offsets[row + 1] = used
+        row += 1
+    return np.int64(DONE), row
+
+
+@kernel
+def print_changed(
+    buffer: Bytes, begin: Integer, before_end: Integer, at: Integer, end: Integer, used: Integer,
+    out: Bytes, nodes: Int64s, stack: Int64s,
+) -> Integer:  # fmt: skip
+    most = used + TEXT_FACTOR * (before_end - begin + end - at) + TEXT_SPARE
+    root, count = tree(buffer, begin, before_end, nodes, np.int64(0), stack)
+    if root < 0:
+        return root
+    while at < end:
+        at, count = apply(buffer, at, end, root, nodes, count, stack)
+        if at < 0:
+            return at
+    return print_tree(buffer, nodes, root, stack, out, used, most)
+
+
+@kernel
+def apply(
+    buffer: Bytes, at: Integer, end: Integer, root: Integer, nodes: Int64s, count: Integer, stack: Int64s
+) -> tuple[Integer, Integer]:
+    """(where the difference at `at` ends, nodes in use), or a status instead of the place."""
+    operation = np.int64(buffer[at])
+    path, size = packed(buffer, at + 1, end)
+    if path < 0 or operation > REMOVE:
+        return np.int64(LEFT), count
+    path_end, node = path + size, np.int64(NONE)
+    at = path_end
+    if operation != REMOVE:
+        value, size = packed(buffer, path_end, end)
+        if value < 0:
+            return np.int64(LEFT), count
+        at = value + size
+        node, count = tree(buffer, value, at, nodes, count, stack)
+        if node < 0:
+            return node, count
+    done = changed(buffer, path, path_end, operation, root, node, nodes)
+    return (at if done else np.int64(LEFT)), count
+
+
+@kernel
+def packed(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
+    """(start, size) of what has its length before it, as the protocol writes lengths; it starts nowhere (-1) where it is not there."""
+    if at >= end:
+        return np.int64(-1), np.int64(0)
+    size = np.int64(buffer[at])
+    at += 1
+    if size >= 0xFB:
+        width = LENGTH_BYTES[size - 0xFB]
+        if width < 0 or at + width > end:
+            return np.int64(-1), np.int64(0)
+        size = little_endian(buffer, at, width)
+        at += width
+    if size < 0 or size > end - at:
+        return np.int64(-1), np.int64(0)
+    return at, size
+
+
+@kernel
+def changed(
+    buffer: Bytes, at: Integer, end: Integer, operation: Integer, root: Integer, node: Integer, nodes: Int64s
+) -> bool:
+    """Does what one difference says at the path from `at` to `end`; False where it cannot be done."""
+    if at >= end or buffer[at] != DOLLAR:
+        return False
+    at, here = at + 1, root
+    while at < end:
+        kind, first, second, at = leg(buffer, at, end)
+        if kind == UNREAD:
+            return False
+        if at == end and operation == INSERT:
+            return insert(buffer, nodes, here, kind, first, second, node)
+        if at == end and operation == REMOVE:
+            return remove(buffer, nodes, here, kind, first, second)
+        here = led_to(buffer, nodes, here, kind, first, second)
+        if here == NONE:
+            return False
+    if operation != REPLACE:
+        return False
+    for field in (KIND, PLACE, END, CHILD):
+        nodes[here, field] = nodes[node, field]
+    return True
+
+
+@kernel
+def insert(
+    buffer: Bytes, nodes: Int64s, parent: Integer, kind: Integer, first: Integer, second: Integer, node: Integer
+) -> bool:
+    """A member where the order of keys has it, a cell before the one of its number; one before the first is the first."""
+    if scalar(nodes, parent) or keyed(nodes, parent) != (kind == MEMBER):
+        return False
+    left = max(np.int64(0), children(nodes, parent) + first) if kind == CELL and first < 0 else first
+    before, after = np.int64(NONE), nodes[parent, CHILD]
+    while after != NONE:
+        if kind == MEMBER:
+            order = compared_keys(buffer, nodes[after, KEY_PLACE], nodes[after, KEY_SIZE], first, second)
+            if order == 0:
+                return False
+        else:
+            order = np.int64(0) - left
+        if order >= 0:
+            break
+        before, after, left = after, nodes[after, NEXT], left - 1
+    if kind == MEMBER:
+        nodes[node, KEY_PLACE], nodes[node, KEY_SIZE] = first, second
+    nodes[node, NEXT] = after
+    follow(nodes, parent, before, node)
+    return True
+
+
+@kernel
+def remove(buffer: Bytes, nodes: Int64s, parent: Integer, kind: Integer, first: Integer, second: Integer) -> bool:
+    node, before = child_and_before(buffer, nodes, parent, kind, first, second)
+    if node == NONE:
+        return False
+    follow(nodes, parent, before, nodes[node, NEXT])
+    return True
+
+
+@kernel
+def follow(nodes: Int64s, parent: Integer, before: Integer, node: Integer) -> None:
+    """Makes the node the next one of the child `before`, or the first child."""
+    if before == NONE:
+        nodes[parent, CHILD] = node
+    else:
+        nodes[before, NEXT] = node

@@ -1,0 +1,102 @@
+"""Kernels that read the paths of JSON differences leg by leg, and find what a leg leads to in a tree. Called by `changes`.
+
+A path is $, then members (.plain, ."quoted") and cells ([3], [last], [last-3]). One that is written otherwise, or has an escape in a quoted
+key, is left to the reader in Python.
+"""
+# ruff: noqa: PLR0917 - a kernel takes every array it touches by name
+
+from __future__ import annotations
+
+import numpy as np
+
+from cdc_engine.binlog.compiled import Integer, kernel
+from cdc_engine.binlog.documents.trees import CHILD, KEY_PLACE, KEY_SIZE, NEXT, NONE, compared_keys, keyed, scalar
+from cdc_engine.contracts import Bytes, Int64s
+
+UNREAD, MEMBER, CELL = range(3)
+DOT, QUOTE, BACKSLASH, OPEN, CLOSE, HYPHEN, ZERO, NINE = (ord(sign) for sign in '."\\[]-09')
+ENDS_PLAIN = np.isin(np.arange(256), [*range(0x21), DOT, QUOTE, BACKSLASH, OPEN, ord("*"), 0x7F])
+ENDS_QUOTED = np.isin(np.arange(256), [QUOTE, BACKSLASH])
+LAST_WORD = np.frombuffer(b"last", np.uint8)
+INDEX_DIGITS_MAX = 10
+
+
+@kernel
+def leg(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer, Integer, Integer]:
+    """(kind, first, second, where it ends): of a MEMBER place and size of its key; of a CELL its number, which from the end is below 0."""
+    unread = (np.int64(UNREAD), np.int64(0), np.int64(0), np.int64(end))
+    if at + 1 >= end or (buffer[at] != DOT and buffer[at] != OPEN):
+        return unread
+    if buffer[at] == OPEN:
+        number, place = cell_number(buffer, at + 1, end)
+        return (np.int64(CELL), number, np.int64(0), place) if place > at else unread
+    quoted = buffer[at + 1] == QUOTE
+    start = at + 2 if quoted else at + 1
+    place = start
+    while place < end and not (ENDS_QUOTED[buffer[place]] if quoted else ENDS_PLAIN[buffer[place]]):
+        place += 1
+    if not quoted:
+        return (np.int64(MEMBER), start, place - start, place) if place > start else unread
+    if place < end and buffer[place] == QUOTE:
+        return np.int64(MEMBER), start, place - start, place + 1
+    return unread
+
+
+@kernel
+def cell_number(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
+    """(number, where the leg ends) of `3]`, `last]` and `last-3]`; it ends nowhere (-1) where it is none of them."""
+    word = np.int64(0)
+    while word < LAST_WORD.shape[0] and at + word < end and buffer[at + word] == LAST_WORD[word]:
+        word += 1
+    from_end = word == LAST_WORD.shape[0]
+    at += word if from_end else 0
+    digits = not from_end or (at < end and buffer[at] == HYPHEN)
+    if from_end and digits:
+        at += 1
+    number, first = np.int64(0), at
+    while digits and at < end and ZERO <= buffer[at] <= NINE and at - first < INDEX_DIGITS_MAX:
+        number = number * 10 + np.int64(buffer[at]) - ZERO
+        at += 1
+    if at >= end or buffer[at] != CLOSE or (digits and at == first):
+        return number, np.int64(-1)
+    return (-1 - number if from_end else number), at + 1
+
+
+@kernel
+def led_to(buffer: Bytes, nodes: Int64s, node: Integer, kind: Integer, first: Integer, second: Integer) -> Integer:
+    """The node that a leg leads to, or NONE. The one cell of what is no array is the value itself."""
+    if kind == CELL and (scalar(nodes, node) or keyed(nodes, node)):
+        return node if -1 <= first <= 0 else np.int64(NONE)
+    found, _ = child_and_before(buffer, nodes, node, kind, first, second)
+    return found
+
+
+@kernel
+def child_and_before(
+    buffer: Bytes, nodes: Int64s, node: Integer, kind: Integer, first: Integer, second: Integer
+) -> tuple[Integer, Integer]:
+    """(child, the one before it) that a leg names in an object or array of its own kind; NONE where it has none."""
+    before = np.int64(NONE)
+    if scalar(nodes, node) or keyed(nodes, node) != (kind == MEMBER):
+        return np.int64(NONE), before
+    found, left = nodes[node, CHILD], first
+    if kind == CELL and first < 0:
+        left = children(nodes, node) + first
+        if left < 0:
+            return np.int64(NONE), before
+    while found != NONE:
+        if kind == MEMBER:
+            if compared_keys(buffer, nodes[found, KEY_PLACE], nodes[found, KEY_SIZE], first, second) == 0:
+                break
+        elif left == 0:
+            break
+        before, found, left = found, nodes[found, NEXT], left - 1
+    return found, before
+
+
+@kernel
+def children(nodes: Int64s, node: Integer) -> Integer:
+    count, child = np.int64(0), nodes[node, CHILD]
+    while child != NONE:
+        count, child = count + 1, nodes[child, NEXT]
+    return count

@@ -1,0 +1,139 @@
+"""Kernels that keep a binary JSON document as a tree of nodes, which differences change, and print it. Called by `changes`.
+
+`nodes` (int64, any number of lines of NODE_FIELDS) holds the trees of one document and of the values that are put into it: of a scalar
+what prints it, of an object or array its first child, of each child the next one. Keys and scalars stay where they are in `buffer`. What
+is not as a server writes it is left to the reader in Python (LEFT).
+"""
+# ruff: noqa: PLR0917 - a kernel takes every array it touches by name
+
+from __future__ import annotations
+
+import numpy as np
+
+from cdc_engine.binlog.compiled import Integer, kernel
+from cdc_engine.binlog.documents import statuses
+from cdc_engine.binlog.documents.containers import COUNT, GIVEN, KEY_BYTES, LAST, NODE, enter, step
+from cdc_engine.binlog.documents.containers import KEY_PLACE as STEP_KEY_PLACE
+from cdc_engine.binlog.documents.containers import KEY_SIZE as STEP_KEY_SIZE
+from cdc_engine.binlog.documents.containers import KIND as STEP_KIND
+from cdc_engine.binlog.documents.containers import PLACE as STEP_PLACE
+from cdc_engine.binlog.documents.jsonb import DEPTH_MAX, LARGE_ARRAY, OPAQUE, SMALL_ARRAY, STRING
+from cdc_engine.binlog.documents.print_documents import CLOSING, OPENING, print_comma, print_key, print_sign
+from cdc_engine.binlog.documents.print_values import print_scalar
+from cdc_engine.contracts import Bytes, Int64s
+
+LEFT, NODES = statuses.LEFT, statuses.NODES
+KIND, PLACE, END, CHILD, NEXT, KEY_PLACE, KEY_SIZE = range(7)
+NODE_FIELDS = 7
+NONE = -1
+KNOWN = np.isin(np.arange(256), [*range(STRING + 1), OPAQUE])  # by kind
+
+
+@kernel
+def keyed(nodes: Int64s, node: Integer) -> bool:
+    """Whether it is an object."""
+    return bool(nodes[node, KIND] < SMALL_ARRAY)
+
+
+@kernel
+def scalar(nodes: Int64s, node: Integer) -> bool:
+    return bool(nodes[node, KIND] > LARGE_ARRAY)
+
+
+@kernel
+def compared_keys(buffer: Bytes, at: Integer, size: Integer, other: Integer, other_size: Integer) -> Integer:
+    """Below 0, 0 or above it, as the server orders the keys of an object: by length, then by their bytes."""
+    if size != other_size:
+        return size - other_size
+    for index in range(size):
+        if buffer[at + index] != buffer[other + index]:
+            return np.int64(buffer[at + index]) - np.int64(buffer[other + index])
+    return np.int64(0)
+
+
+@kernel
+def tree(
+    buffer: Bytes, begin: Integer, end: Integer, nodes: Int64s, used: Integer, stack: Int64s
+) -> tuple[Integer, Integer]:
+    """(root, nodes in use) of the document from `begin` to `end`; instead of the root LEFT or NODES."""
+    if begin >= end:
+        return np.int64(LEFT), used
+    kind, at, depth, root, most = np.int64(buffer[begin]), begin + 1, np.int64(0), used, used + end - begin
+    while used < most and depth < DEPTH_MAX:
+        if used >= nodes.shape[0]:
+            return np.int64(NODES), used
+        if not KNOWN[kind]:
+            return np.int64(LEFT), used
+        nodes[used, KIND], nodes[used, PLACE], nodes[used, END] = kind, at, end
+        nodes[used, CHILD], nodes[used, NEXT] = NONE, NONE
+        if depth > 0 and not linked(buffer, nodes, used, stack, depth - 1):
+            return np.int64(LEFT), used
+        if kind <= LARGE_ARRAY:
+            if enter(buffer, kind, at, end, stack, depth) < 0:
+                return np.int64(LEFT), used
+            stack[depth, NODE], stack[depth, LAST] = used, NONE
+            depth += 1
+        used += 1
+        while depth > 0 and stack[depth - 1, GIVEN] == stack[depth - 1, COUNT]:
+            depth -= 1
+        if depth == 0:
+            return root, used
+        if step(buffer, end, stack, depth - 1) < 0:
+            return np.int64(LEFT), used
+        kind, at = stack[depth - 1, STEP_KIND], stack[depth - 1, STEP_PLACE]
+    return np.int64(LEFT), used
+
+
+@kernel
+def linked(buffer: Bytes, nodes: Int64s, node: Integer, stack: Int64s, depth: Integer) -> bool:
+    """Makes the node the last child of the open container; False where its key does not come after the one before."""
+    last = stack[depth, LAST]
+    if stack[depth, KEY_BYTES]:
+        at, size = stack[depth, STEP_KEY_PLACE], stack[depth, STEP_KEY_SIZE]
+        nodes[node, KEY_PLACE], nodes[node, KEY_SIZE] = at, size
+        if last != NONE and compared_keys(buffer, nodes[last, KEY_PLACE], nodes[last, KEY_SIZE], at, size) >= 0:
+            return False
+    if last == NONE:
+        nodes[stack[depth, NODE], CHILD] = node
+    else:
+        nodes[last, NEXT] = node
+    stack[depth, LAST] = node
+    return True
+
+
+@kernel
+def print_tree(
+    buffer: Bytes, nodes: Int64s, root: Integer, stack: Int64s, out: Bytes, used: Integer, most: Integer
+) -> Integer:
+    """Where its text ends, or a status; LEFT where it would be longer than `most`, or deeper than a document may be."""
+    node, depth = root, np.int64(0)
+    while used <= most and depth < DEPTH_MAX:
+        if scalar(nodes, node):
+            used = print_scalar(buffer, nodes[node, KIND], nodes[node, PLACE], nodes[node, END], out, used)
+        else:
+            used = print_sign(OPENING, np.int64(keyed(nodes, node)), out, used)
+            stack[depth, NODE], stack[depth, LAST] = node, NONE
+            depth += 1
+        while used >= 0 and depth > 0 and last_printed(nodes, stack, depth - 1):
+            depth -= 1
+            used = print_sign(CLOSING, np.int64(keyed(nodes, stack[depth, NODE])), out, used)
+        if used < 0 or depth == 0:
+            return used
+        first = stack[depth - 1, LAST] == NONE
+        node = nodes[stack[depth - 1, NODE], CHILD] if first else nodes[stack[depth - 1, LAST], NEXT]
+        stack[depth - 1, LAST] = node
+        if keyed(nodes, stack[depth - 1, NODE]):
+            used = print_key(buffer, nodes[node, KEY_PLACE], nodes[node, KEY_SIZE], first, out, used)
+        elif not first:
+            used = print_comma(out, used)
+        if used < 0:
+            return used
+    return np.int64(LEFT)
+
+
+@kernel
+def last_printed(nodes: Int64s, stack: Int64s, depth: Integer) -> bool:
+    """Whether the open container has no child that is not printed yet."""
+    last = stack[depth, LAST]
+    after = nodes[stack[depth, NODE], CHILD] if last == NONE else nodes[last, NEXT]
+    return bool(after == NONE)
