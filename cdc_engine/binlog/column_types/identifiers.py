@@ -6,10 +6,6 @@ sql_type_uuid.h); those of version 6 and later, and what is no UUID of RFC 4122 
 
 from __future__ import annotations
 
-import ipaddress
-import itertools
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 
@@ -22,9 +18,13 @@ from cdc_engine.binlog.column_types.entry import (
     buffer_of,
     declared_type,
 )
-from cdc_engine.contracts import Bytes, Column
+from cdc_engine.binlog.column_types.zero_dates import put_number
+from cdc_engine.binlog.compiled import Integer, kernel
+from cdc_engine.contracts import Bytes, Column, Int32s, Int64s
 
 UUID_BYTES, INET6_BYTES, INET4_BYTES = 16, 16, 4
+INET6_CHARS_MAX, INET4_CHARS_MAX = len("ffff:" * 7 + "ffff"), len("255.255.255.255")
+GROUPS, COLON, POINT = 8, ord(":"), ord(".")
 UUID_CHARS = 36
 # the place in the image of each printed byte, where the parts stand in reverse order
 REVERSED = np.array([12, 13, 14, 15, 10, 11, 8, 9, 6, 7, 0, 1, 2, 3, 4, 5])
@@ -70,34 +70,103 @@ def _uuids(values: Values) -> AnyArray:
 
 
 def _inet4s(values: Values) -> AnyArray:
-    return _printed(values, INET4_BYTES, lambda octets: str(ipaddress.IPv4Address(octets)))
+    octets = _rows(values, INET4_BYTES)
+    offsets, out = np.empty(values.count + 1, np.int32), np.empty(len(octets) * INET4_CHARS_MAX, np.uint8)
+    print_inet4s(values.starts, octets, offsets, out)
+    return _texts(values, offsets, out)
 
 
 def _inet6s(values: Values) -> AnyArray:
-    return _printed(values, INET6_BYTES, printed_inet6)
+    octets = _rows(values, INET6_BYTES)
+    offsets, out = np.empty(values.count + 1, np.int32), np.empty(len(octets) * INET6_CHARS_MAX, np.uint8)
+    print_inet6s(values.starts, octets, offsets, out)
+    return _texts(values, offsets, out)
 
 
-def _printed(values: Values, width: int, text_of: Any) -> AnyArray:
-    """Once a distinct address, not once a row."""
-    unique, inverse = np.unique(_rows(values, width), axis=0, return_inverse=True)
-    texts = pa.array([text_of(octets.tobytes()) for octets in unique], pa.string())
-    places = np.zeros(values.count, np.int64)
-    places[values.starts >= 0] = np.ravel(inverse)
-    indices = pa.Array.from_buffers(pa.int64(), values.count, [values.validity(), buffer_of(places)])
-    return texts.take(indices)
+def _texts(values: Values, offsets: Int32s, out: Bytes) -> AnyArray:
+    buffers = [values.validity(), buffer_of(offsets), buffer_of(out[: offsets[-1]])]
+    return pa.Array.from_buffers(pa.string(), values.count, buffers)
 
 
-def printed_inet6(octets: bytes) -> str:
+@kernel
+def print_inet4s(starts: Int64s, octets: Bytes, offsets: Int32s, out: Bytes) -> None:
+    """The addresses back to back; `octets` has a line of bytes for each that is not NULL."""
+    used, line = np.int64(0), np.int64(0)
+    offsets[0] = 0
+    for row in range(starts.shape[0]):
+        if starts[row] >= 0:
+            used = print_inet4(octets, line, 0, out, used)
+            line += 1
+        offsets[row + 1] = used
+
+
+@kernel
+def print_inet6s(starts: Int64s, octets: Bytes, offsets: Int32s, out: Bytes) -> None:
+    """As `print_inet4s`."""
+    used, line = np.int64(0), np.int64(0)
+    offsets[0] = 0
+    for row in range(starts.shape[0]):
+        if starts[row] >= 0:
+            used = print_inet6(octets, line, out, used)
+            line += 1
+        offsets[row + 1] = used
+
+
+@kernel
+def print_inet4(octets: Bytes, line: Integer, first: Integer, out: Bytes, used: Integer) -> Integer:
+    """The four bytes from `first` on."""
+    for index in range(INET4_BYTES):
+        number = np.int64(octets[line, first + index])
+        if index:
+            out[used] = POINT
+            used += 1
+        used = put_number(out, used, number, 1 + (number >= 10) + (number >= 100))
+    return used
+
+
+@kernel
+def print_inet6(octets: Bytes, line: Integer, out: Bytes, used: Integer) -> Integer:
     """As INET6_NTOA: the first of the longest runs of zero groups, were it one group, is `::`; an IPv4 address within is printed as one."""
-    if octets[:12] == bytes(10) + b"\xff\xff":
-        return f"::ffff:{ipaddress.IPv4Address(octets[12:])}"
-    if octets[:12] == bytes(12) and octets[12:14] != b"\0\0":
-        return f"::{ipaddress.IPv4Address(octets[12:])}"
-    groups = [octets[at : at + 2] for at in range(0, len(octets), 2)]
-    zeros = [len(list(itertools.takewhile(lambda group: group == b"\0\0", groups[at:]))) for at in range(len(groups))]
-    longest = max(zeros)
-    printed = [f"{int.from_bytes(group):x}" for group in groups]
-    if not longest:
-        return ":".join(printed)
-    first = zeros.index(longest)
-    return f"{':'.join(printed[:first])}::{':'.join(printed[first + longest :])}"
+    first, length = zero_groups(octets, line)
+    mapped = first == 0 and length == 5 and octets[line, 10] == 0xFF and octets[line, 11] == 0xFF
+    compatible = first == 0 and length == 6
+    group, shown = np.int64(0), 6 if mapped or compatible else GROUPS
+    while group < shown:
+        if group == first and length:
+            out[used], out[used + 1] = COLON, COLON
+            used += 2
+            group += length
+            continue
+        if group and group != first + length:
+            out[used] = COLON
+            used += 1
+        used = print_group(out, used, np.int64(octets[line, 2 * group]) << 8 | np.int64(octets[line, 2 * group + 1]))
+        group += 1
+    if mapped or compatible:
+        if mapped:
+            out[used] = COLON
+            used += 1
+        used = print_inet4(octets, line, 12, out, used)
+    return used
+
+
+@kernel
+def zero_groups(octets: Bytes, line: Integer) -> tuple[Integer, Integer]:
+    """(first, length) of the first of the longest runs of zero groups; the length is 0 where there is none."""
+    first, longest, length = np.int64(0), np.int64(0), np.int64(0)
+    for group in range(GROUPS):
+        zero = octets[line, 2 * group] == 0 and octets[line, 2 * group + 1] == 0
+        length = length + 1 if zero else np.int64(0)
+        if length > longest:
+            first, longest = group + 1 - length, length
+    return first, longest
+
+
+@kernel
+def print_group(out: Bytes, used: Integer, number: Integer) -> Integer:
+    """Hexadecimal digits without zeros before them."""
+    for place in range(3, -1, -1):
+        if place == 0 or number >> 4 * place:
+            out[used] = HEX[number >> 4 * place & 15]
+            used += 1
+    return used

@@ -21,9 +21,12 @@ from cdc_engine.binlog.column_types.entry import (
     buffer_of,
     column_type,
 )
+from cdc_engine.binlog.column_types.transcoding import ARROW_BYTES_MAX
+from cdc_engine.binlog.compiled import kernel
 from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Column, Int64s
+from cdc_engine.contracts import Bytes, Column, Int32s, Int64s
 
+COMMA = ord(",")
 HIDDEN_CHARACTER = "\ufffe"  # in a label, for one that a server does not show; no text has it
 
 
@@ -73,19 +76,47 @@ def _sets(values: Values, size: int, labels: tuple[str, ...]) -> AnyArray:
     hidden = sum(1 << bit for bit, label in enumerate(labels) if HIDDEN_CHARACTER in label)
     if hidden:
         _refuse((numbers.view(np.uint64) & np.uint64(hidden)) != 0, _HIDDEN)
-    unique, inverse = np.unique(numbers, return_inverse=True)
-    texts = [_joined(int(number), labels) for number in unique]  # once a combination, not once a row
-    return pa.array(texts, pa.string()).take(_nulls(values, inverse))
+    return _joined(values, numbers, labels)
+
+
+def _joined(values: Values, numbers: Int64s, labels: tuple[str, ...]) -> AnyArray:
+    encoded = [label.encode() for label in labels]
+    members = [int((numbers >> bit & 1).sum()) for bit in range(len(labels))]
+    room = sum(count * (len(label) + 1) for count, label in zip(members, encoded, strict=True))
+    if room > ARROW_BYTES_MAX:
+        raise ValueRefusedError(
+            0, f"has labels of {room} bytes, more than the {ARROW_BYTES_MAX} that the text of its rows may have"
+        )
+    offsets, out = np.empty(values.count + 1, np.int32), np.empty(room, np.uint8)
+    texts = np.frombuffer(b"".join(encoded) or b"\0", np.uint8)
+    join_labels(numbers, texts, np.cumsum([0, *map(len, encoded)], dtype=np.int64), offsets, out)
+    buffers = [values.validity(), buffer_of(offsets), buffer_of(out[: offsets[-1]])]
+    return pa.Array.from_buffers(pa.string(), values.count, buffers)
+
+
+@kernel
+def join_labels(numbers: Int64s, texts: Bytes, places: Int64s, offsets: Int32s, out: Bytes) -> None:
+    """The labels of each number's bits with commas between them; `places`: where each label begins in `texts`, and where the last ends."""
+    used = np.int64(0)
+    offsets[0] = 0
+    for row in range(numbers.shape[0]):
+        first = True
+        for label in range(places.shape[0] - 1):
+            if numbers[row] >> label & 1:
+                if not first:
+                    out[used] = COMMA
+                    used += 1
+                first = False
+                for place in range(places[label], places[label + 1]):
+                    out[used] = texts[place]
+                    used += 1
+        offsets[row + 1] = used
 
 
 _HIDDEN = (
     "has a label that the source shows with `?`, for a character beyond U+FFFF or for itself; "
     "set binlog_row_metadata=FULL on the source"
 )
-
-
-def _joined(number: int, labels: tuple[str, ...]) -> str:
-    return ",".join(label for index, label in enumerate(labels) if number >> index & 1)
 
 
 def _nulls(values: Values, indices: Int64s) -> AnyArray:

@@ -1,5 +1,5 @@
-"""Strings of any charset to UTF-8: what is UTF-8 already is copied and checked, one byte a character goes through a table, the rest
-through the charset's codec.
+"""Strings of any charset to UTF-8: what is UTF-8 already is copied and checked, other charsets go through tables in kernels, and what no
+table tells through the charset's codec.
 
 A value that its charset cannot read is refused, never replaced: `rows` then stops the table with the column and the position.
 """
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from cdc_engine.binlog.charsets import wide
 from cdc_engine.binlog.charsets.collations import charset_of_name
 from cdc_engine.binlog.column_types import gather as rows_gather
 from cdc_engine.binlog.column_types.entry import AnyArray, TypeUnsupportedError, ValueRefusedError, Values, buffer_of
@@ -39,7 +40,7 @@ def decoder(charset: str, column_name: str) -> Callable[[Values], AnyArray]:
         return _utf8
     if known.bytes_max == 1:
         return functools.partial(_single_byte, table=_table(known.codec), charset=charset)
-    return functools.partial(_codec, codec=known.codec, charset=charset)
+    return functools.partial(_wide, codec=known.codec, charset=charset)
 
 
 def copied(values: Values, arrow: pa.DataType) -> tuple[AnyArray, int]:
@@ -65,6 +66,25 @@ def _utf8(values: Values) -> AnyArray:
         except pa.ArrowInvalid:
             raise _refusal(values, "utf_8", "utf8") from None
     return array
+
+
+def _wide(values: Values, codec: str, charset: str) -> AnyArray:
+    """More than one byte a character. Most text is ASCII, which most of these charsets begin with: it is copied."""
+    array, seen = copied(values, pa.string())
+    if seen < 0x80 and codec not in wide.UNITS and (wide.singles(codec)[:0x80] == ASCII).all():
+        return array
+    room = int(rows_gather.bytes_total(values.sizes)) * wide.UTF8_BYTES_A_BYTE
+    if room > ARROW_BYTES_MAX:
+        return _codec(values, codec, charset)
+    offsets, out = np.empty(values.count + 1, np.int32), np.empty(room, np.uint8)
+    unit, lowest_first = wide.UNITS.get(codec, (0, False))
+    left_to_codec = wide.transcode_wide(
+        values.buffer, values.starts, values.sizes, unit, lowest_first, *wide.tables(codec), offsets, out
+    )
+    if left_to_codec >= 0:
+        return _codec(values, codec, charset)
+    buffers = [values.validity(), buffer_of(offsets), buffer_of(out[: offsets[-1]])]
+    return pa.Array.from_buffers(pa.string(), values.count, buffers)
 
 
 def _codec(values: Values, codec: str, charset: str) -> AnyArray:

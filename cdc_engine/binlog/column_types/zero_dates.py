@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdc_engine.binlog.column_types.entry import AnyArray, ColumnType, ValueRefusedError, Values, buffer_of
-from cdc_engine.binlog.compiled import compiled
+from cdc_engine.binlog.compiled import Integer, compiled
 from cdc_engine.contracts import Bytes, Int64s
 
 # (year * 13 + month) << 22 | day << 17 | hour << 12 | minute << 6 | second, and microseconds, one a row
@@ -64,7 +64,7 @@ def _packed_days(values: Values, days: Packed) -> tuple[Int64s, int]:
 
 
 @compiled
-def put_number(out: Bytes, at: int, value: int, digits: int) -> int:
+def put_number(out: Bytes, at: Integer, value: Integer, digits: Integer) -> Integer:
     """Writes `value` with this many digits; where it ends."""
     for index in range(digits):
         out[at + digits - 1 - index] = 48 + value % 10

@@ -1,0 +1,145 @@
+"""Charsets whose characters have more than one byte to UTF-8, by tables and in a kernel. Called by `column_types.transcoding`.
+
+Of UTF-16 and UTF-32 the characters are numbers. The tables of the others are made from the charset's own codec when its first text
+comes: code points by one byte, by two, and by the two after 0x8F (ujis, eucjpms). What they do not tell (four bytes of gb18030, bytes that
+are no character) the kernel leaves to the codec.
+"""
+# ruff: noqa: PLR0917 - a kernel takes every array it touches by name
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from cdc_engine.binlog.compiled import Integer, kernel
+from cdc_engine.contracts import Bytes, Int32s, Int64s
+
+UTF8_BYTES_A_BYTE = 3  # at most: one byte of sjis is a character beyond U+07FF
+UNITS = {"utf_16_be": (2, False), "utf_16_le": (2, True), "utf_32_be": (4, False)}  # codec → bytes, lowest first
+NOT_TOLD = -1  # in the tables
+THIRD = 0x8F  # what stands before two more bytes
+FIRST_TRAIL = 0x30
+SURROGATE, LOW_SURROGATE, AFTER_SURROGATES, POINTS = 0xD800, 0xDC00, 0xE000, 0x110000
+NO_TABLE = np.empty(0, np.int32)
+Tables = tuple[Int32s, Int32s, Int32s]
+
+
+@functools.cache
+def singles(codec: str) -> Int32s:
+    """Code points by one byte (256)."""
+    return np.array([_code_point(bytes([byte]), codec) for byte in range(256)], np.int32)
+
+
+@functools.cache
+def tables(codec: str) -> Tables:
+    """(code points by one byte, by two, by two after THIRD): 256, 65536 and 65536 of them. Empty for UTF-16 and UTF-32."""
+    if codec in UNITS:
+        return NO_TABLE, NO_TABLE, NO_TABLE
+    alone = singles(codec)
+    leads = np.flatnonzero(alone == NOT_TOLD).tolist()
+    return alone, _pairs(codec, b"", leads), _pairs(codec, bytes([THIRD]), range(0xA1, 0xFF) if THIRD in leads else ())
+
+
+def _pairs(codec: str, before: bytes, leads: range | list[int] | tuple[()]) -> Int32s:
+    found = np.full(1 << 16, NOT_TOLD, np.int32)
+    for lead in leads:
+        for trail in range(FIRST_TRAIL, 256):
+            found[lead << 8 | trail] = _code_point(before + bytes([lead, trail]), codec)
+    return found
+
+
+def _code_point(octets: bytes, codec: str) -> int:
+    try:
+        text = octets.decode(codec)
+    except UnicodeDecodeError:
+        return NOT_TOLD
+    return ord(text) if len(text) == 1 and text < "\U00010000" else NOT_TOLD
+
+
+@kernel
+def transcode_wide(
+    buffer: Bytes, starts: Int64s, sizes: Int64s, unit: Integer, lowest_first: bool,
+    alone: Int32s, pairs: Int32s, triples: Int32s, offsets: Int32s, out: Bytes,
+) -> Integer:  # fmt: skip
+    """Writes the values in UTF-8, back to back. `unit`: bytes of a number that is a character, 0 where the tables tell it.
+
+    Answers the first row that is not read so, or -1. `out` has room for UTF8_BYTES_A_BYTE times the values.
+    """
+    used = np.int64(0)
+    offsets[0] = 0
+    for row in range(starts.shape[0]):
+        at, end = starts[row], starts[row] + sizes[row]
+        while at < end:
+            if unit:
+                point, size = character_of_units(buffer, at, end, unit, lowest_first)
+            else:
+                point, size = character_of_tables(buffer, at, end, alone, pairs, triples)
+            if size == 0:
+                return row
+            at += size
+            used = put_character(out, used, point)
+        offsets[row + 1] = used
+    return -1
+
+
+@kernel
+def character_of_units(
+    buffer: Bytes, at: Integer, end: Integer, unit: Integer, lowest_first: bool
+) -> tuple[Integer, Integer]:
+    """(code point, bytes); no bytes where there is no character."""
+    if at + unit > end:
+        return np.int64(0), np.int64(0)
+    point = number_of(buffer, at, unit, lowest_first)
+    if point < SURROGATE or AFTER_SURROGATES <= point < POINTS:
+        return point, unit
+    if unit == 2 and point < LOW_SURROGATE and at + 4 <= end:
+        low = number_of(buffer, at + 2, unit, lowest_first)
+        if LOW_SURROGATE <= low < AFTER_SURROGATES:
+            return ((point - SURROGATE) << 10) + (low - LOW_SURROGATE) + 0x10000, np.int64(4)
+    return np.int64(0), np.int64(0)
+
+
+@kernel
+def number_of(buffer: Bytes, at: Integer, unit: Integer, lowest_first: bool) -> Integer:
+    number = np.int64(0)
+    for index in range(unit):
+        place = at + unit - 1 - index if lowest_first else at + index
+        number = number << 8 | np.int64(buffer[place])
+    return number
+
+
+@kernel
+def character_of_tables(
+    buffer: Bytes, at: Integer, end: Integer, alone: Int32s, pairs: Int32s, triples: Int32s
+) -> tuple[Integer, Integer]:
+    """(code point, bytes); no bytes where the tables do not tell."""
+    first = np.int64(buffer[at])
+    if alone[first] >= 0:
+        return np.int64(alone[first]), np.int64(1)
+    if at + 1 < end:
+        second = np.int64(buffer[at + 1])
+        point = np.int64(pairs[first << 8 | second])
+        if point >= 0:
+            return point, np.int64(2)
+        if first == THIRD and at + 2 < end:
+            point = np.int64(triples[second << 8 | np.int64(buffer[at + 2])])
+            if point >= 0:
+                return point, np.int64(3)
+    return np.int64(0), np.int64(0)
+
+
+@kernel
+def put_character(out: Bytes, used: Integer, point: Integer) -> Integer:
+    if point < 0x80:
+        out[used] = point
+        return used + 1
+    if point < 0x800:
+        out[used], out[used + 1] = 0xC0 | point >> 6, 0x80 | point & 63
+        return used + 2
+    if point < 0x10000:
+        out[used], out[used + 1], out[used + 2] = 0xE0 | point >> 12, 0x80 | point >> 6 & 63, 0x80 | point & 63
+        return used + 3
+    out[used], out[used + 1] = 0xF0 | point >> 18, 0x80 | point >> 12 & 63
+    out[used + 2], out[used + 3] = 0x80 | point >> 6 & 63, 0x80 | point & 63
+    return used + 4
