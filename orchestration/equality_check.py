@@ -139,7 +139,7 @@ def compare_with_source(
     """Implements `ports.Compare`."""
     from cdc_engine.instance.wiring import source_of  # noqa: PLC0415  what a merge never needs
     from equality.destination import Asked, compare_destination  # noqa: PLC0415
-    from orchestration.run.spark_merge import storage_options  # noqa: PLC0415
+    from orchestration.run.lake_settings import storage_options  # noqa: PLC0415
 
     source = source_of(config.destinations[destination])
     asked = Asked(config, destination, source, storage_options(config.storage_options))

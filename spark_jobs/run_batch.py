@@ -49,6 +49,7 @@ def merge_batch(
     target_of: Callable[[str], TableTarget] | None = None,
     run: str = "",
     holds: Holds = NO_HOLDS,
+    on_merged: Callable[[StagedBatch], object] = lambda _: None,
 ) -> list[TableReport]:
     """Merges the tables of the batch that are asked for; reports in the manifest's order.
 
@@ -57,7 +58,7 @@ def merge_batch(
     one of the batch was before a RENAME; those in `tables` unless given.
     `on_table_done` is called in this thread after each table.
     `refusal` is asked right before each table, in any thread: why this batch may no longer be merged, or empty.
-    `run`: the id of the run that merges, which the commits keep.
+    `run`: the id of the run that merges, which the commits keep. `on_merged`: called once the batch is in all of its tables.
     `storage_options`: deltalake's, where the lake is not local. `quarantine_path`: the Delta table for values that could not be decoded.
     Raises StagedBatchError before anything is merged; SparkUnavailableError when Spark is or goes away; MergeError after the other tables
     have finished when one could not be merged. Calling it again with the same batch is always safe.
@@ -84,6 +85,7 @@ def merge_batch(
             work.run(told, reports, errors)
     if errors:
         raise _batch_error(batch, reports, errors)
+    on_merged(batch)
     return [reports[table.name] for table in batch.tables]
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import orchestration.sensor.tick
+import spark_jobs.cuts
 import spark_jobs.run_batch
 import spark_jobs.staged_batch
 import spark_jobs.tables.lake_look
@@ -116,6 +117,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield lake_tables, "keep_file", _keep_record
     yield spark_jobs.run_batch, "ThreadPoolExecutor", InlinePool
     yield spark_jobs.run_batch, "open_lanes", _open_lanes
+    yield spark_jobs.cuts, "publish_cut", lambda *_: False
     yield spark_jobs.staged_batch, "pq", _PlayedParquet
     for name, module in [(name, each) for name, each in list(sys.modules.items()) if name.startswith(OURS)]:
         if getattr(module, "time", None) is time and name.startswith(TIMED):

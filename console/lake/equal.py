@@ -15,7 +15,7 @@ from cdc_engine.instance.wiring import source_of
 from console.sources import require_destination
 from equality.destination import Asked, compare_destination
 from equality.values import Extent, TableResult, Verdict
-from orchestration.run.spark_merge import storage_options
+from orchestration.run.lake_settings import storage_options
 
 MARKS = {
     Verdict.EQUAL: "[green]yes[/green]",

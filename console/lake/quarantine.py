@@ -27,7 +27,7 @@ from cdc_engine.destination_files import run_lock
 from cdc_engine.staging.quarantine import column_of
 from console.sources import require_destination
 from console.toolchain.errors import SetupError
-from orchestration.run.spark_merge import storage_options
+from orchestration.run.lake_settings import storage_options
 
 RAW_SHOWN = 24  # bytes of a value in the table
 VALUES_A_DELETE = 200

@@ -24,7 +24,7 @@ from cdc_engine.instance.discovery import discover
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 from console.sources import require_destination
 from console.toolchain.errors import SetupError
-from orchestration.run.spark_merge import storage_options
+from orchestration.run.lake_settings import storage_options
 from spark_jobs.staged_batch import ORDER_KEY, app_id_of, epoch_of
 from spark_jobs.tables.table_owner import OWNER_PROPERTY, Owner
 

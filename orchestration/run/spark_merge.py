@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -18,16 +17,13 @@ from orchestration.ports import (
     TableFailure,
     TableOutcome,
 )
+from orchestration.run.cuts import keep_cut
+from orchestration.run.lake_settings import spark_settings, storage_options, target
 
 if TYPE_CHECKING:
-    from cdc_engine.config import SluiceConfig
     from spark_jobs.errors import MergeError
-    from spark_jobs.report import TableTarget
-    from spark_jobs.session import SparkSettings
     from spark_jobs.snapshot.hold import Held
     from spark_jobs.tables.table_owner import TableRecord
-
-LANES_FILE = "spark-sessions.json"  # so that the next run ends what a killed one left running in Spark
 
 
 def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]) -> None:
@@ -41,6 +37,7 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]
     from spark_jobs.run_batch import merge_batch  # noqa: PLC0415
 
     config = order.config
+    holds = OpenSnapshots(SnapshotRecords(config.destination_dir(order.destination)))
     try:
         merge_batch(
             order.batch_dir,
@@ -51,9 +48,10 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]
             storage_options=storage_options(config.storage_options),
             quarantine_path=config.quarantine_path(order.destination),
             records=KeptRecords(LakeTables(config.destination_dir(order.destination))),
-            holds=OpenSnapshots(SnapshotRecords(config.destination_dir(order.destination))),
+            holds=holds,
             target_of=functools.partial(target, config, order.destination),
             run=order.run,
+            on_merged=lambda batch: keep_cut(config, order.destination, order.run, batch, held=holds.names),
         )
     except SparkUnavailableError as error:
         raise SparkAwayError(str(error)) from error
@@ -63,17 +61,6 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]
         raise MergeFailedError(str(error), failures_of(error)) from error
     except (SparkJobError, SluiceError) as error:
         raise MergeFailedError(str(error)) from error
-
-
-def spark_settings(config: SluiceConfig, destination: str) -> SparkSettings:
-    """Where the Spark of a destination is. The lanes' file is for who holds the run lock."""
-    from spark_jobs.session import SparkSettings  # noqa: PLC0415
-
-    return SparkSettings(
-        remote=config.spark.remote,
-        master=config.spark.master,
-        lanes_file=config.destination_dir(destination) / LANES_FILE,
-    )
 
 
 class OpenSnapshots:
@@ -88,6 +75,11 @@ class OpenSnapshots:
 
         record = self._open.get(name)
         return Held(folder=self._records.changes_dir(record), after=record.held_after) if record else None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Tables whose changes are held."""
+        return tuple(self._open)
 
     def again(self, name: str, order_key: int, why: str) -> Held:
         from spark_jobs.snapshot.hold import Held  # noqa: PLC0415
@@ -128,27 +120,3 @@ def failures_of(error: MergeError) -> dict[str, TableFailure]:
     if len(error.failed) > 1 and not error.merged and all(each.state in of_the_lake for each in error.errors):
         return {}
     return {each.table: TableFailure(each.state, each.reason, each.for_good) for each in error.errors}
-
-
-def target(config: SluiceConfig, destination: str, name: str) -> TableTarget:
-    """Where and how a table is merged; `name` is "database.table"."""
-    from spark_jobs.report import TableTarget  # noqa: PLC0415
-
-    database, _, table = name.partition(".")
-    options = config.destinations[destination].table(database, table)
-    return TableTarget(
-        path=config.table_path(destination, database, table),
-        deletes=options.deletes,
-        deletion_vectors=options.deletion_vectors,
-        merge=config.destinations[destination].merge_way(database, table),
-    )
-
-
-def storage_options(configured: Mapping[str, str]) -> dict[str, str]:
-    """`$NAME` values read from the environment, here and nowhere else: they are secrets. Raises MergeFailedError naming what lacks."""
-    missing = sorted(
-        value[1:] for value in configured.values() if value.startswith("$") and value[1:] not in os.environ
-    )
-    if missing:
-        raise MergeFailedError(f"storage_options name {', '.join(missing)}, which the run's environment does not have")
-    return {name: os.environ[value[1:]] if value.startswith("$") else value for name, value in configured.items()}

@@ -10,7 +10,9 @@ from cdc_engine.errors import SluiceError, TableChangedError
 from cdc_engine.position import file_number, order_key
 from cdc_engine.snapshot.records import SnapshotRecords
 from orchestration.ports import MergeFailedError, PublishOutcome, SparkAwayError
-from orchestration.run.spark_merge import KeptRecords, spark_settings, storage_options, target
+from orchestration.run.cuts import amend_cut
+from orchestration.run.lake_settings import spark_settings, storage_options, target
+from orchestration.run.spark_merge import KeptRecords
 
 if TYPE_CHECKING:
     from cdc_engine.config import SluiceConfig
@@ -49,12 +51,14 @@ def spark_publish(
         end=ledger.cursor.to_json() if ledger.cursor else {},
     )
     try:
-        return publish_snapshot(
+        published = publish_snapshot(
             given,
             spark_settings(config, destination),
             storage_options=storage_options(config.storage_options),
             records=KeptRecords(LakeTables(directory)),
         )
+        amend_cut(config, destination, record.name, published.label)
+        return published
     except ColumnsDifferError as error:
         raise TableChangedError(f"{record.name}: {error}") from error
     except SparkUnavailableError as error:

@@ -18,6 +18,7 @@ from console.stack.pipeline import Pipeline
 from console.stack.stack import CODE_SERVER, SPARK
 from equality.destination import Asked, compare_destination
 from equality.values import Extent
+from lake_cut import deltalake_tables, read_cut
 from orchestration import failpoints
 from tests.waiting import wait_for
 
@@ -163,6 +164,21 @@ class KillBench:
             assert result.equal, result
         log = _rows(self.pipeline.table_path("journal"), "SELECT count(*), count(DISTINCT entry) FROM t")
         assert log[0][0] == log[0][1], "an entry of the journal was applied twice"
+        self._require_whole_transactions()
+
+    def _require_whole_transactions(self) -> None:
+        """Each transaction gives every counter a version and an entry in the journal, so at a cut there are as many of both."""
+        cut = read_cut(self.pipeline.config.lake, self.pipeline.destination)
+        tables = deltalake_tables(cut)
+        (versions, entries) = (
+            QueryBuilder()
+            .register("t", tables[f"{DATABASE}.{name}"])
+            .execute(f"SELECT {what} AS n FROM t")
+            .read_all()["n"][0]
+            .as_py()
+            for name, what in (("counters", "sum(version)"), ("journal", "count(*)"))
+        )
+        assert versions == entries, f"at {cut.file}:{cut.offset} {versions} versions and {entries} entries"
 
     def require_versions_never_went_back(self) -> None:
         path = self.pipeline.table_path("counters")

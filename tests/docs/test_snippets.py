@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime as dt
 import io
+import json
 import re
 import shlex
 from pathlib import Path
@@ -24,6 +26,7 @@ from cdc_engine.config import SluiceConfig, load_config
 from cdc_engine.contracts import TableVersion
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
 from console.main import app
+from lake_cut.cut import SCHEMA, cuts_path
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -103,11 +106,22 @@ def test_every_block_says_what_it_is() -> None:
     assert {"python", "sql", "bash"} <= set(everything)
 
 
+def publish(folder: Path) -> None:
+    """A cut of the lake, as the last run leaves one."""
+    orders = deltalake.DeltaTable(folder / "shop" / "orders")
+    table = {"path": orders.table_uri, "version": orders.version(), "table_id": str(orders.metadata().id)}
+    now = dt.datetime.now(dt.UTC)
+    row: dict[str, Any] = {field.name: 1 if field.type == pa.int64() else "x" for field in SCHEMA}
+    row |= {"commit_time": now, "published_at": now, "tables": json.dumps({"shop.orders": table})}
+    deltalake.write_deltalake(cuts_path(str(folder), "shop"), pa.Table.from_pylist([row], schema=SCHEMA))
+
+
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SluiceConfig:
     """A folder as the pages suppose it: `shop.orders` in the lake of conf/ and in the demo's."""
     for folder in LAKES:
         deltalake.write_deltalake(tmp_path / folder / "shop" / "orders", pa.table(ORDERS))
+        publish(tmp_path / folder)
     for conf, lake in ((tmp_path / "conf", LAKES[0]), (tmp_path / ".sluice/demo/conf", LAKES[1])):
         (conf / "destinations").mkdir(parents=True)
         (conf / "sluice.yaml").write_text(yaml.safe_dump({"lake": str(tmp_path / lake)}))

@@ -146,6 +146,7 @@ def quarantined(directory: Path, *order_keys: int) -> StagedBatch:
         ledger_id="0123456789ab",
         epoch=1,
         delivery=1,
+        end_order_key=1,
         start={},
         end={},
         tables=(),

@@ -20,7 +20,7 @@ from cdc_engine.instance.engine import Engine
 from console.schema import held_changes_of, held_json, schema_json
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
-from orchestration.run.spark_merge import target
+from orchestration.run.lake_settings import target
 from spark_jobs import SparkSettings, merge_batch
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for

@@ -12,9 +12,12 @@ import pytest
 from cdc_engine.config import SluiceConfig, SparkConfig, TableConfig
 from console.toolchain.ports import free_port
 from console.toolchain.spark.server import SparkConnectServer
+from lake_cut import read_cut, spark_views
 from orchestration.code_server import WARM_MODULES
 from orchestration.ports import MergeFailedError, MergeOrder, TableOutcome
-from orchestration.run.spark_merge import spark_merge, storage_options, target
+from orchestration.run.lake_settings import storage_options, target
+from orchestration.run.spark_merge import spark_merge
+from spark_jobs.session import SparkSettings, open_lanes
 from tests.orchestration.fix_location import make_config
 from tests.spark.staged import DELETE, INSERT, Changes, Image, Schema, stage
 
@@ -44,7 +47,7 @@ def order_of(config: SluiceConfig, batch_dir: Path) -> MergeOrder:
     return MergeOrder(config=config, destination="shop", batch_dir=batch_dir, tables=("shop.orders",))
 
 
-def test_forks_of_the_warm_process_merge(tmp_path: Path, spark_server: SparkConnectServer) -> None:
+def test_cut_forks_of_the_warm_process_merge_and_publish(tmp_path: Path, spark_server: SparkConnectServer) -> None:
     """Two runs after each other: what one fork does with Spark, Arrow and Delta leaves no trace in the next."""
     config = make_config(tmp_path).model_copy(update={"spark": SparkConfig(remote=spark_server.url)})
     context = multiprocessing.get_context("forkserver")
@@ -62,6 +65,13 @@ def test_forks_of_the_warm_process_merge(tmp_path: Path, spark_server: SparkConn
     table = deltalake.DeltaTable(config.table_path("shop", "shop", "orders"))
     rows: Any = deltalake.QueryBuilder().register("t", table).execute("SELECT id FROM t ORDER BY id").read_all()
     assert [row.as_py() for row in rows["id"]] == [1, 3]
+    # each run's last commit is a cut, and Spark reads the table at it
+    cut = read_cut(config.lake, "shop")
+    assert (cut.tables["shop.orders"].version, cut.order_key) == (found[-1][3], 4002)
+    spark = SparkSettings(remote=spark_server.url, lanes_file=tmp_path / "lanes.json")
+    with open_lanes(spark, 1) as (lane,):
+        assert spark_views(lane.session, cut) == ["shop_orders"]
+        assert [row.id for row in lane.session.sql("SELECT id FROM shop_orders ORDER BY id").collect()] == [1, 3]
 
 
 def test_without_spark_it_is_one_sentence(tmp_path: Path) -> None:

@@ -1,0 +1,147 @@
+"""Publishes a consistent cut: after a batch is in all of its tables, one row that names the version of every table of the destination.
+
+It is the run's last commit, under the run lock, so no version moves meanwhile but by another hand's tidying. A crash before it leaves
+the cut before: the batch comes again, finds its tables done, and publishes. A crash after it leaves a cut that is right: the batch that
+comes again finds the cut's transaction in the log and writes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from lake_cut.cut import SCHEMA, newest_row
+from spark_jobs.durable_lake import sync_commits
+from spark_jobs.errors import TableError
+from spark_jobs.staged_batch import StagedBatch
+from spark_jobs.tables.table_owner import TableRecord
+
+NAME = "_sluice_cuts"
+# beyond the first, the table is written anew with the newest; some days at a batch a minute
+CUTS_MAX, CUTS_KEPT = 5_000, 4_000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Published:
+    """What a cut is made of. `tables`: "database.table" → (path, as the last run left it). `stopped`: those that stand still."""
+
+    tables: Mapping[str, tuple[str, TableRecord]]
+    stopped: Collection[str] = ()
+    run: str = ""
+
+
+def app_id(batch: StagedBatch) -> str:
+    """The name under which the cuts' table remembers the last position that a ledger published."""
+    return f"sluice/{batch.destination}/{batch.ledger_id}/{NAME}"
+
+
+def publish_cut(
+    batch: StagedBatch, path: str, published: Published, storage_options: Mapping[str, str] | None = None
+) -> bool:
+    """Whether a cut was written; not where this position, or a later one, was published. Raises TableError where Delta refuses."""
+    options = dict(storage_options or {}) or None
+    key = batch.end_order_key
+    try:
+        log = _opened(path, options)
+        done = log.transaction_version(app_id(batch)) if log is not None else None
+        if done is None or done < key:
+            _append(log, path, _row(batch, published), deltalake.Transaction(app_id(batch), key), options)
+        _sync(path, options)
+    except (DeltaError, OSError) as error:
+        raise _refused(path, error) from error
+    return done is None or done < key
+
+
+def amend_newest(
+    path: str,
+    name: str,
+    table: tuple[str, TableRecord],
+    label: int,
+    storage_options: Mapping[str, str] | None = None,
+) -> bool:
+    """Whether the newest cut was written once more with another state of one table: (path, id and version).
+
+    `label`: the order key up to which the table has its changes. Where that is above the cut's the next batch's cut has the table: what it
+    has of a batch that is not in all tables belongs to no cut yet. Raises TableError where Delta refuses.
+    """
+    options = dict(storage_options or {}) or None
+    try:
+        log = _opened(path, options)
+        newest = newest_row(log) if log is not None else None
+        if newest is None or label > newest["order_key"]:
+            return False
+        place, record = table
+        tables = json.loads(newest["tables"])
+        tables[name] = {"path": place, "version": record.version, "table_id": record.table_id, "stopped": False}
+        row = {**newest, "published_at": dt.datetime.now(dt.UTC), "tables": json.dumps(tables)}
+        _append(log, path, pa.Table.from_pylist([row], schema=SCHEMA), None, options)
+        _sync(path, options)
+    except (DeltaError, OSError) as error:
+        raise _refused(path, error) from error
+    return True
+
+
+def _row(batch: StagedBatch, published: Published) -> pa.Table:
+    end: Mapping[str, Any] = batch.end
+    tables = {
+        name: {
+            "path": path,
+            "version": record.version,
+            "table_id": record.table_id,
+            "stopped": name in published.stopped,
+        }
+        for name, (path, record) in sorted(published.tables.items())
+    }
+    row = {
+        "order_key": batch.end_order_key,
+        "commit_time": dt.datetime.fromtimestamp(int(end.get("time_us") or 0) / 1e6, dt.UTC),
+        "published_at": dt.datetime.now(dt.UTC),
+        "epoch": batch.epoch,
+        "file": str(end.get("file", "")),
+        "offset": int(end.get("offset") or 0),
+        "gtid_set": str(end.get("gtid_set", "")),
+        "server_uuid": str(end.get("server_uuid", "")),
+        "ledger": batch.ledger_id,
+        "delivery": batch.delivery,
+        "run": published.run,
+        "tables": json.dumps(tables),
+    }
+    return pa.Table.from_pylist([row], schema=SCHEMA)
+
+
+def _sync(path: str, options: dict[str, str] | None) -> None:
+    after = _opened(path, options)
+    if after is not None:
+        sync_commits(path, after.version() - 1, after.version())
+
+
+def _refused(path: str, error: Exception) -> TableError:
+    return TableError(NAME, f"the Delta table {path} cannot be written: {error}", own=False)
+
+
+def _append(
+    log: Any, path: str, row: pa.Table, transaction: deltalake.Transaction | None, options: dict[str, str] | None
+) -> None:
+    """Appends; now and then the table is written anew with its newest rows, and files that nobody can ask for any more go."""
+    rows, mode = row, "append"
+    if log is not None and log.version() and log.version() % CUTS_MAX == 0:
+        newest = pa.table(log.scan()).cast(SCHEMA).sort_by([("order_key", "descending")]).slice(0, CUTS_KEPT)
+        rows, mode = pa.concat_tables([newest, row]), "overwrite"
+    properties = deltalake.CommitProperties(app_transactions=[transaction] if transaction else None)
+    deltalake.write_deltalake(path, rows, mode=mode, storage_options=options, commit_properties=properties)  # type: ignore[call-overload]
+    if mode == "overwrite":
+        _opened(path, options).vacuum(dry_run=False)
+
+
+def _opened(path: str, options: dict[str, str] | None) -> Any:
+    try:
+        return deltalake.DeltaTable(path, storage_options=options)
+    except TableNotFoundError:
+        return None

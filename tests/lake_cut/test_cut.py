@@ -1,0 +1,163 @@
+"""A cut names one version of every table; it is written once a position, also over crashes; deltalake and DuckDB read the tables at it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import duckdb_extension_delta
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from lake_cut import CutError, deltalake_tables, duckdb_views, read_cut
+from lake_cut.cut import cuts_path
+from spark_jobs import cuts
+from spark_jobs.cuts import Published, amend_newest, publish_cut
+from spark_jobs.staged_batch import StagedBatch
+from spark_jobs.tables.table_owner import TableRecord
+
+EPOCH_SECONDS = 1_700_000_000
+
+
+def batch(end: int, *, delivery: int = 1, ledger: str = "0123456789ab") -> StagedBatch:
+    place = {
+        "epoch": 1,
+        "file": "b.000001",
+        "offset": end,
+        "time_us": (EPOCH_SECONDS + end) * 1_000_000,
+        "gtid_set": "x:1",
+    }
+    return StagedBatch(
+        directory=Path("/nowhere"),
+        end_order_key=end,
+        destination="shop",
+        ledger_id=ledger,
+        epoch=1,
+        delivery=delivery,
+        start={},
+        end=place,
+        tables=(),
+    )
+
+
+class Shop:
+    """Two tables that a transaction changes together."""
+
+    def __init__(self, folder: Path) -> None:
+        self.lake = str(folder)
+        self.paths = {name: f"{folder}/{name.replace('.', '/')}" for name in ("shop.orders", "shop.items")}
+        self.records: dict[str, TableRecord] = {}
+
+    def merge(self, name: str, number: int) -> None:
+        write_deltalake(self.paths[name], pa.table({"transaction": [number]}), mode="append")
+        log = DeltaTable(self.paths[name])
+        self.records[name] = TableRecord(table_id=str(log.metadata().id), version=log.version())
+
+    def publish(self, staged: StagedBatch, *stopped: str) -> bool:
+        tables = {name: (self.paths[name], record) for name, record in self.records.items()}
+        return publish_cut(staged, cuts_path(self.lake, "shop"), Published(tables=tables, stopped=stopped, run="r"))
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    """Transaction 1 is in both tables and published; transaction 2 is in one of them only."""
+    made = Shop(tmp_path)
+    made.merge("shop.orders", 1)
+    made.merge("shop.items", 1)
+    assert made.publish(batch(100))
+    made.merge("shop.orders", 2)
+    return made
+
+
+def transactions(table: Any) -> list[int]:
+    found: list[Any] = pa.table(table.scan())["transaction"].to_pylist()
+    return sorted(found)
+
+
+def test_cut_readers_see_a_transaction_in_all_tables_or_in_none(shop: Shop) -> None:
+    cut = read_cut(shop.lake, "shop")
+    found = {name: transactions(table) for name, table in deltalake_tables(cut).items()}
+    assert found == {"shop.orders": [1], "shop.items": [1]}
+    shop.merge("shop.items", 2)
+    assert shop.publish(batch(200))
+    cut = read_cut(shop.lake, "shop")
+    assert (cut.order_key, cut.file, cut.offset, cut.gtid_set) == (200, "b.000001", 200, "x:1")
+    assert {name: transactions(table) for name, table in deltalake_tables(cut).items()} == {
+        "shop.orders": [1, 2],
+        "shop.items": [1, 2],
+    }
+
+
+def test_cut_duckdb_joins_whole_transactions(shop: Shop) -> None:
+    connection = duckdb.connect(config={"autoinstall_known_extensions": "false"})
+    extension = next(Path(duckdb_extension_delta.__file__).parent.rglob("delta.duckdb_extension"))
+    connection.execute(f"LOAD '{extension}'")
+    assert duckdb_views(connection, read_cut(shop.lake, "shop")) == ['"shop"."items"', '"shop"."orders"']
+    torn = (
+        "SELECT count(*) FROM shop.orders LEFT JOIN shop.items USING (transaction) WHERE shop.items.transaction IS NULL"
+    )
+    assert connection.execute(torn).fetchall() == [(0,)]
+
+
+def test_cut_a_crash_before_it_leaves_the_cut_before_and_one_after_it_writes_nothing_twice(shop: Shop) -> None:
+    shop.merge("shop.items", 2)
+    assert read_cut(shop.lake, "shop").order_key == 100, "the run was killed before its last commit"
+    assert shop.publish(batch(200, delivery=2))
+    versions = DeltaTable(cuts_path(shop.lake, "shop")).version()
+    assert not shop.publish(batch(200, delivery=3)), "killed after it: the same batch comes again"
+    assert not shop.publish(batch(150, delivery=4)), "and so may a part of it, cut anew"
+    assert DeltaTable(cuts_path(shop.lake, "shop")).version() == versions
+    assert shop.publish(batch(100, ledger="ba9876543210")), "another ledger has positions of its own"
+
+
+def test_cut_has_a_table_that_was_published_anew_where_it_is_of_that_position(shop: Shop) -> None:
+    """A snapshot gives a table another version, and no batch may come for long; what has more than the cut waits for the next one."""
+    shop.merge("shop.items", 7)
+    anew = shop.paths["shop.items"], shop.records["shop.items"]
+    path = cuts_path(shop.lake, "shop")
+    assert not amend_newest(path, "shop.items", anew, 101), "it has changes of a batch that is not in all tables"
+    assert read_cut(shop.lake, "shop").tables["shop.items"].version == 0
+    assert amend_newest(path, "shop.items", anew, 100)
+    cut = read_cut(shop.lake, "shop")
+    assert (cut.order_key, cut.tables["shop.items"].version, cut.tables["shop.orders"].version) == (100, 1, 0)
+    assert not shop.publish(batch(100, delivery=2)), "the position is still the last one"
+    assert not amend_newest(path + "-of-another", "shop.items", anew, 0)
+
+
+def test_cut_is_found_by_time_and_says_which_tables_stand_still(shop: Shop) -> None:
+    shop.merge("shop.items", 2)
+    shop.publish(batch(200), "shop.items")
+    then = dt.datetime.fromtimestamp(EPOCH_SECONDS + 150, dt.UTC)
+    assert read_cut(shop.lake, "shop", at=then).order_key == 100
+    assert [table.stopped for _, table in sorted(read_cut(shop.lake, "shop").tables.items())] == [True, False]
+    with pytest.raises(CutError, match="no cut of shop is as old as"):
+        read_cut(shop.lake, "shop", at=dt.datetime.fromtimestamp(EPOCH_SECONDS, dt.UTC))
+    with pytest.raises(CutError, match="there is no cut of nowhere"):
+        read_cut(shop.lake, "nowhere")
+
+
+def test_cut_a_table_that_was_made_anew_or_whose_version_is_gone_is_named(shop: Shop, tmp_path: Path) -> None:
+    cut = read_cut(shop.lake, "shop")
+    log = tmp_path / "shop/items/_delta_log"
+    for file in log.iterdir():
+        file.unlink()
+    with pytest.raises(CutError, match=r"version 0 of shop.items at .* cannot be read"):
+        deltalake_tables(cut)
+    write_deltalake(shop.paths["shop.items"], pa.table({"transaction": [9]}))
+    with pytest.raises(CutError, match="is another table than the cut saw"):
+        deltalake_tables(cut)
+
+
+def test_cut_the_table_of_cuts_keeps_the_newest(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuts, "CUTS_MAX", 5)
+    monkeypatch.setattr(cuts, "CUTS_KEPT", 3)
+    for end in range(200, 1200, 100):
+        assert shop.publish(batch(end))
+    rows: list[Any] = pa.table(DeltaTable(cuts_path(shop.lake, "shop")).scan())["order_key"].to_pylist()
+    assert sorted(rows)[-1] == 1100
+    assert len(rows) < 9
+    assert not shop.publish(batch(1100)), "what was published is known after the rewrite too"
+    assert read_cut(shop.lake, "shop").order_key == 1100
