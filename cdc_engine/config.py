@@ -185,8 +185,8 @@ class DestinationConfig(Strict):
     )
     equality: EqualityConfig = EqualityConfig()
     merge: Literal["auto", "spark", "small"] = Field(
-        "spark",
-        description="every table by a MERGE of Spark; small ones together in one job; or in the job all that it can write",
+        "auto",
+        description="small tables in one job, the others by a MERGE of Spark each; a MERGE for each; or all that it can in the job",
     )
     snapshot: SnapshotPolicy = Field(
         "never",
