@@ -6,16 +6,27 @@ variable that holds them; the value is read where a connection is opened and now
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 from cdc_engine import config_paths, limits
 from cdc_engine.errors import ConfigurationError
+from cdc_engine.time_words import time_us
 
 
 def _root(info: ValidationInfo) -> Path | None:
@@ -26,6 +37,22 @@ def _root(info: ValidationInfo) -> Path | None:
 LocalPath = Annotated[Path, AfterValidator(lambda word, info: config_paths.local_path(str(word), _root(info)))]
 TableLocation = Annotated[str, AfterValidator(lambda word, info: config_paths.table_location(word, _root(info)))]
 TablePath = Annotated[str, AfterValidator(lambda word, info: word and config_paths.table_location(word, _root(info)))]
+
+
+def _time_word(word: Any) -> Any:
+    """YAML makes a moment of what looks like one."""
+    return word.isoformat() if isinstance(word, dt.date) else word
+
+
+def _readable_time(word: str) -> str:
+    try:
+        _ = word and time_us(word, 0)
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from error
+    return word
+
+
+TimeWord = Annotated[str, BeforeValidator(_time_word), AfterValidator(_readable_time)]
 DatabaseUrl = Annotated[str, AfterValidator(lambda url, info: config_paths.database_url(url, _root(info)))]
 
 
@@ -69,6 +96,15 @@ class StartConfig(Strict):
     file: str = ""
     offset: int = Field(4, ge=4)
     gtid_set: str = ""
+    time: TimeWord = Field(
+        "", description="ISO form with its zone, or -10m: before the first transaction that committed then or later"
+    )
+
+    @model_validator(mode="after")
+    def _one_place(self) -> StartConfig:
+        if self.time and (self.file or self.gtid_set):
+            raise ValueError("say where to begin once: time, or file and offset, or gtid_set")
+        return self
 
 
 class RingConfig(Strict):

@@ -243,19 +243,31 @@ def position_show(destination: Annotated[str, typer.Argument()] = "", as_json: J
 
 
 @position_app.command("set")
-def position_set(
+def position_set(  # noqa: PLR0917  one argument an option
     destination: str,
     place: Annotated[str, typer.Argument(metavar="FILE:OFFSET", help="binlog file and offset")] = "",
     gtid: Annotated[str, typer.Option("--gtid", metavar="SET", help="executed GTID set")] = "",
     latest: Annotated[bool, typer.Option("--latest", help="the source's end, now")] = False,
+    moment: Annotated[
+        str,
+        typer.Option("--time", metavar="TIME", help="the first change of then or later: ISO with its zone, or -10m"),
+    ] = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Set the position from which a stopped destination goes on; changes before it are not read again."""
     from cdc_engine.config import load_config  # noqa: PLC0415
     from console.position import Request, move  # noqa: PLC0415
 
-    request = Request.parse(place, gtid, latest=latest)
-    move(load_config(), destination, request, confirm=(lambda _: True) if yes else typer.confirm, say=screen.print)
+    request = Request.parse(place, gtid, latest=latest, moment=moment)
+
+    def asked(question: str) -> bool:
+        return yes or typer.confirm(question, err=as_json)
+
+    say = errors.print if as_json else screen.print
+    position = move(load_config(), destination, request, confirm=asked, say=say)
+    if as_json:
+        screen.print_json(json.dumps({"destination": destination, "position": position.to_json()}))
 
 
 lake_app = typer.Typer(name="lake", help="Whose the Delta tables of a destination are.", no_args_is_help=True)

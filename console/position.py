@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
 from rich.table import Table
 
 from cdc_engine.acts.position import SetPosition, set_position
-from cdc_engine.config import SluiceConfig
+from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.instance.wiring import history_kept
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.parser.start_position import StartChoice
+from cdc_engine.parser.time_search import choice_at
 from cdc_engine.position import Position
 from cdc_engine.table_meta.history.kept.repository import forget_history
+from cdc_engine.time_words import time_us
 from console.lake.tables import DestinationLake
 from console.sources import ask_source, require_destination
 from console.toolchain.errors import SetupError
@@ -27,15 +30,21 @@ _PLACE = re.compile(r"(?P<file>[^:/\\\s]+\.\d+):(?P<offset>\d+)")
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What the operator asked for, as the choice the engine's own start decision takes; an empty choice is the latest place."""
+    """What the operator asked for, as the choice the engine's own start decision takes; an empty choice is the latest place.
+
+    `time_us`: the choice is the place of this time, which the source is asked for.
+    """
 
     choice: StartChoice
+    time_us: int | None = None
 
     @classmethod
-    def parse(cls, place: str, gtid: str, *, latest: bool) -> Request:
-        """Raises ConfigurationError unless exactly one of the three was given, and well-formed."""
-        if [bool(place), bool(gtid), latest].count(True) != 1:
-            raise ConfigurationError("say where to: one of FILE:OFFSET, --gtid SET or --latest")
+    def parse(cls, place: str, gtid: str, *, latest: bool, moment: str = "") -> Request:
+        """Raises ConfigurationError unless exactly one of the four was given, and well-formed."""
+        if [bool(place), bool(gtid), latest, bool(moment)].count(True) != 1:
+            raise ConfigurationError("say where to: one of FILE:OFFSET, --gtid SET, --time TIME or --latest")
+        if moment:
+            return cls(StartChoice(), time_us(moment, time.time_ns() // 1000))
         if gtid:
             return cls(StartChoice(gtid_set=gtid))
         if latest:
@@ -72,7 +81,7 @@ def move(
     position = set_position(
         SetPosition(
             directory=directory,
-            choice=request.choice,
+            choice=_choice(destination, request),
             ask=lambda: ask_source(destination).facts,
             confirm=confirm,
             forget_history=lambda: forget_history(history_kept(destination, directory)),
@@ -84,6 +93,14 @@ def move(
         raise SetupError("nothing was changed")
     say(f"{name} goes on from {position}; `sluice up` starts it")
     return position
+
+
+def _choice(destination: DestinationConfig, request: Request) -> StartChoice:
+    """Raises PositionLostError where the time that was asked for is gone."""
+    if request.time_us is None:
+        return request.choice
+    asked = ask_source(destination)
+    return choice_at(asked.source, asked.facts, request.time_us)
 
 
 def _saved(ledger: Ledger) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -24,9 +25,10 @@ from cdc_engine.meta.manager import MetaManager, Transition, stops
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.event_parser import EventParser
 from cdc_engine.parser.scan_ddl import scan_ddl
-from cdc_engine.parser.server_facts import read_facts
+from cdc_engine.parser.server_facts import ServerFacts, read_facts
 from cdc_engine.parser.source_check import check_source
 from cdc_engine.parser.start_position import DumpStart, Epochs, Lost, StartChoice, decide_start
+from cdc_engine.parser.time_search import choice_at
 from cdc_engine.ports import EventStore, Lease, Stager
 from cdc_engine.position import Position
 from cdc_engine.sink.column_filter import ColumnFilter
@@ -46,6 +48,7 @@ from cdc_engine.table_meta.history.kept.repository import Repository, has_record
 from cdc_engine.table_meta.history.review_files import ReviewFiles
 from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot, is_of_users, stable_snapshot
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE
+from cdc_engine.time_words import time_us
 
 COMPACTED_RECORDS_MIN = 500  # of the schema history; fewer are left where they are
 SCHEMA_FILE = "schema.jsonl"
@@ -88,6 +91,7 @@ def epochs_of(meta: MetaManager) -> Epochs:
 
 
 def choice_of(config: DestinationConfig) -> StartChoice:
+    """What conf/ says but for a time, whose place the source is asked for once, when the destination begins (`_configured_choice`)."""
     return StartChoice(file=config.start.file, offset=config.start.offset, gtid_set=config.start.gtid_set)
 
 
@@ -223,14 +227,16 @@ def _known_begin(config: DestinationConfig, meta: MetaManager, history: TableHis
         return is_of_users(database) or tables.keeps(database, table)
 
     try:
-        check_source(source_of(config), read_facts(connection))
+        facts = read_facts(connection)
+        check_source(source_of(config), facts)
+        choice = _configured_choice(config, facts) if begin is None else StartChoice()
         position_now = (
-            (lambda: _configured_begin(config, connection, epochs_of(meta))) if begin is None else (lambda: begin)
+            (lambda: _configured_begin(choice, connection, epochs_of(meta))) if begin is None else (lambda: begin)
         )
         snapshot, first = connection.ask(lambda session: stable_snapshot(session, of_users, position_now))
     finally:
         connection.close()
-    if begin is not None or choice_of(config) != StartChoice():
+    if begin is not None or choice != StartChoice():
         snapshot = _of_then(config, snapshot, first)
     if meta.ledger.cursor is None:  # before the history: whoever has one has begun (`refuse_lost_ledger`)
         meta.update(lambda ledger: ledger.set_cursor(first))
@@ -252,8 +258,15 @@ def _of_then(config: DestinationConfig, snapshot: Snapshot, begin: Position) -> 
     return touched.left()
 
 
-def _configured_begin(config: DestinationConfig, connection: SourceConnection, epochs: Epochs) -> Position:
-    start = decide_start(None, choice_of(config), read_facts(connection, config.start.file), epochs)
+def _configured_choice(config: DestinationConfig, facts: ServerFacts) -> StartChoice:
+    """Raises PositionLostError where the time that conf/ names is gone."""
+    if not config.start.time:
+        return choice_of(config)
+    return choice_at(source_of(config), facts, time_us(config.start.time, time.time_ns() // 1000))
+
+
+def _configured_begin(choice: StartChoice, connection: SourceConnection, epochs: Epochs) -> Position:
+    start = decide_start(None, choice, read_facts(connection, choice.file), epochs)
     if isinstance(start, Lost):
         raise PositionLostError(str(start))
     return start.position

@@ -138,11 +138,25 @@ class SourceConnection:
         return within
 
     def dump_beginning(self, file: str) -> None:
-        """A file from its first byte on, as who is no replica asks for it: no dump that runs is ended by it."""
+        """A file from its first byte on, as `dump_beside`."""
+        self.prepare_beside()
+        self.dump_beside(file, FIRST_OFFSET)
+
+    def prepare_beside(self) -> bool:
+        """Session settings of who reads the binlog and is no replica; whether events will end in a checksum."""
         for name in ("master", "source"):
             self.rows(f"SET @{name}_binlog_checksum = @@global.binlog_checksum")
         self.rows("SET @mariadb_slave_capability = 4")
-        self._dump(COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", FIRST_OFFSET, NON_BLOCKING, 0) + file.encode())
+        self.rows("SET net_write_timeout = 7200")
+        checksum = self.rows("SELECT @@global.binlog_checksum AS checksum")[0]["checksum"]
+        return str(checksum).upper() not in ("NONE", "")
+
+    def dump_beside(self, file: str, offset: int) -> bool:
+        """From a place in a file to what is the end now, as `mysqlbinlog` asks: no dump that runs is ended by it. As `dump_from_file`."""
+        within = offset <= DUMP_OFFSET_MAX
+        begin = offset if within else FIRST_OFFSET
+        self._dump(COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", begin, NON_BLOCKING, 0) + file.encode())
+        return within
 
     def dump_after_gtids(self, executed: str, *, to_end: bool = False) -> None:
         """Everything that is not in a GTID set (MySQL) or comes after a GTID position (MariaDB); as long as `dump_from_file`."""

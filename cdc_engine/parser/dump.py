@@ -1,22 +1,43 @@
-"""How a dump begins: from a decided start to the framer that takes its bytes. Used by `event_parser` and `scan_ddl`."""
+"""How a dump begins: from a decided start to the framer that takes its bytes; and one that ends where the binlog does.
+
+Used by `event_parser`, `scan_ddl` and `time_search`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from cdc_engine.binlog.events.recorded import MemoryPrepared, RecordedEvents
 from cdc_engine.binlog.scan.framing import PacketFramer
 from cdc_engine.binlog.scan.scanner import Scanner
 from cdc_engine.binlog.scan.skipping import FileBeginning
-from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.contracts import Block
+from cdc_engine.errors import SourceConnectionError
+from cdc_engine.limits import READ_TIMEOUT_SECONDS
+from cdc_engine.parser.connection import SERVER_ERROR, SourceConnection, answer_error
 from cdc_engine.parser.start_position import DumpStart
 from cdc_engine.ports import PreparedTransactions, SchemaHistory
+
+Captured = Callable[[str, str], bool]
+
+
+class UnwantedRows(MemoryPrepared):
+    """Of a stretch whose rows nobody wants: a transaction that was prepared before it may commit in it."""
+
+    def commit(self, name: str, order_key: int) -> RecordedEvents:
+        return super().commit(name, order_key) or RecordedEvents(b"")
+
+
+def no_table(_database: str, _table: str) -> bool:
+    """No table's rows are wanted."""
+    return False
 
 
 def begin_dump(
     connection: SourceConnection,
     start: DumpStart,
     history: SchemaHistory,
-    captured: Callable[[str, str], bool],
+    captured: Captured,
     *,
     prepared: PreparedTransactions | None = None,
     to_end: bool = False,
@@ -39,3 +60,37 @@ def begin_dump(
     elif not connection.dump_from_file(start.position.file, start.position.offset, to_end=to_end):
         beginning = FileBeginning(start.position, contiguous=contiguous)
     return scanner, PacketFramer(scanner, beginning=beginning)
+
+
+def begin_beside(
+    connection: SourceConnection,
+    start: DumpStart,
+    history: SchemaHistory,
+    captured: Captured,
+    prepared: PreparedTransactions,
+) -> PacketFramer:
+    """Asks for the binlog from a place in a file to what is the end now, beside a stream that runs."""
+    contiguous = not connection.mariadb
+    scanner = Scanner(
+        start=start.position,
+        history=history,
+        captured=captured,
+        checksum=connection.prepare_beside(),
+        contiguous=contiguous,
+        executed_known=start.executed_known,
+        prepared=prepared,
+    )
+    within = connection.dump_beside(start.position.file, start.position.offset)
+    return PacketFramer(scanner, beginning=None if within else FileBeginning(start.position, contiguous=contiguous))
+
+
+def blocks_to_end(connection: SourceConnection, framer: PacketFramer) -> Iterator[Block]:
+    """The blocks of a dump that ends by itself. Raises SourceConnectionError, what the server's error means, or what the scan raises."""
+    source = connection.source
+    while framer.answer is None:
+        count = connection.receive_into(framer.space(), READ_TIMEOUT_SECONDS)
+        if not count:
+            raise SourceConnectionError(f"{source.address} was silent in the middle of its binlog")
+        yield from framer.received(count)
+    if framer.answer[:1] == SERVER_ERROR:
+        raise answer_error(source, framer.answer)

@@ -1,4 +1,4 @@
-"""When a binlog file of the source was created: what tells it from another of the same name. Asked by `server_facts`.
+"""When a binlog file of the source was created: what tells it from another of the same name. Asked by `server_facts` and `time_search`.
 
 No query says it; the file's first event does. It is asked for as `mysqlbinlog` asks, with no server id: a replica's id would end the dump
 that runs under it.

@@ -24,11 +24,15 @@ RESNAPSHOT = "take the tables' rows anew and start at the latest position"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StartChoice:
-    """What the configuration says for a destination without a cursor; all empty: the latest place."""
+    """What the configuration says for a destination without a cursor; all empty: the latest place.
+
+    `executed`: all that was executed before the place in `file`, where that is known.
+    """
 
     file: str = ""
     offset: int = FIRST_OFFSET
     gtid_set: str = ""
+    executed: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,7 +81,7 @@ def decide_start(
 
 def _from_choice(choice: StartChoice, facts: ServerFacts) -> DumpStart | Lost:
     if choice.file:
-        return _from_file(choice.file, choice.offset, facts)
+        return _from_file(choice, facts)
     if choice.gtid_set:
         return _from_gtid_set(choice.gtid_set, facts)
     return _latest(facts)
@@ -127,13 +131,17 @@ def _from_cursor_by_file(cursor: Position, facts: ServerFacts, same_server: bool
     return gap or DumpStart(position=cursor, by_gtid=False, executed_known=bool(cursor.gtid_set))
 
 
-def _from_file(file: str, offset: int, facts: ServerFacts) -> DumpStart | Lost:
-    created = facts.created.get(file, 0)
+def _from_file(choice: StartChoice, facts: ServerFacts) -> DumpStart | Lost:
     position = Position(
-        epoch=FIRST_EPOCH, file=file, offset=offset, server_uuid=facts.server_uuid, file_created=created
+        epoch=FIRST_EPOCH,
+        file=choice.file,
+        offset=choice.offset,
+        gtid_set=choice.executed,
+        server_uuid=facts.server_uuid,
+        file_created=facts.created.get(choice.file, 0),
     )
-    gap = _file_gap(file, offset, facts)
-    return gap or DumpStart(position=position, by_gtid=False, executed_known=False)
+    gap = _file_gap(choice.file, choice.offset, facts)
+    return gap or DumpStart(position=position, by_gtid=False, executed_known=bool(choice.executed))
 
 
 def _from_gtid_set(gtid_set: str, facts: ServerFacts) -> DumpStart | Lost:

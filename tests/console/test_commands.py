@@ -358,6 +358,29 @@ def test_a_place_the_source_does_not_have_is_refused(place: Place, source: Datab
     assert read_ledger(directory).cursor is None
 
 
+def test_a_time_is_a_position_and_one_that_is_gone_names_the_earliest_backfill(
+    place: Place, source: DatabaseServer
+) -> None:
+    directory = place.destination(source.port)
+    far = ["position", "set", "shop", "--yes", "--json", "--time"]
+    answer = RUNNER.invoke(app, [*far, "2100-01-01T00:00:00+01:00"])
+    assert answer.exit_code == 0, answer.exception
+    cursor = read_ledger(directory).cursor
+    assert cursor is not None
+    assert json.loads(answer.stdout) == {"destination": "shop", "position": cursor.to_json()}
+    with source.connect() as connection, connection.cursor() as asking:
+        asking.execute("SHOW MASTER STATUS")
+        row = asking.fetchone()
+    assert row
+    assert (cursor.file, cursor.offset, cursor.gtid_set) == (row[0], row[1], row[4].replace("\n", "")), "the end"
+    gone = RUNNER.invoke(app, [*far, "2001-01-01T00:00:00Z"])
+    assert isinstance(gone.exception, PositionLostError)
+    assert "the earliest time on offer is 20" in str(gone.exception)
+    without = RUNNER.invoke(app, [*far, "2100-01-01T00:00:00"])
+    assert isinstance(without.exception, ConfigurationError)
+    assert read_ledger(directory).cursor == cursor
+
+
 def test_a_gtid_set_is_a_position_whose_order_key_is_below_what_follows(place: Place, source: DatabaseServer) -> None:
     directory = place.destination(source.port)
     with source.connect() as connection, connection.cursor() as cursor:
@@ -380,12 +403,20 @@ def test_without_a_yes_nothing_changes(place: Place, source: DatabaseServer) -> 
 
 
 @pytest.mark.parametrize(
-    "arguments", [("", "", False), ("binlog.1:4", "", True), ("binlog", "", False), ("binlog.1:x", "", False)]
+    "arguments",
+    [
+        ("", "", False, ""),
+        ("binlog.1:4", "", True, ""),
+        ("binlog", "", False, ""),
+        ("binlog.1:x", "", False, ""),
+        ("", "", True, "-10m"),
+        ("", "", False, "noon"),
+    ],
 )
-def test_a_request_is_exactly_one_well_formed_place(arguments: tuple[str, str, bool]) -> None:
-    text, gtid, latest = arguments
+def test_a_request_is_exactly_one_well_formed_place(arguments: tuple[str, str, bool, str]) -> None:
+    text, gtid, latest, moment = arguments
     with pytest.raises(ConfigurationError):
-        Request.parse(text, gtid, latest=latest)
+        Request.parse(text, gtid, latest=latest, moment=moment)
 
 
 def facts(uuid: str, last: int, size_bytes: int = 1000) -> ServerFacts:

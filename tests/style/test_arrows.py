@@ -21,6 +21,7 @@ VALUES = {
     "cdc_engine.parquet_files",
     "cdc_engine.states",
     "cdc_engine.ports",
+    "cdc_engine.time_words",
 }
 STAGES = ("parser", "snapshot", "sink", "store", "meta", "ha", "staging", "table_meta")
 # room → what of our own it may import, beside itself
@@ -31,6 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cdc_engine.contracts": {"cdc_engine.position", "cdc_engine.errors", "cdc_engine.states"},
     "cdc_engine.ports": {"cdc_engine.contracts", "cdc_engine.position", "cdc_engine.errors"},
     "cdc_engine.limits": set(),
+    "cdc_engine.time_words": {"cdc_engine.errors"},
     "cdc_engine.states": set(),
     "cdc_engine.durable_files": {"cdc_engine.errors"},
     "cdc_engine.parquet_files": set(),

@@ -1,0 +1,46 @@
+"""A destination that begins at a time, on real servers: with what committed then or later, and not at all where the time is gone."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.errors import PositionLostError
+from cdc_engine.instance.engine import Engine
+from cdc_engine.time_words import time_text
+from console.toolchain.database.server import DatabaseServer
+from tests.instance.fix_destination import Captured, running
+
+
+def insert_at(captured: Captured, number: int, seconds: int) -> None:
+    """A row whose transaction committed, by the binlog, at a time in seconds since 1970."""
+    mariadb = "mariadb" in captured.server.version
+    clock = () if mariadb else (f"SET original_commit_timestamp = {seconds * 1_000_000 + 1}",)
+    captured.run(f"SET TIMESTAMP = {seconds}", *clock, f"INSERT INTO {captured.database}.numbers VALUES ({number}, '')")
+
+
+@pytest.mark.parametrize("kind", ["mysql80", "mariadb114"])
+def test_a_destination_begins_at_the_time_that_conf_names_backfill(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    server: DatabaseServer = request.getfixturevalue(kind)
+    captured = Captured(tmp_path, server)
+    captured.run("FLUSH BINARY LOGS")  # what other tests wrote into the future lies before
+    base = int(time.time()) + 1000
+    for number in range(4):
+        insert_at(captured, number, base + 10 * number)
+    captured.describe(f"start: {{time: '{time_text((base + 15) * 1_000_000)}'}}")
+    with running(captured) as engine:
+        assert captured.take(engine, 2) == [2, 3]
+    captured.insert([4])
+    with running(captured) as engine:
+        assert captured.take(engine, 1) == [4], "afterwards only the saved position counts"
+
+
+def test_a_destination_does_not_begin_at_a_time_that_is_gone_backfill(mysql80: DatabaseServer, tmp_path: Path) -> None:
+    captured = Captured(tmp_path, mysql80)
+    captured.describe("start: {time: '2001-01-01T00:00:00Z'}")
+    with pytest.raises(PositionLostError, match="the earliest time on offer is"):
+        Engine(captured.config, "shop").start()
