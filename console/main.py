@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
+from console.backfill_commands import backfill
 from console.bench_commands import bench_app
 from console.screen import standard_output
 from console.snapshot_commands import snapshot_app
@@ -373,6 +374,7 @@ def schema_resolve(
 
 
 app.add_typer(snapshot_app)
+app.command()(backfill)
 
 quarantine_app = typer.Typer(
     name="quarantine", help="Values that could not be decoded, and their way back.", no_args_is_help=True

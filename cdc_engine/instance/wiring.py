@@ -272,14 +272,23 @@ def _configured_begin(choice: StartChoice, connection: SourceConnection, epochs:
     return start.position
 
 
-def make_stager(config: DestinationConfig, directory: Path, meta: MetaManager) -> Stager:
-    """`staging` with the destination's columns and keys bound to it."""
-    columns = ColumnFilter(config.column_include, config.column_exclude)
-    keys = {name: table.key for name, table in config.tables.items() if table.key}
-    policies = {
+def keys_of(config: DestinationConfig) -> dict[str, tuple[str, ...]]:
+    """By "database.table" the key columns that conf/ names."""
+    return {name: table.key for name, table in config.tables.items() if table.key}
+
+
+def policies_of(config: DestinationConfig) -> dict[str, ValuePolicy]:
+    """By "database.table" what becomes of values that cannot be right, as conf/ says."""
+    return {
         name: ValuePolicy(zero_dates=table.zero_dates, undecodable=table.undecodable, charsets=table.charsets)
         for name, table in config.tables.items()
     }
+
+
+def make_stager(config: DestinationConfig, directory: Path, meta: MetaManager) -> Stager:
+    """`staging` with the destination's columns and keys bound to it."""
+    columns = ColumnFilter(config.column_include, config.column_exclude)
+    keys, policies = keys_of(config), policies_of(config)
 
     def stager(batch: Batch, record: OutstandingBatch, more: Callable[[Batch], Batch]) -> Staged:
         stops = {f"{stop.database}.{stop.table}": stop.position.order_key for stop in meta.ledger.stopped_tables}

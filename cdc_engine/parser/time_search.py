@@ -33,13 +33,28 @@ def choice_at(source: Source, facts: ServerFacts, time_us: int) -> StartChoice:
         return _place_within(connection, facts, found.file, time_us)
 
 
+def earliest_on_offer(source: Source, facts: ServerFacts) -> tuple[int, str]:
+    """The earliest time whose binlog is there, µs since 1970, and its file; (0, "") where none can be read."""
+    files = [log.file for log in facts.logs]
+    for file in files:
+        if created := creation_of(source, file):
+            found = file_of_time(
+                0, (file,), {file: created}, nothing_purged=_nothing_purged(facts) and file == files[0]
+            )
+            return (found.earliest_us, file) if isinstance(found, Gone) else (0, file)
+    return 0, ""
+
+
+def _nothing_purged(facts: ServerFacts) -> bool:
+    return facts.gtid_enabled and not facts.purged
+
+
 def find_file(source: Source, facts: ServerFacts, time_us: int) -> Within | Gone:
     """The binlog file to look in. A connection a file that is asked about. Raises SourceConnectionError."""
     created: dict[str, int] = {}
     files = [log.file for log in facts.logs]
-    nothing_purged = facts.gtid_enabled and not facts.purged
     while True:
-        found = file_of_time(time_us, files, created, nothing_purged=nothing_purged)
+        found = file_of_time(time_us, files, created, nothing_purged=_nothing_purged(facts))
         if not isinstance(found, Ask):
             return found
         created[found.file] = creation_of(source, found.file)

@@ -95,12 +95,21 @@ class SchemaRepository:
 
         Raises MetaError when the file is not a schema history, is of another format, or is damaged before its last line.
         """
-        if not self._path.exists():
-            return []
-        content = self._path.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
+        content, whole = self._read()
         if len(whole) < len(content):
             self._truncate(len(whole))
+        return self._holding(whole)
+
+    def look(self) -> list[Record]:
+        """As `load`, of a file that another process may be writing to: nothing is changed. Raises MetaError as that."""
+        return self._holding(self._read()[1])
+
+    def _read(self) -> tuple[bytes, bytes]:
+        """All that is there, and of it the whole lines."""
+        content = self._path.read_bytes() if self._path.exists() else b""
+        return content, content[: content.rfind(b"\n") + 1]
+
+    def _holding(self, whole: bytes) -> list[Record]:
         lines = whole.splitlines(keepends=True)
         if not lines:
             return []
@@ -150,6 +159,11 @@ def has_records(kept: Path | Repository) -> bool:
     if isinstance(kept, Path):
         return bool(SchemaRepository(kept).load())
     return bool(kept.load())
+
+
+def look_at(kept: Path | Repository) -> list[Record]:
+    """All records that hold, read beside whoever writes them. Raises MetaError where they cannot be read."""
+    return SchemaRepository(kept).look() if isinstance(kept, Path) else kept.load()
 
 
 def forget_history(kept: Path | Repository) -> None:

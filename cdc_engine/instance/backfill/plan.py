@@ -1,0 +1,233 @@
+"""The plan of a backfill: what it would read and change, and what of it is refused. Changes nothing; `sluice backfill --plan` shows it.
+
+A part of the interval is read and staged as the backfill would do it, into a folder that goes away again. What was counted in it is what is
+expected of the rest, and the rate is that of this machine and this source.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from cdc_engine.config import DestinationConfig
+from cdc_engine.instance.backfill import rules
+from cdc_engine.instance.backfill.reading import Stretch
+from cdc_engine.instance.backfill.rules import Asked, TableFacts
+from cdc_engine.instance.backfill.schemas import IntervalSchemas, known_at, records_of
+from cdc_engine.instance.wiring import history_kept, keys_of, source_of
+from cdc_engine.meta.file_meta import read_ledger
+from cdc_engine.meta.ledger import Ledger
+from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.parser.server_facts import ServerFacts, read_facts
+from cdc_engine.parser.start_position import StartChoice
+from cdc_engine.parser.time_search import choice_at, earliest_on_offer
+from cdc_engine.position import Position
+from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.staging.manifest import ChangesSegment, StagedTable
+from cdc_engine.staging.staging import StagedBatch
+from cdc_engine.table_meta.history.kept.repository import Record
+from cdc_engine.time_words import time_text
+
+SAMPLE_BYTES_MAX = 64 << 20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TablePlan:
+    """`refused`: why it cannot be done, with what to do instead; empty where it can. `changes`: expected in the interval.
+
+    `reaches_back`: whether the schema history still knows the table at the interval's begin. `statements`: those that concern the table.
+    """
+
+    name: str
+    refused: str
+    changes: int
+    reaches_back: bool
+    statements: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Times in ISO form. `begin`, `end`: places between which changes are taken; `read_to`: the binlog is read on to here.
+
+    `counted`: all of the interval was read for the plan, so changes are no estimate. `bytes`: of the binlog that are to be read.
+    """
+
+    destination: str
+    from_time: str
+    to_time: str
+    earliest_time: str
+    earliest_file: str
+    begin: str
+    end: str
+    read_to: str
+    cursor: str
+    files: tuple[str, ...]
+    bytes: int
+    sample_bytes: int
+    counted: bool
+    changes: int
+    seconds: float
+    tables: tuple[TablePlan, ...]
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return tuple(f"{each.name}: {each.refused}" for each in self.tables if each.refused)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "problems": list(self.problems)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Place:
+    """The interval on the source's binlog: after `begin`, not after `end`; `read_to` is the binlog's end. `facts`: of the source."""
+
+    begin: Position
+    end: Position
+    read_to: Position
+    cursor: Position
+    facts: ServerFacts
+
+
+def make_plan(config: DestinationConfig, directory: Path, asked: Asked, now_us: int) -> Plan:
+    """Raises PositionLostError where the time is gone, ConfigurationError, ActRefusedError, or what a scan raises."""
+    rules.check_asked(asked, now_us)
+    ledger = read_ledger(directory)
+    place = find_place(config, ledger, asked)
+    records = records_of(history_kept(config, directory))
+    schemas = schemas_of(config, records, place)
+    names = tables_of(ledger, schemas, asked)
+    sample = Stretch(config, place.begin, schemas, frozenset(names), until=place.end, bytes_max=SAMPLE_BYTES_MAX)
+    with tempfile.TemporaryDirectory(prefix="backfill-plan-", dir=directory) as folder:
+        staged = sample.staged(Path(folder))
+        facts = facts_of(names, config, directory, schemas, [staged])
+    known = known_at(records, place.begin)
+    return _plan(config, asked, place, sample, [_table(each, staged, sample, place, known) for each in facts])
+
+
+def find_place(config: DestinationConfig, ledger: Ledger, asked: Asked) -> Place:
+    """Asks the source where the interval lies. Raises as `make_plan`."""
+    source = source_of(config)
+    with contextlib.closing(SourceConnection(source)) as connection:
+        facts = read_facts(connection)
+    cursor = rules.check_source(config.name, ledger.cursor, facts.server_uuid)
+    begin = choice_at(source, facts, asked.from_us)
+    read_to = StartChoice(file=facts.file, offset=facts.offset, executed=facts.executed)
+    end = read_to if asked.to_us is None else choice_at(source, facts, asked.to_us)
+    places = [
+        Position(
+            epoch=cursor.epoch,
+            file=each.file,
+            offset=each.offset,
+            gtid_set=each.executed,
+            server_uuid=facts.server_uuid,
+        )
+        for each in (begin, end, read_to)
+    ]
+    return Place(begin=places[0], end=places[1], read_to=places[2], cursor=cursor, facts=facts)
+
+
+def schemas_of(config: DestinationConfig, records: Sequence[Record], place: Place) -> IntervalSchemas:
+    """By which the interval's rows are decoded."""
+    captured = TableFilter(config.include, config.exclude).keeps
+    return IntervalSchemas(records, place.cursor, place.begin, captured)
+
+
+def tables_of(ledger: Ledger, schemas: IntervalSchemas, asked: Asked) -> tuple[str, ...]:
+    """The tables that are meant, also those that have stopped. Raises ConfigurationError for one that is not captured."""
+    stopped = {f"{each.database}.{each.table}" for each in ledger.stopped_tables}
+    return rules.chosen(asked, sorted(stopped | schemas.versions().keys()))
+
+
+def facts_of(
+    names: Sequence[str],
+    config: DestinationConfig,
+    directory: Path,
+    schemas: IntervalSchemas,
+    staged: Sequence[StagedBatch],
+) -> tuple[TableFacts, ...]:
+    """What `rules.refusal` wants to know, after stretches were staged. Raises MetaError."""
+    ledger, versions, keys = read_ledger(directory), schemas.versions(), keys_of(config)
+    snapshots = {each.name: str(each.state) for each in SnapshotRecords(directory).all() if each.is_open}
+    stops = {f"{each.database}.{each.table}": str(each.state) for each in ledger.stopped_tables}
+    unread = {f"{each.database}.{each.table}": each.reason for batch in staged for each in batch.stopped}
+    partial = {
+        each.name for batch in staged for each in batch.manifest.tables if any(s.partial for s in _changes(each))
+    }
+    bad = frozenset[str]().union(*(_with_bad_values(batch) for batch in staged))
+    return tuple(
+        TableFacts(
+            name=name,
+            key=keys.get(name) or (versions[name].key if name in versions else ()),
+            known=name in versions,
+            stop=stops.get(name, ""),
+            snapshot=snapshots.get(name, ""),
+            follows=schemas.rows_follow(*name.split(".", 1)),
+            statements=tuple(schemas.statements.get(name, ())),
+            unread=unread.get(name, ""),
+            partial=name in partial,
+            quarantined=name in bad,
+        )
+        for name in names
+    )
+
+
+def _with_bad_values(staged: StagedBatch) -> frozenset[str]:
+    quarantine = staged.manifest.quarantine
+    if quarantine is None:
+        return frozenset()
+    rows = pq.read_table(staged.path / quarantine.file, columns=["database", "table"]).to_pylist()
+    return frozenset(f"{row['database']}.{row['table']}" for row in rows)
+
+
+def _changes(table: StagedTable) -> tuple[ChangesSegment, ...]:
+    return tuple(each for each in table.segments if isinstance(each, ChangesSegment))
+
+
+def _table(facts: TableFacts, staged: StagedBatch, sample: Stretch, place: Place, known: frozenset[str]) -> TablePlan:
+    table = next((each for each in staged.manifest.tables if each.name == facts.name), None)
+    counted = sum(each.inserts + each.updates + each.deletes for each in _changes(table)) if table else 0
+    _, interval_bytes = rules.files_between(place.facts.logs, place.begin, place.end)
+    return TablePlan(
+        name=facts.name,
+        refused=rules.refusal(facts),
+        changes=counted if sample.whole else rules.scaled(counted, sample.bytes, interval_bytes),
+        reaches_back=facts.name in known,
+        statements=facts.statements,
+    )
+
+
+def _plan(config: DestinationConfig, asked: Asked, place: Place, sample: Stretch, tables: list[TablePlan]) -> Plan:
+    earliest_us, earliest_file = earliest_on_offer(source_of(config), place.facts)
+    files, size_bytes = rules.files_between(place.facts.logs, place.begin, place.read_to)
+    done = [each for each in tables if not each.refused]
+    changes = sum(each.changes for each in done)
+    return Plan(
+        destination=config.name,
+        from_time=time_text(asked.from_us),
+        to_time="" if asked.to_us is None else time_text(asked.to_us),
+        earliest_time=time_text(earliest_us) if earliest_file else "",
+        earliest_file=earliest_file,
+        begin=str(place.begin),
+        end=str(place.end),
+        read_to=str(place.read_to),
+        cursor=str(place.cursor),
+        files=tuple(files),
+        bytes=size_bytes,
+        sample_bytes=sample.bytes,
+        counted=sample.whole,
+        changes=changes,
+        seconds=round(
+            rules.seconds_expected(
+                sample.bytes, sample.seconds, size_bytes, len([t for t in done if t.changes]), changes
+            ),
+            1,
+        ),
+        tables=tuple(tables),
+    )

@@ -1,0 +1,116 @@
+"""Reads a stretch of the binlog beside the stream that runs, and stages it as a batch is staged. Used by `plan`.
+
+A connection of its own, which is no replica's, and a scan of its own over the schemas of the stretch: the engine notices nothing of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import numpy as np
+
+from cdc_engine.binlog.block import end_position
+from cdc_engine.binlog.events.recorded import MemoryPrepared
+from cdc_engine.config import DestinationConfig
+from cdc_engine.contracts import NOTHING, Batch, Block, BlockSlice
+from cdc_engine.instance.backfill.schemas import IntervalSchemas
+from cdc_engine.instance.wiring import keys_of, policies_of, source_of
+from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.parser.dump import begin_beside, blocks_to_end
+from cdc_engine.parser.start_position import DumpStart
+from cdc_engine.position import Position
+from cdc_engine.sink.column_filter import ColumnFilter
+from cdc_engine.staging.staging import StagedBatch, stage
+
+
+class Stretch:
+    """What lies after `start` and, where `until` is given, not after that; of the rest at most about `bytes_max`.
+
+    `bytes`: of the binlog, read so far. `end`: of the last transaction read. `whole`: all of it was read.
+    """
+
+    def __init__(
+        self,
+        config: DestinationConfig,
+        start: Position,
+        schemas: IntervalSchemas,
+        tables: frozenset[str],
+        *,
+        until: Position | None = None,
+        bytes_max: int = 1 << 62,
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._config, self._schemas, self._tables = config, schemas, tables
+        self._until, self._bytes_max, self._progress = until, bytes_max, progress
+        self.start = self.end = start
+        self.bytes = 0
+        self.seconds = 0.0
+        self.whole = False
+
+    def staged(self, directory: Path) -> StagedBatch:
+        """All of it, as one batch in a folder of `directory`. Raises SluiceError."""
+        began, parts = time.monotonic(), self._parts()
+        nothing_yet = Batch(batch_id=0, start=self.start, end=self.start)
+        columns = ColumnFilter(self._config.column_include, self._config.column_exclude)
+        with contextlib.closing(parts):
+            staged = stage(
+                nothing_yet,
+                self._config.name,
+                0,
+                directory,
+                more=lambda _: next(parts, NOTHING),
+                kept=columns.kept,
+                keys=keys_of(self._config),
+                policies=policies_of(self._config),
+            )
+        self.seconds = time.monotonic() - began
+        return staged
+
+    def _parts(self) -> Generator[Batch]:
+        with contextlib.closing(SourceConnection(source_of(self._config))) as connection:
+            start = DumpStart(position=self.start, by_gtid=False, executed_known=bool(self.start.gtid_set))
+            framer = begin_beside(connection, start, self._schemas, self._wanted, MemoryPrepared())
+            for block in blocks_to_end(connection, framer):
+                self.bytes = framer.bytes_received
+                self._progress(self.bytes)
+                part = self._within(block)
+                if part.last_event or part.changes:
+                    yield self._batch(part)
+                if self._is_past(block):
+                    self.whole = True
+                    return
+                if self.bytes >= self._bytes_max:
+                    return
+        self.whole = True
+
+    def _wanted(self, database: str, table: str) -> bool:
+        return f"{database}.{table}" in self._tables
+
+    def _within(self, block: Block) -> BlockSlice:
+        """The events of a block that belong to transactions which end not after `until`."""
+        if block.transaction_count:
+            self.end = end_position(block, block.transaction_count - 1)
+        if self._until is None or not self._is_past(block):
+            return BlockSlice(block, 0, block.event_count)
+        last = int(np.searchsorted(block.transaction_end, self._until.offset, side="right")) - 1
+        same_file = block.file == self._until.file
+        return BlockSlice(block, 0, int(block.transaction_events[last]) if same_file and last >= 0 else 0)
+
+    def _is_past(self, block: Block) -> bool:
+        """Whether something of a block lies after `until`."""
+        if self._until is None or not block.transaction_count:
+            return False
+        return end_position(block, block.transaction_count - 1).order_key > self._until.order_key
+
+    def _batch(self, part: BlockSlice) -> Batch:
+        return Batch(
+            batch_id=0,
+            start=self.start,
+            end=self.end,
+            slices=(part,),
+            event_count=part.last_event,
+            byte_count=part.block.byte_count,
+        )

@@ -1,0 +1,92 @@
+"""What of a backfill may be done: each refusal by its condition, with what to do instead; and what a plan reckons with."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from cdc_engine.errors import ActRefusedError, ConfigurationError
+from cdc_engine.instance.backfill import rules
+from cdc_engine.instance.backfill.rules import REFUSALS, Asked, TableFacts
+from cdc_engine.parser.server_facts import BinaryLog
+from cdc_engine.position import Position
+
+READY = TableFacts(name="shop.orders", key=("id",))
+LOGS = tuple(BinaryLog(file=f"b.{number:06}", size_bytes=1000 * number) for number in (1, 2, 3))
+
+
+def place(file: int, offset: int, server: str = "one") -> Position:
+    return Position(epoch=1, file=f"b.{file:06}", offset=offset, server_uuid=server)
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"stop": "DDL_HELD"}, ("DDL_HELD", "resume it first")),
+        ({"snapshot": "READING"}, ("a snapshot of it is READING", "wait for its end")),
+        ({"known": False}, ("columns are not known",)),
+        ({"key": ()}, ("no key", "snapshot start")),
+        ({"follows": True}, ("foreign keys", "snapshot start")),
+        ({"statements": ("ALTER a", "TRUNCATE b", "c", "d")}, ("ALTER a; TRUNCATE b; c …", "later --from")),
+        ({"unread": "column 1 (id): differs"}, ("column 1 (id): differs", "later --from")),
+        ({"partial": True}, ("binlog_row_image",)),
+        ({"quarantined": True}, ("cannot be decoded",)),
+    ],
+)
+def test_a_table_that_cannot_be_read_anew_is_refused_with_what_to_do_backfill(
+    facts: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    said = rules.refusal(dataclasses.replace(READY, **facts))
+    assert all(word in said for word in words), said
+
+
+def test_every_refusal_has_a_case_and_a_table_without_any_is_ready_backfill() -> None:
+    assert not rules.refusal(READY)
+    assert len(REFUSALS) == 9
+
+
+def test_an_interval_holds_something_and_began_backfill() -> None:
+    rules.check_asked(Asked(from_us=5, to_us=6), now_us=7)
+    rules.check_asked(Asked(from_us=5, to_us=60), now_us=7)
+    with pytest.raises(ConfigurationError, match="is not after"):
+        rules.check_asked(Asked(from_us=5, to_us=5), now_us=7)
+    with pytest.raises(ConfigurationError, match="in the future"):
+        rules.check_asked(Asked(from_us=8), now_us=7)
+
+
+def test_the_tables_are_those_that_were_asked_for_or_all_backfill() -> None:
+    assert rules.chosen(Asked(from_us=0), ("a.b", "a.c")) == ("a.b", "a.c")
+    assert rules.chosen(Asked(from_us=0, tables=("a.c",)), ("a.b", "a.c")) == ("a.c",)
+    with pytest.raises(ConfigurationError, match=r"a\.d: not captured; captured are a\.b"):
+        rules.chosen(Asked(from_us=0, tables=("a.d",)), ("a.b",))
+
+
+def test_the_binlog_is_the_one_that_the_cursor_is_of_backfill() -> None:
+    assert rules.check_source("shop", place(1, 4), "one") == place(1, 4)
+    with pytest.raises(ActRefusedError, match="has not begun"):
+        rules.check_source("shop", None, "one")
+    with pytest.raises(ActRefusedError, match="gone over to the new one"):
+        rules.check_source("shop", place(1, 4), "two")
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "files", "size_bytes"),
+    [
+        (place(1, 400), place(3, 100), ["b.000001", "b.000002", "b.000003"], 600 + 2000 + 100),
+        (place(2, 500), place(2, 700), ["b.000002"], 200),
+        (place(3, 500), place(3, 500), ["b.000003"], 0),
+    ],
+)
+def test_what_is_to_be_read_lies_between_two_places_backfill(
+    begin: Position, end: Position, files: list[str], size_bytes: int
+) -> None:
+    assert rules.files_between(LOGS, begin, end) == (files, size_bytes)
+
+
+def test_a_part_stands_for_the_whole_backfill() -> None:
+    assert rules.scaled(10, 100, 1000) == 100
+    assert rules.scaled(10, 100, 50) == 10, "all of it was read"
+    assert rules.seconds_expected(100, 2.0, 1000, tables=0, changes=0) == 20.0
+    assert rules.seconds_expected(0, 0.0, 0, tables=1, changes=1) > rules.MERGE_SECONDS_A_TABLE

@@ -1,0 +1,103 @@
+"""Which statements of a stretch concern a table, and by which schema its rows are read."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from cdc_engine.instance.backfill.schemas import IntervalSchemas, known_at
+from cdc_engine.position import Position
+from cdc_engine.table_meta.history.kept.repository import Record, RecordKind
+from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, TableSchema
+
+NAMES = ("items", "orders")
+
+
+def at(offset: int) -> Position:
+    return Position(epoch=1, file="b.000001", offset=offset * 100)
+
+
+def schema(table: str, *columns: str) -> TableSchema:
+    declared = tuple(DeclaredColumn(name=name, type="int") for name in columns)
+    return TableSchema(database="shop", table=table, columns=declared, key=("id",), charset="utf8mb4")
+
+
+def record(offset: int, kind: RecordKind, table: TableSchema) -> Record:
+    return Record(kind=kind, position=at(offset), database="shop", table=table.table, content=table.to_json())
+
+
+HISTORY = [
+    Record(
+        kind=RecordKind.SERVER,
+        position=at(10),
+        content=dataclasses.asdict(ServerFacts(flavour="mysql", charset="utf8mb4")),
+    ),
+    record(10, RecordKind.SNAPSHOT, schema("orders", "id")),
+    record(20, RecordKind.DDL, schema("orders", "id", "note")),
+    record(30, RecordKind.DDL, schema("items", "id")),
+    record(90, RecordKind.DDL, schema("orders", "id", "note", "later")),
+]
+
+
+def schemas(start: int = 5) -> IntervalSchemas:
+    return IntervalSchemas(HISTORY, at(50), at(start), lambda database, table: database == "shop" and table in NAMES)
+
+
+def touched(statement: str, database: str = "shop") -> dict[str, list[str]]:
+    there = schemas()
+    assert there.apply(statement, database, at(7)) == ()
+    return dict(there.statements)
+
+
+def test_rows_are_read_by_the_schema_that_holds_where_the_lake_is_backfill() -> None:
+    versions = schemas().versions()
+    assert {name: [c.name for c in each.columns] for name, each in versions.items()} == {
+        "shop.items": ["id"],
+        "shop.orders": ["id", "note"],
+    }
+
+
+def test_what_the_history_still_knows_is_told_backfill() -> None:
+    assert known_at(HISTORY, at(5)) == frozenset()
+    assert known_at(HISTORY, at(25)) == {"shop.orders"}
+    assert known_at(HISTORY, at(35)) == {"shop.orders", "shop.items"}
+
+
+@pytest.mark.parametrize(
+    ("statement", "tables"),
+    [
+        ("ALTER TABLE orders ADD COLUMN x INT", {"shop.orders"}),
+        ("ALTER TABLE shop.orders DROP PARTITION p1", {"shop.orders"}),
+        ("TRUNCATE TABLE orders", {"shop.orders"}),
+        ("TRUNCATE other.orders", set()),
+        ("DROP TABLE orders, items", {"shop.orders", "shop.items"}),
+        ("RENAME TABLE orders TO old, new TO items", {"shop.orders", "shop.items"}),
+        ("ALTER TABLE x RENAME TO orders", {"shop.orders"}),
+        ("CREATE OR REPLACE TABLE orders (id INT PRIMARY KEY)", {"shop.orders"}),
+        ("DROP DATABASE shop", {"shop.orders", "shop.items"}),
+        ("DROP DATABASE other", set()),
+        ("CREATE DATABASE shop", set()),
+        ("ALTER DATABASE shop CHARACTER SET latin1", set()),
+        ("CREATE OR REPLACE DATABASE shop", {"shop.orders", "shop.items"}),
+        ("DELETE FROM orders", {"shop.orders", "shop.items"}),  # in statement form: nobody knows which rows
+        ("ALTER gibberish orders", {"shop.orders"}),
+        ("ALTER TABLE orders ADD INDEX (note)", set()),
+        ("CREATE INDEX i ON orders (note)", set()),
+        ("ANALYZE TABLE orders", set()),
+        ("CREATE TABLE orders (id INT PRIMARY KEY)", set()),  # no row of it lies before
+        ("CREATE TABLE IF NOT EXISTS orders (id INT PRIMARY KEY)", set()),
+        ("GRANT SELECT ON shop.orders TO u", set()),
+    ],
+)
+def test_a_statement_that_may_change_rows_or_columns_is_written_down_backfill(statement: str, tables: set[str]) -> None:
+    found = touched(statement)
+    assert set(found) == tables
+    for told in found.values():
+        assert told == [f"{statement} at b.000001:700"]
+
+
+def test_a_long_statement_is_cut_where_it_is_shown_backfill() -> None:
+    ((told, *_),) = touched(f"ALTER TABLE orders ADD COLUMN x{'y' * 300} INT").values()
+    assert len(told) < 120
+    assert "… at b.000001:700" in told
