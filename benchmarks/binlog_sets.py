@@ -1,6 +1,7 @@
-"""The two binlogs that `bench engine` reads: single-row OLTP transactions and bulk multi-row statements, made inside the server.
+"""The binlogs that `bench engine` reads, made inside the server: single-row transactions, bulk statements, and a varied table.
 
-Stored procedures make the load, so that making it costs no client round trips; the rows are sysbench's (`id, k, c, pad`).
+Stored procedures and statements over many rows make the load, so that making it costs no client round trips. The rows of the first two are
+sysbench's (`id, k, c, pad`); the varied table has a column of each kind that applications use.
 """
 
 from __future__ import annotations
@@ -33,6 +34,22 @@ INSERT INTO bulk_1 (k, c, pad)
 WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows}) SELECT {row} FROM n
 """
 
+VARIED_TABLE = """
+CREATE TABLE varied_1 (
+  id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, customer INT NOT NULL, ratio DOUBLE, price DECIMAL(12,2) NOT NULL,
+  name VARCHAR(60) NOT NULL, note TEXT, made DATETIME(3) NOT NULL, changed TIMESTAMP(6) NOT NULL, details JSON,
+  state ENUM('new','paid','sent','returned') NOT NULL, token VARBINARY(20) NOT NULL
+) CHARACTER SET utf8mb4
+"""
+DETAILS = "JSON_OBJECT('lines', i % 9, 'weight', i / 8e0, 'city', 'Köln', 'tags', JSON_ARRAY('a', NULL, TRUE, CONCAT('t', i)))"
+
+VARIED = f"""
+INSERT INTO varied_1 (customer, ratio, price, name, note, made, changed, details, state, token)
+WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {{rows}})
+SELECT FLOOR(RAND(i) * 1000000), RAND(i), RAND(i) * 10000, CONCAT('Kundin 日本 ', i), IF(i % 5, SHA2(CONCAT('n', i), 256), NULL),
+  TIMESTAMP '2020-01-01 00:00:00' + INTERVAL i * 1000 MICROSECOND, NOW(6), {DETAILS}, 1 + i % 4, UNHEX(SHA1(i)) FROM n
+"""
+
 
 @dataclasses.dataclass(frozen=True)
 class BinlogSet:
@@ -63,6 +80,8 @@ def prepare(cursor: Any) -> None:
     for name in ("oltp_1", "oltp_2", "bulk_1"):
         cursor.execute(f"DROP TABLE IF EXISTS {name}")
         cursor.execute(TABLE.format(name=name))
+    cursor.execute("DROP TABLE IF EXISTS varied_1")
+    cursor.execute(VARIED_TABLE)
     cursor.execute("DROP PROCEDURE IF EXISTS oltp")
     cursor.execute(OLTP.format(row=ROW.format(seed="i")))
     cursor.execute("SET SESSION cte_max_recursion_depth = 10000000")
@@ -80,14 +99,25 @@ def make_oltp(cursor: Any, transactions: int) -> BinlogSet:
 
 def make_bulk(cursor: Any, rows: int, statements: int) -> BinlogSet:
     """Multi-row inserts and updates of `rows / statements` rows each, in a binlog file of their own."""
+    change = "UPDATE bulk_1 SET k = k + 1 ORDER BY id LIMIT %s"
+    insert = BULK.format(rows=rows // statements, row=ROW.format(seed="i"))
+    return _made(cursor, "bulk", (insert, change), rows, statements)
+
+
+def make_varied(cursor: Any, rows: int, statements: int) -> BinlogSet:
+    """As `make_bulk`, of the varied table."""
+    change = "UPDATE varied_1 SET details = JSON_SET(details, '$.lines', 10), price = price + 1 ORDER BY id LIMIT %s"
+    return _made(cursor, "varied", (VARIED.format(rows=rows // statements), change), rows, statements)
+
+
+def _made(cursor: Any, name: str, changes: tuple[str, str], rows: int, statements: int) -> BinlogSet:
+    """`changes`: what inserts `rows / statements` rows, and what updates as many as it is given."""
+    insert, update = changes
     cursor.execute("FLUSH BINARY LOGS")
     file, start = position(cursor)
     made = 0
     for number in range(statements):
-        if number % 3 == 2:
-            made += cursor.execute("UPDATE bulk_1 SET k = k + 1 ORDER BY id LIMIT %s", (rows // statements,))
-        else:
-            made += cursor.execute(BULK.format(rows=rows // statements, row=ROW.format(seed="i")))
+        made += cursor.execute(update, (rows // statements,)) if number % 3 == 2 else cursor.execute(insert)
     end_file, end = position(cursor)
     assert end_file == file, "the set must fit one binlog file: raise max_binlog_size"
-    return BinlogSet("bulk", file, start, end, made, statements)
+    return BinlogSet(name, file, start, end, made, statements)

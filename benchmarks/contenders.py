@@ -1,4 +1,5 @@
-"""The readers that `bench engine` compares Sluice with: the socket alone, and mysql-replication as its manual shows it.
+"""The readers that `bench engine` compares Sluice with: the socket alone, and mysql-replication and mysql-binlog-connector-java as their
+manuals show them.
 
 Each takes (host, port, user, password) and a BinlogSet, reads exactly that stretch, and returns the seconds it took.
 """
@@ -6,7 +7,9 @@ Each takes (host, port, user, password) and a BinlogSet, reads exactly that stre
 from __future__ import annotations
 
 import struct
+import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import pymysql
@@ -14,10 +17,17 @@ from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
 
 from benchmarks.binlog_sets import BinlogSet
+from console.screen import standard_output
+from console.toolchain.artifacts import load_artifacts
+from console.toolchain.cache import open_cache
+from console.toolchain.download import fetch
+from console.toolchain.java import provide_java
 
 COM_BINLOG_DUMP = 0x12
 NON_BLOCKING = 0x01  # the server ends the dump with an EOF packet at the end of its binlog
 READ_BYTES = 4 << 20
+JAVA_PROGRAM = Path(__file__).with_name("JavaConnector.java")  # Java compiles a program of one file as it starts it
+JAVA_SECONDS_MAX = 600.0
 
 
 def raw_socket_seconds(settings: dict[str, Any], binlog: BinlogSet) -> float:
@@ -59,3 +69,32 @@ def mysql_replication_rows(settings: dict[str, Any], binlog: BinlogSet, seconds_
         seconds = time.perf_counter() - begun
         stream.close()
     return rows, seconds
+
+
+def java_connector_rows(settings: dict[str, Any], binlog: BinlogSet) -> tuple[int, float]:
+    """Events decoded into rows, JSON left as bytes; returns (rows, seconds) of the second reading in one process."""
+    cache, jars = open_cache(), load_artifacts("java-connector")
+    java = provide_java(cache)
+    fetch(cache, java, jars, standard_output())
+    classes = ":".join(str(cache.jars / each.file_name) for each in jars)
+    address = [settings["host"], str(settings["port"]), settings["user"]]
+    done = subprocess.run(
+        [
+            str(java.program),
+            "-cp",
+            classes,
+            str(JAVA_PROGRAM),
+            *address,
+            binlog.file,
+            str(binlog.start),
+            str(binlog.end),
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=JAVA_SECONDS_MAX,
+    )
+    if done.returncode:
+        raise RuntimeError(f"mysql-binlog-connector-java did not read {binlog.name} (it needs a JDK): {done.stderr}")
+    rows, nanoseconds = map(int, done.stdout.split())
+    return rows, nanoseconds / 1e9

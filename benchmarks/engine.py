@@ -1,4 +1,4 @@
-"""`./sluice bench engine`: one binlog from a live server, read by the bare socket, by mysql-replication and by Sluice, in one run.
+"""`./sluice bench engine`: one binlog from a live server, read by the bare socket, by its peers and by Sluice, in one run.
 
 Sluice is measured as it runs (parser, sink, ring, service, ledger on disk): up to acked batches, and with each batch staged to Parquet.
 """
@@ -14,8 +14,8 @@ from typing import Any
 
 import psutil
 
-from benchmarks.binlog_sets import BinlogSet, make_bulk, make_oltp, prepare
-from benchmarks.contenders import mysql_replication_rows, raw_socket_seconds
+from benchmarks.binlog_sets import BinlogSet, make_bulk, make_oltp, make_varied, prepare
+from benchmarks.contenders import java_connector_rows, mysql_replication_rows, raw_socket_seconds
 from benchmarks.report import median, show, write_json
 from cdc_engine.config import BatchConfig, DestinationConfig, RingConfig, SluiceConfig, SourceConfig, StartConfig
 from cdc_engine.contracts import ClientIdentity
@@ -27,13 +27,21 @@ from console.toolchain.database.server import DatabaseServer
 
 RUNS = 5
 OLTP_TRANSACTIONS, BULK_ROWS, BULK_STATEMENTS = 300_000, 1_500_000, 30
+VARIED_ROWS, VARIED_STATEMENTS = 600_000, 60
 PEER_SECONDS_MAX = 10.0  # mysql-replication's rate does not change; its whole binlog would take minutes
 DEADLINE_SECONDS = 300.0
 MEBIBYTE = 1 << 20
 
 
-def run(json_file: Path | None, *, runs: int = RUNS, oltp: int = OLTP_TRANSACTIONS, bulk: int = BULK_ROWS) -> None:
-    """Both sets, all contenders in turn within each of `runs` rounds; medians."""
+def run(
+    json_file: Path | None,
+    *,
+    runs: int = RUNS,
+    oltp: int = OLTP_TRANSACTIONS,
+    bulk: int = BULK_ROWS,
+    varied: int = VARIED_ROWS,
+) -> None:
+    """All sets, all contenders in turn within each of `runs` rounds; medians."""
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
         options = {"max_binlog_size": 1 << 30, "binlog_expire_logs_seconds": 86400 * 7}
@@ -41,7 +49,11 @@ def run(json_file: Path | None, *, runs: int = RUNS, oltp: int = OLTP_TRANSACTIO
             cursor = server.connect().cursor()
             prepare(cursor)
             record: dict[str, dict[str, Any]] = {}
-            makers = (partial(make_oltp, cursor, oltp), partial(make_bulk, cursor, bulk, BULK_STATEMENTS))
+            makers = (
+                partial(make_oltp, cursor, oltp),
+                partial(make_bulk, cursor, bulk, BULK_STATEMENTS),
+                partial(make_varied, cursor, varied, VARIED_STATEMENTS),
+            )
             for make in makers:
                 binlog = make()  # each is the end of the binlog while it is measured: a batch takes what follows along
                 record[binlog.name] = measure(server, binlog, folder, runs)
@@ -54,23 +66,29 @@ def measure(server: DatabaseServer, binlog: BinlogSet, folder: Path, runs: int) 
     """One set: megabytes (10⁶) and rows a second of each contender."""
     settings = {"host": "127.0.0.1", "port": server.port, "user": "root", "password": ""}
     acked_seconds(server, binlog, folder)  # compiles or loads the kernels
-    raw, peer, acked, staged, rss_mb = [], [], [], [], 0.0
+    raw, peer, java, acked, staged, rss_mb = [], [], [], [], [], 0.0
     for _ in range(runs):
         raw.append(binlog.bytes / raw_socket_seconds(settings, binlog) / 1e6)
         rows, seconds = mysql_replication_rows(settings, binlog, PEER_SECONDS_MAX)
         peer.append(rows / seconds)
+        rows, seconds = java_connector_rows(settings, binlog)
+        java.append(rows / seconds)
         acked.append(acked_seconds(server, binlog, folder))
         staged.append(staged_seconds(server, binlog, folder))
         rss_mb = max(rss_mb, psutil.Process().memory_info().rss / MEBIBYTE)
     return {
         "raw_mb_per_s": median(raw),
         "mysql_replication_rows_per_s": median(peer),
+        "java_connector_rows_per_s": median(java),
         "acked_mb_per_s": median([binlog.bytes / each / 1e6 for each in acked]),
         "acked_rows_per_s": median([binlog.rows / each for each in acked]),
         "staged_rows_per_s": median([binlog.rows / each for each in staged]),
         "acked_to_raw": median([binlog.bytes / each / 1e6 / ceiling for each, ceiling in zip(acked, raw, strict=True)]),
         "acked_to_mysql_replication": median(
             [binlog.rows / each / rate for each, rate in zip(acked, peer, strict=True)]
+        ),
+        "staged_to_java_connector": median(
+            [binlog.rows / each / rate for each, rate in zip(staged, java, strict=True)]
         ),
         "rows": binlog.rows,
         "megabytes": round(binlog.bytes / 1e6, 1),

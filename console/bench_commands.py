@@ -13,10 +13,21 @@ BenchJson = Annotated[Path | None, typer.Option("--json", help="Write the figure
 
 @bench_app.command("engine")
 def bench_engine(json_file: BenchJson = None) -> None:
-    """Read one binlog by the bare socket, by mysql-replication and by Sluice; about ten minutes."""
+    """Read one binlog by the bare socket, by its peers and by Sluice; about a quarter of an hour."""
     from benchmarks.engine import run  # noqa: PLC0415
 
     run(json_file)
+
+
+@bench_app.command("types")
+def bench_types(
+    only: Annotated[list[str] | None, typer.Option("--type", help="Only this type; may be given again.")] = None,
+    json_file: BenchJson = None,
+) -> None:
+    """Stage the rows of each column type, each in a table of its own; about ten minutes."""
+    from benchmarks.types import run  # noqa: PLC0415
+
+    run(json_file, names=tuple(only or ()))
 
 
 @bench_app.command("merge")
