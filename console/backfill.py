@@ -1,17 +1,25 @@
-"""`sluice backfill` as a person sees it: the plan as a table. The rules and the reading: `cdc_engine.instance.backfill`."""
+"""`sluice backfill` as a person sees it: the plan as a table, the act with its progress. The rules: `cdc_engine.instance.backfill`."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from rich.table import Table
 
+from cdc_engine import destination_files
 from cdc_engine.config import SluiceConfig
 from cdc_engine.instance.backfill.plan import Plan, make_plan
 from cdc_engine.instance.backfill.rules import Asked
 from cdc_engine.time_words import time_us
 from console.sources import require_destination
+from console.toolchain.errors import SetupError
+from orchestration.ports import MergeFailedError, Ports
+from orchestration.run.backfill_run import Done, Told, Wish, run_backfill
+from orchestration.run.spark_merge import spark_merge
 
 MIB = 1 << 20
 
@@ -46,4 +54,40 @@ def rows(made: Plan) -> Table:
         back = "reaches back" if each.reaches_back else "begins later"
         changes = str(each.changes) if made.counted else f"~{each.changes}"
         shown.add_row(each.name, changes, back, str(len(each.statements)), each.refused or "ready")
+    return shown
+
+
+def run(config: SluiceConfig, destination: str, wanted: Asked, to: Console) -> Done:
+    """Does it; what goes on is told on `to`. Raises SluiceError, or SetupError where a table could not be merged."""
+    require_destination(config, destination)
+    wish = Wish(destination=destination, from_us=wanted.from_us, to_us=wanted.to_us, tables=wanted.tables)
+    ports = Ports(host=_no_engine, files=lambda: destination_files, merge=spark_merge)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
+    with Progress(*columns, console=to, transient=True, disable=not to.is_terminal) as bar:
+        reading = bar.add_task("reading", total=None)
+
+        def progress(read: int, size: int) -> None:
+            bar.update(reading, completed=read, total=size)
+
+        def say(sentence: str) -> None:
+            bar.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+
+        try:
+            return run_backfill(ports, config, wish, Told(say=say, progress=progress))
+        except MergeFailedError as error:
+            raise SetupError(str(error)) from error
+
+
+def _no_engine() -> Any:
+    """A backfill has no engine and needs none."""
+    raise NotImplementedError
+
+
+def outcome(done: Done) -> Table:
+    shown = Table("table", "keys", "rows that came", "changed", "went", "version")
+    for each in done.outcomes:
+        counts = (each.source_rows, each.rows_inserted, each.rows_updated, each.rows_deleted, each.delta_version)
+        shown.add_row(each.name, *map(str, counts))
+    for name, why in sorted(done.refused.items()):
+        shown.add_row(name, f"left out: {why}")
     return shown

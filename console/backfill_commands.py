@@ -6,11 +6,12 @@ import json
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
-from cdc_engine.errors import ConfigurationError
 from console.screen import standard_output
 
 screen = standard_output()
+errors = Console(stderr=True)
 
 
 def backfill(  # noqa: PLR0917  one argument an option
@@ -24,21 +25,26 @@ def backfill(  # noqa: PLR0917  one argument an option
         str, typer.Option("--tables", metavar="DATABASE.TABLE,…", help="these tables; all that are captured")
     ] = "",
     only_plan: Annotated[
-        bool, typer.Option("--plan", help="Show what it would read and change, and what is refused.")
+        bool, typer.Option("--plan", help="Show what it would read and change, and what is refused; change nothing.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")] = False,
 ) -> None:
-    """Plan to take the changes of a stretch of the past once more; exit code 1 where a table is refused."""
+    """Take the changes of a stretch of the past once more, beside the stream; exit code 1 where a table is refused."""
     from cdc_engine.config import load_config  # noqa: PLC0415
     from console import backfill as act  # noqa: PLC0415
 
-    if not only_plan:
-        raise ConfigurationError("`sluice backfill` plans only: add --plan; `sluice snapshot start` takes rows anew")
-    made = act.plan(load_config(), destination, act.asked(from_word, to_word, tables))
-    if as_json:
-        screen.print_json(json.dumps(made.to_json()))
+    config, wanted = load_config(), act.asked(from_word, to_word, tables)
+    if only_plan:
+        made = act.plan(config, destination, wanted)
+        shown, refused = made.to_json(), made.problems
+        lines = [*act.sentences(made), act.rows(made)]
     else:
-        for sentence in act.sentences(made):
-            screen.print(sentence, markup=False, highlight=False, soft_wrap=True)
-        screen.print(act.rows(made))
-    raise typer.Exit(1 if made.problems else 0)
+        done = act.run(config, destination, wanted, errors)
+        shown, refused = done.to_json(), tuple(done.refused)
+        lines = [act.outcome(done)]
+    if as_json:
+        screen.print_json(json.dumps(shown))
+    else:
+        for line in lines:
+            screen.print(line, markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(1 if refused else 0)

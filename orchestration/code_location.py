@@ -9,6 +9,7 @@ import dagster as dg
 from orchestration.assets import delta_assets, merge_job, merge_name, source_specs
 from orchestration.checks import destination_checks
 from orchestration.equality_check import equality_check, equality_job, equality_schedule
+from orchestration.run.backfill_jobs import backfill_by_hour_job, backfill_job
 from orchestration.run.snapshot_run import snapshot_job
 from orchestration.sensor.lake_watch import LakeWatch
 from orchestration.sensor.sensors import engine_sensor
@@ -43,7 +44,11 @@ def destination_definitions(config: SluiceConfig, destination: str, ports: Ports
     if tables:
         assets.append(delta_assets(config, destination, tables, ports))
     reading = snapshot_job(config, destination, ports)
-    checks, jobs, schedules = [destination_checks(config, destination, tables)], [job, reading], []
+    checks, jobs, schedules = (
+        [destination_checks(config, destination, tables)],
+        [job, reading, backfill_by_hour_job(config, destination, ports)],
+        [],
+    )
     if comparison := equality_check(config, destination, tables, ports.compare):
         compare = equality_job(config, destination, tables)
         checks, jobs = [*checks, comparison], [*jobs, compare]
@@ -60,4 +65,5 @@ def destination_definitions(config: SluiceConfig, destination: str, ports: Ports
 def build_definitions(config: SluiceConfig, ports: Ports) -> dg.Definitions:
     """The whole code location, on the real ports or on those of a test."""
     parts = [destination_definitions(config, name, ports) for name in sorted(config.destinations)]
-    return dg.Definitions.merge(*parts, dg.Definitions(executor=dg.in_process_executor))
+    jobs = [backfill_job(config, ports)] if config.destinations else []
+    return dg.Definitions.merge(*parts, dg.Definitions(jobs=jobs, executor=dg.in_process_executor))

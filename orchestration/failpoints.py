@@ -19,6 +19,9 @@ AFTER_ACK = "after_ack"  # the ledger's cursor has moved; the next batch is not 
 AFTER_CHUNK = "after_chunk"  # a chunk of a snapshot is whole
 BEFORE_PUBLISH = "before_publish"  # all rows are read and the stream is past them; the lake has none
 AFTER_PUBLISH = "after_publish"  # the lake has the table; the snapshot's record does not know
+BEFORE_BACKFILL = "before_backfill"  # all of the interval is read; nothing is written, nobody waits
+BETWEEN_BACKFILLED = "between_backfilled"  # a table has the backfill's commit, others have not
+AFTER_BACKFILL = "after_backfill"  # every table has its commit; the files are still there
 POLL_SECONDS = 0.05
 
 

@@ -178,8 +178,20 @@ class StagedTable:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Backfill:
+    """What was asked: changes of [from_us, to_us), microseconds since 1970, `to_us` 0: up to the end. `backfill_id`: of this one alone."""
+
+    backfill_id: str
+    from_us: int
+    to_us: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedBatch:
-    """A whole batch. `start` and `end` are positions as JSON objects, passed through to Delta's history."""
+    """A whole batch. `start` and `end` are positions as JSON objects, passed through to Delta's history.
+
+    `backfill`: it is no batch of the stream, whose place in the tables it leaves as it is.
+    """
 
     directory: Path
     destination: str
@@ -191,9 +203,12 @@ class StagedBatch:
     tables: tuple[StagedTable, ...]
     cascades: tuple[CascadeEvents, ...] = ()
     end_order_key: int = -1
+    backfill: Backfill | None = None
 
     def app_id(self, table: StagedTable) -> str:
         """The name under which Delta remembers the last order key of this table. Its epochs share it: an order key has its own."""
+        if self.backfill is not None:
+            return f"sluice/{self.destination}/{self.ledger_id}/backfill/{self.backfill.backfill_id}/{table.name}"
         return app_id_of(self.owner(table))
 
     def owner(self, table: StagedTable) -> Owner:

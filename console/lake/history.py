@@ -83,15 +83,15 @@ def at(history: Sequence[Interval], word: str) -> list[Interval]:
         version = int(word)
         return [each for each in history if each.version_before < version <= each.version]
     if place := _PLACE.fullmatch(word):
-        return [each for each in history if each.ours and _has_place(each, place)][:1]
+        return [each for each in history if each.streamed and _has_place(each, place)][:1]
     if match := _gtid(word):
-        return [each for each in history if each.ours and match(each)]
+        return [each for each in history if each.streamed and match(each)]
     try:
         moment = dt.datetime.fromisoformat(word)
     except ValueError:
         raise ConfigurationError(f"{word!r} is no version, FILE:OFFSET, GTID or time in ISO form") from None
     time_us = int((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp() * 1_000_000)
-    return [each for each in history if each.ours and 0 < each.first_commit_time_us <= time_us][:1]
+    return [each for each in history if each.streamed and 0 < each.first_commit_time_us <= time_us][:1]
 
 
 def _has_place(interval: Interval, place: re.Match[str]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 import time
 from collections.abc import Callable, Mapping
 
@@ -112,10 +113,9 @@ def apply_lacking(
 
 
 def writer_of(batch: StagedBatch, staged: StagedTable) -> Writer:
-    """Who writes the table, for the rules of `table_owner`."""
-    return Writer(
-        owner=batch.owner(staged), epoch=batch.epoch, delivery=batch.delivery, start=batch.start, end=batch.end
-    )
+    """Who writes the table, for the rules of `table_owner`. A backfill is no delivery, and so behind none."""
+    delivery = sys.maxsize if batch.backfill is not None else batch.delivery
+    return Writer(owner=batch.owner(staged), epoch=batch.epoch, delivery=delivery, start=batch.start, end=batch.end)
 
 
 def refuse_stranger(table: DeltaTable, writer: Writer, record: TableRecord | None) -> None:

@@ -70,7 +70,7 @@ def last_images(images: pa.Table, segment: ChangesSegment) -> pa.Table:
     """One image a key: the last."""
     if not fold.needs_fold(segment):
         return images
-    return images.filter(pa.array(_is_last(_codes([images[name] for name in segment.key]))))
+    return images.filter(pa.array(is_last(key_codes([images[name] for name in segment.key]))))
 
 
 def removes(images: pa.Table) -> Mask:
@@ -108,10 +108,10 @@ class _Partial:
         self.fresh = _numbers(self.images[ORDER_KEY]) > applied_order_key
         self.starts = np.maximum.accumulate(np.where(np.r_[True, self.lives[1:] != self.lives[:-1]], _range(order), 0))
         self.rows = _numbers(self.images[ROW])
-        keys = _codes([self.images[name] for name in segment.key])
+        keys = key_codes([self.images[name] for name in segment.key])
         last_of_key = np.zeros(len(order), np.bool_)
         by_row = np.argsort(self.rows, kind="stable")
-        last_of_key[by_row] = _is_last(keys[by_row])
+        last_of_key[by_row] = is_last(keys[by_row])
         self.last = np.flatnonzero(last_of_key & self.fresh)
 
     def resolved(self, lake: Lake, *, soft: bool) -> pa.Table:
@@ -140,8 +140,8 @@ class _Partial:
         """A number for the row that each image is of."""
         keys = [images[name] for name in self.segment.key]
         if not self.segment.moves:
-            return _codes(keys)
-        return _codes([*self._origins(images), _filled(images[BIRTH], 0)])
+            return key_codes(keys)
+        return key_codes([*self._origins(images), _filled(images[BIRTH], 0)])
 
     def _origins(self, images: pa.Table) -> list[Any]:
         """The key that names the row of each image: its own, but where it has a birth."""
@@ -194,7 +194,7 @@ class _Found:
     def __init__(self, lake: Lake, keys: Sequence[Any], segment: ChangesSegment, *, alive: bool) -> None:
         count = len(keys[0])
         theirs = [lake.rows[name].cast(key.type) for name, key in zip(segment.key, keys, strict=True)]
-        codes = _codes(
+        codes = key_codes(
             [pa.chunked_array([*_chunks(key), *_chunks(their)]) for key, their in zip(keys, theirs, strict=True)]
         )
         usable = np.flatnonzero(~lake.deleted) if alive else _range(lake.deleted)
@@ -222,7 +222,7 @@ class _Found:
         return np.asarray(_filled(theirs, -1)) < order_keys
 
 
-def _codes(columns: Sequence[Any]) -> Numbers:
+def key_codes(columns: Sequence[Any]) -> Numbers:
     """A number for each combination of values; NULL is a value."""
     codes = np.zeros(len(columns[0]), np.int64)
     for column in columns:
@@ -233,12 +233,12 @@ def _codes(columns: Sequence[Any]) -> Numbers:
 
 
 def _codes_equal(left: Any, right: Any) -> Mask:
-    codes = _codes([pa.chunked_array([*_chunks(left), *_chunks(right)])])
+    codes = key_codes([pa.chunked_array([*_chunks(left), *_chunks(right)])])
     same: Mask = codes[: len(left)] == codes[len(left) :]
     return same
 
 
-def _is_last(codes: Numbers) -> Mask:
+def is_last(codes: Numbers) -> Mask:
     """Which elements have no equal one after them."""
     last = np.zeros(len(codes), np.bool_)
     last[len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]] = True

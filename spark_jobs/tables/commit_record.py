@@ -25,12 +25,13 @@ SNAPSHOT_KIND = "snapshot"  # of the commit by which a snapshot was published; a
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Interval:
-    """One commit, or all commits of one batch, of a table. Versions: the table's before the first and after the last of them.
+    """One commit, or all commits of one batch or backfill, of a table. Versions: the table's before the first and after the last of them.
 
     `start`, `end`: positions as in the manifest, of the batch. `inserts`, `updates`, `deletes`: changes of the source; `rows_…`: what Delta
     did, after changes of one key were folded. `operation`: Delta's word. `run`: the Dagster run's id. `snapshot`: the id of one that was
     published. A commit of another hand has no
     `table`, and its positions are empty. Times: microseconds since 1970 UTC; `committed_at_us` is Delta's.
+    `backfill`: the id of one; `from_us`, `to_us`: what was asked for.
     """
 
     version_before: int
@@ -58,6 +59,9 @@ class Interval:
     last_order_key: int = -1
     first_commit_time_us: int = 0
     last_commit_time_us: int = 0
+    backfill: str = ""
+    from_us: int = 0
+    to_us: int = 0
 
     @property
     def ours(self) -> bool:
@@ -65,9 +69,14 @@ class Interval:
         return bool(self.table)
 
     @property
-    def batch(self) -> tuple[str, int, int]:
-        """What the commits of one hand-out have in common."""
-        return self.ledger, self.epoch, self.delivery
+    def batch(self) -> tuple[str, int, int, str]:
+        """What the commits of one hand-out, or of one backfill, have in common."""
+        return self.ledger, self.epoch, self.delivery, self.backfill
+
+    @property
+    def streamed(self) -> bool:
+        """Whether it brought changes of the stream for the first time: what a place of the stream is asked for."""
+        return self.ours and not self.backfill
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -87,6 +96,7 @@ def commit_record(batch: StagedBatch, staged: StagedTable, segment: Segment, run
         "start": batch.start,
         "end": batch.end,
         **_of(segment),
+        **_backfill(batch),
     }
     return json.dumps(record, sort_keys=True)
 
@@ -120,6 +130,13 @@ class PublicationRecord:
 
 def _server(position: Mapping[str, Any]) -> str:
     return str(position.get("server_uuid", ""))
+
+
+def _backfill(batch: StagedBatch) -> dict[str, Any]:
+    if batch.backfill is None:
+        return {}
+    asked = batch.backfill
+    return {"kind": "backfill", "backfill": asked.backfill_id, "from_us": asked.from_us, "to_us": asked.to_us}
 
 
 def _of(segment: Segment) -> dict[str, Any]:

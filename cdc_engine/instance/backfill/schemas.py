@@ -16,7 +16,7 @@ from cdc_engine.binlog.events.table_map import TableMap
 from cdc_engine.contracts import NO_SESSION, Cascade, StatementSession, TableChange, TableVersion
 from cdc_engine.position import Position
 from cdc_engine.table_meta.ddl.lower_case import lowered
-from cdc_engine.table_meta.ddl.reader import read_statement
+from cdc_engine.table_meta.ddl.reader import leading_words, read_statement
 from cdc_engine.table_meta.ddl.statement import (
     AlterTable,
     CreateTable,
@@ -24,6 +24,7 @@ from cdc_engine.table_meta.ddl.statement import (
     SetDatabase,
     Statement,
     TableName,
+    Unread,
     dropped_database,
 )
 from cdc_engine.table_meta.history.concerned import concerned
@@ -78,14 +79,22 @@ class IntervalSchemas:
         session: StatementSession = NO_SESSION,
     ) -> tuple[TableChange, ...]:
         """Writes down which tables a statement concerns; their schemas stay as they are."""
-        known = self._server.known(session)
-        read = read_statement(statement, self._server.flavour, known.sql_mode, Literals(known.client, known.connection))
+        read = self._read(statement, self._server.known(session))
         for name in _touched(read, self._known, self._full_name(default_database), default_database):
             if self._captured(*name):
                 text = " ".join(shown(statement).split())
                 cut = text if len(text) <= TEXT_CHARS_MAX else text[:TEXT_CHARS_MAX] + "…"
                 self.statements[".".join(name)].append(f"{cut} at {position.file}:{position.offset}")
         return ()
+
+    def _read(self, text: str, session: StatementSession) -> Statement:
+        """A statement on which our reader breaks may concern whatever it names."""
+        try:
+            return read_statement(
+                text, self._server.flavour, session.sql_mode, Literals(session.client, session.connection)
+            )
+        except Exception:  # as in `history`: a mistake of ours must not hide a change
+            return Unread(leading_words(text), "", text=text)
 
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002  of the contract
         return ()  # tables whose rows follow others' are refused

@@ -1,0 +1,147 @@
+"""Reads what a backfill needs, and on until the lake is not further than what was read. A run of the backfill job drives it.
+
+First all of the interval and what followed is read, while merges go on. Then, the run lock held, what the stream has come on meanwhile: no
+table moves any more, and of each the run knows up to where the lake has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from cdc_engine.config import DestinationConfig
+from cdc_engine.errors import ActRefusedError
+from cdc_engine.ha.file_lock import FileLock
+from cdc_engine.instance.backfill import rules
+from cdc_engine.instance.backfill.plan import facts_of, find_place, schemas_of, tables_of
+from cdc_engine.instance.backfill.reading import Stretch
+from cdc_engine.instance.backfill.rules import Asked
+from cdc_engine.instance.backfill.schemas import records_of
+from cdc_engine.instance.wiring import history_kept
+from cdc_engine.meta.file_meta import read_ledger
+from cdc_engine.meta.ledger import Ledger
+from cdc_engine.position import Position
+from cdc_engine.staging.staging import StagedBatch
+
+POLL_SECONDS = 0.2
+FOLDER, LOCK_FILE = "backfills", "backfill.lock"
+
+
+@contextlib.contextmanager
+def folder_of(directory: Path, wait_seconds: float = 0.0) -> Iterator[Path]:
+    """A folder for one backfill, which goes away with it, and with it what others left that were killed. Raises ActRefusedError.
+
+    One backfill of a destination at a time: two would read the same binlog twice, and wait for each other in the end. `wait_seconds`: how
+    long another one is waited for.
+    """
+    root = directory / FOLDER
+    root.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(root / LOCK_FILE)
+    deadline = time.monotonic() + wait_seconds
+    while not lock.try_acquire():
+        if time.monotonic() >= deadline:
+            raise ActRefusedError(f"another backfill of {directory.name} is at work; begin this one when it has ended")
+        threading.Event().wait(POLL_SECONDS)
+    try:
+        for left in root.iterdir():
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+        folder = root / uuid.uuid4().hex[:12]
+        folder.mkdir()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        lock.release()
+
+
+class Reading:
+    """One backfill's view of the source. `refused`: "database.table" → why it is left out; it grows as more is known."""
+
+    def __init__(
+        self,
+        config: DestinationConfig,
+        directory: Path,
+        asked: Asked,
+        folder: Path,
+        *,
+        now_us: int,
+        progress: Callable[[int, int], None] = lambda _read, _all: None,
+    ) -> None:
+        """Finds the interval. Raises PositionLostError where the time is gone, ConfigurationError, ActRefusedError."""
+        rules.check_asked(asked, now_us)
+        self._config, self._directory, self._asked, self._folder = config, directory, asked, folder
+        self._progress = progress
+        self._ledger = read_ledger(directory)
+        self.place = find_place(config, self._ledger, asked)
+        self._schemas = schemas_of(config, records_of(history_kept(config, directory)), self.place)
+        self.names = tables_of(self._ledger, self._schemas, asked)
+        self.staged: list[StagedBatch] = []
+        self.read_to = self.place.begin
+        self.refused: dict[str, str] = {}
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Those that are not refused and of which something was read."""
+        there = {table.name for batch in self.staged for table in batch.manifest.tables}
+        return tuple(name for name in self.names if name not in self.refused and name in there)
+
+    @property
+    def changed_up_to(self) -> int:
+        """Order key of the interval's end: keys that changed at or before it are meant."""
+        return (self.read_to if self._asked.to_us is None else self.place.end).order_key
+
+    def read(self) -> None:
+        """All up to the source's end. Raises ActRefusedError where a table that was asked for is refused, or all; at once if it can."""
+        self._judge()
+        self._go_on()
+        self._judge()
+
+    def catch_up(self) -> tuple[str, Position]:
+        """The run lock held: reads on where the lake may have more, and judges anew. The ledger's id and its cursor. Raises as `read`."""
+        ledger = read_ledger(self._directory)
+        cursor = self._refuse_another(ledger)
+        need = ledger.resume_position or cursor
+        if need.order_key > self.read_to.order_key:
+            self._go_on()
+        if need.order_key > self.read_to.order_key:
+            raise ActRefusedError(
+                f"the source's binlog ends at {self.read_to}, and the lake may be at {need}: ask again"
+            )
+        self._judge()
+        return ledger.ledger_id, cursor
+
+    def _go_on(self) -> None:
+        names = frozenset(self.names) - self.refused.keys()
+        stretch = Stretch(self._config, self.read_to, self._schemas, names, progress=self._told)
+        self.staged.append(stretch.staged(self._folder / str(len(self.staged))))
+        self.read_to = stretch.end
+
+    def _told(self, read_bytes: int) -> None:
+        _, size_bytes = rules.files_between(self.place.facts.logs, self.place.begin, self.place.read_to)
+        self._progress(min(read_bytes, size_bytes), size_bytes)
+
+    def _refuse_another(self, ledger: Ledger) -> Position:
+        """The cursor of a ledger. Raises ActRefusedError where the destination is not what it was when the reading began."""
+        cursor, before = ledger.cursor, self._ledger.cursor
+        if ledger.ledger_id != self._ledger.ledger_id or cursor is None or before is None:
+            raise ActRefusedError(f"{self._config.name} got another ledger meanwhile; ask again")
+        if (cursor.epoch, cursor.server_uuid) != (before.epoch, before.server_uuid):
+            raise ActRefusedError(f"the stream of {self._config.name} went over to another server meanwhile; ask again")
+        return cursor
+
+    def _judge(self) -> None:
+        facts = facts_of(self.names, self._config, self._directory, self._schemas, self.staged)
+        found = {each.name: rules.refusal(each) for each in facts}
+        # One that was refused stays so: nothing of it was read while it was.
+        self.refused = {**{name: why for name, why in found.items() if why}, **self.refused}
+        named = [name for name in self._asked.tables if name in self.refused]
+        if named or len(self.refused) == len(self.names):
+            told = "; ".join(f"{name}: {self.refused[name]}" for name in (named or self.names))
+            raise ActRefusedError(told or f"{self._config.name} captures no table yet")

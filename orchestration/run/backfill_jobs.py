@@ -1,0 +1,146 @@
+"""The jobs of a backfill: one with times in its config, for the launchpad; and one a destination whose partitions are hours, for the page
+of Dagster's backfills. Nobody but a person starts them. What they do: `backfill_run`.
+"""
+
+# no `from __future__ import annotations`: Dagster looks at the types of `context` and `config` itself
+
+import datetime as dt
+import time
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.errors import ConfigurationError, SluiceError
+from cdc_engine.time_words import SECOND_US, time_us
+from orchestration.ports import MergeFailedError, Ports, TableOutcome
+from orchestration.run.backfill_run import Done, Told, Wish, run_backfill
+from orchestration.run.merge_run import failure
+from orchestration.table_catalog import delta_key
+
+JOB = "backfill_from_timestamp"
+TAG = "sluice/backfill"
+DAYS_ON_OFFER = (
+    31  # servers keep their binlogs for 30 days unless they are told otherwise; an hour that is gone fails at once
+)
+WAIT_SECONDS = 6 * 3600.0  # for another backfill of the destination
+TABLES = '"database.table" each; all that are captured if empty'
+
+
+class FromTimestamp(dg.Config):
+    """What the launchpad asks for."""
+
+    destination: str = Field(
+        default="", description="A file of conf/destinations; may be empty where there is but one."
+    )
+    from_time: str = Field(
+        description="The first change of then or later: ISO form with its zone, as 2026-03-01T12:00:00Z, or how long ago, as -10m."
+    )
+    to_time: str = Field(default="", description="Changes before then, in the same form; up to now if empty.")
+    tables: list[str] = Field(default=[], description=f"{TABLES}.")
+
+
+class OfPartition(dg.Config):
+    """What is asked for where the times are a partition's."""
+
+    tables: list[str] = Field(default=[], description=f"{TABLES}.")
+
+
+def wish_of(config: SluiceConfig, given: FromTimestamp, now_us: int) -> Wish:
+    """Raises ConfigurationError for a destination that is none, or a word that is no time."""
+    names = sorted(config.destinations)
+    name = given.destination or (names[0] if len(names) == 1 else "")
+    if name not in names:
+        raise ConfigurationError(f"there is no destination {name!r}; configured: {', '.join(names)}")
+    to_us = time_us(given.to_time, now_us) if given.to_time else None
+    return Wish(destination=name, from_us=time_us(given.from_time, now_us), to_us=to_us, tables=tuple(given.tables))
+
+
+def backfill_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
+    """The job with a time in its config."""
+
+    @dg.op(name="take_again_from_timestamp")
+    def take_again(context: dg.OpExecutionContext, config: FromTimestamp) -> None:
+        try:
+            wish = wish_of(settings, config, time.time_ns() // 1000)
+        except SluiceError as error:
+            raise failure(error) from None
+        _backfill(context, settings, wish, ports)
+
+    @dg.job(
+        name=JOB,
+        executor_def=dg.in_process_executor,
+        tags={TAG: "yes"},
+        description=(
+            "Takes the changes of a stretch of the past once more, out of the source's binlog: rows that the lake lost since come back, "
+            "what is newer stays, what was deleted stays deleted. `sluice backfill NAME --from TIME --plan` says before what it would do."
+        ),
+    )
+    def job() -> None:
+        take_again()
+
+    return job
+
+
+def hours(now: dt.datetime) -> dg.HourlyPartitionsDefinition:
+    """Those that a source may still have, up to the one that is not over yet."""
+    first = (now - dt.timedelta(days=DAYS_ON_OFFER)).replace(hour=0, minute=0, second=0, microsecond=0)
+    return dg.HourlyPartitionsDefinition(start_date=first, end_offset=1, timezone="UTC")
+
+
+def backfill_by_hour_job(settings: SluiceConfig, destination: str, ports: Ports) -> dg.JobDefinition:
+    """The job whose partitions are hours, each from its beginning to the next one's."""
+
+    @dg.op(name=f"take_again_an_hour_of_{destination}")
+    def take_again(context: dg.OpExecutionContext, config: OfPartition) -> None:
+        hour = context.partition_time_window
+        from_us, to_us = (round(each.timestamp()) * SECOND_US for each in (hour.start, hour.end))
+        tables = tuple(config.tables)
+        _backfill(context, settings, Wish(destination=destination, from_us=from_us, to_us=to_us, tables=tables), ports)
+
+    @dg.job(
+        name=f"backfill_{destination}_by_hour",
+        executor_def=dg.in_process_executor,
+        partitions_def=hours(dt.datetime.now(dt.UTC)),
+        tags={TAG: "yes"},
+        description=f"As {JOB}, of {destination}, hour by hour: each partition is the changes that committed in its hour.",
+    )
+    def job() -> None:
+        take_again()
+
+    return job
+
+
+def _backfill(context: dg.OpExecutionContext, config: SluiceConfig, wish: Wish, ports: Ports) -> None:
+    def done(outcome: TableOutcome) -> None:
+        key = delta_key(wish.destination, outcome.name)
+        context.log_event(dg.AssetMaterialization(key, metadata=_of_table(outcome)))
+
+    try:
+        told = Told(say=context.log.info, done=done)
+        made = run_backfill(ports, config, wish, told, run=context.run.run_id, wait_seconds=WAIT_SECONDS)
+    except (SluiceError, MergeFailedError) as error:
+        raise failure(error) from None
+    context.add_output_metadata(_of_all(wish, made))
+
+
+def _of_table(outcome: TableOutcome) -> dict[str, dg.MetadataValue[Any]]:
+    names = ("rows_inserted", "rows_updated", "rows_deleted", "source_rows", "delta_version", "delta_version_before")
+    return {
+        **{name: dg.MetadataValue.int(int(getattr(outcome, name))) for name in names},
+        "merged_by": dg.MetadataValue.text(outcome.reason),
+        "first_commit_time": dg.MetadataValue.timestamp(outcome.first_commit_time_us / 1e6),
+        "last_commit_time": dg.MetadataValue.timestamp(outcome.last_commit_time_us / 1e6),
+    }
+
+
+def _of_all(wish: Wish, made: Done) -> dict[str, dg.MetadataValue[Any]]:
+    return {
+        "asked": dg.MetadataValue.text(str(wish)),
+        "start_position": dg.MetadataValue.text(made.begin),
+        "end_position": dg.MetadataValue.text(made.end),
+        "read_up_to": dg.MetadataValue.text(made.read_to),
+        "tables": dg.MetadataValue.int(len(made.outcomes)),
+        "left_out": dg.MetadataValue.json(made.refused),
+    }

@@ -1,0 +1,147 @@
+"""Takes the changes of a stretch of the past once more: for the jobs of `backfill_jobs`, and for `sluice backfill`.
+
+All is read beside the stream; the run lock is held from when what was read has caught up with the lake until the last table is merged.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.time_words import time_text
+from orchestration import failpoints
+from orchestration.ports import MergeFailedError, Ports, SparkAwayError, TableOutcome
+from orchestration.run.lake_settings import spark_settings, storage_options, target
+from orchestration.run.merge_run import only_writer
+from orchestration.run.spark_merge import KeptRecords
+
+if TYPE_CHECKING:
+    from cdc_engine.instance.backfill.work import Reading
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Wish:
+    """[from_us, to_us) of a destination's tables; `to_us` None: up to now."""
+
+    destination: str
+    from_us: int
+    to_us: int | None
+    tables: tuple[str, ...]
+
+    def __str__(self) -> str:
+        to = "now" if self.to_us is None else time_text(self.to_us)
+        return f"{self.destination}: changes from {time_text(self.from_us)} to {to}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Told:
+    """Who is told what. `progress`: bytes of the binlog that were read, and of all; `done`: a table has its commit."""
+
+    say: Callable[[str], None]
+    done: Callable[[TableOutcome], None] = lambda _: None
+    progress: Callable[[int, int], None] = lambda _read, _all: None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Done:
+    """What came of it. `refused`: "database.table" → why it was left out. `read_to`: the place up to which changes were looked at."""
+
+    begin: str
+    end: str
+    read_to: str
+    outcomes: tuple[TableOutcome, ...]
+    refused: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        counts = ("name", "source_rows", "rows_inserted", "rows_updated", "rows_deleted", "delta_version")
+        tables = [{count: getattr(each, count) for count in counts} for each in self.outcomes]
+        places = {"begin": self.begin, "end": self.end, "read_to": self.read_to}
+        return {**places, "tables": tables, "refused": self.refused}
+
+
+def run_backfill(
+    ports: Ports, config: SluiceConfig, wish: Wish, told: Told, *, run: str = "", wait_seconds: float = 0.0
+) -> Done:
+    """Reads, and merges. Raises SluiceError or MergeFailedError, a sentence each; what was merged by then is right.
+
+    Doing it again is always safe. `wait_seconds`: for another backfill of the destination.
+    """
+    from cdc_engine.instance.backfill.rules import Asked  # noqa: PLC0415  with it come the engine's rooms
+    from cdc_engine.instance.backfill.work import Reading, folder_of  # noqa: PLC0415
+
+    directory, given = config.destination_dir(wish.destination), config.destinations[wish.destination]
+    asked = Asked(from_us=wish.from_us, to_us=wish.to_us, tables=wish.tables)
+    told.say(str(wish))
+    with folder_of(directory, wait_seconds) as folder:
+        reading = Reading(given, directory, asked, folder, now_us=time.time_ns() // 1000, progress=told.progress)
+        reading.read()
+        told.say(f"read from {reading.place.begin} to {reading.read_to}: {len(reading.tables)} tables have changes")
+        failpoints.reach(failpoints.BEFORE_BACKFILL)
+        with only_writer(ports, config, wish.destination, told.say):
+            outcomes = _merge(config, wish, reading, told, run)
+        failpoints.reach(failpoints.AFTER_BACKFILL)
+        return Done(
+            begin=str(reading.place.begin),
+            end=str(reading.place.end if wish.to_us is not None else reading.read_to),
+            read_to=str(reading.read_to),
+            outcomes=tuple(outcomes),
+            refused=dict(reading.refused),
+        )
+
+
+def _merge(config: SluiceConfig, wish: Wish, reading: Reading, told: Told, run: str) -> list[TableOutcome]:
+    """The caller holds the run lock. Raises MergeFailedError."""
+    from cdc_engine.destination_files import LakeTables  # noqa: PLC0415  as in runs: imported where it is used
+    from spark_jobs.backfill.merge import Stretch, merge_backfill  # noqa: PLC0415
+    from spark_jobs.errors import SparkJobError, SparkUnavailableError  # noqa: PLC0415
+    from spark_jobs.staged_batch import Backfill  # noqa: PLC0415
+
+    ledger_id, cursor = reading.catch_up()
+    for name, why in reading.refused.items():
+        told.say(f"{name} is left out: {why}")
+    if not reading.tables:
+        told.say("no table that is not left out has changes there: nothing to merge")
+        return []
+    folders: list[Path] = [batch.path for batch in reading.staged]
+    stretch = Stretch(
+        backfill=Backfill(backfill_id=folders[0].parent.parent.name, from_us=wish.from_us, to_us=wish.to_us or 0),
+        destination=wish.destination,
+        ledger_id=ledger_id,
+        epoch=cursor.epoch,
+        folders=folders,
+        changed_up_to=reading.changed_up_to,
+        lake_at=cursor.order_key,
+        read_to=reading.read_to.order_key,
+        start=reading.place.begin.to_json(),
+        end=cursor.to_json(),
+    )
+    merged: list[TableOutcome] = []
+
+    def done(outcome: TableOutcome) -> None:
+        merged.append(outcome)
+        failpoints.reach(failpoints.BETWEEN_BACKFILLED)
+        told.say(
+            f"{outcome.name}: {outcome.source_rows} keys; {outcome.rows_inserted} rows came, {outcome.rows_updated} changed, "
+            f"{outcome.rows_deleted} went"
+        )
+        told.done(outcome)
+
+    try:
+        merge_backfill(
+            stretch,
+            {name: target(config, wish.destination, name) for name in reading.tables},
+            spark_settings(config, wish.destination),
+            on_table_done=done,
+            storage_options=storage_options(config.storage_options),
+            records=KeptRecords(LakeTables(config.destination_dir(wish.destination))),
+            run=run,
+        )
+    except SparkUnavailableError as error:
+        raise SparkAwayError(str(error)) from error
+    except SparkJobError as error:
+        raise MergeFailedError(str(error)) from error
+    return merged

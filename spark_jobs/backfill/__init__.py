@@ -1,0 +1,1 @@
+"""Changes of a stretch of the past, merged once more: the fold up to what a table has, and its one commit."""

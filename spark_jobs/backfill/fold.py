@@ -1,0 +1,119 @@
+"""What a stretch of the stream makes of the keys that changed in its beginning: one image a key, the last one that the table has seen.
+
+The rule of a backfill. The lake has a table as it was at some place of the stream, `up_to`. Of a key that changed in the interval, the last
+change up to that place says what the key's row is there: later changes come by the stream, as ever. So what was deleted after the interval
+stays deleted, though the lake keeps no trace of it, and nothing is merged that the stream did not merge itself.
+
+Only the keys are held in memory; the rows go from file to file in batches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import decimal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spark_jobs.errors import TableError
+from spark_jobs.merging import fold
+from spark_jobs.small.fold_arrow import Mask, is_last, key_codes
+from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ChangesSegment
+
+BATCH_ROWS = 1 << 16
+
+
+def last_of_keys(keys: Sequence[Any], order_keys: Any, changed_up_to: int, up_to: int) -> Mask:
+    """Which images (n, in the order of the stream) say what becomes of their key. `keys`: its columns, NULL is a value.
+
+    Those of keys with a change at or before the order key `changed_up_to`, and of each the last at or before `up_to`.
+    """
+    numbers = np.asarray(order_keys).astype(np.int64, copy=False)
+    seen = numbers <= up_to
+    kept = np.zeros(len(numbers), np.bool_)
+    if not seen.any():
+        return kept
+    found = key_codes([pa.chunked_array([column]).filter(pa.array(seen)) for column in keys])
+    wanted = np.zeros(int(found.max()) + 1, np.bool_)
+    wanted[found[numbers[seen] <= changed_up_to]] = True
+    kept[seen] = is_last(found) & wanted[found]
+    return kept
+
+
+def folded(
+    name: str, segments: Sequence[ChangesSegment], path: Path, changed_up_to: int, up_to: int
+) -> ChangesSegment | None:
+    """The segments, which follow each other, as one with an image a key, in a file at `path`; None where no key is meant.
+
+    Raises TableError where they are not of one form.
+    """
+    first = segments[0]
+    if any((each.columns, each.key, each.partial) != (first.columns, first.key, False) for each in segments):
+        raise TableError(
+            name, "its columns changed while it was read, or its images lack some; ask for the backfill again"
+        )
+    wanted = [*first.key, ORDER_KEY]
+    images: Any = pa.concat_tables([pq.read_table(each.path, columns=wanted) for each in segments])
+    columns = [images[column].combine_chunks() for column in first.key]
+    kept = last_of_keys(columns, images[ORDER_KEY], changed_up_to, up_to)
+    if not kept.any():
+        return None
+    _write(segments, kept, path)
+    return _segment(first, path, [column.filter(pa.array(kept)) for column in columns])
+
+
+def _write(segments: Sequence[ChangesSegment], kept: Mask, path: Path) -> None:
+    at = 0
+    with pq.ParquetWriter(path, pq.read_schema(segments[0].path), compression="none") as writer:
+        for segment in segments:
+            with pq.ParquetFile(segment.path) as file:
+                for batch in file.iter_batches(BATCH_ROWS):
+                    mask = kept[at : at + batch.num_rows]
+                    at += batch.num_rows
+                    if mask.any():
+                        writer.write_batch(batch.filter(pa.array(mask)))
+
+
+def _segment(first: ChangesSegment, path: Path, keys: Sequence[Any]) -> ChangesSegment:
+    facts: Any = pq.read_table(path, columns=[OPERATION, ORDER_KEY, COMMIT_TIME])
+    operations = np.asarray(facts[OPERATION])
+    counts = {kind: int((operations == kind).sum()) for kind in (fold.INSERT, fold.UPDATE_AFTER)}
+    order_keys, times = _range(facts[ORDER_KEY]), _range(facts[COMMIT_TIME].cast(pa.int64()))
+    bounds = [_bounds(column) for column in keys]
+    return dataclasses.replace(
+        first,
+        path=path,
+        size_bytes=path.stat().st_size,
+        rows=facts.num_rows,
+        inserts=counts[fold.INSERT],
+        updates=counts[fold.UPDATE_AFTER],
+        deletes=facts.num_rows - sum(counts.values()),
+        key_changes=0,
+        unique_keys=True,
+        first_order_key=order_keys[0],
+        last_order_key=order_keys[1],
+        first_commit_time_us=times[0],
+        last_commit_time_us=times[1],
+        key_min=tuple(low for low, _ in bounds),
+        key_max=tuple(high for _, high in bounds),
+    )
+
+
+def _bounds(column: Any) -> tuple[Any, Any]:
+    """As in the manifest: of whole numbers and texts; of others there are none."""
+    kind = column.type
+    if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or (pa.types.is_decimal(kind) and kind.scale == 0)):
+        return None, None
+    low, high = (int(each) if isinstance(each, decimal.Decimal) else each for each in _range(column))
+    return low, high
+
+
+def _range(column: Any) -> tuple[Any, Any]:
+    found: Any = pc.min_max(column)
+    least_and_greatest = found.as_py()
+    return least_and_greatest["min"], least_and_greatest["max"]

@@ -1,0 +1,94 @@
+"""The jobs of a backfill as Dagster shows them: what the launchpad asks for, what a partition means, how a run fails."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from cdc_engine.errors import ConfigurationError
+from orchestration.code_location import build_definitions
+from orchestration.ports import Ports
+from orchestration.run import backfill_jobs
+from orchestration.run.backfill_jobs import FromTimestamp, hours, wish_of
+from orchestration.run.backfill_run import Done, Told, Wish
+from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
+
+NOW_US = 1_772_366_400_000_000  # 2026-03-01T12:00:00Z
+
+
+@pytest.fixture
+def definitions(tmp_path: Path) -> dg.Definitions:
+    config = make_config(tmp_path)
+    write_tables(config.destination_dir("shop"))
+    return build_definitions(config, make_fake_ports(config).ports())
+
+
+@pytest.fixture
+def wishes(monkeypatch: pytest.MonkeyPatch) -> list[Wish]:
+    """What the jobs ask for, instead of its being done."""
+    found: list[Wish] = []
+
+    def run(_ports: Ports, _config: object, wish: Wish, told: Told, *, run: str, wait_seconds: float) -> Done:
+        assert run
+        assert wait_seconds > 0
+        told.say("done")
+        found.append(wish)
+        return Done(begin="b:4@1", end="b:9@1", read_to="b:9@1", outcomes=(), refused={"shop.odd": "it has no key"})
+
+    monkeypatch.setattr(backfill_jobs, "run_backfill", run)
+    return found
+
+
+def test_the_launchpad_says_what_each_word_of_a_backfill_means(definitions: dg.Definitions) -> None:
+    job = definitions.resolve_job_def("backfill_from_timestamp")
+    (op,) = job.all_node_defs
+    asked: Any = op.config_schema
+    fields = asked.config_type.fields
+    assert set(fields) == {"destination", "from_time", "to_time", "tables"}
+    assert fields["from_time"].is_required
+    assert all(field.description for field in fields.values())
+
+
+def test_a_backfill_from_a_time_is_what_the_config_says(definitions: dg.Definitions, wishes: list[Wish]) -> None:
+    job = definitions.resolve_job_def("backfill_from_timestamp")
+    config = {"from_time": "2026-03-01T11:00:00Z", "to_time": "2026-03-01T12:00:00Z", "tables": ["shop.orders"]}
+    result = job.execute_in_process(run_config={"ops": {"take_again_from_timestamp": {"config": config}}})
+    assert result.success
+    expected = Wish(destination="shop", from_us=NOW_US - 3_600_000_000, to_us=NOW_US, tables=("shop.orders",))
+    assert wishes == [expected]
+
+
+def test_a_partition_of_a_backfill_is_its_hour(definitions: dg.Definitions, wishes: list[Wish]) -> None:
+    job = definitions.resolve_job_def("backfill_shop_by_hour")
+    assert job.partitions_def is not None
+    last = job.partitions_def.get_partition_keys()[-2]
+    assert job.execute_in_process(partition_key=last).success
+    begin = round(dt.datetime.strptime(last, "%Y-%m-%d-%H:%M").replace(tzinfo=dt.UTC).timestamp() * 1_000_000)
+    assert wishes == [Wish(destination="shop", from_us=begin, to_us=begin + 3_600_000_000, tables=())]
+
+
+def test_the_hours_of_a_backfill_are_those_that_a_source_may_have() -> None:
+    now = dt.datetime(2026, 3, 1, 12, 30, tzinfo=dt.UTC)
+    keys = hours(now).get_partition_keys(current_time=now)
+    assert (keys[0], keys[-1]) == ("2026-01-29-00:00", "2026-03-01-12:00")
+
+
+def test_a_backfill_that_cannot_be_fails_with_its_sentence(definitions: dg.Definitions) -> None:
+    job = definitions.resolve_job_def("backfill_from_timestamp")
+    run_config = {"ops": {"take_again_from_timestamp": {"config": {"from_time": "noon"}}}}
+    result = job.execute_in_process(run_config=run_config, raise_on_error=False)
+    assert not result.success
+    (failed,) = result.get_step_failure_events()
+    assert "'noon' is no time" in str(failed.event_specific_data)
+
+
+def test_a_backfill_is_of_the_only_destination_or_of_the_one_that_is_named(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    assert wish_of(config, FromTimestamp(from_time="-10m"), NOW_US).destination == "shop"
+    assert wish_of(config, FromTimestamp(from_time="-10m"), NOW_US).from_us == NOW_US - 600_000_000
+    with pytest.raises(ConfigurationError, match="no destination 'shoe'"):
+        wish_of(config, FromTimestamp(from_time="-10m", destination="shoe"), NOW_US)

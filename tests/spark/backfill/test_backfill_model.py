@@ -1,0 +1,138 @@
+"""The rule of a backfill against a table as a dict and a stream as a list: whatever was lost of the interval comes back, and nothing else.
+
+The fold is production's; the MERGE is its clauses in Python. A lake stands at some place of the stream, has lost or kept too much of keys
+that changed in the interval, is backfilled, perhaps twice, and goes on with the stream.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_jobs.backfill.fold import last_of_keys
+
+INSERT, BEFORE, AFTER, DELETE = 1, 2, 3, 4
+KEYS = st.integers(0, 3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Image:
+    """`at`: order key of the transaction; the value of a row is the place at which it was written."""
+
+    kind: int
+    key: int
+    at: int
+
+    @property
+    def removes(self) -> bool:
+        return self.kind in (BEFORE, DELETE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A row of the lake: the order key that it was written under, and whether it is marked as deleted."""
+
+    at: int
+    deleted: bool = False
+
+
+Lake = dict[int, Row]
+
+
+def stream(acts: list[tuple[str, int, int]]) -> list[Image]:
+    """Images of what a table does when it is told to; an act that cannot be is none."""
+    there: set[int] = set()
+    images: list[Image] = []
+    for at, (act, key, other) in enumerate(acts, start=1):
+        if act == "delete" and key in there:
+            there.remove(key)
+            images.append(Image(DELETE, key, at))
+        elif act == "move" and key in there and other not in there:
+            there.remove(key)
+            there.add(other)
+            images += [Image(BEFORE, key, at), Image(AFTER, other, at)]
+        elif act == "write":
+            images.append(Image(AFTER if key in there else INSERT, key, at))
+            there.add(key)
+    return images
+
+
+def merged(lake: Lake, images: list[Image], *, soft: bool) -> Lake:
+    """`merge_clauses.whole` of images that were folded."""
+    after = dict(lake)
+    for image in images:
+        row = lake.get(image.key)
+        if row is not None and image.at <= row.at:
+            continue
+        if image.removes and not soft:
+            after.pop(image.key, None)
+        elif not (row is None and image.removes and not soft):
+            after[image.key] = Row(image.at, deleted=image.removes)
+    return after
+
+
+def folded(images: list[Image], changed_up_to: int, up_to: int) -> list[Image]:
+    keys = pa.array([image.key for image in images], pa.int64())
+    mask = last_of_keys([keys], pa.array([image.at for image in images], pa.int64()), changed_up_to, up_to)
+    return [image for image, kept in zip(images, mask.tolist(), strict=True) if kept]
+
+
+def streamed(lake: Lake, images: list[Image], *, soft: bool) -> Lake:
+    """What the stream makes of it, in one batch."""
+    return merged(lake, folded(images, images[-1].at, images[-1].at), soft=soft) if images else lake
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[list[Image], int, int, int]:
+    """A stream; the interval's begin and end; where the lake is. All of the lake's place and what came after is read."""
+    acts = draw(st.lists(st.tuples(st.sampled_from(["write", "write", "delete", "move"]), KEYS, KEYS), max_size=20))
+    begin = draw(st.integers(0, len(acts)))
+    return stream(acts), begin, draw(st.integers(begin, len(acts) + 1)), draw(st.integers(0, len(acts)))
+
+
+@settings(max_examples=400, deadline=None)
+@given(history=histories(), soft=st.booleans(), data=st.data())
+def test_what_the_lake_lost_of_an_interval_comes_back_and_nothing_else_backfill(
+    history: tuple[list[Image], int, int, int], soft: bool, data: st.DataObject
+) -> None:
+    images, begin, end, place = history
+    right = streamed({}, [image for image in images if image.at <= place], soft=soft)
+    before = streamed({}, [image for image in images if image.at <= min(begin, place)], soft=soft)
+    meant = {image.key for image in images if begin < image.at <= end and image.at <= place}
+    lake = dict(right)
+    for key in sorted(meant):
+        match data.draw(st.sampled_from(["right", "gone", "old"])):
+            case "gone":
+                lake.pop(key, None)
+            case "old":  # as before the interval, also where it went since
+                lake.pop(key, None)
+                lake |= {key: before[key]} if key in before else {}
+    read = [image for image in images if image.at > begin]
+    once = merged(lake, folded(read, end, place), soft=soft) if read else lake
+    marked = {key for key, row in right.items() if row.deleted}
+    assert {key: row for key, row in once.items() if key not in marked} == {
+        key: row for key, row in right.items() if key not in marked
+    }
+    assert all(once[key].deleted for key in marked & once.keys())
+    twice = merged(once, folded(read, end, place), soft=soft) if read else once
+    assert twice == once
+    final = streamed(once, [image for image in images if image.at > place], soft=soft)
+    alive = {key for key, row in final.items() if not row.deleted}
+    assert alive == {key for key, row in streamed({}, images, soft=soft).items() if not row.deleted}
+
+
+@settings(max_examples=200, deadline=None)
+@given(history=histories())
+def test_keys_that_did_not_change_in_the_interval_are_left_alone_backfill(
+    history: tuple[list[Image], int, int, int],
+) -> None:
+    images, begin, end, place = history
+    read = [image for image in images if image.at > begin]
+    meant = {image.key for image in read if image.at <= min(end, place)}
+    told = folded(read, end, place) if read else []
+    assert {image.key for image in told} == meant
+    assert all(image.at <= place for image in told)
+    assert len(told) == len(meant)

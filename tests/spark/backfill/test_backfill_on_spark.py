@@ -1,0 +1,271 @@
+"""A backfill from a server's binlog into Delta tables beside a running engine: what the lake lost comes back, and nothing else changes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from cdc_engine import destination_files
+from cdc_engine.config import SluiceConfig
+from cdc_engine.errors import ActRefusedError
+from cdc_engine.instance.engine import Engine
+from cdc_engine.snapshot.record import wanted
+from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.time_words import time_text
+from console.lake.history import captured_table, history_of
+from console.main import app
+from console.toolchain.database.server import DatabaseServer
+from console.toolchain.spark.server import SparkConnectServer
+from orchestration import failpoints
+from orchestration.ports import MergeOrder, Ports
+from orchestration.run.backfill_run import Done, Told, Wish, run_backfill
+from orchestration.run.lake_settings import spark_settings
+from orchestration.run.spark_merge import KeptRecords, spark_merge
+from spark_jobs.session import open_lanes
+from spark_jobs.tables.lake_look import LakeLook
+from spark_jobs.tables.table_owner import Owner
+from tests.instance.fix_destination import Captured, running
+from tests.instance.test_start_time_backfill import insert_at
+from tests.waiting import wait_for
+
+SECOND_US = 1_000_000
+RUNS = itertools.count(1)
+
+
+class Pipeline:
+    """An engine's destination, with runs that are made by hand."""
+
+    def __init__(self, root: Path, server: DatabaseServer, spark: SparkConnectServer, **options: Any) -> None:
+        self.captured = Captured(root, server)
+        conf = {"data_dir": f"{root}/data", "lake": f"{root}/lake", "spark": {"remote": spark.url}}
+        (self.captured.conf / "sluice.yaml").write_text(yaml.safe_dump(conf))
+        self.name = f"{self.captured.database}.numbers"
+        if options:
+            self.captured.describe(f"tables: {{{self.name}: {json.dumps(options)}}}")
+        self.captured.run("FLUSH BINARY LOGS")  # what other tests wrote into the future lies before
+        self.began = int(time.time())
+        self.base = self.began + 1000
+
+    @property
+    def config(self) -> SluiceConfig:
+        return self.captured.config
+
+    @property
+    def path(self) -> str:
+        return self.config.table_path("shop", self.captured.database, "numbers")
+
+    def insert(self, number: int, seconds: int) -> None:
+        insert_at(self.captured, number, self.base + seconds)
+
+    def change(self, *statements: str) -> None:
+        self.captured.run(*(f"{each}" for each in statements))
+
+    def merge(self, engine: Engine) -> None:
+        """All that the source has by now."""
+        marker = 1000 + next(RUNS)
+        self.captured.insert([marker])
+
+        def come() -> bool:
+            batch = engine.hand_out(0.5)
+            if batch is None:
+                return False
+            found = self.captured.staged(batch)
+            order = MergeOrder(
+                config=self.config,
+                destination="shop",
+                batch_dir=self.captured.directory / batch.path,
+                tables=batch.tables,
+                run=f"run-{marker}",
+            )
+            spark_merge(order, lambda _: None)
+            engine.ack(batch)
+            return marker in found
+
+        wait_for("all is merged", come, 180)
+
+    def by_another_hand(self, statement: str) -> None:
+        with open_lanes(spark_settings(self.config, "shop"), 1) as lanes:
+            lanes[0].sql(statement)
+
+    def rows(self, path: str = "") -> dict[int, str]:
+        """Number → its filler, without what `merge` wrote, and without what is marked as deleted."""
+        log = deltalake.DeltaTable(path or self.path)
+        alive = (
+            " WHERE NOT coalesce(_sluice_deleted, false)" if "_sluice_deleted" in log.schema().to_arrow().names else ""
+        )
+        found = deltalake.QueryBuilder().register("t", log).execute(f"SELECT n, filler FROM t{alive}").read_all()
+        return {row["n"]: row["filler"] for row in pa.table(found).to_pylist() if row["n"] < 1000}
+
+    def backfill(self, begin: int, end: int | None = None, tables: tuple[str, ...] = ()) -> Done:
+        to_us = None if end is None else (self.base + end) * SECOND_US
+        wish = Wish(destination="shop", from_us=(self.base + begin) * SECOND_US, to_us=to_us, tables=tables)
+        ports = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
+        with pytest.MonkeyPatch.context() as patch:
+            now = time.time_ns
+            patch.setattr(time, "time_ns", lambda: now() + 10**13)  # the rows are of the future
+            return run_backfill(ports, self.config, wish, Told(say=lambda _: None), run="by hand")
+
+
+def counts(done: Done) -> list[tuple[int, int, int]]:
+    return [(each.rows_inserted, each.rows_updated, each.rows_deleted) for each in done.outcomes]
+
+
+@pytest.mark.parametrize("kind", ["mysql80", "mariadb114"])
+def test_what_the_lake_lost_comes_back_and_what_was_deleted_stays_deleted_backfill(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, spark_server: SparkConnectServer
+) -> None:
+    pipeline = Pipeline(tmp_path, request.getfixturevalue(kind), spark_server)
+    numbers = pipeline.name
+    with running(pipeline.captured) as engine:
+        for number in range(8):
+            pipeline.insert(number, 10 * number)
+        pipeline.change(f"UPDATE {numbers} SET filler = 'new' WHERE n IN (2, 3)", f"DELETE FROM {numbers} WHERE n = 4")
+        pipeline.change(f"UPDATE {numbers} SET n = 50 WHERE n = 5")
+        pipeline.merge(engine)
+        right = pipeline.rows()
+        assert right == {0: "", 1: "", 2: "new", 3: "new", 50: "", 6: "", 7: ""}
+        pipeline.by_another_hand(f"DELETE FROM delta.`{pipeline.path}` WHERE n IN (0, 1, 2, 7, 50)")
+        old = f"SELECT 4, 'dead', _sluice_order_key - 1000, _sluice_commit_time, 'insert' FROM delta.`{pipeline.path}` WHERE n = 6"
+        pipeline.by_another_hand(f"INSERT INTO delta.`{pipeline.path}` {old}")
+        pipeline.by_another_hand(
+            f"UPDATE delta.`{pipeline.path}` SET filler = 'old', _sluice_order_key = 1 WHERE n = 3"
+        )
+        pipeline.change(f"DELETE FROM {numbers} WHERE n = 6")  # the lake does not have it yet
+        done = pipeline.backfill(5, 65)
+        assert pipeline.rows() == {1: "", 2: "new", 3: "new", 6: ""}, "0, 7 and 50 lie outside"
+        assert counts(done) == [(2, 1, 1)]
+        assert counts(pipeline.backfill(5, 65)) == [(0, 0, 0)], "run twice it changes nothing"
+        pipeline.backfill(-5)
+        assert pipeline.rows() == right, "and what the stream did not bring yet is not in it"
+        pipeline.merge(engine)
+        assert pipeline.rows() == {key: row for key, row in right.items() if key != 6}
+        assert not engine.status().stopped_tables
+    told = history_of(captured_table(pipeline.config, numbers))
+    found = [each for each in told if each.backfill]
+    assert {each.kind for each in found} == {"backfill"}
+    assert [(each.from_us, each.to_us) for each in found][-1] == tuple((pipeline.base + s) * SECOND_US for s in (5, 65))
+    assert found[-1].run == "by hand"
+    assert found[-1].server_uuid
+    assert not list((pipeline.captured.directory / "backfills").glob("*/")), "its files are gone"
+    records = KeptRecords(destination_files.LakeTables(pipeline.captured.directory))
+    owner = Owner(
+        ledger_id=destination_files.read_ledger(pipeline.captured.directory).ledger_id,
+        destination="shop",
+        table=numbers,
+    )
+    record = records.get(numbers)
+    assert record is not None
+    assert LakeLook({}).trouble(owner, pipeline.path, record) == ""
+
+
+def test_rows_that_are_marked_as_deleted_stay_marked_backfill(
+    mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer
+) -> None:
+    pipeline = Pipeline(tmp_path, mysql80, spark_server, deletes="soft")
+    with running(pipeline.captured) as engine:
+        for number in range(3):
+            pipeline.insert(number, 10 * number)
+        pipeline.change(f"DELETE FROM {pipeline.name} WHERE n = 1")
+        pipeline.merge(engine)
+        pipeline.by_another_hand(f"DELETE FROM delta.`{pipeline.path}` WHERE n IN (1, 2)")
+        pipeline.backfill(-5)
+        assert pipeline.rows() == {0: "", 2: ""}
+        assert counts(pipeline.backfill(-5)) == [(0, 0, 0)]
+
+
+def test_tables_that_cannot_be_read_anew_are_refused_by_name_backfill(
+    mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer
+) -> None:
+    pipeline = Pipeline(tmp_path, mysql80, spark_server)
+    other = f"{pipeline.captured.database}.other"
+    with running(pipeline.captured) as engine:
+        pipeline.insert(0, 0)
+        pipeline.change(f"CREATE TABLE {other} (n INT PRIMARY KEY)", f"INSERT INTO {other} VALUES (1)")
+        pipeline.merge(engine)
+        pipeline.change(f"TRUNCATE {other}")
+        pipeline.merge(engine)
+        with pytest.raises(ActRefusedError, match=rf"{other}: statements of the interval"):
+            pipeline.backfill(-5, tables=(other,))
+        done = pipeline.backfill(-5)
+        assert list(done.refused) == [other]
+        assert [each.name for each in done.outcomes] == [pipeline.name]
+        cursor = destination_files.read_ledger(pipeline.captured.directory).cursor
+        SnapshotRecords(pipeline.captured.directory).begin(wanted(pipeline.name, cursor, time.time()))
+        with pytest.raises(ActRefusedError, match="a snapshot of it is"):
+            pipeline.backfill(-5, tables=(pipeline.name,))
+
+
+def test_the_command_does_it_and_tells_a_program_backfill(
+    mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = Pipeline(tmp_path, mysql80, spark_server)
+    monkeypatch.setenv("SLUICE_CONF", str(pipeline.captured.conf))
+    with running(pipeline.captured) as engine:
+        pipeline.insert(1, 0)
+        pipeline.insert(2, 1)
+        pipeline.merge(engine)
+        pipeline.by_another_hand(f"DELETE FROM delta.`{pipeline.path}` WHERE n = 2")
+        command = ["backfill", "shop", "--from", time_text((pipeline.began + 1) * SECOND_US), "--json"]
+        answer = CliRunner().invoke(app, command)
+        assert answer.exit_code == 0, answer.exception
+        (table,) = json.loads(answer.stdout)["tables"]
+        assert (table["name"], table["rows_inserted"]) == (pipeline.name, 1)
+        assert pipeline.rows() == {1: "", 2: ""}
+
+
+def test_a_backfill_that_is_killed_anywhere_is_right_when_it_is_done_again_backfill(
+    mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer
+) -> None:
+    pipeline = Pipeline(tmp_path, mysql80, spark_server)
+    gates, other = tmp_path / "gates", f"{pipeline.captured.database}.others"
+    gates.mkdir()
+    environment = {**os.environ, "SLUICE_CONF": str(pipeline.captured.conf), failpoints.VARIABLE: str(gates)}
+    with running(pipeline.captured) as engine:
+        pipeline.change(f"CREATE TABLE {other} (n INT PRIMARY KEY, filler TEXT)", f"INSERT INTO {other} VALUES (1, '')")
+        pipeline.insert(0, 0)
+        pipeline.merge(engine)
+        pipeline.insert(1, 10)
+        pipeline.change(f"DELETE FROM {pipeline.name} WHERE n = 0", f"UPDATE {other} SET filler = 'new'")
+        pipeline.merge(engine)
+        others = pipeline.config.table_path("shop", *other.split("."))
+        begin = time_text((pipeline.began + 1) * SECOND_US)
+        for point in (failpoints.BEFORE_BACKFILL, failpoints.BETWEEN_BACKFILLED, failpoints.AFTER_BACKFILL):
+            for path in (pipeline.path, others):
+                pipeline.by_another_hand(f"DELETE FROM delta.`{path}` WHERE n = 1")
+            (gates / point).touch()
+            command = [sys.executable, "-m", "console.main", "backfill", "shop", "--from", begin]
+            _killed_at(gates / point, command, environment)
+            again = subprocess.run(command, env=environment, capture_output=True, timeout=180, check=False)
+            assert again.returncode == 0, again.stderr.decode()
+            assert pipeline.rows() == {1: ""}, point
+            assert pipeline.rows(others) == {1: "new"}, point
+            (left,) = (pipeline.captured.directory / "backfills").iterdir()
+            assert left.name == "backfill.lock", point
+        pipeline.insert(2, 20)
+        pipeline.merge(engine)
+        assert pipeline.rows() == {1: "", 2: ""}
+        assert not engine.status().stopped_tables
+
+
+def _killed_at(gate: Path, command: list[str], environment: dict[str, str]) -> None:
+    """SIGKILL to a process of the command when it stands before the gate."""
+    reached = gate.with_suffix(".reached")
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as run:
+        try:
+            wait_for(f"{gate.name} is reached", lambda: reached.exists() or run.poll() is not None, 120)
+            assert reached.exists(), run.communicate()[0].decode()
+        finally:
+            run.kill()
+            gate.unlink()
