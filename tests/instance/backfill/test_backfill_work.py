@@ -1,0 +1,81 @@
+"""The reading of a backfill: alone in its folder, further where the lake is further, and refused where it would mean nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.destination_files import read_ledger
+from cdc_engine.errors import ActRefusedError
+from cdc_engine.instance.backfill.rules import Asked
+from cdc_engine.instance.backfill.work import Reading, folder_of
+from cdc_engine.meta.file_meta import FileMeta
+from console.toolchain.database.server import DatabaseServer
+from tests.instance.fix_destination import Captured, running
+from tests.instance.test_start_time_backfill import insert_at
+
+SECOND_US = 1_000_000
+
+
+def test_one_backfill_of_a_destination_at_a_time_and_what_a_killed_one_left_goes(tmp_path: Path) -> None:
+    left = tmp_path / "backfills" / "killed" / "0"
+    left.mkdir(parents=True)
+    with folder_of(tmp_path) as folder:
+        assert not left.parent.exists()
+        (folder / "staged").mkdir()
+        with pytest.raises(ActRefusedError, match="another backfill"), folder_of(tmp_path):
+            pass
+        assert folder.exists()
+    assert not folder.exists()
+    with pytest.raises(ValueError, match="broken"), folder_of(tmp_path) as again:
+        raise ValueError("broken")
+    assert not again.exists()
+
+
+def test_a_backfill_reads_on_to_where_the_lake_is_and_refuses_what_became_another(
+    mysql80: DatabaseServer, tmp_path: Path
+) -> None:
+    captured = Captured(tmp_path, mysql80)
+    loose, numbers = f"{captured.database}.loose", f"{captured.database}.numbers"
+    captured.run(f"CREATE TABLE {loose} (n INT)", "FLUSH BINARY LOGS")
+    base = int(time.time()) + 1000
+    config, directory = captured.config.destinations["shop"], captured.directory
+
+    def reading(folder: str, *tables: str) -> Reading:
+        asked = Asked(from_us=(base - 5) * SECOND_US, tables=tables)
+        return Reading(config, directory, asked, tmp_path / folder, now_us=base * SECOND_US)
+
+    with running(captured) as engine:
+        insert_at(captured, 0, base)
+        captured.take(engine, 1)
+        named = reading("named", loose)
+        with pytest.raises(ActRefusedError, match=f"{loose}: it has no key"):
+            named.read()
+        assert named.staged == [], "it was known before anything was read"
+        made = reading("made")
+        made.read()
+        assert (made.tables, list(made.refused)) == ((numbers,), [loose])
+        made.catch_up()
+        assert len(made.staged) == 1, "the lake has no more"
+        insert_at(captured, 1, base + 1)
+        captured.take(engine, 1)
+        ledger_id, cursor = made.catch_up()
+        assert len(made.staged) == 2
+        assert made.read_to.order_key >= cursor.order_key
+        assert ledger_id == read_ledger(directory).ledger_id
+        captured.run(f"ALTER TABLE {numbers} ADD COLUMN more INT")
+        insert_like(captured, 2)
+        captured.take(engine, 1)
+        with pytest.raises(ActRefusedError, match="statements of the interval concern it"):
+            made.catch_up()
+    FileMeta(directory).update(lambda ledger: dataclasses.replace(ledger, ledger_id="ffffffffffff"))
+    with pytest.raises(ActRefusedError, match="another ledger"):
+        made.catch_up()
+
+
+def insert_like(captured: Captured, number: int) -> None:
+    """A row of the table as it is now."""
+    captured.run(f"INSERT INTO {captured.database}.numbers (n) VALUES ({number})")
