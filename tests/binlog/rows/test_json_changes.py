@@ -132,6 +132,47 @@ DAMAGE = st.lists(
 )
 
 
+def change_plainly(before: bytes, logged: bytes, room: int, nodes: int = 64) -> tuple[int, bytes]:
+    """(status, text) of a document and, right after it, differences; with nothing around both."""
+    out, offsets, tree = GuardedRoom(room), [0, 0], np.full((nodes, trees.NODE_FIELDS), -9, np.int64)
+    stack = np.full(containers.STACK_SHAPE, -9, np.int64)
+    places_of = [np.array([place]) for place in (0, len(before), len(before), len(logged))]
+    with np.errstate(over="ignore"):
+        status, _ = PLAIN.print_changes(Guarded(before + logged), *places_of, 0, offsets, out, tree, stack)
+    return int(status), bytes(out.data[: offsets[1]])
+
+
+BEFORE = document({"a": {"y": [1, 2.5, "three"], "k k": 1}, "s": 5}, small=True)
+LOGGED = (
+    difference(INSERT, "$.a.y[last-1]", ["new"])
+    + difference(REMOVE, '$.a."k k"')
+    + difference(REPLACE, "$.s", {"b": 1})
+)
+
+
+def test_no_byte_that_is_wrong_or_missing_leads_outside() -> None:
+    for place in range(len(LOGGED)):
+        for byte in (None, 0, 0x22, 0x5B, 0xFB, 0xFC, 0xFE, 0xFF):
+            rest = b"" if byte is None else bytes([byte]) + LOGGED[place + 1 :]
+            for before in (b"", BEFORE):
+                status, text = change_plainly(before, LOGGED[:place] + rest, 300)
+                wanted = expected((before, LOGGED[:place] + rest))
+                assert status != print_documents.DONE or wanted is None or text.decode() == wanted
+
+
+@pytest.mark.parametrize("path", ["$", "$.", "$[", '$."', "$[1", "$[last", "$[last-", '$."a', "$.a.", "a"])
+def test_a_path_that_ends_too_early_is_left_and_read_no_further(path: str) -> None:
+    assert change_plainly(BEFORE, difference(REMOVE, path), 300) == (statuses.LEFT, b"")
+
+
+def test_every_room_and_count_of_nodes_is_enough_or_said_not_to_be() -> None:
+    text = json_diff.changed(BEFORE, LOGGED).encode()
+    found = {change_plainly(BEFORE, LOGGED, room) for room in range(0, 500, 3)}
+    assert found == {(statuses.ROOM, b""), (print_documents.DONE, text)}
+    found = {change_plainly(BEFORE, LOGGED, 500, nodes) for nodes in range(20)}
+    assert found == {(statuses.NODES, b""), (print_documents.DONE, text)}
+
+
 @settings(max_examples=200, deadline=None)
 @given(pairs(), DAMAGE, DAMAGE, st.integers(0, 2), st.integers(0, 300))
 @example((document({"a": 1}), difference(REPLACE, "$.a", 2)), [], [], 0, 300)
@@ -140,13 +181,9 @@ def test_damaged_documents_and_differences_are_never_read_or_written_outside(
 ) -> None:
     before, logged = damaged(pair[0], of_document), damaged(pair[1], of_differences)
     logged = logged[: len(logged) - cut]
-    out, offsets, nodes = GuardedRoom(room), [0, 0], np.full((64, trees.NODE_FIELDS), -9, np.int64)
-    stack = np.full(containers.STACK_SHAPE, -9, np.int64)
-    places_of = [np.array([place]) for place in (len(logged), len(before), 0, len(logged))]
-    with np.errstate(over="ignore"):
-        status, _ = PLAIN.print_changes(Guarded(logged + before), *places_of, 0, offsets, out, nodes, stack)
+    status, text = change_plainly(before, logged, room)
     if status == print_documents.DONE and (wanted := expected((before, logged))) is not None:
-        assert out.data[: offsets[1]].decode() == wanted
+        assert text.decode() == wanted
     if not (of_document or of_differences or cut) and room == 300:
         assert status in (print_documents.DONE, statuses.LEFT, statuses.ROOM)
 

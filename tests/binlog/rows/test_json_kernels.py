@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import struct
 from decimal import Decimal
@@ -209,3 +210,38 @@ def test_garbage_is_never_read_outside(data: bytes) -> None:
         assert found == expected(data) or (isinstance(found, int) and expected(data) is None)
     except UnicodeDecodeError:
         assert expected(data) is None
+
+
+# A value of every kind, so that each check of a kernel has a byte whose damage it must meet.
+EVERY_KIND: dict[str, Any] = {
+    "a": [None, True, 1.5, -1e300, "x\n", integer(5, -7), integer(7, 70_000), integer(10, 1 << 63)],
+    "bb": opaque(TypeCode.NEWDECIMAL, packed_decimal(Decimal("-1234567890123.0450"))),
+    "cc": opaque(TypeCode.DATETIME, bytes(range(8))),
+    "dd": {"": opaque(TypeCode.BIT, b"bits of some length"), "é": {}, "f": []},
+}
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_every_room_is_enough_or_said_not_to_be(small: bool) -> None:
+    data = document(EVERY_KIND, small=small)
+    found = [print_plainly(data, room) for room in range(0, len(render(data)) + 400, 3)]
+    assert set(found) == {statuses.ROOM, render(data)}
+    assert print_plainly(document("\x01" * 9, small=small), 30) == statuses.ROOM
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_no_byte_that_is_wrong_or_missing_leads_outside(small: bool) -> None:
+    whole = document(EVERY_KIND, small=small)
+    for place in range(len(whole)):
+        for data in (whole[:place], *(whole[:place] + bytes([byte]) + whole[place + 1 :] for byte in (0, 0x7F, 0xFF))):
+            with contextlib.suppress(UnicodeDecodeError):
+                found = print_plainly(data, 4000)
+                assert found == expected(data) or expected(data) is None
+
+
+def test_a_scalar_that_is_cut_off_is_refused() -> None:
+    for value in EVERY_KIND["a"] + [EVERY_KIND["bb"], EVERY_KIND["cc"]]:
+        data = document(value)
+        assert all(isinstance(print_plainly(data[:end], 400), int) for end in range(1, len(data)))
+    short = packed_decimal(Decimal("123456789.12"))[:-1]
+    assert print_plainly(document(opaque(TypeCode.NEWDECIMAL, short)), 400) == statuses.CUT_OFF
