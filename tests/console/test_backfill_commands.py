@@ -1,0 +1,90 @@
+"""`sluice backfill` as an operator meets it: the plan as a table and as JSON, exit codes, words that cannot be understood."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cdc_engine.errors import ActRefusedError, ConfigurationError
+from cdc_engine.instance.backfill.plan import Plan, TablePlan
+from console import backfill
+from console.main import app
+
+READY = TablePlan(name="shop.orders", refused="", changes=12, reaches_back=True)
+REFUSED = TablePlan(name="shop.loose", refused="it has no key", changes=3, reaches_back=False, statements=("ALTER",))
+PLAN = Plan(
+    destination="shop",
+    from_time="2026-03-01T12:00:00Z",
+    to_time="",
+    earliest_time="2026-02-28T00:00:00Z",
+    earliest_file="b.000003",
+    begin="b.000004:120@1",
+    end="b.000006:900@1",
+    read_to="b.000006:900@1",
+    cursor="b.000006:800@1",
+    files=("b.000004", "b.000005", "b.000006"),
+    bytes=3 << 20,
+    sample_bytes=1 << 20,
+    counted=False,
+    changes=12,
+    seconds=7.4,
+    tables=(READY,),
+)
+
+
+@pytest.fixture(autouse=True)
+def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A destination that has not begun."""
+    monkeypatch.setenv("SLUICE_CONF", str(tmp_path / "conf"))
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "conf" / "destinations").mkdir(parents=True)
+    (tmp_path / "conf" / "sluice.yaml").write_text(f"data_dir: {tmp_path}/data\n")
+    (tmp_path / "conf" / "destinations" / "shop.yaml").write_text("source: {user: root}\n")
+
+
+def test_the_plan_of_a_backfill_is_shown_with_what_is_an_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backfill, "plan", lambda *_: dataclasses.replace(PLAN, tables=(READY, REFUSED)))
+    answer = CliRunner().invoke(app, ["backfill", "shop", "--from", "-10m", "--plan"])
+    assert answer.exit_code == 1, "a table is refused"
+    for words in (
+        "earliest time on offer: 2026-02-28T00:00:00Z (b.000003)",
+        "3.0 MiB of binlog, 3 files (b.000004 to b.000006)",
+        "changes: 12 (estimated by the first 1.0 MiB); time: about 7 s",
+        "~12",
+        "reaches back",
+        "begins later",
+        "it has no key",
+    ):
+        assert words in answer.stdout
+
+
+def test_the_plan_of_a_backfill_is_there_for_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backfill, "plan", lambda *_: PLAN)
+    answer = CliRunner().invoke(app, ["backfill", "shop", "--from", "-10m", "--plan", "--json"])
+    assert answer.exit_code == 0, answer.exception
+    told = json.loads(answer.stdout)
+    assert (told["earliest_time"], told["bytes"], told["files"]) == (PLAN.earliest_time, PLAN.bytes, list(PLAN.files))
+    assert told["tables"][0]["name"] == "shop.orders"
+    assert told["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["shop", "--from", "noon"], ConfigurationError),
+        (["shop", "--from", "2026-03-01T12:00:00"], ConfigurationError),
+        (["shop", "--from", "-10m", "--to", "-20m"], ConfigurationError),
+        (["shoe", "--from", "-10m"], ConfigurationError),
+        (["shop", "--from", "-10m", "--plan", "--to", "-20m"], ConfigurationError),
+    ],
+)
+def test_words_of_a_backfill_that_cannot_be_understood_are_refused(
+    arguments: list[str], error: type[Exception]
+) -> None:
+    answer = CliRunner().invoke(app, ["backfill", *arguments])
+    assert isinstance(answer.exception, error), answer.output
+    assert not isinstance(answer.exception, ActRefusedError)
