@@ -97,7 +97,7 @@ class RowDecoder:
 
     `version.key` decides what a preimage is worth: with a key it becomes a row only where a key column's bytes changed, without one always.
     Raises TableStoppedError TYPE_UNSUPPORTED, when a wanted column's type is not decoded, and SCHEMA_MISMATCH, when a key column is not
-    a wanted column of the table.
+    a wanted column of the table. `nulls_in_key`: the key names no row (columns that a foreign key refers to), so it may be NULL.
     """
 
     def __init__(
@@ -106,8 +106,10 @@ class RowDecoder:
         kept: Int32s | None = None,
         places: Places | None = None,
         policy: ValuePolicy = DEFAULT_POLICY,
+        *,
+        nulls_in_key: bool = False,
     ) -> None:
-        self.version, self.policy = version, policy
+        self.version, self.policy, self._nulls_in_key = version, policy, nulls_in_key
         self._refused: list[RefusedValue] = []
         self._decoded = 0  # rows so far
         self._found: list[tuple[int, int, bytes, str]] = []  # slot, row, bytes, reason: of the chunk being decoded
@@ -159,12 +161,11 @@ class RowDecoder:
             status = self._locate_any(events, cursor)
             if status not in (rows_locate.DONE, rows_locate.FULL):
                 raise self._refusal(events, cursor, status)
-            if cursor[2]:
-                batch = self._batch(events, int(cursor[2]), self._differences[:, : cursor[4]])
-                if self._ends >= 0:
-                    batch = self._of_now(events, batch)
-                if batch.num_rows:
-                    yield batch
+            rows = int(cursor[2])
+            if rows and self._ends >= 0:
+                rows = self._keep_those_of_now(events, rows)
+            if rows:
+                yield self._batch(events, rows, self._differences[:, : cursor[4]])
 
     def events_of(self, rows: int) -> Int32s:
         """Of the batch of so many rows that `chunks` gave last: the index into `chosen` of each row's event."""
@@ -243,20 +244,24 @@ class RowDecoder:
         inserted = np.zeros((0, rows), bool) if absent is None else absent & (operation == Operation.INSERT)
         for slot in np.flatnonzero(inserted.any(axis=1)).tolist():
             arrays[slot + 3] = self._with_default(slot, arrays[slot + 3], inserted[slot])
-        self._refuse_null_keys(events, offset, arrays)
+        if not self._nulls_in_key:
+            self._refuse_null_keys(events, offset, arrays)
         if absent is None:
             return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         batch, left_out = pa.RecordBatch.from_arrays(arrays, schema=self.schema), absent & ~inserted
         return rows_partial.with_presence(batch, left_out) if left_out.any() else batch
 
-    def _of_now(self, events: _Events, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Of a system-versioned table the rows that are those of now."""
-        operation = batch.column(OPERATION).to_numpy().copy()
-        starts = self._starts[self._ends, : batch.num_rows]
-        now = of_now(operation, events.block.buffer, starts, keyed=bool(self.version.key))
-        self._places.image_event[: int(now.sum())] = self._places.image_event[: batch.num_rows][now]
-        batch = batch.set_column(0, self.schema.field(OPERATION), pa.array(operation))
-        return batch.filter(pa.array(now))
+    def _keep_those_of_now(self, events: _Events, rows: int) -> int:
+        """Drops the located rows that a system-versioned table keeps as history, before their values are read; how many are left."""
+        places = self._places
+        starts = self._starts[self._ends, :rows]
+        now = of_now(places.operation[:rows], events.block.buffer, starts, keyed=bool(self.version.key))
+        kept = int(now.sum())
+        for each in (self._starts, self._sizes):
+            each[:, :kept] = each[:, :rows][:, now]
+        for of_rows in (places.operation, places.image_event):
+            of_rows[:kept] = of_rows[:rows][now]
+        return kept
 
     def _refuse_null_keys(self, events: _Events, offset: Int64s, arrays: list[AnyArray]) -> None:
         """NULL is no key: several rows of the source may have it, and would become one."""
