@@ -8,6 +8,7 @@ A group may hold statements that a server refuses: those are in no binlog and ch
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 
 from cdc_engine.binlog.charsets.collations import CHARSETS
@@ -31,8 +32,9 @@ class Group:
         return [statement for statement, servers in self.statements if not servers or server in servers]
 
 
-def groups() -> list[Group]:
-    return [Group(path.stem, tuple(_statements(path))) for path in sorted(FOLDER.glob("*.sql"))]
+@functools.cache
+def groups() -> tuple[Group, ...]:
+    return tuple(Group(path.stem, tuple(_statements(path))) for path in sorted(FOLDER.glob("*.sql")))
 
 
 def _statements(path: Path) -> list[tuple[bytes, frozenset[str]]]:
