@@ -50,6 +50,7 @@ _ZEROS = {
 _FRACTIONS = {"time", "datetime", "timestamp"}  # printed with as many digits as the type has
 _BY_SERVER = {"timestamp"}  # without a DEFAULT it has one or none by a setting of the server
 TIME_TRUNCATE_FRACTIONAL, TIME_ROUND_FRACTIONAL = 1 << 32, 1 << 34  # bits of sql_mode, MySQL's and MariaDB's
+EMPTY_STRING_IS_NULL = 1 << 32  # MariaDB's
 
 
 def initial_value(column: ColumnDefinition, session: StatementSession = NO_SESSION) -> str | None:
@@ -93,7 +94,8 @@ def _generated(column: ColumnDefinition, session: StatementSession) -> str | Non
 
 def _default(column: ColumnDefinition, default: Default, session: StatementSession) -> str | None:
     default = _constant(column, default, session, "its DEFAULT is an expression or a function")
-    if default.notation is Notation.NULL:
+    empty = default.notation is Notation.STRING and not default.value
+    if default.notation is Notation.NULL or (empty and _empty_is_null(session)):
         return None
     told = Column(
         column.type,
@@ -112,6 +114,8 @@ def _constant(column: ColumnDefinition, default: Default, session: StatementSess
     """What an expression makes that is the same for every row; anything else as it is. `otherwise`: the sentence where it is not."""
     if default.notation is not Notation.EXPRESSION:
         return default
+    if _empty_is_null(session):
+        raise InitialValueUnknownError(f"{otherwise}, of a session in which an empty string is NULL")
     try:
         made = constant_value(default.inside, session)
     except NotConstantError as error:
@@ -119,6 +123,10 @@ def _constant(column: ColumnDefinition, default: Default, session: StatementSess
     if made.said == COMPUTED and session.flavour != MYSQL and column.type.base in _TEXTS:
         raise InitialValueUnknownError(f"{otherwise} (how many digits the server prints of a decimal is not known)")
     return made
+
+
+def _empty_is_null(session: StatementSession) -> bool:
+    return session.flavour == MARIADB and bool(session.sql_mode & EMPTY_STRING_IS_NULL)
 
 
 def _rounds(session: StatementSession) -> bool | None:

@@ -149,3 +149,35 @@ def test_ddl_an_offset_after_a_date_counts_where_a_strict_session_took_it_fideli
         fill = dict(each.change.fills).get("c")
         assert _same(fill, each.there, each.schema.columns[-1].type), (each.definition, fill, each.there)
     assert len(found) == (11 if server == "mysql80" else 0)
+
+
+EMPTY = (
+    "varchar(9) DEFAULT ''",
+    "varchar(9) DEFAULT ('')",
+    "varchar(9) DEFAULT _utf8mb4''",
+    "varchar(9) DEFAULT _utf8mb4'x'",
+    "varbinary(9) DEFAULT ''",
+    "varbinary(9) DEFAULT x''",
+    "char(3) DEFAULT ' '",
+    "enum('','b') DEFAULT ''",
+    "text DEFAULT ''",
+    "varchar(9) NOT NULL DEFAULT 'x'",
+    "varchar(9) NOT NULL",
+    "varchar(9) DEFAULT (concat('a', ''))",
+)
+
+
+@pytest.mark.parametrize("server", ["mariadb1011", "mariadb114"])
+def test_ddl_an_empty_string_is_null_where_the_session_says_so_fidelity(
+    server: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    with scene(request.getfixturevalue(server), "meta_empty") as played:
+        found = taken(played, tmp_path, EMPTY, "EMPTY_STRING_IS_NULL")
+    assert len(found) > 8
+    for each in found:
+        if each.change.kind is not TableChangeKind.STOPPED:
+            assert each.schema is not None
+            told = (dict(each.change.fills).get("c"), *each.schema.columns[-1].column().default)
+            shown = (each.there, *each.inserted)[: len(told)]
+            assert all(map(_same, told, shown, [each.schema.columns[-1].type] * 2)), (each.definition, told, shown)
+    assert [each.definition for each in found if each.change.kind is TableChangeKind.STOPPED] == [EMPTY[-1]]
