@@ -14,7 +14,7 @@ from cdc_engine.config import DestinationConfig, SluiceConfig, load_config
 from cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
 from cdc_engine.instance.discovery import foreign_keys
 from cdc_engine.parser.source_check import check_source
-from cdc_engine.table_meta.history.tables_file import cascade_sentences
+from cdc_engine.table_meta.history.tables_file import cascade_sentences, is_carried_out
 from console.conf_check import conf_problems, unset_password
 from console.sources import ask_source, known_path_clashes
 from console.stack.processes import ProcessFile
@@ -87,8 +87,8 @@ def check_foreign_keys(destination: DestinationConfig) -> Finding:
     followed: list[str] = []
     others: list[str] = []
     for table, sentences in told.items():
-        is_followed = destination.cascade_policy(*table.split(".", 1)) == "apply"
-        (followed if is_followed else others).extend(f"{table}: {sentence}" for sentence in sentences)
+        for sentence in sentences:
+            (followed if is_carried_out(sentence) else others).append(f"{table}: {sentence}")
     return Finding(
         f"foreign keys of {destination.name}: {'; '.join(followed) or 'none is followed'}", warnings=tuple(others)
     )

@@ -22,7 +22,7 @@ from cdc_engine.errors import MetaError
 from cdc_engine.snapshot.record import progress
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import SnapshotState, TableState, acts_on
-from cdc_engine.table_meta.history.tables_file import TABLES_FILE, cascade_sentences, read_cascades
+from cdc_engine.table_meta.history.tables_file import TABLES_FILE, cascade_sentences, is_carried_out, read_cascades
 from console.stack import processes
 from console.stack.dagster_storage import lost_storage
 from console.stack.processes import ProcessFile
@@ -233,7 +233,7 @@ def render(report: StatusReport) -> Group:
     ]
     problems = [Text(f"✗ {problem}", "red") for problem in report.problems]
     keys = [
-        Text(f"{one.name}: {told}", "yellow" if "cascades: apply" not in told else "")
+        Text(f"{one.name}: {told}", "" if is_carried_out(told) else "yellow")
         for one in report.destinations
         for told in one.foreign_keys
     ]

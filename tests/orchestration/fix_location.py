@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cdc_engine.config import DestinationConfig, SluiceConfig, SourceConfig
-from cdc_engine.contracts import Column, TableVersion
+from cdc_engine.contracts import Cascade, Column, TableVersion
 from cdc_engine.table_meta.history import tables_file
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE
 from orchestration.testing import FakePorts
@@ -18,7 +18,7 @@ def make_config(root: Path) -> SluiceConfig:
     return SluiceConfig(data_dir=root / "data", lake=str(root / "lake"), destinations={"shop": shop})
 
 
-def write_tables(directory: Path, names: tuple[str, ...] = TABLES) -> None:
+def write_tables(directory: Path, names: tuple[str, ...] = TABLES, cascades: tuple[Cascade, ...] = ()) -> None:
     columns = (Column(name="id", type_code=8, nullable=False, mysql_type="bigint unsigned"),)
     tables_file.write_tables(
         directory / TABLES_FILE,
@@ -26,6 +26,7 @@ def write_tables(directory: Path, names: tuple[str, ...] = TABLES) -> None:
             TableVersion(database=name.split(".")[0], table=name.split(".")[1], key=("id",), columns=columns)
             for name in names
         ],
+        cascades,
     )
 
 

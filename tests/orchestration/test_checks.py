@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from cdc_engine.contracts import StoppedTable
+from cdc_engine.contracts import Cascade, StoppedTable
 from cdc_engine.instance.status import EngineStatus, write_status
 from cdc_engine.states import TableState
 from cdc_engine.table_meta.change.policy import Held, Item
@@ -95,6 +95,29 @@ def test_every_check_can_be_executed_by_hand(tmp_path: Path, instance: dg.Dagste
         ("items", "equals_source"): True,
     }, "a table whose name Dagster cannot spell has no check of its own; the engine's names it"
     assert json.loads((directory / STATUS_FILE).read_text())["state"] == "RUNNING"
+
+
+@pytest.mark.parametrize("word", ["apply", "stop", "ignore"])
+def test_cascade_of_children_is_named_by_asset_and_check(tmp_path: Path, word: str) -> None:
+    config = make_config(tmp_path)
+    shop = config.destinations["shop"].model_copy(update={"cascades": word})
+    config = config.model_copy(update={"destinations": {"shop": shop}})
+    key = Cascade(
+        name="items_ibfk_1",
+        parent=("shop", "orders"),
+        child=("shop", "items"),
+        columns=("order_id",),
+        referenced=("id",),
+        on_delete="CASCADE",
+    )
+    write_tables(config.destination_dir("shop"), cascades=(key,))
+    defs = build_definitions(config, make_fake_ports(config).ports())
+    graph = defs.resolve_asset_graph()
+    told = f"items_ibfk_1: (order_id) follows shop.orders (id) ON DELETE CASCADE, for which there are no row events; cascades: {word}, so "
+    for name, said in (("items", True), ("orders", False)):
+        asset = dg.AssetKey(["shop", "shop", name])
+        assert (told in str(graph.get(asset).metadata.get("foreign_keys", ""))) == said
+        assert (told in str(graph.get_check_spec(dg.AssetCheckKey(asset, TABLE_CHECK)).description)) == said
 
 
 HELD = Held(

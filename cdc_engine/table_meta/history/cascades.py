@@ -56,8 +56,9 @@ class Cascades:
         return tuple(found)
 
     def all(self) -> tuple[Cascade, ...]:
-        """Those whose child is captured."""
-        return tuple(each for cascades in self._by_parent.values() for each in cascades if each.captured)
+        """Those whose child is captured, or leads to one that is."""
+        every = (each for cascades in self._by_parent.values() for each in cascades)
+        return tuple(each for each in every if each.captured or each.child in self._reaching)
 
     def _find_reaching(self) -> set[TableKey]:
         """Tables from which a captured one is reached, going from parents to children."""

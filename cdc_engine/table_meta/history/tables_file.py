@@ -20,8 +20,9 @@ from cdc_engine.errors import MetaError
 
 TABLES_FILE = "tables.json"  # in a destination's folder
 FORMAT = 2
+CARRIED_OUT = "so it is carried out in the lake"
 CASCADE_WORDS = {
-    "apply": "so it is carried out in the lake",
+    "apply": CARRIED_OUT,
     "stop": "so the table stops at the first change that sets it off",
     "ignore": "so rows of the lake DIFFER from those of the source",
 }
@@ -53,9 +54,13 @@ def read_cascades(path: Path) -> tuple[Cascade, ...]:
 
 
 def cascade_sentences(cascades: Iterable[Cascade], policy: Callable[[str, str], str]) -> dict[str, list[str]]:
-    """Table → a sentence for each foreign key that changes its rows without row events. `policy`: of (database, table), its `cascades`."""
+    """Captured table → a sentence for each foreign key that changes its rows without row events. `policy`: of (database, table), its
+    `cascades`. Where the way leads through a table that is not captured, the sentence says so.
+    """
     told: dict[str, list[str]] = {}
-    for each in cascades:
+    every = tuple(cascades)
+    unseen = {each.child for each in every if not each.captured}
+    for each in (each for each in every if each.captured):
         actions = [
             f"ON {event} {action}"
             for event, action in (("DELETE", each.on_delete), ("UPDATE", each.on_update))
@@ -64,10 +69,16 @@ def cascade_sentences(cascades: Iterable[Cascade], policy: Callable[[str, str], 
         child, parent = ".".join(each.child), ".".join(each.parent)
         what = f"{each.name}: ({', '.join(each.columns)}) follows {parent} ({', '.join(each.referenced)})"
         word = policy(*each.child)
-        told.setdefault(child, []).append(
-            f"{what} {' '.join(actions) or each.doubt}, for which there are no row events; cascades: {word}, {CASCADE_WORDS[word]}"
-        )
+        sentence = f"{what} {' '.join(actions) or each.doubt}, for which there are no row events; cascades: {word}, {CASCADE_WORDS[word]}"
+        if word == "apply" and each.parent in unseen:
+            sentence += f", but where a foreign key changed rows of {parent}, which is not captured: then the table STOPS (CASCADE_UNSEEN)"
+        told.setdefault(child, []).append(sentence)
     return told
+
+
+def is_carried_out(sentence: str) -> bool:
+    """Whether the lake follows, always, what a sentence of `cascade_sentences` is about."""
+    return sentence.endswith(CARRIED_OUT)
 
 
 def _read(path: Path) -> tuple[tuple[TableVersion, ...], tuple[Cascade, ...]]:

@@ -1,0 +1,60 @@
+"""Foreign keys that change rows without row events, as `check` and `status` name them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from cdc_engine.config import load_config
+from cdc_engine.instance.discovery import discover
+from console.main import app
+from console.toolchain.database.server import DatabaseServer
+from tests.console.test_commands import RUNNER, Place, place, running_engine, source
+
+__all__ = ["place", "source"]
+
+FAMILY = (
+    "CREATE TABLE p (id int PRIMARY KEY)",
+    "CREATE TABLE c (id int PRIMARY KEY, p_id int)",
+    "ALTER TABLE c ADD CONSTRAINT c_p FOREIGN KEY (p_id) REFERENCES p (id) ON DELETE CASCADE ON UPDATE SET NULL",
+    "CREATE TABLE hidden (id int PRIMARY KEY, CONSTRAINT h_p FOREIGN KEY (id) REFERENCES p (id) ON DELETE CASCADE)",
+    "CREATE TABLE e (id int PRIMARY KEY, CONSTRAINT e_h FOREIGN KEY (id) REFERENCES hidden (id) ON DELETE CASCADE)",
+    "CREATE TABLE f (id int PRIMARY KEY, CONSTRAINT f_p FOREIGN KEY (id) REFERENCES p (id))",
+)
+SAID = {
+    "apply": (
+        "fkeys.c: c_p: (p_id) follows fkeys.p (id) ON DELETE CASCADE ON UPDATE SET NULL",
+        "so it is carried out in the lake",
+    ),
+    "stop": ("fkeys.c: c_p", "so the table stops at the first change that sets it off"),
+    "ignore": ("fkeys.c: c_p", "so rows of the lake DIFFER from those of the source"),
+}
+
+
+@pytest.mark.parametrize("word", SAID)
+def test_cascade_of_children_is_named_by_check_and_status(place: Place, source: DatabaseServer, word: str) -> None:
+    with source.connect(autocommit=True) as connection, connection.cursor() as cursor:
+        for statement in ("DROP DATABASE IF EXISTS fkeys", "CREATE DATABASE fkeys", "USE fkeys", *FAMILY):
+            cursor.execute(statement)
+    directory = place.destination(source.port)
+    conf = yaml.safe_load((place.conf / "destinations/shop.yaml").read_text())
+    place.write(
+        "destinations/shop.yaml", {**conf, "include": r"fkeys\..*", "exclude": r"fkeys\.hidden", "cascades": word}
+    )
+    checked = RUNNER.invoke(app, ["check"])
+    (found,) = (line for line in checked.stdout.splitlines() if "c_p" in line)
+    assert all(part in found for part in SAID[word])
+    assert found.startswith("✓") == (word == "apply"), "what the lake does not follow stands on a line of its own"
+    through = (
+        "where a foreign key changed rows of fkeys.hidden, which is not captured: then the table STOPS (CASCADE_UNSEEN)"
+    )
+    assert (through in checked.stdout) == (word == "apply")
+    assert not any(name in checked.stdout for name in ("h_p", "f_p"))
+    running_engine(directory)
+    discover(load_config(place.conf), "shop")
+    assert all(part in RUNNER.invoke(app, ["status"]).stdout for part in SAID[word])
+    (shop,) = json.loads(RUNNER.invoke(app, ["status", "--json"]).stdout)["destinations"]
+    (told,) = (each for each in shop["foreign_keys"] if "c_p" in each)
+    assert all(part in told for part in SAID[word])
