@@ -191,6 +191,7 @@ class StagedBatch:
     """A whole batch. `start` and `end` are positions as JSON objects, passed through to Delta's history.
 
     `backfill`: it is no batch of the stream, whose place in the tables it leaves as it is.
+    `again_up_to`: order key up to which it may be merged in part from files that are gone, with what had been derived of them.
     """
 
     directory: Path
@@ -204,6 +205,7 @@ class StagedBatch:
     cascades: tuple[CascadeEvents, ...] = ()
     end_order_key: int = -1
     backfill: Backfill | None = None
+    again_up_to: int = 0
 
     def app_id(self, table: StagedTable) -> str:
         """The name under which Delta remembers the last order key of this table. Its epochs share it: an order key has its own."""
@@ -287,6 +289,7 @@ def _batch(directory: Path, record: dict[str, Any]) -> StagedBatch:
         tables=tables,
         cascades=tuple(_cascade_events(directory, item) for item in record.get("cascades", ())),
         end_order_key=int(record.get("end_order_key", -1)),
+        again_up_to=int(record.get("again_up_to", 0)),
     )
 
 

@@ -306,6 +306,7 @@ def make_stager(config: DestinationConfig, directory: Path, meta: MetaManager) -
             policies=policies,
             cascade_policy=config.cascade_policy,
             has_up_to=has_up_to(directory, record.start),
+            again_up_to=given_up.order_key if (given_up := meta.ledger.given_up) else 0,
         )
         return _described(staged)
 

@@ -39,6 +39,8 @@ PLACE = "_sluice_place"
 EVENT_BITS = 32  # of a place: for the rows within one event
 FLAGS_AT = 19 + 6  # of a row event: after its header and the table's id
 NO_FOREIGN_KEY_CHECKS = 0x02  # the session had foreign_key_checks=0: nothing cascaded
+BITMAPS_AT = 19 + 8  # of a row event: what stands there from version 2 on says its own length first
+SHORT_COUNT_MAX = 250  # a column count up to this is one byte
 CASCADE, SET_NULL = "CASCADE", "SET NULL"
 APPLY, IGNORE = "apply", "ignore"
 Stop = Callable[[tuple[str, str], str, str], None]
@@ -165,6 +167,7 @@ class CascadeRecorder:
     def _record(
         self, part: BlockSlice, version: TableVersion, referenced: tuple[str, ...], acting: Int64s, first_event: int
     ) -> None:
+        acting = acting[_telling(part.block, acting, version, referenced)]
         writer = self._writers.get((version, referenced)) or self._writer(version, referenced)
         for rows in writer.decoder.chunks(part.block, acting):
             if len(rows.schema) != len(writer.decoder.schema):
@@ -180,7 +183,7 @@ class CascadeRecorder:
         wanted = {name.lower() for name in referenced}
         kept = [index for index, column in enumerate(version.columns) if column.name.lower() in wanted]
         path = self._directory / f"cascade.{len(self._writers)}.parquet"
-        decoder = RowDecoder(keyed, np.array(kept, np.int32), Places())
+        decoder = RowDecoder(keyed, np.array(kept, np.int32), Places(), nulls_in_key=True)
         return self._writers.setdefault((version, referenced), _Writer(version, referenced, decoder, path, RowPlaces()))
 
     def _unseen(self, version: TableVersion, error: TableStoppedError) -> None:
@@ -196,6 +199,26 @@ def _acting(block: Block, chosen: Int64s) -> Any:
     """Which of the events delete or update rows in a session that had foreign keys checked."""
     flags = block.buffer[block.event_offset[chosen] + FLAGS_AT]
     return (block.event_kind[chosen] != RowEventKind.INSERT) & ((flags & NO_FOREIGN_KEY_CHECKS) == 0)
+
+
+def _telling(block: Block, chosen: Int64s, version: TableVersion, referenced: tuple[str, ...]) -> Any:
+    """Which of the events may have taken the referenced values away: an update whose after images lack them all (MINIMAL) did not."""
+    count = len(version.columns)
+    if count > SHORT_COUNT_MAX:
+        return np.ones(len(chosen), bool)
+    buffer, at = block.buffer, block.event_offset[chosen] + BITMAPS_AT
+    last = len(buffer) - 1
+
+    def byte(place: Any) -> Any:
+        return buffer[np.minimum(place, last)].astype(np.int64)
+
+    at += np.where(block.event_version[chosen] > 1, byte(at) | byte(at + 1) << 8, 0)
+    tells = (block.event_kind[chosen] != RowEventKind.UPDATE) | (byte(at) != count)
+    after = at + 1 + (count + 7 >> 3)
+    for index, column in enumerate(version.columns):
+        if column.name.lower() in {name.lower() for name in referenced}:
+            tells |= byte(after + (index >> 3)) >> (index & 7) & 1 != 0
+    return tells
 
 
 def reached(

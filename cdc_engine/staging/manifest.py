@@ -143,6 +143,7 @@ class Manifest:
 
     `bytes`: of its row events in the binlog. `start` and `end`: Position.to_json. Times: microseconds since 1970 UTC,
     commit times 0 where the batch has no rows. `quarantine`: the file of values that could not be decoded, where there are any.
+    `again_up_to`: order key up to which changes were staged before and may be merged in part, though those files are gone; 0: none were.
     """
 
     format: int = FORMAT
@@ -162,6 +163,7 @@ class Manifest:
     tables: tuple[StagedTable, ...]
     quarantine: StagedQuarantine | None = None
     cascades: tuple[CascadeEvents, ...] = ()
+    again_up_to: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -88,6 +88,7 @@ def stage(
     cascade_policy: Callable[[str, str], str] = lambda _database, _table: APPLY,
     has_up_to: Callable[[str], int] = lambda _table: 0,
     stopped_at: Mapping[str, int] | None = None,
+    again_up_to: int = 0,
 ) -> StagedBatch:
     """Decodes `batch` into `directory`/<batch_directory>. `ledger_id`: of the ledger that hands it out as `delivery`.
 
@@ -98,6 +99,7 @@ def stage(
     `cascade_policy`: of (database, table): apply, stop or ignore, for what foreign keys change in it. `has_up_to`: of "database.table", the
     order key up to which the lake has it, where a table that was resumed is behind others. `stopped_at`: of those in `left_out`, the order
     key of the place from which on the lake lacks their changes; where it is not said, it lacks some from before the batch.
+    `again_up_to`: as in the manifest.
 
     The same batch gives the same files; a directory of that name is replaced. A table that cannot be decoded stops: what was complete
     before stays, it is named in `stopped` with the batch's start, the other tables go on. Raises StagingError when the files cannot be
@@ -117,7 +119,7 @@ def stage(
             staging.take_batch(batch)
             batch = more(batch)
         path = directory / batch_directory(staging.end, delivery)
-        manifest = _manifest(staging, destination, ledger_id, delivery)
+        manifest = _manifest(staging, destination, ledger_id, delivery, again_up_to)
         _publish(manifest, partial, path)
     except OSError as error:
         reason = error.strerror or str(error)
@@ -426,7 +428,7 @@ def _file_part(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:NAME_CHARS_MAX]
 
 
-def _manifest(staging: _Staging, destination: str, ledger_id: str, delivery: int) -> Manifest:
+def _manifest(staging: _Staging, destination: str, ledger_id: str, delivery: int, again_up_to: int) -> Manifest:
     start, end, tables = staging.start, staging.end, staging.finish()
     segments = [segment for table in tables for segment in table.segments if isinstance(segment, ChangesSegment)]
     return Manifest(
@@ -446,6 +448,7 @@ def _manifest(staging: _Staging, destination: str, ledger_id: str, delivery: int
         tables=tables,
         quarantine=staging.quarantined(),
         cascades=staging.cascade_events(),
+        again_up_to=again_up_to,
     )
 
 

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from spark_jobs.cascades import files as cascade_files
-from spark_jobs.cascades.play import Event, Image, Play, Row, Values, Wanted
+from spark_jobs.cascades.play import Event, Image, Play, Row, Values, Wanted, coarse_values
 from spark_jobs.cascades.rows import StagedImages, events_of, lake_rows
 from spark_jobs.errors import TableError
 from spark_jobs.report import TableTarget
@@ -61,6 +61,8 @@ class _Derivation:
         self._events = [event for events in batch.cascades for event in events_of(events)]
         self._wanted: Wanted = defaultdict(set)
         self._rows: dict[str, dict[Values, Row]] = defaultdict(dict)
+        self._asked: dict[str, set[Values]] = defaultdict(set)  # keys of rows that were loaded by them
+        self._unreadable: dict[str, TableError] = {}
 
     def kept(self) -> tuple[dict[str, StagedTable], dict[str, str]]:
         """What was derived, written for a repetition too."""
@@ -81,9 +83,10 @@ class _Derivation:
 
     def _play(self) -> Play:
         while True:
-            play = Play(self._cascades.values(), self._applied, self._wanted)
+            play = Play(self._cascades.values(), self._applied, self._wanted, self._unreadable, self._batch.again_up_to)
+            changes = self._changes()
             rows = {name: [dataclasses.replace(row) for row in found.values()] for name, found in self._rows.items()}
-            play.run(rows, self._changes())
+            play.run(rows, changes)
             missing = {where: values for where, values in play.missing.items() if values}
             if not missing:
                 return play
@@ -91,9 +94,21 @@ class _Derivation:
                 self._load(self._cascades[name, columns], values)
 
     def _load(self, cascade: Cascade, values: set[Values]) -> None:
+        """Rows of the lake that point at the values."""
         self._wanted[cascade.child, cascade.columns] |= values
+        self._load_rows(cascade, cascade.columns, values)
+
+    def _load_rows(self, cascade: Cascade, columns: tuple[str, ...], values: set[Values]) -> None:
+        """Rows of the lake with these values, as far as it can be asked for them."""
         rows = self._rows[cascade.child]
-        for row in lake_rows(self._lane, self._lake[cascade.child], cascade, values):
+        try:
+            found = lake_rows(
+                self._lane, self._lake[cascade.child], dataclasses.replace(cascade, columns=columns), values
+            )
+        except TableError as error:
+            self._unreadable[cascade.child] = error
+            return
+        for row in found:
             key = tuple(row.values[name] for name in cascade.key) if cascade.key else tuple(sorted(row.values.items()))
             rows.setdefault(key, row)
 
@@ -110,4 +125,17 @@ class _Derivation:
         wanted = {columns: values for (table, columns), values in self._wanted.items() if table == name}
         if not wanted:
             return []
-        return list(StagedImages(self._staged[name], key).relevant(wanted, set(self._rows[name]) if key else set()))
+        staged = StagedImages(self._staged[name], key)
+        images = list(staged.relevant(wanted, set(self._rows[name]) if key else set()))
+        while self._load_begun(name, key, images):
+            images = list(staged.relevant(wanted, set(self._rows[name])))
+        return images
+
+    def _load_begun(self, name: str, key: tuple[str, ...], images: list[Image]) -> bool:
+        """Loads the lake's rows of which images leave columns out, for these do not say what the row points at; whether there were more."""
+        keys = {tuple(image.values[each] for each in key) for image in images if image.partial}
+        values = {coarse_values(each) for each in keys - self._rows[name].keys()} - self._asked[name]
+        if values:
+            self._asked[name] |= values
+            self._load_rows(next(each for each in self._cascades.values() if each.child == name), key, values)
+        return bool(values)

@@ -18,8 +18,13 @@ from spark_jobs.merging.fold import DELETE, UPDATE_AFTER, UPDATE_BEFORE
 from spark_jobs.staged_batch import Cascade
 
 CASCADE, SET_NULL = "CASCADE", "SET NULL"
+ALTERED = "the table was altered in the same batch"
+LEFT_OUT = "images of the row leave columns out, and the lake does not have it"
 Values = tuple[Any, ...]
 Wanted = dict[tuple[str, tuple[str, ...]], set[Values]]  # (table, columns) → coarse values
+
+
+NONE_UNREADABLE: Mapping[str, TableError] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +38,7 @@ class Place:
 
 @dataclasses.dataclass
 class Row:
-    """`values` by column in lower case. `order_key`: of the image that made it. `stale`: not all of its columns are known.
+    """`values` by column in lower case. `order_key`: of the image that made it. `stale`: why not all of its columns are known, or empty.
 
     `count`: of equal rows, in a table without a key.
     """
@@ -41,7 +46,7 @@ class Row:
     values: dict[str, Any]
     order_key: int
     of_lake: bool = False
-    stale: bool = False
+    stale: str = ""
     count: int = 1
 
 
@@ -49,7 +54,7 @@ class Row:
 class Image:
     """A staged image of a table, or an alteration of it (`operation` 0: all rows are gone; -1: its columns changed).
 
-    `partial`: it lacks columns.
+    `partial`: it lacks columns, which are those of the row under its key, or, where it `moved`, of the row whose image stands before it.
     """
 
     at: Place
@@ -57,6 +62,7 @@ class Image:
     operation: int
     values: dict[str, Any]
     partial: bool = False
+    moved: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +92,7 @@ class _Table:
 
     def __init__(self, key: tuple[str, ...], columns: Iterable[tuple[str, ...]]) -> None:
         self.key, self.rows = key, dict[Values, Row]()
+        self.moving: Row | None = None  # the row whose key the next image changes
         self.found: dict[tuple[str, ...], dict[Values, set[Values]]] = {each: defaultdict(set) for each in columns}
 
     def key_of(self, values: Mapping[str, Any]) -> Values:
@@ -129,19 +136,28 @@ class _Touched:
 
 
 class Play:
-    """One play. `keys`: of the tables. `applied`: by table the order key that the lake has it up to. `wanted`: what was loaded.
+    """One play. `applied`: by table the order key that the lake has it up to. `wanted`: what was loaded. `unreadable`: tables of which
+    the lake cannot be asked. `again_up_to`: as in the manifest.
 
     Afterwards `derived` are the changes by table, in order; `missing` what is to be loaded first; `errors` tables that cannot be followed.
     """
 
-    def __init__(self, cascades: Iterable[Cascade], applied: Mapping[str, int], wanted: Wanted) -> None:
+    def __init__(
+        self,
+        cascades: Iterable[Cascade],
+        applied: Mapping[str, int],
+        wanted: Wanted,
+        unreadable: Mapping[str, TableError] = NONE_UNREADABLE,
+        again_up_to: int = 0,
+    ) -> None:
         by_child: dict[str, set[tuple[str, ...]]] = defaultdict(set)
         keys = {}
         for each in cascades:
             by_child[each.child].add(each.columns)
             keys[each.child] = each.key
         self._tables = {name: _Table(keys[name], columns) for name, columns in by_child.items()}
-        self._applied, self._wanted = applied, wanted
+        self._applied, self._wanted, self._unreadable = applied, wanted, unreadable
+        self._again_up_to = again_up_to
         self._touched: dict[tuple[str, Values], _Touched] = {}
         self._place = (-1, -1)
         self.derived: dict[str, list[Derived]] = defaultdict(list)
@@ -166,19 +182,23 @@ class Play:
                 table.drop(key)
         elif image.operation < 0:
             for row in table.rows.values():
-                row.stale = True
+                row.stale = ALTERED
         elif image.operation in (DELETE, UPDATE_BEFORE):
-            table.remove(table.key_of(image.values))
+            key = table.key_of(image.values)
+            table.moving = table.rows.get(key) if image.operation == UPDATE_BEFORE else None
+            table.remove(key)
         else:
             self._put_image(table, image)
 
     def _put_image(self, table: _Table, image: Image) -> None:
         """An image may lack columns, which are those of the row that is there."""
         there = table.rows.get(table.key_of(image.values)) if table.key else None
+        there = table.moving if image.moved else there
         known = {**there.values, **image.values} if there else image.values
         lacking = [name for columns in table.found for name in columns if name not in known]
         values = {**dict.fromkeys(lacking), **known}
-        table.put(Row(values, image.at.order_key, stale=image.partial and (there is None or there.stale)))
+        stale = (there.stale if there else LEFT_OUT) if image.partial else ""
+        table.put(Row(values, image.at.order_key, stale=stale))
 
     def _carry(self, event: Event) -> None:
         """Depth first, as the server goes."""
@@ -207,7 +227,13 @@ class Play:
         if cascade.child not in self._tables:
             self._refuse(event, cascade.child, _error(cascade, "the table has stopped"))
             return []
-        if cascade.child in self.errors or self._applied.get(cascade.child, -1) >= event.at.order_key:
+        if cascade.child in self._unreadable:
+            self._refuse(event, cascade.child, self._unreadable[cascade.child])
+        if cascade.child in self.errors:
+            return []
+        if self._applied.get(cascade.child, -1) >= event.at.order_key:
+            if event.at.order_key <= self._again_up_to:
+                self._refuse_below(event, cascade)
             return []
         try:
             keys = self._hit(event, cascade, before)
@@ -215,6 +241,17 @@ class Play:
         except TableError as error:
             self._refuse(event, cascade.child, error)
             return []
+
+    def _refuse_below(self, event: Event, cascade: Cascade) -> None:
+        """The lake has the child as it was later, from a merge whose files are gone: what the event changed in it cannot be told any more.
+
+        Nor can what followed from that in tables that were not merged then.
+        """
+        for below in event.cascades:
+            behind = self._applied.get(below.child, event.at.order_key) < event.at.order_key
+            if below.parent == cascade.child and below.child in event.live and behind:
+                why = f"the way leads through {cascade.child}, which is merged already, and the files that told of it are gone"
+                self._refuse(event, below.child, _error(below, why))
 
     def _refuse(self, event: Event, table: str, error: TableError) -> None:
         """The table cannot be followed, and so what is below it cannot."""
@@ -267,7 +304,7 @@ class Play:
             derived += [Derived(event.at, DELETE, row.values, table.key)] * row.count
             return [(cascade.child, row.values, None)]
         if row.stale or cascade.generated:
-            why = "the table was altered in the same batch" if row.stale else "the table has generated columns"
+            why = row.stale or "the table has generated columns"
             raise _error(cascade, f"it changed a row's columns, and the others cannot be told, for {why}")
         given = after if action == CASCADE and after is not None else (None,) * len(cascade.columns)
         values = {**row.values, **dict(zip(cascade.columns, given, strict=True))}

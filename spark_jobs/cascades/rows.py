@@ -23,6 +23,7 @@ from spark_jobs.staged_batch import (
     COMMIT_TIME,
     DELETED,
     GROUP_COLUMNS,
+    MOVED,
     OPERATION,
     ORDER_KEY,
     PRESENT,
@@ -72,11 +73,10 @@ class StagedImages:
     def relevant(self, wanted: Mapping[tuple[str, ...], set[Values]], keys: set[Values]) -> Iterator[Image]:
         """Images of rows with such a key, or that point at a wanted value at some time; and all that concerns the table as a whole.
 
-        Without a key: those that point at a wanted value.
+        Without a key: those that point at a wanted value. Where images leave columns out, also those that may point at one, and all of a
+        row whose key changes.
         """
-        pointing = set(keys)
-        for _, _, names, rows in self._narrow(wanted):
-            pointing |= {tuple(row[name] for name in self.key) for row in rows if _points(row, names, wanted)}
+        pointing = keys | self._pointing(wanted)
         places, begin = places_of(self.table), 0
         for segment in self.table.segments:
             if not isinstance(segment, ChangesSegment):
@@ -89,13 +89,39 @@ class StagedImages:
             yield from self._images(segment, places[begin : begin + segment.rows], wanted, pointing)
             begin += segment.rows
 
-    def _narrow(self, wanted: Mapping[tuple[str, ...], set[Values]]) -> Iterator[Any]:
+    def _pointing(self, wanted: Mapping[tuple[str, ...], set[Values]]) -> set[Values]:
+        """Keys of the rows whose images point at a wanted value, under every key that they have in the batch."""
+        found: set[Values] = set()
+        moves: list[set[Values]] = []
         for segment in self.table.changes:
             spelled = {column.name.lower(): column.name for column in segment.columns}
             names = [columns for columns in wanted if all(name in spelled for name in columns)]
-            needed = dict.fromkeys([*self.key, *(name for columns in names for name in columns)])
+            before: Values = ()
+            for row in self._known(segment, spelled, names):
+                key = tuple(row[name] for name in self.key)
+                if _points(row, names, wanted):
+                    found.add(key)
+                if row.get(MOVED):
+                    moves.append({before, key})
+                before = key
+        return _joined(found, moves)
+
+    def _known(
+        self, segment: ChangesSegment, spelled: Mapping[str, str], names: Sequence[tuple[str, ...]]
+    ) -> Iterator[dict[str, Any]]:
+        """Of each image the columns of the key and of foreign keys, as far as it has them."""
+        needed = dict.fromkeys([*self.key, *(name for columns in names for name in columns)])
+        if not segment.partial:
             table = pq.read_table(segment.path, columns=[spelled[name] for name in needed])
-            yield segment, spelled, names, table.rename_columns(list(needed)).to_pylist()
+            yield from table.rename_columns(list(needed)).to_pylist()
+            return
+        numbers = {name: number for number, name in enumerate(spelled)}
+        groups = {f"{PRESENT}{numbers[name] // GROUP_COLUMNS}" for name in needed}
+        for row in pq.read_table(
+            segment.path, columns=[*(spelled[name] for name in needed), *groups, MOVED]
+        ).to_pylist():
+            known = {name: row[spelled[name]] for name in needed if _has(segment, row, numbers[name])}
+            yield {**known, MOVED: row[MOVED]}
 
     def _images(
         self,
@@ -121,7 +147,16 @@ class StagedImages:
             if matters:
                 at = Place(row[ORDER_KEY], places[index], row[COMMIT_TIME])
                 partial = len(known) < len(segment.columns)
-                yield Image(at, self.table.name, row[OPERATION], known, partial=partial)
+                yield Image(at, self.table.name, row[OPERATION], known, partial, moved=bool(row.get(MOVED)))
+
+
+def _joined(keys: set[Values], moves: Sequence[set[Values]]) -> set[Values]:
+    """With all keys that lead to them, or to which they lead."""
+    found, left = set(keys), list(moves)
+    while met := [each for each in left if each & found]:
+        found = found.union(*met)
+        left = [each for each in left if not each & found]
+    return found
 
 
 def _has(segment: ChangesSegment, row: dict[str, Any], place: int) -> bool:
@@ -133,11 +168,15 @@ def _has(segment: ChangesSegment, row: dict[str, Any], place: int) -> bool:
 def _points(
     row: Mapping[str, Any], names: Sequence[tuple[str, ...]], wanted: Mapping[tuple[str, ...], set[Values]]
 ) -> bool:
-    return any(
-        tuple(coarse(row[name]) for name in columns) in wanted[columns]
-        for columns in names
-        if all(name in row for name in columns)
-    )
+    """Whether it points at a wanted value, or may do so, having some of the columns."""
+    for columns in names:
+        known = {place: coarse(row[name]) for place, name in enumerate(columns) if name in row}
+        if len(known) == len(columns):
+            if tuple(known.values()) in wanted[columns]:
+                return True
+        elif known and any(all(each[place] == value for place, value in known.items()) for each in wanted[columns]):
+            return True
+    return False
 
 
 def lake_rows(lane: Lane, table: DeltaTable, cascade: Cascade, values: set[Values]) -> list[Row]:
@@ -150,9 +189,11 @@ def lake_rows(lane: Lane, table: DeltaTable, cascade: Cascade, values: set[Value
     types = {}
     for name in (*cascade.columns, *cascade.key):
         if name not in table.snapshot.columns:
-            raise TableError(
-                table.name, f"the column {name} of the foreign key {cascade.name} or of the key is not in the lake"
+            reason = (
+                f"the foreign key {cascade.name} to {cascade.parent} changed rows of it without row events, and the column {name}, "
+                "by which they are found, is not in the lake; have it captured, or say `cascades: ignore` or `stop` for the table"
             )
+            raise TableError(table.name, reason)
         types[name] = table.snapshot.columns[name][1]
     found: Any = lane.session.sql(_select(lane, table, cascade, types, values)).toArrow()
     source = [name for name in found.schema.names if not name.startswith("_sluice_")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 
 DATABASE = "family"
@@ -26,6 +27,17 @@ TABLES = (
     """CREATE TABLE s2 (id int PRIMARY KEY, up int, s_id int, FOREIGN KEY (up) REFERENCES s2 (id) ON DELETE SET NULL,
        FOREIGN KEY (s_id) REFERENCES s (id) ON DELETE CASCADE ON UPDATE CASCADE)""",
 )
+# What images without all columns (MINIMAL) do not tell: the value of another unique key than the primary one, when its row goes; and the
+# columns of a child whose own key a statement changes.
+TABLES_OF_PRIMARY_KEYS = tuple(
+    text.replace(
+        """ON DELETE SET NULL ON UPDATE CASCADE,
+       FOREIGN KEY (p_code) REFERENCES p (code) ON DELETE CASCADE ON UPDATE CASCADE)""",
+        "ON DELETE SET NULL ON UPDATE CASCADE)",
+    )
+    for text in TABLES
+)
+KEYS_OF_CHILDREN = re.compile(r"UPDATE (?:p|c|s) SET (?:code = \S+, )?id|ON DUPLICATE KEY")
 NAMES = ("g", "p", "c", "e", "l", "k", "kk", "kn", "s", "s2")
 
 

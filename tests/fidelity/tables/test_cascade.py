@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime as dt
 import re
+import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +18,43 @@ import pyarrow.parquet as pq
 import pymysql
 import pytest
 
+from cdc_engine.staging import StagedBatch
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs import SparkSettings, TableTarget, merge_batch
+from spark_jobs import SparkSettings, TableReport, TableTarget, merge_batch, run_batch
+from spark_jobs.cascades import files as cascade_files
 from spark_jobs.cascades.derive import carried_out
-from spark_jobs.staged_batch import StagedTable, read_staged_batch
-from tests.fidelity.pipeline import Pipeline, run
-from tests.fidelity.tables.cascade_tree import DATABASE, NAMES, TABLES, statements
+from spark_jobs.errors import MergeError
+from spark_jobs.merging.merge import merge_table
+from spark_jobs.staged_batch import ChangesSegment, StagedTable, TruncateSegment, read_staged_batch
+from tests.fidelity.pipeline import Pipeline, images, run
+from tests.fidelity.tables.cascade_tree import (
+    DATABASE,
+    KEYS_OF_CHILDREN,
+    NAMES,
+    TABLES,
+    TABLES_OF_PRIMARY_KEYS,
+    statements,
+)
 
 KEYS = {"l": (), "k": ("a", "b"), "kk": ("x", "y", "z")}
 Rows = Counter[tuple[Any, ...]]
 
 
-def begun(server: DatabaseServer, folder: Path) -> Pipeline:
+def begun(server: DatabaseServer, folder: Path, image: str = "FULL") -> Pipeline:
     run(server, f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")
-    run(server, *TABLES, database=DATABASE)
+    run(server, *(TABLES if image == "FULL" else TABLES_OF_PRIMARY_KEYS), database=DATABASE)
     return Pipeline.of(server, DATABASE, folder)
 
 
-def play(server: DatabaseServer, seed: int, count: int, names: tuple[str, ...] = NAMES) -> int:
-    """How many of the statements the server took, of those about tables with these names."""
+def play(server: DatabaseServer, seed: int, count: int, names: tuple[str, ...] = NAMES, image: str = "FULL") -> int:
+    """How many of the statements the server took, of those about tables with these names, and whose images (MINIMAL) tell all."""
     taken = 0
     with server.connect(database=DATABASE, autocommit=True) as connection, connection.cursor() as cursor:
-        cursor.execute("SET time_zone = '+00:00'")
+        cursor.execute(f"SET time_zone = '+00:00', binlog_row_image = {image}")
         for statement in statements(seed, count):
+            if image != "FULL" and KEYS_OF_CHILDREN.search(statement):
+                continue
             named = set(re.findall(r"(?:FROM|INTO|UPDATE|JOIN) (\w+)", statement)) - {"id"}
             if not named <= set(names):
                 continue
@@ -57,34 +73,57 @@ def selected(server: DatabaseServer, table: str) -> Rows:
 
 def folded(table: StagedTable, key: tuple[str, ...]) -> Rows:
     """What the images of a batch leave where nothing was before, as the merge does it."""
-    rows: dict[Any, tuple[Any, ...]] = {}
+    rows: dict[Any, dict[str, Any]] = {}
     log: Rows = Counter()
-    for segment in table.changes:
+    for segment in table.segments:
+        if isinstance(segment, TruncateSegment):
+            rows, log = {}, Counter()
+        if not isinstance(segment, ChangesSegment):
+            continue
         names = [column.name for column in segment.columns]
+        moving: dict[str, Any] = {}
         for image in pq.read_table(segment.path).to_pylist():
-            values = tuple(plain(image[name]) for name in names)
+            present = image.get("_sluice_present_0", (1 << len(names)) - 1)
+            values = {name: plain(image[name]) for bit, name in enumerate(names) if present >> bit & 1}
             there = image["_sluice_operation"] in {1, 3}
-            log[values] += 1 if there else -1
-            rows.pop(tuple(image[name] for name in key), None)
+            log[tuple(values.values())] += 1 if there else -1
+            before = rows.pop(tuple(image[name] for name in key), {})
+            known = {**(moving if image.get("_sluice_moved") else before), **values}
             if there:
-                rows[tuple(image[name] for name in key)] = values
-    return Counter(rows.values()) if key else +log
+                rows[tuple(image[name] for name in key)] = {name: known[name] for name in names}
+            moving = before
+    return Counter(tuple(row.values()) for row in rows.values()) if key else +log
 
 
 def plain(value: Any) -> Any:
     return value.replace(tzinfo=None) if isinstance(value, dt.datetime) else value
 
 
-@pytest.mark.parametrize("server", ["mysql80", "mariadb114"])
-def test_random_cascades_are_in_the_staged_images(server: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("server", "image", "seeds"),
+    [
+        ("mysql80", "FULL", 9),
+        ("mariadb114", "FULL", 9),
+        ("mysql57", "FULL", 2),
+        ("mariadb1011", "FULL", 2),
+        ("mysql80", "MINIMAL", 3),
+        ("mysql57", "MINIMAL", 1),
+        ("mariadb114", "MINIMAL", 3),
+        ("mariadb114", "FULL_NODUP", 1),
+        ("mysql80", "NOBLOB", 1),
+    ],
+)
+def test_random_cascades_are_in_the_staged_images(
+    server: str, image: str, seeds: int, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     """Without Spark, so that many can be played: the lake is empty at the beginning."""
     source: DatabaseServer = request.getfixturevalue(server)
     derived = 0
-    for seed in range(12):
-        pipeline = begun(source, tmp_path / str(seed))
-        assert play(source, seed, 250) > 100
+    for seed in range(seeds):
+        pipeline = begun(source, tmp_path / str(seed), image)
+        assert play(source, seed, 250, image=image) > 100
         staged = pipeline.staged()
-        assert not staged.stopped
+        assert not staged.stopped, [(each.table, each.reason) for each in staged.stopped]
         batch = read_staged_batch(staged.path)
         targets = {table.name: TableTarget(path=str(tmp_path / "none" / table.name)) for table in batch.tables}
         lane: Any = None
@@ -95,7 +134,7 @@ def test_random_cascades_are_in_the_staged_images(server: str, request: pytest.F
             found = folded(tables[name], KEYS.get(name, ("id",))) if name in tables else Counter()
             assert found == selected(source, name), (seed, name)
         derived += sum(table.rows for table in carried.tables) - sum(table.rows for table in batch.tables)
-    assert derived > 100
+    assert derived > 10 * seeds
 
 
 def lake_rows(path: Path, table: str) -> Rows:
@@ -117,32 +156,202 @@ def lake_rows(path: Path, table: str) -> Rows:
 MERGED = ("p", "c", "e", "l")
 
 
-def test_random_cascades_over_several_batches_are_in_the_lake(
-    mysql80: DatabaseServer, spark_server: SparkConnectServer, tmp_path: Path
-) -> None:
-    """The second batch is merged twice, again from what was derived; then all is read and merged again from the beginning."""
-    pipeline = begun(mysql80, tmp_path)
-    first = pipeline.begin
-    settings = SparkSettings(remote=spark_server.url)
+@dataclasses.dataclass
+class Lake:
+    """What Spark made of the batches so far."""
 
-    def merge(times: int = 1) -> None:
-        staged = pipeline.staged()
-        assert not staged.stopped
+    pipeline: Pipeline
+    settings: SparkSettings
+    folder: Path
+    names: tuple[str, ...] = MERGED
+    left_out: frozenset[str] = frozenset()
+
+    def stage(self, **options: Any) -> StagedBatch:
+        """Everything since the last batch."""
+        staged = self.pipeline.staged(**options)
+        assert not staged.stopped, [(each.table, each.reason) for each in staged.stopped]
+        self.pipeline.begin = type(self.pipeline.begin).from_json(dict(staged.manifest.end))
+        return staged
+
+    def merge(self, staged: StagedBatch) -> None:
         targets = {
             f"{DATABASE}.{table.table}": TableTarget(
-                path=str(tmp_path / "lake" / table.table), deletes="soft" if table.table == "e" else "hard"
+                path=str(self.folder / table.table),
+                deletes="soft" if table.table == "e" else "hard",
+                merge="spark",
             )
             for table in staged.manifest.tables
+            if table.table not in self.left_out
         }
-        for _ in range(times):
-            merge_batch(staged.path, targets, settings)
-            for name in MERGED:
-                assert lake_rows(tmp_path / "lake" / name, name) == selected(mysql80, name), name
-        pipeline.begin = type(first).from_json(dict(staged.manifest.end))
+        merge_batch(staged.path, targets, self.settings)
 
-    play(mysql80, 101, 150, MERGED)
-    merge()
-    play(mysql80, 102, 100, MERGED)
-    merge(times=2)
-    pipeline.begin = first
-    merge()
+    def require_equal(self) -> None:
+        for name in self.names:
+            assert lake_rows(self.folder / name, name) == selected(self.pipeline.server, name), name
+
+
+@pytest.mark.parametrize(
+    ("server", "image"),
+    [("mysql80", "FULL"), ("mariadb114", "FULL"), ("mysql80", "MINIMAL"), ("mariadb114", "MINIMAL")],
+)
+def test_random_cascades_over_several_batches_are_in_the_lake(
+    server: str, image: str, spark_server: SparkConnectServer, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The second batch is merged twice, again from what was derived; then all is read and merged again from the beginning."""
+    source: DatabaseServer = request.getfixturevalue(server)
+    pipeline = begun(source, tmp_path, image)
+    first = pipeline.begin
+    lake = Lake(pipeline, SparkSettings(remote=spark_server.url), tmp_path / "lake")
+    play(source, 101, 150, MERGED, image)
+    lake.merge(lake.stage())
+    lake.require_equal()
+    play(source, 102, 100, MERGED, image)
+    second = lake.stage()
+    for _ in range(2):
+        lake.merge(second)
+        lake.require_equal()
+    if image == "FULL":
+        pipeline.begin = first
+        lake.merge(lake.stage())
+        lake.require_equal()
+
+
+# Types of keys, each with values that SQL gives: one that goes, one that is changed, what it is changed to, one that stays.
+KEY_TYPES = {
+    "binary(16)": ("x'00010203040506070809000000000000'", "x'FF'", "x'01'", "x'00'"),
+    "varbinary(20)": ("x'0001'", "x'FF'", "''", "x'41'"),
+    "char(36)": ("'6ccd780c-baba-1026-9564-5b8c656024db'", "'b'", "'c'", "'d'"),
+    "varchar(20)": ("'zwölf'", "'d\\'or'", "'日本'", "'x y'"),
+    "bigint unsigned": ("18446744073709551615", "2", "9223372036854775808", "0"),
+    "decimal(20,4)": ("1.5000", "-2.25", "99999.0001", "0"),
+    "double": ("0.1", "-2.5", "1e300", "0"),
+    "date": ("'2024-02-29'", "'0001-01-01'", "'9999-12-31'", "'1969-12-31'"),
+    "datetime(6)": (
+        "'2024-02-29 01:02:03.000004'",
+        "'1000-01-01 00:00:00'",
+        "'9999-12-31 23:59:59.999999'",
+        "'1970-01-01 00:00:00'",
+    ),
+    "timestamp(3) NULL": (
+        "'2024-03-31 02:30:00.125'",
+        "'1970-01-01 00:00:01'",
+        "'2038-01-19 03:14:07.999'",
+        "'2000-01-01 00:00:00'",
+    ),
+    "time(2)": ("'-838:59:59'", "'00:00:01.25'", "'10:11:12'", "'00:00:00'"),
+    "year": ("2024", "1901", "2155", "2000"),
+    "bit(9)": ("511", "1", "2", "0"),
+    "enum('a','b','c','d')": ("'a'", "'b'", "'c'", "'d'"),
+}
+
+
+@pytest.mark.parametrize("server", ["mysql80", "mariadb114"])
+def test_cascades_of_keys_of_every_type_find_their_rows_in_the_lake_fidelity(
+    server: str, spark_server: SparkConnectServer, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """One child with a foreign key of each type; its parents are not merged."""
+    source: DatabaseServer = request.getfixturevalue(server)
+    names = [f"p{number}" for number in range(len(KEY_TYPES))]
+    parents = [f"CREATE TABLE {name} (k {of_type} PRIMARY KEY)" for name, of_type in zip(names, KEY_TYPES, strict=True)]
+    columns = [f"k_{name} {of_type}" for name, of_type in zip(names, KEY_TYPES, strict=True)]
+    keys = [f"FOREIGN KEY (k_{name}) REFERENCES {name} (k) ON DELETE SET NULL ON UPDATE CASCADE" for name in names]
+    run(source, f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")
+    run(source, *parents, f"CREATE TABLE c (id int PRIMARY KEY, {', '.join([*columns, *keys])})", database=DATABASE)
+    pipeline = Pipeline.of(source, DATABASE, tmp_path)
+    lake = Lake(pipeline, SparkSettings(remote=spark_server.url), tmp_path / "lake", ("c",), frozenset(names))
+    values = list(zip(*KEY_TYPES.values(), strict=True))
+    for number, name in enumerate(names):
+        gone, changed, _, stays = (row[number] for row in values)
+        run(source, f"INSERT INTO {name} VALUES ({gone}), ({changed}), ({stays})", database=DATABASE)
+    rows = [f"({number}, {', '.join(values[at])})" for number, at in enumerate((0, 1, 3, 0))]
+    run(source, f"INSERT INTO c VALUES {', '.join(rows)}", database=DATABASE)
+    lake.merge(lake.stage())
+    for number, name in enumerate(names):
+        gone, changed, to, _ = (row[number] for row in values)
+        changes = (f"DELETE FROM {name} WHERE k = {gone}", f"UPDATE {name} SET k = {to} WHERE k = {changed}")
+        run(source, *changes, database=DATABASE)
+    lake.merge(lake.stage())
+    found = lake_rows(tmp_path / "lake" / "c", "c")
+    run(source, "UPDATE c SET id = id + 10", database=DATABASE)
+    told = [row for row in images(lake.stage(), "c").to_pylist() if row["_sluice_operation"] == 3]
+    expected = Counter((row["id"] - 10, *(plain(row[f"k_{name}"]) for name in names)) for row in told)
+    assert found == expected, "what row events of the child say afterwards"
+    assert sum(value is None for row in found for value in row) == 2 * len(names)
+
+
+class CutOffError(Exception):
+    """The process is gone."""
+
+
+@pytest.mark.parametrize("server", ["mysql80", "mariadb114"])
+def test_fault_a_run_cut_off_between_what_cascades_change_is_finished_by_the_next(
+    server: str,
+    spark_server: SparkConnectServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    """Before what was derived is kept, after it, with the children merged and not their parents, and the other way round."""
+    source: DatabaseServer = request.getfixturevalue(server)
+    lake = Lake(begun(source, tmp_path), SparkSettings(remote=spark_server.url), tmp_path / "lake")
+    play(source, 201, 150, MERGED)
+    lake.merge(lake.stage())
+    for number, gone in enumerate(((), MERGED, ("p",), ("c", "e", "l"), ("e",))):
+        play(source, 202 + number, 60, MERGED)
+        staged = lake.stage()
+        with monkeypatch.context() as cut:
+            if not gone:
+                cut.setattr(cascade_files, "keep", cut_off)
+            cut.setattr(run_batch, "merge_table", without(gone, merge_table))
+            with pytest.raises((CutOffError, MergeError)):
+                lake.merge(staged)
+        assert (staged.path / "derived" / "derived.json").exists() == bool(gone)
+        merged = [name for name in MERGED if lake_rows(lake.folder / name, name) == selected(source, name)]
+        assert not set(gone) <= set(merged), "the batch changes what was not merged"
+        lake.merge(staged)
+        lake.require_equal()
+    _require_a_stop_where_the_files_of_a_batch_are_lost(lake, monkeypatch)
+
+
+def _require_a_stop_where_the_files_of_a_batch_are_lost(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child is merged, what is below it is not, and what was derived of the way through the child is gone."""
+    source = lake.pipeline.server
+    rows = (
+        "INSERT INTO p VALUES (90, NULL, 'w90')",
+        "INSERT INTO c (id, p_code) VALUES (90, 'w90')",
+        "INSERT INTO e VALUES (90, 90)",
+    )
+    run(source, *rows, database=DATABASE)
+    lake.merge(lake.stage())
+    begin = lake.pipeline.begin
+    run(source, "DELETE FROM p WHERE id = 90", database=DATABASE)
+    lost = lake.stage()
+    with monkeypatch.context() as cut:
+        cut.setattr(run_batch, "merge_table", without(("e",), merge_table))
+        with pytest.raises(MergeError):
+            lake.merge(lost)
+    shutil.rmtree(lost.path)
+    lake.pipeline.begin = begin
+    again = lake.stage(again_up_to=lost.manifest.end_order_key)
+    with pytest.raises(MergeError) as refused:
+        lake.merge(again)
+    (error,) = refused.value.errors
+    assert (error.table, error.state, error.for_good) == (f"{DATABASE}.e", "CASCADE_UNSEEN", True)
+    assert "the files that told of it are gone" in error.reason
+    for name in ("p", "c", "l"):
+        assert lake_rows(lake.folder / name, name) == selected(source, name), name
+
+
+def cut_off(*_: Any) -> None:
+    raise CutOffError
+
+
+def without(names: tuple[str, ...], merge: Callable[..., TableReport]) -> Callable[..., TableReport]:
+    """A merge of a table that does not come to these."""
+
+    def merged(lane: Any, batch: Any, table: StagedTable, *args: Any, **options: Any) -> TableReport:
+        if table.table in names:
+            raise CutOffError
+        return merge(lane, batch, table, *args, **options)
+
+    return merged
