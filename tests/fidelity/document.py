@@ -98,17 +98,24 @@ InnoDB changes child rows without row events (all MariaDB, MySQL before 9.6). Wi
 
 | | test |
 |---|---|
-| ON DELETE and ON UPDATE CASCADE and SET NULL, over all levels, of composite keys, of keys within a primary key, of self-references, of tables without a key; REPLACE and foreign_key_checks=0 | random statements on MySQL 8.0 and MariaDB 11.4, `tests/fidelity/tables/test_cascade.py` |
+| ON DELETE and ON UPDATE CASCADE and SET NULL, over all levels, of composite keys, of keys within a primary key, of self-references, of tables without a key; REPLACE and foreign_key_checks=0 | random statements on all four servers, and through Spark from MySQL 8.0 and MariaDB 11.4: `tests/fidelity/tables/test_cascade.py` |
+| the same with images that leave columns out (MINIMAL, NOBLOB, FULL_NODUP) | the same test, of keys that are the parent's primary key |
+| keys of every type that may be one, and of any text | a child in the lake for each, `test_cascade.py` |
+| a run that is cut off: before what was derived is kept, after it, with children merged and not their parents, and the other way round | `test_cascade.py`; where the staged files are lost then, what is below such a child stops (CASCADE_UNSEEN) |
+| XA, savepoints, triggers and procedures, statements of several tables, temporary tables of the parent's name, CREATE TABLE … SELECT, system-versioned tables, circles, keys that are generated, may be NULL or are not unique | `tests/fidelity/tables/test_cascade_corners.py` |
+| a parent or a child that is renamed | `tests/fidelity/tables/test_ddl_renamed_tables.py` |
 | foreign keys made, dropped and renamed by DDL, inline REFERENCES where the server honours them, generated names | all four servers after each statement, `tests/table_meta/corpus/foreign_keys.sql` |
 | a parent that is not captured; a child that cannot be followed, which stops (CASCADE, CASCADE_UNSEEN) | `tests/staging/test_cascade_events.py` |
 
 ON DELETE SET DEFAULT changes no row on any server. A table stops where it cannot be told what a foreign key did: values that are equal by
-collation alone, two foreign keys that set one column at once, generated columns beside a column that is set, a foreign key whose name is not known.
+collation alone, two foreign keys that set one column at once, generated columns beside a column that is set, a table that was altered in the
+same batch, a foreign key whose name is not known, one of a column that is not captured. With MINIMAL images also where the row of a parent goes
+to which a foreign key points by another key than the primary one, and where a statement changed a child's own key in the same batch.
 
 ## Statements
 
 What a statement makes of a table is held against information_schema of all four servers, after each statement of a corpus of some 600
-(`tests/table_meta/ddl/test_ddl_corpus.py`); mutations of all of it give a named stop or nothing (`test_ddl_mutations.py`). A statement that
+(`tests/table_meta/ddl/test_ddl_corpus.py`); some 30 000 mutations of all of it give a named stop or nothing (`test_ddl_mutations.py`). A statement that
 cannot be read, or that Sluice makes a mistake with, stops the tables that it may concern, by name: those it names, or all that are named
 anywhere in it, or all of the database that it is about (`test_ddl_mistakes.py`). The rest goes on.
 
@@ -121,10 +128,12 @@ anywhere in it, or all of the database that it is about (`test_ddl_mistakes.py`)
 | RENAME TABLE and ALTER TABLE … RENAME TO between captured names, swaps, chains and circles in one statement, also with alterations | yes, with the rows: the lake's tables are those of SELECT under each name. From outside the filter it stops, DDL_UNSUPPORTED | random statements on all four servers, and into the lake: `tests/fidelity/tables/test_ddl_renamed_tables.py`; `test_ddl_renames.py` |
 | `EXCHANGE PARTITION … WITH TABLE`, MariaDB's `CONVERT PARTITION` and `CONVERT TABLE` | both tables stop, DDL_UNSUPPORTED: rows went from one to the other without row events | `test_statements.py` |
 | tables under a MERGE table (`UNION=(…)`), tables of ENGINE MERGE, BLACKHOLE, FEDERATED, CONNECT, SPIDER | stop, DDL_UNSUPPORTED, when a statement says so, and from the beginning where they were there before: their rows are not what row events say. So does `CREATE TABLE … LIKE` of one | `test_statements.py`, `test_statements_fidelity.py` |
-| `ALTER TABLE … DISCARD` and `IMPORT TABLESPACE` | stops, DDL_UNSUPPORTED: rows went or came without row events | `test_statements.py` |
-| MariaDB's `WITH SYSTEM VERSIONING` | the rows of now are in the lake, without the columns that nobody named. What the server keeps as history is not: UPDATE, DELETE, REPLACE, `DELETE HISTORY`, `ADD` and `DROP SYSTEM VERSIONING`. Where an ALTER adds named columns for the times (`… GENERATED ALWAYS AS ROW START`), what rows already there have in them is not told: DDL_UNSUPPORTED. Tables versioned by transaction (`bigint` columns) are logged as statements: STATEMENT_FORMAT | `test_versioned_fidelity.py` |
+| `ALTER TABLE … DISCARD` and `IMPORT TABLESPACE` | stops, DDL_UNSUPPORTED: rows went or came without row events | on MySQL 8.0: `tests/fidelity/tables/test_imported_ddl.py`; `test_statements.py` |
+| MariaDB's `WITH SYSTEM VERSIONING` | the rows of now are in the lake, without the columns that nobody named. What the server keeps as history is not: UPDATE, DELETE, REPLACE, `DELETE HISTORY`, `ADD` and `DROP SYSTEM VERSIONING`, with images FULL, NOBLOB and MINIMAL; values of rows that are history neither stop the table nor go to quarantine. Where an ALTER adds named columns for the times (`… GENERATED ALWAYS AS ROW START`), what rows already there have in them is not told: DDL_UNSUPPORTED. Tables versioned by transaction (`bigint` columns) are logged as statements: STATEMENT_FORMAT | `test_versioned_fidelity.py` |
 | MariaDB's `PERIOD FOR name (a, b)`, `WITHOUT OVERLAPS` | its columns are NOT NULL, and in the key as end and begin; ADD PRIMARY KEY with one, by ALTER, is SCHEMA_UNKNOWN | `corpus/periods.sql` |
 | MariaDB's `REFERENCES t` without columns | those of t that are called as the columns of the child, and not its primary key | `corpus/foreign_keys.sql` |
+| MariaDB's `sql_mode=EMPTY_STRING_IS_NULL` | `DEFAULT ''` is NULL; an expression as DEFAULT stops, DDL_UNSUPPORTED | `test_ddl_additions.py` |
+| MariaDB's `old_mode` without UTF8_IS_UTF8MB3, by which `utf8` is utf8mb4 | no event tells it: a table made so stops at its first row, SCHEMA_MISMATCH | |
 | names beyond utf8mb3 (`😀x`) | have `?` there, as on the server | `corpus/tricks.sql` |
 | what mysqldump, mydumper, pt-online-schema-change, gh-ost, Vitess, Django, Rails, Flyway, Liquibase, WordPress, phpMyAdmin, MySQL Workbench and sysbench send | as the servers have it afterwards | `corpus/tools.sql` |
 | rows changed in statement form (`binlog_format` STATEMENT or MIXED, also LOAD DATA) | no: the tables that the statement writes to stop, STATEMENT_FORMAT, and the children of their foreign keys, CASCADE_UNSEEN. Where it names a view, or calls a function, all tables of the database do. What triggers did to other tables is not known | `test_statement_format_fidelity.py`, `test_statements_fidelity.py` |
