@@ -252,7 +252,10 @@ def test_cascades_of_keys_of_every_type_find_their_rows_in_the_lake_fidelity(
     """One child with a foreign key of each type; its parents are not merged."""
     source: DatabaseServer = request.getfixturevalue(server)
     names = [f"p{number}" for number in range(len(KEY_TYPES))]
-    parents = [f"CREATE TABLE {name} (k {of_type} PRIMARY KEY)" for name, of_type in zip(names, KEY_TYPES, strict=True)]
+    parents = [
+        f"CREATE TABLE {name} (k {of_type.removesuffix(' NULL')} PRIMARY KEY)"
+        for name, of_type in zip(names, KEY_TYPES, strict=True)
+    ]
     columns = [f"k_{name} {of_type}" for name, of_type in zip(names, KEY_TYPES, strict=True)]
     keys = [f"FOREIGN KEY (k_{name}) REFERENCES {name} (k) ON DELETE SET NULL ON UPDATE CASCADE" for name in names]
     run(source, f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")
@@ -307,7 +310,7 @@ def test_fault_a_run_cut_off_between_what_cascades_change_is_finished_by_the_nex
                 lake.merge(staged)
         assert (staged.path / "derived" / "derived.json").exists() == bool(gone)
         merged = [name for name in MERGED if lake_rows(lake.folder / name, name) == selected(source, name)]
-        assert not set(gone) <= set(merged), "the batch changes what was not merged"
+        assert not merged or not set(gone) <= set(merged), "the batch changes what was not merged"
         lake.merge(staged)
         lake.require_equal()
     _require_a_stop_where_the_files_of_a_batch_are_lost(lake, monkeypatch)
@@ -335,10 +338,11 @@ def _require_a_stop_where_the_files_of_a_batch_are_lost(lake: Lake, monkeypatch:
     again = lake.stage(again_up_to=lost.manifest.end_order_key)
     with pytest.raises(MergeError) as refused:
         lake.merge(again)
-    (error,) = refused.value.errors
-    assert (error.table, error.state, error.for_good) == (f"{DATABASE}.e", "CASCADE_UNSEEN", True)
-    assert "the files that told of it are gone" in error.reason
-    for name in ("p", "c", "l"):
+    assert {error.table for error in refused.value.errors} == {f"{DATABASE}.e", f"{DATABASE}.l"}, "all that is below"
+    for error in refused.value.errors:
+        assert (error.state, error.for_good) == ("CASCADE_UNSEEN", True)
+        assert "the files that told of it are gone" in error.reason
+    for name in ("p", "c"):
         assert lake_rows(lake.folder / name, name) == selected(source, name), name
 
 
