@@ -1,4 +1,4 @@
-"""Tables whose rows come as files, on a real MySQL 8.0: IMPORT TABLESPACE."""
+"""Tables whose rows come as files, on a real MySQL 8.0: IMPORT TABLESPACE, and IMPORT TABLE, of which no event tells."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import Pipeline, run
+from tests.fix_servers import ServerFactory
 
 DATABASE = "imported"
 
@@ -36,3 +37,24 @@ def test_ddl_a_tablespace_that_is_imported_stops_its_table(mysql80: DatabaseServ
         shutil.copy(tmp_path / name, folder / name)
     run(mysql80, "ALTER TABLE t IMPORT TABLESPACE", "UPDATE other SET v = 'p'", database=DATABASE)
     assert stops(pipeline) == {"t": "DDL_UNSUPPORTED"}
+
+
+def test_ddl_a_table_that_is_imported_stops_at_its_first_row_event(
+    fresh_mysql80: ServerFactory, tmp_path: Path
+) -> None:
+    server = fresh_mysql80({"secure_file_priv": ""})
+    pipeline = begun(server, tmp_path, "CREATE TABLE other (id int PRIMARY KEY)")
+    folder, kept = server.data_folder / DATABASE, tmp_path / "kept"
+    kept.mkdir()
+    made = ("CREATE TABLE m (id int PRIMARY KEY, v int) ENGINE=MyISAM", "INSERT INTO m VALUES (1, 1)", "FLUSH TABLES")
+    run(server, "SET sql_log_bin = 0", *made, database=DATABASE)
+    for each in folder.glob("m*"):
+        shutil.copy(each, kept / each.name)
+    run(server, "SET sql_log_bin = 0", "DROP TABLE m", database=DATABASE)
+    for each in kept.iterdir():
+        shutil.copy(each, folder / each.name)
+    (described,) = folder.glob("m*.sdi")
+    run(server, f"IMPORT TABLE FROM '{described}'", "INSERT INTO other VALUES (1)", database=DATABASE)
+    assert not stops(pipeline)
+    run(server, "INSERT INTO m VALUES (3, 3)", database=DATABASE)
+    assert stops(pipeline) == {"m": "SCHEMA_UNKNOWN"}
