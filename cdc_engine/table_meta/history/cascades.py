@@ -6,7 +6,7 @@ InnoDB executes ON DELETE and ON UPDATE below the binlog: of a cascade only the 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from cdc_engine.binlog.rows.history_rows import HIDDEN
 from cdc_engine.contracts import Cascade
@@ -20,20 +20,22 @@ class Cascades:
     """All foreign keys that act, at one place in the stream."""
 
     def __init__(self, tables: Iterable[TableSchema], captured: Captured) -> None:
-        keys = {(table.database, table.table): table.key for table in tables}
+        known = {(table.database, table.table): table for table in tables}
         self._by_parent: dict[TableKey, list[Cascade]] = defaultdict(list)
-        for table in tables:
+        for table in known.values():
             for key in table.foreign_keys:
                 if key.on_delete or key.on_update or key.doubt:
+                    parent = known.get(key.parent)
+                    referenced = key.referenced or (parent.key if parent else ())
                     cascade = Cascade(
                         name=key.name,
                         parent=key.parent,
                         child=(table.database, table.table),
                         columns=key.columns,
-                        referenced=key.referenced or keys.get(key.parent, ()),
+                        referenced=referenced,
                         on_delete=key.on_delete,
                         on_update=key.on_update,
-                        doubt=key.doubt,
+                        doubt=key.doubt or _unlike(table, key.columns, parent, referenced),
                         captured=captured(table.database, table.table),
                         key=table.key,
                         generated=any(column.generated and column.generated not in HIDDEN for column in table.columns),
@@ -74,3 +76,14 @@ class Cascades:
                     reaching.add(parent)
                     waiting.append(parent)
         return reaching
+
+
+def _unlike(child: TableSchema, columns: Sequence[str], parent: TableSchema | None, referenced: Sequence[str]) -> str:
+    """Why values of the two cannot be held against each other, or empty. The server compares the numbers of labels, the lake has labels."""
+    labels = {column.name.lower(): column.column().labels for column in parent.columns} if parent else {}
+    for ours, theirs in zip(columns, referenced, strict=False):
+        mine = next((each.column().labels for each in child.columns if each.name.lower() == ours.lower()), ())
+        pairs = zip(mine, labels.get(theirs.lower(), ()), strict=False)
+        if any(one != other for one, other in pairs):
+            return f"the labels of {ours} are not those of {theirs}, which it points at, and the server goes by their numbers"
+    return ""

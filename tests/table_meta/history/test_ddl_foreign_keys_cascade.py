@@ -70,3 +70,19 @@ def test_a_foreign_key_that_goes_by_a_name_not_known_leaves_all_in_doubt_cascade
     assert "c_ibfk_9" in state.foreign_keys[0].doubt
     again = TableHistory(tmp_path / "schema.jsonl", lambda *_: True)
     assert again.state("d", "c", place) == state
+
+
+@pytest.mark.parametrize(
+    ("labels", "doubted"), [("'a', 'b'", False), ("'a', 'b', 'c'", False), ("'b', 'a'", True), ("'a', 'c'", True)]
+)
+def test_labels_that_are_others_in_the_parent_leave_a_cascade_in_doubt(
+    tmp_path: Path, labels: str, doubted: bool
+) -> None:
+    history, _ = history_after(
+        tmp_path,
+        "CREATE TABLE p (id enum('a', 'b') PRIMARY KEY)",
+        f"CREATE TABLE c (id int PRIMARY KEY, A enum({labels}), FOREIGN KEY (a) REFERENCES p (ID) ON DELETE CASCADE)",
+    )
+    (cascade,) = history.all_cascades()
+    assert bool(cascade.doubt) is doubted
+    assert not doubted or "labels of" in cascade.doubt
