@@ -37,11 +37,12 @@ TWINS: dict[type, tuple[type, set[str]]] = {
     Cascade: (read.Cascade, {"captured"}),
     Alteration: (read.Alteration, {"old_type", "new_type"}),
 }
+# a run's word → the manifest's; "" for what the manifest does not say
 RENAMED = {
     "path": "file",
     "directory": "",
     "backfill": "",
-}  # a run's word → the manifest's; "" for what the manifest does not say
+}
 
 NAMES = st.text("abcä_`\"' .Ω", min_size=1, max_size=6).filter(
     lambda name: name.strip(". ") == name and "." not in name
