@@ -109,7 +109,8 @@ InnoDB changes child rows without row events (all MariaDB, MySQL before 9.6). Wi
 
 ON DELETE SET DEFAULT changes no row on any server. A table stops where it cannot be told what a foreign key did: values that are equal by
 collation alone, two foreign keys that set one column at once, generated columns beside a column that is set, a table that was altered in the
-same batch, a foreign key whose name is not known, one of a column that is not captured. With MINIMAL images also where the row of a parent goes
+same batch, a foreign key whose name is not known, one of a column that is not captured, enums
+whose labels are others in the parent. With MINIMAL images also where the row of a parent goes
 to which a foreign key points by another key than the primary one, and where a statement changed a child's own key in the same batch.
 
 ## Statements
