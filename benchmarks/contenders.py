@@ -58,6 +58,7 @@ def mysql_replication_rows(settings: dict[str, Any], binlog: BinlogSet, seconds_
         log_pos=binlog.start,
         resume_stream=True,
         only_events=[WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent],
+        ignore_decode_errors=True,  # it reads VARBINARY as text
     )
     rows, begun = 0, time.perf_counter()
     try:
