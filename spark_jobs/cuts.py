@@ -52,8 +52,8 @@ def publish_cut(
         log = _opened(path, options)
         done = log.transaction_version(app_id(batch)) if log is not None else None
         if done is None or done < key:
-            _append(log, path, _row(batch, published), deltalake.Transaction(app_id(batch), key), options)
-        _sync(path, options)
+            log = _appended(log, path, _row(batch, published), deltalake.Transaction(app_id(batch), key), options)
+        _sync(path, log)
     except (DeltaError, OSError) as error:
         raise _refused(path, error) from error
     return done is None or done < key
@@ -81,8 +81,7 @@ def amend_newest(
         tables = json.loads(newest["tables"])
         tables[name] = {"path": place, "version": record.version, "table_id": record.table_id, "stopped": False}
         row = {**newest, "published_at": dt.datetime.now(dt.UTC), "tables": json.dumps(tables)}
-        _append(log, path, pa.Table.from_pylist([row], schema=SCHEMA), None, options)
-        _sync(path, options)
+        _sync(path, _appended(log, path, pa.Table.from_pylist([row], schema=SCHEMA), None, options))
     except (DeltaError, OSError) as error:
         raise _refused(path, error) from error
     return True
@@ -116,28 +115,32 @@ def _row(batch: StagedBatch, published: Published) -> pa.Table:
     return pa.Table.from_pylist([row], schema=SCHEMA)
 
 
-def _sync(path: str, options: dict[str, str] | None) -> None:
-    after = _opened(path, options)
-    if after is not None:
-        sync_commits(path, after.version() - 1, after.version())
+def _sync(path: str, log: Any) -> None:
+    """The newest commit, also where an earlier try made it and came no further."""
+    sync_commits(path, log.version() - 1, log.version())
 
 
 def _refused(path: str, error: Exception) -> TableError:
-    return TableError(NAME, f"the Delta table {path} cannot be written: {error}", own=False)
+    why = f"the Delta table {path} cannot be written: {error}; move it away, and the next batch begins it anew"
+    return TableError(NAME, why, own=False)
 
 
-def _append(
+def _appended(
     log: Any, path: str, row: pa.Table, transaction: deltalake.Transaction | None, options: dict[str, str] | None
-) -> None:
-    """Appends; now and then the table is written anew with its newest rows, and files that nobody can ask for any more go."""
+) -> Any:
+    """The log with the row. Now and then the table is written anew with its newest rows, and files that nobody can ask for any more go."""
     rows, mode = row, "append"
     if log is not None and log.version() and log.version() % CUTS_MAX == 0:
         newest = pa.table(log.scan()).cast(SCHEMA).sort_by([("order_key", "descending")]).slice(0, CUTS_KEPT)
         rows, mode = pa.concat_tables([newest, row]), "overwrite"
     properties = deltalake.CommitProperties(app_transactions=[transaction] if transaction else None)
     deltalake.write_deltalake(path, rows, mode=mode, storage_options=options, commit_properties=properties)  # type: ignore[call-overload]
+    if log is None:
+        return _opened(path, options)
+    log.update_incremental()
     if mode == "overwrite":
-        _opened(path, options).vacuum(dry_run=False)
+        log.vacuum(dry_run=False)
+    return log
 
 
 def _opened(path: str, options: dict[str, str] | None) -> Any:
