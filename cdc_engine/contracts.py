@@ -306,6 +306,10 @@ class StoppedTable:
     reason: str
     position: Position
 
+    @property
+    def name(self) -> str:
+        return f"{self.database}.{self.table}"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Staged:

@@ -291,7 +291,7 @@ def make_stager(config: DestinationConfig, directory: Path, meta: MetaManager) -
     keys, policies = keys_of(config), policies_of(config)
 
     def stager(batch: Batch, record: OutstandingBatch, more: Callable[[Batch], Batch]) -> Staged:
-        stops = {f"{stop.database}.{stop.table}": stop.position.order_key for stop in meta.ledger.stopped_tables}
+        stops = {stop.name: stop.position.order_key for stop in meta.ledger.stopped_tables}
         staged = stage(
             batch,
             config.name,

@@ -282,7 +282,7 @@ class Ledger:
 def _stays(stop: StoppedTable, cursor: Position, resumed: Collection[str]) -> bool:
     if stop.position.order_key < cursor.order_key:
         return True
-    return stop.state in UNTIL_ASKED and f"{stop.database}.{stop.table}" not in resumed
+    return stop.state in UNTIL_ASKED and stop.name not in resumed
 
 
 def _place(position: Position) -> tuple[int, str, int]:

@@ -30,7 +30,7 @@ def keep_cut(
         name: (target(config, destination, name).path, TableRecord(table_id=table_id, version=version))
         for name, (table_id, version) in LakeTables(directory).tables.items()
     }
-    stopped = {f"{each.database}.{each.table}" for each in read_ledger(directory).stopped_tables}
+    stopped = {each.name for each in read_ledger(directory).stopped_tables}
     published = Published(tables=tables, stopped=stopped | set(held), run=run)
     publish_cut(batch, cuts_path(config.lake, destination), published, storage_options(config.storage_options))
 

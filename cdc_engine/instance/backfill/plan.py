@@ -19,7 +19,7 @@ from cdc_engine.config import DestinationConfig
 from cdc_engine.instance.backfill import rules
 from cdc_engine.instance.backfill.reading import Stretch
 from cdc_engine.instance.backfill.rules import Asked, TableFacts
-from cdc_engine.instance.backfill.schemas import IntervalSchemas, known_at, records_of
+from cdc_engine.instance.backfill.schemas import IntervalSchemas, known_at
 from cdc_engine.instance.wiring import history_kept, keys_of, source_of
 from cdc_engine.meta.file_meta import read_ledger
 from cdc_engine.meta.ledger import Ledger
@@ -32,7 +32,7 @@ from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.staging.manifest import ChangesSegment, StagedTable
 from cdc_engine.staging.staging import StagedBatch
-from cdc_engine.table_meta.history.kept.repository import Record
+from cdc_engine.table_meta.history.kept.repository import Record, look_at
 from cdc_engine.time_words import time_text
 
 SAMPLE_BYTES_MAX = 64 << 20
@@ -100,7 +100,7 @@ def make_plan(config: DestinationConfig, directory: Path, asked: Asked, now_us: 
     rules.check_asked(asked, now_us)
     ledger = read_ledger(directory)
     place = find_place(config, ledger, asked)
-    records = records_of(history_kept(config, directory))
+    records = look_at(history_kept(config, directory))
     schemas = schemas_of(config, records, place)
     names = tables_of(ledger, schemas, asked)
     sample = Stretch(config, place.begin, schemas, frozenset(names), until=place.end, bytes_max=SAMPLE_BYTES_MAX)
@@ -141,7 +141,7 @@ def schemas_of(config: DestinationConfig, records: Sequence[Record], place: Plac
 
 def tables_of(ledger: Ledger, schemas: IntervalSchemas, asked: Asked) -> tuple[str, ...]:
     """The tables that are meant, also those that have stopped. Raises ConfigurationError for one that is not captured."""
-    stopped = {f"{each.database}.{each.table}" for each in ledger.stopped_tables}
+    stopped = {each.name for each in ledger.stopped_tables}
     return rules.chosen(asked, sorted(stopped | schemas.versions().keys()))
 
 
@@ -155,8 +155,8 @@ def facts_of(
     """What `rules.refusal` wants to know, after stretches were staged. Raises MetaError."""
     ledger, versions, keys = read_ledger(directory), schemas.versions(), keys_of(config)
     snapshots = {each.name: str(each.state) for each in SnapshotRecords(directory).all() if each.is_open}
-    stops = {f"{each.database}.{each.table}": str(each.state) for each in ledger.stopped_tables}
-    unread = {f"{each.database}.{each.table}": each.reason for batch in staged for each in batch.stopped}
+    stops = {each.name: str(each.state) for each in ledger.stopped_tables}
+    unread = {each.name: each.reason for batch in staged for each in batch.stopped}
     partial = {
         each.name for batch in staged for each in batch.manifest.tables if any(s.partial for s in _changes(each))
     }

@@ -1,4 +1,4 @@
-"""Reads a stretch of the binlog beside the stream that runs, and stages it as a batch is staged. Used by `plan`.
+"""Reads a stretch of the binlog beside the stream that runs, and stages it as a batch is staged. Used by `plan` and `work`.
 
 A connection of its own, which is no replica's, and a scan of its own over the schemas of the stretch: the engine notices nothing of it.
 """

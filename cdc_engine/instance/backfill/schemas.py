@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
 from cdc_engine.binlog.charsets.statement_text import Literals, shown
 from cdc_engine.binlog.events.table_map import TableMap
@@ -30,7 +29,7 @@ from cdc_engine.table_meta.ddl.statement import (
 from cdc_engine.table_meta.history.concerned import concerned
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, TableKey
-from cdc_engine.table_meta.history.kept.repository import Record, RecordKind, Repository, look_at
+from cdc_engine.table_meta.history.kept.repository import Record, RecordKind
 from cdc_engine.table_meta.schema import ServerFacts, TableSchema
 
 TEXT_CHARS_MAX = 80  # of a statement where it is shown
@@ -107,11 +106,6 @@ class IntervalSchemas:
 
     def _full_name(self, default_database: str) -> Callable[[TableName], TableKey]:
         return lambda name: name.key(default_database, lower_case=self._server.lower_case_names)
-
-
-def records_of(kept: Path | Repository) -> list[Record]:
-    """The schema history of a destination, read beside its engine. Raises MetaError."""
-    return look_at(kept)
 
 
 def known_at(records: Iterable[Record], place: Position) -> frozenset[str]:

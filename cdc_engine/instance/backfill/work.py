@@ -21,12 +21,12 @@ from cdc_engine.instance.backfill import rules
 from cdc_engine.instance.backfill.plan import facts_of, find_place, schemas_of, tables_of
 from cdc_engine.instance.backfill.reading import Stretch
 from cdc_engine.instance.backfill.rules import Asked
-from cdc_engine.instance.backfill.schemas import records_of
 from cdc_engine.instance.wiring import history_kept
 from cdc_engine.meta.file_meta import read_ledger
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.position import Position
 from cdc_engine.staging.staging import StagedBatch
+from cdc_engine.table_meta.history.kept.repository import look_at
 
 POLL_SECONDS = 0.2
 FOLDER, LOCK_FILE = "backfills", "backfill.lock"
@@ -80,7 +80,7 @@ class Reading:
         self._progress = progress
         self._ledger = read_ledger(directory)
         self.place = find_place(config, self._ledger, asked)
-        self._schemas = schemas_of(config, records_of(history_kept(config, directory)), self.place)
+        self._schemas = schemas_of(config, look_at(history_kept(config, directory)), self.place)
         self.names = tables_of(self._ledger, self._schemas, asked)
         self.staged: list[StagedBatch] = []
         self.read_to = self.place.begin

@@ -66,7 +66,7 @@ def take_up(
             _note_behind(folder, [stop for stop in stops if stop not in lost], meta.ledger)
             # A stop may lie after the cursor: the batch that met it was rolled back.
             begin = min([*places, *filter(None, [meta.ledger.cursor])], key=lambda place: place.order_key)
-            resumed = {f"{stop.database}.{stop.table}" for stop in stops if stop not in lost}
+            resumed = {stop.name for stop in stops if stop not in lost}
             meta.update(lambda ledger: ledger.set_cursor(begin, resumed))
             read_again()
     for each in wanted:
@@ -79,7 +79,7 @@ def _note_behind(folder: Path, stops: Sequence[StoppedTable], ledger: Ledger) ->
     cursor = ledger.cursor.order_key if ledger.cursor else 0
     until, tables = _behind(folder)
     kept = dict.fromkeys(tables, cursor) if cursor < until else {}
-    behind = {f"{stop.database}.{stop.table}": stop.position.order_key for stop in stops}
+    behind = {stop.name: stop.position.order_key for stop in stops}
     keep_file(folder / RESUMED_FILE, json.dumps({"until": max(until, cursor), "tables": {**kept, **behind}}))
 
 
