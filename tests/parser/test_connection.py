@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,6 +110,15 @@ def test_the_certificate_is_verified_by_authority_and_by_identity(fresh_mysql80:
     assert open_and_close(source_of(server, tls_mode="VERIFY_CA", ca_file=files["ca"], host="localhost"))
     with pytest.raises(ConfigurationError, match="TLS files"):
         open_and_close(source_of(server, tls_mode="VERIFY_CA", ca_file=tmp_path / "none.pem"))
+
+
+@pytest.mark.parametrize("mode", ["PREFERRED", "REQUIRED"])
+def test_where_nobody_is_verified_no_authority_is_read(
+    mysql80: DatabaseServer, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To read all authorities of the system takes some 30 ms, for each of an engine's sessions."""
+    monkeypatch.setattr(ssl, "create_default_context", lambda *_a, **_k: pytest.fail("authorities were read"))
+    assert open_and_close(source_of(mysql80, tls_mode=mode))
 
 
 def test_a_server_without_tls_is_refused_where_it_is_required(mariadb114: DatabaseServer) -> None:
