@@ -117,7 +117,7 @@ class BatchConfig(Strict):
     events_max: int = Field(limits.BATCH_EVENTS_MAX, ge=1)
 
 
-SnapshotPolicy = Literal["initial", "when_needed", "never"]
+SnapshotPolicy = Literal["initial", "when_needed", "when_stopped", "never"]
 
 
 class SnapshotConfig(Strict):
@@ -181,7 +181,9 @@ class TableConfig(Strict):
         {}, description="column: charset that its bytes really have, where the source declares another"
     )
     cascades: Literal["", "apply", "stop", "ignore"] = Field("", description="the destination's word, if empty")
-    snapshot: Literal["", "initial", "when_needed", "never"] = Field("", description="the destination's word, if empty")
+    snapshot: Literal["", "initial", "when_needed", "when_stopped", "never"] = Field(
+        "", description="the destination's word, if empty"
+    )
     schema_changes: SchemaChangesConfig = Field(
         SchemaChangesConfig(), description="the words that differ from the destination's"
     )
@@ -225,14 +227,22 @@ class DestinationConfig(Strict):
         description="small tables in one job, the others by a MERGE of Spark each; a MERGE for each; or all that it can in the job",
     )
     snapshot: SnapshotPolicy = Field(
-        "never",
-        description="rows from before the stream: read when the destination or a table begins; also where the position was lost; or never",
+        "when_stopped",
+        description="rows that no change tells: read when the destination or a table begins; also where the position was lost; "
+        "only where a table would stop for the lack of them; or never",
     )
     snapshots: SnapshotConfig = SnapshotConfig()
     tables: dict[str, TableConfig] = {}
 
-    def snapshot_policy(self, database: str, table: str) -> str:
-        """initial, when_needed or never, for the rows that a table has before its changes are captured."""
+    def reads_first_rows(self, database: str, table: str) -> bool:
+        """Whether the rows are read that a table has before its changes are captured."""
+        return self._snapshot_policy(database, table) in {"initial", "when_needed"}
+
+    def takes_anew(self, database: str, table: str) -> bool:
+        """Whether a table that stopped for the lack of rows is read anew by itself."""
+        return self._snapshot_policy(database, table) != "never"
+
+    def _snapshot_policy(self, database: str, table: str) -> str:
         return self.table(database, table).snapshot or self.snapshot
 
     def schema_policy(self, database: str, table: str) -> dict[str, str]:

@@ -76,7 +76,9 @@ class TableState(enum.StrEnum):
     TABLE_REPLACED = "TABLE_REPLACED"
     TABLE_AHEAD = "TABLE_AHEAD"
     DDL_HELD = "DDL_HELD"
+    DDL_REFUSED = "DDL_REFUSED"  #: conf/ says stop
     DDL_UNSUPPORTED = "DDL_UNSUPPORTED"
+    ROWS_ELSEWHERE = "ROWS_ELSEWHERE"
     STATEMENT_FORMAT = "STATEMENT_FORMAT"
     NEWLY_INCLUDED = "NEWLY_INCLUDED"
     RESUME_LOST = "RESUME_LOST"
@@ -110,6 +112,14 @@ _OF_THE_LAKE = frozenset(
     }
 )
 RESOLVABLE = frozenset({TableState.SCHEMA_UNKNOWN, TableState.SCHEMA_MISMATCH})
+# What such a table lacks is in its rows: once they are read anew it goes on. Of other stops the rows would meet the same obstacle again, or
+# an operator's word ended the table.
+HEALED_BY_ROWS = RESOLVABLE | {
+    TableState.DDL_UNSUPPORTED,
+    TableState.STATEMENT_FORMAT,
+    TableState.CASCADE_UNSEEN,
+    TableState.RESUME_LOST,
+}
 _STOPS = frozenset(TableState) - {TableState.FLOWING}
 # What such a table lacks is not in the stream after its place: it is not met again there, and waits for an operator.
 UNTIL_ASKED = frozenset({TableState.NEWLY_INCLUDED, TableState.SNAPSHOT_CANCELED})
@@ -134,6 +144,17 @@ def acts_on(state: TableState) -> tuple[Act, ...]:
     if state in RESOLVABLE:
         return (Act.RESOLVE, Act.RESUME)
     return (Act.ACCEPT, Act.RESUME) if state in _OF_THE_LAKE else (Act.RESUME,)
+
+
+def way_out(state: str, destination: str, table: str) -> str:
+    """The commands that let a stopped "database.table" go on, as the end of a sentence; empty for what is no stop."""
+    acts = acts_on(TableState(state)) if state in TableState.__members__ else ()
+    if not acts:
+        return ""
+    ways = ", then ".join(f"`sluice {act} {destination} {table}`" for act in acts)
+    if state in HEALED_BY_ROWS:
+        return f"to take its rows anew: `sluice snapshot start {destination} --tables {table}`; when its cause is gone: {ways}"
+    return f"to go on when its cause is gone: {ways}"
 
 
 class SnapshotState(enum.StrEnum):

@@ -14,7 +14,7 @@ from cdc_engine.config import DestinationConfig, SluiceConfig, load_config
 from cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
 from cdc_engine.instance.discovery import foreign_keys
 from cdc_engine.parser.source_check import check_source
-from cdc_engine.table_meta.history.tables_file import cascade_sentences, is_carried_out
+from cdc_engine.table_meta.history.tables_file import foreign_key_notes
 from console.conf_check import conf_problems, unset_password
 from console.sources import ask_source, known_path_clashes
 from console.stack.processes import ProcessFile
@@ -79,16 +79,15 @@ def check_destination(destination: DestinationConfig) -> Finding:
 def check_foreign_keys(destination: DestinationConfig) -> Finding:
     """Those that change rows of captured tables without row events, each by name; a warning where the lake does not follow them."""
     try:
-        told = cascade_sentences(foreign_keys(destination), destination.cascade_policy)
+        told = foreign_key_notes(foreign_keys(destination), destination.cascade_policy)
     except SluiceError:
         return Finding(f"foreign keys of {destination.name}: the source could not be asked")
     if not told:
         return Finding(f"foreign keys of {destination.name}: none changes rows of captured tables without row events")
     followed: list[str] = []
     others: list[str] = []
-    for table, sentences in told.items():
-        for sentence in sentences:
-            (followed if is_carried_out(sentence) else others).append(f"{table}: {sentence}")
+    for note in told:
+        (followed if note.followed else others).append(f"{note.table}: {note.sentence}")
     return Finding(
         f"foreign keys of {destination.name}: {'; '.join(followed) or 'none is followed'}", warnings=tuple(others)
     )

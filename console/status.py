@@ -21,8 +21,8 @@ from cdc_engine.destination_files import lease_holder
 from cdc_engine.errors import MetaError
 from cdc_engine.snapshot.record import progress
 from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.states import SnapshotState, TableState, acts_on
-from cdc_engine.table_meta.history.tables_file import TABLES_FILE, cascade_sentences, is_carried_out, read_cascades
+from cdc_engine.states import SnapshotState, way_out
+from cdc_engine.table_meta.history.tables_file import TABLES_FILE, ForeignKeyNote, foreign_key_notes, read_cascades
 from console.stack import processes
 from console.stack.dagster_storage import lost_storage
 from console.stack.processes import ProcessFile
@@ -58,7 +58,7 @@ class DestinationStatus:
     holder: str = ""
     outstanding: Sequence[dict[str, Any]] = ()
     stopped_tables: Sequence[dict[str, Any]] = ()
-    foreign_keys: Sequence[str] = ()
+    foreign_keys: Sequence[ForeignKeyNote] = ()
     snapshots: Sequence[dict[str, Any]] = ()
 
 
@@ -106,14 +106,13 @@ def _snapshots(config: SluiceConfig, name: str, now: float) -> list[dict[str, An
     ]
 
 
-def _foreign_keys(config: SluiceConfig, name: str) -> list[str]:
-    """Those that change rows of captured tables without row events, a sentence each; none where no engine has written them yet."""
+def _foreign_keys(config: SluiceConfig, name: str) -> tuple[ForeignKeyNote, ...]:
+    """Those that change rows of captured tables without row events; none where no engine has written them yet."""
     try:
         cascades = read_cascades(config.destination_dir(name) / TABLES_FILE)
     except MetaError:
-        return []
-    told = cascade_sentences(cascades, config.destinations[name].cascade_policy)
-    return [f"{table}: {sentence}" for table in sorted(told) for sentence in told[table]]
+        return ()
+    return foreign_key_notes(cascades, config.destinations[name].cascade_policy)
 
 
 def read_destination(directory: Path, name: str, now: float) -> DestinationStatus:
@@ -190,10 +189,8 @@ def find_problems(running: Sequence[dict[str, Any]], destinations: Sequence[Dest
 def _stop_sentence(destination: str, stop: dict[str, Any]) -> str:
     """Which table stopped, why, and the commands that let it go on."""
     table, state = f"{stop.get('database')}.{stop.get('table')}", str(stop.get("state"))
-    acts = acts_on(TableState(state)) if state in TableState.__members__ else ()
-    ways = ", then ".join(f"`sluice {act} {destination} {table}`" for act in acts)
-    how = f" (to go on when its cause is gone: {ways})" if ways else ""
-    return f"{destination}: the table {table} stopped: {state}: {stop.get('reason')}{how}"
+    how = way_out(state, destination, table)
+    return f"{destination}: the table {table} stopped: {state}: {stop.get('reason')}{f' ({how})' if how else ''}"
 
 
 def render(report: StatusReport) -> Group:
@@ -233,7 +230,7 @@ def render(report: StatusReport) -> Group:
     ]
     problems = [Text(f"✗ {problem}", "red") for problem in report.problems]
     keys = [
-        Text(f"{one.name}: {told}", "" if is_carried_out(told) else "yellow")
+        Text(f"{one.name}: {told.table}: {told.sentence}", "" if told.followed else "yellow")
         for one in report.destinations
         for told in one.foreign_keys
     ]

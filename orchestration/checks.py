@@ -22,6 +22,7 @@ from orchestration.sensor.observations import (
     TROUBLED,
     result_of,
     stopped_sentence,
+    why_stopped,
 )
 from orchestration.table_catalog import checkable, delta_key, engine_key, foreign_keys
 
@@ -76,7 +77,9 @@ def read_failures(directory: Path, now_seconds: float) -> dict[str, str]:
         record = json.loads(path.read_bytes())
         age_seconds = now_seconds - record["updated_at_us"] / 1e6
         stopped = {
-            f"{item['database']}.{item['table']}": f"{item['state']}: {item['reason']}"
+            (name := f"{item['database']}.{item['table']}"): why_stopped(
+                directory.name, name, item["state"], item["reason"]
+            )
             for item in record["stopped_tables"]
         }
         state, reason = str(record["state"]), str(record["reason"])

@@ -6,6 +6,7 @@ code server started is merged all the same; it gets its page with lineage when t
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -26,7 +27,10 @@ def read_tables(directory: Path) -> tuple[TableVersion, ...]:
 def foreign_keys(config: SluiceConfig, destination: str) -> dict[str, list[str]]:
     """Table → what foreign keys do to its rows without row events, and what the lake makes of it; sentences. Raises MetaError."""
     cascades = tables_file.read_cascades(config.destination_dir(destination) / tables_file.TABLES_FILE)
-    return tables_file.cascade_sentences(cascades, config.destinations[destination].cascade_policy)
+    notes = tables_file.foreign_key_notes(cascades, config.destinations[destination].cascade_policy)
+    return {
+        table: [note.sentence for note in found] for table, found in itertools.groupby(notes, lambda note: note.table)
+    }
 
 
 def delta_key(destination: str, name: str) -> dg.AssetKey:

@@ -31,13 +31,19 @@ class SchemaAnswers:
         kept = self._resolutions.schema(database, table, reason)
         if kept is not None or not place:
             return kept
-        connection = SourceConnection(self._source())
-        try:
-            found: Any = connection.ask(lambda session: schema_now(session, database, table, place))
-        finally:
-            connection.close()
+        found = schema_at(self._source(), database, table, place)
         if found is None:
             return None
         log.warning("schema_read_again", database=database, table=table, reason=reason)
         self._resolutions.keep(found, reason)
         return self._resolutions.schema(database, table, reason)
+
+
+def schema_at(source: Source, database: str, table: str, place: str) -> TableSchema | None:
+    """What the server says of a table's schema at a place; None where that is not the live end. Raises SourceConnectionError."""
+    connection = SourceConnection(source)
+    try:
+        found: Any = connection.ask(lambda session: schema_now(session, database, table, place))
+    finally:
+        connection.close()
+    return found if isinstance(found, TableSchema) else None

@@ -16,16 +16,17 @@ from pathlib import Path
 import structlog
 
 from cdc_engine.config import DestinationConfig, SluiceConfig
-from cdc_engine.contracts import ClientIdentity, OutstandingBatch
+from cdc_engine.contracts import ClientIdentity, OutstandingBatch, StoppedTable
 from cdc_engine.errors import LeaseLostError, MetaError, SluiceError, SourceConnectionError, StagingError
 from cdc_engine.ha.file_lease import FileLease
 from cdc_engine.ha.file_lock import RUN_LOCK_FILE, FileLock
+from cdc_engine.instance.answers import schema_at
 from cdc_engine.instance.hand_out import BatchLimits, HandOut
 from cdc_engine.instance.health import Vitals, troubles
 from cdc_engine.instance.pulse import Pulse
 from cdc_engine.instance.source_watch import SourceWatch
 from cdc_engine.instance.status import EngineStatus, RateMeter, write_status
-from cdc_engine.instance.tables import begin_anew, resume, snapshot_wishes
+from cdc_engine.instance.tables import begin_anew, resume, retake, snapshot_wishes
 from cdc_engine.instance.wiring import EngineParts, make_parts, make_stager
 from cdc_engine.limits import SOURCE_WATCH_SECONDS
 from cdc_engine.meta.resume_requests import ResumeRequest, Wish, requests
@@ -35,6 +36,7 @@ from cdc_engine.position import Position
 from cdc_engine.server.service import CanalService
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import ENDED, EngineState, engine_follows, engine_state
+from cdc_engine.table_meta.schema import TableSchema
 
 log = structlog.get_logger()
 
@@ -60,6 +62,7 @@ class Engine:
         self._reason = ""
         self._stopping = threading.Event()
         self._steering = threading.RLock()  # held by who starts or stops the parser
+        self._retakes = retake.Retakes(self._destination, SnapshotRecords(self.directory))
         self._reporter: threading.Thread | None = None
         self._rate = RateMeter()
         self._rows_per_second = 0.0
@@ -199,36 +202,52 @@ class Engine:
             log.warning("not_begun_anew_yet", destination=self.name, reason=str(error))
 
     def _resume_tables(self) -> None:
-        """Stopped tables that an operator takes up again: the stream is read from their stop anew, once nothing is out."""
-        wanted = requests(self.directory)
-        if not wanted or self._state != EngineState.RUNNING:
+        """Stopped tables that an operator takes up again, or that are taken anew by themselves, once nothing is out."""
+        if self._state != EngineState.RUNNING:
+            return
+        wanted, due = requests(self.directory), self._retakes.due(self._opened().meta.ledger.stopped_tables)
+        if not wanted and not due:
             return
         try:
-            self._handing_out().while_idle(lambda: self._fulfil(wanted))
+            self._handing_out().while_idle(lambda: self._fulfil(wanted, due))
         except SourceConnectionError as error:  # what is in the ring is handed out all the same
             log.warning("tables_not_resumed_yet", destination=self.name, reason=str(error))
 
-    def _fulfil(self, wanted: tuple[ResumeRequest, ...]) -> None:
-        """What operators want of single tables; no batch is out."""
+    def _fulfil(self, wanted: tuple[ResumeRequest, ...], due: tuple[StoppedTable, ...]) -> None:
+        """What operators want of single tables, and what is due by itself; no batch is out."""
         rooms = self._opened()
-        if any(each.wish is Wish.ANEW for each in wanted):
+        taken: list[TableSchema] = []
+
+        def take_anew(schema: TableSchema, place: Position) -> None:
             with self._steering:
                 rooms.parser.stop()  # the history is the parser's while it reads
+            taken.append(schema)
+            rooms.history.take_anew(schema, place)
+
         hands = snapshot_wishes.Hands(
             meta=rooms.meta,
             records=SnapshotRecords(self.directory),
-            take_anew=rooms.history.take_anew,
+            schema=self._schema_of_stopped,
+            take_anew=take_anew,
             run_lock=lambda: FileLock(self.directory / RUN_LOCK_FILE),
         )
         try:
             snapshot_wishes.fulfil(wanted, hands)
+            self._retakes.take_up(due, hands)
         finally:
-            if any(each.wish is Wish.ANEW for each in wanted):
+            if taken:
                 self._read_again()
         resumed = [each for each in wanted if each.wish is Wish.RESUME]
         if resumed:
             ask = functools.partial(resume.facts_of, rooms.source)
             resume.take_up(resumed, rooms.meta, ask, self._read_again, self.directory)
+
+    def _schema_of_stopped(self, stop: StoppedTable, place: Position) -> TableSchema | None:
+        """Raises SourceConnectionError where the source must be asked and does not answer."""
+        rooms = self._opened()
+        there = rooms.history.state(stop.database, stop.table, place)
+        ask = functools.partial(schema_at, rooms.source, stop.database, stop.table, str(place))
+        return retake.schema_after(stop, there, ask)
 
     def ack(self, batch: OutstandingBatch) -> None:
         """Raises CanalServiceError when the batch is not outstanding any more."""

@@ -9,8 +9,10 @@ from cdc_engine.binlog.events.table_map import TableMap
 from cdc_engine.contracts import NO_SESSION, Cascade, StatementSession, TableChange, TableVersion
 from cdc_engine.position import Position
 from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.kept.known_schemas import KnownTable
 from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
 from cdc_engine.table_meta.history.tables_file import write_tables
+from cdc_engine.table_meta.schema import TableSchema
 
 
 class PublishedHistory:
@@ -52,12 +54,15 @@ class PublishedHistory:
         self._history.seed(snapshot, position)
         self.publish(position)
 
-    def take_anew(self, database: str, table: str, position: Position) -> bool:
+    def take_anew(self, schema: TableSchema, position: Position) -> None:
         """As `TableHistory.take_anew`; while nothing reads the stream."""
         self._fence()
-        known = self._history.take_anew(database, table, position)
+        self._history.take_anew(schema, position)
         self.publish(position)
-        return known
+
+    def state(self, database: str, table: str, position: Position) -> KnownTable:
+        """As `TableHistory.state`; at the cursor or before it also while the parser is at work, which changes nothing there."""
+        return self._history.state(database, table, position)
 
     def publish(self, position: Position) -> None:
         tables = (*self._history.versions(position), *self._history.stopped_versions(position))

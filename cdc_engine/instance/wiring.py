@@ -40,7 +40,7 @@ from cdc_engine.staging.reader import is_whole
 from cdc_engine.staging.staging import stage
 from cdc_engine.store.memory_store import MemoryEventStore
 from cdc_engine.store.prepared import PREPARED_DIRECTORY, PreparedFiles, forget_prepared
-from cdc_engine.table_meta.change.evolution import DDL_UNSUPPORTED
+from cdc_engine.table_meta.change.evolution import ROWS_ELSEWHERE
 from cdc_engine.table_meta.change.policy import SchemaDecisions
 from cdc_engine.table_meta.history.changed_tables import TouchedTables
 from cdc_engine.table_meta.history.history import TableHistory
@@ -242,7 +242,7 @@ def _known_begin(config: DestinationConfig, meta: MetaManager, history: TableHis
         meta.update(lambda ledger: ledger.set_cursor(first))
     for database, table, reason in snapshot.elsewhere:
         if tables.keeps(database, table):
-            stopped = StoppedTable(database=database, table=table, state=DDL_UNSUPPORTED, reason=reason, position=first)
+            stopped = StoppedTable(database=database, table=table, state=ROWS_ELSEWHERE, reason=reason, position=first)
             meta.update(stops(stopped))
     history.seed(snapshot, first)
     return cast("Position", first)

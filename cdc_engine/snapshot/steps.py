@@ -70,7 +70,7 @@ def _under_way(record: SnapshotRecord, there: Destination, cursor: Position) -> 
     """Of one whose rows are being read, or are."""
     if not there.version:
         why = "the table was dropped or renamed, or is not captured any more; `sluice snapshot cancel` ends it"
-        return Decision(Step.FAIL, why)
+        return Decision(Step.WAIT, why)  # it may come back, and is read anew then
     if not same_stream(cursor, record) or there.begin is None or there.begin.epoch != cursor.epoch:
         return Decision(Step.AGAIN, "the source is another one since, so places in its binlog cannot be compared")
     if there.version != record.version:

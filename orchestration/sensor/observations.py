@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from cdc_engine.limits import OBSERVATION_SECONDS
+from cdc_engine.states import HEALED_BY_ROWS, way_out
 from orchestration.table_catalog import delta_key, engine_key
 
 if TYPE_CHECKING:
@@ -82,16 +83,25 @@ def stopped_sentence(failing: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {why}" for name, why in sorted(failing.items()) if name)
 
 
-def failures(status: EngineState | None) -> dict[str, str]:
+def failures(destination: str, status: EngineState | None) -> dict[str, str]:
     """What stands still: "" → why the engine does, "database.table" → why the table does."""
     if status is None:
         return {}
-    found = {f"{table.database}.{table.table}": f"{table.state}: {table.reason}" for table in status.stopped_tables}
+    found = {
+        (name := f"{table.database}.{table.table}"): why_stopped(destination, name, table.state, table.reason)
+        for table in status.stopped_tables
+    }
     if status.state not in HEALTHY_STATES:
         found[""] = f"{status.state}: {status.reason}" if status.reason else str(status.state)
     elif status.troubles:
         found[""] = f"{TROUBLED}: {'; '.join(status.troubles)}"
     return found
+
+
+def why_stopped(destination: str, table: str, state: str, reason: str) -> str:
+    """Why a "database.table" stands still, with the command where its rows are what it lacks."""
+    how = f" ({way_out(state, destination, table)})" if state in HEALED_BY_ROWS else ""
+    return f"{state}: {reason}{how}"
 
 
 def checks(destination: str, tables: Iterable[str], failing: Mapping[str, str], *, only: set[str]) -> list[AssetEvent]:

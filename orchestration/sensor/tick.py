@@ -106,7 +106,7 @@ class Ticker:
             answer = f"{error.code}: {error}, so it was settled elsewhere in this moment and the next tick looks again"
         except SluiceError as error:
             answer = trouble = f"{error.code}: {error}"
-        failing = failures(status) | ({"": trouble} if trouble else {})
+        failing = failures(self._line.destination, status) | ({"": trouble} if trouble else {})
         published = Published.from_cursor(cursor)
         events, published = due(
             self._line.destination, self._checked, status, failing, published=published, now_seconds=time.time()

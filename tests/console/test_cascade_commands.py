@@ -56,5 +56,6 @@ def test_cascade_of_children_is_named_by_check_and_status(place: Place, source: 
     discover(load_config(place.conf), "shop")
     assert all(part in RUNNER.invoke(app, ["status"]).stdout for part in SAID[word])
     (shop,) = json.loads(RUNNER.invoke(app, ["status", "--json"]).stdout)["destinations"]
-    (told,) = (each for each in shop["foreign_keys"] if "c_p" in each)
-    assert all(part in told for part in SAID[word])
+    (told,) = (each for each in shop["foreign_keys"] if "c_p" in each["sentence"])
+    assert all(part in f"{told['table']}: {told['sentence']}" for part in SAID[word])
+    assert told["followed"] == (word == "apply")

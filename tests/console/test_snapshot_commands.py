@@ -18,6 +18,7 @@ from cdc_engine.position import Position
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import SnapshotState, TableState
 from cdc_engine.table_meta.history.tables_file import write_tables
+from cdc_engine.table_meta.schema import TableSchema
 from console.main import app
 
 RUNNER = CliRunner()
@@ -29,6 +30,7 @@ STOP = StoppedTable(
     reason="it is purged",
     position=Position(epoch=1, file="mysql-bin.000001", offset=1024),
 )
+ORDERS = TableSchema(database="shop", table="orders", charset="utf8mb4", columns=())
 
 
 @pytest.fixture
@@ -60,7 +62,8 @@ def hands(directory: Path, known: bool = True) -> snapshot_wishes.Hands:
     return snapshot_wishes.Hands(
         meta=FileMeta(directory),
         records=SnapshotRecords(directory),
-        take_anew=lambda *_: known,
+        schema=lambda *_: ORDERS if known else None,
+        take_anew=lambda *_: None,
         run_lock=lambda: FileLock(directory / RUN_LOCK_FILE),
     )
 

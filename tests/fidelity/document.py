@@ -87,9 +87,9 @@ servers, also for a row that is inserted without the column: `tests/table_meta/c
 | `DEFAULT CURRENT_TIMESTAMP`, `(now(3))`, `(curdate())`, `(utc_timestamp())` | the statement's time in its session's zone, also a named one, and `SYSTEM`: the zone that shows what the server's clocks show (`test_system_zone_ddl.py`) | followed |
 | DEFAULT of a constant expression, or a column generated from one: `(1 + 2 * 3)`, `(60*60*24)`, `(concat('a', 1))`, `(upper('x'))`, `(unhex('00'))`, `(json_object('a', 1))`, `('[1,2]')` of JSON, `(now() + interval 1 day)` | its value: `change/constant_expression.py` | followed |
 | a date with an offset (`'… 03:04:05+05:00'`), of a strict session of MySQL | 8.0.19 and above convert it to the session's zone, servers before refuse it | followed |
-| generated from other columns, DEFAULT of what differs from row to row (`(uuid())`, `(a + 1)`), AUTO_INCREMENT | what only the rows themselves tell | stops: DDL_UNSUPPORTED, until the rows are taken anew |
-| DEFAULT of an expression that has no rule: comparisons, `CASE`, most functions; `(1 / 3)`, of which `div_precision_increment` counts the digits | | stops: DDL_UNSUPPORTED, the reason names it |
-| a time in a zone that is not in the zone database, or that its clocks show twice or never; a date with an offset where the session was not strict (MySQL before 8.0.19 ignores it) | | stops: DDL_UNSUPPORTED |
+| generated from other columns, DEFAULT of what differs from row to row (`(uuid())`, `(a + 1)`), AUTO_INCREMENT | what only the rows themselves tell | taken anew, DDL_UNSUPPORTED: `tests/instance/ddl/test_ddl_retake.py` |
+| DEFAULT of an expression that has no rule: comparisons, `CASE`, most functions; `(1 / 3)`, of which `div_precision_increment` counts the digits | | taken anew, DDL_UNSUPPORTED; the reason names it |
+| a time in a zone that is not in the zone database, or that its clocks show twice or never; a date with an offset where the session was not strict (MySQL before 8.0.19 ignores it) | | taken anew, DDL_UNSUPPORTED |
 
 ## Foreign keys
 
@@ -120,27 +120,31 @@ What a statement makes of a table is held against information_schema of all four
 cannot be read, or that Sluice makes a mistake with, stops the tables that it may concern, by name: those it names, or all that are named
 anywhere in it, or all of the database that it is about (`test_ddl_mistakes.py`). The rest goes on.
 
+Taken anew: no rule tells the rows, so the table stops in the state that is named, and its rows are read beside the stream by themselves, unless
+conf/ says `snapshot: never`; then it equals SELECT (docs/operations.md, "Tables that are taken anew by themselves"). So is every table that a
+statement leaves in SCHEMA_UNKNOWN or SCHEMA_MISMATCH, once the source says what it looks like.
+
 | what | followed | test |
 |---|---|---|
 | a client of any character set, also `SET NAMES binary` | yes, by the codecs that rows have; names, labels and defaults go from the client's charset to the connection's to the column's, with `?` for what the next one lacks; bytes that are no character stop the table where they are in a name or a label | `corpus/client_charsets.sql` |
 | names: digits behind a point, no-break spaces, `ANSI_QUOTES`, versions of executable comments, lower_case_table_names | yes, as the servers cut and fold them | `corpus/names.sql`, `test_ddl_names.py` |
 | MariaDB's `sql_mode=ORACLE` | yes, but for columns that are defined in it: SCHEMA_UNKNOWN | `corpus/names.sql` |
 | `CONVERT TO CHARACTER SET` with ENUM or SET | where the labels' bytes are characters of the new charset too: the servers leave them as they are. Else SCHEMA_UNKNOWN | `corpus/client_charsets.sql` |
-| RENAME TABLE and ALTER TABLE … RENAME TO between captured names, swaps, chains and circles in one statement, also with alterations | yes, with the rows: the lake's tables are those of SELECT under each name. From outside the filter it stops, DDL_UNSUPPORTED | random statements on all four servers, and into the lake: `tests/fidelity/tables/test_ddl_renamed_tables.py`; `test_ddl_renames.py` |
-| `EXCHANGE PARTITION … WITH TABLE`, MariaDB's `CONVERT PARTITION` and `CONVERT TABLE` | both tables stop, DDL_UNSUPPORTED: rows went from one to the other without row events | `test_statements.py` |
-| tables under a MERGE table (`UNION=(…)`), tables of ENGINE MERGE, BLACKHOLE, FEDERATED, CONNECT, SPIDER | stop, DDL_UNSUPPORTED, when a statement says so, and from the beginning where they were there before: their rows are not what row events say. So does `CREATE TABLE … LIKE` of one | `test_statements.py`, `test_statements_fidelity.py` |
-| `ALTER TABLE … DISCARD` and `IMPORT TABLESPACE` | stops, DDL_UNSUPPORTED: rows went or came without row events | on MySQL 8.0: `tests/fidelity/tables/test_imported_ddl.py`; `test_statements.py` |
-| MySQL's `IMPORT TABLE FROM '….sdi'` | no event tells of it: the table stops at its first row event, SCHEMA_UNKNOWN; its rows are to be taken | `tests/fidelity/tables/test_imported_ddl.py` |
+| RENAME TABLE and ALTER TABLE … RENAME TO between captured names, swaps, chains and circles in one statement, also with alterations | yes, with the rows: the lake's tables are those of SELECT under each name. From outside the filter it is taken anew, DDL_UNSUPPORTED | random statements on all four servers, and into the lake: `tests/fidelity/tables/test_ddl_renamed_tables.py`; `test_ddl_renames.py` |
+| `EXCHANGE PARTITION … WITH TABLE`, MariaDB's `CONVERT PARTITION` and `CONVERT TABLE` | both tables are taken anew, DDL_UNSUPPORTED: rows went from one to the other without row events | `test_statements.py`, `test_ddl_retake.py` |
+| tables under a MERGE table (`UNION=(…)`), tables of ENGINE MERGE, BLACKHOLE, FEDERATED, CONNECT, SPIDER | stop, ROWS_ELSEWHERE, when a statement says so, and from the beginning where they were there before: their rows are not what row events say. So does `CREATE TABLE … LIKE` of one | `test_statements.py`, `test_statements_fidelity.py` |
+| `ALTER TABLE … DISCARD` and `IMPORT TABLESPACE` | taken anew, DDL_UNSUPPORTED, once the tablespace is there: rows went or came without row events | on MySQL 8.0: `tests/fidelity/tables/test_imported_ddl.py`; `test_statements.py` |
+| MySQL's `IMPORT TABLE FROM '….sdi'` | no event tells of it: the table stops at its first row event, SCHEMA_UNKNOWN, and is taken anew | `tests/fidelity/tables/test_imported_ddl.py` |
 | MariaDB's `WITH SYSTEM VERSIONING` | the rows of now are in the lake, without the columns that nobody named. What the server keeps as history is not: UPDATE, DELETE, REPLACE, `DELETE HISTORY`, `ADD` and `DROP SYSTEM VERSIONING`, with images FULL, NOBLOB and MINIMAL; values of rows that are history neither stop the table nor go to quarantine. Where an ALTER adds named columns for the times (`… GENERATED ALWAYS AS ROW START`), what rows already there have in them is not told: DDL_UNSUPPORTED. Tables versioned by transaction (`bigint` columns) are logged as statements: STATEMENT_FORMAT | `test_versioned_fidelity.py` |
 | MariaDB's `PERIOD FOR name (a, b)`, `WITHOUT OVERLAPS` | its columns are NOT NULL, and in the key as end and begin; ADD PRIMARY KEY with one, by ALTER, is SCHEMA_UNKNOWN | `corpus/periods.sql` |
 | MariaDB's `REFERENCES t` without columns | those of t that are called as the columns of the child, and not its primary key | `corpus/foreign_keys.sql` |
-| MariaDB's `sql_mode=EMPTY_STRING_IS_NULL` | `DEFAULT ''` is NULL; an expression as DEFAULT stops, DDL_UNSUPPORTED | `test_ddl_additions.py` |
-| MariaDB's `old_mode` without UTF8_IS_UTF8MB3, by which `utf8` is utf8mb4 | no event tells it: a table made so stops at its first row, SCHEMA_MISMATCH | |
+| MariaDB's `sql_mode=EMPTY_STRING_IS_NULL` | `DEFAULT ''` is NULL; of an expression as DEFAULT the table is taken anew, DDL_UNSUPPORTED | `test_ddl_additions.py` |
+| MariaDB's `old_mode` without UTF8_IS_UTF8MB3, by which `utf8` is utf8mb4 | no event tells it: a table made so stops at its first row, SCHEMA_MISMATCH, and is taken anew | |
 | names beyond utf8mb3 (`😀x`) | have `?` there, as on the server | `corpus/tricks.sql` |
 | what mysqldump, mydumper, pt-online-schema-change, gh-ost, Vitess, Django, Rails, Flyway, Liquibase, WordPress, phpMyAdmin, MySQL Workbench and sysbench send | as the servers have it afterwards | `corpus/tools.sql` |
-| rows changed in statement form (`binlog_format` STATEMENT or MIXED, also LOAD DATA) | no: the tables that the statement writes to stop, STATEMENT_FORMAT, and the children of their foreign keys, CASCADE_UNSEEN. Where it names a view, or calls a function, all tables of the database do. What triggers did to other tables is not known | `test_statement_format_fidelity.py`, `test_statements_fidelity.py` |
+| rows changed in statement form (`binlog_format` STATEMENT or MIXED, also LOAD DATA) | no: the tables that the statement writes to are taken anew, STATEMENT_FORMAT, and the children of their foreign keys, CASCADE_UNSEEN. Where it names a view, or calls a function, all tables of the database do. What triggers did to other tables is not known | `test_statement_format_fidelity.py`, `test_statements_fidelity.py` |
 | `UPDATE` over an outer join, whose table map says that all columns may be NULL | yes | `test_statements_fidelity.py` |
-| MariaDB's `ALTER IGNORE` with an action that may delete rows (a key, CHECK, a changed column, CONVERT, partitions) | stops, DDL_UNSUPPORTED; other actions are followed | `test_ddl_names.py` |
+| MariaDB's `ALTER IGNORE` with an action that may delete rows (a key, CHECK, a changed column, CONVERT, partitions) | taken anew, DDL_UNSUPPORTED; other actions are followed | `test_ddl_names.py` |
 | MariaDB's `binlog_alter_two_phase` | an ALTER counts where it commits, not where it begins or rolls back | `corpus/keys_and_nulls.sql` |
 | `CREATE DATABASE` without a charset | has that of the session (collation_server), which its event tells | `corpus/client_charsets.sql` |
 | `REFERENCES … MATCH …` with ON DELETE or ON UPDATE | yes; MySQL 5.7 (and MariaDB before 10.5) does not read what stands after MATCH, so there it acts on nothing | `corpus/foreign_keys.sql` |

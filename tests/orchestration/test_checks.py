@@ -50,7 +50,7 @@ def status(**fields: Any) -> EngineStatus:
 def test_fault_the_file_says_what_the_engine_says(tmp_path: Path, fields: dict[str, Any]) -> None:
     written = status(**fields)  # made here and not while tests are collected: the file says when it was written
     write_status(tmp_path / STATUS_FILE, written)
-    assert read_failures(tmp_path, time.time()) == failures(written)
+    assert read_failures(tmp_path, time.time()) == failures(tmp_path.name, written)
 
 
 def test_a_file_that_nobody_writes_any_more_fails(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def take_up_new_tables(
     for table in tables:
         if captured is not None and captured.keeps(table.database, table.table):
             continue
-        if config.snapshot_policy(table.database, table.table) != "never":
+        if config.reads_first_rows(table.database, table.table):
             _want_rows(records, table, begin)
         elif captured is not None:
             meta.update(stops(_stop(table, begin)))

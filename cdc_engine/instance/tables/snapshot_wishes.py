@@ -13,31 +13,25 @@ import structlog
 from cdc_engine.contracts import StoppedTable
 from cdc_engine.errors import ActRefusedError
 from cdc_engine.ha.file_lock import FileLock
+from cdc_engine.instance.tables import retake
 from cdc_engine.meta.ledger import Ledger
-from cdc_engine.meta.manager import MetaManager, stops
+from cdc_engine.meta.manager import stops
 from cdc_engine.meta.resume_requests import ResumeRequest, Wish
 from cdc_engine.position import Position
-from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import TableState
 
 UNKNOWN = (
-    "nobody knows what the table looks like where the stream is; say it with `sluice schema resolve`, then "
-    "`sluice snapshot start` it again"
+    "nobody knows what the table looks like where the stream is, or its rows are not what its row events say; say it with "
+    "`sluice schema resolve`, then `sluice snapshot start` it again"
 )
 
 log = structlog.get_logger()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Hands:
-    """What the wishes need of the engine. `take_anew`: the schema history goes on with the table; whether it knows it.
+class Hands(retake.Hands):
+    """What the wishes need of the engine. `run_lock`: of who merges."""
 
-    `run_lock`: of who merges.
-    """
-
-    meta: MetaManager
-    records: SnapshotRecords
-    take_anew: Callable[[str, str, Position], bool]
     run_lock: Callable[[], FileLock]
 
 
@@ -56,20 +50,15 @@ def fulfil(wanted: Sequence[ResumeRequest], hands: Hands) -> None:
 
 
 def _take_anew(wanted: ResumeRequest, hands: Hands) -> None:
-    """The table goes on from the cursor; its changes are held from there, for its snapshot was asked for before this request.
-
-    What was held before the stop does not count any more: between that and the cursor its changes were passed by.
-    """
-    cursor = hands.meta.ledger.cursor
-    if cursor is None or hands.meta.ledger.stopped(wanted.database, wanted.table) is None:
+    """The table goes on from the cursor; its snapshot was asked for before this request."""
+    cursor, stop = hands.meta.ledger.cursor, hands.meta.ledger.stopped(wanted.database, wanted.table)
+    if cursor is None or stop is None:
         return
-    if not hands.take_anew(wanted.database, wanted.table, cursor):
+    schema = hands.schema(stop, cursor)
+    if schema is None:
         hands.records.update(wanted.name, lambda record: record.failed(UNKNOWN))
-        return
-    record = hands.records.get(wanted.name)
-    if record is not None and record.is_open:
-        hands.records.update(wanted.name, lambda now: now.again("the table had stopped", held_after=cursor.order_key))
-    hands.meta.update(lambda ledger: ledger.resume_table(wanted.database, wanted.table))
+    else:
+        retake.take_anew(stop, schema, cursor, hands)
 
 
 def _canceled(wanted: ResumeRequest, hands: Hands) -> bool:

@@ -24,8 +24,9 @@ SchemaOf = Callable[[TableName], TableSchema | None]
 Fills = tuple[tuple[str, str], ...]
 
 VARCHAR_BYTES_MAX = 65535
-DDL_UNSUPPORTED, SCHEMA_UNKNOWN, SCHEMA_MISMATCH = (
+DDL_UNSUPPORTED, ROWS_ELSEWHERE, SCHEMA_UNKNOWN, SCHEMA_MISMATCH = (
     TableState.DDL_UNSUPPORTED,
+    TableState.ROWS_ELSEWHERE,
     TableState.SCHEMA_UNKNOWN,
     TableState.SCHEMA_MISMATCH,
 )

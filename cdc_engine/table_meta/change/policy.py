@@ -4,7 +4,7 @@
 
     apply, keep, new_column, rewrite, ignore   how the lake follows (PLANS says which word a kind of change has, and what it does)
     hold                                       the table stops in DDL_HELD until an operator approves one of those
-    stop                                       the table stops in DDL_UNSUPPORTED
+    stop                                       the table stops in DDL_REFUSED
 
 An approval answers `hold` and nothing else, and only for the one statement it was given for.
 """
@@ -81,7 +81,7 @@ class Item:
 class PolicyAnswer(enum.Enum):
     FOLLOW = "follow"
     HELD = TableState.DDL_HELD
-    STOPPED = TableState.DDL_UNSUPPORTED
+    STOPPED = TableState.DDL_REFUSED
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,6 +19,7 @@ from cdc_engine.table_meta.change import foreign_keys
 from cdc_engine.table_meta.change.alteration import Altered, altered, difference, followed
 from cdc_engine.table_meta.change.evolution import (
     DDL_UNSUPPORTED,
+    ROWS_ELSEWHERE,
     SCHEMA_UNKNOWN,
     CannotFollowError,
     created,
@@ -223,7 +224,7 @@ def _since(last: TableSchema | None, schema: TableSchema) -> tuple[Alteration, .
 def elsewhere(engine: str) -> CannotFollowError | None:
     """Why the rows of a table are not what its row events say, by its engine, as a schema has it."""
     reason = f"the rows of a table of ENGINE={engine} are not what its row events say"
-    return CannotFollowError(DDL_UNSUPPORTED, reason) if engine else None
+    return CannotFollowError(ROWS_ELSEWHERE, reason) if engine else None
 
 
 def _members(statement: CreateTable | AlterTable, name: TableKey, context: DdlContext) -> Iterator[Effect]:
@@ -232,7 +233,7 @@ def _members(statement: CreateTable | AlterTable, name: TableKey, context: DdlCo
         if context.captured(*member):
             reason = f"the MERGE table {name[0]}.{name[1]} is over it: rows can change without row events of their own"
             yield _stop(
-                context, member, statement.kind, CannotFollowError(DDL_UNSUPPORTED, reason), context.schema(member)
+                context, member, statement.kind, CannotFollowError(ROWS_ELSEWHERE, reason), context.schema(member)
             )
 
 

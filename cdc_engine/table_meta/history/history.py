@@ -24,7 +24,7 @@ from cdc_engine.contracts import NO_SESSION, Cascade, StatementSession, TableCha
 from cdc_engine.errors import MetaError, SluiceError, TableStoppedError
 from cdc_engine.position import Position
 from cdc_engine.states import TableState
-from cdc_engine.table_meta.change.evolution import DDL_UNSUPPORTED, SCHEMA_UNKNOWN
+from cdc_engine.table_meta.change.evolution import ROWS_ELSEWHERE, SCHEMA_UNKNOWN
 from cdc_engine.table_meta.change.foreign_keys import ForeignKeyRules
 from cdc_engine.table_meta.change.policy import SchemaDecisions
 from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL
@@ -180,18 +180,10 @@ class TableHistory:
         if self._known.drop_after(position.order_key):
             self._repository.append([Record(kind=RecordKind.REWIND, position=position)])
 
-    def take_anew(self, database: str, table: str, position: Position) -> bool:
-        """A table that a statement stopped goes on at `position` with the schema that was followed since; whether that is known.
-
-        The stream starts again there.
-        """
-        state = self._known.table((database, table), position.order_key)
-        if isinstance(state, Stopped) and state.schema is None:
-            return False
+    def take_anew(self, schema: TableSchema, position: Position) -> None:
+        """A table that stopped goes on at `position` with this schema. The stream starts again there."""
         self.rewind(position)
-        if isinstance(state, Stopped) and state.schema is not None:
-            self._store([_table_record(RecordKind.SNAPSHOT, position, state.schema)])
-        return True
+        self._store([_table_record(RecordKind.SNAPSHOT, position, schema)])
 
     def compact(self, position: Position, records_min: int = 1) -> int:
         """Forgets what only held before `position`, to which no one goes back any more; how many records that were.
@@ -308,7 +300,7 @@ def _snapshot_records(snapshot: Snapshot, position: Position) -> Iterator[Record
     for schema in snapshot.tables:
         name = (schema.database, schema.table)
         if reason := elsewhere.get(name):
-            yield _stopped_record(position, name, Stopped(state=DDL_UNSUPPORTED, reason=reason, schema=schema))
+            yield _stopped_record(position, name, Stopped(state=ROWS_ELSEWHERE, reason=reason, schema=schema))
         else:
             yield _table_record(RecordKind.SNAPSHOT, position, schema)
     for database, table, reason in snapshot.unreadable:

@@ -20,12 +20,23 @@ from cdc_engine.errors import MetaError
 
 TABLES_FILE = "tables.json"  # in a destination's folder
 FORMAT = 2
-CARRIED_OUT = "so it is carried out in the lake"
 CASCADE_WORDS = {
-    "apply": CARRIED_OUT,
+    "apply": "so it is carried out in the lake",
     "stop": "so the table stops at the first change that sets it off",
     "ignore": "so rows of the lake DIFFER from those of the source",
 }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ForeignKeyNote:
+    """What a foreign key does to rows of the captured "database.table" without row events.
+
+    `followed`: whether the lake always does so too.
+    """
+
+    table: str
+    sentence: str
+    followed: bool
 
 
 def write_tables(path: Path, tables: Iterable[TableVersion], cascades: Iterable[Cascade] = ()) -> None:
@@ -53,32 +64,29 @@ def read_cascades(path: Path) -> tuple[Cascade, ...]:
     return _read(path)[1]
 
 
-def cascade_sentences(cascades: Iterable[Cascade], policy: Callable[[str, str], str]) -> dict[str, list[str]]:
-    """Captured table → a sentence for each foreign key that changes its rows without row events. `policy`: of (database, table), its
+def foreign_key_notes(cascades: Iterable[Cascade], policy: Callable[[str, str], str]) -> tuple[ForeignKeyNote, ...]:
+    """One for each foreign key that changes rows of a captured table without row events, by table. `policy`: of (database, table), its
     `cascades`. Where the way leads through a table that is not captured, the sentence says so.
     """
-    told: dict[str, list[str]] = {}
     every = tuple(cascades)
     unseen = {each.child for each in every if not each.captured}
-    for each in (each for each in every if each.captured):
-        actions = [
-            f"ON {event} {action}"
-            for event, action in (("DELETE", each.on_delete), ("UPDATE", each.on_update))
-            if action
-        ]
-        child, parent = ".".join(each.child), ".".join(each.parent)
-        what = f"{each.name}: ({', '.join(each.columns)}) follows {parent} ({', '.join(each.referenced)})"
-        word = policy(*each.child)
-        sentence = f"{what} {' '.join(actions) or each.doubt}, for which there are no row events; cascades: {word}, {CASCADE_WORDS[word]}"
-        if word == "apply" and each.parent in unseen:
-            sentence += f", but where a foreign key changed rows of {parent}, which is not captured: then the table STOPS (CASCADE_UNSEEN)"
-        told.setdefault(child, []).append(sentence)
-    return told
+    notes = [_note(each, policy(*each.child), each.parent in unseen) for each in every if each.captured]
+    return tuple(sorted(notes, key=lambda note: note.table))
 
 
-def is_carried_out(sentence: str) -> bool:
-    """Whether the lake follows, always, what a sentence of `cascade_sentences` is about."""
-    return sentence.endswith(CARRIED_OUT)
+def _note(found: Cascade, word: str, parent_unseen: bool) -> ForeignKeyNote:
+    events = (("DELETE", found.on_delete), ("UPDATE", found.on_update))
+    actions = " ".join(f"ON {event} {action}" for event, action in events if action)
+    parent = ".".join(found.parent)
+    what = f"{found.name}: ({', '.join(found.columns)}) follows {parent} ({', '.join(found.referenced)})"
+    done = CASCADE_WORDS["stop" if found.doubt and word == "apply" else word]
+    sentence = f"{what} {actions or found.doubt}, for which there are no row events; cascades: {word}, {done}"
+    stops = word == "apply" and parent_unseen
+    if stops:
+        sentence += f", but where a foreign key changed rows of {parent}, which is not captured: then the table STOPS (CASCADE_UNSEEN)"
+    return ForeignKeyNote(
+        table=".".join(found.child), sentence=sentence, followed=word == "apply" and not stops and not found.doubt
+    )
 
 
 def _read(path: Path) -> tuple[tuple[TableVersion, ...], tuple[Cascade, ...]]:

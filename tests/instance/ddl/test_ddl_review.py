@@ -77,7 +77,7 @@ class Pipeline:
 @pytest.fixture
 def pipeline(tmp_path: Path, mysql80: DatabaseServer, spark_server: SparkConnectServer) -> Iterator[Pipeline]:
     captured = Captured(tmp_path, mysql80)
-    captured.describe("schema_changes: {widen: rewrite}")
+    captured.describe("schema_changes: {widen: rewrite}", "snapshot: never")
     made = Pipeline(captured, SparkSettings(remote=spark_server.url))
     made.engine.start()
     yield made

@@ -221,9 +221,9 @@ def test_ddl_the_history_follows_a_held_table_and_keeps_its_first_reason(reviewe
         ("DROP TABLE t", {}, []),
         ("DROP TABLE t", {"drop_table": "apply"}, ["truncate"]),
         ("DROP TABLE t", {"drop_table": "hold"}, ["DDL_HELD"]),
-        ("DROP DATABASE shop", {"drop_table": "stop"}, ["DDL_UNSUPPORTED"]),
+        ("DROP DATABASE shop", {"drop_table": "stop"}, ["DDL_REFUSED"]),
         ("ALTER TABLE t TRUNCATE PARTITION p0", {}, ["DDL_HELD"]),
-        ("ALTER TABLE t DROP PARTITION p0", {"drop_partition": "stop"}, ["DDL_UNSUPPORTED"]),
+        ("ALTER TABLE t DROP PARTITION p0", {"drop_partition": "stop"}, ["DDL_REFUSED"]),
         ("ALTER TABLE t EXCHANGE PARTITION p0 WITH TABLE u", {"drop_partition": "ignore"}, 2 * ["DDL_UNSUPPORTED"]),
     ],
 )

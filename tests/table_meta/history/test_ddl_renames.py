@@ -144,7 +144,7 @@ def test_ddl_a_table_that_has_stopped_takes_its_stop_along(tmp_path: Path) -> No
     history.apply("ALTER TABLE a ENGINE=BLACKHOLE", "shop", at(200))
     (change,) = history.apply("RENAME TABLE a TO t, b TO a, t TO b", "shop", at(300))
     assert (change.table, change.kind, change.renamed_from) == ("b", TableChangeKind.STOPPED, "shop.a")
-    assert "which had stopped (DDL_UNSUPPORTED)" in change.reason
+    assert "which had stopped (ROWS_ELSEWHERE)" in change.reason
     assert "resume shop.a, and this one goes on with it" in change.reason
     (later,) = history.apply("RENAME TABLE b TO c", "shop", at(400))
     assert (later.table, later.kind) == ("c", TableChangeKind.STOPPED)

@@ -1,0 +1,114 @@
+"""Tables that stopped for what only their rows can tell are taken anew by themselves, as `sluice snapshot start` does. `engine` calls it.
+
+Which ones, `Retakes` says: by the state of the stop, by conf/, and not again and again. `take_anew` does it while no batch is out, for an
+operator's wish too (`snapshot_wishes`). First the record, from which on changes of the table are held; then the history, which goes on
+with the schema that the table has now; last the ledger, from which on its changes are staged again. A crash in between leaves the table
+stopped: the next look does all of it once more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import structlog
+
+from cdc_engine.config import DestinationConfig
+from cdc_engine.contracts import StoppedTable
+from cdc_engine.meta.manager import MetaManager
+from cdc_engine.position import Position
+from cdc_engine.snapshot.record import SnapshotRecord, wanted
+from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.states import HEALED_BY_ROWS, RESOLVABLE
+from cdc_engine.table_meta.history.kept.known_schemas import KnownTable
+from cdc_engine.table_meta.schema import Dropped, Stopped, TableSchema
+
+PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 5.0, 3600.0  # between two tries of a table that is not published in between
+
+log = structlog.get_logger()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hands:
+    """What it needs of the engine. `schema`: of a stopped table where the stream goes on, None where nobody knows it.
+
+    `take_anew`: the schema history goes on with a schema from a place on.
+    """
+
+    meta: MetaManager
+    records: SnapshotRecords
+    schema: Callable[[StoppedTable, Position], TableSchema | None]
+    take_anew: Callable[[TableSchema, Position], None]
+
+
+class Retakes:
+    """Which stopped tables of a destination are due to be taken anew; remembers when each was tried."""
+
+    def __init__(
+        self, config: DestinationConfig, records: SnapshotRecords, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._config, self._records, self._clock = config, records, clock
+        self._tried: dict[str, tuple[int, float]] = {}  # of a table how often, and when it is due again
+
+    def due(self, stops: Iterable[StoppedTable]) -> tuple[StoppedTable, ...]:
+        """Those that nothing but their rows can heal, where conf/ wants that and their pause is over."""
+        now = self._clock()
+        return tuple(each for each in stops if self._is_wanted(each) and self._tried.get(each.name, (0, now))[1] <= now)
+
+    def _is_wanted(self, stop: StoppedTable) -> bool:
+        return stop.state in HEALED_BY_ROWS and self._config.takes_anew(stop.database, stop.table)
+
+    def take_up(self, due: Sequence[StoppedTable], hands: Hands) -> None:
+        """Takes them anew from the cursor on; one whose schema nobody knows stays stopped, and is looked at again. No batch is out.
+
+        Raises SourceConnectionError where the source must be asked and does not answer.
+        """
+        cursor = hands.meta.ledger.cursor
+        if cursor is None:
+            return
+        for stop in due:
+            before = self._records.get(stop.name)
+            tries = self._tried.get(stop.name, (0, 0.0))[0] if before is None or before.is_open else 0
+            self._tried[stop.name] = (tries + 1, self._clock() + pause_seconds(tries))
+            schema = hands.schema(stop, cursor)
+            if schema is not None and hands.meta.ledger.stopped(stop.database, stop.table) is not None:
+                take_anew(stop, schema, cursor, hands)
+                log.warning("table_taken_anew", table=stop.name, state=stop.state, reason=stop.reason)
+
+
+def pause_seconds(tries: int) -> float:
+    """After so many tries before, without a publication in between."""
+    return min(PAUSE_SECONDS_MAX, PAUSE_SECONDS_MIN * 2.0 ** min(tries, 20))
+
+
+def take_anew(stop: StoppedTable, schema: TableSchema, cursor: Position, hands: Hands) -> None:
+    """The table goes on from the cursor, and what changes from there is held.
+
+    What was held before the stop does not count any more: between that and the cursor its changes were passed by.
+    """
+    why = f"the table had stopped, {stop.state}: {stop.reason}"
+    there = hands.records.get(stop.name)
+    if there is not None and there.is_open:
+        hands.records.update(stop.name, lambda now: now.again(why, held_after=cursor.order_key))
+    else:
+        hands.records.begin(_anew(stop, cursor, why))
+    hands.take_anew(schema, cursor)
+    hands.meta.update(lambda ledger: ledger.resume_table(stop.database, stop.table))
+
+
+def _anew(stop: StoppedTable, cursor: Position, why: str) -> SnapshotRecord:
+    return dataclasses.replace(wanted(stop.name, stop.position, time.time()), held_after=cursor.order_key, reason=why)
+
+
+def schema_after(stop: StoppedTable, there: KnownTable, ask: Callable[[], TableSchema | None]) -> TableSchema | None:
+    """The schema that a stopped table has where the stream goes on; None where nobody knows it, or where its rows are no row events.
+
+    `there`: what the history knows of it. `ask`: what the source says, where nothing has changed the table since.
+    """
+    if isinstance(there, Dropped) or (isinstance(there, Stopped) and there.gone):
+        return None
+    found = there.schema if isinstance(there, Stopped) else there
+    if found is None or stop.state in RESOLVABLE:
+        found = ask()
+    return found if found is not None and not found.engine else None

@@ -1,0 +1,356 @@
+"""Tables whose new values only their rows can tell are taken anew by themselves: the rules, crashes between their steps, real servers."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc_engine.contracts import StoppedTable
+from cdc_engine.destination_files import LakeTables, read_ledger
+from cdc_engine.errors import MetaError, SourceConnectionError
+from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.published_history import PublishedHistory
+from cdc_engine.instance.tables.retake import PAUSE_SECONDS_MIN, Hands, Retakes, pause_seconds, schema_after, take_anew
+from cdc_engine.instance.tables.table_snapshots import Outside, snapshot_hands
+from cdc_engine.meta.file_meta import FileMeta
+from cdc_engine.position import Position
+from cdc_engine.snapshot.record import SnapshotRecord
+from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.snapshot.work import run_all
+from cdc_engine.states import SnapshotState, TableState
+from cdc_engine.table_meta.schema import Dropped, Stopped, TableSchema
+from console.toolchain.spark.server import SparkConnectServer
+from orchestration.run.lake_settings import target
+from orchestration.run.spark_merge import KeptRecords, OpenSnapshots
+from orchestration.run.spark_publish import spark_publish
+from spark_jobs import SparkSettings, merge_batch
+from tests.instance.ddl.test_ddl_review import Pipeline
+from tests.instance.fix_destination import Captured, running
+from tests.waiting import wait_for
+
+CURSOR = Position(epoch=1, file="mysql-bin.000001", offset=4096)
+T = TableSchema(database="shop", table="t", charset="utf8mb4", columns=())
+HOLE = TableSchema(database="shop", table="t", charset="utf8mb4", columns=(), engine="BLACKHOLE")
+
+
+def stopped(state: TableState = TableState.DDL_UNSUPPORTED, table: str = "t") -> StoppedTable:
+    place = Position(epoch=1, file="mysql-bin.000001", offset=1024)
+    return StoppedTable(database="shop", table=table, state=state, reason="why", position=place)
+
+
+# ── rules ──
+
+
+def test_ddl_rows_heal_what_only_they_can_tell_and_nothing_that_an_operator_decided(tmp_path: Path) -> None:
+    captured = Captured.__new__(Captured)
+    captured.conf = tmp_path / "conf"
+    config = conf_of(tmp_path, "{}")
+    due = Retakes(config, SnapshotRecords(tmp_path)).due([stopped(state) for state in TableState])
+    assert {each.state for each in due} == {
+        TableState.DDL_UNSUPPORTED,
+        TableState.STATEMENT_FORMAT,
+        TableState.CASCADE_UNSEEN,
+        TableState.RESUME_LOST,
+        TableState.SCHEMA_UNKNOWN,
+        TableState.SCHEMA_MISMATCH,
+    }
+
+
+@pytest.mark.parametrize(
+    ("word", "own", "due"),
+    [
+        ("never", "{}", []),
+        ("never", "{shop.t: {snapshot: when_needed}}", ["t"]),
+        ("when_stopped", "{shop.t: {snapshot: never}}", ["u"]),
+        ("initial", "{}", ["t", "u"]),
+        ("when_needed", "{}", ["t", "u"]),
+    ],
+)
+def test_ddl_conf_says_which_tables_are_taken_anew(tmp_path: Path, word: str, own: str, due: list[str]) -> None:
+    config = conf_of(tmp_path, own, word)
+    found = Retakes(config, SnapshotRecords(tmp_path)).due([stopped(), stopped(table="u")])
+    assert [each.table for each in found] == due
+
+
+def conf_of(folder: Path, tables: str, word: str = "") -> Any:
+    from cdc_engine.config import load_config  # noqa: PLC0415
+
+    (folder / "conf" / "destinations").mkdir(parents=True)
+    (folder / "conf" / "sluice.yaml").write_text(f"data_dir: {folder}/data\n")
+    lines = ["source: {user: root}", f"tables: {tables}", *([f"snapshot: {word}"] if word else [])]
+    (folder / "conf" / "destinations" / "shop.yaml").write_text("\n".join(lines))
+    return load_config(folder / "conf").destinations["shop"]
+
+
+@pytest.mark.parametrize(
+    ("state", "there", "schema", "asked"),
+    [
+        (TableState.DDL_UNSUPPORTED, Stopped(state="DDL_UNSUPPORTED", reason="", schema=T), T, False),
+        (TableState.CASCADE_UNSEEN, T, T, False),
+        (TableState.SCHEMA_UNKNOWN, Stopped(state="SCHEMA_UNKNOWN", reason=""), T, True),
+        (TableState.SCHEMA_MISMATCH, HOLE, T, True),
+        (TableState.SCHEMA_UNKNOWN, None, T, True),
+        (TableState.DDL_UNSUPPORTED, Stopped(state="DDL_UNSUPPORTED", reason="", schema=HOLE), None, False),
+        (TableState.DDL_UNSUPPORTED, Stopped(state="DDL_UNSUPPORTED", reason="", schema=T, gone=True), None, False),
+        (TableState.DDL_UNSUPPORTED, Dropped(schema=T), None, False),
+    ],
+)
+def test_ddl_the_schema_that_a_table_goes_on_with(state: TableState, there: Any, schema: Any, asked: bool) -> None:
+    questions: list[int] = []
+
+    def ask() -> TableSchema:
+        questions.append(1)
+        return T
+
+    assert schema_after(stopped(state), there, ask) == schema
+    assert bool(questions) == asked
+
+
+class Steps:
+    """The engine's side of a retake, over real files. `crash`: the step at which the process ends, counted from 1."""
+
+    def __init__(self, folder: Path, *stops: StoppedTable) -> None:
+        self.meta, self.records = FileMeta(folder), SnapshotRecords(folder)
+        self.history: list[tuple[str, Position]] = []
+        self.meta.update(
+            lambda ledger: functools.reduce(lambda made, stop: made.stop_table(stop), stops, ledger.set_cursor(CURSOR))
+        )
+        self.known: TableSchema | None = T
+
+    def hands(self, crash: str = "") -> Hands:
+        def history(schema: TableSchema, place: Position) -> None:
+            if crash == "before the history":
+                raise MetaError(crash)
+            self.history.append((schema.table, place))
+            if crash == "after the history":
+                raise MetaError(crash)
+
+        return Hands(meta=self.meta, records=self.records, schema=lambda *_: self.known, take_anew=history)
+
+    def record(self) -> SnapshotRecord:
+        found = self.records.get("shop.t")
+        assert found is not None
+        return found
+
+
+@pytest.mark.parametrize("crash", ["before the history", "after the history"])
+def test_fault_ddl_a_crash_between_the_steps_leaves_a_stopped_table_and_the_next_look_takes_it(
+    tmp_path: Path, crash: str
+) -> None:
+    steps, stop = Steps(tmp_path, stopped()), stopped()
+    with pytest.raises(MetaError, match=crash):
+        take_anew(stop, T, CURSOR, steps.hands(crash))
+    again = FileMeta(tmp_path).ledger
+    assert again.stopped("shop", "t") == stop, "it is merged by nobody until all is done"
+    assert (steps.record().state, steps.record().since) == (SnapshotState.WANTED, stop.position)
+    take_anew(stop, T, CURSOR, steps.hands())
+    assert FileMeta(tmp_path).ledger.stopped_tables == ()
+    assert steps.history[-1] == ("t", CURSOR)
+    assert (steps.record().state, steps.record().held_after) == (SnapshotState.WANTED, CURSOR.order_key)
+    assert steps.record().since == stop.position
+
+
+def test_ddl_a_table_that_stops_while_its_rows_are_read_is_read_anew(tmp_path: Path) -> None:
+    steps, stop = Steps(tmp_path, stopped()), stopped()
+    take_anew(stop, T, CURSOR, steps.hands())
+    steps.records.update("shop.t", lambda now: now.failed("the table stopped meanwhile"))
+    steps.meta.update(lambda ledger: ledger.stop_table(stop))
+    take_anew(stop, T, CURSOR, steps.hands())
+    assert (steps.record().state, steps.record().restarts) == (SnapshotState.WANTED, 1)
+    assert "DDL_UNSUPPORTED: why" in steps.record().reason
+
+
+def test_ddl_a_table_that_stops_again_and_again_is_tried_ever_more_rarely(tmp_path: Path) -> None:
+    steps, now = Steps(tmp_path, stopped()), [0.0]
+    retakes = Retakes(conf_of(tmp_path, "{}"), steps.records, clock=lambda: now[0])
+    pauses = []
+    for _ in range(4):
+        steps.meta.update(lambda ledger: ledger.stop_table(stopped()))
+        due = retakes.due(steps.meta.ledger.stopped_tables)
+        while not due:
+            now[0] += PAUSE_SECONDS_MIN
+            due = retakes.due(steps.meta.ledger.stopped_tables)
+        pauses.append(now[0])
+        retakes.take_up(due, steps.hands())
+    assert pauses == [0.0, 5.0, 15.0, 35.0]
+    assert pause_seconds(1000) == 3600.0
+
+
+def test_ddl_a_table_whose_schema_nobody_knows_stays_stopped_and_has_no_snapshot(tmp_path: Path) -> None:
+    steps = Steps(tmp_path, stopped(TableState.SCHEMA_UNKNOWN))
+    steps.known = None
+    retakes = Retakes(conf_of(tmp_path, "{}"), steps.records)
+    retakes.take_up(retakes.due(steps.meta.ledger.stopped_tables), steps.hands())
+    assert steps.meta.ledger.stopped("shop", "t") is not None
+    assert steps.records.all() == ()
+    assert steps.history == []
+
+
+# ── real servers ──
+
+
+@pytest.fixture(params=["mysql80", "mariadb114"])
+def captured(request: pytest.FixtureRequest, tmp_path: Path) -> Captured:
+    return Captured(tmp_path, request.getfixturevalue(request.param))
+
+
+def idle_until(engine: Engine, what: str, condition: Callable[[], bool]) -> None:
+    """Hands out and acks, until the condition holds."""
+
+    def flows() -> bool:
+        batch = engine.hand_out(0.3)
+        if batch is not None:
+            engine.ack(batch)
+        return condition()
+
+    wait_for(what, flows, 60.0)
+
+
+def stops_of(captured: Captured) -> dict[str, str]:
+    return {stop.table: stop.state for stop in read_ledger(captured.directory).stopped_tables}
+
+
+def test_ddl_where_conf_says_never_a_table_stops_by_name(captured: Captured) -> None:
+    captured.describe("snapshot: never")
+    with running(captured) as engine:
+        captured.insert([1])
+        captured.run(f"ALTER TABLE {captured.database}.numbers ADD m INT AS (n + 1) STORED")
+        captured.run(f"INSERT INTO {captured.database}.numbers (n) VALUES (2)")
+        idle_until(engine, "it stops", lambda: bool(stops_of(captured)))
+        assert engine.hand_out(0.3) is None
+    assert stops_of(captured) == {"numbers": "DDL_UNSUPPORTED"}
+    assert SnapshotRecords(captured.directory).all() == ()
+
+
+def test_fault_ddl_an_engine_that_dies_while_it_takes_a_table_anew_goes_on_with_it(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured.run(f"CREATE TABLE {captured.database}.calm (n INT PRIMARY KEY, filler LONGTEXT)")
+
+    def dies(*_: Any) -> None:
+        raise MetaError("the disk is full")
+
+    with running(captured) as engine:
+        captured.insert([1])
+        assert captured.take(engine, 1) == [1]
+        with monkeypatch.context() as broken:
+            broken.setattr(PublishedHistory, "take_anew", dies)
+            captured.run(f"ALTER TABLE {captured.database}.numbers ADD m INT AS (n + 1) STORED")
+            with pytest.raises(MetaError, match="disk is full"):
+                idle_until(engine, "it dies", lambda: False)
+    assert stops_of(captured) == {"numbers": "DDL_UNSUPPORTED"}
+    captured.run(
+        f"INSERT INTO {captured.database}.numbers (n) VALUES (2)",
+        f"INSERT INTO {captured.database}.calm VALUES (7, 'x')",
+    )
+    with running(captured) as engine:
+        idle_until(engine, "it is taken anew", lambda: not stops_of(captured))
+        captured.run(f"INSERT INTO {captured.database}.numbers (n) VALUES (3)")
+        assert captured.take(engine, 1)[-1] == 3
+    (record,) = SnapshotRecords(captured.directory).all()
+    assert (record.table, record.state) == ("numbers", SnapshotState.WANTED)
+
+
+class Lake(Pipeline):
+    """An engine whose batches are merged, and whose snapshots are read and published, by what production's runs call."""
+
+    def flow_until(self, what: str, condition: Any) -> None:
+        """Hands out, merges and acks, and brings snapshots further, until the condition holds and nothing waits."""
+        records = SnapshotRecords(self.engine.directory)
+
+        def flows() -> bool:
+            batch = self.engine.hand_out(0.5)
+            if batch is None:
+                with contextlib.suppress(SourceConnectionError):
+                    run_all(snapshot_hands(self.config, "shop", self.outside()), 0.0)
+                return not any(each.has_work for each in records.all()) and condition()
+            merge_batch(
+                self.engine.directory / batch.path,
+                {name: target(self.config, "shop", name) for name in batch.tables},
+                self.spark,
+                target_of=functools.partial(target, self.config, "shop"),
+                records=KeptRecords(LakeTables(self.engine.directory)),
+                holds=OpenSnapshots(records),
+            )
+            self.engine.ack(batch)
+            return False
+
+        wait_for(what, flows, 180.0)
+
+    def outside(self) -> Outside:
+        return Outside(
+            run_lock=contextlib.nullcontext,
+            publish=lambda record, table: spark_publish(self.config, "shop", record, table, "run").label,
+            say=print,
+            progress=lambda _: None,
+        )
+
+
+@pytest.fixture
+def lake(captured: Captured, spark_server: SparkConnectServer) -> Iterator[Lake]:
+    sluice = captured.conf / "sluice.yaml"
+    sluice.write_text(f"{sluice.read_text()}spark: {{remote: '{spark_server.url}'}}\n")
+    made = Lake(captured, SparkSettings(remote=spark_server.url))
+    made.engine.start()
+    yield made
+    made.engine.stop()
+
+
+# a table's columns; what is done to it; the columns it has then
+RETAKEN = {
+    "derived": ("id INT PRIMARY KEY, a INT", ["ALTER TABLE {t} ADD g INT AS (a * 2) STORED"], "id, a, g"),
+    "numbered": ("id INT PRIMARY KEY, a INT", ["ALTER TABLE {t} ADD n INT NOT NULL AUTO_INCREMENT UNIQUE"], "id, a, n"),
+    "by_row": ("id INT PRIMARY KEY, a INT", ["ALTER TABLE {t} ADD d INT DEFAULT (a + 1)"], "id, a, d"),
+    "new_key": (
+        "id INT, a INT",
+        ["ALTER TABLE {t} ADD k BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY"],
+        "k, id, a",
+    ),
+    "by_statement": (
+        "id INT PRIMARY KEY, a INT",
+        ["SET SESSION binlog_format = STATEMENT", "UPDATE {t} SET a = a + 100", "SET SESSION binlog_format = ROW"],
+        "id, a",
+    ),
+    "parts": (
+        "id INT PRIMARY KEY, a INT) PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (100)",
+        [
+            "CREATE TABLE {t}_other (id INT PRIMARY KEY, a INT)",
+            "INSERT INTO {t}_other VALUES (50, 51)",
+            "ALTER TABLE {t} EXCHANGE PARTITION p0 WITH TABLE {t}_other",
+        ],
+        "id, a",
+    ),
+}
+
+
+def test_ddl_tables_whose_values_only_their_rows_tell_are_taken_anew_by_themselves_and_equal_select(lake: Lake) -> None:
+    run, database = lake.captured.run, lake.captured.database
+    names = {name: f"{database}.{name}" for name in RETAKEN}
+    for name, (columns, _, _) in RETAKEN.items():
+        run(
+            f"CREATE TABLE {names[name]} ({columns})",
+            f"INSERT INTO {names[name]} (id, a) VALUES (1, 10), (2, 20), (3, NULL)",
+        )
+    lake.captured.insert([1])
+    lake.flow_until("all is there", lambda: all(lake.equal(name, "id, a") for name in RETAKEN))
+    for name, (_, statements, _) in RETAKEN.items():
+        run(*(each.format(t=names[name]) for each in statements))
+        run(f"INSERT INTO {names[name]} (id, a) VALUES (9, 90)", f"UPDATE {names[name]} SET a = 11 WHERE id = 1")
+        run(f"DELETE FROM {names[name]} WHERE id = 2")
+    lake.captured.insert([2])
+
+    def equal() -> bool:
+        return all(lake.equal(name, columns) for name, (_, _, columns) in RETAKEN.items())
+
+    lake.flow_until("each equals SELECT", lambda: equal() and lake.equal("parts_other", "id, a"))
+    published = {each.table for each in SnapshotRecords(lake.engine.directory).all()}
+    assert published == {*RETAKEN, "parts_other"}
+    assert stops_of(lake.captured) == {}
+    assert lake.state("numbers") == "FLOWING"
+    run(f"UPDATE {names['derived']} SET a = 5", f"INSERT INTO {names['numbered']} (id, a) VALUES (12, 1)")
+    lake.flow_until("and they go on", equal)
