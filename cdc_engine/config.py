@@ -53,6 +53,7 @@ def _readable_time(word: str) -> str:
 
 
 TimeWord = Annotated[str, BeforeValidator(_time_word), AfterValidator(_readable_time)]
+PathTemplate = Annotated[str, AfterValidator(config_paths.path_template)]
 DatabaseUrl = Annotated[str, AfterValidator(lambda url, info: config_paths.database_url(url, _root(info)))]
 
 
@@ -168,7 +169,10 @@ class TableConfig(Strict):
         True, description="off: copy-on-write, readable by every Delta reader, merges several times slower"
     )
     merge: Literal["", "auto", "spark", "small"] = Field("", description="the destination's word, if empty")
-    path: TablePath = Field("", description="Delta path; empty: <lake>/<database>/<table>")
+    path: TablePath = Field("", description="Delta path; empty: as the destination's table_path says")
+    partition_by: tuple[str, ...] = Field((), description="columns that a table is partitioned by when it is made")
+    cluster_by: tuple[str, ...] = Field((), description="columns of Delta's liquid clustering, which OPTIMIZE sorts by")
+    change_feed: bool = Field(False, description="Delta's change data feed, from then on")
     zero_dates: Literal["null", "error", "text"] = Field(
         "null",
         description="dates that are none: NULL; refused as undecodable; or the column is the text that SELECT prints",
@@ -187,6 +191,12 @@ class TableConfig(Strict):
     schema_changes: SchemaChangesConfig = Field(
         SchemaChangesConfig(), description="the words that differ from the destination's"
     )
+
+    @model_validator(mode="after")
+    def _one_layout(self) -> TableConfig:
+        if self.partition_by and self.cluster_by:
+            raise ValueError("Delta partitions a table or clusters it: leave partition_by or cluster_by out")
+        return self
 
 
 class EqualityConfig(Strict):
@@ -232,6 +242,9 @@ class DestinationConfig(Strict):
         "only where a table would stop for the lack of them; or never",
     )
     snapshots: SnapshotConfig = SnapshotConfig()
+    table_path: PathTemplate = Field(
+        "{database}/{table}", description="where tables are below the lake, of {destination}, {database} and {table}"
+    )
     tables: dict[str, TableConfig] = {}
 
     def reads_first_rows(self, database: str, table: str) -> bool:
@@ -298,8 +311,10 @@ class SluiceConfig(Strict):
         return f"{self.lake}/_sluice_quarantine/{destination}"
 
     def table_path(self, destination: str, database: str, table: str) -> str:
-        configured = self.destinations[destination].table(database, table).path
-        return configured or f"{self.lake}/{database}/{table}"
+        """Where a source table is in the lake."""
+        settings = self.destinations[destination]
+        below = settings.table_path.format(destination=destination, database=database, table=table)
+        return settings.table(database, table).path or f"{self.lake}/{below}"
 
 
 def path_clashes(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> list[str]:

@@ -7,6 +7,7 @@ console must mean one folder, or each finds a lake of its own.
 from __future__ import annotations
 
 import re
+import string
 from pathlib import Path
 
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
@@ -32,6 +33,22 @@ def table_location(word: str, root: Path | None) -> str:
     if word.startswith("file:"):
         raise ValueError(f"{word} is on another host or relative; write file:///folder or /folder")
     return word.rstrip("/") if URI.match(word) else str(local_path(word, root))
+
+
+def path_template(template: str) -> str:
+    """Where tables are below a lake. Raises ValueError where two tables would have one place, or ours would be theirs."""
+    known = {(name, "", None) for name in ("destination", "database", "table")}
+    try:
+        fields = [field[1:] for field in string.Formatter().parse(template) if field[1] is not None]
+    except ValueError as error:
+        raise ValueError(f"{template!r} is no template of a path: {error}") from error
+    if not {("table", "", None)} <= set(fields) <= known:
+        raise ValueError(
+            f"{template!r} must have {{table}}, may have {{database}} and {{destination}}, and nothing else in braces"
+        )
+    if template.startswith(("/", "_sluice")) or ".." in template.split("/") or template.endswith("/"):
+        raise ValueError(f"{template!r} is not a place of its own below the lake")
+    return template
 
 
 def database_url(url: str, root: Path | None) -> str:

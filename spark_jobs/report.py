@@ -6,6 +6,7 @@ import dataclasses
 from typing import Literal
 
 from spark_jobs.small.ways import Way, Wish
+from spark_jobs.tables.layout import PLAIN, Layout
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,6 +20,7 @@ class TableTarget:
     deletes: Literal["hard", "soft"] = "hard"
     deletion_vectors: bool = True
     merge: Wish = "spark"
+    layout: Layout = PLAIN
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

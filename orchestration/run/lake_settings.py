@@ -30,6 +30,7 @@ def spark_settings(config: SluiceConfig, destination: str) -> SparkSettings:
 def target(config: SluiceConfig, destination: str, name: str) -> TableTarget:
     """Where and how a table is merged; `name` is "database.table"."""
     from spark_jobs.report import TableTarget  # noqa: PLC0415
+    from spark_jobs.tables.layout import Layout  # noqa: PLC0415
 
     database, _, table = name.partition(".")
     options = config.destinations[destination].table(database, table)
@@ -38,6 +39,9 @@ def target(config: SluiceConfig, destination: str, name: str) -> TableTarget:
         deletes=options.deletes,
         deletion_vectors=options.deletion_vectors,
         merge=config.destinations[destination].merge_way(database, table),
+        layout=Layout(
+            partition_by=options.partition_by, cluster_by=options.cluster_by, change_feed=options.change_feed
+        ),
     )
 
 

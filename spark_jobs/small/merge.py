@@ -144,7 +144,7 @@ class _SmallMerge:
         reaches = [self._reach(segment) for segment in changes] if snapshot.exists else []
         return Facts(
             exists=snapshot.exists,
-            makes=makes and local_folder(self.table.path) is not None,
+            makes=makes and not self.target.layout and local_folder(self.table.path) is not None,
             ruled=snapshot.ruled,
             writer_version=snapshot.writer_version,
             features=snapshot.features,

@@ -88,7 +88,7 @@ def choose(wish: Wish, facts: Facts) -> Choice:
 def _obstacles(facts: Facts) -> Iterator[str]:
     """Why `deltalake` cannot do it; the first is told."""
     if not facts.exists and not facts.makes:
-        yield "the table is new, and Spark has settings of its own for new tables, or the lake is not a folder"
+        yield "the table is new, and conf/ lays it out, or Spark has settings of its own for new tables, or the lake is not a folder"
     if facts.alters:
         yield "columns or properties of the table change"
     if facts.writer_version > PLAIN_WRITER and facts.writer_version != FEATURED_WRITER:

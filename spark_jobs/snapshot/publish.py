@@ -25,10 +25,11 @@ from spark_jobs.snapshot import publish_sql
 from spark_jobs.snapshot.hold import held_files, held_up_to
 from spark_jobs.sql_text import delta_path
 from spark_jobs.staged_batch import STAGED_TYPES, Column, app_id_of
+from spark_jobs.tables import layout
 from spark_jobs.tables.alterations import LOCAL_TIMES
 from spark_jobs.tables.commit_record import PublicationRecord
 from spark_jobs.tables.delta_table import MAPPING_PROPERTY, DeltaTable, Snapshot, new_properties, pairs, wanted_columns
-from spark_jobs.tables.renamed_table import carried_properties, is_mapped, partition_clause
+from spark_jobs.tables.renamed_table import carried_properties, is_mapped
 from spark_jobs.tables.table_owner import Owner, TableRecord, TableRecords, refuse_others
 
 SNAPSHOT_PROPERTY = "sluice.snapshot"  # which snapshot the table was made from
@@ -160,8 +161,9 @@ def _statement(given: Publication, before: Snapshot, label: int) -> str:
         **({MAPPING_PROPERTY: "name"} if is_mapped(before) else {}),
         **(LOCAL_TIMES if any(column.type == "timestamp_ntz" for column in wanted) else {}),
     }
+    laid = layout.clause(given.owner.table, given.target.layout, wanted, before.partitions, before.features)
     return (
-        f"CREATE OR REPLACE TABLE {delta_path(given.target.path)} USING delta{partition_clause(before, wanted)} "
+        f"CREATE OR REPLACE TABLE {delta_path(given.target.path)} USING delta{laid} "
         f"TBLPROPERTIES ({pairs(properties)}) AS {publish_sql.selection(rows)}"
     )
 

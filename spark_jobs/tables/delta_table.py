@@ -19,6 +19,7 @@ from spark_jobs import sql_text
 from spark_jobs.errors import TableError
 from spark_jobs.report import TableTarget
 from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, Column, epoch_of
+from spark_jobs.tables import layout
 from spark_jobs.tables.commit_record import first_count, row_counts
 from spark_jobs.tables.table_owner import OWNER_PROPERTY, Found, TableRecord
 
@@ -245,8 +246,10 @@ def schema_statements(
     """
     _refuse_clashes(table.name, wanted)
     if not table.snapshot.exists:
-        return [_create(target, wanted, key, owner)]
-    return [*_property_changes(table, target, wanted, owner), *_added_columns(table, target, wanted)]
+        return [_create(table.name, target, wanted, key, owner)]
+    layout.refuse_other_partitions(table.name, target.path, target.layout, table.snapshot.partitions)
+    changes = [*_property_changes(table, target, wanted, owner), *_added_columns(table, target, wanted)]
+    return [*changes, *_clustering(table, target, wanted)]
 
 
 def _refuse_clashes(name: str, wanted: tuple[Column, ...]) -> None:
@@ -258,10 +261,11 @@ def _refuse_clashes(name: str, wanted: tuple[Column, ...]) -> None:
             )
 
 
-def _create(target: TableTarget, wanted: tuple[Column, ...], key: tuple[str, ...], owner: str) -> str:
+def _create(name: str, target: TableTarget, wanted: tuple[Column, ...], key: tuple[str, ...], owner: str) -> str:
     columns = ", ".join(f"{sql_text.identifier(column.name)} {column.type}" for column in wanted)
     properties = pairs(new_properties(target, wanted, key, owner))
-    return f"CREATE TABLE IF NOT EXISTS {sql_text.delta_path(target.path)} ({columns}) USING delta TBLPROPERTIES ({properties})"
+    laid = layout.clause(name, target.layout, wanted)
+    return f"CREATE TABLE IF NOT EXISTS {sql_text.delta_path(target.path)} ({columns}) USING delta{laid} TBLPROPERTIES ({properties})"
 
 
 def new_properties(target: TableTarget, wanted: tuple[Column, ...], key: tuple[str, ...], owner: str) -> dict[str, str]:
@@ -270,7 +274,8 @@ def new_properties(target: TableTarget, wanted: tuple[Column, ...], key: tuple[s
         OWNER_PROPERTY: owner,
         VECTORS_PROPERTY: str(target.deletion_vectors).lower(),
         "delta.checkpointInterval": str(CHECKPOINT_COMMITS),
-        "delta.dataSkippingNumIndexedCols": str(_statistics_columns(wanted, key)),
+        "delta.dataSkippingNumIndexedCols": str(_statistics_columns(wanted, (*key, *target.layout.cluster_by))),
+        **layout.properties(target.layout),
         **({MAPPING_PROPERTY: "name"} if _needs_mapping(wanted) else {}),
     }
 
@@ -286,6 +291,7 @@ def _property_changes(table: DeltaTable, target: TableTarget, wanted: tuple[Colu
     changes = {} if properties.get(OWNER_PROPERTY) == owner else {OWNER_PROPERTY: owner}
     if (properties.get(VECTORS_PROPERTY, "false") == "true") != target.deletion_vectors:
         changes[VECTORS_PROPERTY] = str(target.deletion_vectors).lower()
+    changes |= layout.changed_properties(target.layout, properties)
     if _needs_mapping(wanted) and properties.get(MAPPING_PROPERTY, "none") == "none":
         changes[MAPPING_PROPERTY] = "name"
     if any(column.type == "timestamp_ntz" for column in wanted) and LOCAL_TIMES_FEATURE not in table.snapshot.features:
@@ -306,6 +312,16 @@ def _added_columns(table: DeltaTable, target: TableTarget, wanted: tuple[Column,
                 f"change the type there, or move the table away to have it made anew",
             )
     return [f"ALTER TABLE {sql_text.delta_path(target.path)} ADD COLUMNS ({', '.join(added)})"] if added else []
+
+
+def _clustering(table: DeltaTable, target: TableTarget, wanted: tuple[Column, ...]) -> list[str]:
+    """The columns first: a table may be clustered by one that it is only now given."""
+    layout.clause(table.name, target.layout, wanted)  # says which column there is not
+    change = layout.cluster_change(target.layout, table.snapshot.properties)
+    if change is None:
+        return []
+    words, properties = change
+    return [f"ALTER TABLE {sql_text.delta_path(target.path)} {words}", set_properties(target.path, properties)]
 
 
 def _needs_mapping(wanted: tuple[Column, ...]) -> bool:

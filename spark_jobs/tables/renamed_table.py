@@ -16,6 +16,7 @@ from spark_jobs import sql_text
 from spark_jobs.errors import TableError
 from spark_jobs.report import TableTarget
 from spark_jobs.staged_batch import DELETED, Column, SchemaSegment, StagedBatch, app_id_of
+from spark_jobs.tables import layout
 from spark_jobs.tables.alterations import KEPT_PROPERTY, LOCAL_TIMES, kept_columns
 from spark_jobs.tables.delta_table import MAPPING_PROPERTY, DeltaTable, Snapshot, new_properties, pairs, wanted_columns
 from spark_jobs.tables.table_owner import Owner, TableRecords, Writer, refuse_unless_ours
@@ -94,8 +95,9 @@ def take_over(table: DeltaTable, segment: SchemaSegment, target: TableTarget, or
         **({MAPPING_PROPERTY: "name"} if is_mapped(table.snapshot) or is_mapped(there) else {}),
         **(LOCAL_TIMES if any(column.type == "timestamp_ntz" for column in wanted) else {}),
     }
+    laid = layout.clause(table.name, target.layout, wanted, stays.partitions, stays.features)
     return (
-        f"CREATE OR REPLACE TABLE {sql_text.delta_path(target.path)} USING delta{partition_clause(stays, wanted)} "
+        f"CREATE OR REPLACE TABLE {sql_text.delta_path(target.path)} USING delta{laid} "
         f"TBLPROPERTIES ({pairs(properties)}) AS SELECT {values} FROM {_rows(origin, soft=soft)}"
     )
 
@@ -129,11 +131,3 @@ def carried_properties(snapshot: Snapshot) -> dict[str, str]:
 def is_mapped(snapshot: Snapshot) -> bool:
     """Whether its columns are mapped by name, which cannot be undone."""
     return snapshot.properties.get(MAPPING_PROPERTY, "none") != "none"
-
-
-def partition_clause(snapshot: Snapshot, wanted: tuple[Column, ...]) -> str:
-    """By what a table that is made anew stays partitioned, where it still has those columns; with a space before it."""
-    names = {column.name for column in wanted}
-    if not snapshot.partitions or not set(snapshot.partitions) <= names:
-        return ""
-    return f" PARTITIONED BY ({sql_text.identifiers(snapshot.partitions)})"

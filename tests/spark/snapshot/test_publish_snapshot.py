@@ -20,6 +20,7 @@ from spark_jobs.errors import TableError
 from spark_jobs.snapshot.hold import Held
 from spark_jobs.snapshot.publish import ColumnsDifferError, Publication, Published, publish_snapshot
 from spark_jobs.staged_batch import Column
+from spark_jobs.tables.layout import PLAIN, Layout
 from spark_jobs.tables.table_owner import Owner
 from tests.spark.conftest import Lake
 from tests.spark.merging.test_fold_equals_replay import CUTS, KEYED, STREAMS, Model, deliveries, replay
@@ -176,6 +177,19 @@ def test_a_row_that_was_deleted_while_a_snapshot_read_does_not_come_back(reading
     reading.merge([image(DELETE, 100, 1, "read")], 1)
     reading.publish(100)
     assert reading.lake.rows("shop.orders", "id", "value", "_sluice_operation") == [(2, "read", "snapshot")]
+
+
+def test_a_snapshot_gives_a_table_the_layout_that_conf_asks_for(reading: Reading) -> None:
+    partitioned, clustered = Layout(partition_by=("value",)), Layout(cluster_by=("value",))
+    reading.chunk(1, [{"id": 1, "value": "a"}, {"id": 2, "value": "b"}])
+    partitions = []
+    for place, layout in enumerate((PLAIN, partitioned, PLAIN, clustered, PLAIN), start=1):
+        reading.publish(100 * place, layout=layout)
+        partitions.append(reading.lake.log("shop.orders").metadata().partition_columns)
+        assert reading.lake.rows("shop.orders", "id", "value") == [(1, "a"), (2, "b")]
+    assert partitions == [[], ["value"], ["value"], [], []]  # what nobody asks to be otherwise stays
+    with pytest.raises(TableError, match="no partitioned table of a clustered one"):
+        reading.publish(900, layout=partitioned)
 
 
 def test_no_half_table_is_seen_while_a_snapshot_reads(reading: Reading) -> None:

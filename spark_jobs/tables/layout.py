@@ -1,0 +1,95 @@
+"""How conf/ wants a Delta table to lie: partitioned, clustered, with a change data feed. Clauses and properties as text; pure.
+
+`delta_table` asks for tables that a merge meets, `renamed_table` and `snapshot.publish` for those that are made anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection, Mapping
+
+from spark_jobs import sql_text
+from spark_jobs.errors import TableError
+from spark_jobs.staged_batch import Column
+
+FEED_PROPERTY = "delta.enableChangeDataFeed"
+CLUSTERING = "clustering"  # the feature of Delta
+CLUSTERED = (
+    "conf/ wants it partitioned, and Delta makes no partitioned table of a clustered one: take partition_by out of conf/, or move the "
+    "table's folder away and take its rows by `sluice snapshot start`"
+)
+CLUSTER_PROPERTY = "sluice.clusterBy"  # what the table was last told; Delta keeps it where its readers do not look
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Layout:
+    """The words of conf/ for one table. One of `partition_by` and `cluster_by` is empty."""
+
+    partition_by: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()
+    change_feed: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.partition_by or self.cluster_by or self.change_feed)
+
+
+PLAIN = Layout()
+
+
+def clause(
+    name: str,
+    layout: Layout,
+    wanted: tuple[Column, ...],
+    stays: tuple[str, ...] = (),
+    features: Collection[str] = (),
+) -> str:
+    """What CREATE TABLE says after USING, with a space before it. `stays`, `features`: by what the table that was there is
+    partitioned, and what of Delta it uses.
+
+    Without a word of conf/ a table that is made anew stays partitioned, where it still has those columns. Raises TableError where conf/
+    names a column that the table lacks, or Delta cannot do it.
+    """
+    known = {column.name.lower() for column in wanted}
+    for column in (*layout.partition_by, *layout.cluster_by):
+        if column.lower() not in known:
+            raise TableError(
+                name, f"conf/ lays it out by {column}, which is no column of it; mend partition_by or cluster_by there"
+            )
+    if layout.partition_by and CLUSTERING in features:
+        raise TableError(name, CLUSTERED)
+    if layout.cluster_by:
+        return f" CLUSTER BY ({sql_text.identifiers(layout.cluster_by)})"
+    parts = layout.partition_by or (stays if {part.lower() for part in stays} <= known else ())
+    return f" PARTITIONED BY ({sql_text.identifiers(parts)})" if parts else ""
+
+
+def properties(layout: Layout) -> dict[str, str]:
+    """Properties of a table that is made with this layout."""
+    clustered = {CLUSTER_PROPERTY: json.dumps(layout.cluster_by)} if layout.cluster_by else {}
+    return {**clustered, **({FEED_PROPERTY: "true"} if layout.change_feed else {})}
+
+
+def changed_properties(layout: Layout, there: Mapping[str, str]) -> dict[str, str]:
+    """Properties that a table with those `there` lacks. A feed is begun, and never ended: who reads it would see a hole."""
+    return {FEED_PROPERTY: "true"} if layout.change_feed and there.get(FEED_PROPERTY) != "true" else {}
+
+
+def cluster_change(layout: Layout, there: Mapping[str, str]) -> tuple[str, dict[str, str]] | None:
+    """What ALTER TABLE says so that a table is clustered as conf/ wants, and the property that keeps it; None where it is so."""
+    if json.dumps(layout.cluster_by) == there.get(CLUSTER_PROPERTY, "[]"):
+        return None
+    by = f"({sql_text.identifiers(layout.cluster_by)})" if layout.cluster_by else "NONE"
+    return f"CLUSTER BY {by}", {CLUSTER_PROPERTY: json.dumps(layout.cluster_by)}
+
+
+def refuse_other_partitions(name: str, path: str, layout: Layout, there: tuple[str, ...]) -> None:
+    """Raises TableError where the table is partitioned otherwise than conf/ wants; one that conf/ is silent about may be as it likes."""
+    asked = [part.lower() for part in layout.partition_by]
+    if (asked and asked != [part.lower() for part in there]) or (layout.cluster_by and there):
+        is_by, wish = ", ".join(there) or "nothing", ", ".join(layout.partition_by) or "nothing, to cluster it"
+        raise TableError(
+            name,
+            f"the Delta table {path} is partitioned by {is_by}, and conf/ wants it by {wish}: Delta partitions a table when it is made; "
+            "take that word out of conf/, or have the table made anew by `sluice snapshot start`",
+        )
