@@ -14,7 +14,6 @@ from typing import Protocol
 import structlog
 
 from cdc_engine import limits
-from cdc_engine.errors import SluiceError
 from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.parser.watch import Look, StreamPlace, Watch
 
@@ -54,8 +53,8 @@ class SourceWatch:
         ):
             try:
                 self.look(stopping)
-            except SluiceError as error:
-                self._unanswered = str(error)
+            except Exception as error:  # of whatever kind: a watch that ended silently would look no more
+                self._unanswered = str(error) or type(error).__name__
                 log.warning("source_not_asked", reason=str(error))
 
     def look(self, stopping: threading.Event | None = None) -> None:

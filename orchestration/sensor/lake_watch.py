@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from spark_jobs.tables.lake_look import LakeLook
 
 SHARE = 20  # a look may take this part of the time: where a lake answers slowly, it is asked less often
+LOOK_SECONDS_MAX = 300.0  # two stats a table, and a log where one changed; a disk that is away may never answer
 SHOWN_MAX = 5  # tables of one look that are named; of a disk that is not mounted all would be
 
 
@@ -61,16 +62,23 @@ class LakeWatch:
     ) -> None:
         self._config, self._destination, self._begin = config, destination, begin
         self._looking = threading.Lock()
-        self._due = 0.0
+        self._due = self._began = 0.0
         self._troubles: tuple[str, ...] = ()
         self._eye: LakeLook | None = None
 
     def troubles(self) -> tuple[str, ...]:
-        return self._troubles
+        seconds = time.monotonic() - self._began if self._looking.locked() else 0.0
+        if seconds <= LOOK_SECONDS_MAX:
+            return self._troubles
+        return (
+            *self._troubles,
+            f"a look at the Delta tables has lasted {seconds:.0f} s by now: does the lake's disk or store answer?",
+        )
 
     def look(self, stopped: Collection[str]) -> None:
         if time.monotonic() < self._due or not self._looking.acquire(blocking=False):
             return
+        self._began = time.monotonic()
         self._begin(lambda: self._look(frozenset(stopped)))
 
     def _look(self, stopped: Collection[str]) -> None:

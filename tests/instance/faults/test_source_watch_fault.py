@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,6 +87,20 @@ def test_fault_a_source_that_cannot_be_asked_is_said_after_some_looks() -> None:
         watch.look()
     assert "could not be asked for 301 s" in watch.trouble()
     assert watch.behind_seconds() == 0
+
+
+def test_fault_a_look_that_breaks_is_not_the_last_one() -> None:
+    stopping = threading.Event()
+    asked: list[str] = []
+
+    def breaks(file: str) -> ServerFacts:
+        asked.append(file)
+        if len(asked) == 2:
+            stopping.set()
+        raise ZeroDivisionError
+
+    SourceWatch(SilentParser(), breaks, 0.01).run(stopping)
+    assert len(asked) == 2
 
 
 def test_fault_the_lag_grows_while_the_source_is_ahead_of_a_silent_stream() -> None:

@@ -15,7 +15,7 @@ from cdc_engine.config import SluiceConfig
 from cdc_engine.destination_files import LakeTables
 from cdc_engine.limits import LAKE_WATCH_SECONDS
 from orchestration.sensor import lake_watch
-from orchestration.sensor.lake_watch import LakeWatch
+from orchestration.sensor.lake_watch import LOOK_SECONDS_MAX, LakeWatch
 from spark_jobs.tables.lake_look import LakeLook
 from spark_jobs.tables.table_owner import Owner, TableRecord
 from tests.orchestration.fix_location import make_config, write_tables
@@ -187,3 +187,16 @@ def test_fault_a_look_has_a_thread_of_its_own() -> None:
     done = threading.Event()
     lake_watch.in_a_thread(done.set)
     assert done.wait(10)
+
+
+def test_fault_a_lake_that_does_not_answer_is_said_while_it_does_not(shop: Watched, clock: Clock) -> None:
+    begun: list[Callable[[], None]] = []
+    watch = LakeWatch(shop.config, "shop", begun.append)
+    watch.look([])
+    assert watch.troubles() == ()
+    clock.now += LOOK_SECONDS_MAX + 1
+    watch.look([])
+    (sentence,) = watch.troubles()
+    assert "301 s" in sentence
+    begun[0]()
+    assert watch.troubles() == ()
