@@ -87,11 +87,21 @@ def read_status(config: SluiceConfig, now: float | None = None) -> StatusReport:
         )
         for name in sorted(config.destinations)
     ]
-    problems = find_problems(running, destinations)
+    problems = [*_never_begun(config, running), *find_problems(running, destinations)]
     daemon = records.running().get("daemon")
     if daemon is not None and (lost := lost_storage(config.data_dir / "dagster", now - daemon.started)):
         problems.append(lost)
     return StatusReport(running, destinations, problems)
+
+
+def _never_begun(config: SluiceConfig, running: Sequence[dict[str, Any]]) -> list[str]:
+    """Parts that nobody has recorded although others are: a `sluice up` that was killed on its way."""
+    there = {process["name"] for process in running}
+    return [
+        f"the {name} was never started; `sluice up` starts what is missing"
+        for name in (processes.part_names(config) if there else ())
+        if name not in there
+    ]
 
 
 def _snapshots(config: SluiceConfig, name: str, now: float) -> list[dict[str, Any]]:
@@ -121,17 +131,19 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
     lease = lease_holder(directory)
     held = lease is not None and lease.held
     age_seconds = now - engine.get("updated_at_us", 0) / 1e6
+    # of a time to come: the clock was set back, and nobody has written since
+    stale = abs(age_seconds) > STALE_SECONDS
     state = str(engine.get("state", "STOPPED"))
     reason = str(engine.get("reason", "") or "")
     if not engine:
         reason = "no engine has run yet; `sluice up` starts it"
-    elif age_seconds > STALE_SECONDS:
+    elif stale:
         state, reason = _silent(state, age_seconds, held=held)
     return DestinationStatus(
         name=name,
         state=state,
         reason=reason,
-        waiting="" if age_seconds > STALE_SECONDS else str(engine.get("waiting") or ""),
+        waiting="" if stale else str(engine.get("waiting") or ""),
         cursor=place(meta.get("cursor")),
         position=place(engine.get("position")),
         lag_seconds=round(float(engine.get("lag_seconds") or 0.0), 1),
@@ -142,7 +154,7 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
         age_seconds=round(age_seconds, 1) if engine else 0.0,
         tick_age_seconds=_age(engine.get("ticked_at_us"), now),
         ack_age_seconds=_age(engine.get("acked_at_us"), now),
-        troubles=() if age_seconds > STALE_SECONDS else [str(each) for each in engine.get("troubles") or ()],
+        troubles=() if stale else [str(each) for each in engine.get("troubles") or ()],
         holder=f"pid {lease.pid} on {lease.host}" if lease and held else "",
         outstanding=[_outstanding(batch) for batch in meta.get("outstanding") or []],
         stopped_tables=engine.get("stopped_tables") or meta.get("stopped_tables") or [],
@@ -152,6 +164,8 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
 def _silent(state: str, age_seconds: float, *, held: bool) -> tuple[str, str]:
     """State and reason of an engine that no longer writes its status."""
     heard = f"last heard of {age_seconds:.0f} s ago as {state}"
+    if age_seconds < 0:
+        heard = f"last heard of as {state} at a time {-age_seconds:.0f} s from now (the clock was set back)"
     if held:
         return "STALE", f"{heard}; its process holds the lease, so it hangs or is stopped: end it, then `sluice up`"
     return "STOPPED", f"{heard}; `sluice up` starts it again"
@@ -168,6 +182,7 @@ def find_problems(running: Sequence[dict[str, Any]], destinations: Sequence[Dest
         for process in running
         if not process["alive"]
     ]
+    dead += [_stopped_sentence(process) for process in running if process.get("stopped")]
     found = dead if running else ["nothing is running; `sluice up` starts everything"]
     for one in destinations:
         if one.state not in WELL:
@@ -186,6 +201,14 @@ def find_problems(running: Sequence[dict[str, Any]], destinations: Sequence[Dest
     return found
 
 
+def _stopped_sentence(process: dict[str, Any]) -> str:
+    ids = " ".join(str(pid) for pid in process["stopped"])
+    return (
+        f"of the {process['name']} a signal has stopped {ids}: it lives and does nothing; `kill -CONT {ids}` lets it go on, `sluice down` "
+        "and `sluice up` start it anew"
+    )
+
+
 def _stop_sentence(destination: str, stop: dict[str, Any]) -> str:
     """Which table stopped, why, and the commands that let it go on."""
     table, state = f"{stop.get('database')}.{stop.get('table')}", str(stop.get("state"))
@@ -197,7 +220,7 @@ def render(report: StatusReport) -> Group:
     """Tables for a person."""
     shown = Table("process", "pid", "port", "state", "memory", title="processes", title_justify="left")
     for process in report.processes:
-        state = Text("running", "green") if process["alive"] else Text("ended", "red")
+        state = _process_state(process)
         shown.add_row(
             process["name"], str(process["pid"]), str(process["port"] or ""), state, f"{process['rss_mb']} MB"
         )
@@ -235,6 +258,12 @@ def render(report: StatusReport) -> Group:
         for told in one.foreign_keys
     ]
     return Group(shown, places, *keys, *reading, *(problems or [Text("all is well", "green")]))
+
+
+def _process_state(process: dict[str, Any]) -> Text:
+    if not process["alive"]:
+        return Text("ended", "red")
+    return Text("stopped", "red") if process.get("stopped") else Text("running", "green")
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def read_failures(directory: Path, now_seconds: float) -> dict[str, str]:
         return {"": f"STOPPED: {path} does not exist; the engine has not run, start it with ./sluice up"}
     except (OSError, ValueError, KeyError, TypeError) as error:
         return {"": f"UNKNOWN: {path} cannot be read: {type(error).__name__}: {error}"}
-    if age_seconds > STATUS_SECONDS_MAX:
+    if abs(age_seconds) > STATUS_SECONDS_MAX:  # of a time to come: the clock was set back, and nobody has written since
         return {
             **stopped,
             "": f"STOPPED: no engine has written {path} for {age_seconds:.0f} s; start it with ./sluice up",

@@ -16,9 +16,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 
+from cdc_engine.config import SluiceConfig
+
+PARTS = ("code server", "daemon", "webserver", "spark")  # what `sluice up` starts, Spark where it is ours
 MARK = "SLUICE_PROCESSES"  # environment variable of every process started here: the path of its processes.json
 START_TIME_SLACK_SECONDS = 1.0  # psutil derives the time from the boot time, which moves a little with the clock
 POLL_SECONDS = 0.1
@@ -78,6 +82,13 @@ class ProcessFile:
     def running(self) -> dict[str, ProcessRecord]:
         """The records whose process lives, by name."""
         return {record.name: record for record in self.load() if find(record)}
+
+
+def part_names(config: SluiceConfig) -> tuple[str, ...]:
+    """Which of `PARTS` there are: Spark where the configured one is the local server; a cluster's endpoint or a master is not ours."""
+    remote = urlsplit(config.spark.remote)
+    local = remote.hostname in {"127.0.0.1", "localhost"} and remote.port == config.ports.spark_connect
+    return PARTS if local and not config.spark.master else PARTS[:-1]
 
 
 def find(record: ProcessRecord) -> psutil.Process | None:
@@ -162,11 +173,17 @@ def port_owner(port: int) -> str:
     return ""
 
 
+def stopped(record: ProcessRecord) -> list[int]:
+    """Ids of the process and its descendants that a signal or a debugger has stopped: they live, and do nothing."""
+    return [process.pid for process in members(record) if _is_stopped(process)]
+
+
 def to_json(record: ProcessRecord) -> dict[str, Any]:
     """A record as `status --json` shows it."""
     alive = find(record) is not None
     rss_mb = memory_mb(record) if alive else 0.0
-    return {"name": record.name, "pid": record.pid, "port": record.port, "alive": alive, "rss_mb": rss_mb}
+    facts = {"name": record.name, "pid": record.pid, "port": record.port, "alive": alive, "rss_mb": rss_mb}
+    return {**facts, "stopped": stopped(record) if alive else []}
 
 
 def _is_orphan(process: psutil.Process, group: int, mark: str) -> bool:
@@ -185,6 +202,13 @@ def _is_marked(process: psutil.Process, mark: str) -> bool:
 
 def _living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     return [process for process in processes if _is_living(process)]
+
+
+def _is_stopped(process: psutil.Process) -> bool:
+    try:
+        return process.status() in {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}
+    except psutil.Error:
+        return False
 
 
 def _is_living(process: psutil.Process) -> bool:

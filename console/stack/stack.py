@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import yaml
 
@@ -34,10 +33,12 @@ from console.stack.parts import (
 )
 from console.stack.processes import (
     MARK,
+    PARTS,
     ProcessFile,
     ProcessRecord,
     StopStep,
     find,
+    part_names,
     stop,
     sweep,
     terminate,
@@ -50,7 +51,7 @@ from console.toolchain.ports import LOOPBACK
 from console.toolchain.process import ChildProcess, why_no_run_can_start
 from console.toolchain.spark.server import SparkConnectServer
 
-CODE_SERVER, DAEMON, WEBSERVER, SPARK = "code server", "daemon", "webserver", "spark"
+CODE_SERVER, DAEMON, WEBSERVER, SPARK = PARTS
 SUPERVISOR = "supervisor"  # `sluice up --foreground`
 STOP_ORDER = (CODE_SERVER, DAEMON, WEBSERVER, SPARK)
 START_SECONDS_MAX = 240.0  # a cold import of dagster and numba takes half a minute, on a busy machine far more
@@ -102,10 +103,7 @@ class Stack:
 
     @property
     def starts_spark(self) -> bool:
-        """Whether the configured Spark is the local server that we start; a cluster's endpoint or a master is not ours."""
-        remote = urlsplit(self.config.spark.remote)
-        local = remote.hostname in {"127.0.0.1", "localhost"} and remote.port == self.config.ports.spark_connect
-        return local and not self.config.spark.master
+        return SPARK in part_names(self.config)
 
     def up(self) -> list[str]:
         """Starts what does not run yet and waits until all of it answers; returns the names that were started.

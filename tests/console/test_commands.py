@@ -6,6 +6,7 @@ import errno
 import json
 import multiprocessing
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -32,13 +34,14 @@ from cdc_engine.position import Position
 from cdc_engine.states import TableState
 from console.main import app, exit_code
 from console.position import Request
-from console.stack.processes import ProcessFile
+from console.stack.processes import ProcessFile, part_names
 from console.stack.stack import Stack
 from console.status import DestinationStatus, find_problems
 from console.toolchain.cache import PROJECT_ROOT
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.errors import ServerError, SetupError
 from console.toolchain.ports import free_port
+from tests.waiting import wait_for
 
 SECRET = "very-secret-42"  # noqa: S105
 RUNNER = CliRunner()
@@ -106,6 +109,14 @@ def running_engine(directory: Path, **changes: Any) -> None:
     write_status(directory / "status.json", EngineStatus(**values))
 
 
+def everything_runs(place: Place) -> ProcessFile:
+    """Every part of a stack has a process that lives: this one."""
+    file = ProcessFile(place.data / "processes.json")
+    for name in part_names(load_config()):
+        file.add(name, os.getpid())
+    return file
+
+
 def test_status_of_nothing_is_wrong_and_says_what_to_do(place: Place) -> None:
     place.destination(1)
     answer = RUNNER.invoke(app, ["status", "--json"])
@@ -117,7 +128,7 @@ def test_status_of_nothing_is_wrong_and_says_what_to_do(place: Place) -> None:
 
 def test_status_of_a_running_engine_is_well(place: Place) -> None:
     directory = place.destination(1)
-    ProcessFile(place.data / "processes.json").add("code server", os.getpid(), 4266)
+    everything_runs(place)
     running_engine(directory)
     cursor = Position(epoch=1, file="binlog.000003", offset=50)
     end = Position(epoch=1, file="binlog.000003", offset=99)
@@ -177,6 +188,50 @@ def test_status_names_a_dead_process_a_silent_engine_and_a_stopped_table(place: 
     assert "STOPPED" in RUNNER.invoke(app, ["status"]).stdout
 
 
+def test_fault_status_names_a_process_that_was_stopped(place: Place) -> None:
+    """SIGSTOP of Spark, or of a run: it lives, answers nobody, and all that waits for it waits for ever."""
+    running_engine(place.destination(1))
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        everything_runs(place).add("spark", child.pid)
+        assert RUNNER.invoke(app, ["status"]).exit_code == 0
+        child.send_signal(signal.SIGSTOP)
+        wait_for("it is stopped", lambda: psutil.Process(child.pid).status() == psutil.STATUS_STOPPED)
+        answer = RUNNER.invoke(app, ["status"])
+    finally:
+        child.kill()
+        child.wait()
+    assert answer.exit_code == 1
+    assert f"`kill -CONT {child.pid}`" in " ".join(answer.stdout.split())
+    assert "all is well" not in answer.stdout
+
+
+def test_fault_a_part_that_was_never_started_is_missed(place: Place) -> None:
+    """`sluice up` was killed after it had started some."""
+    running_engine(place.destination(1))
+    file = everything_runs(place)
+    file.remove(["webserver", "spark"])
+    answer = RUNNER.invoke(app, ["status", "--json"])
+    assert answer.exit_code == 1
+    said = json.loads(answer.stdout)["problems"]
+    assert [
+        name for name in ("webserver", "spark", "daemon") if any(f"the {name} was never" in each for each in said)
+    ] == [
+        "webserver",
+        "spark",
+    ]
+
+
+def test_fault_a_clock_that_was_set_back_does_not_keep_a_dead_engine_alive(place: Place) -> None:
+    running_engine(place.destination(1), updated_at_us=time.time_ns() // 1000 + 3_600_000_000)
+    everything_runs(place)
+    answer = RUNNER.invoke(app, ["status", "--json"])
+    assert answer.exit_code == 1
+    (shop,) = json.loads(answer.stdout)["destinations"]
+    assert shop["state"] == "STOPPED"
+    assert "clock was set back" in shop["reason"]
+
+
 def test_every_state_but_the_good_ones_is_a_problem() -> None:
     process = {"name": "code server", "pid": 1, "alive": True}
     for state in ("RUNNING", "STARTING", "CONNECTING"):
@@ -190,7 +245,7 @@ def test_every_state_but_the_good_ones_is_a_problem() -> None:
 def test_fault_status_is_not_well_while_something_is_not(place: Place) -> None:
     """The engine runs and its processes live, and nothing is merged all the same."""
     directory = place.destination(1)
-    ProcessFile(place.data / "processes.json").add("code server", os.getpid(), 4266)
+    everything_runs(place)
     running_engine(directory, ticked_at_us=time.time_ns() // 1000)
     assert RUNNER.invoke(app, ["status"]).exit_code == 0
     running_engine(directory, troubles=("no tick of the sensor shop_engine for 95 s: ./sluice up",))

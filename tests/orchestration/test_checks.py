@@ -56,6 +56,7 @@ def test_fault_the_file_says_what_the_engine_says(tmp_path: Path, fields: dict[s
 def test_a_file_that_nobody_writes_any_more_fails(tmp_path: Path) -> None:
     assert read_failures(tmp_path, time.time())[""].startswith("STOPPED: ")
     write_status(tmp_path / STATUS_FILE, status(stopped_tables=(STOPPED,)))
+    assert read_failures(tmp_path, time.time() - 3600)[""].startswith("STOPPED"), "the clock was set back"
     found = read_failures(tmp_path, time.time() + STATUS_SECONDS_MAX + 1)
     assert found[""].startswith("STOPPED: no engine has written")
     assert "shop.orders" in found
