@@ -28,6 +28,8 @@ WATCH_AGAIN_SECONDS = (
 # The Delta tables are looked at this often between runs: two stats each where nothing changed.
 LAKE_WATCH_SECONDS = 30.0
 TICK_SILENCE_SECONDS_MAX = 90.0  # Dagster begins a tick every 5 s; a busy daemon may be late
+# changes wait, and the cursor has not moved for so long: the largest batches take some minutes
+PROGRESS_SECONDS_MAX = 600.0
 RUN_BEGIN_SECONDS_MAX = (
     300.0  # from a batch's hand-out until a run works on it; a run is queued, made and imports Dagster
 )

@@ -93,6 +93,9 @@ class EngineHandle(Protocol):
     def tell_run(self, batch: OutstandingBatch, state: str) -> None:
         """In which of Dagster's states the run of a batch was seen, for the engine's status; empty where there is none."""
 
+    def tell_failing(self, reason: str) -> None:
+        """What keeps several runs in a row from merging the batch that is out, for the engine's status until a batch is acked; or empty."""
+
     def tell_waiting(self, reason: str) -> None:
         """Why the next try of the batch that is out waits, for the engine's status; empty when it does not."""
 

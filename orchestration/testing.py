@@ -87,7 +87,7 @@ class FakeEngine:
         self.damaged: list[int] = []
         self.stopped: dict[str, tuple[str, str]] = {}
         self.longest_wait_seconds = 0.0
-        self.waiting = ""
+        self.waiting = self.failing = ""
         self.lake: tuple[str, ...] = ()
         self.ticks = 0
         self.run_states: list[str] = []
@@ -153,6 +153,9 @@ class FakeEngine:
 
     def tell_run(self, batch: OutstandingBatch, state: str) -> None:  # noqa: ARG002  of the protocol
         self.run_states.append(state)
+
+    def tell_failing(self, reason: str) -> None:
+        self.failing = reason
 
     def tell_waiting(self, reason: str) -> None:
         self.waiting = reason

@@ -286,6 +286,10 @@ class Engine:
         """In which of Dagster's states the run of a batch was seen; empty where there is none."""
         self._pulse.saw_run(batch.delivery, state)
 
+    def tell_failing(self, reason: str) -> None:
+        """What keeps several runs in a row from merging the batch that is out; said until one is acked, or until it is empty."""
+        self._pulse.failing = reason
+
     def status(self) -> EngineStatus:
         """A moment of the engine; cheap."""
         rooms = self._opened()
@@ -311,13 +315,18 @@ class Engine:
         )
 
     def _lag_seconds(self, rooms: EngineParts) -> float:
-        times = (rooms.store.oldest_time_us, self._handing_out().first_commit_time_us)
-        oldest_us = min((each for each in times if each), default=0)
+        oldest_us = self._oldest_us(rooms)
         unread = self._watch.behind_seconds() if self._watch is not None else 0.0
         return round(max(0.0, unread, time.time() - oldest_us / 1e6 if oldest_us else 0.0), 3)
 
+    def _oldest_us(self, rooms: EngineParts) -> int:
+        """Commit time of the oldest change that is not acked; 0 when all are."""
+        times = (rooms.store.oldest_time_us, self._handing_out().first_commit_time_us)
+        return min((each for each in times if each), default=0)
+
     def _troubles(self, state: str) -> tuple[str, ...]:
-        batch = self._handing_out().outstanding()
+        batch, rooms = self._handing_out().outstanding(), self._opened()
+        waits = bool(self._oldest_us(rooms))
         return troubles(
             Vitals(
                 destination=self.name,
@@ -328,6 +337,8 @@ class Engine:
                 batch_seconds=self._pulse.out_seconds(batch),
                 run=self._pulse.run_of(batch),
                 waiting=bool(self._waiting),
+                failing=self._pulse.failing,
+                unmoved_seconds=self._pulse.unmoved_seconds(rooms.meta.ledger.cursor, waits=waits),
                 stream=self._watch.trouble() if self._watch is not None else "",
                 lake=self._lake,
             )

@@ -19,6 +19,8 @@ class Vitals:
     """Seconds are ages. `tick_seconds`: since the last tick, or since the engine started. `batch`: the one that is out, or empty.
 
     `run`: what the last tick saw of that batch's run, a state of Dagster's, or empty. `waiting`: why its next try is held back.
+    `failing`: how many runs in a row could not merge it, and what the newest of them said, or empty. `unmoved_seconds`: for how long
+    changes have waited while the cursor stood still.
     `stream`: what the watch of the source says, `lake`: that of the Delta tables.
     """
 
@@ -30,13 +32,23 @@ class Vitals:
     batch_seconds: float = 0.0
     run: str = ""
     waiting: bool = False
+    failing: str = ""
+    unmoved_seconds: float = 0.0
     stream: str = ""
     lake: tuple[str, ...] = ()
 
 
 def troubles(vitals: Vitals) -> tuple[str, ...]:
     """One sentence each; none when all is well."""
-    found = (_no_news(vitals), _no_tick(vitals), _no_run(vitals), vitals.stream, *vitals.lake)
+    found = (
+        _no_news(vitals),
+        _no_tick(vitals),
+        _no_run(vitals),
+        _failing(vitals),
+        _no_progress(vitals),
+        vitals.stream,
+        *vitals.lake,
+    )
     return tuple(sentence for sentence in found if sentence)
 
 
@@ -62,9 +74,11 @@ def _no_run(vitals: Vitals) -> str:
         return ""
     out = f"batch {vitals.batch} has been out for {_age(vitals.batch_seconds)}"
     if vitals.run in AT_WORK:
-        long = vitals.batch_seconds > limits.RUN_SECONDS_MAX
+        long = vitals.batch_seconds > limits.PROGRESS_SECONDS_MAX
         return (
-            f"{out} and its run still works: look at its page in Dagster's UI, end it there if it hangs" if long else ""
+            f"{out} and its run still works: look at its page in Dagster's UI and whether Spark answers, end the run there if it hangs"
+            if long
+            else ""
         )
     if vitals.batch_seconds <= limits.RUN_BEGIN_SECONDS_MAX:
         return ""
@@ -72,6 +86,23 @@ def _no_run(vitals: Vitals) -> str:
     return (
         f"{out} and nothing works on it, {seen}: look at the queue of runs in Dagster's UI and at the daemon's log in "
         f"<data_dir>/logs; {RESTART}"
+    )
+
+
+def _failing(vitals: Vitals) -> str:
+    if not vitals.failing:
+        return ""
+    return f"{vitals.failing}; nothing is lost, the batch is tried again: its runs' pages in Dagster's UI say more of what is to be mended"
+
+
+def _no_progress(vitals: Vitals) -> str:
+    """What has no sentence of its own: a hand-out that hangs on a disk that does not answer, a lock that is never free."""
+    told = vitals.waiting or vitals.failing or vitals.tick_seconds > limits.TICK_SILENCE_SECONDS_MAX
+    if vitals.batch or told or vitals.unmoved_seconds <= limits.PROGRESS_SECONDS_MAX:
+        return ""
+    return (
+        f"changes have waited for {_age(vitals.unmoved_seconds)} and no batch is made of them: does the disk of data_dir answer? The code "
+        f"server's log in <data_dir>/logs says more; {RESTART}"
     )
 
 

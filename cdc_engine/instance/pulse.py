@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from cdc_engine.contracts import OutstandingBatch
+from cdc_engine.position import Position
 
 
 class Pulse:
@@ -16,6 +17,9 @@ class Pulse:
         self._acked: float | None = None
         self._out: tuple[int, float] = (0, 0.0)  # delivery of the batch that is out, since when it is
         self._run = (0, "")  # its delivery, the state in which its run was last seen
+        # the cursor, and since when it stands there although changes wait
+        self._stood: tuple[Position | None, float] = (None, self._started)
+        self.failing = ""  # what keeps runs from merging the batch that is out
 
     def ticked(self) -> None:
         """The sensor has come by."""
@@ -27,7 +31,7 @@ class Pulse:
 
     def acked(self) -> None:
         """A run's batch was acked."""
-        self._acked = time.monotonic()
+        self._acked, self.failing = time.monotonic(), ""
 
     @property
     def ever_ticked(self) -> bool:
@@ -44,6 +48,13 @@ class Pulse:
         if self._out[0] != delivery:
             self._out = (delivery, now)
         return now - self._out[1] if delivery else 0.0
+
+    def unmoved_seconds(self, cursor: Position | None, *, waits: bool) -> float:
+        """For how long the cursor has been seen where it is while something waited to be acked. Asked once a second."""
+        now = time.monotonic()
+        if not waits or self._stood[0] != cursor:
+            self._stood = (cursor, now)
+        return now - self._stood[1]
 
     def run_of(self, batch: OutstandingBatch | None) -> str:
         """The state in which the batch's run was last seen; empty when none was."""

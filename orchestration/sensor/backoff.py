@@ -60,6 +60,13 @@ def waiting(failed: Failed) -> str:
     return f"waiting {math.ceil(seconds)} s before the next try ({failed.in_a_row} failed in a row): {failed.reason}"
 
 
+def in_a_loop(failed: Failed) -> str:
+    """Several runs in a row have failed, a sentence that stays the same while the next one is waited for or at work; else empty."""
+    if failed.in_a_row <= 1:
+        return ""
+    return f"{failed.in_a_row} runs in a row failed, the newest with: {failed.reason}"
+
+
 def failed_in_a_row(delivery: str, runs: Iterable[tuple[str, DagsterRunStatus]]) -> int:
     """How many deliveries have failed without a break, up to this one. `runs`: (delivery, status) of a destination's, the newest first.
 

@@ -22,7 +22,7 @@ from cdc_engine.errors import CanalServiceError, EngineStartingError, LeaseLostE
 from cdc_engine.limits import TICK_SECONDS_MAX
 from orchestration import failpoints
 from orchestration.batch_reference import BatchReference
-from orchestration.sensor.backoff import Failed, waiting
+from orchestration.sensor.backoff import Failed, in_a_loop, waiting
 from orchestration.sensor.giving_up import tables_to_stop
 from orchestration.sensor.lake_watch import NO_EYE, LakeEye
 from orchestration.sensor.observations import AssetEvent, Published, due, failures
@@ -90,9 +90,9 @@ class Ticker:
         status: EngineState | None = None
         trouble = ""
         answer: dg.RunRequest | str
+        engine: EngineHandle | None = None
         try:
             engine = self._engine(deadline)
-            engine.tell_tick()
             status = engine.status()
             self._line.lake.look([f"{each.database}.{each.table}" for each in status.stopped_tables])
             engine.tell_lake(self._line.lake.troubles())
@@ -106,6 +106,8 @@ class Ticker:
             answer = f"{error.code}: {error}, so it was settled elsewhere in this moment and the next tick looks again"
         except SluiceError as error:
             answer = trouble = f"{error.code}: {error}"
+        if engine is not None:
+            engine.tell_tick()  # one that broke, for Dagster's storage did not answer, has settled nothing and counts as none
         failing = failures(self._line.destination, status) | ({"": trouble} if trouble else {})
         published = Published.from_cursor(cursor)
         events, published = due(
@@ -166,6 +168,7 @@ class Ticker:
 
     def _again(self, engine: EngineHandle, batch: OutstandingBatch, failed: Failed, what: str) -> str:
         """Hands a failed batch out again, without the tables that cannot be merged; why to wait before, or empty."""
+        engine.tell_failing(in_a_loop(failed))
         if stops := tables_to_stop(failed.tables):
             _log.error("%s goes on without %s", what, ", ".join(sorted(stops)))
             engine.stop_tables(batch, stops)

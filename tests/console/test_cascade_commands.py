@@ -11,9 +11,11 @@ from cdc_engine.config import load_config
 from cdc_engine.instance.discovery import discover
 from console.main import app
 from console.toolchain.database.server import DatabaseServer
-from tests.console.test_commands import RUNNER, Place, place, running_engine, source
+from tests.console.conftest import RUNNER, Place
+from tests.console.test_commands import source
+from tests.console.test_status import running_engine
 
-__all__ = ["place", "source"]
+__all__ = ["source"]
 
 FAMILY = (
     "CREATE TABLE p (id int PRIMARY KEY)",

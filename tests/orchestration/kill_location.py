@@ -100,6 +100,9 @@ class NumberEngine:
     def tell_run(self, batch: OutstandingBatch, state: str) -> None:
         """Nobody looks at its status."""
 
+    def tell_failing(self, reason: str) -> None:
+        """Nobody looks at its status."""
+
     def tell_waiting(self, reason: str) -> None:
         atomically(self.directory / "waiting", reason)
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from cdc_engine.instance import pulse
 from cdc_engine.instance.health import Vitals, troubles
+from cdc_engine.position import Position
 
 WELL = {"destination": "shop", "tick_seconds": 5.0}
 
@@ -15,7 +19,9 @@ WELL = {"destination": "shop", "tick_seconds": 5.0}
         {},
         {"starting_seconds": 60.0},
         {"batch": "#4", "batch_seconds": 200.0},
-        {"batch": "#4", "batch_seconds": 2000.0, "run": "STARTED"},
+        {"batch": "#4", "batch_seconds": 500.0, "run": "STARTED"},
+        {"unmoved_seconds": 500.0},
+        {"batch": "#4", "batch_seconds": 100.0, "unmoved_seconds": 2000.0},
         {"batch": "#4", "batch_seconds": 2000.0, "waiting": True},
     ],
     ids=str,
@@ -33,6 +39,12 @@ def test_fault_all_is_well(vitals: dict[str, object]) -> None:
         ({"batch": "#4", "batch_seconds": 400.0}, ["batch #4 has been out for 7 min", "Dagster has no run of it"]),
         ({"batch": "#4", "batch_seconds": 400.0, "run": "QUEUED"}, ["its run is QUEUED", "queue"]),
         ({"batch": "#4", "batch_seconds": 9000.0, "run": "STARTED"}, ["2.5 h", "still works"]),
+        ({"batch": "#4", "batch_seconds": 700.0, "run": "STARTED"}, ["12 min", "whether Spark answers"]),
+        (
+            {"failing": "3 runs in a row failed, the newest with: a type"},
+            ["3 runs in a row failed", "a type", "mended"],
+        ),
+        ({"unmoved_seconds": 700.0}, ["changes have waited for 12 min", "./sluice up"]),
         ({"lake": ("shop.orders is TABLE_RESTORED",)}, ["shop.orders is TABLE_RESTORED"]),
         ({"stream": "the stream stands still"}, ["the stream stands still"]),
     ],
@@ -44,3 +56,26 @@ def test_fault_what_is_not_well_is_said_with_its_age_and_what_to_do(
     (sentence,) = troubles(Vitals(**{**WELL, **vitals}))  # type: ignore[arg-type]
     for word in words:
         assert word in sentence
+
+
+def test_fault_a_cursor_that_stands_still_is_timed_from_when_changes_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(pulse, "time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0]))
+    beat, here, there = pulse.Pulse(), *(Position(epoch=1, file="b.1", offset=each) for each in (50, 99))
+    assert beat.unmoved_seconds(here, waits=False) == 0.0
+    now[0] = 1000.0
+    assert beat.unmoved_seconds(here, waits=False) == 0.0, "a source that is silent for long is well"
+    now[0] = 1700.0
+    assert beat.unmoved_seconds(here, waits=True) == 700.0
+    assert beat.unmoved_seconds(there, waits=True) == 0.0, "an ack is progress"
+    now[0] = 1800.0
+    assert beat.unmoved_seconds(there, waits=True) == 100.0
+
+
+def test_fault_runs_fail_until_one_is_acked() -> None:
+    beat = pulse.Pulse()
+    beat.failing = "2 runs in a row failed"
+    beat.ticked()
+    assert beat.failing
+    beat.acked()
+    assert beat.failing == ""

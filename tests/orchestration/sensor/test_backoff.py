@@ -136,6 +136,20 @@ def test_each_failure_in_a_row_is_waited_for_longer(shop: FailingShop) -> None:
     assert shop.engine.waiting == ""
 
 
+def test_fault_a_try_that_is_at_work_does_not_hide_that_those_before_it_failed(shop: FailingShop) -> None:
+    """Between two tries nothing waits, and all is not well: it is only once a batch was merged."""
+    shop.fail(shop.request())
+    assert shop.request()
+    assert shop.engine.failing == "", "one failure is mostly a process that was killed, and costs no wait"
+    shop.fail(shop.request())
+    shop.waits()
+    shop.passed_seconds = 10
+    shop.run(shop.request(), S.STARTED)
+    shop.tick()
+    assert shop.engine.waiting == ""
+    assert shop.engine.failing == "2 runs in a row failed, the newest with: shop.items: a type differs"
+
+
 def test_while_spark_is_away_the_waits_stay_short(shop: FailingShop) -> None:
     sentence = "no Spark Connect server answers at 127.0.0.1:15002"
     for failures in range(1, 8):

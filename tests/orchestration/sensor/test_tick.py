@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -285,6 +286,20 @@ def test_a_batch_of_unknown_tables_only_still_gets_its_run(shop: Shop) -> None:
     shop.engine.tables = ("shop.created_since",)
     shop.engine.capture(5)
     assert shop.request().asset_selection is None
+
+
+def test_fault_a_tick_that_breaks_is_no_sign_of_life(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dagster's storage does not answer: every tick begins, and none settles anything."""
+    shop.tick()
+    assert shop.engine.ticks == 1
+
+    def locked(*_: object) -> None:
+        raise sqlite3.OperationalError("database is locked")
+
+    monkeypatch.setattr(RunStore, "open_runs", locked)
+    with pytest.raises(sqlite3.OperationalError):
+        shop.tick()
+    assert shop.engine.ticks == 1
 
 
 def test_before_any_table_is_known_there_is_a_job_all_the_same(tmp_path: Path) -> None:

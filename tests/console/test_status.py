@@ -1,0 +1,199 @@
+"""status as an operator meets it: all is well, or what is wrong, exit codes, JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from cdc_engine.config import load_config
+from cdc_engine.contracts import OutstandingBatch, StoppedTable
+from cdc_engine.ha.file_lease import FileLease
+from cdc_engine.instance.status import EngineStatus, write_status
+from cdc_engine.meta.file_meta import FileMeta
+from cdc_engine.meta.ledger import Ledger
+from cdc_engine.position import Position
+from cdc_engine.states import TableState
+from console.main import app
+from console.stack.processes import ProcessFile, part_names
+from console.status import DestinationStatus, find_problems
+from tests.console.conftest import RUNNER, Place
+from tests.waiting import wait_for
+
+
+def running_engine(directory: Path, **changes: Any) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    at = Position(epoch=1, file="binlog.000003", offset=99)
+    values = {
+        "state": "RUNNING",
+        "position": at,
+        "lag_seconds": 1.5,
+        "updated_at_us": time.time_ns() // 1000,
+        **changes,
+    }
+    write_status(directory / "status.json", EngineStatus(**values))
+
+
+def everything_runs(place: Place) -> ProcessFile:
+    """Every part of a stack has a process that lives: this one."""
+    (place.data / "dagster").mkdir(parents=True, exist_ok=True)
+    (place.data / "dagster" / "dagster.yaml").write_text("storage: {postgres: {}}")  # whose loss is not seen in files
+    file = ProcessFile(place.data / "processes.json")
+    for name in part_names(load_config()):
+        file.add(name, os.getpid())
+    return file
+
+
+def test_status_of_nothing_is_wrong_and_says_what_to_do(place: Place) -> None:
+    place.destination(1)
+    answer = RUNNER.invoke(app, ["status", "--json"])
+    report = json.loads(answer.stdout)
+    assert answer.exit_code == 1
+    assert not report["ok"]
+    assert "sluice up" in report["problems"][0]
+
+
+def test_status_of_a_running_engine_is_well(place: Place) -> None:
+    directory = place.destination(1)
+    everything_runs(place)
+    running_engine(directory)
+    cursor = Position(epoch=1, file="binlog.000003", offset=50)
+    end = Position(epoch=1, file="binlog.000003", offset=99)
+    batch = OutstandingBatch(
+        ledger_id="0123456789ab",
+        batch_id=4,
+        delivery=7,
+        start=cursor,
+        end=end,
+        path="staging/x",
+        rows=10,
+        bytes=99,
+        tables=("shop.orders",),
+    )
+    FileMeta(directory).update(lambda _: Ledger(cursor=cursor, outstanding=(batch,), next_batch_id=5, next_delivery=8))
+    answer = RUNNER.invoke(app, ["status", "--json"])
+    report = json.loads(answer.stdout)
+    assert answer.exit_code == 0, answer.stdout
+    (shop,) = report["destinations"]
+    assert (shop["state"], shop["cursor"], shop["position"]) == ("RUNNING", "binlog.000003:50@1", "binlog.000003:99@1")
+    assert shop["outstanding"][0]["tables"] == ["shop.orders"]
+    assert report["processes"][0]["rss_mb"] > 1
+    shown = RUNNER.invoke(app, ["status"])
+    assert "#4 (10 rows)" in shown.stdout
+    assert "all is well" in shown.stdout
+
+
+def test_status_says_why_a_batch_waits_for_its_next_try(place: Place) -> None:
+    sentence = "waiting 20 s before the next try (3 failed in a row): shop.items: a type differs"
+    running_engine(place.destination(1), waiting=sentence)
+    assert sentence in " ".join(RUNNER.invoke(app, ["status"]).stdout.split())
+
+
+def test_status_names_a_dead_process_a_silent_engine_and_a_stopped_table(place: Place) -> None:
+    directory = place.destination(1)
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    ProcessFile(place.data / "processes.json").add("daemon", child.pid)
+    child.kill()
+    child.wait()
+    stopped = StoppedTable(
+        database="shop",
+        table="orders",
+        state=TableState.DDL_UNSUPPORTED,
+        reason="it was renamed",
+        position=Position(epoch=1, file="b.1", offset=4),
+    )
+    running_engine(directory, stopped_tables=(stopped,), updated_at_us=time.time_ns() // 1000 - 60_000_000)
+    lease = FileLease(directory)
+    assert lease.try_acquire()
+    try:
+        answer = RUNNER.invoke(app, ["status"])
+    finally:
+        lease.release()
+    assert answer.exit_code == 1
+    for words in ("the daemon", "STALE", "60 s ago", "DDL_UNSUPPORTED: it was renamed"):
+        assert words in answer.stdout, answer.stdout
+    assert "STOPPED" in RUNNER.invoke(app, ["status"]).stdout
+
+
+def test_fault_status_names_a_process_that_was_stopped(place: Place) -> None:
+    """SIGSTOP of Spark, or of a run: it lives, answers nobody, and all that waits for it waits for ever."""
+    running_engine(place.destination(1))
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        everything_runs(place).add("spark", child.pid)
+        assert RUNNER.invoke(app, ["status"]).exit_code == 0
+        child.send_signal(signal.SIGSTOP)
+        wait_for("it is stopped", lambda: psutil.Process(child.pid).status() == psutil.STATUS_STOPPED)
+        answer = RUNNER.invoke(app, ["status"])
+    finally:
+        child.kill()
+        child.wait()
+    assert answer.exit_code == 1
+    assert f"`kill -CONT {child.pid}`" in " ".join(answer.stdout.split())
+    assert "all is well" not in answer.stdout
+
+
+def test_fault_a_part_that_was_never_started_is_missed(place: Place) -> None:
+    """`sluice up` was killed after it had started some."""
+    running_engine(place.destination(1))
+    file = everything_runs(place)
+    file.remove(["webserver", "spark"])
+    answer = RUNNER.invoke(app, ["status", "--json"])
+    assert answer.exit_code == 1
+    said = json.loads(answer.stdout)["problems"]
+    assert [
+        name for name in ("webserver", "spark", "daemon") if any(f"the {name} was never" in each for each in said)
+    ] == [
+        "webserver",
+        "spark",
+    ]
+
+
+def test_fault_a_clock_that_was_set_back_does_not_keep_a_dead_engine_alive(place: Place) -> None:
+    running_engine(place.destination(1), updated_at_us=time.time_ns() // 1000 + 3_600_000_000)
+    everything_runs(place)
+    answer = RUNNER.invoke(app, ["status", "--json"])
+    assert answer.exit_code == 1
+    (shop,) = json.loads(answer.stdout)["destinations"]
+    assert shop["state"] == "STOPPED"
+    assert "clock was set back" in shop["reason"]
+
+
+def test_every_state_but_the_good_ones_is_a_problem() -> None:
+    process = {"name": "code server", "pid": 1, "alive": True}
+    for state in ("RUNNING", "STARTING", "CONNECTING"):
+        assert find_problems([process], [DestinationStatus(name="shop", state=state)]) == []
+    lost = DestinationStatus(name="shop", state="POSITION_LOST", reason="purged")
+    assert find_problems([process], [lost]) == ["shop is POSITION_LOST: purged"]
+    held_back = DestinationStatus(name="shop", state="RUNNING", waiting="waiting 20 s before the next try")
+    assert find_problems([process], [held_back]) == ["shop is waiting 20 s before the next try"]
+
+
+def test_fault_status_is_not_well_while_something_is_not(place: Place) -> None:
+    """The engine runs and its processes live, and nothing is merged all the same."""
+    directory = place.destination(1)
+    everything_runs(place)
+    running_engine(directory, ticked_at_us=time.time_ns() // 1000)
+    assert RUNNER.invoke(app, ["status"]).exit_code == 0
+    running_engine(directory, troubles=("no tick of the sensor shop_engine for 95 s: ./sluice up",))
+    answer = RUNNER.invoke(app, ["status"])
+    assert answer.exit_code == 1
+    assert "no tick of the sensor shop_engine for 95 s" in answer.stdout
+    assert "all is well" not in answer.stdout
+
+
+def test_fault_what_the_sensor_said_has_its_age(place: Place) -> None:
+    directory = place.destination(1)
+    minutes_ago = time.time_ns() // 1000 - 130_000_000
+    running_engine(directory, waiting="waiting 10 s before the next try", ticked_at_us=minutes_ago)
+    report = json.loads(RUNNER.invoke(app, ["status", "--json"]).stdout)
+    assert any("waiting 10 s before the next try (said 13" in problem for problem in report["problems"])
+    assert report["destinations"][0]["tick_age_seconds"] >= 130
+    assert "13" in RUNNER.invoke(app, ["status"]).stdout
