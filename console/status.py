@@ -27,6 +27,9 @@ from console.stack import processes
 from console.stack.dagster_storage import lost_storage
 from console.stack.processes import ProcessFile
 
+SNAPSHOT_STILL_SECONDS_MAX = (
+    600.0  # the sensor looks every few seconds, a run that failed is tried again after five minutes at most
+)
 STALE_SECONDS = 15.0  # an engine writes its status about once a second
 WHAT_TO_DO = "docs/operations.md says what to do"
 WELL = ("RUNNING", "STARTING", "CONNECTING")
@@ -106,12 +109,19 @@ def _never_begun(config: SluiceConfig, running: Sequence[dict[str, Any]]) -> lis
 
 def _snapshots(config: SluiceConfig, name: str, now: float) -> list[dict[str, Any]]:
     """Those under way."""
+    records = SnapshotRecords(config.destination_dir(name))
     try:
-        found = [each for each in SnapshotRecords(config.destination_dir(name)).all() if each.is_open]
+        found = [each for each in records.all() if each.is_open]
     except MetaError as error:
         return [{"table": "its tables", "state": SnapshotState.FAILED, "reason": str(error)}]
     return [
-        {"table": each.name, "state": each.state, "reason": each.reason, **dataclasses.asdict(progress(each, now))}
+        {
+            "table": each.name,
+            "state": each.state,
+            "reason": each.reason,
+            "still_seconds": records.still_seconds(each, now),
+            **dataclasses.asdict(progress(each, now)),
+        }
         for each in found
     ]
 
@@ -197,6 +207,12 @@ def find_problems(running: Sequence[dict[str, Any]], destinations: Sequence[Dest
             "reads it anew)"
             for each in one.snapshots
             if each["state"] == SnapshotState.FAILED
+        ]
+        found += [
+            f"{one.name}: nobody has read the rows of {each['table']} for {each['still_seconds'] / 60:.0f} min, and its changes are held "
+            f"meanwhile: is the sensor {one.name}_snapshots switched off (Dagster's UI, Automation), or do its runs fail?"
+            for each in one.snapshots
+            if each.get("still_seconds", 0.0) > SNAPSHOT_STILL_SECONDS_MAX
         ]
     return found
 

@@ -77,6 +77,15 @@ class SnapshotRecords:
         """Whether some process reads and publishes now."""
         return is_locked(self._folder / READING_FILE)
 
+    def still_seconds(self, record: SnapshotRecord, now: float) -> float:
+        """For how long a snapshot that a run could bring further has stood still, nobody reading; else 0. `now`: of the wall."""
+        if not record.has_work or self.are_read():
+            return 0.0
+        try:
+            return max(0.0, now - self._record(record.name).stat().st_mtime)
+        except OSError:
+            return 0.0
+
     def sweep(self, name: str) -> None:
         """Removes what is no longer needed: other generations, and of a snapshot that ended everything."""
         with self._locked():

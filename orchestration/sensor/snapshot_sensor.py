@@ -10,6 +10,7 @@ import dagster as dg
 from cdc_engine.errors import SluiceError
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.snapshot.steps import Step, next_step
+from orchestration.sensor.silence import silence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +32,7 @@ UNDER_WAY = [
 
 
 def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinition) -> dg.SensorDefinition:
-    """One run at a time; after a failure it waits longer each time."""
+    """One run at a time; after a failure it waits longer each time. It also says when the engine's own sensor is silent."""
 
     @dg.sensor(
         name=f"{destination}_snapshots",
@@ -43,7 +44,14 @@ def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinitio
             "are held meanwhile and nothing is lost."
         ),
     )
-    def sense(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+    def sense(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        events, cursor = silence(destination, config.destination_dir(destination), context.cursor)
+        answer = _next_run(context)
+        if isinstance(answer, dg.SkipReason):
+            return dg.SensorResult(skip_reason=answer, asset_events=events, cursor=cursor)
+        return dg.SensorResult(run_requests=[answer], asset_events=events, cursor=cursor)
+
+    def _next_run(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         try:
             due, waits = due_tables(config, destination)
         except SluiceError as error:

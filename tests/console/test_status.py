@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -20,6 +21,8 @@ from cdc_engine.instance.status import EngineStatus, write_status
 from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.position import Position
+from cdc_engine.snapshot.record import SnapshotRecord
+from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import TableState
 from console.main import app
 from console.stack.processes import ProcessFile, part_names
@@ -154,6 +157,28 @@ def test_fault_a_part_that_was_never_started_is_missed(place: Place) -> None:
         "webserver",
         "spark",
     ]
+
+
+def test_fault_a_snapshot_that_nobody_reads_is_not_well(place: Place) -> None:
+    """Its sensor is switched off: the table's changes are held and its rows do not come."""
+    directory = place.destination(1)
+    running_engine(directory)
+    everything_runs(place)
+    records = SnapshotRecords(directory)
+    records.begin(SnapshotRecord(snapshot_id="0123456789ab", database="shop", table="orders"))
+    assert RUNNER.invoke(app, ["status"]).exit_code == 0
+    (file,) = (directory / "snapshots").glob("*/snapshot.json")
+    os.utime(file, (time.time() - 1200, time.time() - 1200))
+    answer = RUNNER.invoke(app, ["status"])
+    assert answer.exit_code == 1
+    assert "rows of shop.orders for 20 min" in " ".join(answer.stdout.split())
+    reader = records.reading()
+    assert reader.try_acquire()
+    assert RUNNER.invoke(app, ["status"]).exit_code == 0, "a run is at it"
+    reader.release()
+    records.update("shop.orders", lambda now: dataclasses.replace(now, paused=True))
+    os.utime(file, (time.time() - 1200, time.time() - 1200))
+    assert RUNNER.invoke(app, ["status"]).exit_code == 0, "an operator paused it"
 
 
 def test_fault_a_clock_that_was_set_back_does_not_keep_a_dead_engine_alive(place: Place) -> None:

@@ -1,0 +1,60 @@
+"""An engine whose own sensor is switched off: the check on its asset fails all the same, and passes when the sensor is back."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from cdc_engine.instance.status import EngineStatus, write_status
+from cdc_engine.limits import TICK_SILENCE_SECONDS_MAX
+from orchestration.checks import STATUS_FILE
+from orchestration.code_location import build_definitions
+from orchestration.sensor.observations import ENGINE_CHECK
+from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
+
+
+class Shop:
+    """The sensor of the snapshots of one destination, whose engine says how it is."""
+
+    def __init__(self, root: Path, instance: dg.DagsterInstance) -> None:
+        config = make_config(root)
+        self.directory = config.destination_dir("shop")
+        write_tables(self.directory)
+        self.defs = build_definitions(config, make_fake_ports(config).ports())
+        self.instance, self.cursor = instance, ""
+
+    def engine(self, silent_seconds: float, *troubles: str) -> None:
+        now = time.time_ns() // 1000
+        ticked = now - int(silent_seconds * 1e6)
+        write_status(
+            self.directory / STATUS_FILE,
+            EngineStatus(state="RUNNING", troubles=troubles, ticked_at_us=ticked, updated_at_us=now),
+        )
+
+    def published(self) -> list[bool]:
+        """Results of the engine's check that a tick publishes."""
+        context = dg.build_sensor_context(
+            instance=self.instance, cursor=self.cursor, repository_def=self.defs.get_repository_def()
+        )
+        with context:
+            answer: Any = self.defs.resolve_sensor_def("shop_snapshots").evaluate_tick(context)
+        self.cursor = answer.cursor or ""
+        assert {each.check_name for each in answer.asset_events} <= {ENGINE_CHECK}
+        return [each.passed for each in answer.asset_events]
+
+
+def test_fault_the_check_fails_once_while_the_sensor_is_silent_and_passes_when_it_is_back(tmp_path: Path) -> None:
+    with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
+        shop = Shop(tmp_path, instance)
+        assert shop.published() == [], "no engine has run yet"
+        shop.engine(5)
+        assert shop.published() == []
+        shop.engine(TICK_SILENCE_SECONDS_MAX + 5, "no tick of the sensor shop_engine for 95 s")
+        assert shop.published() == [False]
+        assert shop.published() == []
+        shop.engine(1)
+        assert shop.published() == [True]
+        assert shop.published() == []
