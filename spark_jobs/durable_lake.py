@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import itertools
 import json
 import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlparse
 
 LOG = "_delta_log"
@@ -48,7 +50,7 @@ def sync_commits(path: str, after: int, newest: int, *, since_seconds: float = 0
     """Syncs all that the commits in (after, newest] brought; how many files and folders that were. 0 where the table is elsewhere.
 
     `since_seconds`: of the clock of files; commits up to `after` that are not older belong to it too: those that an earlier try of the
-    batch made may not be on disk either. Raises OSError.
+    batch made may not be on disk either. Raises OSError, also where a file is gone that the table still needs.
     """
     table = local_table(path)
     if table is None:
@@ -60,6 +62,11 @@ def sync_commits(path: str, after: int, newest: int, *, since_seconds: float = 0
     if not commits:
         return 0
     files = dict.fromkeys(file for commit in commits for file in _files_of(table, commit))
+    if lost := [file for file in files if not file.is_file() and file in _in_use(table, commits[0])]:
+        raise FileNotFoundError(
+            f"{lost[0]} is gone, and with it rows of the table: a VACUUM without retention took it while it was being written; "
+            "`sluice snapshot start` takes the table's rows anew"
+        )
     files |= dict.fromkeys(_checkpoint(table, commits[0]))
     log = [each for commit in commits for each in (commit, commit.with_suffix(SUMMARY))]
     present = [each for file in [*files, *log] for each in (file, _checksum(file)) if each.is_file()]
@@ -110,18 +117,38 @@ def _changed(path: Path) -> float:
 
 def _files_of(table: Path, commit: Path) -> Iterator[Path]:
     """Data, change data and deletion vectors that a commit added."""
+    for action in _actions(commit):
+        if "cdc" in action:
+            yield table / unquote(action["cdc"]["path"])
+        yield from _added(table, action)
+
+
+def _added(table: Path, action: dict[str, Any]) -> list[Path]:
+    """The data that an action adds, and its deletion vector."""
+    if "add" not in action:
+        return []
+    files, vector = [table / unquote(action["add"]["path"])], action["add"].get("deletionVector")
+    return [*files, table / vector_file(vector["pathOrInlineDv"])] if vector and vector["storageType"] == "u" else files
+
+
+def _actions(commit: Path) -> list[dict[str, Any]]:
+    """None of a commit that was cleaned away meanwhile."""
     try:
-        lines = commit.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:  # cleaned away meanwhile
-        return
-    for line in lines:
-        action = json.loads(line)
-        for kind in ("add", "cdc"):
-            if kind in action:
-                yield table / unquote(action[kind]["path"])
-        vector = action.get("add", {}).get("deletionVector")
-        if vector and vector["storageType"] == "u":
-            yield table / vector_file(vector["pathOrInlineDv"])
+        return [json.loads(line) for line in commit.read_text(encoding="utf-8").splitlines()]
+    except FileNotFoundError:
+        return []
+
+
+def _in_use(table: Path, first: Path) -> set[Path]:
+    """What was added since a commit, and has not been removed by one of those up to now. Asked only where a file is missing."""
+    there: dict[str, list[Path]] = {}
+    commits = (_commit(table, version) for version in itertools.count(int(first.stem)))
+    for commit in itertools.takewhile(Path.exists, commits):
+        actions = _actions(commit)
+        for action in actions:
+            there.pop(action.get("remove", {}).get("path", ""), None)
+        there |= {action["add"]["path"]: _added(table, action) for action in actions if "add" in action}
+    return {file for files in there.values() for file in files}
 
 
 def vector_file(place: str) -> str:

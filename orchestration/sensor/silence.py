@@ -25,7 +25,7 @@ SILENT, HEARD = "silent", "heard"
 
 
 def silence(destination: str, directory: Path, cursor: str | None) -> tuple[list[dg.AssetCheckEvaluation], str]:
-    """The engine's check where its result is due, and the new cursor: it fails when its sensor falls silent, and is asked when that is back."""
+    """The engine's check where its result is due, and the new cursor: failed when its sensor falls silent, asked when that is back."""
     silent = _ticks_are_silent(directory)
     if silent == (cursor == SILENT):
         return [], cursor or HEARD
