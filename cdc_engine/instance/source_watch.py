@@ -14,6 +14,7 @@ from typing import Protocol
 import structlog
 
 from cdc_engine import limits
+from cdc_engine.errors import SourceConnectionError
 from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.parser.watch import Look, StreamPlace, Watch
 
@@ -65,6 +66,8 @@ class SourceWatch:
             self._watch, self._answered_at = Watch(), self._clock()
             return
         facts = self._ask(place.position.file)
+        if not facts.file:  # it answers, and may or will not say: what is empty would fit every stream, or none
+            raise SourceConnectionError("it does not say where its binlog ends")
         self._answered_at, self._unanswered = self._clock(), ""
         self._watch, reason = self._watch.looked(Look(at=self._clock(), place=place, facts=facts))
         if reason and not (stopping is not None and stopping.is_set()):

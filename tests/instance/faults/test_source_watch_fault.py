@@ -89,6 +89,19 @@ def test_fault_a_source_that_cannot_be_asked_is_said_after_some_looks() -> None:
     assert watch.behind_seconds() == 0
 
 
+@pytest.mark.parametrize("gtid_enabled", [False, True])
+def test_fault_a_source_that_may_no_longer_say_its_end_is_one_that_cannot_be_asked(*, gtid_enabled: bool) -> None:
+    """REPLICATION CLIENT was revoked: the stream goes on, and nobody knows whether all of it is read."""
+    now, parser = [0.0], SilentParser()
+    silent = ServerFacts(version="8.0.31", mariadb=False, server_uuid="u", gtid_enabled=gtid_enabled)
+    watch = SourceWatch(parser, lambda *_: silent, 60.0, lambda: now[0])
+    now[0] = 60.0 * UNASKED_LOOKS_MAX + 1
+    with pytest.raises(SourceConnectionError, match="does not say where its binlog ends"):
+        watch.look()
+    assert "REPLICATION CLIENT" in watch.trouble()
+    assert parser.reconnected == []
+
+
 def test_fault_a_look_that_breaks_is_not_the_last_one() -> None:
     stopping = threading.Event()
     asked: list[str] = []
