@@ -10,7 +10,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import deltalake
 import pyarrow as pa
@@ -165,6 +165,7 @@ class Lake:
     folder: Path
     names: tuple[str, ...] = MERGED
     left_out: frozenset[str] = frozenset()
+    way: Literal["spark", "small"] = "spark"
 
     def stage(self, **options: Any) -> StagedBatch:
         """Everything since the last batch."""
@@ -178,7 +179,7 @@ class Lake:
             f"{DATABASE}.{table.table}": TableTarget(
                 path=str(self.folder / table.table),
                 deletes="soft" if table.table == "e" else "hard",
-                merge="spark",
+                merge=self.way,
             )
             for table in staged.manifest.tables
             if table.table not in self.left_out
@@ -190,18 +191,25 @@ class Lake:
             assert lake_rows(self.folder / name, name) == selected(self.pipeline.server, name), name
 
 
-@pytest.mark.parametrize(
-    ("server", "image"),
-    [("mysql80", "FULL"), ("mariadb114", "FULL"), ("mysql80", "MINIMAL"), ("mariadb114", "MINIMAL")],
+Way = Literal["spark", "small"]
+PLAYED: tuple[tuple[str, str, Way], ...] = (
+    ("mysql80", "FULL", "spark"),
+    ("mariadb114", "FULL", "small"),
+    ("mysql80", "MINIMAL", "small"),
+    ("mariadb114", "MINIMAL", "spark"),
 )
+
+
+@pytest.mark.parametrize("played", PLAYED, ids=" ".join)
 def test_random_cascades_over_several_batches_are_in_the_lake(
-    server: str, image: str, spark_server: SparkConnectServer, tmp_path: Path, request: pytest.FixtureRequest
+    played: tuple[str, str, Way], spark_server: SparkConnectServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """The second batch is merged twice, again from what was derived; then all is read and merged again from the beginning."""
+    server, image, way = played
     source: DatabaseServer = request.getfixturevalue(server)
     pipeline = begun(source, tmp_path, image)
     first = pipeline.begin
-    lake = Lake(pipeline, SparkSettings(remote=spark_server.url), tmp_path / "lake")
+    lake = Lake(pipeline, SparkSettings(remote=spark_server.url), tmp_path / "lake", way=way)
     play(source, 101, 150, MERGED, image)
     lake.merge(lake.stage())
     lake.require_equal()
@@ -286,31 +294,35 @@ class CutOffError(Exception):
     """The process is gone."""
 
 
-@pytest.mark.parametrize("server", ["mysql80", "mariadb114"])
+# Of each batch the cuts one after the other, each by the tables that it keeps from being merged: none, where nothing that was derived is
+# kept yet. Children come before their parents in the first batch, parents before their children in the second.
+CUTS: tuple[tuple[tuple[str, ...], ...], ...] = (((), MERGED, ("p",)), (("c", "e", "l"), ("e",)))
+
+
 def test_fault_a_run_cut_off_between_what_cascades_change_is_finished_by_the_next(
-    server: str,
+    mysql80: DatabaseServer,
     spark_server: SparkConnectServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
 ) -> None:
-    """Before what was derived is kept, after it, with the children merged and not their parents, and the other way round."""
-    source: DatabaseServer = request.getfixturevalue(server)
-    lake = Lake(begun(source, tmp_path), SparkSettings(remote=spark_server.url), tmp_path / "lake")
-    play(source, 201, 150, MERGED)
+    """Of a batch that was cut off twice the third run goes on where the second was. After staging all servers are alike."""
+    lake = Lake(begun(mysql80, tmp_path), SparkSettings(remote=spark_server.url), tmp_path / "lake")
+    play(mysql80, 201, 150, MERGED)
     lake.merge(lake.stage())
-    for number, gone in enumerate(((), MERGED, ("p",), ("c", "e", "l"), ("e",))):
-        play(source, 202 + number, 60, MERGED)
+    for number, cuts in enumerate(CUTS):
+        play(mysql80, 202 + number, 120, MERGED)
         staged = lake.stage()
-        with monkeypatch.context() as cut:
-            if not gone:
-                cut.setattr(cascade_files, "keep", cut_off)
-            cut.setattr(run_batch, "merge_table", without(gone, merge_table))
-            with pytest.raises((CutOffError, MergeError)):
-                lake.merge(staged)
-        assert (staged.path / "derived" / "derived.json").exists() == bool(gone)
-        merged = [name for name in MERGED if lake_rows(lake.folder / name, name) == selected(source, name)]
-        assert not merged or not set(gone) <= set(merged), "the batch changes what was not merged"
+        for left in cuts:
+            with monkeypatch.context() as cut:
+                if not left:
+                    cut.setattr(cascade_files, "keep", cut_off)
+                cut.setattr(run_batch, "merge_table", without(left, merge_table))
+                with pytest.raises((CutOffError, MergeError)):
+                    lake.merge(staged)
+            assert (staged.path / "derived" / "derived.json").exists() == bool(left)
+            merged = [name for name in MERGED if lake_rows(lake.folder / name, name) == selected(mysql80, name)]
+            assert not set(left) & set(merged), "the batch changes what was not merged"
+            assert not left or set(merged) == set(MERGED) - set(left)
         lake.merge(staged)
         lake.require_equal()
     _require_a_stop_where_the_files_of_a_batch_are_lost(lake, monkeypatch)
