@@ -14,7 +14,7 @@ import structlog
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.source.server import Source
 from cdc_engine.table_meta.history.resolutions import Resolutions
-from cdc_engine.table_meta.history.source.live_schema import schema_now
+from cdc_engine.table_meta.history.source.live_schema import is_view, schema_now
 from cdc_engine.table_meta.schema import TableSchema
 
 log = structlog.get_logger()
@@ -41,9 +41,18 @@ class SchemaAnswers:
 
 def schema_at(source: Source, database: str, table: str, place: str) -> TableSchema | None:
     """What the server says of a table's schema at a place; None where that is not the live end. Raises SourceConnectionError."""
+    found = _asked(source, lambda session: schema_now(session, database, table, place))
+    return found if isinstance(found, TableSchema) else None
+
+
+def is_view_now(source: Source, database: str, table: str) -> bool:
+    """Whether the server has a view of that name. Raises SourceConnectionError."""
+    return bool(_asked(source, lambda session: is_view(session, database, table)))
+
+
+def _asked(source: Source, question: Callable[[Any], Any]) -> Any:
     connection = SourceConnection(source)
     try:
-        found: Any = connection.ask(lambda session: schema_now(session, database, table, place))
+        return connection.ask(question)
     finally:
         connection.close()
-    return found if isinstance(found, TableSchema) else None

@@ -20,7 +20,7 @@ from cdc_engine.contracts import ClientIdentity, OutstandingBatch, StoppedTable
 from cdc_engine.errors import LeaseLostError, MetaError, SluiceError, SourceConnectionError, StagingError
 from cdc_engine.ha.file_lease import FileLease
 from cdc_engine.ha.file_lock import RUN_LOCK_FILE, FileLock
-from cdc_engine.instance.answers import schema_at
+from cdc_engine.instance.answers import is_view_now, schema_at
 from cdc_engine.instance.hand_out import BatchLimits, HandOut
 from cdc_engine.instance.health import Vitals, troubles
 from cdc_engine.instance.pulse import Pulse
@@ -229,6 +229,7 @@ class Engine:
             records=SnapshotRecords(self.directory),
             schema=self._schema_of_stopped,
             take_anew=take_anew,
+            is_view=lambda stop: is_view_now(rooms.source, stop.database, stop.table),
             run_lock=lambda: FileLock(self.directory / RUN_LOCK_FILE),
         )
         try:

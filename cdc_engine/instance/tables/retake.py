@@ -16,7 +16,7 @@ import structlog
 
 from cdc_engine.config import DestinationConfig
 from cdc_engine.contracts import StoppedTable
-from cdc_engine.meta.manager import MetaManager
+from cdc_engine.meta.manager import MetaManager, Transition
 from cdc_engine.position import Position
 from cdc_engine.snapshot.record import SnapshotRecord, wanted
 from cdc_engine.snapshot.records import SnapshotRecords
@@ -33,13 +33,14 @@ log = structlog.get_logger()
 class Hands:
     """What it needs of the engine. `schema`: of a stopped table where the stream goes on, None where nobody knows it.
 
-    `take_anew`: the schema history goes on with a schema from a place on.
+    `take_anew`: the schema history goes on with a schema from a place on. `is_view`: whether the source has a view of that name.
     """
 
     meta: MetaManager
     records: SnapshotRecords
     schema: Callable[[StoppedTable, Position], TableSchema | None]
     take_anew: Callable[[TableSchema, Position], None]
+    is_view: Callable[[StoppedTable], bool] = lambda _stop: False
 
 
 class Retakes:
@@ -71,10 +72,14 @@ class Retakes:
             before = self._records.get(stop.name)
             tries = self._tried.get(stop.name, (0, 0.0))[0] if before is None or before.is_open else 0
             self._tried[stop.name] = (tries + 1, self._clock() + pause_seconds(tries))
+            if hands.meta.ledger.stopped(stop.database, stop.table) is None:
+                continue
             schema = hands.schema(stop, cursor)
-            if schema is not None and hands.meta.ledger.stopped(stop.database, stop.table) is not None:
+            if schema is not None:
                 take_anew(stop, schema, cursor, hands)
                 log.warning("table_taken_anew", table=stop.name, state=stop.state, reason=stop.reason)
+            elif hands.is_view(stop):  # it has no rows; a table that gets its name stops at its first
+                hands.meta.update(_resumes(stop))
 
 
 def pause_seconds(tries: int) -> float:
@@ -94,7 +99,11 @@ def take_anew(stop: StoppedTable, schema: TableSchema, cursor: Position, hands: 
     else:
         hands.records.begin(_anew(stop, cursor, why))
     hands.take_anew(schema, cursor)
-    hands.meta.update(lambda ledger: ledger.resume_table(stop.database, stop.table))
+    hands.meta.update(_resumes(stop))
+
+
+def _resumes(stop: StoppedTable) -> Transition:
+    return lambda ledger: ledger.resume_table(stop.database, stop.table)
 
 
 def _anew(stop: StoppedTable, cursor: Position, why: str) -> SnapshotRecord:

@@ -256,6 +256,21 @@ def test_fault_ddl_an_engine_that_dies_while_it_takes_a_table_anew_goes_on_with_
     assert (record.table, record.state) == ("numbers", SnapshotState.WANTED)
 
 
+def test_ddl_a_view_that_is_renamed_stands_in_nobodys_way(captured: Captured) -> None:
+    """The history knows tables alone, so its new name stops as that of a table that nobody knows; the source knows better."""
+    with running(captured) as engine:
+        captured.run(
+            f"CREATE VIEW {captured.database}.seen AS SELECT n FROM {captured.database}.numbers",
+            f"RENAME TABLE {captured.database}.seen TO {captured.database}.looked_at",
+        )
+        captured.insert([1])
+        assert captured.take(engine, 1) == [1]
+        idle_until(engine, "no stop is left", lambda: not stops_of(captured))
+        assert SnapshotRecords(captured.directory).all() == ()
+        captured.insert([2])
+        assert captured.take(engine, 1) == [2]
+
+
 class Lake(Pipeline):
     """An engine whose batches are merged, and whose snapshots are read and published, by what production's runs call."""
 

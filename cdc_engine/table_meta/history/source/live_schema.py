@@ -40,6 +40,16 @@ def schema_now(session: Connection[Any], database: str, table: str, place: str) 
     return after.tables[0]
 
 
+def is_view(session: Connection[Any], database: str, table: str) -> bool:
+    """Whether the server has a view of that name now. Raises pymysql.MySQLError when the server refuses."""
+    with session.cursor(Cursor) as cursor:
+        cursor.execute(
+            "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s AND table_type = 'VIEW'",
+            (database, table),
+        )
+        return bool(cursor.fetchall())
+
+
 def _of_table(session: Connection[Any], database: str, table: str) -> Snapshot:
     return read_snapshot(session, lambda *name: name == (database, table))
 
