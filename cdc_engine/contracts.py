@@ -72,7 +72,8 @@ class Cascade:
 
     `columns` of the child hold what the `referenced` columns of the parent do. `on_delete`, `on_update`: CASCADE, SET NULL, or empty.
     `doubt`: why it is not sure that it is so, or empty. `captured`: whether the child is. `key`: the child's primary key. `generated`: it
-    has generated columns.
+    has generated columns. `dated`: one of `columns` is a date, which conf/ may have otherwise in the lake. `unlike`: the
+    values of both cannot be held against each other, for the reason in `doubt`.
     """
 
     name: str
@@ -86,6 +87,8 @@ class Cascade:
     captured: bool = True
     key: tuple[str, ...] = ()
     generated: bool = False
+    dated: bool = False
+    unlike: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

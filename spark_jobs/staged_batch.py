@@ -119,7 +119,7 @@ class Cascade:
     """A foreign key: rows of `child` (both: "database.table") follow those of `parent`. Names of columns in lower case.
 
     `on_delete`, `on_update`: CASCADE, SET NULL, or empty. `doubt`: why it may not be there, or empty. `key`: the child's. `generated`: the
-    child has generated columns.
+    child has generated columns. `unlike`: values of both cannot be held against each other, for the reason in `doubt`.
     """
 
     name: str
@@ -132,6 +132,7 @@ class Cascade:
     doubt: str
     key: tuple[str, ...]
     generated: bool
+    unlike: bool
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -317,6 +318,7 @@ def _cascade_events(directory: Path, record: dict[str, Any]) -> CascadeEvents:
                 doubt=str(item["doubt"]),
                 key=_lowered(item["key"]),
                 generated=bool(item["generated"]),
+                unlike=bool(item["unlike"]),
             )
             for item in record["cascades"]
         ),

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdc_engine.binlog.rows.decoder import OPERATION, Places, RowDecoder
+from cdc_engine.binlog.rows.refused_values import ValuePolicy
 from cdc_engine.contracts import (
     Block,
     BlockSlice,
@@ -42,6 +43,9 @@ NO_FOREIGN_KEY_CHECKS = 0x02  # the session had foreign_key_checks=0: nothing ca
 BITMAPS_AT = 19 + 8  # of a row event: what stands there from version 2 on says its own length first
 SHORT_COUNT_MAX = 250  # a column count up to this is one byte
 CASCADE, SET_NULL = "CASCADE", "SET NULL"
+AS_WRITTEN = ValuePolicy(
+    zero_dates="error"
+)  # a zero date points at rows, and the NULL that stands for it in the lake does not
 APPLY, IGNORE = "apply", "ignore"
 Stop = Callable[[tuple[str, str], str, str], None]
 
@@ -183,7 +187,7 @@ class CascadeRecorder:
         wanted = {name.lower() for name in referenced}
         kept = [index for index, column in enumerate(version.columns) if column.name.lower() in wanted]
         path = self._directory / f"cascade.{len(self._writers)}.parquet"
-        decoder = RowDecoder(keyed, np.array(kept, np.int32), Places(), nulls_in_key=True)
+        decoder = RowDecoder(keyed, np.array(kept, np.int32), Places(), AS_WRITTEN, nulls_in_key=True)
         return self._writers.setdefault((version, referenced), _Writer(version, referenced, decoder, path, RowPlaces()))
 
     def _unseen(self, version: TableVersion, error: TableStoppedError) -> None:

@@ -24,6 +24,7 @@ from cdc_engine.contracts import (
     NOTHING,
     Batch,
     BlockSlice,
+    Cascade,
     Int32s,
     Int64s,
     StoppedTable,
@@ -239,12 +240,25 @@ class _Staging:
                 live=tuple(
                     dict.fromkeys(each.child for each in events.cascades if each.captured and self._live(each.child))
                 ),
-                cascades=tuple(
-                    dataclasses.replace(each, key=self.keys.get(".".join(each.child)) or each.key)
-                    for each in events.cascades
-                ),
+                cascades=tuple(self._as_configured(each, events.parent) for each in events.cascades),
             )
             for events in self.cascades.finish()
+        )
+
+    def _as_configured(self, cascade: Cascade, root: tuple[str, str]) -> Cascade:
+        """With the key that conf/ names, and in doubt where conf/ has the values of one of both tables otherwise in the lake.
+
+        `root`: whose rows set it off; their values are read as they were written.
+        """
+        names = [".".join(each) for each in (cascade.child, cascade.parent) if each != root or each == cascade.child]
+        policies = [self.policies.get(name, DEFAULT_POLICY) for name in names]
+        unlike = cascade.doubt if cascade.unlike else ""
+        if cascade.dated and any(policy.zero_dates == "text" for policy in policies):
+            unlike = f"dates of {' or '.join(names)} are text in the lake (zero_dates)"
+        if any(policy.charsets.keys() & {*cascade.columns, *cascade.referenced} for policy in policies):
+            unlike = f"conf/ names another charset of {' or '.join(names)}"
+        return dataclasses.replace(
+            cascade, key=self.keys.get(names[0]) or cascade.key, doubt=unlike or cascade.doubt, unlike=bool(unlike)
         )
 
     def _settle_cascades(self) -> set[tuple[str, str]]:

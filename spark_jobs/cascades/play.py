@@ -236,6 +236,8 @@ class Play:
                 self._refuse_below(event, cascade)
             return []
         try:
+            if cascade.unlike:
+                raise _error(cascade, cascade.doubt)
             keys = self._hit(event, cascade, before)
             return [change for key in keys for change in self._change(event, cascade, action, key, after)]
         except TableError as error:

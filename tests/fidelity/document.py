@@ -109,9 +109,14 @@ InnoDB changes child rows without row events (all MariaDB, MySQL before 9.6). Wi
 
 ON DELETE SET DEFAULT changes no row on any server. A table stops where it cannot be told what a foreign key did: values that are equal by
 collation alone, two foreign keys that set one column at once, generated columns beside a column that is set, a table that was altered in the
-same batch, a foreign key whose name is not known, one of a column that is not captured, enums
-whose labels are others in the parent. With MINIMAL images also where the row of a parent goes
-to which a foreign key points by another key than the primary one, and where a statement changed a child's own key in the same batch.
+same batch, a foreign key whose name is not known, one of a column that is not captured, enums whose labels are others in the parent, a `char`
+and a `varchar` (the server copies the blanks that fill a `char` up), a zero date that children point at, dates that `zero_dates: text` makes
+texts in one of both. Such a child is taken anew, CASCADE_UNSEEN.
+
+With MINIMAL images two cases stop in addition, for what would be needed is nowhere: the row of a parent goes to which a foreign key points by
+another key than the primary one (the image has the primary key alone, and the source's row is gone), and a statement changed a child's own
+key in the same batch (the image lacks the columns that the foreign key then set). Of a source with such images a child is not taken anew by
+itself with success: its snapshot needs images with all columns (`binlog_row_image=FULL`) while it is read.
 
 ## Statements
 
@@ -141,6 +146,7 @@ statement leaves in SCHEMA_UNKNOWN or SCHEMA_MISMATCH, once the source says what
 | MariaDB's `sql_mode=EMPTY_STRING_IS_NULL` | `DEFAULT ''` is NULL; of an expression as DEFAULT the table is taken anew, DDL_UNSUPPORTED | `test_ddl_additions.py` |
 | MariaDB's `old_mode` without UTF8_IS_UTF8MB3, by which `utf8` is utf8mb4 | no event tells it: a table made so stops at its first row, SCHEMA_MISMATCH, and is taken anew | |
 | names beyond utf8mb3 (`😀x`) | have `?` there, as on the server | `corpus/tricks.sql` |
+| MySQL 9's JSON duality views, libraries, `SECONDARY_LOAD PARTITION`, `VECTOR` | they change no table, but a `VECTOR` column, which is followed | `test_ddl_names.py` |
 | what mysqldump, mydumper, pt-online-schema-change, gh-ost, Vitess, Django, Rails, Flyway, Liquibase, WordPress, phpMyAdmin, MySQL Workbench and sysbench send | as the servers have it afterwards | `corpus/tools.sql` |
 | rows changed in statement form (`binlog_format` STATEMENT or MIXED, also LOAD DATA) | no: the tables that the statement writes to are taken anew, STATEMENT_FORMAT, and the children of their foreign keys, CASCADE_UNSEEN. Where it names a view, or calls a function, all tables of the database do. What triggers did to other tables is not known | `test_statement_format_fidelity.py`, `test_statements_fidelity.py` |
 | `UPDATE` over an outer join, whose table map says that all columns may be NULL | yes | `test_statements_fidelity.py` |
@@ -149,6 +155,30 @@ statement leaves in SCHEMA_UNKNOWN or SCHEMA_MISMATCH, once the source says what
 | `CREATE DATABASE` without a charset | has that of the session (collation_server), which its event tells | `corpus/client_charsets.sql` |
 | `REFERENCES … MATCH …` with ON DELETE or ON UPDATE | yes; MySQL 5.7 (and MariaDB before 10.5) does not read what stands after MATCH, so there it acts on nothing | `corpus/foreign_keys.sql` |
 | an ENUM or SET label with a character beyond U+FFFF | from its statement, or a table map with `binlog_row_metadata=FULL`; a snapshot shows `?` for it, as the servers do, also in SHOW CREATE TABLE: a row with such a label, or one that is `?` itself, is a value that cannot be decoded then | `test_statements_fidelity.py` |
+
+## Where each case is tested
+
+`corpus/…` stands for `tests/table_meta/corpus/…`: statements that all four servers take, each followed by a look at information_schema
+(`tests/table_meta/ddl/test_ddl_corpus.py`), and mutated (`tests/table_meta/ddl/test_ddl_mutations.py`).
+
+| case | test |
+|---|---|
+| `SET NAMES binary` and a client of any character set | `corpus/client_charsets.sql`, `tests/table_meta/history/test_ddl_mistakes.py` |
+| `text(4294967295)`, lengths of 4 GiB and more | `corpus/keys_and_nulls.sql`, `tests/table_meta/history/test_ddl_mistakes.py` |
+| an exception of ours anywhere stops the tables concerned alone | `tests/table_meta/history/test_ddl_mistakes.py` |
+| foreign keys: named by `check`, `status` and the asset | `tests/console/test_cascade_commands.py`, `tests/orchestration/test_checks.py` |
+| foreign keys: carried out, random trees | `tests/fidelity/tables/test_cascade.py`, `tests/fidelity/tables/test_cascade_corners.py` |
+| EXCHANGE PARTITION and every second table of a statement | `tests/table_meta/history/test_statements.py`, `tests/instance/ddl/test_ddl_retake.py` |
+| MERGE, BLACKHOLE, LIKE of one, RENAME swaps | `tests/table_meta/history/test_statements.py`, `tests/fidelity/test_statements_fidelity.py`, `tests/table_meta/history/test_ddl_renames.py` |
+| names: `20151214`, `1e5`, `0x12`, `` `order-items` ``, no-break spaces, versions of comments, folded letters | `corpus/names.sql`, `tests/table_meta/ddl/test_ddl_names.py` |
+| texts of statements in the exact codecs, `?`, raw bytes in labels after CONVERT | `corpus/client_charsets.sql`, `corpus/alter_charset.sql`, `tests/binlog/charsets/test_charsets.py` |
+| values that rows get from a statement | `tests/table_meta/change/test_ddl_additions.py`, `corpus/additions.txt` |
+| values that only the rows tell | `tests/instance/ddl/test_ddl_retake.py` |
+| CREATE DATABASE without a charset, ALTER IGNORE, two phases, NOT NULL of keys, `SERIAL NULL`, DROP and ADD of a key's column | `corpus/client_charsets.sql`, `corpus/keys_and_nulls.sql`, `tests/table_meta/ddl/test_ddl_names.py` |
+| CREATE TABLE IF NOT EXISTS after a stop | `tests/table_meta/change/test_ddl_policy.py`, `tests/table_meta/history/test_statements.py` |
+| system versioning | `tests/fidelity/tables/test_versioned_fidelity.py` |
+| statements of tools, Vitess' names | `corpus/tools.sql`, `tests/table_meta/history/test_ddl_renames.py`, `tests/instance/ddl/test_ddl_swaps.py` |
+| the catalogue of values | `tests/fidelity/test_matrix.py`, `tests/fidelity/oracle/test_fuzz.py` |
 
 ## Character sets
 

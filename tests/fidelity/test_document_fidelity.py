@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from cdc_engine.binlog.column_types import type_of
@@ -32,6 +34,16 @@ def column(kind: Kind) -> Column:
 
 def test_the_page_is_what_the_catalogue_says() -> None:
     assert PAGE.read_text() == rendered(), "python -m tests.fidelity.document"
+
+
+def test_every_test_that_the_page_names_is_there() -> None:
+    tests, code = (PAGE.parents[1] / name for name in ("tests", "cdc_engine"))
+    paths = set(re.findall(r"`(?:tests/|(corpus/))?([\w/]+\.(?:py|sql|txt))`", rendered()))
+    assert len(paths) > 30
+    there = {path.relative_to(room).as_posix() for room in (tests, code) for path in room.rglob("*.*")}
+    for corpus, path in sorted(paths):
+        named = f"table_meta/corpus/{path}" if corpus else path
+        assert any(each == named or each.endswith(f"/{named}") for each in there), path
 
 
 @pytest.mark.parametrize(

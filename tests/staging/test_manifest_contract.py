@@ -34,7 +34,7 @@ TWINS: dict[type, tuple[type, set[str]]] = {
     written.SchemaSegment: (read.SchemaSegment, {"kind", "version"}),
     written.StagedColumn: (read.Column, {"mysql_type"}),
     written.CascadeEvents: (read.CascadeEvents, {"rows"}),
-    Cascade: (read.Cascade, {"captured"}),
+    Cascade: (read.Cascade, {"captured", "dated"}),
     Alteration: (read.Alteration, {"old_type", "new_type"}),
 }
 # a run's word → the manifest's; "" for what the manifest does not say
@@ -159,6 +159,7 @@ def cascade_events(draw: st.DrawFn) -> written.CascadeEvents:
         captured=st.booleans(),
         key=lists,
         generated=st.booleans(),
+        unlike=st.booleans(),
     )
     return written.CascadeEvents(
         parent=draw(pairs),
@@ -266,6 +267,7 @@ def as_a_run_says(value: written.CascadeEvents) -> read.CascadeEvents:
             doubt=each.doubt,
             key=_lowered(each.key),
             generated=each.generated,
+            unlike=each.unlike,
         )
         for each in value.cascades
     )

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from cdc_engine.binlog.rows.history_rows import HIDDEN
 from cdc_engine.contracts import Cascade
 from cdc_engine.table_meta.history.kept.known_schemas import TableKey
-from cdc_engine.table_meta.schema import TableSchema
+from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema
 
 Captured = Callable[[str, str], bool]
+_DATES = frozenset({"date", "datetime", "timestamp"})
 
 
 class Cascades:
@@ -27,6 +28,7 @@ class Cascades:
                 if key.on_delete or key.on_update or key.doubt:
                     parent = known.get(key.parent)
                     referenced = key.referenced or (parent.key if parent else ())
+                    unlike = _unlike(table, key.columns, parent, referenced)
                     cascade = Cascade(
                         name=key.name,
                         parent=key.parent,
@@ -35,10 +37,12 @@ class Cascades:
                         referenced=referenced,
                         on_delete=key.on_delete,
                         on_update=key.on_update,
-                        doubt=key.doubt or _unlike(table, key.columns, parent, referenced),
+                        doubt=unlike or key.doubt,
+                        unlike=bool(unlike),
                         captured=captured(table.database, table.table),
                         key=table.key,
                         generated=any(column.generated and column.generated not in HIDDEN for column in table.columns),
+                        dated=any(_base(column) in _DATES for column in _named(table, key.columns)),
                     )
                     self._by_parent[key.parent].append(cascade)
         self._reaching = self._find_reaching()
@@ -79,11 +83,25 @@ class Cascades:
 
 
 def _unlike(child: TableSchema, columns: Sequence[str], parent: TableSchema | None, referenced: Sequence[str]) -> str:
-    """Why values of the two cannot be held against each other, or empty. The server compares the numbers of labels, the lake has labels."""
-    labels = {column.name.lower(): column.column().labels for column in parent.columns} if parent else {}
-    for ours, theirs in zip(columns, referenced, strict=False):
-        mine = next((each.column().labels for each in child.columns if each.name.lower() == ours.lower()), ())
-        pairs = zip(mine, labels.get(theirs.lower(), ()), strict=False)
-        if any(one != other for one, other in pairs):
-            return f"the labels of {ours} are not those of {theirs}, which it points at, and the server goes by their numbers"
+    """Why values of the two cannot be held against each other, or empty.
+
+    The server compares the numbers of labels, the lake has labels. It copies a char into a varchar with the blanks that fill it up.
+    """
+    if parent is None:
+        return ""
+    for ours, theirs in zip(_named(child, columns), _named(parent, referenced), strict=False):
+        if any(one != other for one, other in zip(ours.column().labels, theirs.column().labels, strict=False)):
+            return f"the labels of {ours.name} are not those of {theirs.name}, which it points at, and the server goes by their numbers"
+        if {_base(ours), _base(theirs)} == {"char", "varchar"}:
+            return f"of {ours.name} and {theirs.name}, which it points at, one is a char and one a varchar: blanks at their ends differ"
     return ""
+
+
+def _named(table: TableSchema, names: Sequence[str]) -> list[DeclaredColumn]:
+    """In the order of the names, without those that are not there."""
+    found = {column.name.lower(): column for column in table.columns}
+    return [found[name.lower()] for name in names if name.lower() in found]
+
+
+def _base(column: DeclaredColumn) -> str:
+    return column.type.lower().partition("(")[0].split()[0]

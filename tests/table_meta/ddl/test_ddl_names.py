@@ -10,9 +10,10 @@ from cdc_engine.binlog.events.control import parse_query
 from cdc_engine.binlog.scan.scanner import Scanner
 from cdc_engine.contracts import TableChange
 from cdc_engine.position import Position
+from cdc_engine.table_meta.ddl.declared_type import MYSQL
 from cdc_engine.table_meta.ddl.lower_case import lowered
 from cdc_engine.table_meta.ddl.reader import ANSI_QUOTES, ORACLE, read_statement
-from cdc_engine.table_meta.ddl.statement import AlterTable, Truncate, Unread
+from cdc_engine.table_meta.ddl.statement import AlterTable, Nothing, Truncate, Unread
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
 from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, TableSchema
@@ -59,6 +60,28 @@ def test_ddl_a_name_is_whole(statement: str, flavour: str, sql_mode: int, name: 
     read = read_statement(statement, flavour, sql_mode)
     assert isinstance(read, Truncate)
     assert (read.name.database, read.name.table) == name
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE OR REPLACE JSON RELATIONAL DUALITY VIEW v AS SELECT JSON_DUALITY_OBJECT('_id': id) FROM t",
+        "CREATE JSON DUALITY VIEW v AS SELECT JSON_DUALITY_OBJECT('_id': id) FROM t",
+        "CREATE LIBRARY IF NOT EXISTS l LANGUAGE JAVASCRIPT AS $$ export function f() { return 't' } $$",
+        "DROP LIBRARY l",
+        "CREATE FUNCTION f(a INT) RETURNS INT LANGUAGE JAVASCRIPT USING (l) AS $$ return a $$",
+        "CREATE MATERIALIZED VIEW v AS SELECT 1",
+    ],
+)
+def test_ddl_what_newer_servers_make_that_is_no_table_changes_none(statement: str) -> None:
+    assert isinstance(read_statement(statement, MYSQL), Nothing)
+
+
+@pytest.mark.parametrize("action", ["SECONDARY_LOAD PARTITION (p0)", "SECONDARY_UNLOAD", "UPGRADE PARTITIONING"])
+def test_ddl_actions_of_other_engines_change_no_column(action: str) -> None:
+    read = read_statement(f"ALTER TABLE t {action}", MYSQL)
+    assert isinstance(read, AlterTable)
+    assert (read.items, read.rows_lost) == ((), ())
 
 
 def test_ddl_columns_that_a_mode_gives_other_types_are_not_read() -> None:
