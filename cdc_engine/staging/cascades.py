@@ -43,9 +43,8 @@ NO_FOREIGN_KEY_CHECKS = 0x02  # the session had foreign_key_checks=0: nothing ca
 BITMAPS_AT = 19 + 8  # of a row event: what stands there from version 2 on says its own length first
 SHORT_COUNT_MAX = 250  # a column count up to this is one byte
 CASCADE, SET_NULL = "CASCADE", "SET NULL"
-AS_WRITTEN = ValuePolicy(
-    zero_dates="error"
-)  # a zero date points at rows, and the NULL that stands for it in the lake does not
+# a zero date points at rows, and the NULL that stands for it in the lake does not
+AS_WRITTEN = ValuePolicy(zero_dates="error")
 APPLY, IGNORE = "apply", "ignore"
 Stop = Callable[[tuple[str, str], str, str], None]
 
