@@ -210,6 +210,18 @@ class EqualityConfig(Strict):
     settle_seconds: float = Field(300.0, ge=0, description="how long merges may take to reach what was read")
 
 
+class DrainConfig(Strict):
+    """How long a run stays attached that merges batch after batch, and how often it takes one."""
+
+    idle_seconds: float = Field(
+        300.0, gt=0, description="without a batch; then it ends, and the next change starts one"
+    )
+    seconds_max: float = Field(1800.0, gt=0, description="in all; then another takes its place")
+    every_seconds: float = Field(
+        0.0, ge=0, description="from one batch to the next at least: fewer commits and events, older rows"
+    )
+
+
 class DestinationConfig(Strict):
     """One captured server and the tables that are merged from it."""
 
@@ -236,6 +248,10 @@ class DestinationConfig(Strict):
         "auto",
         description="small tables in one job, the others by a MERGE of Spark each; a MERGE for each; or all that it can in the job",
     )
+    runs: Literal["batch", "drain"] = Field(
+        "batch", description="a run for each batch; or one that stays attached and merges batch after batch"
+    )
+    drain: DrainConfig = DrainConfig()
     snapshot: SnapshotPolicy = Field(
         "when_stopped",
         description="rows that no change tells: read when the destination or a table begins; also where the position was lost; "

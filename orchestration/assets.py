@@ -2,22 +2,25 @@
 
 A run merges its whole batch whatever assets it selects: the batch is acked as one, so a run of a part of it (re-executed by hand from
 some of its assets) must not succeed on that part alone. The selection only decides what is reported as that asset's materialization;
-the other tables of the batch are reported as plain events.
+the other tables of the batch are reported as plain events. So are, in a run that drains, those of all batches after its first.
 """
 
 # no `from __future__ import annotations`: Dagster looks at the type of `context` itself
 
+import collections
 import hashlib
 from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from cdc_engine.config import SluiceConfig
 from cdc_engine.contracts import TableVersion
 from orchestration.batch_reference import BatchReference, BatchReferenceError, check_tags
 from orchestration.ports import MergeFailedError, Ports
+from orchestration.run.drain_run import DrainRun, claim_of, drain
 from orchestration.run.merge_run import MergedTable, failure, merge_one, only_writer
 from orchestration.table_catalog import delta_key, engine_key, foreign_keys, source_key, source_schema
 
@@ -65,6 +68,7 @@ def delta_assets(
     config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...], ports: Ports
 ) -> dg.AssetsDefinition:
     """One asset a Delta table; a run materialises those in its batch. Needs at least one table."""
+    drains = config.destinations[destination].runs == "drain"
     outs: dict[str, dg.AssetOut] = {}
     ins: dict[str, dg.AssetIn] = {}
     upstream: dict[str, set[dg.AssetKey]] = {}
@@ -83,27 +87,28 @@ def delta_assets(
         config_schema=MERGE_CONFIG,
     )
     def merge(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[Any]]:
-        selected = context.selected_asset_keys
+        selected = set(context.selected_asset_keys)
         op = context.op_execution_context
         for merged in _merged(op, config, destination, ports):
             key = delta_key(destination, merged.outcome.name)
             if merged.outcome.held:
-                op.log_event(dg.AssetObservation(key, metadata=held_metadata(merged)))
+                _tell(op, dg.AssetObservation(key, metadata=held_metadata(merged)), drains=drains)
             elif key in selected:
+                selected.remove(key)  # an output is given once in a run
                 yield dg.MaterializeResult(
                     asset_key=key,
                     metadata=metadata(merged),
                     data_version=dg.DataVersion(str(merged.batch.end)),
                 )
             else:
-                op.log_event(dg.AssetMaterialization(key, metadata=metadata(merged)))
+                _tell(op, _materialization(key, merged), drains=drains)
 
     return merge
 
 
 def merge_job(config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...], ports: Ports) -> MergeJob:
     """The job that the sensor asks for. Before any table is known it is a bare step that reports every table as an event."""
-    name = f"{merge_name(destination)}_job"
+    name, drains = f"{merge_name(destination)}_job", config.destinations[destination].runs == "drain"
     description = f"Merges one staged batch of {destination} into its Delta tables. Started by the sensor {destination}_engine only."
     if tables:
         return dg.define_asset_job(
@@ -120,15 +125,31 @@ def merge_job(config: SluiceConfig, destination: str, tables: tuple[TableVersion
         for merged in _merged(context, config, destination, ports):
             key = delta_key(destination, merged.outcome.name)
             if merged.outcome.held:
-                context.log_event(dg.AssetObservation(key, metadata=held_metadata(merged)))
+                _tell(context, dg.AssetObservation(key, metadata=held_metadata(merged)), drains=drains)
             else:
-                context.log_event(dg.AssetMaterialization(key, metadata=metadata(merged)))
+                _tell(context, _materialization(key, merged), drains=drains)
 
     @dg.job(name=name, executor_def=dg.in_process_executor, description=description)
     def job() -> None:
         merge()
 
     return job
+
+
+def _tell(
+    context: dg.OpExecutionContext, event: dg.AssetMaterialization | dg.AssetObservation, *, drains: bool
+) -> None:
+    """Into Dagster's log. A run that `drains` would keep each event in memory too until it ends: there it is dropped once it is logged."""
+    context.log_event(event)
+    if drains:
+        collections.deque(context.consume_events(), maxlen=0)
+
+
+def _materialization(key: dg.AssetKey, merged: MergedTable) -> dg.AssetMaterialization:
+    """As the result of an output says it."""
+    return dg.AssetMaterialization(
+        key, metadata=metadata(merged), tags={DATA_VERSION_TAG: dg.DataVersion(str(merged.batch.end)).value}
+    )
 
 
 def metadata(merged: MergedTable) -> dict[str, dg.MetadataValue[Any]]:
@@ -183,8 +204,13 @@ def _merged(
         check_tags(reference, context.run.tags)
         if reference.destination != destination:
             raise BatchReferenceError(f"{reference} is not of {destination}, whose job this is; nothing was written")
-        with only_writer(ports, config, destination, context.log.info):
-            yield from merge_one(ports, config, reference, context.log.info, run=context.run.run_id)
+        say, run = context.log.info, context.run.run_id
+        if config.destinations[destination].runs == "drain":
+            work = DrainRun(ports=ports, config=config, claim=claim_of(context.instance, run), run=run, say=say)
+            yield from drain(work, reference)
+            return
+        with only_writer(ports, config, destination, say):
+            yield from merge_one(ports, config, reference, say, run=run)
     except (BatchReferenceError, MergeFailedError) as error:
         raise failure(error) from None
 

@@ -30,7 +30,13 @@ def destination_definitions(config: SluiceConfig, destination: str, ports: Ports
     job = merge_job(config, destination, tables, ports)
 
     def run_lock_held(directory: Path) -> bool:
-        return ports.files().run_lock_held(directory)
+        files = ports.files()
+        return files.run_lock_held(directory) or files.drain_lock_held(directory)
+
+    def open_door(directory: Path) -> None:
+        from orchestration.drain.door import open_door  # noqa: PLC0415  where engines live; definitions are read elsewhere too
+
+        open_door(ports.host, directory)
 
     line = Line(
         destination=destination,
@@ -39,6 +45,8 @@ def destination_definitions(config: SluiceConfig, destination: str, ports: Ports
         run_lock_held=run_lock_held,
         tick_seconds=tick_seconds(len(config.destinations)),
         lake=LakeWatch(config, destination),
+        drains=config.destinations[destination].runs == "drain",
+        open_door=open_door,
     )
     assets: list[dg.AssetsDefinition | dg.AssetSpec] = [*source_specs(destination, tables)]
     if tables:

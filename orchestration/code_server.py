@@ -38,6 +38,7 @@ WARM_MODULES = (
     "sqlalchemy.dialects.sqlite.pysqlite",
     "upath.implementations.local",
     "watchdog.observers.polling",
+    "orchestration.drain.caller",
     "orchestration.run.spark_merge",
     "cdc_engine.destination_files",
     "spark_jobs.run_batch",
@@ -54,6 +55,8 @@ def start_runs_warm(definitions_module: str) -> None:
 
     from dagster._grpc.server import DagsterApiServer  # noqa: PLC0415
 
+    from orchestration.drain.door import closes_when  # noqa: PLC0415
+
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*WARM_MODULES, definitions_module])
     forkserver.ensure_running()  # now, beside our own imports, and not when the first run waits for it
@@ -62,6 +65,7 @@ def start_runs_warm(definitions_module: str) -> None:
     def make_warm(self: Any, *arguments: Any, **options: Any) -> None:
         make(self, *arguments, **options)
         self._mp_ctx = context
+        closes_when(self._shutdown_once_executions_finish_event.is_set)
 
     DagsterApiServer.__init__ = make_warm  # type: ignore[method-assign]
 

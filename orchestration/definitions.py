@@ -6,10 +6,12 @@ ConfigurationError with all that is wrong. Here the ports get what is real: the 
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from cdc_engine.config import load_config
 from orchestration.code_location import build_definitions
 from orchestration.equality_check import compare_with_source
-from orchestration.ports import DestinationFiles, EngineHost, Ports
+from orchestration.ports import DestinationFiles, EngineHost, Feed, Ports
 from orchestration.run.spark_merge import spark_merge
 from orchestration.run.spark_publish import spark_publish
 
@@ -26,7 +28,20 @@ def _files() -> DestinationFiles:
     return destination_files
 
 
+def _feed(directory: Path, destination: str) -> Feed:
+    from orchestration.drain.caller import Caller  # noqa: PLC0415  of runs that drain
+
+    return Caller(directory, destination)
+
+
 defs = build_definitions(
     load_config(),
-    Ports(host=_launcher, files=_files, merge=spark_merge, compare=compare_with_source, publish=spark_publish),
+    Ports(
+        host=_launcher,
+        files=_files,
+        merge=spark_merge,
+        compare=compare_with_source,
+        publish=spark_publish,
+        feed=_feed,
+    ),
 )

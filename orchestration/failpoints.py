@@ -11,10 +11,11 @@ import time
 from pathlib import Path
 
 VARIABLE = "SLUICE_FAILPOINTS"
+BEFORE_CLAIM = "before_claim"  # a run that drains was handed its next batch; no run's tags name it
 BEFORE_MERGE = "before_merge"  # the run holds the lock and is the head of the line; nothing is written
 BETWEEN_TABLES = "between_tables"  # some tables have their Delta commit, others are being merged
 AFTER_MERGE = "after_merge"  # every Delta commit is there; the run has not ended
-BEFORE_ACK = "before_ack"  # the run is a SUCCESS; the ledger does not know
+BEFORE_ACK = "before_ack"  # the run is a SUCCESS, or says that it merged its batch; the ledger does not know
 AFTER_ACK = "after_ack"  # the ledger's cursor has moved; the next batch is not handed out
 AFTER_CHUNK = "after_chunk"  # a chunk of a snapshot is whole
 BEFORE_PUBLISH = "before_publish"  # all rows are read and the stream is past them; the lake has none

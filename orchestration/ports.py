@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cdc_engine.position import Position
     from cdc_engine.snapshot.record import SnapshotRecord
     from equality.values import Extent, TableResult
+    from orchestration.batch_reference import BatchReference
 
 
 class EngineState(Protocol):
@@ -109,6 +110,31 @@ class EngineHost(Protocol):
         """
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Offer:
+    """What the engine has for a run that drains: its next batch, or none yet. `leave`: why the run is to end instead, or empty."""
+
+    reference: BatchReference | None = None
+    leave: str = ""
+
+
+class Feed(Protocol):
+    """A destination's engine as a run sees it that drains: what `EngineHandle` promises, with batches by reference.
+
+    Each call raises FeedAwayError where no engine answers, another SluiceError where the engine refuses.
+    """
+
+    def hand_out(self, timeout_seconds: float) -> Offer:
+        """As `EngineHandle.hand_out`."""
+
+    def ack(self, reference: BatchReference) -> None:
+        """The batch is in all of its tables. Raises BatchNotFoundError when it is not outstanding any more."""
+
+
+class FeedAwayError(Exception):
+    """No engine answers a run: its host has died, or is another process by now. What is merged is settled by the ticks."""
+
+
 class DestinationFiles(Protocol):
     """The files of a destination, as `cdc_engine.destination_files` reads them; `directory` is the destination's."""
 
@@ -120,6 +146,15 @@ class DestinationFiles(Protocol):
 
     def run_lock_held(self, directory: Path) -> bool:
         """Whether some process holds the run lock in this moment."""
+
+    def run_lock_wanted(self, directory: Path) -> bool:
+        """Whether somebody waits for the run lock in this moment."""
+
+    def drain_lock(self, directory: Path) -> AbstractContextManager[bool]:
+        """Whether this run is the one that drains, while the block lasts."""
+
+    def drain_lock_held(self, directory: Path) -> bool:
+        """Whether a run is attached that drains."""
 
 
 class TableOutcome(Protocol):
@@ -281,6 +316,11 @@ def no_publish(
     raise MergeFailedError(f"{record.name} of {destination} cannot be published: there is no Spark")
 
 
+def no_feed(directory: Path, destination: str) -> Feed:
+    """Of definitions whose engine opens no door."""
+    raise FeedAwayError(f"no engine of {destination} answers: {directory} has no door")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ports:
     """Where the definitions reach the rest of Sluice."""
@@ -290,3 +330,4 @@ class Ports:
     merge: Merge
     compare: Compare = no_comparison
     publish: Publish = no_publish
+    feed: Callable[[Path, str], Feed] = no_feed

@@ -16,7 +16,16 @@ from cdc_engine.contracts import OutstandingBatch, StoppedTable
 from cdc_engine.errors import BatchNotFoundError, EngineStartingError, LeaseLostError, MetaError, SluiceError
 from cdc_engine.position import Position
 from equality.values import Extent, TableResult, Verdict
-from orchestration.ports import MergeFailedError, MergeOrder, Ports, SparkAwayError, TableOutcome
+from orchestration.batch_reference import BatchReference
+from orchestration.ports import (
+    FeedAwayError,
+    MergeFailedError,
+    MergeOrder,
+    Offer,
+    Ports,
+    SparkAwayError,
+    TableOutcome,
+)
 
 BATCH_CHANGES_MAX = 10
 LEDGER_ID = "0123456789ab"
@@ -188,12 +197,47 @@ class FakeHost:
         return self.engine
 
 
+class FakeFeed:
+    """Implements `ports.Feed` over a fake engine. `away`: nobody answers; `leave`: runs are sent away; `calls`: what was asked, in order.
+
+    `before`: called before each call, with its name.
+    """
+
+    def __init__(self, engine: FakeEngine) -> None:
+        self.engine = engine
+        self.away = False
+        self.leave = ""
+        self.calls: list[str] = []
+        self.before: Callable[[str], None] = lambda _: None
+
+    def hand_out(self, timeout_seconds: float) -> Offer:
+        self._called("hand_out")
+        batch = self.engine.hand_out(timeout_seconds)
+        if self.leave:
+            return Offer(leave=self.leave)
+        return Offer(reference=BatchReference.of("shop", batch) if batch else None)
+
+    def ack(self, reference: BatchReference) -> None:
+        self._called(f"ack {reference.delivery}")
+        if self.engine.head is None or not reference.names(self.engine.head):
+            raise BatchNotFoundError(f"{reference} is not outstanding any more")
+        self.engine.ack(self.engine.head)
+
+    def _called(self, name: str) -> None:
+        self.calls.append(name)
+        self.before(name)
+        if self.away:
+            raise FeedAwayError("no engine of shop answers")
+
+
 class FakeFiles:
-    """Implements `ports.DestinationFiles` over a fake engine; `held_by`: a process that keeps the run lock."""
+    """Implements `ports.DestinationFiles` over a fake engine; `held_by`, `drained_by`: who keeps the run lock, the drain lock."""
 
     def __init__(self, engine: FakeEngine) -> None:
         self.engine = engine
         self.held_by: int | None = None
+        self.drained_by: int | None = None
+        self.wanted: Callable[[], bool] = lambda: False
 
     def head_of_line(self, directory: Path) -> OutstandingBatch | None:
         self._must_be_ours(directory)
@@ -212,6 +256,24 @@ class FakeFiles:
     def run_lock_held(self, directory: Path) -> bool:
         self._must_be_ours(directory)
         return self.held_by is not None
+
+    def run_lock_wanted(self, directory: Path) -> bool:
+        self._must_be_ours(directory)
+        return self.wanted()
+
+    @contextlib.contextmanager
+    def drain_lock(self, directory: Path) -> Iterator[bool]:
+        self._must_be_ours(directory)
+        alone = self.drained_by is None
+        self.drained_by = 0 if alone else self.drained_by
+        try:
+            yield alone
+        finally:
+            self.drained_by = None if alone else self.drained_by
+
+    def drain_lock_held(self, directory: Path) -> bool:
+        self._must_be_ours(directory)
+        return self.drained_by is not None
 
     def _must_be_ours(self, directory: Path) -> None:
         if directory != self.engine.directory:
@@ -271,6 +333,13 @@ class FakePorts:
         self.files = FakeFiles(self.engine)
         self.merge = FakeMerge()
         self.compare = FakeCompare()
+        self.feed = FakeFeed(self.engine)
 
     def ports(self) -> Ports:
-        return Ports(host=lambda: self.host, files=lambda: self.files, merge=self.merge, compare=self.compare)
+        return Ports(
+            host=lambda: self.host,
+            files=lambda: self.files,
+            merge=self.merge,
+            compare=self.compare,
+            feed=lambda _directory, _destination: self.feed,
+        )

@@ -41,6 +41,9 @@ class PlayedFiles:
 
     head_of_line = staticmethod(destination_files.head_of_line)
     run_lock_held = staticmethod(destination_files.run_lock_held)
+    run_lock_wanted = staticmethod(destination_files.run_lock_wanted)
+    drain_lock = staticmethod(destination_files.drain_lock)
+    drain_lock_held = staticmethod(destination_files.drain_lock_held)
 
     @staticmethod
     @contextlib.contextmanager

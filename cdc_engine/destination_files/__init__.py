@@ -7,7 +7,14 @@ Used by `orchestration` inside runs (is my batch the head of the line?) and by t
 from cdc_engine.contracts import Holder, OutstandingBatch, StoppedTable
 from cdc_engine.destination_files.lake_tables import LakeTables
 from cdc_engine.destination_files.ledger_reader import head_of_line, lease_holder, read_ledger
-from cdc_engine.destination_files.run_lock import RunLockTimeoutError, run_lock, run_lock_held
+from cdc_engine.destination_files.run_lock import (
+    RunLockTimeoutError,
+    drain_lock,
+    drain_lock_held,
+    run_lock,
+    run_lock_held,
+    run_lock_wanted,
+)
 from cdc_engine.meta.ledger import Ledger
 
 __all__ = [
@@ -17,9 +24,12 @@ __all__ = [
     "OutstandingBatch",
     "RunLockTimeoutError",
     "StoppedTable",
+    "drain_lock",
+    "drain_lock_held",
     "head_of_line",
     "lease_holder",
     "read_ledger",
     "run_lock",
     "run_lock_held",
+    "run_lock_wanted",
 ]

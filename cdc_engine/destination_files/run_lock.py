@@ -1,6 +1,9 @@
 """One writer a destination: the lock a run holds for as long as it merges. Taken inside runs, looked at by the sensor and the console.
 
 Delta on a local disk does not protect a table against two writers; a run that was given up but still lives is waited for here.
+
+A run that drains holds a lock of its own for as long as it is attached, and the run lock only while it merges: what publishes or backfills
+gets its turn between two batches. Whoever waits for the run lock says so by a third lock, and a draining run lets it go first.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from cdc_engine.errors import CanalServiceError
 from cdc_engine.ha.file_lock import RUN_LOCK_FILE, FileLock, is_locked
 
 POLL_SECONDS = 0.1
+WAITING_FILE = "run.waiting"  # held by one of those who wait for the run lock
+DRAIN_LOCK_FILE = "drain.lock"  # held by the run that drains, for as long as it is attached
 
 
 class RunLockTimeoutError(CanalServiceError):
@@ -30,14 +35,19 @@ def run_lock(destination_dir: Path, timeout_seconds: float = 0.0) -> Iterator[No
     The lock ends with the process, so a run that was killed blocks nobody.
     """
     lock = FileLock(destination_dir / RUN_LOCK_FILE)
+    waiting = FileLock(destination_dir / WAITING_FILE)
     deadline = time.monotonic() + timeout_seconds
-    while not lock.try_acquire():
-        if time.monotonic() >= deadline:
-            raise RunLockTimeoutError(
-                f"another run of {destination_dir.name} still holds {lock.path} after {timeout_seconds:g} s: "
-                "wait for it or end it; this batch is handed out again"
-            )
-        threading.Event().wait(POLL_SECONDS)
+    try:
+        while not lock.try_acquire():
+            if time.monotonic() >= deadline:
+                raise RunLockTimeoutError(
+                    f"another run of {destination_dir.name} still holds {lock.path} after {timeout_seconds:g} s: "
+                    "wait for it or end it; this batch is handed out again"
+                )
+            waiting.try_acquire()
+            threading.Event().wait(POLL_SECONDS)
+    finally:
+        waiting.release()
     try:
         yield
     finally:
@@ -47,3 +57,29 @@ def run_lock(destination_dir: Path, timeout_seconds: float = 0.0) -> Iterator[No
 def run_lock_held(destination_dir: Path) -> bool:
     """Whether a run of the destination is merging now."""
     return is_locked(destination_dir / RUN_LOCK_FILE)
+
+
+def run_lock_wanted(destination_dir: Path) -> bool:
+    """Whether somebody waits for the run lock now."""
+    return is_locked(destination_dir / WAITING_FILE)
+
+
+@contextlib.contextmanager
+def drain_lock(destination_dir: Path, timeout_seconds: float = 1.0) -> Iterator[bool]:
+    """Whether this run is the one that drains, for as long as the block lasts; not where another one is for all of the time given.
+
+    The lock ends with the process. A look at it holds it for a moment, so one try says nothing.
+    """
+    lock = FileLock(destination_dir / DRAIN_LOCK_FILE)
+    deadline = time.monotonic() + timeout_seconds
+    while not lock.try_acquire() and time.monotonic() < deadline:
+        threading.Event().wait(POLL_SECONDS)
+    try:
+        yield lock.held
+    finally:
+        lock.release()
+
+
+def drain_lock_held(destination_dir: Path) -> bool:
+    """Whether a run of the destination is attached and drains."""
+    return is_locked(destination_dir / DRAIN_LOCK_FILE)

@@ -69,6 +69,13 @@ class Pipeline:
         """Whatever of the stack does not run."""
         self.stack.up()
 
+    def change(self, settings: Mapping[str, Any]) -> None:
+        """The engine's host is started again with other words in the destination's file, beside those that it has."""
+        self._settings |= settings
+        self.stop_engine()
+        self._write_destination(self.folder / "conf")
+        self.start_again()
+
     @property
     def directory(self) -> Path:
         """The destination's: ledger, staged batches, locks."""
@@ -108,8 +115,11 @@ class Pipeline:
             "spark": {"remote": f"sc://127.0.0.1:{spark}"},
         }
         (conf / "sluice.yaml").write_text(yaml.safe_dump(main))
+        self._write_destination(conf)
+        return load_config(conf)
+
+    def _write_destination(self, conf: Path) -> None:
         source = {"port": self.server.port, "user": "root"}
         (conf / f"destinations/{self.destination}.yaml").write_text(
             yaml.safe_dump({"source": source, "include": rf"{self.destination}\..*", **self._settings})
         )
-        return load_config(conf)

@@ -16,7 +16,16 @@ import dagster as dg
 from dagster import DagsterInstance, DagsterRunStatus
 from dagster._core.storage.dagster_run import RunRecord as StoredRun
 
-from orchestration.batch_reference import BATCH_TAG, DELIVERY_TAG, END_TAG, EPOCH_TAG, LEDGER_TAG, BatchReference
+from orchestration.batch_reference import (
+    BATCH_TAG,
+    DELIVERY_TAG,
+    DRAIN,
+    END_TAG,
+    EPOCH_TAG,
+    LEDGER_TAG,
+    RUNS_TAG,
+    BatchReference,
+)
 from orchestration.ports import TableFailure
 from orchestration.run.merge_run import BATCH_DAMAGED, FAILED_TABLES, SPARK_AWAY
 from orchestration.sensor.backoff import Failed, failed_in_a_row
@@ -103,6 +112,10 @@ class RunStore:
         records = self._instance.get_run_records(dg.RunsFilter(statuses=OPEN_STATUSES))
         return [self._fact(record) for record in records if record.dagster_run.job_name == self._job_name]
 
+    def draining(self) -> list[RunRecord]:
+        """The open runs that take what follows their own batch."""
+        return [run for run in self.open_runs() if run.drains]
+
     def end(self, run_id: str, reason: str) -> None:
         """Marks a run FAILED and asks its process, if there is one, to stop. A run that has ended meanwhile stays as it is.
 
@@ -133,7 +146,11 @@ class RunStore:
         if limit is not None and state_seconds > limit:  # only then is the look into the event log worth its price
             silent_seconds = self._silent_seconds(run.run_id, state_seconds)
         return RunRecord(
-            run_id=run.run_id, status=run.status, state_seconds=state_seconds, silent_seconds=silent_seconds
+            run_id=run.run_id,
+            status=run.status,
+            state_seconds=state_seconds,
+            silent_seconds=silent_seconds,
+            drains=run.tags.get(RUNS_TAG) == DRAIN,
         )
 
     def _silent_seconds(self, run_id: str, state_seconds: float) -> float:

@@ -38,6 +38,7 @@ class RunRecord:
     """What is known of one run. `state_seconds`: in this status; `silent_seconds`: since its last event of any kind.
 
     `lock_free_seconds`: for so long this process has seen the run lock free while the run was in its status; 0 while it is held.
+    `drains`: it takes the batches that follow its own.
     """
 
     run_id: str
@@ -45,6 +46,7 @@ class RunRecord:
     state_seconds: float = 0.0
     silent_seconds: float = 0.0
     lock_free_seconds: float = 0.0
+    drains: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,12 +134,15 @@ def strongest(runs: Sequence[RunRecord]) -> str:
     return ranked[0].status.value if ranked else ""
 
 
-def decide(runs: Sequence[RunRecord]) -> Decision:
-    """What becomes of a batch whose runs are these; `runs` are all runs with the tags of this very delivery, in any order."""
+def decide(runs: Sequence[RunRecord], draining: Sequence[RunRecord] = ()) -> Decision:
+    """What becomes of a batch whose runs are these; `runs` are all runs with the tags of this very delivery, in any order.
+
+    `draining`: the open runs of the destination that take what follows their own batch. A batch that no run has taken yet is theirs.
+    """
     order = list(RunVerdict)
     ranked = sorted(runs, key=lambda run: order.index(verdict_of(run)))
-    if not ranked:
-        return Reissue()
+    if not ranked or verdict_of(ranked[0]) is RunVerdict.REISSUE:
+        return _taken_next(draining) or Reissue()
     run = ranked[0]
     match verdict_of(run):
         case RunVerdict.ACK:
@@ -146,10 +151,16 @@ def decide(runs: Sequence[RunRecord]) -> Decision:
             return EndRun(run.run_id, overdue(run))
         case RunVerdict.WAIT:
             return Wait(run.run_id, f"run {run.run_id[:8]} is {run.status.value}")
-        case RunVerdict.REISSUE:
-            return Reissue()
-        case RunVerdict.ROLLBACK:
+        case RunVerdict.ROLLBACK | RunVerdict.REISSUE:  # the latter is answered above
             return Rollback(run.run_id, f"run {run.run_id[:8]} ended as {run.status.value}")
+
+
+def _taken_next(draining: Sequence[RunRecord]) -> Wait | EndRun | None:
+    for run in draining:
+        if why := overdue(run):
+            return EndRun(run.run_id, why)
+        return Wait(run.run_id, f"run {run.run_id[:8]} drains and takes it next")
+    return None
 
 
 class LockWatch:

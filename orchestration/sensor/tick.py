@@ -21,7 +21,7 @@ import dagster as dg
 from cdc_engine.errors import CanalServiceError, EngineStartingError, LeaseLostError, SluiceError
 from cdc_engine.limits import TICK_SECONDS_MAX
 from orchestration import failpoints
-from orchestration.batch_reference import BatchReference
+from orchestration.batch_reference import DRAIN, RUNS_TAG, BatchReference
 from orchestration.sensor.backoff import Failed, in_a_loop, waiting
 from orchestration.sensor.giving_up import tables_to_stop
 from orchestration.sensor.lake_watch import NO_EYE, LakeEye
@@ -41,6 +41,7 @@ _log = logging.getLogger(__name__)
 
 HAND_OUT_RESERVE_SECONDS = 0.3  # of the budget, for what comes after the hand-out
 LOOK_SECONDS = 0.2  # between two looks at a run, or at an engine that starts
+DRAINING_LOOK_SECONDS = 0.5  # while a run drains: it settles what it merges itself
 SENSOR_WORKERS = 4  # ticks that Dagster's daemon has under way at once: dagster.yaml, sensors.num_workers
 
 
@@ -54,7 +55,8 @@ class Line:
     """A destination as its definitions know it. `tables`: "database.table" of its assets; `op_name`: the step that merges.
 
     `run_lock_held`: whether some process holds the run lock of a destination's directory. `tick_seconds`: how long a tick may take.
-    `lake`: looks at the Delta tables between runs.
+    `lake`: looks at the Delta tables between runs. `drains`: its runs stay attached; `open_door`: where they find the engine, given the
+    destination's directory.
     """
 
     destination: str
@@ -63,6 +65,8 @@ class Line:
     run_lock_held: Callable[[Path], bool]
     tick_seconds: float
     lake: LakeEye = NO_EYE
+    drains: bool = False
+    open_door: Callable[[Path], None] = lambda _: None
 
 
 class Ticker:
@@ -93,6 +97,8 @@ class Ticker:
         engine: EngineHandle | None = None
         try:
             engine = self._engine(deadline)
+            if self._line.drains:
+                self._line.open_door(engine.directory)
             status = engine.status()
             self._line.lake.look([f"{each.database}.{each.table}" for each in status.stopped_tables])
             engine.tell_lake(self._line.lake.troubles())
@@ -130,12 +136,26 @@ class Ticker:
     def _settle_and_hand_out(self, engine: EngineHandle, runs: RunStore, deadline: float) -> dg.RunRequest | str:
         """A request for the run of the head of the line, or why there is none. Raises SluiceError."""
         self._end_lost_runs(engine, runs)
+        if waiting_for := self._leave_to_draining(engine, runs, deadline):
+            return waiting_for
         batch = engine.outstanding()
         if batch is not None and (waiting_for := self._settle(engine, runs, batch, deadline)):
             return waiting_for
         engine.tell_waiting("")
         batch = engine.hand_out(max(0.0, deadline - time.monotonic() - HAND_OUT_RESERVE_SECONDS))
-        return "nothing waits" if batch is None else self.request(batch)
+        if batch is None:
+            return "nothing waits"
+        # asked once more: a run may have been handed it in this moment
+        draining = runs.draining() if self._line.drains else []
+        return f"run {draining[0].run_id[:8]} drains and takes it next" if draining else self.request(batch)
+
+    def _leave_to_draining(self, engine: EngineHandle, runs: RunStore, deadline: float) -> str:
+        """Why there is nothing to do while a run is attached: what comes is its batch. Empty once none is, or a batch is out."""
+        while self._line.drains and engine.outstanding() is None and (draining := runs.draining()):
+            if time.monotonic() >= deadline - HAND_OUT_RESERVE_SECONDS:
+                return f"run {draining[0].run_id[:8]} drains and takes what comes"
+            self._pause(DRAINING_LOOK_SECONDS)
+        return ""
 
     def _settle(self, engine: EngineHandle, runs: RunStore, batch: OutstandingBatch, deadline: float) -> str:
         """Acks or rolls back what has ended; why to wait, or empty when the head of the line is to be handed out."""
@@ -144,7 +164,7 @@ class Ticker:
         while True:
             records = runs.of_batch(reference)
             engine.tell_run(batch, strongest(records))
-            match decide(records):
+            match decide(records, runs.draining() if self._line.drains else ()):
                 case Ack(run_id):
                     _log.info("run %s merged %s: acked", run_id, reference)
                     failpoints.reach(failpoints.BEFORE_ACK)
@@ -162,7 +182,7 @@ class Ticker:
                 case Wait(_, reason):
                     if time.monotonic() >= last_look:
                         return f"{reason} with {reference}"
-                    self._pause(LOOK_SECONDS)
+                    self._pause(DRAINING_LOOK_SECONDS if self._line.drains else LOOK_SECONDS)
                 case Reissue():
                     return ""
 
@@ -196,7 +216,11 @@ class Ticker:
         return dg.RunRequest(
             run_key=reference.run_key,
             run_config={"ops": {self._line.op_name: {"config": reference.to_config()}}},
-            tags={**reference.to_tags(), "dagster/max_retries": "0"},
+            tags={
+                **reference.to_tags(),
+                **({RUNS_TAG: DRAIN} if self._line.drains else {}),
+                "dagster/max_retries": "0",
+            },
             asset_selection=defined or None,
             asset_check_keys=[],  # None would be all checks of these assets
         )

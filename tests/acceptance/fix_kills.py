@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
+from cdc_engine import destination_files
 from cdc_engine.instance.wiring import source_of
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import SnapshotState
@@ -33,7 +34,8 @@ SCHEMA = (
 )
 EARLY_ROWS = 2_000  # there before the stream begins
 # The others are small and merged first, in one job: each batch goes both ways.
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
+    "runs": "batch",
     "snapshots": {"chunk_rows": 300},
     "tables": {f"{DATABASE}.early": {"snapshot": "initial", "merge": "spark"}},
 }
@@ -102,6 +104,7 @@ class KillBench:
             settings=SETTINGS,
         )
         self.workload = Workload(lambda: self.pipeline.server.connect(autocommit=False))
+        self._runs = SETTINGS["runs"]
 
     def start(self) -> None:
         self.pipeline.server.start()
@@ -110,6 +113,20 @@ class KillBench:
         self.workload.run()
         self.settle()
         self.wait_until_published()
+
+    def use(self, runs: str) -> None:
+        """From now on a run merges a batch, or drains."""
+        if runs != self._runs:
+            self.pipeline.change({"runs": runs})
+            self._runs = runs
+
+    def attach(self) -> None:
+        """A run that drains has settled all that there is, and asks for more."""
+        self.workload.run(1)
+        self.settle()
+        wait_for(
+            "a run is attached", lambda: destination_files.drain_lock_held(self.pipeline.directory), WAIT_SECONDS_MAX
+        )
 
     def wait_until_published(self) -> None:
         """Until the newest snapshot of the table that was there before the stream is published."""

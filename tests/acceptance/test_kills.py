@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from orchestration.failpoints import AFTER_ACK, AFTER_MERGE, BEFORE_ACK, BEFORE_MERGE, BETWEEN_TABLES
+from orchestration.failpoints import AFTER_ACK, AFTER_MERGE, BEFORE_ACK, BEFORE_CLAIM, BEFORE_MERGE, BETWEEN_TABLES
 from tests.acceptance.fix_kills import KillBench
 
-CASES = [
-    *((victim, point) for point in (BEFORE_MERGE, BETWEEN_TABLES, AFTER_MERGE) for victim in ("run", "mysql", "spark")),
+BATCH = [
+    ("run", BEFORE_MERGE),
+    ("mysql", BETWEEN_TABLES),
+    *(("spark", point) for point in (BEFORE_MERGE, BETWEEN_TABLES, AFTER_MERGE, AFTER_ACK)),
     *(("engine host", point) for point in (BEFORE_MERGE, BETWEEN_TABLES, AFTER_MERGE, BEFORE_ACK, AFTER_ACK)),
-    ("mysql", AFTER_ACK),
-    ("spark", AFTER_ACK),
 ]
+DRAIN = [
+    ("run", BETWEEN_TABLES),
+    ("run", BEFORE_CLAIM),
+    ("run", AFTER_MERGE),
+    ("mysql", BEFORE_MERGE),
+    ("mysql", AFTER_MERGE),
+    ("mysql", AFTER_ACK),
+]
+CASES = [*(("batch", *case) for case in BATCH), *(("drain", *case) for case in DRAIN)]
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("victim", "point"), CASES)
-def test_nothing_is_lost_or_doubled_when_killed(kill_bench: KillBench, victim: str, point: str) -> None:
+@pytest.mark.parametrize(("runs", "victim", "point"), CASES)
+def test_nothing_is_lost_or_doubled_when_killed(kill_bench: KillBench, runs: str, victim: str, point: str) -> None:
+    kill_bench.use(runs)
+    if point == BEFORE_CLAIM:
+        kill_bench.attach()
     kill_bench.shut(point)
     try:
         kill_bench.workload.run()

@@ -12,6 +12,7 @@ from cdc_engine.errors import MetaError
 from cdc_engine.ha.file_lease import FileLease
 from cdc_engine.meta.file_meta import FileMeta
 from tests.fix_ledgers import full_ledger
+from tests.waiting import wait_for
 
 
 def test_a_destination_that_never_ran_has_nothing_to_show(tmp_path: Path) -> None:
@@ -68,3 +69,35 @@ def test_a_run_waits_for_the_one_before_it(tmp_path: Path) -> None:
         assert not entered.is_set()
     thread.join(10.0)
     assert entered.is_set()
+
+
+def test_who_waits_for_the_run_lock_says_so_until_it_has_it(tmp_path: Path) -> None:
+    assert not destination_files.run_lock_wanted(tmp_path)
+    taken, free = threading.Event(), threading.Event()
+
+    def wait_for_it() -> None:
+        with destination_files.run_lock(tmp_path, 30.0):
+            taken.set()
+            assert free.wait(30)
+
+    with destination_files.run_lock(tmp_path):
+        assert not destination_files.run_lock_wanted(tmp_path), "it did not wait"
+        waiting = threading.Thread(target=wait_for_it)
+        waiting.start()
+        wait_for("it says that it waits", lambda: destination_files.run_lock_wanted(tmp_path))
+    assert taken.wait(30)
+    wait_for("it waits no more", lambda: not destination_files.run_lock_wanted(tmp_path))
+    free.set()
+    waiting.join(30)
+
+
+def test_one_run_drains_at_a_time(tmp_path: Path) -> None:
+    assert not destination_files.drain_lock_held(tmp_path)
+    with destination_files.drain_lock(tmp_path) as alone:
+        assert alone
+        assert destination_files.drain_lock_held(tmp_path)
+        assert not destination_files.run_lock_held(tmp_path), "it holds up nobody"
+        with destination_files.drain_lock(tmp_path, 0.0) as another:
+            assert not another
+        assert destination_files.drain_lock_held(tmp_path)
+    assert not destination_files.drain_lock_held(tmp_path)

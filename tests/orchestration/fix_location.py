@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from cdc_engine.config import DestinationConfig, SluiceConfig, SourceConfig
 from cdc_engine.contracts import Cascade, Column, TableVersion
@@ -13,8 +14,8 @@ from orchestration.testing import FakePorts
 TABLES = ("shop.orders", "shop.items", "shop.odd-näme$")
 
 
-def make_config(root: Path) -> SluiceConfig:
-    shop = DestinationConfig(name="shop", source=SourceConfig(user="sluice", port=3307))
+def make_config(root: Path, *, runs: Literal["batch", "drain"] = "batch") -> SluiceConfig:
+    shop = DestinationConfig(name="shop", source=SourceConfig(user="sluice", port=3307), runs=runs)
     return SluiceConfig(data_dir=root / "data", lake=str(root / "lake"), destinations={"shop": shop})
 
 

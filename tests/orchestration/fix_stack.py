@@ -64,12 +64,16 @@ class DagsterStack:
         (self.conf / "destinations").mkdir(parents=True)
         self.home.mkdir()
         (self.conf / "sluice.yaml").write_text(f"data_dir: {self.root}/data\nlake: {self.root}/lake\n")
-        (self.conf / "destinations" / "shop.yaml").write_text("source: {user: sluice}\n")
+        self.write_runs("batch")
         shutil.copyfile(ROOT / "conf" / "dagster.yaml", self.home / "dagster.yaml")
         workspace = (ROOT / "workspace.yaml").read_text().replace("4266", str(self.port))
         (self.home / "workspace.yaml").write_text(workspace)
         write_tables(self.directory, ("shop.orders",))
         (self.directory / "captured").write_text("4")
+
+    def write_runs(self, runs: str) -> None:
+        """For the next code server."""
+        (self.conf / "destinations" / "shop.yaml").write_text(f"source: {{user: sluice}}\nruns: {runs}\n")
 
     def _start(self, name: str, *arguments: str) -> ChildProcess:
         log = self.root / f"{name}.log"
@@ -107,6 +111,12 @@ class DagsterStack:
         """It alone: its runs live on, as they do when it crashes."""
         os.kill(self.code_server.pid, signal.SIGKILL)
         wait_for("the code server has ended", lambda: not self.code_server.running)
+
+    def ask_code_server_to_end(self) -> None:
+        """As `sluice down` does: it lets its runs end."""
+        from dagster._grpc.client import DagsterGrpcClient  # noqa: PLC0415
+
+        DagsterGrpcClient(host="127.0.0.1", port=self.port).shutdown_server()
 
     def left_over(self) -> list[psutil.Process]:
         """Every process with our mark."""

@@ -23,6 +23,7 @@ from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.position import Position
 from orchestration.code_location import build_definitions
+from orchestration.drain.caller import Caller
 from orchestration.ports import MergeOrder, Ports, TableOutcome
 from orchestration.testing import FakeOutcome, FakeState
 
@@ -147,4 +148,4 @@ def merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]) -> N
 
 CONFIG = load_config()
 HOST = NumberHost()
-defs = build_definitions(CONFIG, Ports(host=lambda: HOST, files=lambda: destination_files, merge=merge))
+defs = build_definitions(CONFIG, Ports(host=lambda: HOST, files=lambda: destination_files, merge=merge, feed=Caller))

@@ -1,6 +1,7 @@
-"""Real processes and real kills: code server, daemon and runs, around a real ledger and a real run lock.
+"""Real processes and real kills: code server, daemon and runs, around a real ledger, a real run lock and a real door.
 
-The tests share one stack and each begins when all is acked; after each, every change is in the lake once and in order.
+The tests share one stack and each begins when all is acked; after each, every change is in the lake once and in order. First a run merges a
+batch, then a new code server has its runs drain.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pytest
 from dagster import DagsterRunStatus as S
 
 from cdc_engine import destination_files
+from orchestration.batch_reference import DRAIN, RUNS_TAG
 from tests.orchestration.fix_stack import DagsterStack, stack
 from tests.waiting import wait_for
 
@@ -58,8 +60,12 @@ def test_changes_are_merged_by_runs_and_acked(
     assert [record.status.value for record in results.values()] == ["SUCCEEDED"]
 
 
-@pytest.mark.parametrize("gate", ["before", "after"])
+@pytest.mark.parametrize("gate", ["before"])
 def test_a_killed_run_is_rolled_back_and_its_changes_come_again(shop: DagsterStack, gate: str) -> None:
+    _kill_a_run(shop, gate)
+
+
+def _kill_a_run(shop: DagsterStack, gate: str) -> None:
     shop.shut(gate)
     shop.capture(4)
     victim = shop.reached(gate)
@@ -69,18 +75,6 @@ def test_a_killed_run_is_rolled_back_and_its_changes_come_again(shop: DagsterSta
     wait_for("the batch has another delivery", lambda: (head := shop.head()) is None or head.delivery > killed)
     (run,) = shop.runs_of(killed)
     assert shop.wait_until_ended(run.run_id).status is S.FAILURE
-
-
-def test_a_terminated_run_is_rolled_back(shop: DagsterStack) -> None:
-    shop.shut("before")
-    shop.capture(4)
-    shop.reached("before")
-    ended = delivery(shop)
-    (run,) = shop.runs_of(ended)
-    assert shop.instance.run_coordinator.cancel_run(run.run_id)
-    assert shop.wait_until_ended(run.run_id).status is S.CANCELED
-    shop.open("before")
-    wait_for("the batch has another delivery", lambda: (head := shop.head()) is None or head.delivery > ended)
 
 
 def test_an_old_run_executed_again_fails_and_touches_nothing(shop: DagsterStack) -> None:
@@ -112,8 +106,88 @@ def test_a_run_outlives_its_code_server_and_is_acked_by_the_next(shop: DagsterSt
     assert run.status is S.SUCCESS, f"process {orphan} merged it, and its success counts"
 
 
+# ── runs that drain ──
+
+
+def attached(shop: DagsterStack) -> dg.DagsterRun:
+    """The run that drains, having settled all that there was."""
+
+    def found() -> dg.DagsterRun | None:
+        runs = shop.instance.get_runs(dg.RunsFilter(statuses=[S.STARTED], tags={RUNS_TAG: DRAIN}))
+        return runs[0] if runs and destination_files.drain_lock_held(shop.directory) else None
+
+    shop.wait_until_acked(shop.capture(1))
+    return wait_for("a run is attached", found)
+
+
+def test_a_run_that_drains_merges_and_settles_batch_after_batch(shop: DagsterStack) -> None:
+    shop.write_runs("drain")
+    shop.kill_code_server()
+    shop.code_server = shop.start_code_server()
+    run = attached(shop)
+    before = len(shop.instance.get_runs())
+    for _ in range(4):
+        shop.wait_until_acked(shop.capture(3))
+    assert len(shop.instance.get_runs()) == before, "no run was made for them"
+    key = dg.AssetKey(["shop", "shop", "orders"])
+    told = shop.instance.fetch_materializations(key, limit=4).records
+    assert {each.run_id for each in told} == {run.run_id}
+    assert [
+        each.asset_materialization.metadata["rows_inserted"].value for each in told if each.asset_materialization
+    ] == [3] * 4
+
+
+@pytest.mark.parametrize("gate", ["before", "after"])
+def test_a_killed_run_that_drains_is_rolled_back_and_its_changes_come_again(shop: DagsterStack, gate: str) -> None:
+    attached(shop)
+    _kill_a_run(shop, gate)
+
+
+def test_a_terminated_run_that_drains_is_rolled_back(shop: DagsterStack) -> None:
+    attached(shop)
+    shop.shut("before")
+    shop.capture(4)
+    shop.reached("before")
+    ended = delivery(shop)
+    (run,) = shop.runs_of(ended)
+    assert shop.instance.run_coordinator.cancel_run(run.run_id)
+    assert shop.wait_until_ended(run.run_id).status is S.CANCELED
+    shop.open("before")
+    wait_for("the batch has another delivery", lambda: (head := shop.head()) is None or head.delivery > ended)
+
+
+def test_a_run_that_drains_outlives_its_code_server(shop: DagsterStack) -> None:
+    attached(shop)
+    shop.shut("before")
+    shop.capture(4)
+    orphan = shop.reached("before")
+    merged = delivery(shop)
+    shop.kill_code_server()
+    shop.code_server = shop.start_code_server()
+    shop.open("before")
+    shop.wait_until_acked(int((shop.directory / "captured").read_text()))
+    assert orphan
+    assert shop.lake()[-1]["batch"].endswith(f"-{merged}"), "it was merged once, under its own delivery"
+
+
+def test_a_run_whose_code_server_died_between_two_batches_goes_on_or_leaves_room(shop: DagsterStack) -> None:
+    attached(shop)
+    shop.kill_code_server()
+    shop.code_server = shop.start_code_server()
+    shop.wait_until_acked(shop.capture(2))
+
+
+def test_a_code_server_that_is_asked_to_end_sends_its_run_away(shop: DagsterStack) -> None:
+    run = attached(shop)
+    shop.ask_code_server_to_end()
+    wait_for("the code server has ended", lambda: not shop.code_server.running)
+    assert shop.wait_until_ended(run.run_id).status is S.SUCCESS
+    shop.code_server = shop.start_code_server()
+
+
 def test_code_server_and_run_killed_together_go_on(shop: DagsterStack) -> None:
     """Nobody is left to say that the run failed: it counts as STARTED until its run lock was seen free for a while."""
+    attached(shop)
     shop.shut("after")
     shop.capture(4)
     victim = shop.reached("after")

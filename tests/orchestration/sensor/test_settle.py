@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from dagster import DagsterRunStatus as S
 from hypothesis import given
@@ -60,7 +62,7 @@ runs = st.builds(
     ],
     ids=["young", "old", "silent", "lock free"],
 )
-def test_each_status_by_age_and_lock(status: S, column: int, record: dict[str, float]) -> None:
+def test_each_status_by_age_and_lock(status: S, column: int, record: dict[str, Any]) -> None:
     decision = decide([RunRecord(run_id="a", status=status, **record)])
     assert type(decision) is TABLE[status][column]
 

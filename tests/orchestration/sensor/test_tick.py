@@ -6,7 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import dagster as dg
 import pytest
@@ -32,8 +32,15 @@ TICK_SECONDS = 1.0  # a tick with nothing to do waits this long
 class Shop:
     """One destination's sensor with everything around it; each call is a tick, as the daemon makes it."""
 
-    def __init__(self, root: Path, instance: dg.DagsterInstance, *, tables: bool = True) -> None:
-        self.config = make_config(root)
+    def __init__(
+        self,
+        root: Path,
+        instance: dg.DagsterInstance,
+        *,
+        tables: bool = True,
+        runs: Literal["batch", "drain"] = "batch",
+    ) -> None:
+        self.config = make_config(root, runs=runs)
         if tables:
             write_tables(self.config.destination_dir("shop"))
         self.fakes: FakePorts = make_fake_ports(self.config)

@@ -1,0 +1,158 @@
+"""The door of the engines of this process: runs that drain ask here for their next batch and settle it, one at a time.
+
+gRPC on the loopback address, with a token that stands in `door.json` of each destination's directory, readable by its owner alone. The
+ticks open it, and the process's end closes it. What is asked and answered is JSON: batches by their reference, errors by their code, so a
+run needs nothing but a way to the engine. `caller` is the other side.
+
+No promise hangs on it. A run that finds it shut ends, and the ticks settle by the run's record what it merged.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hmac
+import json
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from cdc_engine.errors import BatchNotFoundError, EngineStartingError, LeaseLostError, SluiceError
+from orchestration import failpoints
+from orchestration.batch_reference import BatchReference
+
+if TYPE_CHECKING:
+    from orchestration.ports import EngineHandle, EngineHost
+
+_log = logging.getLogger(__name__)
+
+SERVICE, HAND_OUT, ACK = "sluice.Engine", "HandOut", "Ack"
+DOOR_FILE = "door.json"
+LOOPBACK = "127.0.0.1:0"
+CALLS_MAX = 64  # at a time: one of each run that is attached waits for its next batch
+HAND_OUT_SECONDS_MAX = 5.0
+# Dagster begins a tick every 5 s. Where none comes the sensor was switched off, which is to stop the merging, or nobody settles what fails.
+TICK_SILENCE_SECONDS_MAX = 30.0
+
+Answer = dict[str, Any]
+
+
+class Door:
+    """One of a process. `host`: its engines. `closing`: whether the process has been asked to end, so that runs are to leave."""
+
+    def __init__(self, host: Callable[[], EngineHost], closing: Callable[[], bool]) -> None:
+        self._host, self._closing = host, closing
+        self._token = secrets.token_hex(16)
+        self._server: Any = None
+        self._address = ""
+        self._ticked: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def open_for(self, directory: Path) -> None:
+        """Runs of the destination, whose directory this is, find the door from now on. Each tick does it; done again it looks, no more."""
+        self._ticked[directory.name] = time.monotonic()
+        with self._lock:
+            if self._server is None:
+                self._listen()
+            _write_door(directory / DOOR_FILE, {"address": self._address, "token": self._token})
+
+    def close(self) -> None:
+        """No call is answered any more."""
+        with self._lock:
+            if self._server is not None:
+                self._server.stop(None)
+                self._server = None
+
+    def _listen(self) -> None:
+        pool = concurrent.futures.ThreadPoolExecutor(CALLS_MAX, thread_name_prefix="door")
+        server = grpc.server(pool, options=[("grpc.so_reuseport", 0)])
+        acts = {HAND_OUT: self._hand_out, ACK: self._ack}
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(
+                self._answers(act), request_deserializer=json.loads, response_serializer=_to_bytes
+            )
+            for name, act in acts.items()
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        self._address = f"{LOOPBACK.partition(':')[0]}:{server.add_insecure_port(LOOPBACK)}"
+        server.start()
+        self._server = server
+
+    def _answers(self, act: Callable[[EngineHandle, Answer], Answer]) -> Callable[[Answer, Any], Answer]:
+        def answer(request: Answer, context: Any) -> Answer:
+            told = dict(context.invocation_metadata()).get("authorization", "")
+            if not hmac.compare_digest(told, f"Bearer {self._token}"):
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is not that of door.json")
+            try:
+                return act(self._host().get_or_start(request["destination"]), request)
+            except (LeaseLostError, EngineStartingError) as error:
+                return {"away": str(error)}
+            except SluiceError as error:
+                return {"error": {"code": error.code, "message": str(error)}}
+
+        return answer
+
+    def _hand_out(self, engine: EngineHandle, request: Answer) -> Answer:
+        if self._closing():
+            return {"leave": "the engine's process is to end"}
+        silent = time.monotonic() - self._ticked.get(request["destination"], float("-inf"))
+        if silent > TICK_SILENCE_SECONDS_MAX:
+            return {"leave": "the sensor does not tick: it is switched off, or Dagster's daemon is away"}
+        batch = engine.hand_out(min(float(request["timeout_seconds"]), HAND_OUT_SECONDS_MAX))
+        return {"reference": None if batch is None else BatchReference.of(request["destination"], batch).to_config()}
+
+    def _ack(self, engine: EngineHandle, request: Answer) -> Answer:
+        reference, batch = BatchReference.from_config(request["reference"]), engine.outstanding()
+        if batch is None or not reference.names(batch):
+            raise BatchNotFoundError(f"{reference} is not outstanding any more")
+        failpoints.reach(failpoints.BEFORE_ACK)
+        engine.ack(batch)
+        failpoints.reach(failpoints.AFTER_ACK)
+        _log.info("%s was merged by a run that drains: acked", reference)
+        return {}
+
+
+_ends: list[Callable[[], bool]] = []  # of this process, told by its server
+_doors: list[Door] = []
+_lock = threading.Lock()
+
+
+def closes_when(closing: Callable[[], bool]) -> None:
+    """The door of this process sends runs away once this is true."""
+    _ends.append(closing)
+
+
+def open_door(host: Callable[[], EngineHost], directory: Path) -> None:
+    """The one door of this process answers for the destination too. Where it cannot be opened runs end after a batch, as they say."""
+    with _lock:
+        if not _doors:
+            _doors.append(Door(host, lambda: any(closing() for closing in _ends)))
+    try:
+        _doors[0].open_for(directory)
+    except (OSError, RuntimeError) as error:  # gRPC's own word for a port that cannot be had
+        _log.warning("the door of %s cannot be opened: %s; its runs merge a batch each", directory.name, error)
+
+
+def _to_bytes(answer: Answer) -> bytes:
+    return json.dumps(answer).encode()
+
+
+def _write_door(path: Path, record: dict[str, str]) -> None:
+    """Whole, for its owner's eyes; not where it says so already. Nobody needs it after a crash."""
+    text = json.dumps(record)
+    try:
+        if path.read_text(encoding="utf-8") == text:
+            return
+    except (OSError, UnicodeDecodeError):
+        pass  # written anew
+    beside = path.with_suffix(".tmp")
+    beside.unlink(missing_ok=True)
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    beside.replace(path)

@@ -1,0 +1,232 @@
+"""A run that drains, in process: real definitions and Dagster's records on fakes of engine, door, lock and merge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from cdc_engine.config import DrainConfig
+from cdc_engine.errors import StagingError
+from orchestration.batch_reference import BATCH_TAG, DRAIN, RUNS_TAG, BatchReference
+from orchestration.code_location import build_definitions
+from orchestration.drain.rules import Attached, why_leave
+from orchestration.ports import FeedAwayError
+from orchestration.run import drain_run
+from orchestration.testing import FakePorts
+from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
+
+JOB = "merge_shop_job"
+ORDERS = dg.AssetKey(["shop", "shop", "orders"])
+
+
+class Shop:
+    """A destination whose runs drain; the engine has one batch of five changes waiting."""
+
+    def __init__(self, root: Path, instance: dg.DagsterInstance) -> None:
+        config = make_config(root)
+        shop = config.destinations["shop"]
+        draining = shop.model_copy(update={"runs": "drain", "drain": DrainConfig(idle_seconds=0.01, seconds_max=60)})
+        self.config = config.model_copy(update={"destinations": {"shop": draining}})
+        write_tables(self.config.destination_dir("shop"))
+        self.fakes: FakePorts = make_fake_ports(self.config)
+        self.engine, self.feed = self.fakes.engine, self.fakes.feed
+        self.instance = instance
+        self.defs = build_definitions(self.config, self.fakes.ports())
+        self.engine.capture(5)
+
+    def run(self) -> Any:
+        """The run of the head of the line, as a tick asks for it."""
+        batch = self.engine.hand_out(0)
+        assert batch is not None
+        reference = BatchReference.of("shop", batch)
+        return self.defs.resolve_job_def(JOB).execute_in_process(
+            instance=self.instance,
+            run_config={"ops": {"merge_shop": {"config": reference.to_config()}}},
+            tags={**reference.to_tags(), RUNS_TAG: DRAIN},
+            raise_on_error=False,
+        )
+
+    def capture_before(self, *calls: str) -> None:
+        """So many changes more as soon as each of these calls comes."""
+
+        def before(name: str) -> None:
+            if name in calls:
+                self.engine.capture(3)
+
+        self.feed.before = before
+
+    def tag(self, result: Any) -> str:
+        run = self.instance.get_run_by_id(result.run_id)
+        assert run is not None
+        return run.tags[BATCH_TAG]
+
+    def merged(self) -> list[str]:
+        return [order.batch_dir.name for order in self.fakes.merge.orders]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
+        yield Shop(tmp_path, instance)
+
+
+def test_batch_after_batch_is_merged_told_and_settled_on_its_own(shop: Shop) -> None:
+    shop.capture_before("ack 1", "ack 2")
+    result = shop.run()
+    assert result.success
+    assert shop.engine.acked == [1, 2, 3]
+    assert [call for call in shop.feed.calls if call.startswith("ack")] == ["ack 1", "ack 2", "ack 3"]
+    told = shop.instance.fetch_materializations(ORDERS, limit=10, ascending=True).records
+    ends = [each.asset_materialization.metadata["end_position"].value for each in told if each.asset_materialization]
+    assert len(ends) == 3
+    assert len(set(ends)) == 3
+    tags = [each.asset_materialization.tags or {} for each in told if each.asset_materialization]
+    assert all(each["dagster/data_version"] for each in tags)
+    assert shop.fakes.files.drained_by is None
+    assert shop.fakes.files.held_by is None
+
+
+def test_a_batch_is_settled_after_it_was_told(shop: Shop) -> None:
+    told = []
+    shop.feed.before = lambda name: told.append(
+        (name, len(shop.instance.fetch_materializations(ORDERS, limit=10).records))
+    )
+    shop.run()
+    assert ("ack 1", 1) in told
+
+
+def test_the_tags_name_the_batch_that_the_run_is_at(shop: Shop) -> None:
+    seen: list[str] = []
+
+    def look(_: str) -> None:
+        (run,) = shop.instance.get_runs(dg.RunsFilter(job_name=JOB))
+        seen.append(run.tags["sluice/delivery"])
+
+    shop.fakes.merge.between = look
+    shop.capture_before("ack 1")
+    shop.run()
+    assert sorted(set(seen)) == ["1", "2"]
+
+
+def test_the_run_lock_is_free_between_two_batches(shop: Shop) -> None:
+    held: list[tuple[str, int | None]] = []
+    shop.feed.before = lambda name: held.append((name, shop.fakes.files.held_by))
+    shop.run()
+    assert held
+    assert all(holder is None for _, holder in held)
+
+
+def test_who_waits_for_the_run_lock_gets_it_before_the_next_batch(shop: Shop) -> None:
+    looks: list[int] = []
+
+    def wanted() -> bool:
+        looks.append(len(shop.fakes.merge.orders))
+        return len(looks) < 4
+
+    shop.fakes.files.wanted = wanted
+    shop.run()
+    assert looks[:4] == [0, 0, 0, 0], "nothing was merged while somebody waited"
+
+
+def test_a_batch_that_fails_ends_the_run_whose_tags_then_name_it(shop: Shop) -> None:
+    def fail_at_the_second(name: str) -> None:
+        if name == "ack 1":
+            shop.engine.capture(5)
+            shop.fakes.merge.error = "the disk is full"
+
+    shop.feed.before = fail_at_the_second
+    result = shop.run()
+    assert not result.success
+    assert shop.engine.acked == [1]
+    assert shop.engine.head is not None
+    assert shop.tag(result) == BatchReference.of("shop", shop.engine.head).run_key
+
+
+def test_a_run_whose_engine_went_away_ends_well_and_leaves_its_batch_to_the_ticks(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain_run, "ANSWER_SECONDS_MAX", 0.1)
+    shop.feed.away = True
+    result = shop.run()
+    assert result.success
+    assert shop.engine.acked == []
+    assert shop.engine.head is not None
+    assert shop.tag(result) == BatchReference.of("shop", shop.engine.head).run_key, "a tick finds a SUCCESS of it"
+
+
+def test_an_answer_that_was_lost_is_asked_for_again(shop: Shop) -> None:
+    lost = iter([True])
+
+    def lose(name: str) -> None:
+        if name == "ack 1" and next(lost, False):
+            shop.engine.ack(shop.engine.head)  # type: ignore[arg-type]
+            raise FeedAwayError("the connection broke after the ack")
+
+    shop.feed.before = lose
+    assert shop.run().success
+    assert shop.engine.acked == [1]
+    assert shop.feed.calls[:2] == ["ack 1", "ack 1"]
+    assert "hand_out" in shop.feed.calls, "it goes on"
+
+
+def test_a_batch_that_was_rolled_back_meanwhile_comes_again_and_is_settled_as_such(shop: Shop) -> None:
+    def roll_back(name: str) -> None:
+        if name == "ack 1":
+            shop.engine.rollback(shop.engine.head)  # type: ignore[arg-type]
+
+    shop.feed.before = roll_back
+    assert shop.run().success
+    assert shop.engine.acked == [2]
+    assert shop.merged()[0] == shop.merged()[1], "the same files, under another delivery"
+
+
+def test_a_run_that_dagster_gave_up_takes_no_further_batch(shop: Shop) -> None:
+    def give_up(name: str) -> None:
+        if name == "ack 1":
+            (run,) = shop.instance.get_runs(dg.RunsFilter(job_name=JOB))
+            shop.instance.report_run_failed(run, "ended by hand")
+            shop.engine.capture(5)
+
+    shop.feed.before = give_up
+    result = shop.run()
+    assert not result.success
+    assert len(shop.fakes.merge.orders) == 1
+    assert shop.tag(result).endswith(":1")
+
+
+def test_a_run_beside_one_that_drains_merges_its_batch_and_asks_for_no_other(shop: Shop) -> None:
+    shop.fakes.files.drained_by = 4242
+    assert shop.run().success
+    assert shop.feed.calls == []
+    assert len(shop.fakes.merge.orders) == 1
+
+
+def test_an_engine_that_closes_sends_its_runs_away(shop: Shop) -> None:
+    shop.feed.leave = "the engine's process is to end"
+    assert shop.run().success
+    assert shop.engine.acked == [1]
+    assert shop.feed.calls == ["ack 1", "hand_out"]
+
+
+def test_what_the_engine_refuses_is_for_the_ticks_to_say(shop: Shop) -> None:
+    def refuse(name: str) -> None:
+        if name == "hand_out":
+            raise StagingError("no space left in staging/")
+
+    shop.feed.before = refuse
+    assert shop.run().success
+    assert shop.engine.acked == [1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "idle_seconds", "why"),
+    [(0, 0, ""), (99, 9, ""), (100, 0, "attached for 100 s"), (50, 10, "nothing came for 10 s")],
+)
+def test_a_run_leaves_by_age_and_by_idleness(seconds: float, idle_seconds: float, why: str) -> None:
+    run = Attached(seconds=seconds, idle_seconds=idle_seconds, idle_seconds_max=10, seconds_max=100)
+    assert why in why_leave(run)
+    assert bool(why_leave(run)) == bool(why)

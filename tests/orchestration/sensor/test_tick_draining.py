@@ -1,0 +1,173 @@
+"""Ticks beside a run that drains: what it has not taken is its next, what it merged is settled by its record where nobody else did."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster import DagsterRunStatus as S
+
+from cdc_engine.contracts import OutstandingBatch
+from orchestration.batch_reference import DRAIN, RUNS_TAG, BatchReference
+from orchestration.drain import door
+from orchestration.run.drain_run import claim_of
+from orchestration.sensor import tick
+from orchestration.sensor.settle import EndRun, Reissue, Rollback, RunRecord, Wait, decide
+from tests.orchestration.sensor.test_tick import TICK_SECONDS, Shop
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    monkeypatch.setattr("orchestration.sensor.tick.TICK_SECONDS_MAX", TICK_SECONDS)
+    monkeypatch.setattr(tick, "DRAINING_LOOK_SECONDS", 0.05)
+    with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
+        made = Shop(tmp_path, instance, runs="drain")
+        made.engine.directory.mkdir(parents=True, exist_ok=True)
+        made.engine.capture(5)
+        yield made
+
+
+def attached(shop: Shop, status: S = S.STARTED) -> dg.DagsterRun:
+    """A run that has merged and settled its first batch."""
+    run = shop.run(shop.request(), status)
+    shop.engine.ack(shop.head())
+    return run
+
+
+def take(shop: Shop, run: dg.DagsterRun) -> None:
+    """As a run does that was handed the head of the line."""
+    assert claim_of(shop.instance, run.run_id)(BatchReference.of("shop", shop.head())) == ""
+
+
+def test_a_run_of_a_draining_destination_says_so_and_finds_a_door(shop: Shop) -> None:
+    assert shop.request().tags[RUNS_TAG] == DRAIN
+    path = shop.engine.directory / door.DOOR_FILE
+    assert set(json.loads(path.read_text())) == {"address", "token"}
+    assert path.stat().st_mode & 0o077 == 0, "the token is its owner's alone"
+
+
+def test_what_comes_while_a_run_drains_is_left_to_it(shop: Shop) -> None:
+    attached(shop)
+    answer = shop.tick()
+    assert not answer.run_requests
+    assert "drains and takes what comes" in answer.skip_message
+    shop.engine.capture(5)
+    assert shop.engine.head is None, "the run asks for it, not the tick"
+    shop.engine.hand_out(0)
+    answer = shop.tick()
+    assert not answer.run_requests
+    assert "drains and takes it next" in answer.skip_message
+
+
+def test_a_batch_that_was_never_taken_gets_a_run_once_none_drains(shop: Shop) -> None:
+    run = attached(shop)
+    shop.engine.capture(5)
+    shop.engine.hand_out(0)
+    assert not shop.tick().run_requests
+    shop.instance.report_run_failed(run)
+    assert shop.request().tags["sluice/delivery"] == "2"
+    assert shop.engine.rolled_back == [], "nobody was at it"
+
+
+def test_a_batch_that_a_run_was_handed_in_the_same_moment_is_left_to_it(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = shop.request()
+    shop.engine.ack(shop.head())
+    shop.engine.capture(5)
+    hand_out = shop.engine.hand_out
+
+    def beside_a_run(timeout_seconds: float) -> OutstandingBatch | None:
+        shop.run(first, S.STARTED)
+        return hand_out(timeout_seconds)
+
+    monkeypatch.setattr(shop.engine, "hand_out", beside_a_run)
+    answer = shop.tick()
+    assert not answer.run_requests
+    assert "drains and takes it next" in answer.skip_message
+
+
+@pytest.mark.parametrize("status", [S.FAILURE, S.CANCELED])
+def test_a_batch_whose_run_ended_amid_it_is_rolled_back(shop: Shop, status: S) -> None:
+    run = attached(shop)
+    shop.engine.capture(5)
+    shop.engine.hand_out(0)
+    take(shop, run)
+    assert not shop.tick().run_requests
+    end = shop.instance.report_run_failed if status is S.FAILURE else shop.instance.report_run_canceled
+    end(run)
+    assert shop.request().tags["sluice/delivery"] == "3"
+    assert shop.engine.rolled_back == [2]
+    assert shop.engine.acked == [1]
+
+
+def test_a_batch_that_a_run_merged_and_nobody_settled_is_acked_by_its_record(shop: Shop) -> None:
+    run = attached(shop)
+    shop.engine.capture(5)
+    shop.engine.hand_out(0)
+    take(shop, run)
+    success = dg.DagsterEvent(dg.DagsterEventType.RUN_SUCCESS.value, job_name=run.job_name)
+    shop.instance.report_dagster_event(success, run.run_id)
+    shop.tick()
+    assert shop.engine.acked == [1, 2]
+
+
+def test_a_run_that_dagster_gave_up_claims_nothing(shop: Shop) -> None:
+    run = attached(shop)
+    shop.instance.report_run_failed(run)
+    shop.engine.capture(5)
+    shop.engine.hand_out(0)
+    assert "FAILURE" in claim_of(shop.instance, run.run_id)(BatchReference.of("shop", shop.head()))
+    found = shop.instance.get_run_by_id(run.run_id)
+    assert found is not None
+    assert found.tags["sluice/delivery"] == "1"
+
+
+def test_an_idle_run_that_holds_the_drain_lock_is_not_lost(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+
+    def look() -> float:
+        clock[0] += 0.05
+        return clock[0]
+
+    monkeypatch.setattr("orchestration.sensor.tick.time.monotonic", look)
+    run = attached(shop)
+    shop.fakes.files.drained_by = 77
+    for clock[0] in (2000.0, 3000.0):
+        shop.tick()
+    assert not _found(shop, run).is_finished
+    shop.fakes.files.drained_by = None
+    for clock[0] in (4000.0, 4031.0):
+        shop.tick()
+    assert _found(shop, run).status is S.FAILURE
+
+
+def _found(shop: Shop, run: dg.DagsterRun) -> dg.DagsterRun:
+    found = shop.instance.get_run_by_id(run.run_id)
+    assert found is not None
+    return found
+
+
+DRAINS = RunRecord(run_id="d" * 8, status=S.STARTED, drains=True)
+LOST = RunRecord(run_id="d" * 8, status=S.STARTED, drains=True, lock_free_seconds=99)
+
+
+@pytest.mark.parametrize(
+    ("of_batch", "draining", "decision"),
+    [
+        ([], [], Reissue),
+        ([], [DRAINS], Wait),
+        ([], [LOST], EndRun),
+        ([RunRecord(run_id="n", status=S.NOT_STARTED)], [DRAINS], Wait),
+        ([RunRecord(run_id="n", status=S.NOT_STARTED)], [], Reissue),
+        ([RunRecord(run_id="f", status=S.FAILURE)], [DRAINS], Rollback),
+        ([RunRecord(run_id="f", status=S.FAILURE), DRAINS], [DRAINS], Wait),
+    ],
+)
+def test_a_batch_that_no_run_has_taken_is_that_of_the_run_that_drains(
+    of_batch: list[RunRecord], draining: list[RunRecord], decision: type
+) -> None:
+    assert isinstance(decide(of_batch, draining), decision)

@@ -1,0 +1,131 @@
+"""The door, over a real connection: what `ports.Feed` promises, and who is let in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.errors import BatchNotFoundError, LeaseLostError, StagingError
+from orchestration.batch_reference import BatchReference
+from orchestration.drain import door
+from orchestration.drain.caller import Caller, EngineRefusedError
+from orchestration.drain.door import DOOR_FILE, Door
+from orchestration.ports import FeedAwayError
+from orchestration.testing import FakeEngine, FakeHost
+
+
+class House:
+    """An engine, its door and a caller."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory / "shop"
+        self.directory.mkdir()
+        self.engine = FakeEngine(directory)
+        self.host = FakeHost(self.engine)
+        self.closing = False
+        self.door = self.opened()
+        self.caller = Caller(self.directory, "shop")
+
+    def opened(self) -> Door:
+        made = Door(lambda: self.host, lambda: self.closing)
+        made.open_for(self.directory)
+        return made
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    made = House(tmp_path)
+    yield made
+    made.caller.close()
+    made.door.close()
+
+
+def test_batches_are_handed_out_and_acked_by_reference(house: House) -> None:
+    assert house.caller.hand_out(0.0).reference is None
+    house.engine.capture(5)
+    reference = house.caller.hand_out(0.0).reference
+    assert reference is not None
+    assert house.engine.head is not None
+    assert reference == BatchReference.of("shop", house.engine.head)
+    assert house.caller.hand_out(0.0).reference == reference, "repeatable"
+    house.caller.ack(reference)
+    assert house.engine.acked == [1]
+    with pytest.raises(BatchNotFoundError):
+        house.caller.ack(reference)
+
+
+def test_a_batch_of_another_ledger_or_delivery_is_not_acked(house: House) -> None:
+    house.engine.capture(5)
+    reference = house.caller.hand_out(0.0).reference
+    assert reference is not None
+    for other in ({"ledger": "ffffffffffff"}, {"delivery": 7}, {"end_offset": 5}):
+        with pytest.raises(BatchNotFoundError):
+            house.caller.ack(BatchReference(**{**reference.to_config(), **other}))
+    assert house.engine.acked == []
+
+
+def test_what_the_engine_refuses_is_told_in_its_words(house: House) -> None:
+    house.host.error = StagingError("no space left in staging/")
+    with pytest.raises(EngineRefusedError, match="STAGING: no space left") as caught:
+        house.caller.hand_out(0.0)
+    assert caught.value.code == "STAGING"
+
+
+def test_an_engine_that_is_elsewhere_or_starts_is_away(house: House) -> None:
+    house.host.error = LeaseLostError("process 7 holds it")
+    with pytest.raises(FeedAwayError, match="process 7 holds it"):
+        house.caller.hand_out(0.0)
+    house.host.error, house.host.starting = None, 1
+    with pytest.raises(FeedAwayError, match="being started"):
+        house.caller.hand_out(0.0)
+    assert house.caller.hand_out(0.0).reference is None
+
+
+def test_a_process_that_is_to_end_sends_runs_away_and_still_settles(house: House) -> None:
+    house.engine.capture(5)
+    reference = house.caller.hand_out(0.0).reference
+    assert reference is not None
+    house.closing = True
+    assert house.caller.hand_out(0.0).leave
+    house.caller.ack(reference)
+    assert house.engine.acked == [1]
+
+
+def test_while_the_sensor_is_off_nothing_is_handed_out(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.engine.capture(5)
+    monkeypatch.setattr(door, "TICK_SILENCE_SECONDS_MAX", 0.0)
+    offer = house.caller.hand_out(0.0)
+    assert offer.reference is None
+    assert "switched off" in offer.leave
+    assert house.engine.head is None
+    monkeypatch.undo()
+    house.door.open_for(house.directory)
+    assert house.caller.hand_out(0.0).reference is not None
+
+
+def test_without_the_token_nobody_is_let_in(house: House) -> None:
+    path = house.directory / DOOR_FILE
+    path.write_text(json.dumps({**json.loads(path.read_text()), "token": "0" * 32}))
+    with pytest.raises(FeedAwayError, match="UNAUTHENTICATED"):
+        house.caller.hand_out(0.0)
+
+
+def test_a_door_that_moved_is_found_again(house: House) -> None:
+    house.caller.hand_out(0.0)
+    house.door.close()
+    with pytest.raises(FeedAwayError):
+        house.caller.hand_out(0.0)
+    house.door = house.opened()
+    house.engine.capture(5)
+    assert house.caller.hand_out(0.0).reference is not None
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"address": 1}', None])
+def test_a_door_that_is_not_there_or_cannot_be_read_is_away(house: House, text: str | None) -> None:
+    path = house.directory / DOOR_FILE
+    path.unlink() if text is None else path.write_text(text)
+    with pytest.raises(FeedAwayError, match="no door"):
+        house.caller.hand_out(0.0)
