@@ -1,7 +1,8 @@
 """`./sluice bench e2e`: from a commit in MySQL to a row that is readable in Delta, through the real stack.
 
-Backlogs that a stopped engine takes up, then two steady loads with a marker row every two seconds. Freshness is the time from the
-marker's commit in MySQL until the Delta version that holds it lies in the table's log, where every reader sees it.
+Of each mode (`runs: drain`, `runs: batch`) backlogs that a stopped engine takes up, then two steady loads with a marker row every two
+seconds. Freshness is the time from the marker's commit in MySQL until the Delta version that holds it lies in the table's log, where every
+reader sees it; `waits` says where its seconds go.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from rich.console import Console
 from benchmarks.binlog_sets import ROW, TABLE
 from benchmarks.memory import MemoryWatch
 from benchmarks.report import show, write_json
-from console.demo.lake import LakeTable, freshness_seconds, percentile
+from benchmarks.waits import BatchWatch, medians
+from console.demo.lake import LakeTable, markers_shown, percentile
 from console.stack.pipeline import Pipeline
 from console.stack.stack import CODE_SERVER
 
+MODES = ("drain", "batch")
 BACKLOG_CHANGES = 300_000
 BACKLOGS = 3  # one after the other; the median counts
 LOADS = (100, 500)
-LOAD_SECONDS = 180.0
+LOAD_SECONDS = 120.0
 MARKER_SECONDS = 2.0
 SLICE_SECONDS = 0.1  # one call of the procedure makes the transactions of this time
 ACK_SECONDS_MAX = 900.0
@@ -55,26 +58,44 @@ SEED_ROWS = 20_000
 
 
 def run(json_file: Path | None, *, backlog: int = BACKLOG_CHANGES, seconds: float = LOAD_SECONDS) -> None:
-    """The backlog, then each load; one pipeline for all."""
+    """Of each mode the backlog, then each load; one pipeline for all, whose engine's host is started again between the modes."""
     screen = Console()
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
-        pipeline = Pipeline(Path(name), "bench", screen.print)
+        pipeline = Pipeline(Path(name), "bench", screen.print, settings={"runs": MODES[0]})
         pipeline.server.start()
         try:
             _prepare(pipeline)
             pipeline.start()
             with MemoryWatch(pipeline.stack.file) as memory:
                 _seed(pipeline)
-                record: dict[str, Any] = _median_of([_backlog(pipeline, backlog) for _ in range(BACKLOGS)])
-                write_json(json_file, record)
-                record["loads"] = [_load(pipeline, rate, seconds) for rate in LOADS]
+                record: dict[str, Any] = {"modes": {}}
+                for mode in MODES:
+                    pipeline.change({"runs": mode})
+                    record["modes"][mode] = _mode(pipeline, backlog, seconds)
+                    write_json(json_file, record)
         finally:
             pipeline.stop()
     record["peak_rss_mb"] = memory.peak_mb
     record["engine_host_rss_mb_max"] = memory.peak_mb.get(CODE_SERVER, 0)
-    show("backlog", [{key: value for key, value in record.items() if isinstance(value, int | float)}])
-    show("steady loads", record["loads"])
+    for mode, measured in record["modes"].items():
+        show(
+            f"backlog, runs: {mode}",
+            [{key: value for key, value in measured.items() if isinstance(value, int | float)}],
+        )
+        show(f"steady loads, runs: {mode}", measured["loads"])
     write_json(json_file, record)
+
+
+def _mode(pipeline: Pipeline, backlog: int, seconds: float) -> dict[str, Any]:
+    """What one mode does. Its freshness is that of the first load."""
+    measured = _median_of([_backlog(pipeline, backlog) for _ in range(BACKLOGS)])
+    loads = [_load(pipeline, rate, seconds) for rate in LOADS]
+    return {
+        **measured,
+        "freshness_p50_s": loads[0]["freshness_p50_s"],
+        "freshness_p95_s": loads[0]["freshness_p95_s"],
+        "loads": loads,
+    }
 
 
 def _prepare(pipeline: Pipeline) -> None:
@@ -131,19 +152,23 @@ def _load(pipeline: Pipeline, rate: int, seconds: float) -> dict[str, Any]:
     path = pipeline.table_path("marker")
     before = LakeTable(path, keyless=False).version
     begun = time.monotonic()
-    marking = threading.Thread(target=_mark, args=(pipeline, begun + seconds))
-    marking.start()
-    made = _trade(pipeline, rate, begun + seconds)
-    marking.join()
-    made_seconds = time.monotonic() - begun
-    pipeline.wait_until_acked(pipeline.end(), ACK_SECONDS_MAX)
-    found = freshness_seconds(path, before)
+    with BatchWatch(pipeline.directory) as watch:
+        marking = threading.Thread(target=_mark, args=(pipeline, begun + seconds))
+        marking.start()
+        made = _trade(pipeline, rate, begun + seconds)
+        marking.join()
+        made_seconds = time.monotonic() - begun
+        pipeline.wait_until_acked(pipeline.end(), ACK_SECONDS_MAX)
+    shown = markers_shown(path, before)
+    found = sorted(each.shown - each.sent for each in shown)
     return {
         "wanted_transactions_per_s": rate,
         "transactions_per_s": round(made / made_seconds, 1),
         "freshness_p50_s": percentile(found, 0.5),
         "freshness_p95_s": percentile(found, 0.95),
         "freshness_max_s": round(max(found), 2),
+        **medians(watch.parts(shown)),
+        "batches": len(watch.ways),
         "markers": len(found),
     }
 

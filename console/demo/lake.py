@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from equality.table_plan import OPERATION, SIGNS
-from spark_jobs.tables.commit_record import row_counts
+from spark_jobs.tables.commit_record import read_commit, row_counts
 
 LOGGED = {"insert": "inserted", "update_postimage": "updated", "delete": "deleted"}  # a change log's own words
 
@@ -85,21 +85,39 @@ def sum_metrics(history: list[dict[str, Any]]) -> Changes:
     return Changes(totals["rows_inserted"], totals["rows_updated"], totals["rows_deleted"])
 
 
-def freshness_seconds(path: Path, after_version: int) -> list[float]:
-    """How long each marker row took from its commit in MySQL until Delta showed it, in seconds, ascending.
+@dataclasses.dataclass(frozen=True)
+class Marked:
+    """A marker row: when MySQL wrote it and when Delta showed it, seconds since 1970; the delivery that brought it."""
+
+    sent: float
+    shown: float
+    delivery: int
+
+
+def markers_shown(path: Path, after_version: int) -> list[Marked]:
+    """The marker rows that came after a version, in the order of the versions that brought them.
 
     A marker's clock starts when MySQL wrote it (its own `sent_at`, UTC) and ends when the file of the first Delta version that holds it was
     put into `_delta_log`: from then on every reader sees it. One marker is written every two seconds.
     """
     newest = LakeTable(path, keyless=False).version
-    found: list[float] = []
+    if newest < 0:
+        return []
+    deliveries = {commit["version"]: read_commit(commit).delivery for commit in DeltaTable(str(path)).history()}
+    found: list[Marked] = []
     seen = _markers(path, after_version) if after_version >= 0 else {}
     for version in range(after_version + 1, newest + 1):
         committed = (path / "_delta_log" / f"{version:020}.json").stat().st_mtime
         present = _markers(path, version)
-        found += [committed - sent for marker, sent in present.items() if marker not in seen]
+        delivery = deliveries.get(version, 0)
+        found += [Marked(sent, committed, delivery) for marker, sent in present.items() if marker not in seen]
         seen = present
-    return sorted(found)
+    return found
+
+
+def freshness_seconds(path: Path, after_version: int) -> list[float]:
+    """How long each marker row took from its commit in MySQL until Delta showed it, in seconds, ascending."""
+    return sorted(each.shown - each.sent for each in markers_shown(path, after_version))
 
 
 def percentile(ascending: list[float], share: float) -> float | None:

@@ -92,7 +92,7 @@ class Demo:
         self.source.start(self.options.visits)
         self.file.add(MYSQL, self.source.server.pid, self.source.server.port)
         self.stack.up()
-        self.runs = RunLog(self.stack.dagster_home, DESTINATION, self.began)
+        self.runs = RunLog(self.stack.dagster_home, self.config.lake, DESTINATION, self.began)
 
     def stop(self) -> None:
         """Everything this demo started, the engine first, so that MySQL is there to the end."""

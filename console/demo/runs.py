@@ -1,19 +1,26 @@
-"""What Dagster recorded of the demo's runs; read from its storage by the live view and the summary."""
+"""What Dagster recorded of the demo's runs, and how many batches they merged; read by the live view and the summary."""
 
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import time
 from pathlib import Path
+from typing import Any
 
-from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
+import pyarrow as pa
+import pyarrow.compute as pc
+from dagster import DagsterInstance, RunsFilter
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 
-from orchestration.batch_reference import BATCH_TAG, DESTINATION_TAG
+from lake_cut.cut import cuts_path
+from orchestration.batch_reference import DESTINATION_TAG
 
 
 @dataclasses.dataclass(frozen=True)
 class RunSummary:
-    """`runs`: ended well or not. `batches`: different hand-outs that ended in SUCCESS. `last`: the newest run, in words."""
+    """`runs`: begun, ended or not. `batches`: positions at which the lake has a cut. `last`: the newest run, in words."""
 
     runs: int
     batches: int
@@ -23,9 +30,10 @@ class RunSummary:
 class RunLog:
     """Runs of one destination that were created at or after `since` (seconds since 1970)."""
 
-    def __init__(self, dagster_home: Path, destination: str, since: float) -> None:
+    def __init__(self, dagster_home: Path, lake: str, destination: str, since: float) -> None:
         self._instance = DagsterInstance.from_config(str(dagster_home))
         self._destination, self._since = destination, since
+        self._cuts = cuts_path(lake, destination)
 
     def read(self) -> RunSummary:
         records = [
@@ -33,15 +41,19 @@ class RunLog:
             for record in self._instance.get_run_records(RunsFilter(tags={DESTINATION_TAG: self._destination}))
             if record.create_timestamp.timestamp() >= self._since
         ]
-        ended = [record for record in records if record.dagster_run.is_finished]
-        merged = {
-            record.dagster_run.tags.get(BATCH_TAG, record.dagster_run.run_id)
-            for record in ended
-            if record.dagster_run.status == DagsterRunStatus.SUCCESS
-        }
         last = "none yet"
         if records:
             newest = records[0]
             seconds = (newest.end_time or time.time()) - newest.create_timestamp.timestamp()
             last = f"{newest.dagster_run.run_id[:8]} {newest.dagster_run.status.value.lower()} ({seconds:.0f} s)"
-        return RunSummary(len(ended), len(merged), last)
+        return RunSummary(len(records), self._batches(), last)
+
+    def _batches(self) -> int:
+        """A run that drains merges many; each publishes one cut, after its last table."""
+        try:
+            cuts = pa.table(DeltaTable(self._cuts).scan(columns=["order_key", "published_at"]))
+        except TableNotFoundError:
+            return 0
+        since = dt.datetime.fromtimestamp(self._since, dt.UTC)
+        ours: Any = pc.greater_equal(cuts["published_at"], pa.scalar(since, cuts["published_at"].type))
+        return len(cuts.filter(ours)["order_key"].unique())

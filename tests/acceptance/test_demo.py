@@ -138,5 +138,5 @@ def test_the_demo_ends_on_ctrl_c_and_resumes_to_equal_tables_though_engine_and_r
     assert len(summary["tables"]) == 14
     assert all(table["equal"] and table["rows"] > 0 for table in summary["tables"].values()), summary
     assert summary["batches"] >= 1
-    assert summary["runs"] > summary["batches"], "the killed run is one more"
+    assert summary["runs"] >= 2, "another took the place of the killed one"
     assert 0 < summary["freshness_p50_s"] <= summary["freshness_p95_s"]

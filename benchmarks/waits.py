@@ -1,0 +1,80 @@
+"""Where the seconds of a change go between its commit in MySQL and the lake; for `bench e2e`.
+
+Seen from outside, in what every reader may see: the ledger says when a batch is cut and when it is staged, the run lock when its merge
+begins, and the commit in the Delta log which delivery it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from cdc_engine.destination_files import read_ledger, run_lock_held
+from cdc_engine.errors import SluiceError
+from console.demo.lake import Marked, percentile
+
+LOOK_SECONDS = 0.02
+PARTS = ("wait_for_batch", "staging", "wait_for_run", "merge")
+
+
+@dataclasses.dataclass
+class Way:
+    """Of one delivery, seconds since 1970; 0 where it was not seen."""
+
+    cut: float = 0.0
+    staged: float = 0.0
+    begun: float = 0.0
+
+
+class BatchWatch:
+    """Watches the deliveries of a destination while the block lasts."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.ways: dict[int, Way] = {}
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(LOOK_SECONDS):
+            with contextlib.suppress(SluiceError):
+                self._look()
+
+    def _look(self) -> None:
+        batch, now = read_ledger(self._directory).head, time.time()
+        if batch is None:
+            return
+        way = self.ways.setdefault(batch.delivery, Way(cut=now))
+        if batch.path and not way.staged:
+            way.staged = now
+        if way.staged and not way.begun and run_lock_held(self._directory):
+            way.begun = now
+
+    def parts(self, markers: Sequence[Marked]) -> list[dict[str, float]]:
+        """Of each marker whose way was seen, the seconds of each part; their sum is its freshness."""
+        found = []
+        for each in markers:
+            way = self.ways.get(each.delivery)
+            if way is not None and way.begun:
+                steps = [each.sent, max(each.sent, way.cut), max(each.sent, way.staged), max(each.sent, way.begun)]
+                ends = [*steps[1:], each.shown]
+                found.append({name: end - start for name, start, end in zip(PARTS, steps, ends, strict=True)})
+        return found
+
+
+def medians(parts: Sequence[dict[str, float]]) -> dict[str, float | None]:
+    """The median of each part."""
+    return {f"{name}_p50_s": percentile(sorted(part[name] for part in parts), 0.5) for name in PARTS}
