@@ -24,10 +24,9 @@ EPOCH_TAG = "sluice/epoch"
 END_TAG = "sluice/end"
 DELIVERY_TAG = "sluice/delivery"
 BATCH_TAG = "sluice/batch"  # the whole name in one tag: one indexed look-up finds the runs of a batch
-RUNS_TAG, DRAIN = (
-    "sluice/runs",
-    "drain",
-)  # of a run that takes what follows its own batch; its other tags name the one it is at
+# Of a run that takes what follows its own batch, with the word below; its other tags name the batch that it is at.
+RUNS_TAG = "sluice/runs"
+DRAIN = "drain"
 
 _DESTINATION = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _LEDGER = re.compile(r"[0-9a-f]{12}")
