@@ -173,6 +173,55 @@ class TableChange:
     reason: str = ""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StatementSession:
+    """What a query event tells of the session that ran its statement: it decides how the statement is read and what it does to rows.
+
+    `sql_mode`: its bits. `started_us`: what CURRENT_TIMESTAMP was, µs since 1970, of whole seconds unless `fraction`; 0 where not told.
+    `time_zone`: as it was set, empty where not told. `explicit_timestamps`: explicit_defaults_for_timestamp, None where not told.
+    `client`, `connection`, `server`: the charsets of the statement's text, of its literals (collation_connection), and of a database
+    that is made without one (collation_server); empty where not told.
+    `flavour`: of the server, "mysql" or "mariadb", empty where not known.
+    """
+
+    sql_mode: int = 0
+    started_us: int = 0
+    fraction: bool = False
+    time_zone: str = ""
+    explicit_timestamps: bool | None = None
+    client: str = ""
+    connection: str = ""
+    server: str = ""
+    flavour: str = ""
+
+
+NO_SESSION = StatementSession()
+
+# What frames a transaction in the binlog: its first event (QUERY, "BEGIN") and its last (XID, or QUERY "COMMIT"): offsets in the file and
+# lengths in bytes, seconds since 1970; thread of the session, `xid` -1 where a COMMIT ended it, id of the server that wrote it.
+# `begin` -1: nothing began it (a statement alone, or the beginning of a file).
+FRAME_FIELDS = (
+    *("begin", "begin_length", "begin_seconds", "thread"),
+    *("close", "close_length", "close_seconds", "xid", "server"),
+)
+FRAME = np.dtype([(name, np.int64) for name in FRAME_FIELDS])
+Frames = npt.NDArray[np.void]  #: structured, of FRAME
+NO_FRAMES: Frames = np.zeros(0, FRAME)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoggedStatement:
+    """A statement as the binlog has it, which is no change of rows. `offset`, `length`: of its event; `seconds` since 1970."""
+
+    text: str
+    database: str
+    offset: int
+    length: int
+    seconds: int
+    server: int
+    session: StatementSession
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Block:
     """A buffer of whole binlog events and what the scan found in it, as parallel arrays. Immutable once made.
@@ -189,6 +238,8 @@ class Block:
     All events of a block lie in one binlog `file` of one `epoch`. Row events after the last transaction end belong to a transaction that
     is still open: it goes on in the next block. `changes` is non-empty only in a block without row events (a DDL is a block alone).
     `start_gtid_set`: the executed set before this block's first transaction, text form. `file_created`: as in `Position`.
+    `transaction_frame`: FRAME, one a transaction that ends here; `open_frame`: of the one that is open at the block's end (at most one,
+    its end not known yet), empty where none is. `statement`: the one that this block is of, whether or not it changes a captured table.
     """
 
     epoch: int
@@ -213,6 +264,9 @@ class Block:
     start_gtid_set: str
     file_created: int = 0
     changes: tuple[TableChange, ...] = ()
+    transaction_frame: Frames
+    open_frame: Frames = dataclasses.field(default_factory=lambda: NO_FRAMES)
+    statement: LoggedStatement | None = None
 
     @property
     def event_count(self) -> int:
@@ -280,6 +334,18 @@ class ClientIdentity:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Consumer:
+    """A consumer of a destination beside the lake, as the ledger keeps it: its filter, and up to where it has acked.
+
+    What was handed out to it and waits for its ack is not kept: after a restart that comes again.
+    """
+
+    client_id: int
+    filter: str = ""
+    cursor: Position
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class OutstandingBatch:
     """A staged batch that waits for its ack: one record of the ledger, and all that a run needs to know of its batch.
 
@@ -327,31 +393,6 @@ class Staged:
     tables: tuple[str, ...]
     first_commit_time_us: int
     stopped: tuple[StoppedTable, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StatementSession:
-    """What a query event tells of the session that ran its statement: it decides how the statement is read and what it does to rows.
-
-    `sql_mode`: its bits. `started_us`: what CURRENT_TIMESTAMP was, µs since 1970, of whole seconds unless `fraction`; 0 where not told.
-    `time_zone`: as it was set, empty where not told. `explicit_timestamps`: explicit_defaults_for_timestamp, None where not told.
-    `client`, `connection`, `server`: the charsets of the statement's text, of its literals (collation_connection), and of a database
-    that is made without one (collation_server); empty where not told.
-    `flavour`: of the server, "mysql" or "mariadb", empty where not known.
-    """
-
-    sql_mode: int = 0
-    started_us: int = 0
-    fraction: bool = False
-    time_zone: str = ""
-    explicit_timestamps: bool | None = None
-    client: str = ""
-    connection: str = ""
-    server: str = ""
-    flavour: str = ""
-
-
-NO_SESSION = StatementSession()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ import numpy as np
 import pymysql
 
 from cdc_engine.binlog.events.table_map import parse_table_map
-from cdc_engine.contracts import Block, Column, RowEventKind, TableVersion
+from cdc_engine.contracts import FRAME, Block, Column, RowEventKind, TableVersion
 from console.toolchain.database.server import DatabaseServer
 
 TABLE_MAP, CHECKSUM_BYTES, HEADER_BYTES = 19, 4, 19
@@ -117,6 +117,7 @@ def block_of(
         transaction_number=np.array([0], np.int64),
         gtid_sources=[],
         start_gtid_set="",
+        transaction_frame=np.zeros(1, FRAME),
     )
 
 

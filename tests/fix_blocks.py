@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cdc_engine.contracts import Batch, Block, TableChange, TableVersion
+from cdc_engine.contracts import FRAME, Batch, Block, TableChange, TableVersion
 
 SERVER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 ORDERS = TableVersion(database="shop", table="orders", columns=(), key=(), version="a")
@@ -72,6 +72,7 @@ class Source:
             gtid_sources=self.gtid_sources,
             start_gtid_set=gtid_set(before),
             changes=changes,
+            transaction_frame=np.zeros(len(ends), FRAME),
         )
         self.number += count
         self.transaction += len(ends)

@@ -14,13 +14,13 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from cdc_engine.contracts import Block, Bytes, Int64s
+from cdc_engine.contracts import FRAME, Block, Bytes, Int64s
 from cdc_engine.gtid import executed_after
 from cdc_engine.position import Position
 
 Mask = npt.NDArray[np.bool_]
 
-EVENT_ARRAYS: Mapping[str, type] = {
+EVENT_ARRAYS: Mapping[str, npt.DTypeLike] = {
     "event_offset": np.int64,
     "event_length": np.int64,
     "event_kind": np.int8,
@@ -30,12 +30,13 @@ EVENT_ARRAYS: Mapping[str, type] = {
     "event_time_us": np.int64,
     "event_place": np.int64,
 }
-TRANSACTION_ARRAYS: Mapping[str, type] = {
+TRANSACTION_ARRAYS: Mapping[str, npt.DTypeLike] = {
     "transaction_events": np.int64,
     "transaction_end": np.int64,
     "transaction_time_us": np.int64,
     "transaction_source": np.int32,
     "transaction_number": np.int64,
+    "transaction_frame": FRAME,
 }
 
 
@@ -51,6 +52,17 @@ def without_events(block: Block) -> Block:
     arrays: dict[str, Any] = {name: np.zeros(0, dtype) for name, dtype in EVENT_ARRAYS.items()}
     ends = np.zeros(block.transaction_count, np.int64)
     return dataclasses.replace(block, buffer=np.zeros(0, np.uint8), transaction_events=ends, **arrays)
+
+
+def without_first(block: Block, transactions: int) -> Block | None:
+    """The block without its first transactions; None where nothing is left. Their bytes stay in the buffer."""
+    first = int(block.transaction_events[transactions - 1])
+    if transactions == block.transaction_count and first == block.event_count:
+        return None
+    arrays: dict[str, Any] = {name: getattr(block, name)[first:] for name in EVENT_ARRAYS}
+    arrays |= {name: getattr(block, name)[transactions:] for name in TRANSACTION_ARRAYS}
+    arrays["transaction_events"] = arrays["transaction_events"] - first
+    return dataclasses.replace(block, start_gtid_set=executed_set(block, transactions - 1), **arrays)
 
 
 def last_transaction(block: Block) -> Block:
@@ -83,7 +95,8 @@ def can_follow(block: Block, before: Block) -> bool:
     """
     same_stream = block.file == before.file and block.epoch == before.epoch and block.server_uuid == before.server_uuid
     same_references = block.tables is before.tables and block.gtid_sources is before.gtid_sources
-    if not same_stream or not same_references or block.changes or before.changes:
+    alone = block.changes or before.changes or block.statement or before.statement
+    if not same_stream or not same_references or alone:
         return False
     last = before.transaction_count - 1
     return block.start_gtid_set == (before.start_gtid_set if last < 0 else executed_set(before, last))
@@ -100,7 +113,7 @@ def join(blocks: Sequence[Block]) -> Block:
     }
     arrays["event_offset"] += np.repeat(np.cumsum(buffers) - buffers, events)
     arrays["transaction_events"] += np.repeat(np.cumsum(events) - events, transactions)
-    return dataclasses.replace(blocks[0], **arrays)
+    return dataclasses.replace(blocks[0], open_frame=blocks[-1].open_frame, **arrays)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -10,7 +10,18 @@ from cdc_engine.binlog.scan import state as at
 from cdc_engine.binlog.scan.executed_track import ExecutedTrack
 from cdc_engine.binlog.scan.file_track import FileTrack
 from cdc_engine.binlog.scan.state import ScanMemory
-from cdc_engine.contracts import Block, Bytes, Int64s, TableChange, TableVersion
+from cdc_engine.contracts import (
+    FRAME,
+    FRAME_FIELDS,
+    NO_FRAMES,
+    Block,
+    Bytes,
+    Frames,
+    Int64s,
+    LoggedStatement,
+    TableChange,
+    TableVersion,
+)
 from cdc_engine.errors import BinlogFormatError
 from cdc_engine.position import Position
 
@@ -53,17 +64,32 @@ class BlockMaker:
             file_created=self.files.created,
         )
 
-    def cut(self, changes: tuple[TableChange, ...] = ()) -> Iterator[Block]:
+    def cut(self, changes: tuple[TableChange, ...] = (), statement: LoggedStatement | None = None) -> Iterator[Block]:
         """Gives out what was found since the last cut, if anything."""
         state = self.memory.state
         event_count, end_count = int(state[at.EVENT_COUNT]), int(state[at.END_COUNT])
-        if event_count or end_count or changes:
-            block = self._block(self.memory.events[:, :event_count], self.memory.ends[:, :end_count], changes)
+        anything = bool(event_count or end_count or changes or statement)
+        if anything:
+            block = self._block(
+                self.memory.events[:, :event_count], self.memory.ends[:, :end_count], changes, statement
+            )
         state[at.EVENT_COUNT] = state[at.END_COUNT] = 0
-        if event_count or end_count or changes:
+        if anything:
             yield block
 
-    def _block(self, events: Int64s, ends: Int64s, changes: tuple[TableChange, ...]) -> Block:
+    def _open_frame(self) -> Frames:
+        """Of the transaction that is open here; its end is not known yet."""
+        state = self.memory.state
+        if not state[at.OPEN]:
+            return NO_FRAMES
+        frame = np.full(1, -1, np.int64).astype(FRAME)
+        for place, name in enumerate(FRAME_FIELDS[:4]):
+            frame[name] = state[at.BEGIN_AT + place]
+        return frame
+
+    def _block(
+        self, events: Int64s, ends: Int64s, changes: tuple[TableChange, ...], statement: LoggedStatement | None
+    ) -> Block:
         self.executed.name_sources(self.memory.sources, int(self.memory.state[at.SOURCE_COUNT]), mariadb=self.mariadb)
         source = ends[at.END_SOURCE] if self.executed.known else np.full(ends.shape[1], -1, np.int64)
         start_gtid_set = self.executed.text
@@ -101,4 +127,15 @@ class BlockMaker:
             start_gtid_set=start_gtid_set,
             file_created=self.files.created,
             changes=changes,
+            transaction_frame=frames_of(ends[at.END_FRAME :]),
+            open_frame=self._open_frame(),
+            statement=statement,
         )
+
+
+def frames_of(fields: Int64s) -> Frames:
+    """One a column (a field of FRAME a row)."""
+    frames = np.empty(fields.shape[1], FRAME)
+    for name, values in zip(FRAME_FIELDS, fields, strict=True):
+        frames[name] = values
+    return frames

@@ -17,7 +17,7 @@ from cdc_engine.binlog.scan import state as at
 from cdc_engine.binlog.scan.block_maker import BlockMaker
 from cdc_engine.binlog.scan.table_references import Captured, TableReferences, stopped_change
 from cdc_engine.binlog.scan.xa import XaTransactions
-from cdc_engine.contracts import Block, TableChange
+from cdc_engine.contracts import Block, LoggedStatement, TableChange
 from cdc_engine.errors import BinlogFormatError, TableStoppedError, UnknownEventError
 from cdc_engine.gtid import GtidSet, MariadbPosition
 from cdc_engine.ports import SchemaHistory
@@ -168,6 +168,7 @@ class ControlEvents:
             self._savepoint(kind, statement.text)
         elif kind is StatementKind.BEGIN:
             self._open()
+            self._note_begin(event)
         elif kind is StatementKind.XA_START:
             self._open()
             self._xa.start()
@@ -190,7 +191,19 @@ class ControlEvents:
             self._add_end(event)
         else:
             self._state[at.PLACE] = self._state[at.FILE_END] + DEFINITION_BYTES
-        yield from self._maker.cut(changes)
+        yield from self._maker.cut(changes, self._logged(statement, event))
+
+    def _logged(self, statement: control.Statement, event: bytes) -> LoggedStatement:
+        seconds, server = struct.unpack_from("<IxI", event)
+        return LoggedStatement(
+            text=statement.text,
+            database=statement.database,
+            offset=int(self._state[at.BEGAN]),
+            length=len(event),
+            seconds=seconds,
+            server=server,
+            session=statement.session,
+        )
 
     def _apply(self, statement: control.Statement, position: Position) -> tuple[TableChange, ...]:
         try:
@@ -241,7 +254,15 @@ class ControlEvents:
         self._state[at.PLACE] = self._state[at.PLACE] or self._state[at.FILE_END]
         self._state[at.OPEN_ROWS] = self._state[at.HELD] = 0
         self._state[at.GENERATION] += 1
+        self._state[at.BEGIN_AT] = -1
         self._savepoints.clear()
+
+    def _note_begin(self, event: bytes) -> None:
+        """As the kernel does where the text is exactly BEGIN."""
+        seconds = struct.unpack_from("<I", event)[0]
+        thread = struct.unpack_from("<I", event, types.HEADER_BYTES)[0]
+        began = (self._state[at.BEGAN], len(event), seconds, thread)
+        self._state[[at.BEGIN_AT, at.BEGIN_LENGTH, at.BEGIN_SECONDS, at.BEGIN_THREAD]] = began
 
     def _end_if_alone(self, event: bytes) -> Iterator[Block]:
         if not self._state[at.OPEN]:
@@ -255,12 +276,19 @@ class ControlEvents:
     def _add_end(self, event: bytes) -> None:
         state, ends = self._state, self._memory.ends
         entry = (state[at.EVENT_COUNT], state[at.FILE_END], self._time_us(event), state[at.SOURCE], state[at.NUMBER])
-        ends[:, state[at.END_COUNT]] = entry
+        ends[: at.END_FRAME, state[at.END_COUNT]] = entry
+        ends[at.END_FRAME :, state[at.END_COUNT]] = self._frame(event)
         state[at.END_COUNT] += 1
         state[[at.OPEN, at.OPEN_ROWS, at.HELD, at.TIME_US, at.NUMBER, at.PLACE]] = 0
-        state[at.SOURCE] = -1
+        state[[at.SOURCE, at.BEGIN_AT]] = -1
         state[at.GENERATION] += 1
         self._savepoints.clear()
+
+    def _frame(self, event: bytes) -> tuple[int, ...]:
+        """What frames the transaction that this event ends; `contracts.FRAME`."""
+        begin = self._state[[at.BEGIN_AT, at.BEGIN_LENGTH, at.BEGIN_SECONDS, at.BEGIN_THREAD]].tolist()
+        seconds, server = struct.unpack_from("<IxI", event)
+        return (*begin, int(self._state[at.BEGAN]), len(event), seconds, -1, server)
 
     # ── XA ──
 

@@ -44,6 +44,10 @@ from cdc_engine.binlog.scan.state import (
     ALL_EVENTS,
     AT,
     BEGAN,
+    BEGIN_AT,
+    BEGIN_LENGTH,
+    BEGIN_SECONDS,
+    BEGIN_THREAD,
     CHECKSUM,
     CHECKSUMS,
     CONTIGUOUS,
@@ -51,6 +55,7 @@ from cdc_engine.binlog.scan.state import (
     ELSEWHERE,
     END_COUNT,
     END_EVENTS,
+    END_FRAME,
     END_NUMBER,
     END_POSITION,
     END_SOURCE,
@@ -369,11 +374,23 @@ def _take_query(buffer: Bytes, state: Int64s, ends: Int64s, body_end: int) -> Sc
             state[PLACE] = state[FILE_END]
         state[OPEN_ROWS] = state[HELD] = 0
         state[GENERATION] += 1
+        state[BEGIN_AT], state[BEGIN_LENGTH] = state[BEGAN], event_length(state)
+        state[BEGIN_SECONDS], state[BEGIN_THREAD] = (
+            little_endian(buffer, state[EVENT], 4),
+            little_endian(buffer, body, 4),
+        )
         return ScanStatus.GO_ON
     if state[HELD] == 0 and body_end - text == len(COMMIT) and _same(buffer, text, COMMIT, 0, len(COMMIT)):
         _end_transaction(buffer, state, ends)
         return ScanStatus.GO_ON
     return ScanStatus.HAND_OVER
+
+
+@nb.njit(inline="always")
+def event_length(state: Int64s) -> int:
+    """Of the event in hand as the file has it: of one within a compressed event, that event's."""
+    length: int = state[EVENT_LENGTH] if state[INNER_END] == 0 else state[INNER_END] - state[INNER_BEGIN]
+    return length
 
 
 @kernel
@@ -384,6 +401,7 @@ def _end_transaction(buffer: Bytes, state: Int64s, ends: Int64s) -> None:
     ends[END_TIME, count] = state[TIME_US] if state[TIME_US] > 0 else _header_time_us(buffer, state[EVENT])
     ends[END_SOURCE, count] = state[SOURCE]
     ends[END_NUMBER, count] = state[NUMBER]
+    end_frame(buffer, state, ends, count)
     state[END_COUNT] = count + 1
     state[OPEN] = 0
     state[OPEN_ROWS] = 0
@@ -392,3 +410,20 @@ def _end_transaction(buffer: Bytes, state: Int64s, ends: Int64s) -> None:
     state[SOURCE] = -1
     state[NUMBER] = 0
     state[PLACE] = 0
+
+
+@kernel
+def end_frame(buffer: Bytes, state: Int64s, ends: Int64s, count: int) -> None:
+    """Writes what frames the transaction that the event in hand ends (contracts.FRAME)."""
+    event = state[EVENT]
+    is_xid = buffer[event + 4] == XID and event + HEADER_BYTES + 8 <= buffer.shape[0]
+    ends[END_FRAME, count] = state[BEGIN_AT]
+    ends[END_FRAME + 1, count] = state[BEGIN_LENGTH]
+    ends[END_FRAME + 2, count] = state[BEGIN_SECONDS]
+    ends[END_FRAME + 3, count] = state[BEGIN_THREAD]
+    ends[END_FRAME + 4, count] = state[BEGAN]
+    ends[END_FRAME + 5, count] = event_length(state)
+    ends[END_FRAME + 6, count] = little_endian(buffer, event, 4)
+    ends[END_FRAME + 7, count] = little_endian(buffer, event + HEADER_BYTES, 8) if is_xid else -1
+    ends[END_FRAME + 8, count] = little_endian(buffer, event + 5, 4)
+    state[BEGIN_AT] = -1

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from cdc_engine.contracts import Bytes, Int64s
+from cdc_engine.contracts import FRAME_FIELDS, Bytes, Int64s
 
 # Places in `state`. Offsets are in the buffer unless said otherwise.
 AT: Final = 0  # next byte to look at
@@ -49,7 +49,11 @@ PLACE: Final = 29  # file offset that stands for the transaction in hand: the en
 SOURCE_NEW: Final = 30  # the GTID source in hand: a uuid's two halves as stored, or domain and server id; then a tag's bytes, 0 after it
 SOURCE_ROWS: Final = 6
 TAG_BYTES_MAX: Final = 8 * (SOURCE_ROWS - 2)
-STATE_SIZE: Final = 36
+BEGIN_AT: Final = 36  # file offset of the BEGIN of the transaction in hand, -1: it has none; then its length, its seconds and its thread
+BEGIN_LENGTH: Final = 37
+BEGIN_SECONDS: Final = 38
+BEGIN_THREAD: Final = 39
+STATE_SIZE: Final = 40
 
 # Rows of `events`.
 OFFSET, LENGTH, KIND, VERSION, TABLE, POSITION, TIME, PLACE_POSITION = range(8)
@@ -57,7 +61,8 @@ EVENT_ROWS: Final = 8
 
 # Rows of `ends`.
 END_EVENTS, END_POSITION, END_TIME, END_SOURCE, END_NUMBER = range(5)
-END_ROWS: Final = 5
+END_FRAME: Final = 5  # from here on a row a field of contracts.FRAME
+END_ROWS: Final = END_FRAME + len(FRAME_FIELDS)
 
 # Rows of `tables`, an open-addressing hash table by table id; TABLE_ID -1 is a free slot.
 TABLE_ID, REFERENCE, POOL_BEGIN, POOL_LENGTH, MAPPED_IN = range(5)
@@ -117,7 +122,7 @@ class ScanMemory:
             pool=np.empty(POOL_BYTES_FIRST, np.uint8),
             sources=np.zeros((SOURCE_ROWS, SOURCES_MAX), np.int64),
         )
-        memory.state[SOURCE] = -1
+        memory.state[[SOURCE, BEGIN_AT]] = -1
         return memory
 
     def forget_tables(self) -> None:
