@@ -21,6 +21,7 @@
     ├── StagingError                a batch could not be written: disk full, not permitted
     └── CanalServiceError           a wrong call of get, ack or rollback (canal.md §6.1)
         ├── NotStartedError · NotSubscribedError · UnknownDestinationError
+        ├── ConsumerStoppedError    a table that a consumer wants cannot be read on
         ├── OutstandingBatchError   auto-acking get while batches wait for their ack
         ├── BatchNotFoundError      ack or rollback of a batch id that is not outstanding
         └── BatchNotFirstError      ack or rollback out of order
@@ -169,6 +170,10 @@ class NotSubscribedError(CanalServiceError):
 
 class UnknownDestinationError(CanalServiceError):
     code = "UNKNOWN_DESTINATION"
+
+
+class ConsumerStoppedError(CanalServiceError):
+    code = "CONSUMER_STOPPED"
 
 
 class OutstandingBatchError(CanalServiceError):

@@ -7,7 +7,9 @@ Driven by the parser's thread (`accept`, `idle`) and ended by whoever stops it (
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -16,6 +18,8 @@ from cdc_engine.contracts import Block, TableVersion
 from cdc_engine.ports import EventStore
 from cdc_engine.sink.empty_transactions import Thinning
 from cdc_engine.sink.table_filter import TableFilter
+
+HELD_UP_SECONDS = 1.0
 
 
 class CapturedTables:
@@ -46,6 +50,29 @@ class CapturedTables:
         return self._mask
 
 
+def dropped_uncaptured(block: Block, tables: TableFilter) -> Block:
+    """The block without row events of tables that a filter does not keep."""
+    wanted = [tables.keeps(each.database, each.table) for each in block.tables]
+    return _kept_of(block, np.array(wanted, np.bool_))
+
+
+def _kept_of(block: Block, mask: Mask) -> Block:
+    """`mask`: bool, one a table reference."""
+    if not mask.all():
+        kept = mask[block.event_table]
+        if not kept.all():
+            block = keep_events(block, kept)
+    # Control events and dropped rows stay in the buffer until it is mostly dead weight: a copy costs less than holding it.
+    return compact(block) if 2 * block.byte_count < held_bytes(block) else block
+
+
+class OtherReaders(Protocol):
+    """Where the blocks go that readers beside the store get."""
+
+    def put(self, block: Block) -> None: ...
+    def drop_open(self) -> None: ...
+
+
 class EventSink:
     """Implements `contracts.BlockSink` over a store.
 
@@ -53,12 +80,13 @@ class EventSink:
     the server excludes (in Canal it replaces the server's). Blocks that are in the store already are not filtered again.
     """
 
-    def __init__(self, store: EventStore, server_filter: TableFilter) -> None:
-        self._store = store
+    def __init__(self, store: EventStore, server_filter: TableFilter, others: OtherReaders | None = None) -> None:
+        self._store, self._others = store, others
         self._server_filter = server_filter
         self._captured = CapturedTables([server_filter])
         self._thinning = Thinning()
         self._open = False  # events were put whose transaction has not ended
+        self.accepting_since = 0.0  # of the block in hand; 0: none is
         self._held_back: Block | None = None  # the last empty transaction that was thinned out
 
     def narrow(self, client_filter: str) -> None:
@@ -68,6 +96,21 @@ class EventSink:
     def accept(self, block: Block) -> None:
         """Takes one block, in stream order; see `contracts.BlockSink`. Raises InterruptedError when interrupted while it waits."""
         kept = self._filtered(block)
+        self.accepting_since = time.monotonic()
+        try:
+            self._accept(kept)
+        finally:
+            self.accepting_since = 0.0
+
+    @property
+    def held_up(self) -> bool:
+        """Whether a block has waited for room in the store for a while: readers beside it get nothing new."""
+        since = self.accepting_since
+        return since > 0 and time.monotonic() - since > HELD_UP_SECONDS
+
+    def _accept(self, kept: Block) -> None:
+        if self._others is not None:
+            self._others.put(kept)  # never waits
         if kept.event_count or kept.changes:
             self._put(kept)
         elif kept.transaction_count and self._open:
@@ -83,19 +126,15 @@ class EventSink:
     def interrupt(self) -> None:
         """The connection is gone: its open transaction comes again, so what was put of it is forgotten and waits end."""
         self._open, self._held_back = False, None
+        if self._others is not None:
+            self._others.drop_open()
         self._store.drop_open_transaction()
 
     def _filtered(self, block: Block) -> Block:
         if block.changes:
             changes = tuple(change for change in block.changes if self._captured.keeps(change.database, change.table))
             return block if len(changes) == len(block.changes) else dataclasses.replace(block, changes=changes)
-        mask = self._captured.mask(block.tables)
-        if not mask.all():
-            kept = mask[block.event_table]
-            if not kept.all():
-                block = keep_events(block, kept)
-        # Control events and dropped rows stay in the buffer until it is mostly dead weight: a copy costs less than holding it.
-        return compact(block) if 2 * block.byte_count < held_bytes(block) else block
+        return _kept_of(block, self._captured.mask(block.tables))
 
     def _put(self, block: Block) -> None:
         self._store.put(block)

@@ -49,6 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cdc_engine.ha": VALUES,
     "cdc_engine.staging": VALUES | {"cdc_engine.binlog"},
     "cdc_engine.server": VALUES | {"cdc_engine.meta"},
+    "cdc_engine.server.protocol": VALUES,
     "cdc_engine.destination_files": VALUES | {"cdc_engine.meta", "cdc_engine.ha"},
     "cdc_engine.instance": VALUES
     | {"cdc_engine.config", "cdc_engine.server", "cdc_engine.binlog", "cdc_engine.source"}
@@ -110,6 +111,7 @@ FOREIGN: dict[str, set[str]] = {
         "cdc_engine.ha",
         "console",
         "cdc_engine.destination_files",
+        "cdc_engine.server.protocol",
         "spark_jobs",
     },
 }

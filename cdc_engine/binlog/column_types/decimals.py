@@ -29,7 +29,7 @@ def decimal(column: Column) -> ColumnType:
     groups = digit_groups(precision, scale)
     width = int(BYTES_OF_DIGITS[groups].sum())
     if precision > DIGITS_MAX:
-        finish = functools.partial(_texts, groups=groups, scale=scale, precision=precision)
+        finish = functools.partial(texts, groups=groups, scale=scale, precision=precision)
         return ColumnType(width=width, arrow=pa.string(), spark="string", finish=finish)
     arrow = pa.decimal128(precision, scale)
     return ColumnType(
@@ -153,7 +153,7 @@ def _decimals(values: Values, arrow: pa.DataType, groups: Int64s) -> AnyArray:
     return pa.Array.from_buffers(arrow, values.count, [values.validity(), buffer_of(words)])
 
 
-def _texts(values: Values, groups: Int64s, scale: int, precision: int) -> AnyArray:
+def texts(values: Values, groups: Int64s, scale: int, precision: int) -> AnyArray:
     digits = np.zeros((values.count, precision + 1), np.uint8)
     _refuse(decode_digits(values.buffer, values.starts, groups, BYTES_OF_DIGITS, POWERS, digits))
     offsets, out = np.zeros(values.count + 1, np.int32), np.empty(values.count * (precision + 3), np.uint8)

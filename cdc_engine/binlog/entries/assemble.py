@@ -1,0 +1,239 @@
+"""The kernels that write entries: of row events from their values as texts, and of what begins and ends a transaction (canal.md §6.4).
+
+A message's length stands before it, so each is measured first; `sizes` of a pass are what the next one writes.
+"""
+# ruff: noqa: PLR0917 - a kernel takes every array it touches by name, and numba knows no keyword-only arguments
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from cdc_engine.binlog.compiled import Integer, compiled
+from cdc_engine.binlog.entries.locate import AFTER
+from cdc_engine.binlog.entries.protobuf import field_size, put_bytes, put_field, put_varint, varint_size
+from cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
+
+NULL, ABSENT = -1, -2  # as a value's size
+PLAIN, HIGH, OF_NULL = 0, 1, 2  # which of a column's three beginnings a value has: its sqlType differs
+ROWS_COUNT = np.frombuffer(b"\x0a\x09rowsCount\x12", np.uint8)  # of a Pair, up to the length of its value
+
+
+@nb.njit(inline="always")
+def _updated(sizes: Int64s, starts: Int64s, texts: Bytes, column: Integer, image: Integer, paired: bool) -> bool:
+    """Of an after image: not where the before image has the same."""
+    if not paired:
+        return True
+    size, other = sizes[column, image], sizes[column, image - 1]
+    if other == ABSENT or size != other:
+        return True
+    for index in range(size):  # noqa: SIM110  compiled, a loop is the fast form
+        if texts[starts[column, image] + index] != texts[starts[column, image - 1] + index]:
+            return True
+    return False
+
+
+@nb.njit(inline="always")
+def _beginning(size: Integer, high: Integer) -> Integer:
+    return OF_NULL if size == NULL else high
+
+
+@compiled
+def measure_images(
+    image_side: Int8s, image_event: Int32s, starts: Int64s, sizes: Int64s, high: Int8s, texts: Bytes, heads: Int64s, tails: Int64s,
+    updated: Int8s, column_sizes: Int32s, image_sizes: Int64s,
+) -> None:  # fmt: skip
+    """Bytes of each Column message (columns by images; -1: it is left out) and of all columns of each image with their keys and lengths.
+
+    `heads` (columns by 3) and `tails` (columns): bytes before and after what differs between values.
+    """
+    for image in range(image_side.shape[0]):
+        total = np.int64(0)
+        after = image_side[image] == AFTER
+        paired = after and image > 0 and image_event[image - 1] == image_event[image] and image_side[image - 1] != AFTER
+        for column in range(sizes.shape[0]):
+            size = sizes[column, image]
+            if size == ABSENT:
+                column_sizes[column, image] = -1
+                continue
+            changed = after and _updated(sizes, starts, texts, column, image, paired)
+            updated[column, image] = changed
+            own = heads[column, _beginning(size, high[column, image])] + tails[column] + 2
+            own += 2 if changed else 0
+            own += 1 + varint_size(size) + size if size >= 0 else 0
+            column_sizes[column, image] = own
+            total += 1 + varint_size(own) + own
+        image_sizes[image] = total
+
+
+@nb.njit(inline="always")
+def _digits(value: Integer) -> Integer:
+    digits = 1
+    while value > 9:
+        value //= 10
+        digits += 1
+    return digits
+
+
+@nb.njit(inline="always")
+def header_size(
+    file: Integer, names: Integer, offset: Integer, server: Integer, ms: Integer, length: Integer, rows: Integer
+) -> Integer:
+    """version 1, file, offset, server, "UTF-8", time, MYSQL, names and type as they are given, length, and how many rows."""
+    own = 2 + 1 + varint_size(file) + file + field_size(offset) + field_size(server) + 7 + field_size(ms) + 2
+    own += names + field_size(length)
+    return own + (2 + ROWS_COUNT.shape[0] + 1 + _digits(rows) if rows else 0)
+
+
+@nb.njit(inline="always")
+def put_header(
+    out: Bytes, at: Integer, file: Bytes, names: Bytes, kind: Integer, offset: Integer, server: Integer, ms: Integer, length: Integer,
+    rows: Integer,
+) -> Integer:  # fmt: skip
+    """`names`: the fields schemaName and tableName; `kind` 0: no eventType. They count together in `header_size`."""
+    out[at], out[at + 1], out[at + 2] = 0x08, 1, 0x12
+    at = put_varint(out, at + 3, file.shape[0])
+    at = put_bytes(out, at, file, 0, file.shape[0])
+    at = put_field(out, at, 0x18, offset)
+    at = put_field(out, at, 0x20, server)
+    out[at], out[at + 1] = 0x2A, 5
+    out[at + 2], out[at + 3], out[at + 4], out[at + 5], out[at + 6] = 85, 84, 70, 45, 56
+    at = put_field(out, at + 7, 0x30, ms)
+    out[at], out[at + 1] = 0x38, 2
+    at = put_bytes(out, at + 2, names, 0, names.shape[0])
+    at = put_field(out, at, 0x50, length)
+    at = put_field(out, at, 0x58, kind)
+    if rows:
+        digits = _digits(rows)
+        out[at], out[at + 1] = 0x62, ROWS_COUNT.shape[0] + 1 + digits
+        at = put_bytes(out, at + 2, ROWS_COUNT, 0, ROWS_COUNT.shape[0])
+        out[at] = digits
+        at += 1
+        for place in range(digits):
+            out[at + digits - 1 - place] = 48 + rows % 10
+            rows //= 10
+        at += digits
+    return at
+
+
+@compiled
+def measure_events(
+    kinds: Int8s, image_side: Int8s, image_event: Int32s, image_sizes: Int64s, row_counts: Int64s, change_sizes: Int64s, table_ids: Int64s,
+    header_sizes: Int64s, entry_sizes: Int64s, names: Integer, file: Integer, offsets: Int64s, servers: Int64s, ms: Int64s, lengths: Int64s,
+) -> Integer:  # fmt: skip
+    """Rows, bytes of the RowChange, of the header and of the entry of each event; all entries' bytes."""
+    row_counts[:] = 0
+    for event in range(kinds.shape[0]):
+        change_sizes[event] = field_size(table_ids[event]) + 2 + 2
+    for image in range(image_event.shape[0]):
+        event = image_event[image]
+        whole = image_sizes[image]
+        if kinds[event] == 2:
+            if image_side[image] != AFTER:
+                continue
+            whole += image_sizes[image - 1]
+        change_sizes[event] += 1 + varint_size(whole) + whole
+        row_counts[event] += 1
+    total = np.int64(0)
+    for event in range(kinds.shape[0]):
+        header = header_size(
+            file, names + 2, offsets[event], servers[event], ms[event], lengths[event], row_counts[event]
+        )
+        header_sizes[event] = header
+        body = change_sizes[event]
+        entry_sizes[event] = 1 + varint_size(header) + header + 2 + 1 + varint_size(body) + body
+        total += entry_sizes[event]
+    return total
+
+
+@compiled
+def put_image(
+    out: Bytes, at: Integer, image: Integer, key: Integer, starts: Int64s, sizes: Int64s, high: Int8s, texts: Bytes, pool: Bytes,
+    head_at: Int64s, heads: Int64s, tail_at: Int64s, tails: Int64s, updated: Int8s, column_sizes: Int32s,
+) -> Integer:  # fmt: skip
+    for column in range(sizes.shape[0]):
+        own = column_sizes[column, image]
+        if own < 0:
+            continue
+        size = sizes[column, image]
+        out[at] = key
+        at = put_varint(out, at + 1, own)
+        which = _beginning(size, high[column, image])
+        at = put_bytes(out, at, pool, head_at[column, which], heads[column, which])
+        if updated[column, image]:
+            out[at], out[at + 1] = 0x28, 1
+            at += 2
+        out[at], out[at + 1] = 0x30, size == NULL
+        at += 2
+        if size >= 0:
+            out[at] = 0x42
+            at = put_varint(out, at + 1, size)
+            at = put_bytes(out, at, texts, starts[column, image], size)
+        at = put_bytes(out, at, pool, tail_at[column], tails[column])
+    return at
+
+
+@compiled
+def put_events(
+    out: Bytes, entry_starts: Int64s, file: Bytes, names: Bytes, kinds: Int8s, offsets: Int64s, servers: Int64s, ms: Int64s,
+    lengths: Int64s, table_ids: Int64s, row_counts: Int64s, header_sizes: Int64s, change_sizes: Int64s,
+    image_side: Int8s, image_event: Int32s, image_sizes: Int64s,
+    starts: Int64s, sizes: Int64s, high: Int8s, texts: Bytes, pool: Bytes, head_at: Int64s, heads: Int64s, tail_at: Int64s, tails: Int64s,
+    updated: Int8s, column_sizes: Int32s,
+) -> None:  # fmt: skip
+    """Writes each event's entry; the images are in the order of the events."""
+    at, image = np.int64(0), np.int64(0)
+    for event in range(kinds.shape[0]):
+        entry_starts[event] = at
+        out[at] = 0x0A
+        at = put_varint(out, at + 1, header_sizes[event])
+        at = put_header(
+            out, at, file, names, np.int64(kinds[event]), offsets[event], servers[event], ms[event], lengths[event], row_counts[event]
+        )  # fmt: skip
+        out[at], out[at + 1], out[at + 2] = 0x10, 2, 0x1A
+        at = put_varint(out, at + 3, change_sizes[event])
+        at = put_field(out, at, 0x08, table_ids[event])
+        out[at], out[at + 1], out[at + 2], out[at + 3] = 0x10, kinds[event], 0x50, 0
+        at += 4
+        while image < image_event.shape[0] and image_event[image] == event:
+            pair = kinds[event] == 2
+            whole = image_sizes[image] + (image_sizes[image + 1] if pair else 0)
+            out[at] = 0x62
+            at = put_varint(out, at + 1, whole)
+            for each in range(2 if pair else 1):
+                key = 0x12 if image_side[image + each] == AFTER else 0x0A
+                at = put_image(
+                    out, at, image + each, key, starts, sizes, high, texts, pool, head_at, heads, tail_at, tails, updated, column_sizes
+                )  # fmt: skip
+            image += 2 if pair else 1
+
+
+@compiled
+def put_frames(
+    out: Bytes, kinds: Int8s, file: Bytes, names: Bytes, offsets: Int64s, servers: Int64s, ms: Int64s, lengths: Int64s, numbers: Int64s,
+    entry_starts: Int64s, entry_sizes: Int64s,
+) -> Integer:  # fmt: skip
+    """Entries that begin (kind 0) or end a transaction; `numbers`: of the thread, or of the transaction. How many bytes they are."""
+    at = np.int64(0)
+    for index in range(kinds.shape[0]):
+        entry_starts[index] = at
+        header = header_size(file.shape[0], 0, offsets[index], servers[index], ms[index], lengths[index], 0)
+        out[at] = 0x0A
+        at = put_varint(out, at + 1, header)
+        at = put_header(out, at, file, names, 0, offsets[index], servers[index], ms[index], lengths[index], 0)
+        out[at], out[at + 1] = 0x10, 1 if kinds[index] == 0 else 3
+        at += 2
+        number = numbers[index]
+        if kinds[index] == 0:
+            if number > 0:
+                out[at], out[at + 1] = 0x1A, field_size(number)
+                at = put_field(out, at + 2, 0x20, number)
+        else:
+            digits = _digits(number)
+            out[at], out[at + 1], out[at + 2], out[at + 3] = 0x1A, 2 + digits, 0x12, digits
+            for place in range(digits):
+                out[at + 4 + digits - 1 - place] = 48 + number % 10
+                number //= 10
+            at += 4 + digits
+        entry_sizes[index] = at - entry_starts[index]
+    return at

@@ -1,0 +1,86 @@
+"""Which entries a stretch of a block becomes, in order: begins and ends of transactions and the row events that a filter keeps.
+
+Called by the feeds of consumers. A transaction of which nothing is kept is left out but for one every few seconds of the source's clock, so
+that a client sees the stream move (canal.md §3.3); one of which something was shown is always ended.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from cdc_engine.binlog.compiled import Integer, compiled
+from cdc_engine.contracts import Block, Int8s, Int64s
+
+BEGIN, ROWS, END = 0, 1, 2
+OPEN_HERE = -1  # instead of the index of a transaction: the one that is open at the block's end
+EMPTY_TIME_US_MAX = 5_000_000
+EMPTY_COUNT_MAX = 8192
+# The state between two stretches: whether the begin of a transaction was shown and its end is not; when an empty transaction was last
+# shown, µs; how many were left out since.
+BEGUN, EMPTY_AT, EMPTY_LEFT_OUT = range(3)
+State = tuple[int, int, int]
+FIRST_STATE: State = (0, 0, 0)
+Mask = npt.NDArray[np.bool_]
+
+
+def elements(
+    block: Block, events: tuple[int, int], transactions: tuple[int, int], kept: Mask, state: State
+) -> tuple[Int8s, Int64s, State]:
+    """(BEGIN, ROWS or END; index of the transaction or event) of row events and transaction ends [first, last), and the state after them.
+
+    `kept`: bool, one a row event of the block.
+    """
+    room = events[1] - events[0] + 2 * (transactions[1] - transactions[0]) + 1
+    kinds, indices, after = np.empty(room, np.int8), np.empty(room, np.int64), np.array(state, np.int64)
+    begins = np.ascontiguousarray(block.transaction_frame["begin"])
+    count = _elements(
+        *events, *transactions, block.transaction_events, block.transaction_time_us, begins, kept, after, kinds, indices
+    )
+    begun, at, left_out = after.tolist()
+    return kinds[:count], indices[:count], (begun, at, left_out)
+
+
+@compiled
+def _elements(  # noqa: PLR0917  numba knows no keyword-only arguments
+    event: Integer,
+    last_event: Integer,
+    transaction: Integer,
+    last_transaction: Integer,
+    ends: Int64s,
+    times: Int64s,
+    begins: Int64s,
+    kept: Mask,
+    state: Int64s,
+    kinds: Int8s,
+    indices: Int64s,
+) -> Integer:
+    count = 0
+    while transaction <= last_transaction:
+        ended = transaction < last_transaction
+        upto = ends[transaction] if ended else last_event
+        while event < upto:
+            if kept[event]:
+                if not state[BEGUN]:
+                    kinds[count], indices[count] = BEGIN, transaction if transaction < ends.shape[0] else OPEN_HERE
+                    count += 1
+                    state[BEGUN] = 1
+                kinds[count], indices[count] = ROWS, event
+                count += 1
+            event += 1
+        if ended:
+            shown = state[BEGUN] == 1
+            if not shown and begins[transaction] >= 0:
+                state[EMPTY_LEFT_OUT] += 1
+                apart = abs(times[transaction] - state[EMPTY_AT])
+                if apart > EMPTY_TIME_US_MAX or state[EMPTY_LEFT_OUT] > EMPTY_COUNT_MAX:
+                    state[EMPTY_AT], state[EMPTY_LEFT_OUT] = times[transaction], 0
+                    kinds[count], indices[count] = BEGIN, transaction
+                    count += 1
+                    shown = True
+            if shown:
+                kinds[count], indices[count] = END, transaction
+                count += 1
+            state[BEGUN] = 0
+        transaction += 1
+    return count

@@ -1,0 +1,78 @@
+"""The kernel that finds every value of every row image, as the binlog has it: nothing is filled in, and no image is left out.
+
+Unlike `rows.locate`, which serves the lake: an update gives both of its images always, and a column that an image leaves out
+(binlog_row_image MINIMAL, NOBLOB) starts at ABSENT. Driven by `rows`.
+"""
+# ruff: noqa: PLR0917 - a kernel takes every array it touches by name, and numba knows no keyword-only arguments
+
+from __future__ import annotations
+
+import numpy as np
+
+from cdc_engine.binlog.compiled import Integer, compiled
+from cdc_engine.binlog.rows.locate import HEADER_BYTES, KIND_DELETE, KIND_INSERT, KIND_UPDATE
+from cdc_engine.binlog.rows.locate_diffs import read_value_options
+from cdc_engine.binlog.rows.locate_partial import first_image_of, locate_present
+from cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
+
+DONE, FULL, REFUSED = 0, 1, 2
+BEFORE, AFTER = 0, 1  # what an image is
+
+
+@compiled
+def note_changes(
+    partial: Int8s, slot: Int32s, starts: Int64s, sizes: Int64s, image: Integer, differences: Int64s, found: Integer
+) -> Integer:
+    """Writes the values of an after image that are differences; the documents are in the image before it."""
+    for column in range(partial.shape[0]):
+        wanted = slot[column]
+        if partial[column] and wanted >= 0 and starts[wanted, image] >= 0:
+            differences[0, found], differences[1, found] = wanted, image
+            differences[2, found], differences[3, found] = starts[wanted, image - 1], sizes[wanted, image - 1]
+            found += 1
+    return found
+
+
+@compiled
+def locate_images(
+    buffer: Bytes, event_offset: Int64s, event_length: Int64s, event_kind: Int8s, event_version: Int8s,
+    prefix: Int8s, width: Int32s, slot: Int32s, facts: Int8s, before: Int8s, after: Int8s, partial: Int8s, cursor: Int64s,
+    starts: Int64s, sizes: Int64s, image_side: Int8s, image_event: Int32s, differences: Int64s,
+) -> Integer:  # fmt: skip
+    """Goes on at `cursor` (event, offset of the next image or 0, images, differences) until the events end, or FULL.
+
+    `starts`, `sizes`: columns by images. `facts`, `before`, `after`, `partial`: int8, one a column; the last three are room. `differences`
+    (4 by n): JSON values that are logged as changes of the document before, as `rows.diffs` takes them. REFUSED where bytes are no images.
+    """
+    event, resumed, image = cursor[0], cursor[1], np.int64(0)
+    while event < event_offset.shape[0]:
+        end, kind, version = event_offset[event] + event_length[event], event_kind[event], event_version[event]
+        cursor[0] = event
+        if event_offset[event] < 0 or event_length[event] < HEADER_BYTES + 8 or end > buffer.shape[0]:
+            return REFUSED
+        at = first_image_of(buffer, event_offset[event], end, kind, version, before, after)
+        if at < 0:
+            return REFUSED
+        at = max(at, resumed)
+        while at < end:
+            if image + 2 > image_event.shape[0] or cursor[3] + starts.shape[0] > differences.shape[1]:
+                cursor[1], cursor[2] = at, image
+                return FULL
+            if kind != KIND_INSERT:
+                at = locate_present(buffer, at, end, prefix, width, slot, before, starts, sizes, image)
+                image_side[image], image_event[image] = BEFORE, event
+                image += 1
+            if at >= 0 and kind == KIND_UPDATE and version == 3:
+                at = read_value_options(buffer, at, end, facts, partial)
+            if at >= 0 and kind != KIND_DELETE:
+                at = locate_present(buffer, at, end, prefix, width, slot, after, starts, sizes, image)
+                image_side[image], image_event[image] = AFTER, event
+                if at >= 0 and version == 3:
+                    cursor[3] = note_changes(partial, slot, starts, sizes, image, differences, cursor[3])
+                image += 1
+            if at < 0:
+                return REFUSED
+        resumed = 0
+        event += 1
+    cursor[0], cursor[1], cursor[2] = event, 0, image
+    return DONE

@@ -1,0 +1,146 @@
+"""What a consumer gets of the stream → the `messages` of one Messages packet. Called by the protocol server, once a delivery."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from cdc_engine.binlog.entries import assemble
+from cdc_engine.binlog.entries.elements import BEGIN, OPEN_HERE, ROWS
+from cdc_engine.binlog.entries.numbers import SOURCE_MYSQL, EntryType
+from cdc_engine.binlog.entries.protobuf import bytes_field, gather_entries, gathered_size, number_field
+from cdc_engine.binlog.entries.rows import Entries, TableEntries, little_endian_at
+from cdc_engine.contracts import FRAME, Block, Bytes, Frames, Int8s, Int64s, LoggedStatement, TableVersion
+
+FRAME_BYTES_MAX = 128  # of an entry that begins or ends a transaction, beside its file's name
+VERSIONS_MAX = 10_000  # of tables whose makers are kept
+
+
+class Described(Protocol):
+    """What a statement is: its EventType and the table that its entry names."""
+
+    @property
+    def kind(self) -> int: ...
+    @property
+    def schema(self) -> str: ...
+    @property
+    def table(self) -> str: ...
+
+
+class Part(Protocol):
+    """Entries of one block in order, or its statement; `feed.Chosen`."""
+
+    @property
+    def block(self) -> Block: ...
+    @property
+    def kinds(self) -> Int8s: ...
+    @property
+    def indices(self) -> Int64s: ...
+    @property
+    def statement(self) -> LoggedStatement | None: ...
+
+
+class EntryMaker:
+    """Of one destination. `describe` says what a statement is."""
+
+    def __init__(self, time_zone: str, describe: Callable[[LoggedStatement], Described | None]) -> None:
+        self._time_zone, self._describe = time_zone, describe
+        self._tables: dict[int, TableEntries] = {}
+
+    def messages(self, parts: Sequence[Part]) -> bytes:
+        """Every entry of the parts as one field 2 of Messages, in order. Raises SluiceError."""
+        return b"".join(self._of(part) for part in parts)
+
+    def _of(self, part: Part) -> bytes:
+        if part.statement is not None:
+            return bytes_field(2, self._statement(part.block, part.statement))
+        file = np.frombuffer(part.block.file.encode(), np.uint8)
+        rows = part.kinds == ROWS
+        starts, sizes = np.empty(len(part.kinds), np.int64), np.empty(len(part.kinds), np.int64)
+        data: list[Bytes] = []
+        used = 0
+        for places, entries in self._made(part, file, rows):
+            starts[places], sizes[places] = entries.starts + used, entries.sizes
+            data.append(entries.data)
+            used += len(entries.data)
+        out = np.empty(int(gathered_size(sizes)), np.uint8)
+        gather_entries(np.concatenate(data), starts, sizes, out)
+        return out.tobytes()
+
+    def _made(self, part: Part, file: Bytes, rows: Any) -> Iterator[tuple[Int64s, Entries]]:
+        """The entries of transactions' begins and ends, then those of each table's row events, with their places in the part."""
+        framing = np.flatnonzero(~rows)
+        if len(framing):
+            yield framing, _frame_entries(part, framing, file)
+        places = np.flatnonzero(rows)
+        tables = part.block.event_table[part.indices[places]]
+        for table in np.unique(tables).tolist():
+            own = places[tables == table]
+            first = 0
+            for entries in self._table(part.block.tables[table]).entries(part.block, part.indices[own], file):
+                yield own[first : first + len(entries.starts)], entries
+                first += len(entries.starts)
+
+    def _table(self, version: TableVersion) -> TableEntries:
+        found = self._tables.get(id(version))
+        if found is None or found.version is not version:
+            if len(self._tables) >= VERSIONS_MAX:
+                self._tables.clear()
+            found = self._tables[id(version)] = TableEntries(version, self._time_zone)
+        return found
+
+    def _statement(self, block: Block, statement: LoggedStatement) -> bytes:
+        found = self._describe(statement)
+        kind = int(found.kind) if found is not None else 0
+        header = (
+            number_field(1, 1) + bytes_field(2, block.file.encode()) + number_field(3, statement.offset)
+            + number_field(4, statement.server) + bytes_field(5, b"UTF-8") + number_field(6, statement.seconds * 1000)
+            + number_field(7, SOURCE_MYSQL)
+            + bytes_field(8, found.schema.encode() if found is not None else b"")
+            + bytes_field(9, found.table.encode() if found is not None else b"")
+            + number_field(10, statement.length) + number_field(11, kind)
+        )  # fmt: skip
+        change = number_field(2, kind) + number_field(10, 1) + bytes_field(11, statement.text.encode())
+        change += bytes_field(14, statement.database.encode())
+        return bytes_field(1, header) + number_field(2, EntryType.ROWDATA) + bytes_field(3, change)
+
+
+def _frame_entries(part: Part, places: Int64s, file: Bytes) -> Entries:
+    kinds, indices = np.ascontiguousarray(part.kinds[places]), part.indices[places]
+    frames = _frames(part, places, indices)
+    begins = kinds == BEGIN
+    # What no BEGIN began (a decided XA transaction) is said to begin where it ends.
+    told = begins & (frames["begin"] >= 0)
+    offsets = np.where(told, frames["begin"], frames["close"])
+    lengths = np.where(told, frames["begin_length"], frames["close_length"])
+    seconds = np.where(told, frames["begin_seconds"], frames["close_seconds"])
+    numbers = np.where(begins, np.where(told, frames["thread"], 0), np.maximum(frames["xid"], 0))
+    count = len(places)
+    out = np.empty(count * (FRAME_BYTES_MAX + len(file)), np.uint8)
+    starts, sizes = np.empty(count, np.int64), np.empty(count, np.int64)
+    used = assemble.put_frames(
+        out, kinds, file, np.zeros(0, np.uint8), offsets, np.ascontiguousarray(frames["server"]), seconds * 1000, lengths, numbers,
+        starts, sizes,
+    )  # fmt: skip
+    return Entries(out[:used], starts, sizes)
+
+
+def _frames(part: Part, places: Int64s, indices: Int64s) -> Frames:
+    """Of a transaction that goes on in the next block, what is known here; the rest by its first row."""
+    block, open_here = part.block, indices == OPEN_HERE
+    frames = np.zeros(len(indices), FRAME)
+    frames[~open_here] = block.transaction_frame[indices[~open_here]]
+    if open_here.any():
+        place = int(np.flatnonzero(open_here)[0])
+        event = int(part.indices[int(places[place]) + 1])
+        at = block.event_offset[[event]]
+        if len(block.open_frame):
+            frames[place] = block.open_frame[0]
+        frames["server"][place] = little_endian_at(block.buffer, at + 5, 4)[0]
+        if frames["begin"][place] < 0:
+            frames["close"][place] = block.event_position[event]
+            frames["close_length"][place] = little_endian_at(block.buffer, at + 9, 4)[0]
+            frames["close_seconds"][place] = little_endian_at(block.buffer, at, 4)[0]
+    return frames

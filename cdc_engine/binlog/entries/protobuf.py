@@ -1,0 +1,90 @@
+"""Protobuf as kernels write it: sizes first, then bytes forward. Whoever calls has made room."""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from cdc_engine.binlog.compiled import Integer, compiled
+from cdc_engine.contracts import Bytes, Int64s
+
+
+@nb.njit(inline="always")
+def varint_size(value: Integer) -> Integer:
+    """Bytes of a number that is not negative."""
+    size = 1
+    while value > 0x7F:
+        value >>= 7
+        size += 1
+    return size
+
+
+@nb.njit(inline="always")
+def put_varint(out: Bytes, at: Integer, value: Integer) -> Integer:
+    """Where it ends."""
+    while value > 0x7F:
+        out[at] = value & 0x7F | 0x80
+        value >>= 7
+        at += 1
+    out[at] = value
+    return at + 1
+
+
+@nb.njit(inline="always")
+def field_size(value: Integer) -> Integer:
+    """Of a field below 16 with a number; 0 where that is 0, which is not written."""
+    return 0 if value == 0 else 1 + varint_size(value)
+
+
+@nb.njit(inline="always")
+def put_field(out: Bytes, at: Integer, key: Integer, value: Integer) -> Integer:
+    if value == 0:
+        return at
+    out[at] = key
+    return put_varint(out, at + 1, value)
+
+
+@nb.njit(inline="always")
+def put_bytes(out: Bytes, at: Integer, source: Bytes, first: Integer, size: Integer) -> Integer:
+    for index in range(size):
+        out[at + index] = source[first + index]
+    return at + size
+
+
+@compiled
+def gathered_size(sizes: Int64s) -> Integer:
+    """Of the field `messages` (2) of Messages with so many entries."""
+    total = np.int64(0)
+    for size in sizes:
+        total += 1 + varint_size(size) + size
+    return total
+
+
+@compiled
+def gather_entries(source: Bytes, starts: Int64s, sizes: Int64s, out: Bytes) -> None:
+    """Each entry as one `messages` of Messages, in order."""
+    at = np.int64(0)
+    for index in range(starts.shape[0]):
+        out[at] = 0x12
+        at = put_varint(out, at + 1, sizes[index])
+        at = put_bytes(out, at, source, starts[index], sizes[index])
+
+
+def encoded_varint(value: int) -> bytes:
+    """As Python writes it, of negative numbers in ten bytes."""
+    value &= (1 << 64) - 1
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def number_field(field: int, value: int) -> bytes:
+    """Nothing where it is 0."""
+    return encoded_varint(field << 3) + encoded_varint(value) if value else b""
+
+
+def bytes_field(field: int, value: bytes) -> bytes:
+    """Nothing where it is empty."""
+    return encoded_varint(field << 3 | 2) + encoded_varint(len(value)) + value if value else b""

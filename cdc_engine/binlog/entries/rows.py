@@ -1,0 +1,234 @@
+"""Row events of one table version → entries, as protobuf bytes. Driven by `messages`; texts column by column, entries by one kernel."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cdc_engine.binlog.column_types import TypeUnsupportedError, ValueRefusedError, Values
+from cdc_engine.binlog.entries import assemble
+from cdc_engine.binlog.entries import locate as entries_locate
+from cdc_engine.binlog.entries.protobuf import bytes_field, encoded_varint, number_field
+from cdc_engine.binlog.entries.texts import ColumnTexts, Texts, column_texts
+from cdc_engine.binlog.rows import diffs as rows_diffs
+from cdc_engine.binlog.rows.history_rows import HIDDEN
+from cdc_engine.binlog.rows.locate_diffs import DIFFERENCE_ROWS, DOCUMENT
+from cdc_engine.binlog.type_codes import TypeCode
+from cdc_engine.contracts import Block, Bytes, Column, Int8s, Int32s, Int64s, TableVersion
+from cdc_engine.errors import BinlogFormatError, ConsumerStoppedError
+
+CHUNK_BYTES_MAX = 1 << 20  # of row events at once; one may be larger
+IMAGES_MIN = 1 << 12
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Entries:
+    """Serialized entries: where each lies in `data`."""
+
+    data: Bytes
+    starts: Int64s
+    sizes: Int64s
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EventFacts:
+    """What the headers of entries tell of row events, one each; times in milliseconds."""
+
+    kinds: Int8s
+    offsets: Int64s
+    servers: Int64s
+    ms: Int64s
+    lengths: Int64s
+    table_ids: Int64s
+
+    @classmethod
+    def of(cls, block: Block, chosen: Int64s) -> EventFacts:
+        at = block.event_offset[chosen]
+        return cls(
+            kinds=np.ascontiguousarray(block.event_kind[chosen], np.int8),
+            offsets=np.ascontiguousarray(block.event_position[chosen], np.int64),
+            servers=little_endian_at(block.buffer, at + 5, 4),
+            ms=little_endian_at(block.buffer, at, 4) * 1000,
+            lengths=little_endian_at(block.buffer, at + 9, 4),
+            table_ids=little_endian_at(block.buffer, at + 19, 6),
+        )
+
+
+def little_endian_at(buffer: Bytes, at: Int64s, width: int) -> Int64s:
+    found = np.zeros(len(at), np.int64)
+    for place in range(width):
+        found |= buffer[at + place].astype(np.int64) << (8 * place)
+    return found
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Images:
+    """Located values (columns by images), which side each image is of, and its event."""
+
+    starts: Int64s
+    sizes: Int64s
+    side: Int8s
+    event: Int32s
+    differences: Int64s
+
+
+class TableEntries:
+    """Makes the entries of one table version. Raises ConsumerStoppedError where a column's layout is not known."""
+
+    def __init__(self, version: TableVersion, time_zone: str) -> None:
+        self.version = version
+        try:
+            every = [column_texts(column, time_zone) for column in version.columns]
+        except TypeUnsupportedError as error:
+            raise ConsumerStoppedError(f"the rows of {version.name} cannot be shown: {error}") from None
+        shown = [index for index, column in enumerate(version.columns) if column.generated not in HIDDEN]
+        self._columns = [version.columns[index] for index in shown]
+        self._texts = [every[index] for index in shown]
+        self._prefix = np.array([each.prefix_bytes for each in every], np.int8)
+        self._width = np.array([each.width for each in every], np.int32)
+        self._slot = np.full(len(every), -1, np.int32)
+        self._slot[shown] = np.arange(len(shown), dtype=np.int32)
+        self._facts = np.array([DOCUMENT * (c.type_code == TypeCode.JSON) for c in version.columns], np.int8)
+        self._names = np.frombuffer(
+            bytes_field(8, version.database.encode()) + bytes_field(9, version.table.encode()), np.uint8
+        )
+        self._frame = _Frame.of(self._columns, self._texts, version.key)
+
+    def entries(self, block: Block, chosen: Int64s, file: Bytes) -> Iterator[Entries]:
+        """Of the block's row events with these indices (ascending), some at a time."""
+        lengths = np.cumsum(block.event_length[chosen])
+        first = 0
+        while first < len(chosen):
+            done = int(lengths[first - 1]) if first else 0
+            last = max(first + 1, int(np.searchsorted(lengths, done + CHUNK_BYTES_MAX, "right")))
+            yield self._some(block, chosen[first:last], file)
+            first = last
+
+    def _some(self, block: Block, chosen: Int64s, file: Bytes) -> Entries:
+        images, facts = self._located(block, chosen), EventFacts.of(block, chosen)
+        shown = [self._shown(block, slot, images) for slot in range(len(self._columns))]
+        starts, sizes, high, texts = _together(shown, images)
+        frame, events, count = self._frame, len(chosen), len(images.event)
+        updated, column_sizes = np.zeros(sizes.shape, np.int8), np.empty(sizes.shape, np.int32)
+        image_sizes = np.empty(count, np.int64)
+        assemble.measure_images(
+            images.side, images.event, starts, sizes, high, texts, frame.heads, frame.tails, updated, column_sizes, image_sizes
+        )  # fmt: skip
+        rows, changes, headers, entry_sizes, entry_starts = (np.empty(events, np.int64) for _ in range(5))
+        total = assemble.measure_events(
+            facts.kinds, images.side, images.event, image_sizes, rows, changes, facts.table_ids, headers, entry_sizes,
+            len(self._names), len(file), facts.offsets, facts.servers, facts.ms, facts.lengths,
+        )  # fmt: skip
+        out = np.empty(int(total), np.uint8)
+        assemble.put_events(
+            out, entry_starts, file, self._names, facts.kinds, facts.offsets, facts.servers, facts.ms, facts.lengths, facts.table_ids,
+            rows, headers, changes, images.side, images.event, image_sizes, starts, sizes, high, texts,
+            frame.pool, frame.head_at, frame.heads, frame.tail_at, frame.tails, updated, column_sizes,
+        )  # fmt: skip
+        return Entries(out, entry_starts, entry_sizes)
+
+    def _located(self, block: Block, chosen: Int64s) -> _Images:
+        room = IMAGES_MIN
+        while True:
+            columns = len(self._columns)
+            starts, sizes = np.empty((columns, room), np.int64), np.empty((columns, room), np.int64)
+            side, event = np.empty(room, np.int8), np.empty(room, np.int32)
+            differences = np.empty((DIFFERENCE_ROWS, room + columns), np.int64)
+            cursor = np.zeros(4, np.int64)
+            before, after, partial = (np.zeros(len(self._prefix), np.int8) for _ in range(3))
+            status = entries_locate.locate_images(
+                block.buffer,
+                np.ascontiguousarray(block.event_offset[chosen], np.int64),
+                np.ascontiguousarray(block.event_length[chosen], np.int64),
+                np.ascontiguousarray(block.event_kind[chosen], np.int8),
+                np.ascontiguousarray(block.event_version[chosen], np.int8),
+                self._prefix, self._width, self._slot, self._facts, before, after, partial, cursor,
+                starts, sizes, side, event, differences,
+            )  # fmt: skip
+            if status == entries_locate.DONE:
+                count = int(cursor[2])
+                return _Images(
+                    starts[:, :count], sizes[:, :count], side[:count], event[:count], differences[:, : cursor[3]]
+                )
+            if status == entries_locate.REFUSED:
+                place = int(block.event_position[chosen[int(cursor[0])]])
+                raise BinlogFormatError(f"a row event of table {self.version.name} cannot be read", block.file, place)
+            room *= 4
+
+    def _shown(self, block: Block, slot: int, images: _Images) -> Texts:
+        starts = images.starts[slot]
+        present = Values(block.buffer, np.ascontiguousarray(starts), np.ascontiguousarray(images.sizes[slot]))
+        if (starts == assemble.ABSENT).any():
+            present = Values(block.buffer, np.maximum(starts, -1), present.sizes)
+        own = rows_diffs.of_column(images.differences, slot)
+        try:
+            if not own.shape[1]:
+                return self._texts[slot].finish(present)
+            documents = rows_diffs.documents(present, own)
+            others = self._texts[slot].finish(rows_diffs.without(present, own))
+        except ValueRefusedError as error:
+            column = self._columns[slot]
+            raise ConsumerStoppedError(
+                f"a value of column {column.name} ({column.mysql_type}) of {self.version.name} in {block.file} {error.reason}"
+            ) from None
+        return Texts(rows_diffs.joined(others.array, own, documents))
+
+
+def _together(shown: list[Texts], images: _Images) -> tuple[Int64s, Int64s, Int8s, Bytes]:
+    """Where each value lies in one array of all texts: starts and sizes (columns by images; NULL, ABSENT), which are high, the array."""
+    starts, sizes = np.empty_like(images.starts, order="C"), np.empty_like(images.sizes, order="C")
+    high, parts, used = np.zeros(sizes.shape, np.int8), [np.zeros(1, np.uint8)], 1
+    for slot, each in enumerate(shown):
+        offsets, data = _buffers(each.array)
+        starts[slot] = offsets[:-1] + used
+        sizes[slot] = np.diff(offsets)
+        sizes[slot][images.starts[slot] < 0] = images.starts[slot][images.starts[slot] < 0]
+        if each.high is not None:
+            high[slot] = each.high
+        parts.append(data)
+        used += len(data)
+    return starts, sizes, high, np.concatenate(parts)
+
+
+def _buffers(array: Any) -> tuple[Int64s, Bytes]:
+    """Offsets and bytes of an Arrow array of strings, or of chunks of one."""
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    wide = pa.types.is_large_string(array.type)
+    _, places, data = array.buffers()
+    kind: Any = np.int64 if wide else np.int32
+    offsets = np.frombuffer(places, kind, len(array) + 1 + array.offset)[array.offset :].astype(np.int64)
+    read = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
+    return offsets - offsets[0], read[offsets[0] : offsets[-1]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Frame:
+    """What of each Column message is the same for all values: bytes before (three, by sqlType) and after them, in a pool."""
+
+    pool: Bytes
+    head_at: Int64s
+    heads: Int64s
+    tail_at: Int64s
+    tails: Int64s
+
+    @classmethod
+    def of(cls, columns: list[Column], texts: list[ColumnTexts], key: tuple[str, ...]) -> _Frame:
+        keys = {name.lower() for name in key}
+        pieces: list[bytes] = []
+        for index, (column, each) in enumerate(zip(columns, texts, strict=True)):
+            for kind in (each.sql_type, each.of_high, each.of_null):
+                head = number_field(1, index) + number_field(2, kind) + bytes_field(3, column.name.encode())
+                pieces.append(head + (b"\x20\x01" if column.name.lower() in keys else b""))
+            text = column.mysql_type.encode()
+            pieces.append(b"\x52" + encoded_varint(len(text)) + text if text else b"")
+        sizes = np.array([len(piece) for piece in pieces], np.int64).reshape(-1, 4)
+        ends = np.cumsum(sizes.reshape(-1)).reshape(-1, 4)
+        starts = ends - sizes
+        pool = np.frombuffer(b"".join(pieces) or b"\0", np.uint8)
+        split = (starts[:, :3], sizes[:, :3], starts[:, 3], sizes[:, 3])
+        return cls(pool, *(np.ascontiguousarray(each) for each in split))

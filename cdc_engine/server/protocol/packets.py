@@ -1,0 +1,169 @@
+"""Packets of Canal's protocol (CanalProtocol.proto, canal.md §6.2-6.3): bytes ⇄ values. Pure.
+
+A frame is its length (4 bytes, big-endian) and a Packet: type 3, body 5. What a client sends is small: a lying length is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import struct
+from collections.abc import Iterator, Mapping
+
+from cdc_engine.errors import CanalServiceError
+
+FRAME_BYTES_MAX = 1 << 16  # of a client's packet; the longest thing in one is a filter
+FIELDS_MAX = 64
+LENGTH = struct.Struct(">I")
+VARINT_BITS_MAX = 63
+
+
+class PacketType(enum.IntEnum):
+    HANDSHAKE = 1
+    CLIENTAUTHENTICATION = 2
+    ACK = 3
+    SUBSCRIPTION = 4
+    UNSUBSCRIPTION = 5
+    GET = 6
+    MESSAGES = 7
+    CLIENTACK = 8
+    SHUTDOWN = 9
+    DUMP = 10
+    HEARTBEAT = 11
+    CLIENTROLLBACK = 12
+
+
+UNIT_SECONDS = (1e-9, 1e-6, 1e-3, 1.0, 60.0, 3600.0, 86400.0)  # of a get's timeout, by its code
+
+
+class PacketError(CanalServiceError):
+    """Bytes that are no packet of the protocol."""
+
+    code = "PACKET"
+
+
+Fields = Mapping[int, int | bytes]
+
+
+@dataclasses.dataclass(frozen=True)
+class Packet:
+    """`kind`: its number, which need not be one of PacketType."""
+
+    kind: int
+    fields: Fields
+
+    def text(self, field: int) -> str:
+        """Empty where it is not there. Raises PacketError on bytes that are no text."""
+        value = self.fields.get(field, b"")
+        try:
+            return value.decode() if isinstance(value, bytes) else str(value)
+        except UnicodeDecodeError:
+            raise PacketError(f"field {field} is not UTF-8") from None
+
+    def number(self, field: int, default: int = 0) -> int:
+        """Raises PacketError where it is no number."""
+        value = self.fields.get(field, default)
+        if isinstance(value, bytes):
+            raise PacketError(f"field {field} is not a number")
+        return value
+
+    def raw(self, field: int) -> bytes:
+        value = self.fields.get(field, b"")
+        if isinstance(value, int):
+            raise PacketError(f"field {field} is not bytes")
+        return value
+
+
+def parsed(frame: bytes) -> Packet:
+    """A packet without its frame's length. Raises PacketError."""
+    outer = Packet(0, dict(_fields(frame)))
+    if outer.number(4) not in {0, 1}:
+        raise PacketError("compressed packets are not understood")
+    return Packet(outer.number(3), dict(_fields(outer.raw(5))))
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    at = 0
+    for _ in range(FIELDS_MAX):
+        if at == len(data):
+            return
+        key, at = _varint(data, at)
+        field, wire = key >> 3, key & 7
+        if wire == 0:
+            value, at = _varint(data, at)
+            yield field, value - (1 << 64) if value >> VARINT_BITS_MAX else value
+        elif wire == 2:
+            size, at = _varint(data, at)
+            if size > len(data) - at:
+                raise PacketError("a packet ends within a field")
+            yield field, data[at : at + size]
+            at += size
+        elif wire in {1, 5} and len(data) - at >= (4 if wire == 5 else 8):
+            at += 4 if wire == 5 else 8
+        else:
+            raise PacketError("a packet is not protobuf")
+    if at != len(data):
+        raise PacketError(f"a packet has more than {FIELDS_MAX} fields")
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= len(data):
+            raise PacketError("a packet ends within a number")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & ((1 << 64) - 1), at
+    raise PacketError("a packet has a number of more than 64 bits")
+
+
+def encoded_varint(value: int) -> bytes:
+    value &= (1 << 64) - 1
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def number_field(field: int, value: int) -> bytes:
+    """Nothing where it is 0."""
+    return encoded_varint(field << 3) + encoded_varint(value) if value else b""
+
+
+def bytes_field(field: int, value: bytes) -> bytes:
+    """Nothing where it is empty."""
+    return encoded_varint(field << 3 | 2) + encoded_varint(len(value)) + value if value else b""
+
+
+def frame(kind: PacketType, body: bytes, *, version: bool = True) -> bytes:
+    packet = (b"\x10\x01" if version else b"") + number_field(3, kind) + bytes_field(5, body)
+    return LENGTH.pack(len(packet)) + packet
+
+
+def handshake(seed: bytes) -> bytes:
+    return frame(PacketType.HANDSHAKE, bytes_field(2, seed))
+
+
+def ack() -> bytes:
+    return frame(PacketType.ACK, b"")
+
+
+def refusal(code: int, message: str) -> bytes:
+    return frame(PacketType.ACK, number_field(1, code) + bytes_field(2, message.encode()))
+
+
+def messages_head(batch_id: int, size: int) -> bytes:
+    """All of a MESSAGES frame before its `messages`, which are `size` bytes. Its packet has no version, as Canal writes it."""
+    ident = number_field(1, batch_id)
+    body_size = len(ident) + size
+    packet_head = number_field(3, PacketType.MESSAGES)
+    if body_size:
+        packet_head += encoded_varint(5 << 3 | 2) + encoded_varint(body_size)
+    return LENGTH.pack(len(packet_head) + body_size) + packet_head + ident
+
+
+def no_messages() -> bytes:
+    return frame(PacketType.MESSAGES, number_field(1, -1))

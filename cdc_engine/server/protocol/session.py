@@ -1,0 +1,184 @@
+"""One client's connection: what it asks for and what it is answered. Reads whole packets, writes whole answers; `listener` has the sockets.
+
+Order (canal.md §6.2): handshake, authentication, then subscription, get, ack, rollback in any order. What goes wrong is answered with a
+number and a sentence; a stranger, and bytes that are no packet, end the connection.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from cdc_engine.errors import NotSubscribedError, SluiceError, UnknownDestinationError
+from cdc_engine.server.protocol import packets
+from cdc_engine.server.protocol.packets import Packet, PacketError, PacketType
+from cdc_engine.server.protocol.token import knows_password
+
+SEED_BYTES = 8
+AUTHENTICATION, PACKET, CLIENT, BATCH = 400, 400, 401, 402
+BYTES_A_UNIT = 1024  # of a fetch size (canal.md §4: batch.mode MEMSIZE, memunit)
+FETCH_BYTES_MAX = 64 << 20
+WAIT_SECONDS_MAX = 3600.0  # of a get that waits "for ever"
+CLIENT_ID_MAX = (1 << 15) - 1
+
+
+class Consumer(Protocol):
+    """One consumer; `server.consumer.ConsumerService`."""
+
+    def get(self, bytes_max: int, timeout_seconds: float = 0.0) -> tuple[int, Any]: ...
+    def ack(self, batch_id: int) -> None: ...
+    def rollback(self, batch_id: int | None = None) -> None: ...
+    def stop_waiting(self) -> None: ...
+
+
+class Served(Protocol):
+    """A destination that is served. All raise SluiceError."""
+
+    def subscribe(self, client_id: int, client_filter: str) -> Consumer: ...
+    def unsubscribe(self, client_id: int) -> None: ...
+    def service(self, client_id: int) -> Consumer: ...
+    def messages(self, content: Any) -> bytes:
+        """Of a delivery, as fields 2 of Messages."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Access:
+    """Who may come in. `user` empty: anyone; `password_hash` empty: without a password."""
+
+    user: str = ""
+    password_hash: str = dataclasses.field(default="", repr=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """Bytes to write, in order; `closes`: nothing more is read."""
+
+    parts: tuple[bytes, ...] = ()
+    closes: bool = False
+
+
+class Session:
+    """`served`: a destination by its name; raises UnknownDestinationError."""
+
+    def __init__(self, access: Access, served: Callable[[str], Served]) -> None:
+        self._access, self._served = access, served
+        self.seed = secrets.token_bytes(SEED_BYTES)
+        self.authenticated = False
+        self.read_seconds = self.write_seconds = 0.0  # as the client wants them; 0: it does not say
+        self._asked: dict[PacketType, Callable[[Packet], Answer]] = {
+            PacketType.SUBSCRIPTION: self._subscribe,
+            PacketType.UNSUBSCRIPTION: self._unsubscribe,
+            PacketType.GET: self._get,
+            PacketType.CLIENTACK: self._ack,
+            PacketType.CLIENTROLLBACK: self._rollback,
+            PacketType.HEARTBEAT: lambda _: Answer(),
+        }
+
+    def greeting(self) -> bytes:
+        return packets.handshake(self.seed)
+
+    def answered(self, frame: bytes) -> Answer:
+        """What a frame is answered. Never raises."""
+        try:
+            packet = packets.parsed(frame)
+            return self._answered(packet) if self.authenticated else self._authenticate(packet)
+        except PacketError as error:
+            return Answer((packets.refusal(PACKET, str(error)),), closes=True)
+        except SluiceError as error:
+            return Answer((packets.refusal(PACKET, f"something goes wrong with reason: {error}"),))
+        except Exception as error:  # a mistake of ours: its kind, and no more of it, goes out
+            return Answer(
+                (packets.refusal(PACKET, f"the server made a mistake ({type(error).__name__})"),), closes=True
+            )
+
+    def _authenticate(self, packet: Packet) -> Answer:
+        """Any first packet is taken for an authentication; whatever the client says of a destination comes after it."""
+        user = packet.text(1)
+        wanted = self._access.user
+        known = not wanted or secrets.compare_digest(user.encode(), wanted.encode())
+        if packet.kind != PacketType.CLIENTAUTHENTICATION or not (
+            known and knows_password(packet.raw(2), self.seed, self._access.password_hash)
+        ):
+            return Answer((packets.refusal(AUTHENTICATION, f"auth failed for user:{user[:64]}"),), closes=True)
+        self.read_seconds, self.write_seconds = packet.number(3) / 1000, packet.number(4) / 1000
+        if packet.text(5) and packet.text(6):
+            self._served(packet.text(5)).subscribe(_client_id(packet.text(6)), packet.text(7))
+        self.authenticated = True
+        return Answer((packets.ack(),))
+
+    def _answered(self, packet: Packet) -> Answer:
+        if packet.kind not in self._asked:
+            name = PacketType(packet.kind).name if packet.kind in set(PacketType) else str(packet.kind)
+            return Answer((packets.refusal(PACKET, f"packet type: {name} is NOT supported!"),))
+        return self._asked[PacketType(packet.kind)](packet)
+
+    def _subscribe(self, packet: Packet) -> Answer:
+        if (missing := _missing(packet, "Sub")) is not None:
+            return missing
+        self._served(packet.text(1)).subscribe(_client_id(packet.text(2)), packet.text(7))
+        return Answer((packets.ack(),))
+
+    def _unsubscribe(self, packet: Packet) -> Answer:
+        if (missing := _missing(packet, "Unsub")) is not None:
+            return missing
+        self._served(packet.text(1)).unsubscribe(_client_id(packet.text(2)))
+        return Answer((packets.ack(),))
+
+    def _get(self, packet: Packet) -> Answer:
+        if (missing := _missing(packet, "Get")) is not None:
+            return missing
+        served = self._served(packet.text(1))
+        bytes_max = min(FETCH_BYTES_MAX, max(1, packet.number(3)) * BYTES_A_UNIT)
+        batch_id, content = served.service(_client_id(packet.text(2))).get(bytes_max, _timeout(packet))
+        if content is None:
+            return Answer((packets.no_messages(),))
+        found = served.messages(content)
+        return Answer((packets.messages_head(batch_id, len(found)), found))
+
+    def _ack(self, packet: Packet) -> Answer:
+        """Without an answer; what is refused is read by the client's next get."""
+        if (missing := _missing(packet, "Ack")) is not None:
+            return missing
+        batch_id = packet.number(3)
+        if batch_id == 0:
+            return Answer((packets.refusal(BATCH, f"batchId should assign value. Ack: {packet.text(1)[:64]}"),))
+        if batch_id != -1:
+            self._served(packet.text(1)).service(_client_id(packet.text(2))).ack(batch_id)
+        return Answer()
+
+    def _rollback(self, packet: Packet) -> Answer:
+        """Without an answer. Batch 0: all. Of one that does not subscribe, nothing is out."""
+        if (missing := _missing(packet, "Rollback")) is not None:
+            return missing
+        try:
+            consumer = self._served(packet.text(1)).service(_client_id(packet.text(2)))
+        except NotSubscribedError:
+            return Answer()
+        consumer.rollback(packet.number(3) or None)
+        return Answer()
+
+
+def _missing(packet: Packet, what: str) -> Answer | None:
+    if packet.text(1) and packet.text(2):
+        return None
+    said = f"destination or clientId is null. {what}: {packet.text(1)[:64]} {packet.text(2)[:64]}"
+    return Answer((packets.refusal(CLIENT, said.strip()),))
+
+
+def _client_id(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > CLIENT_ID_MAX:
+        raise UnknownDestinationError(f"the client id {text[:64]!r} is not a number up to {CLIENT_ID_MAX}")
+    return int(text)
+
+
+def _timeout(packet: Packet) -> float:
+    """-1: no waiting at all; 0, or unset: as long as it takes."""
+    given, unit = packet.number(4), packet.number(5)
+    if given < 0:
+        return 0.0
+    if not 0 <= unit < len(packets.UNIT_SECONDS):
+        raise PacketError(f"the unit {unit} of a timeout is not known")
+    seconds = given * packets.UNIT_SECONDS[unit]
+    return min(seconds, WAIT_SECONDS_MAX) if given else WAIT_SECONDS_MAX

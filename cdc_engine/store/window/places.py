@@ -1,0 +1,193 @@
+"""Where a reader of a window is, and what it is given: places, pieces of blocks, and the arithmetic between them. Pure.
+
+A window counts transactions and captured row events since it began, and a `Spot` is such a count. A `Place` says the same so that another
+window, or another process, finds it: the end of a transaction, and how many row events after it were taken already.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from cdc_engine.binlog.block import end_position, without_first
+from cdc_engine.contracts import Block, Int64s, TableChangeKind
+from cdc_engine.position import Position, file_number, order_key
+
+Key = tuple[int, int, int]
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Spot:
+    """Transactions that ended and row events before it."""
+
+    transactions: int = 0
+    events: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """After `events` captured row events of the transaction that follows `position`, which is the end of one."""
+
+    position: Position
+    events: int = 0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Piece:
+    """Row events [first_event, last_event) of a block, and the ends of its transactions [first_transaction, last_transaction)."""
+
+    block: Block
+    first_event: int
+    last_event: int
+    first_transaction: int
+    last_transaction: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Reading:
+    """What lies between two places, in order; nothing where `pieces` is empty. `end`: where the next reading begins."""
+
+    pieces: tuple[Piece, ...]
+    end: Place
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Kept:
+    """A block in a window. `start`: before it. `end_key`: of the last transaction that ended up to its end.
+
+    `bytes_before`: of the row events of this block, up to each (int64, one more than there are events). A statement amid a transaction
+    counts as one row event: its place must differ from that of what is around it.
+    """
+
+    block: Block
+    start: Spot
+    end_key: Key
+    bytes_before: Int64s
+
+    @property
+    def within(self) -> int:
+        return int(not self.block.transaction_count and not self.block.event_count)
+
+    @property
+    def end(self) -> Spot:
+        events = self.start.events + self.block.event_count + self.within
+        return Spot(self.start.transactions + self.block.transaction_count, events)
+
+    @property
+    def last_end(self) -> Spot:
+        """After its last transaction's end; it has one."""
+        events = self.start.events + int(self.block.transaction_events[-1])
+        return Spot(self.start.transactions + self.block.transaction_count, events)
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.bytes_before[-1])
+
+    def without_bytes(self) -> Kept:
+        """Of which only the places count."""
+        return dataclasses.replace(self, block=dataclasses.replace(self.block, buffer=np.zeros(0, np.uint8)))
+
+
+def kept(block: Block, start: Spot, key: Key) -> Kept:
+    """The block as what follows a spot; `key`: of the last transaction's end before it."""
+    sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(block.event_length, dtype=np.int64)))
+    if block.transaction_count:
+        key = (block.epoch, file_number(block.file), int(block.transaction_end[-1]))
+    return Kept(block, start, key, sums)
+
+
+def unseen(block: Block, tail: Key) -> Block | None:
+    """What of a block lies after the transaction end `tail`, None where nothing does; one of an open transaction is whole or nothing."""
+    file = (block.epoch, file_number(block.file))
+    if file != tail[:2]:
+        return block if file > tail[:2] else None
+    if block.transaction_count:
+        seen = int(np.searchsorted(block.transaction_end, tail[2], "right"))
+        return block if not seen else without_first(block, seen)
+    if block.event_count:
+        return block if int(block.event_position[0]) >= tail[2] else None
+    if block.statement is not None:
+        return block if block.statement.offset >= tail[2] else None
+    return block if all(change.order_key > order_key(*tail) for change in block.changes) else None
+
+
+def key_of(position: Position) -> Key:
+    """Orders the places of one source."""
+    return position.epoch, file_number(position.file) if position.file else 0, position.offset
+
+
+def transaction_at(blocks: Sequence[Kept], key: Key) -> Spot | None:
+    """After the transaction that ends exactly there."""
+    at = bisect.bisect_left(blocks, key, key=lambda each: each.end_key)
+    if at == len(blocks) or not blocks[at].block.transaction_count:
+        return None
+    each = blocks[at]
+    found = int(np.searchsorted(each.block.transaction_end, key[2]))
+    if key[:2] != each.end_key[:2] or int(each.block.transaction_end[found]) != key[2]:
+        return None
+    events = each.start.events + int(each.block.transaction_events[found])
+    return Spot(each.start.transactions + found + 1, events)
+
+
+def place_at(blocks: Sequence[Kept], spot: Spot) -> Place:
+    """The place of a spot that lies after a transaction's end in these blocks."""
+    each = blocks[bisect.bisect_left(blocks, spot.transactions, key=lambda each: each.end.transactions)]
+    transaction = spot.transactions - each.start.transactions - 1
+    ended = each.start.events + int(each.block.transaction_events[transaction])
+    return Place(end_position(each.block, transaction), spot.events - ended)
+
+
+def cut(blocks: Sequence[Kept], begin: Spot, bytes_max: int, events_max: int) -> tuple[tuple[Piece, ...], Spot]:
+    """What follows `begin` within the limits, at least one row event or transaction, and where it ends.
+
+    It ends with a transaction where one ends within the limits, else amid one.
+    """
+    pieces: list[Piece] = []
+    spot, bytes_left, events_left = begin, bytes_max, events_max
+    whole: tuple[int, Spot] | None = None  # pieces up to the last transaction's end, and where that is
+    for each in blocks[bisect.bisect_right(blocks, begin, key=lambda each: each.end) :]:
+        if pieces and any(change.kind is TableChangeKind.STOPPED for change in each.block.changes):
+            break  # where one table cannot be read on, a reader must be able to stop
+        piece = _within(each, spot, bytes_left, events_left, first=not pieces)
+        if piece is None:
+            break
+        pieces.append(piece)
+        spot = Spot(
+            each.start.transactions + piece.last_transaction, each.start.events + piece.last_event + each.within
+        )
+        bytes_left -= int(each.bytes_before[piece.last_event] - each.bytes_before[piece.first_event])
+        events_left -= piece.last_event - piece.first_event
+        if _ends_with_a_transaction(piece):
+            whole = (len(pieces), spot)
+        if spot < each.end or min(bytes_left, events_left) <= 0:
+            break
+    if whole is not None and whole[1] != spot:
+        return tuple(pieces[: whole[0]]), whole[1]
+    return tuple(pieces), spot
+
+
+def _within(each: Kept, spot: Spot, bytes_left: int, events_left: int, *, first: bool) -> Piece | None:
+    """The part of a block from `spot` on within the limits, None where nothing fits."""
+    block = each.block
+    begin = min(block.event_count, max(0, spot.events - each.start.events))
+    ended_before = max(0, spot.transactions - each.start.transactions)
+    fits = int(np.searchsorted(each.bytes_before, each.bytes_before[begin] + bytes_left, "right")) - 1
+    last = min(block.event_count, fits, begin + events_left)
+    if last < block.event_count:
+        ends = int(np.searchsorted(block.transaction_events, last, "right"))
+        if ends > ended_before:
+            last = int(block.transaction_events[ends - 1])
+        elif not first:
+            return None  # the transaction is for the next reading
+        else:
+            last = max(last, begin + 1)
+    ended = int(np.searchsorted(block.transaction_events, last, "right"))
+    return Piece(block, begin, last, ended_before, max(ended, ended_before))
+
+
+def _ends_with_a_transaction(piece: Piece) -> bool:
+    last = piece.last_transaction
+    return last > piece.first_transaction and int(piece.block.transaction_events[last - 1]) == piece.last_event

@@ -1,0 +1,216 @@
+"""The newest blocks of a stream, for readers that each have a place of their own in it.
+
+The parser's thread puts; readers read from others. A window of the live stream never waits: what is above its bounds goes, oldest
+first, and a reader whose place went with it must read the source by itself (`read` answers None then). A window of such a reader's own
+stream waits instead (`waits`), for what its one reader has not read yet. Blocks are shared with the ring, never copied.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from cdc_engine.binlog.block import end_position, keep_events
+from cdc_engine.contracts import Block
+from cdc_engine.position import Position
+from cdc_engine.store.window.places import (
+    Kept,
+    Key,
+    Place,
+    Reading,
+    Spot,
+    cut,
+    kept,
+    key_of,
+    place_at,
+    transaction_at,
+    unseen,
+)
+
+BLOCKS_MAX = 1 << 13  # an idle source gives a block a transaction, without any bytes
+
+
+def _never() -> bool:
+    return False
+
+
+class Window:
+    """`start`: where the stream begins that is put. `bytes_max`: of row events that are kept; one block may be more."""
+
+    def __init__(self, start: Position, *, bytes_max: int, waits: bool = False) -> None:
+        self._bytes_max, self._waits = bytes_max, waits
+        self._blocks: list[Kept] = []
+        self._bytes = 0
+        self._start = start
+        self._base: Kept | None = None  # the last block that went and ends a transaction
+        self._tail = Spot()  # after all that was put
+        self._read = Spot()  # of a window that waits: what its reader has
+        self._changed = threading.Condition()
+        self._putter: threading.Thread | None = None
+        self._fenced: threading.Thread | None = None  # its open transaction was dropped by another thread
+        self._closed = False
+        self.put_at = time.monotonic()
+
+    # ── the parser's side ──
+
+    def put(self, block: Block) -> None:
+        """Appends what is new in a block; of a window that waits, once there is room.
+
+        A stream that is read again from an earlier place gives nothing new up to where it was. Raises InterruptedError once another
+        thread has dropped the stream, until this one does too.
+        """
+        with self._changed:
+            self._enter()
+            while self._waits and self._bytes >= self._bytes_max:
+                self._changed.wait()
+                self._enter()
+            left = unseen(block, self._tail_key)
+            if left is None:
+                return
+            each = kept(left, self._tail, self._tail_key)
+            self._blocks.append(each)
+            self._bytes += each.size_bytes
+            self._tail = each.end
+            self._evict()
+            self.put_at = time.monotonic()
+            self._changed.notify_all()
+
+    def drop_open(self) -> None:
+        """The connection is gone: what was put of the transaction that is open comes again."""
+        with self._changed:
+            while self._blocks and not self._blocks[-1].block.transaction_count:
+                self._bytes -= self._blocks.pop().size_bytes
+            if self._blocks and self._blocks[-1].end != self._blocks[-1].last_end:
+                self._cut_last()
+            self._tail = self._blocks[-1].end if self._blocks else self._base_spot
+            me = threading.current_thread()
+            self._fenced = None if self._putter in {None, me} else self._putter
+            self._changed.notify_all()
+
+    def begin_at(self, position: Position) -> None:
+        """Forgets everything: the stream that is put from now on begins at `position`."""
+        with self._changed:
+            self._blocks.clear()
+            self._start, self._base = position, None
+            self._bytes, self._read, self._tail = 0, Spot(), Spot()
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Nothing is put any more; a put that waits ends."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    # ── the readers' side ──
+
+    def has(self, place: Place) -> bool:
+        """Whether what follows a place can be read here, now or when it comes."""
+        with self._changed:
+            return self._spot_of(place) is not None
+
+    def read(
+        self,
+        place: Place,
+        bytes_max: int,
+        events_max: int,
+        timeout_seconds: float = 0.0,
+        given_up: Callable[[], bool] = _never,
+    ) -> Reading | None:
+        """What follows a place, as soon as there is anything; no pieces when nothing came in time. None: the place is not in the window.
+
+        `given_up`: asked whenever the reader is woken; true ends its wait.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        with self._changed:
+            while (spot := self._spot_of(place)) is not None:
+                if self._waits:
+                    self._read = spot
+                    self._evict()
+                    self._changed.notify_all()
+                pieces, end = cut(self._blocks, spot, bytes_max, events_max)
+                if pieces:
+                    return Reading(pieces, self._place_of(end))
+                left = deadline - time.monotonic()
+                if left <= 0 or given_up():
+                    return Reading((), place)
+                self._changed.wait(left)
+            return None
+
+    def wake(self) -> None:
+        """Readers that wait look whether they are given up."""
+        with self._changed:
+            self._changed.notify_all()
+
+    @property
+    def begin(self) -> Position:
+        """The oldest end of a transaction from which on all is here."""
+        with self._changed:
+            base = self._place_of(self._base_spot)
+            if self._spot_of(base) is not None:
+                return base.position
+            ending = next((each for each in self._blocks if each.block.transaction_count), None)
+            return base.position if ending is None else end_position(ending.block, 0)
+
+    @property
+    def fill_bytes(self) -> int:
+        with self._changed:
+            return self._bytes
+
+    # ── under the lock ──
+
+    def _enter(self) -> None:
+        me = threading.current_thread()
+        if self._closed or self._fenced is me:
+            raise InterruptedError("the stream was dropped while it was being put")
+        self._putter = me
+
+    @property
+    def _tail_key(self) -> Key:
+        return self._blocks[-1].end_key if self._blocks else self._base_key
+
+    @property
+    def _base_spot(self) -> Spot:
+        return self._base.last_end if self._base else Spot()
+
+    @property
+    def _base_key(self) -> Key:
+        return self._base.end_key if self._base else key_of(self._start)
+
+    def _spot_of(self, place: Place) -> Spot | None:
+        key = key_of(place.position)
+        spot = self._base_spot if key == self._base_key else transaction_at(self._blocks, key)
+        if spot is None:
+            return None
+        spot = Spot(spot.transactions, spot.events + place.events)
+        first = self._blocks[0].start if self._blocks else self._tail
+        return spot if first.events <= spot.events else None
+
+    def _place_of(self, spot: Spot) -> Place:
+        base = self._base_spot
+        if spot.transactions > base.transactions:
+            return place_at(self._blocks, spot)
+        events = spot.events - base.events
+        return Place(place_at([self._base], base).position if self._base else self._start, events)
+
+    def _evict(self) -> None:
+        while self._blocks and self._may_go(self._blocks[0]):
+            gone = self._blocks.pop(0)
+            self._bytes -= gone.size_bytes
+            if gone.block.transaction_count:
+                self._base = gone.without_bytes()
+
+    def _may_go(self, oldest: Kept) -> bool:
+        if self._waits:
+            return oldest.end <= self._read
+        return len(self._blocks) > 1 and (self._bytes > self._bytes_max or len(self._blocks) > BLOCKS_MAX)
+
+    def _cut_last(self) -> None:
+        last = self._blocks[-1]
+        mask = np.arange(last.block.event_count) < int(last.block.transaction_events[-1])
+        key = self._blocks[-2].end_key if len(self._blocks) > 1 else self._base_key
+        self._bytes -= last.size_bytes
+        self._blocks[-1] = kept(keep_events(last.block, mask), last.start, key)
+        self._bytes += self._blocks[-1].size_bytes

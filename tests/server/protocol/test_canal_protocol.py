@@ -1,0 +1,221 @@
+"""The protocol on the wire: the vectors of canal.md §12.1, errors by their numbers, strangers, lying lengths, random bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cdc_engine.errors import BatchNotFoundError, ConfigurationError, NotSubscribedError
+from cdc_engine.server.protocol import packets
+from cdc_engine.server.protocol.listener import Address, Listener, listen
+from cdc_engine.server.protocol.packets import Packet, PacketType, parsed
+from cdc_engine.server.protocol.session import Access, Session
+from cdc_engine.server.protocol.token import knows_password
+
+HASH = "e3619321c1a937c46a0d8bd1dac39f93b27d4458"  # of "canal"
+SEED = bytes.fromhex("0102030405060708")
+TOKEN = b"7de44690d8e53782cb61804a2455c284a3bbfb06"
+SUBSCRIPTION = bytes.fromhex("18042a0f0a076578616d706c65120431303031")
+GET = bytes.fromhex("18062a210a076578616d706c6512043130303118e80720ffffffffffffffffff0128023000")
+ACK_5 = bytes.fromhex("18082a110a076578616d706c651204313030311805")
+ROLLBACK = bytes.fromhex("180c2a0f0a076578616d706c65120431303031")
+ENTRY = packets.bytes_field(2, b"\xaa")
+
+
+class Example:
+    """A destination with one batch of one entry, and its consumer."""
+
+    def __init__(self) -> None:
+        self.subscribed: dict[int, str] = {}
+        self.calls: list[Any] = []
+        self.content: Any = None
+
+    def subscribe(self, client_id: int, client_filter: str) -> Example:
+        self.subscribed[client_id] = client_filter
+        return self
+
+    def unsubscribe(self, client_id: int) -> None:
+        self.subscribed.pop(client_id, None)
+
+    def service(self, client_id: int) -> Example:
+        if client_id not in self.subscribed:
+            raise NotSubscribedError(f"ClientIdentity:{client_id} should subscribe first")
+        return self
+
+    def messages(self, content: bytes) -> bytes:
+        return content
+
+    def get(self, bytes_max: int, timeout_seconds: float = 0.0) -> tuple[int, Any]:
+        self.calls.append((bytes_max, timeout_seconds))
+        return (1, self.content) if self.content is not None else (-1, None)
+
+    def ack(self, batch_id: int) -> None:
+        if batch_id == 9:
+            raise BatchNotFoundError("ack error , clientId:1001 batchId:9 is not exist , please check")
+        self.calls.append(batch_id)
+
+    def rollback(self, batch_id: int | None = None) -> None:
+        self.calls.append(("rollback", batch_id))
+
+    def stop_waiting(self) -> None:
+        """Nobody waits."""
+
+
+def told(*parts: bytes) -> Packet:
+    return parsed(b"".join(parts)[4:])
+
+
+def admitted(example: Example) -> Session:
+    session = Session(Access(), lambda _name: example)
+    session.authenticated = True
+    return session
+
+
+def test_the_vectors_of_the_protocol() -> None:
+    assert packets.handshake(SEED).hex() == "00000010" + "10011801" + "2a0a" + "1208" + SEED.hex()
+    assert packets.ack().hex() == "00000004" + "1001" + "1803"
+    assert packets.refusal(400, "x").hex() == "0000000c" + "1001" + "1803" + "2a06" + "089003" + "120178"
+    assert packets.no_messages().hex() == "00000011" + "1001" + "1807" + "2a0b" + "08ffffffffffffffffff01"
+    assert (packets.messages_head(1, 3) + ENTRY).hex() == "00000009" + "1807" + "2a05" + "0801" + "1201aa"
+
+
+def test_a_token_proves_the_password_and_nothing_else_does() -> None:
+    assert knows_password(TOKEN, SEED, HASH)
+    assert not knows_password(TOKEN, bytes(8), HASH)
+    assert not any(knows_password(wrong, SEED, HASH) for wrong in (b"", b"zz", TOKEN[:-2], HASH.encode()))
+    assert knows_password(b"", SEED, "")
+
+
+def test_a_stranger_is_refused_and_gone() -> None:
+    session = Session(Access(user="canal", password_hash=HASH), lambda _name: Example())
+    session.seed = SEED
+    for first in (SUBSCRIPTION, b"\x18\x02\x2a\x07" + b"\x0a\x05canal", b""):
+        answer = session.answered(first)
+        assert answer.closes
+        assert told(*answer.parts).number(1) == 400
+    body = packets.bytes_field(1, b"canal") + packets.bytes_field(2, TOKEN) + packets.number_field(3, 3_600_000)
+    answer = session.answered(packets.number_field(3, 2) + packets.bytes_field(5, body))
+    assert (answer.parts, session.authenticated, session.read_seconds) == ((packets.ack(),), True, 3600.0)
+
+
+def test_subscribe_get_ack_and_roll_back() -> None:
+    example = Example()
+    session = admitted(example)
+    assert told(*session.answered(GET).parts).number(1) == 400  # not subscribed
+    assert session.answered(SUBSCRIPTION).parts == (packets.ack(),)
+    assert session.answered(GET).parts == (packets.no_messages(),)
+    example.content = ENTRY
+    assert b"".join(session.answered(GET).parts).hex() == "00000009" + "1807" + "2a05" + "0801" + "1201aa"
+    assert session.answered(ACK_5).parts == session.answered(ROLLBACK).parts == ()
+    assert example.calls == [(1000 * 1024, 0.0), (1000 * 1024, 0.0), 5, ("rollback", None)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "code", "said"),
+    [
+        (PacketType.SUBSCRIPTION, b"", 401, "destination or clientId is null. Sub:"),
+        (PacketType.GET, packets.bytes_field(1, b"example"), 401, "destination or clientId is null. Get: example"),
+        (PacketType.CLIENTACK, SUBSCRIPTION[4:], 402, "batchId should assign value. Ack: example"),
+        (PacketType.CLIENTACK, SUBSCRIPTION[4:] + b"\x18\x09", 400, "is not exist , please check"),
+        (PacketType.SUBSCRIPTION, b"\x0a\x01x\x12\x0599999", 400, "not a number up to"),
+        (PacketType.DUMP, b"", 400, "packet type: DUMP is NOT supported!"),
+        (99, b"", 400, "packet type: 99 is NOT supported!"),
+    ],
+)
+def test_canal_errors_by_their_numbers(kind: int, fields: bytes, code: int, said: str) -> None:
+    example = Example()
+    example.subscribe(1001, "")
+    answer = admitted(example).answered(packets.number_field(3, kind) + packets.bytes_field(5, fields))
+    refused = told(*answer.parts)
+    assert (refused.number(1), answer.closes) == (code, False)
+    assert said in refused.text(2)
+
+
+def test_a_get_waits_as_long_as_it_says() -> None:
+    example = Example()
+    example.subscribe(1001, "")
+    for given, unit, seconds in ((0, 0, 3600.0), (1500, 2, 1.5), (2, 3, 2.0), (-1, 2, 0.0), (9, 6, 3600.0)):
+        fields = SUBSCRIPTION[4:] + b"\x18\x01" + packets.number_field(4, given) + packets.number_field(5, unit)
+        admitted(example).answered(packets.number_field(3, PacketType.GET) + packets.bytes_field(5, fields))
+        assert example.calls.pop() == (1024, seconds)
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    made = Listener(Address(access=Access(user="canal", password_hash=HASH), connections_max=2))
+    made.serve("example", Example())
+    yield made
+    made.close()
+
+
+def received(client: socket.socket) -> bytes:
+    """All until the server ends it."""
+    data = b""
+    with contextlib.suppress(ConnectionError):
+        while part := client.recv(1 << 16):
+            data += part
+    return data
+
+
+def test_a_lying_length_is_refused_before_it_costs_anything(listener: Listener) -> None:
+    with socket.create_connection(("127.0.0.1", listener.port), timeout=30) as client:
+        client.sendall(b"\x7f\xff\xff\xff")
+        frames = received(client)
+    assert b"are the most" in frames
+    assert b"Traceback" not in frames
+
+
+def test_more_clients_than_may_come_are_told_so(listener: Listener) -> None:
+    with contextlib.ExitStack() as held:
+        for _ in range(2):
+            client = held.enter_context(socket.create_connection(("127.0.0.1", listener.port), timeout=30))
+            assert client.recv(1) == b"\0"
+        third = held.enter_context(socket.create_connection(("127.0.0.1", listener.port), timeout=30))
+        assert b"more than 2 clients" in received(third)
+
+
+def test_random_bytes_from_strangers_end_their_connections_and_nothing_else_canal(listener: Listener) -> None:
+    chance = random.Random(13)  # noqa: S311  no secret
+    for turn in range(60):
+        with socket.create_connection(("127.0.0.1", listener.port), timeout=30) as client:
+            body = chance.randbytes(chance.randrange(1, 200))
+            framed = turn % 2 == 0
+            client.sendall((packets.LENGTH.pack(len(body)) if framed else b"") + body)
+            with contextlib.suppress(OSError):  # it may be gone already
+                client.shutdown(socket.SHUT_WR)
+            assert b"Traceback" not in received(client)
+    with socket.create_connection(("127.0.0.1", listener.port), timeout=30) as client:
+        assert parsed(client.recv(20)[4:]).raw(2)
+
+
+def test_random_bytes_of_a_client_are_answered_and_never_raise_canal() -> None:
+    chance = random.Random(14)  # noqa: S311  no secret
+    session = admitted(Example())
+    vectors = [SUBSCRIPTION, GET, ACK_5, ROLLBACK]
+    for _ in range(5000):
+        frame = bytearray(chance.choice(vectors))
+        for _ in range(chance.randrange(1, 6)):
+            frame[chance.randrange(len(frame))] = chance.randrange(256)
+        for part in session.answered(bytes(frame)).parts:
+            assert b"mistake" not in part
+
+
+def test_two_destinations_share_an_address_only_if_they_agree() -> None:
+    address = Address(host="127.0.0.1", port=0)
+    end = listen(address, "one", Example())
+    try:
+        with pytest.raises(ConfigurationError, match="cannot listen at"):
+            Listener(Address(host="127.0.0.1", port=_port_of("one")))
+    finally:
+        end()
+
+
+def _port_of(_destination: str) -> int:
+    from cdc_engine.server.protocol import listener  # noqa: PLC0415  the register of those that listen
+
+    return next(iter(listener._listeners))[1]

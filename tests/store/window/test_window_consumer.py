@@ -1,0 +1,119 @@
+"""The window of a stream: readers at places of their own get what follows, whole and once, whatever the stream does."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdc_engine.contracts import Block
+from cdc_engine.position import Position
+from cdc_engine.store.window.places import Piece, Place
+from cdc_engine.store.window.window import Window
+from tests.fix_blocks import SERVER, Source, numbers_of
+
+START = Position(epoch=1, file="mysql-bin.000001", offset=4, server_uuid=SERVER)
+
+
+def numbers(pieces: tuple[Piece, ...]) -> list[int]:
+    return [number for each in pieces for number in numbers_of(each.block, each.first_event, each.last_event)]
+
+
+def drained(window: Window, place: Place, bytes_max: int = 1 << 20) -> tuple[list[int], Place]:
+    found: list[int] = []
+    while (reading := window.read(place, bytes_max, 1 << 20)) is not None and reading.pieces:
+        found += numbers(reading.pieces)
+        place = reading.end
+    return found, place
+
+
+def test_readers_at_places_of_their_own_read_all_of_it() -> None:
+    window, source = Window(START, bytes_max=1 << 20), Source()
+    window.put(source.block([2, 3], 2))
+    first, middle = drained(window, Place(START))
+    window.put(source.block([1, 4]))
+    assert (first, drained(window, Place(START))[0]) == ([*range(7)], [*range(12)])
+    assert drained(window, middle)[0] == [*range(7, 12)]
+    assert middle == Place(middle.position, 2)
+
+
+def test_a_reading_ends_with_a_transaction_where_one_ends_within_its_limits() -> None:
+    window, source = Window(START, bytes_max=1 << 20), Source()
+    window.put(source.block([2, 3, 9], size=16))
+    reading = window.read(Place(START), 6 * 16, 1 << 20)
+    assert reading is not None
+    assert (numbers(reading.pieces), reading.end.events) == ([*range(5)], 0)
+    rest = window.read(reading.end, 6 * 16, 1 << 20)
+    assert rest is not None
+    assert (numbers(rest.pieces), rest.end.events) == ([*range(5, 11)], 6)
+
+
+def test_what_is_above_the_bounds_goes_and_whoever_needs_it_is_told() -> None:
+    window, source = Window(START, bytes_max=64), Source()
+    for _ in range(4):
+        window.put(source.block([2], size=16))
+    assert window.read(Place(START), 1 << 20, 1 << 20) is None
+    assert drained(window, Place(window.begin))[0] == [*range(4, 8)]
+
+
+def test_an_open_transaction_that_comes_again_is_read_once() -> None:
+    window, source = Window(START, bytes_max=1 << 20), Source()
+    window.put(source.block([1], 3))
+    found, place = drained(window, Place(START))
+    window.drop_open()
+    again = Source(offset=source.offset - 3 * 19, number=1, transaction=1)
+    window.put(again.block([5]))
+    assert found + drained(window, place)[0] == [*range(6)]
+
+
+def test_what_was_put_before_is_not_put_twice() -> None:
+    window = Window(START, bytes_max=1 << 20)
+    window.put(Source().block([2, 2]))
+    window.put(Source().block([2, 2, 3]))
+    assert drained(window, Place(START))[0] == [*range(7)]
+
+
+def test_a_window_that_waits_is_read_whole_though_it_holds_little() -> None:
+    window, source = Window(START, bytes_max=32, waits=True), Source()
+    place, found = Place(START), list[int]()
+    for ends, open_events in [([1], 2), ([1], 0)] * 20:
+        window.put(source.block(ends, open_events, size=16))
+        more, place = drained(window, place, bytes_max=20)
+        found += more
+    assert found == [*range(80)]
+    assert window.fill_bytes == 0
+
+
+def test_a_put_by_a_thread_whose_stream_was_dropped_is_refused() -> None:
+    window, source = Window(START, bytes_max=1 << 20), Source()
+    window.put(source.block([1], 1))
+    window.close()
+    with pytest.raises(InterruptedError):
+        window.put(source.block([1]))
+
+
+Cut = st.tuples(st.lists(st.integers(0, 4), max_size=4), st.integers(0, 3)).filter(lambda cut: bool(cut[0] or cut[1]))
+Cuts = st.lists(Cut, min_size=1, max_size=12)
+
+
+@given(cuts=Cuts, sizes=st.lists(st.integers(1, 200), min_size=1, max_size=8), drops=st.sets(st.integers(0, 11)))
+def test_any_cut_of_a_stream_read_in_any_steps_is_the_stream_consumer(
+    cuts: list[tuple[list[int], int]], sizes: list[int], drops: set[int]
+) -> None:
+    window, source = Window(START, bytes_max=1 << 20), Source()
+    place, found, open_events = Place(START), list[int](), 0
+    for turn, (ends, more) in enumerate(cuts):
+        block: Block = source.block(ends, more)
+        window.put(block)
+        reading = window.read(place, sizes[turn % len(sizes)], 1 << 20)
+        assert reading is not None
+        found, place = found + numbers(reading.pieces), reading.end
+        open_events = more if ends else open_events + more
+        if turn in drops and open_events:
+            window.drop_open()
+            source.offset -= open_events * 19
+            source.number -= open_events
+            for _ in range(open_events):
+                window.put(source.block([], 1))
+    window.put(source.block([1]))
+    assert found + drained(window, place)[0] == [*range(source.number)]
