@@ -10,6 +10,7 @@ PAYLOAD_BYTES_MAX = 1 << 33
 PACKET_BYTES_MAX = 0xFFFFFF  # a packet of this size goes on in the next one (MySQL wire protocol)
 RING_BYTES_MAX = 64 * MEBIBYTE  # default ring: sixteen read buffers
 RING_EVENTS_MAX = 1_000_000  # row events in the ring; bounds the arrays beside the bytes
+WINDOW_BYTES_MAX = 64 * MEBIBYTE  # of row events kept for consumers beside the lake; most of them are in the ring, too
 BATCH_BYTES_MAX = 256 * MEBIBYTE  # a batch is what waits, up to this; the ring is the usual limit
 BATCH_EVENTS_MAX = 1_000_000  # row events a batch
 HEARTBEAT_SECONDS = 15  # the server speaks at least this often on an idle stream (canal.md §2.1)

@@ -23,6 +23,7 @@ from cdc_engine.snapshot.record import progress
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import SnapshotState, way_out
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE, ForeignKeyNote, foreign_key_notes, read_cascades
+from console.consumers import consumer_problems, consumer_table, consumers_of
 from console.stack import processes
 from console.stack.dagster_storage import lost_storage
 from console.stack.processes import ProcessFile
@@ -63,6 +64,7 @@ class DestinationStatus:
     stopped_tables: Sequence[dict[str, Any]] = ()
     foreign_keys: Sequence[ForeignKeyNote] = ()
     snapshots: Sequence[dict[str, Any]] = ()
+    consumers: Sequence[dict[str, Any]] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,6 +170,7 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
         holder=f"pid {lease.pid} on {lease.host}" if lease and held else "",
         outstanding=[_outstanding(batch) for batch in meta.get("outstanding") or []],
         stopped_tables=engine.get("stopped_tables") or meta.get("stopped_tables") or [],
+        consumers=consumers_of(engine, meta),
     )
 
 
@@ -201,6 +204,7 @@ def find_problems(running: Sequence[dict[str, Any]], destinations: Sequence[Dest
             said = "" if one.tick_age_seconds is None else f" (said {one.tick_age_seconds:.0f} s ago)"
             found.append(f"{one.name} is {one.waiting}{said}")
         found += [f"{one.name}: {trouble}" for trouble in one.troubles]
+        found += consumer_problems(one)
         found += [_stop_sentence(one.name, table) for table in one.stopped_tables]
         found += [
             f"{one.name}: the snapshot of {each['table']} failed: {each['reason']} (`sluice snapshot resume {one.name} {each['table']}` "
@@ -273,7 +277,15 @@ def render(report: StatusReport) -> Group:
         for one in report.destinations
         for told in one.foreign_keys
     ]
-    return Group(shown, places, *keys, *reading, *(problems or [Text("all is well", "green")]))
+    consumers = consumer_table(report.destinations)
+    return Group(
+        shown,
+        places,
+        *([consumers] if consumers else ()),
+        *keys,
+        *reading,
+        *(problems or [Text("all is well", "green")]),
+    )
 
 
 def _process_state(process: dict[str, Any]) -> Text:

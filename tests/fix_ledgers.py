@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from cdc_engine.contracts import ClientIdentity, StoppedTable
+from cdc_engine.contracts import ClientIdentity, Consumer, StoppedTable
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.position import Position
 from cdc_engine.states import TableState
 
 LEDGER = Ledger(ledger_id="0123456789ab")
 CLIENT = ClientIdentity(destination="shop")
-
 
 UNIT = 16  # no two transactions end within so many bytes
 
@@ -19,6 +18,9 @@ def at(place: int, *, file: int = 1, epoch: int = 1) -> Position:
     return Position(
         epoch=epoch, file=f"mysql-bin.{file:06d}", offset=place * UNIT, gtid_set="", server_uuid="u", time_us=place
     )
+
+
+CONSUMER = Consumer(client_id=7, filter="a", cursor=at(6))
 
 
 def stopped(table: str, offset: int) -> StoppedTable:
@@ -35,4 +37,4 @@ def full_ledger() -> Ledger:
         .hand_out(at(20))
         .staged(1, path="staging/x", rows=3, size_bytes=99, tables=("shop.orders",))
     )
-    return ledger.ack(1).hand_out(at(30)).stop_table(stopped("audit", 25)).begin_epoch(2)
+    return ledger.ack(1).hand_out(at(30)).stop_table(stopped("audit", 25)).begin_epoch(2).with_consumer(CONSUMER)

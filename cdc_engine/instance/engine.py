@@ -10,17 +10,26 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import structlog
 
 from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import ClientIdentity, OutstandingBatch, StoppedTable
-from cdc_engine.errors import LeaseLostError, MetaError, SluiceError, SourceConnectionError, StagingError
+from cdc_engine.errors import (
+    LeaseLostError,
+    MetaError,
+    NotStartedError,
+    SluiceError,
+    SourceConnectionError,
+    StagingError,
+)
 from cdc_engine.ha.file_lease import FileLease
 from cdc_engine.ha.file_lock import RUN_LOCK_FILE, FileLock
 from cdc_engine.instance.answers import is_view_now, schema_at
+from cdc_engine.instance.consumers.consumers import Consumers
+from cdc_engine.instance.consumers.served import serve
 from cdc_engine.instance.hand_out import BatchLimits, HandOut
 from cdc_engine.instance.health import Vitals, troubles
 from cdc_engine.instance.pulse import Pulse
@@ -72,6 +81,7 @@ class Engine:
         self._watch: SourceWatch | None = None
         self._unwatched = threading.Event()  # of the watch that runs: it is to end
         self._pulse = Pulse()
+        self._end_serving: Callable[[], None] = lambda: None
         self._changed_at = 0.0  # when the parser last changed its state, of the monotonic clock
 
     # ── life ──
@@ -83,7 +93,10 @@ class Engine:
             raise LeaseLostError(self._held_by_another())
         try:
             self._open()
+            self._serve_consumers()
         except BaseException:
+            if self._rooms is not None:
+                self._rooms.parser.stop()
             self._lease.release()
             raise
         self._stopping.clear()
@@ -95,6 +108,7 @@ class Engine:
         """Ends the dump and gives the lease back; outstanding batches stay outstanding."""
         self._stopping.set()
         self._unwatched.set()
+        self._end_serving()
         if self._hand_out is not None:
             self._hand_out.close()
         if self._rooms is not None:
@@ -103,8 +117,29 @@ class Engine:
         self._service.stop(self.name)
         if self._reporter is not None:
             self._reporter.join()
+        self._close_consumers()
         self._reporter = self._rooms = self._hand_out = None
         self._lease.release()
+
+    @property
+    def consumers(self) -> Consumers:
+        """Those beside the lake. Raises NotStartedError where there are none to be."""
+        consumers = self._rooms.consumers if self._rooms is not None else None
+        if consumers is None or self._state == EngineState.LEASE_LOST:
+            raise NotStartedError(f"destination:{self.name} should start first")
+        return consumers
+
+    def _serve_consumers(self) -> None:
+        if self._rooms is not None and self._rooms.consumers is not None:
+            self._end_serving = serve(self._destination.canal_server, self.name, lambda: self.consumers)
+
+    def _close_consumers(self) -> None:
+        if self._rooms is None or self._rooms.consumers is None:
+            return
+        try:
+            self._rooms.consumers.close()
+        except SluiceError as error:
+            log.warning("cursors_not_kept", destination=self.name, reason=str(error))
 
     @property
     def holds_lease(self) -> bool:
@@ -147,6 +182,8 @@ class Engine:
             rooms.parser.stop()
             if position is not None:
                 rooms.store.start_at(position)
+                if rooms.window is not None:
+                    rooms.window.begin_at(position)
             rooms.parser.start(position)
 
     def _read_again(self) -> None:
@@ -194,6 +231,8 @@ class Engine:
                 rooms.parser.stop()
                 place = begin_anew.begin(hands)
                 rooms.store.start_at(place)
+                if rooms.window is not None:
+                    rooms.window.begin_at(place)
                 rooms.parser.start(place)
 
         try:
@@ -312,6 +351,7 @@ class Engine:
             troubles=self._troubles(state),
             ticked_at_us=self._pulse.ticked_at_us(),
             acked_at_us=self._pulse.acked_at_us(),
+            consumers=rooms.consumers.statuses(rooms.parser.position) if rooms.consumers is not None else (),
             updated_at_us=time.time_ns() // 1000,
         )
 
@@ -358,6 +398,8 @@ class Engine:
                 self._lease.check()
                 self._revive()
                 rooms = self._opened()
+                if rooms.consumers is not None:
+                    rooms.consumers.keep()
                 self._rows_per_second = self._rate.read(rooms.parser.counters.row_events)
                 write_status(self.directory / STATUS_FILE, self.status())
             except LeaseLostError as error:

@@ -19,6 +19,7 @@ import numpy as np
 
 from cdc_engine import limits
 from cdc_engine.binlog.column_types import Values, type_of
+from cdc_engine.binlog.entries.messages import EntryMaker
 from cdc_engine.binlog.events.event_types import HEADER_BYTES, LENGTH_AT
 from cdc_engine.binlog.result_rows.decoder import ResultDecoder
 from cdc_engine.binlog.result_rows.result_reader import ResultReader
@@ -26,11 +27,15 @@ from cdc_engine.binlog.scan.framing import PacketFramer
 from cdc_engine.binlog.scan.scanner import Scanner
 from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.contracts import Column, TableVersion
+from cdc_engine.instance.consumers.feed import FeedPlace, Selection
+from cdc_engine.instance.consumers.statements import described, wanted_statements
 from cdc_engine.position import Position
-from cdc_engine.sink.event_sink import EventSink
+from cdc_engine.sink.event_sink import CapturedTables, EventSink
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.staging.staging import stage
 from cdc_engine.store.memory_store import MemoryEventStore
+from cdc_engine.store.window.places import Place
+from cdc_engine.store.window.window import Window
 from cdc_engine.table_meta.ddl.declared_type import MYSQL
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
@@ -46,7 +51,10 @@ SPILLING_EVENTS = 2  # a ring so small that a transaction of the recording spill
 
 
 def rehearse(folder: Path, recording: Path = RECORDING) -> int:
-    """Stages the recording into `folder`, once from memory and once over spill files, then decodes a SELECT's rows. The rows staged."""
+    """Stages the recording into `folder`, once from memory and once over spill files, then decodes a SELECT's rows. The rows staged.
+
+    What is staged is shown to a consumer of Canal's protocol as well.
+    """
     events = list(recorded_events(recording.read_bytes()))
     tables: dict[str, TableVersion] = {}
     rows = sum(
@@ -89,7 +97,8 @@ def _staged_rows(events: list[bytes], folder: Path, events_max: int, tables: dic
     history = TableHistory(folder / "schema.jsonl", captured.keeps)
     history.seed(Snapshot(ServerFacts(flavour=MYSQL, charset="utf8mb4"), databases=(), tables=()), START)
     store = MemoryEventStore(folder / "spill", events_max=events_max, start=START)
-    sink = EventSink(store, captured)
+    window = Window(START, bytes_max=limits.WINDOW_BYTES_MAX)
+    sink = EventSink(store, captured, window)
     framer = PacketFramer(Scanner(start=START, history=history, captured=captured.keeps))
     rows = 0
     for event in events:
@@ -98,7 +107,20 @@ def _staged_rows(events: list[bytes], folder: Path, events_max: int, tables: dic
         for block in framer.received(len(packet)):
             sink.accept(block)
         rows += _taken_rows(store, folder, tables)
+    show_entries(window, captured)
     return rows
+
+
+def show_entries(window: Window, captured: TableFilter) -> int:
+    """All that the window holds, as entries; how many bytes."""
+    tables = CapturedTables([captured])
+    selection = Selection(tables=tables, wants=wanted_statements(tables))
+    entries, place, shown = EntryMaker("UTC", described), FeedPlace(Place(window.begin)), 0
+    while (reading := window.read(place.place, limits.READ_BUFFER_BYTES, limits.BATCH_EVENTS_MAX)) and reading.pieces:
+        chosen, state = selection.chosen(reading.pieces, place.state)
+        shown += len(entries.messages(chosen))
+        place = FeedPlace(reading.end, state)
+    return shown
 
 
 def _taken_rows(store: MemoryEventStore, folder: Path, tables: dict[str, TableVersion]) -> int:

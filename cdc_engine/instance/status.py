@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cdc_engine.contracts import StoppedTable
+from cdc_engine.instance.consumers.consumers import ConsumerStatus
 from cdc_engine.position import Position
 
 
@@ -20,7 +21,7 @@ class EngineStatus:
     `lag_seconds`: now minus the commit time of the oldest transaction that is not acked yet, or the time for which the source's end is
     known to lie ahead of what was read, whichever is more; 0 when all is acked.
     `ticked_at_us`, `acked_at_us`: the sensor's last tick, the last ack of a run's batch; 0 when there was none since the engine started.
-    `troubles`: what else is wrong, a sentence each, with what to do (`health`).
+    `consumers`: those beside the lake. `troubles`: what else is wrong, a sentence each, with what to do (`health`).
     """
 
     state: str
@@ -38,6 +39,7 @@ class EngineStatus:
     troubles: tuple[str, ...] = ()
     ticked_at_us: int = 0
     acked_at_us: int = 0
+    consumers: tuple[ConsumerStatus, ...] = ()
     updated_at_us: int = 0
 
     def to_json(self) -> dict[str, Any]:

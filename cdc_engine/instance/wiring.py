@@ -16,6 +16,9 @@ from cdc_engine.config import DestinationConfig
 from cdc_engine.contracts import Batch, OutstandingBatch, Staged, StoppedTable
 from cdc_engine.errors import LedgerLostError, PositionLostError
 from cdc_engine.instance.answers import SchemaAnswers
+from cdc_engine.instance.consumers.consumers import Consumers
+from cdc_engine.instance.consumers.own_stream import OwnStreams
+from cdc_engine.instance.consumers.statements import wanted_statements
 from cdc_engine.instance.published_history import PublishedHistory
 from cdc_engine.instance.tables.filter_change import take_up_new_tables
 from cdc_engine.instance.tables.resume import has_up_to
@@ -40,11 +43,12 @@ from cdc_engine.staging.reader import is_whole
 from cdc_engine.staging.staging import stage
 from cdc_engine.store.memory_store import MemoryEventStore
 from cdc_engine.store.prepared import PREPARED_DIRECTORY, PreparedFiles, forget_prepared
+from cdc_engine.store.window.window import Window
 from cdc_engine.table_meta.change.evolution import ROWS_ELSEWHERE
 from cdc_engine.table_meta.change.policy import SchemaDecisions
 from cdc_engine.table_meta.history.changed_tables import TouchedTables
 from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.kept.repository import Repository, has_records
+from cdc_engine.table_meta.history.kept.repository import Repository, has_records, look_at
 from cdc_engine.table_meta.history.review_files import ReviewFiles
 from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot, is_of_users, stable_snapshot
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE
@@ -67,6 +71,8 @@ class EngineParts:
     store: EventStore
     sink: EventSink
     parser: EventParser
+    window: Window | None
+    consumers: Consumers | None
 
 
 def source_of(config: DestinationConfig) -> Source:
@@ -124,7 +130,8 @@ def make_parts(
     store = MemoryEventStore(
         directory / SPILL_DIRECTORY, bytes_max=config.ring.bytes_max, events_max=config.ring.events_max, start=begin
     )
-    sink = EventSink(store, tables)
+    window = Window(begin, bytes_max=config.canal_server.window_bytes_max) if config.canal_server.port else None
+    sink = EventSink(store, tables, window)
     parser = EventParser(
         source_of(config),
         choice_of(config),
@@ -137,7 +144,40 @@ def make_parts(
         prepared=PreparedFiles(directory / PREPARED_DIRECTORY, lambda: _never_again(meta, store, directory)),
         epochs=lambda: epochs_of(meta),
     )
-    return EngineParts(source=source_of(config), meta=meta, history=published, store=store, sink=sink, parser=parser)
+    return EngineParts(
+        source=source_of(config),
+        meta=meta,
+        history=published,
+        store=store,
+        sink=sink,
+        parser=parser,
+        window=window,
+        consumers=consumers_of(config, directory, meta, window, sink) if window is not None else None,
+    )
+
+
+def consumers_of(
+    config: DestinationConfig, directory: Path, meta: MetaManager, window: Window, sink: EventSink
+) -> Consumers:
+    """Those beside the lake; they read what the destination captures."""
+    tables = TableFilter(config.include, config.exclude)
+    decisions = review_of(config, directory)
+    streams = OwnStreams(
+        source=source_of(config),
+        tables=tables,
+        review=dataclasses.replace(SchemaDecisions(), policy=decisions.policy, approved=decisions.approved),
+        records=lambda: look_at(history_kept(config, directory)),
+        epoch=lambda: meta.ledger.epoch,
+        server_uuid=lambda: meta.ledger.server_uuid,
+    )
+    return Consumers(
+        meta,
+        window,
+        open_own=streams.open,
+        held_up=lambda: sink.held_up,
+        server_filter=tables,
+        wants=wanted_statements,
+    )
 
 
 def history_kept(config: DestinationConfig, directory: Path) -> Path | Repository:
@@ -155,7 +195,8 @@ def _oldest_needed(meta: MetaManager, begin: Position, directory: Path) -> Posit
     """
     stops = (stopped.position for stopped in meta.ledger.stopped_tables)
     since = (each.since for each in SnapshotRecords(directory).all() if each.is_open and each.since is not None)
-    return min([begin, *stops, *since], key=lambda each: each.order_key)
+    consumers = (consumer.cursor for consumer in meta.ledger.consumers)
+    return min([begin, *stops, *since, *consumers], key=lambda each: each.order_key)
 
 
 def _never_again(meta: MetaManager, store: EventStore, directory: Path) -> Position | None:

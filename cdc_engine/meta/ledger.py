@@ -20,7 +20,7 @@ import itertools
 import uuid
 from collections.abc import Callable, Collection
 
-from cdc_engine.contracts import ClientIdentity, OutstandingBatch, StoppedTable
+from cdc_engine.contracts import ClientIdentity, Consumer, OutstandingBatch, StoppedTable
 from cdc_engine.errors import BatchNotFirstError, BatchNotFoundError, MetaError, NotContinuousError
 from cdc_engine.position import EPOCH_BITS, Position
 from cdc_engine.states import UNTIL_ASKED, TableState, table_follows
@@ -40,6 +40,7 @@ class Ledger:
     """`cursor`: the end of the last acked batch, None before the first start. `server_uuid`: the server the cursor was made on.
 
     `ledger_id`: given once, when the ledger is born; in run keys, tags and Delta's application ids. `epoch`: the highest ever begun.
+    `consumers`: those beside the lake.
     `given_up`: the end of a staged batch that may be merged in part and cannot be finished from its files; None once it was read again.
     """
 
@@ -53,6 +54,7 @@ class Ledger:
     outstanding: tuple[OutstandingBatch, ...] = ()
     stopped_tables: tuple[StoppedTable, ...] = ()
     given_up: Position | None = None
+    consumers: tuple[Consumer, ...] = ()
 
     @property
     def head(self) -> OutstandingBatch | None:
@@ -71,6 +73,21 @@ class Ledger:
 
     def unsubscribe(self, client: ClientIdentity) -> Ledger:
         return dataclasses.replace(self, clients=tuple(each for each in self.clients if each != client))
+
+    def consumer(self, client_id: int) -> Consumer | None:
+        """One beside the lake."""
+        return next((each for each in self.consumers if each.client_id == client_id), None)
+
+    def with_consumer(self, consumer: Consumer) -> Ledger:
+        """With this record of it, in place of the one before."""
+        others = tuple(each for each in self.consumers if each.client_id != consumer.client_id)
+        ordered = sorted((*others, consumer), key=lambda each: each.client_id)
+        return dataclasses.replace(self, consumers=tuple(ordered))
+
+    def without_consumer(self, client_id: int) -> Ledger:
+        return dataclasses.replace(
+            self, consumers=tuple(each for each in self.consumers if each.client_id != client_id)
+        )
 
     def hand_out(self, end: Position, start: Position | None = None) -> Ledger:
         """With a batch (start, end] at the end of the line; `outstanding[-1]` is its record.

@@ -10,12 +10,12 @@ import itertools
 import json
 from typing import Any, TypeVar
 
-from cdc_engine.contracts import ClientIdentity, OutstandingBatch, StoppedTable
+from cdc_engine.contracts import ClientIdentity, Consumer, OutstandingBatch, StoppedTable
 from cdc_engine.meta.ledger import LEDGER_ID_CHARS, Ledger
 from cdc_engine.position import Position
 from cdc_engine.states import TableState
 
-FORMAT = 2
+FORMAT = 3
 
 Value = TypeVar("Value")
 
@@ -43,6 +43,7 @@ def ledger_from_text(text: str, destination: str) -> Ledger:
             "outstanding": tuple(_outstanding(each) for each in fields["outstanding"]),
             "stopped_tables": tuple(_stopped(each) for each in fields["stopped_tables"]),
             "given_up": _position(fields["given_up"]) if fields["given_up"] is not None else None,
+            "consumers": tuple(_consumer(each) for each in fields["consumers"]),
         }
     )
     _check_order(ledger)
@@ -65,6 +66,11 @@ def _client(record: Any, destination: str) -> ClientIdentity:
     if not isinstance(record, dict):
         raise ValueError("a client is not a record")
     return ClientIdentity(**_checked(ClientIdentity, {**record, "destination": destination}))
+
+
+def _consumer(record: Any) -> Consumer:
+    fields = _checked(Consumer, record)
+    return Consumer(**{**fields, "cursor": _position(fields["cursor"])})
 
 
 def _outstanding(record: Any) -> OutstandingBatch:

@@ -89,12 +89,13 @@ def test_a_changed_filter_alone_is_written(tmp_path: Path) -> None:
 def test_the_file_has_the_documented_keys(tmp_path: Path) -> None:
     FileMeta(tmp_path).update(lambda _: full_ledger())
     record = json.loads((tmp_path / "meta.json").read_text())
-    assert record["format"] == 2
+    assert record["format"] == 3
     assert set(record) == {
         *("format", "ledger_id", "given_up", "epoch", "cursor", "server_uuid", "next_batch_id", "next_delivery"),
-        *("clients", "outstanding", "stopped_tables"),
+        *("clients", "outstanding", "stopped_tables", "consumers"),
     }
     assert record["clients"] == [{"client_id": 1001, "filter": r"shop\..*"}]
+    assert record["consumers"] == [{"client_id": 7, "filter": "a", "cursor": at(6).to_json()}]
     assert set(record["outstanding"][0]) == {
         "ledger_id",
         "batch_id",

@@ -1,0 +1,161 @@
+"""The stream as one consumer sees it: from the window of the live stream, or from a stream of its own while it is elsewhere.
+
+    behind the window ──▶ a stream of its own, from its place ──caught up──▶ the window
+    at the window's end, while the live stream waits for the lake ──▶ a stream of its own
+
+So nobody's slowness stops another. `choice` is the rule, `ConsumerFeed` does what it says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from cdc_engine.binlog.entries.elements import FIRST_STATE, Mask, State, elements
+from cdc_engine.contracts import Block, Int8s, Int64s, LoggedStatement, TableChangeKind
+from cdc_engine.errors import ConsumerStoppedError
+from cdc_engine.limits import BATCH_EVENTS_MAX
+from cdc_engine.position import Position
+from cdc_engine.sink.event_sink import CapturedTables
+from cdc_engine.store.window.places import Piece, Place, Reading
+
+LOOK_SECONDS = 0.5  # how long a reader waits in one go: then it asks anew whether it reads in the right place
+
+
+@dataclasses.dataclass(frozen=True)
+class FeedPlace:
+    """A place, and what was shown of the transaction there."""
+
+    place: Place
+    state: State = FIRST_STATE
+
+    @property
+    def position(self) -> Position:
+        return self.place.position
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Chosen:
+    """What one consumer gets of a piece: entries in order (`kinds` and `indices` as `elements` gives them), or its statement."""
+
+    block: Block
+    kinds: Int8s
+    indices: Int64s
+    statement: LoggedStatement | None = None
+
+
+class Stream(Protocol):
+    """A window, or what reads the source by itself."""
+
+    def read(
+        self, place: Place, bytes_max: int, events_max: int, timeout_seconds: float, given_up: Callable[[], bool]
+    ) -> Reading | None: ...
+
+
+class OwnStream(Stream, Protocol):
+    def wake(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class LiveStream(Stream, Protocol):
+    def wake(self) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Selection:
+    """What a consumer wants: tables that all its filters keep, and statements."""
+
+    tables: CapturedTables
+    wants: Callable[[LoggedStatement], bool]
+
+    def chosen(self, pieces: Sequence[Piece], state: State) -> tuple[tuple[Chosen, ...], State]:
+        """Raises ConsumerStoppedError where a table that it wants cannot be read from the first piece on."""
+        found = []
+        for piece in pieces:
+            self._refuse_stopped(piece.block)
+            events, transactions = (
+                (piece.first_event, piece.last_event),
+                (piece.first_transaction, piece.last_transaction),
+            )
+            statement = piece.block.statement
+            if statement is not None and self.wants(statement):
+                found.append(Chosen(piece.block, np.zeros(0, np.int8), np.zeros(0, np.int64), statement))
+            kinds, indices, state = elements(piece.block, events, transactions, self._kept(piece.block), state)
+            if len(kinds):
+                found.append(Chosen(piece.block, kinds, indices))
+        return tuple(found), state
+
+    def _kept(self, block: Block) -> Mask:
+        wanted = [not each.watched and self.tables.keeps(each.database, each.table) for each in block.tables]
+        return np.array(wanted, np.bool_)[block.event_table] if block.event_count else np.zeros(0, np.bool_)
+
+    def _refuse_stopped(self, block: Block) -> None:
+        for change in block.changes:
+            if change.kind is TableChangeKind.STOPPED and self.tables.keeps(change.database, change.table):
+                raise ConsumerStoppedError(
+                    f"the rows of {change.database}.{change.table} cannot be read from here on: {change.state}: {change.reason}. "
+                    "Resume the table (`sluice schema resume`), or subscribe with a filter that leaves it out"
+                )
+
+
+class ConsumerFeed:
+    """Implements `server.consumer.Feed`. `open_own` begins a stream at a place; `held_up`: the live one waits for the lake."""
+
+    def __init__(
+        self,
+        live: LiveStream,
+        open_own: Callable[[Place], OwnStream],
+        held_up: Callable[[], bool],
+        selection: Selection,
+    ) -> None:
+        self._live, self._open_own, self._held_up, self._selection = live, open_own, held_up, selection
+        self._own: OwnStream | None = None
+
+    @property
+    def reads_alone(self) -> bool:
+        return self._own is not None
+
+    def take(
+        self, place: FeedPlace, bytes_max: int, timeout_seconds: float, given_up: Callable[[], bool]
+    ) -> tuple[tuple[Chosen, ...] | None, FeedPlace]:
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            left = deadline - time.monotonic()
+            reading = self._reading(place.place, bytes_max, max(0.0, min(left, LOOK_SECONDS)), given_up)
+            if reading is not None and reading.pieces:
+                chosen, state = self._selection.chosen(reading.pieces, place.state)
+                return chosen or None, FeedPlace(reading.end, state)
+            if given_up() or left <= 0:
+                return None, place
+
+    def wake(self) -> None:
+        self._live.wake()
+        own = self._own
+        if own is not None:
+            own.wake()
+
+    def close(self) -> None:
+        own, self._own = self._own, None
+        if own is not None:
+            own.close()
+
+    def _reading(
+        self, place: Place, bytes_max: int, wait_seconds: float, given_up: Callable[[], bool]
+    ) -> Reading | None:
+        alone = self._own is not None
+        live = self._live.read(
+            place, bytes_max, BATCH_EVENTS_MAX, 0.0 if alone or self._held_up() else wait_seconds, given_up
+        )
+        if live is not None and (live.pieces or not self._held_up()):
+            self.close()
+            return live
+        if self._own is None:
+            self._own = self._open_own(place)
+        found = self._own.read(place, bytes_max, BATCH_EVENTS_MAX, wait_seconds, given_up)
+        if found is None:  # it was rolled back
+            self.close()
+        return found

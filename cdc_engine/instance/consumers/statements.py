@@ -1,0 +1,130 @@
+"""What a statement is for a consumer of Canal's protocol: its kind, and the table that its entry names (canal.md §2.8)."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable
+
+from cdc_engine.binlog.charsets.statement_text import Literals
+from cdc_engine.binlog.entries.numbers import EventType
+from cdc_engine.binlog.events.statements import without_comments
+from cdc_engine.contracts import LoggedStatement
+from cdc_engine.sink.event_sink import CapturedTables
+from cdc_engine.table_meta.ddl.declared_type import MYSQL
+from cdc_engine.table_meta.ddl.reader import read_statement
+from cdc_engine.table_meta.ddl.statement import (
+    AlterTable,
+    CreateTable,
+    DropDatabase,
+    DropTables,
+    Nothing,
+    RenameTables,
+    SetDatabase,
+    Statement,
+    TableName,
+    Truncate,
+    Unread,
+)
+
+_NAME = r"(?:`(?:[^`]|``)+`|[\w$\x80-\uffff]+)(?:\s*\.\s*(?:`(?:[^`]|``)+`|[\w$\x80-\uffff]+))?"
+_INDEX = re.compile(
+    rf"(CREATE|DROP)\s+(?:OR\s+REPLACE\s+)?(?:ONLINE\s+|OFFLINE\s+)?(?:UNIQUE\s+|FULLTEXT\s+|SPATIAL\s+)?INDEX\s+(?:IF\s+(?:NOT\s+)?EXISTS\s+)?"
+    rf".*?\sON\s+({_NAME})",
+    re.IGNORECASE | re.DOTALL,
+)
+_ACTION = re.compile(
+    rf"ALTER\s+(?:ONLINE\s+|OFFLINE\s+|IGNORE\s+)*TABLE\s+(?:IF\s+EXISTS\s+)?{_NAME}\s*(.*)", re.IGNORECASE | re.DOTALL
+)
+_ACTIONS: tuple[tuple[str, EventType | None], ...] = (
+    (r"ADD\s+(?:CONSTRAINT\s+(?:\S+\s+)?)?(?:UNIQUE|PRIMARY|INDEX|KEY|FULLTEXT|SPATIAL)\b", EventType.CINDEX),
+    (r"ADD\s+(?:CONSTRAINT\s+(?:\S+\s+)?)?FOREIGN\b", None),
+    (r"DROP\s+(?:INDEX|KEY|CONSTRAINT|PRIMARY|FOREIGN|CHECK)\b", EventType.DINDEX),
+    (r"RENAME\s+(?!COLUMN\b|INDEX\b|KEY\b)", EventType.RENAME),
+)
+_ROUTINE = re.compile(r"(?:CREATE|ALTER|DROP)\s.*?\b(?:PROCEDURE|FUNCTION|TRIGGER|EVENT)\b", re.IGNORECASE | re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Described:
+    """`schema`, `table`: what the entry's header names. `tables`: all that it is about (database, table)."""
+
+    kind: EventType
+    schema: str = ""
+    table: str = ""
+    tables: tuple[tuple[str, str], ...] = ()
+
+
+@functools.lru_cache(maxsize=256)
+def described(statement: LoggedStatement) -> Described | None:
+    """None for a statement that no client is shown (GRANT, CREATE VIEW, …)."""
+    text = without_comments(statement.text)
+    index = _INDEX.match(text)
+    if index:
+        kind = EventType.CINDEX if index[1].upper() == "CREATE" else EventType.DINDEX
+        return _of(kind, statement, _table_name(index[2]))
+    session = statement.session
+    read = read_statement(
+        statement.text,
+        session.flavour or MYSQL,
+        session.sql_mode,
+        Literals(session.client, session.connection),
+    )
+    return _of_read(read, statement, text)
+
+
+def _of_read(read: Statement, statement: LoggedStatement, text: str) -> Described | None:  # noqa: PLR0911  a case a line
+    match read:
+        case CreateTable():
+            return _of(EventType.CREATE, statement, read.name)
+        case AlterTable():
+            return _altered(read, statement, text)
+        case DropTables():
+            return _of(EventType.ERASE, statement, *read.names)
+        case Truncate():
+            return _of(EventType.TRUNCATE, statement, read.name)
+        case RenameTables():
+            (old, new), *others = read.pairs
+            return _of(EventType.RENAME, statement, new, old, *(name for pair in others for name in pair))
+        case SetDatabase() | DropDatabase():
+            return Described(EventType.QUERY, read.name or statement.database)
+        case Nothing():
+            return Described(EventType.QUERY) if _ROUTINE.match(text) else None
+        case Unread() if read.names:
+            return _of(EventType.ALTER, statement, *read.names)
+    return Described(EventType.QUERY)
+
+
+def _altered(read: AlterTable, statement: LoggedStatement, text: str) -> Described | None:
+    kind: EventType | None = EventType.ALTER
+    action = _ACTION.match(text)
+    for pattern, named in _ACTIONS if action else ():
+        if action and re.match(pattern, action[1], re.IGNORECASE):
+            kind = named
+            break
+    if kind is None and not read.items:
+        return None
+    if read.renames_to is not None and kind is EventType.RENAME:
+        return _of(kind, statement, read.renames_to, read.name)
+    return _of(kind or EventType.ALTER, statement, read.name)
+
+
+def _of(kind: EventType, statement: LoggedStatement, *names: TableName) -> Described:
+    tables = tuple((name.database or statement.database, name.table) for name in names)
+    return Described(kind, *tables[0], tables)
+
+
+def _table_name(text: str) -> TableName:
+    parts = [part.strip("`").replace("``", "`") for part in re.findall(r"`(?:[^`]|``)+`|[^`.\s]+", text)]
+    return TableName(parts[0], parts[1]) if len(parts) > 1 else TableName("", parts[0])
+
+
+def wanted_statements(tables: CapturedTables) -> Callable[[LoggedStatement], bool]:
+    """Statements about a table that the filters keep, or about none."""
+
+    def wants(statement: LoggedStatement) -> bool:
+        found = described(statement)
+        return found is not None and (not found.tables or any(tables.keeps(*each) for each in found.tables))
+
+    return wants

@@ -1,0 +1,110 @@
+"""Consumers of a running engine, on a real server: beside the lake, past a lake that has no room, over restarts, from the binlog alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from cdc_engine.binlog.rows.decoder import RowDecoder
+from cdc_engine.errors import BatchNotFoundError, NotSubscribedError
+from cdc_engine.instance.consumers.consumers import ALONE, IN_STEP, Service
+from cdc_engine.instance.consumers.feed import Chosen
+from cdc_engine.instance.engine import Engine
+from console.consumers import consumers_of
+from console.toolchain.database.server import DatabaseServer
+from console.toolchain.ports import free_port
+from tests.instance.fix_destination import Captured
+from tests.waiting import wait_for
+
+ROWS = 1  # kind of an element
+
+
+def numbers_in(content: tuple[Chosen, ...]) -> list[int]:
+    found: list[int] = []
+    for each in content:
+        for index in each.indices[each.kinds == ROWS].tolist():
+            decoder = RowDecoder(each.block.tables[each.block.event_table[index]])
+            for batch in decoder.chunks(each.block, pa.array([index]).to_numpy()):
+                found += batch.column("n").to_numpy().tolist()
+    return found
+
+
+def alone(service: Service) -> bool:
+    return service.reads_alone
+
+
+def taken(service: Service, count: int) -> list[int]:
+    found: list[int] = []
+
+    def enough() -> bool:
+        batch_id, content = service.get(1 << 20, 0.2)
+        if content is not None:
+            found.extend(numbers_in(content))
+            service.ack(batch_id)
+        return len(found) >= count
+
+    wait_for(f"{count} rows", enough)
+    return found
+
+
+@pytest.fixture
+def captured(mysql80: DatabaseServer, tmp_path: Path) -> Captured:
+    made = Captured(tmp_path, mysql80)
+    made.describe(
+        f"canal_server: {{port: {free_port()}, window_bytes_max: 4194304}}",
+        "ring: {bytes_max: 4194304, events_max: 1024}",
+    )
+    return made
+
+
+def test_consumers_beside_the_lake_go_on_when_it_has_no_room_and_over_a_restart(captured: Captured) -> None:
+    engine = Engine(captured.config, "shop")
+    engine.start()
+    try:
+        one, two = engine.consumers.subscribe(1001), engine.consumers.subscribe(7, rf"{captured.database}\.other")
+        captured.insert(range(5))
+        assert taken(one, 5) == [*range(5)]
+        assert not alone(one)
+        # More than the ring and the window hold, and the lake takes nothing.
+        captured.insert(range(5, 30), filler_bytes=1 << 19)
+        assert taken(one, 25) == [*range(5, 30)]
+        assert alone(one)
+        assert two.get(1 << 20)[1] is None
+        status = {each["client_id"]: each for each in consumers_of(engine.status().to_json(), {})}
+        assert (status[1001]["state"], set(status)) == (ALONE, {1001, 7})
+        assert captured.take(engine, 30) == [*range(30)]
+        captured.insert([30])
+        assert taken(one, 1) == [30]
+        assert not alone(one)
+        batch_id, content = _next(captured, one, [31])
+        assert numbers_in(content) == [31]
+        one.rollback()
+        with pytest.raises(BatchNotFoundError):
+            one.ack(batch_id)
+    finally:
+        engine.stop()
+    _goes_on_after_a_restart(captured)
+
+
+def _next(captured: Captured, service: Service, numbers: list[int]) -> tuple[int, tuple[Chosen, ...]]:
+    captured.insert(numbers)
+    batch_id, content = service.get(1 << 20, 30.0)
+    assert content is not None
+    return batch_id, content
+
+
+def _goes_on_after_a_restart(captured: Captured) -> None:
+    """What was not acked comes again; one that was unsubscribed is forgotten."""
+    engine = Engine(captured.config, "shop")
+    engine.start()
+    try:
+        assert taken(engine.consumers.service(1001), 1) == [31]
+        engine.consumers.unsubscribe(7)
+        with pytest.raises(NotSubscribedError):
+            engine.consumers.service(7)
+        wait_for("it reads with the others", lambda: engine.consumers.service(1001).get(1, 0.1)[0] == -1)
+        assert [each.state for each in engine.status().consumers] == [IN_STEP]
+    finally:
+        engine.stop()

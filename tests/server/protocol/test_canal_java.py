@@ -1,0 +1,54 @@
+"""Canal's own Java client, unmodified, against a running engine: subscribes, gets, rolls back, leaves, comes again, acks, unsubscribes."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.instance.engine import Engine
+from console.screen import standard_output
+from console.toolchain.artifacts import load_artifacts
+from console.toolchain.cache import open_cache
+from console.toolchain.database.server import DatabaseServer
+from console.toolchain.download import fetch
+from console.toolchain.java import provide_java
+from console.toolchain.ports import free_port
+from tests.instance.fix_destination import Captured
+
+PROGRAM = Path(__file__).with_name("StockClient.java")
+HASH = "e3619321c1a937c46a0d8bd1dac39f93b27d4458"  # of "canal"
+ROWS = 300
+
+
+def test_canals_java_client_gets_rolls_back_comes_again_and_acks(
+    mysql80: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, jars, port = open_cache(), load_artifacts("canal-client"), free_port()
+    java = provide_java(cache)
+    fetch(cache, java, jars, standard_output())
+    monkeypatch.setenv("CANAL_HASH", HASH)
+    captured = Captured(tmp_path, mysql80)
+    captured.describe(f"canal_server: {{port: {port}, user: canal, password_hash_env: CANAL_HASH}}")
+    engine = Engine(captured.config, "shop")
+    engine.start()
+    try:
+        captured.insert(range(ROWS))
+        classes = ":".join(str(cache.jars / each.file_name) for each in jars)
+        words = [str(port), "shop", rf"{captured.database}\.numbers", str(ROWS), "canal", "canal"]
+        done = subprocess.run(
+            [str(java.program), "-cp", classes, str(PROGRAM), *words],
+            capture_output=True,
+            text=True,
+            timeout=250,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        columns = [line.split() for line in done.stdout.splitlines() if line.startswith("column n ")]
+        assert [int(value) for _, _, value, _ in columns] == [*range(ROWS)]
+        assert {key for *_, key in columns} == {"true"}
+        assert f"rows {ROWS} {ROWS}" in done.stdout
+        assert engine.status().consumers == ()
+    finally:
+        engine.stop()
