@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PosixPath
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -423,3 +424,44 @@ class Holder:
     since: float
     token: int
     held: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MetaPlace:
+    """Where a destination's ledger, leases and run records are: beside its files, or where several hosts reach them.
+
+    `kind`: file, memory, sql, zookeeper, mixed or period_mixed, as conf/ explains them. `directory`: of the destination's files. `url`:
+    SQLAlchemy's, of `sql`. `hosts`: "host:port,…" of ZooKeeper. `session_seconds`: after so long without a word a holder has lost what
+    it held. `address`: "host:port" by which others find this host. `source`: (host, port) of the source, for Canal's cursor.
+    """
+
+    destination: str
+    directory: Path
+    kind: str = "file"
+    url: str = ""
+    hosts: str = ""
+    session_seconds: float = 30.0
+    period_seconds: float = 1.0
+    address: str = ""
+    source: tuple[str, int] = ("", 0)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other hosts reach what is kept there."""
+        return self.kind in {"sql", "zookeeper"}
+
+
+class DestinationDir(PosixPath):
+    """A destination's folder that knows where its ledger and leases are; a plain path is a folder that has them itself."""
+
+    place: MetaPlace | None = None
+
+    @classmethod
+    def of(cls, place: MetaPlace) -> DestinationDir:
+        made = cls(place.directory)
+        made.place = dataclasses.replace(place, directory=Path(place.directory))
+        return made
+
+    def __reduce__(self) -> Any:
+        """Where it is sent to another process it still knows."""
+        return (DestinationDir.of, (self.place,)) if self.place else (Path, (str(self),))

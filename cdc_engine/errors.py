@@ -17,7 +17,8 @@
     ├── EngineStartingError         the engine is being started; ask again
     ├── ActRefusedError             what an operator asked for cannot be done as things stand
     ├── MetaError                   the meta file is unreadable or was written by something else
-    │   └── NotContinuousError      a batch does not begin where the last one ends: read again from there
+    │   ├── NotContinuousError      a batch does not begin where the last one ends: read again from there
+    │   └── StaleWriteError         another one has written the same text meanwhile: nothing was changed
     ├── StagingError                a batch could not be written: disk full, not permitted
     └── CanalServiceError           a wrong call of get, ack or rollback (canal.md §6.1)
         ├── NotStartedError · NotSubscribedError · UnknownDestinationError
@@ -149,6 +150,11 @@ class MetaError(SluiceError):
 
 class NotContinuousError(MetaError):
     code = "NOT_CONTINUOUS"
+
+
+class StaleWriteError(MetaError):
+    code = "STALE_WRITE"
+    remedy = Remedy.CALLER
 
 
 class StagingError(SluiceError):

@@ -12,6 +12,8 @@ import pytest
 from console.toolchain.artifacts import DATABASE_VERSIONS, delta_version
 from console.toolchain.database.options import Options
 from console.toolchain.database.server import DatabaseServer
+from console.toolchain.shared.postgres import PostgresServer
+from console.toolchain.shared.zookeeper import ZooKeeperServer
 from console.toolchain.spark.server import SparkConnectServer
 
 ServerFactory = Callable[..., DatabaseServer]
@@ -87,3 +89,23 @@ def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkConn
         yield server.start()
     finally:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres16(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """Postgres 16, shared by the whole run: a test uses names of its own in it and leaves the server running."""
+    server = PostgresServer(tmp_path_factory.mktemp("postgres"))
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def zookeeper39(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """ZooKeeper 3.9, one node, shared by the whole run as Postgres is."""
+    server = ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"))
+    try:
+        yield server.start()
+    finally:
+        server.kill()

@@ -22,6 +22,7 @@ VALUES = {
     "cdc_engine.states",
     "cdc_engine.ports",
     "cdc_engine.time_words",
+    "cdc_engine.sql_url",
 }
 STAGES = ("parser", "snapshot", "sink", "store", "meta", "ha", "staging", "table_meta")
 # room → what of our own it may import, beside itself
@@ -33,6 +34,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cdc_engine.ports": {"cdc_engine.contracts", "cdc_engine.position", "cdc_engine.errors"},
     "cdc_engine.limits": set(),
     "cdc_engine.time_words": {"cdc_engine.errors"},
+    "cdc_engine.sql_url": {"cdc_engine.errors"},
+    "cdc_engine.documents": VALUES,
     "cdc_engine.states": set(),
     "cdc_engine.durable_files": {"cdc_engine.errors"},
     "cdc_engine.parquet_files": set(),
@@ -45,18 +48,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cdc_engine.table_meta": VALUES | {"cdc_engine.binlog"},
     "cdc_engine.sink": VALUES | {"cdc_engine.binlog"},
     "cdc_engine.store": VALUES | {"cdc_engine.binlog"},
-    "cdc_engine.meta": VALUES,
-    "cdc_engine.ha": VALUES,
+    "cdc_engine.meta": VALUES | {"cdc_engine.documents"},
+    "cdc_engine.ha": VALUES | {"cdc_engine.documents"},
     "cdc_engine.staging": VALUES | {"cdc_engine.binlog"},
     "cdc_engine.server": VALUES | {"cdc_engine.meta"},
     "cdc_engine.server.protocol": VALUES,
-    "cdc_engine.destination_files": VALUES | {"cdc_engine.meta", "cdc_engine.ha"},
+    "cdc_engine.destination_files": VALUES | {"cdc_engine.meta", "cdc_engine.ha", "cdc_engine.documents"},
     "cdc_engine.instance": VALUES
-    | {"cdc_engine.config", "cdc_engine.server", "cdc_engine.binlog", "cdc_engine.source"}
+    | {"cdc_engine.config", "cdc_engine.server", "cdc_engine.binlog", "cdc_engine.source", "cdc_engine.documents"}
     | {f"cdc_engine.{stage}" for stage in STAGES},
     "cdc_engine.acts": VALUES
     | {
         "cdc_engine.destination_files",
+        "cdc_engine.documents",
         "cdc_engine.ha",
         "cdc_engine.meta",
         "cdc_engine.parser",
@@ -104,6 +108,12 @@ FOREIGN: dict[str, set[str]] = {
         "benchmarks",
         "cdc_engine.binlog",
     },
+    "kazoo": {
+        "cdc_engine.documents.zookeeper",
+        "cdc_engine.documents.zookeeper_client",
+        "cdc_engine.ha.zookeeper_lock",
+    },
+    "sqlalchemy": {"cdc_engine.documents.sql", "cdc_engine.sql_url", "cdc_engine.table_meta.history.kept"},
     "typer": {"console", "spark_jobs", "benchmarks"},
     "socket": {
         "cdc_engine.source",

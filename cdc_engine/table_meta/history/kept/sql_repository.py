@@ -7,24 +7,25 @@ keeps other writers away.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable, Iterator
 
 import sqlalchemy
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.dialects.mysql import LONGTEXT
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from cdc_engine.errors import ConfigurationError, MetaError
+from cdc_engine.sql_url import url_with_password
 from cdc_engine.table_meta.history.kept.repository import Record, holding
 
 TABLE = "sluice_schema_history"
-RECORD_CHARS_MAX = (1 << 32) - 1  # MySQL's TEXT would end at 64 KiB, with less than a thousand columns
+LONG_TEXT = sqlalchemy.Text().with_variant(LONGTEXT(), "mysql", "mariadb")  # MySQL's TEXT would end at 64 KiB
 _metadata = sqlalchemy.MetaData()
 _rows = sqlalchemy.Table(
     TABLE,
     _metadata,
     sqlalchemy.Column("id", sqlalchemy.Integer, primary_key=True, autoincrement=True),
     sqlalchemy.Column("destination", sqlalchemy.String(64), nullable=False, index=True),
-    sqlalchemy.Column("record", sqlalchemy.Text(RECORD_CHARS_MAX), nullable=False),
+    sqlalchemy.Column("record", LONG_TEXT, nullable=False),
 )
 
 
@@ -33,7 +34,7 @@ class SqlRepository:
 
     def __init__(self, url: str, destination: str) -> None:
         """Makes the table where it is missing. Raises ConfigurationError for a URL of no use, MetaError where it cannot be reached."""
-        full_url = url_with_password(url)
+        full_url = url_with_password(url, "schema_history_url")
         self._name = f"{full_url.render_as_string(hide_password=True)} ({TABLE}, {destination})"
         self._destination = destination
         try:
@@ -79,19 +80,3 @@ class SqlRepository:
         except SQLAlchemyError as error:
             cause = error.orig if isinstance(error, DBAPIError) else type(error).__name__
             raise MetaError(f"the schema history {self} cannot be {what}: {cause}") from error
-
-
-def url_with_password(url: str) -> sqlalchemy.URL:
-    """The URL with the secret that its password names. Raises ConfigurationError, which never holds it."""
-    try:
-        parsed = sqlalchemy.make_url(url)
-    except ArgumentError as error:
-        raise ConfigurationError(
-            "schema_history_url is no URL of a database, such as mysql+pymysql://user:$NAME@host/db"
-        ) from error
-    if not parsed.password or not str(parsed.password).startswith("$"):
-        return parsed
-    name = str(parsed.password)[1:]
-    if name not in os.environ:
-        raise ConfigurationError(f"the environment variable {name} with the password of schema_history_url is not set")
-    return parsed.set(password=os.environ[name])

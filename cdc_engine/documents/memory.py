@@ -1,0 +1,37 @@
+"""Shared texts for as long as the process lives: for tests, and for a destination that leaves no trace."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from cdc_engine.documents.contract import NOT_THERE, NOTHING, Kept
+from cdc_engine.errors import StaleWriteError
+
+
+class MemoryDocuments:
+    """Implements `Documents`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._texts: dict[str, Kept] = {}
+        self.also: dict[str, str] = {}  # what was written for others
+
+    def read(self, name: str) -> Kept | None:
+        return self._texts.get(name)
+
+    def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:
+        with self._lock:
+            there = self._texts.get(name, Kept("", NOT_THERE))
+            if there.version != version or there.token > token:
+                raise StaleWriteError(f"{name} in memory has version {there.version} under token {there.token}")
+            self._texts[name] = Kept(text, version + 1, token)
+            self.also.update(also)
+            return version + 1
+
+    def remove(self, name: str) -> None:
+        with self._lock:
+            self._texts.pop(name, None)
+
+    def __str__(self) -> str:
+        return "memory"

@@ -1,0 +1,56 @@
+"""Opens what a place names: the shared texts of a destination, or none where they are files. Asked by `meta`, `ha`, `destination_files`."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from cdc_engine.contracts import DestinationDir, MetaPlace
+from cdc_engine.documents.contract import Documents
+from cdc_engine.documents.memory import MemoryDocuments
+from cdc_engine.errors import ConfigurationError
+
+Place = Path | MetaPlace  # a folder is the place that it knows (`contracts.DestinationDir`), or has the ledger itself
+
+_in_memory: dict[str, MemoryDocuments] = {}
+_lock = threading.Lock()
+
+
+def as_place(place: Place) -> MetaPlace:
+    """The place that a folder knows, or is."""
+    if isinstance(place, MetaPlace):
+        return place
+    known = place.place if isinstance(place, DestinationDir) else None
+    return known or MetaPlace(destination=place.name, directory=place)
+
+
+def documents_of(place: MetaPlace) -> Documents | None:
+    """The shared texts of a place; None where they are files in its directory. Raises ConfigurationError, MetaError."""
+    if place.kind == "memory":
+        with _lock:
+            return _in_memory.setdefault(str(place.directory), MemoryDocuments())
+    if place.kind == "sql":
+        from cdc_engine.documents.sql import SqlDocuments  # noqa: PLC0415  most destinations do without SQLAlchemy
+
+        return SqlDocuments(place.url, place.destination)
+    if place.kind == "zookeeper":
+        from cdc_engine.documents.zookeeper import ZooKeeperDocuments  # noqa: PLC0415  and without kazoo
+
+        return ZooKeeperDocuments(place.hosts, place.destination, place.session_seconds)
+    return None
+
+
+def shared_documents(place: MetaPlace) -> Documents:
+    """The texts of a place that `is_shared`. Raises ConfigurationError, MetaError."""
+    documents = documents_of(place)
+    if documents is None:
+        raise ConfigurationError(
+            f"meta kind {place.kind} of {place.destination} is of one machine: use zookeeper or sql"
+        )
+    return documents
+
+
+def forget_memory(place: MetaPlace) -> None:
+    """The texts in memory are gone, as with the process."""
+    with _lock:
+        _in_memory.pop(str(place.directory), None)

@@ -1,0 +1,88 @@
+"""Connections to ZooKeeper, and the paths in it. The only place that knows kazoo, beside the lease that holds a session.
+
+A connection belongs to one process: a forked run opens its own. Every question has an end: kazoo itself would wait for as long as there
+is no server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
+from kazoo.handlers.threading import KazooTimeoutError
+
+from cdc_engine.errors import MetaError
+
+DESTINATIONS = "/otter/canal/destinations"  # as Canal names them, so that its own tools find what they look for
+CLUSTER = "/otter/canal/cluster"
+OWN = "sluice"  # what Canal has no node for, under a destination
+ANSWER_SECONDS_MAX = 10.0
+CONNECT_SECONDS_MAX = 10.0
+NODE_BYTES_MAX = 1_000_000  # ZooKeeper refuses more than jute.maxbuffer, 1 MiB unless changed
+
+logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # what goes wrong is told by who asked
+_clients: dict[tuple[str, int], Any] = {}
+_lock = threading.Lock()
+
+
+def destination_path(destination: str, *parts: str) -> str:
+    """/otter/canal/destinations/<destination>/…"""
+    return "/".join((DESTINATIONS, destination, *parts))
+
+
+def new_client(hosts: str, session_seconds: float) -> Any:
+    """A connected client with a session of its own. Raises MetaError where no server answers."""
+    client = KazooClient(hosts=hosts, timeout=session_seconds, connection_retry={"max_delay": 1.0, "max_tries": -1})
+    try:
+        client.start(timeout=CONNECT_SECONDS_MAX)
+    except KazooTimeoutError as error:
+        end(client)
+        raise MetaError(
+            f"no ZooKeeper of {hosts} answers within {CONNECT_SECONDS_MAX:g} s: start it, or mend the address in conf/"
+        ) from error
+    return client
+
+
+def shared_client(hosts: str, session_seconds: float) -> Any:
+    """The client of this process for what needs no session of its own."""
+    key = (hosts, os.getpid())
+    with _lock:
+        if key not in _clients:
+            _clients[key] = new_client(hosts, session_seconds)
+        return _clients[key]
+
+
+def end_shared_clients() -> None:
+    """Ends the connections of this process; the next question opens new ones."""
+    with _lock:
+        mine = [key for key in _clients if key[1] == os.getpid()]
+        clients = [_clients.pop(key) for key in mine]
+    for client in clients:
+        end(client)
+
+
+def end(client: Any) -> None:
+    """Ends a client and its session, also one that never connected."""
+    for step in (client.stop, client.close):
+        with contextlib.suppress(KazooException, KazooTimeoutError):
+            step()
+
+
+def answer(asked: Any) -> Any:
+    """What ZooKeeper says to an asynchronous question. Raises kazoo's errors, its time-out among them."""
+    return asked.get(timeout=ANSWER_SECONDS_MAX)
+
+
+@contextlib.contextmanager
+def told(what: str) -> Iterator[None]:
+    """kazoo's errors as MetaError. `what`: such as "the ledger of shop in ZooKeeper cannot be read"."""
+    try:
+        yield
+    except (KazooException, KazooTimeoutError) as error:
+        raise MetaError(f"{what}: {str(error) or type(error).__name__}; it is tried again") from error

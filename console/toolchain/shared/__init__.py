@@ -1,0 +1,1 @@
+"""Real servers of what several hosts share: ZooKeeper and Postgres, private to whoever starts them."""

@@ -1,0 +1,152 @@
+"""Real ZooKeeper servers out of pyspark's own jars, one node or several; used by the tests."""
+
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from console.toolchain.errors import ServerError
+from console.toolchain.java import Java
+from console.toolchain.ports import LOOPBACK, free_port
+from console.toolchain.process import ChildProcess, last_lines
+from console.toolchain.python_packages import pyspark_jar
+from console.toolchain.setup import set_up
+
+SERVER_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+JARS = (
+    *("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java", "commons-io", "commons-cli"),
+    *("netty-buffer", "netty-codec-base", "netty-common", "netty-handler", "netty-resolver", "netty-transport"),
+    *("netty-transport-classes-epoll", "netty-transport-native-unix-common"),
+)
+TICK_MS = 200  # sessions may be as short as twice this
+START_SECONDS_MAX = 60.0
+
+
+class ZooKeeperServer:
+    """One node with its own folder; alone unless it is told of others."""
+
+    def __init__(self, folder: Path, port: int | None = None, java: Java | None = None) -> None:
+        self.folder = folder.absolute()
+        self.port = port or free_port()
+        self._java = java
+        self._process: ChildProcess | None = None
+        self._settings: list[str] = []
+        self._number = 0
+
+    @property
+    def hosts(self) -> str:
+        """Its address, as kazoo takes it."""
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "zookeeper.log"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running server."""
+        if self._process is None:
+            raise ServerError(f"the ZooKeeper in {self.folder} was not started")
+        return self._process.pid
+
+    def join(self, number: int, members: Sequence[str]) -> None:
+        """Make it number `number` (from 1) of several; `members`: "server.1=host:port:port" lines."""
+        self._number, self._settings = number, list(members)
+
+    def start(self, *, wait: bool = True) -> "ZooKeeperServer":
+        """Start on the same port and folder as before; `wait`: until it serves."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        data = self.folder / "data"
+        data.mkdir(exist_ok=True)
+        if self._number:
+            (data / "myid").write_text(str(self._number))
+        settings = self.folder / "zoo.cfg"
+        settings.write_text("\n".join([*self._basics(data), *self._settings]) + "\n")
+        java = self._java or set_up([], delta=False).java
+        classes = ":".join(str(pyspark_jar(name)) for name in JARS)
+        command = [str(java.program), "-Xmx96m", "-XX:TieredStopAtLevel=1", "-cp", classes, SERVER_CLASS, str(settings)]
+        self._process = ChildProcess(command, self.log)
+        if wait:
+            self.wait_until_it_serves()
+        return self
+
+    def wait_until_it_serves(self) -> None:
+        """Raises ServerError where it ended or does not serve in time."""
+        end = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < end:
+            if self._process is not None and not self._process.running:
+                break
+            if self.mode():
+                return
+            time.sleep(0.05)
+        raise ServerError(f"ZooKeeper did not start; its log {self.log} ends: {last_lines(self.log)}")
+
+    def mode(self) -> str:
+        """standalone, leader or follower; empty while it does not serve."""
+        try:
+            with socket.create_connection((LOOPBACK, self.port), timeout=2) as connection:
+                connection.sendall(b"srvr")
+                connection.shutdown(socket.SHUT_WR)
+                said = b"".join(iter(lambda: connection.recv(4096), b"")).decode()
+        except OSError:
+            return ""
+        return next((line.partition(": ")[2] for line in said.splitlines() if line.startswith("Mode: ")), "")
+
+    def stop(self) -> None:
+        """Shut down in order."""
+        if self._process:
+            self._process.stop(10)
+
+    def kill(self) -> None:
+        """End with SIGKILL, as a crash would."""
+        if self._process:
+            self._process.kill()
+
+    def _basics(self, data: Path) -> list[str]:
+        return [
+            f"tickTime={TICK_MS}",
+            f"dataDir={data}",
+            f"clientPort={self.port}",
+            f"clientPortAddress={LOOPBACK}",
+            "admin.enableServer=false",
+            "4lw.commands.whitelist=srvr",
+            "maxClientCnxns=0",
+            "initLimit=50",
+            "syncLimit=25",
+            "maxSessionTimeout=120000",
+        ]
+
+
+class ZooKeeperEnsemble:
+    """Several nodes that agree; a minority of them may be away."""
+
+    def __init__(self, folder: Path, size: int = 3) -> None:
+        self.nodes = [ZooKeeperServer(folder / f"node-{number}") for number in range(1, size + 1)]
+        members = [
+            f"server.{number}={LOOPBACK}:{free_port()}:{free_port()}" for number in range(1, len(self.nodes) + 1)
+        ]
+        for number, node in enumerate(self.nodes, start=1):
+            node.join(number, members)
+
+    @property
+    def hosts(self) -> str:
+        return ",".join(node.hosts for node in self.nodes)
+
+    @property
+    def leader(self) -> ZooKeeperServer:
+        """Raises ServerError while there is none."""
+        for node in self.nodes:
+            if node.mode() == "leader":
+                return node
+        raise ServerError("the ZooKeeper nodes have no leader now")
+
+    def start(self) -> "ZooKeeperEnsemble":
+        for node in self.nodes:
+            node.start(wait=False)
+        for node in self.nodes:
+            node.wait_until_it_serves()
+        return self
+
+    def stop(self) -> None:
+        for node in self.nodes:
+            node.kill()
