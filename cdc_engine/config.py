@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import platform
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,6 +26,7 @@ from pydantic import (
 )
 
 from cdc_engine import config_paths, limits
+from cdc_engine.contracts import DestinationDir, MetaPlace
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.time_words import time_us
 
@@ -322,6 +324,36 @@ class SparkConfig(Strict):
     master: str = ""
 
 
+class MetaConfig(Strict):
+    """Where ledgers, leases and what runs remember are kept.
+
+    `file`: beside the destination's files. `memory`: nowhere. `sql`, `zookeeper`: where several hosts reach it, the leases as well.
+    `mixed`, `period_mixed`: beside the files, and the cursor also in ZooKeeper for others to see, after each change or once a period.
+    """
+
+    kind: Literal["file", "memory", "sql", "zookeeper", "mixed", "period_mixed"] = "file"
+    url: DatabaseUrl = Field("", description="of sql: SQLAlchemy's URL, its password as $NAME of the environment")
+    hosts: str = Field("", description="of zookeeper, mixed, period_mixed: host:port,host:port")
+    session_seconds: float = Field(
+        30.0,
+        ge=2,
+        le=120,
+        description="a host that says nothing for so long has lost its leases; a standby then takes over",
+    )
+    period_seconds: float = Field(1.0, gt=0, description="of period_mixed")
+    address: str = Field(
+        "", description="host:port by which others find this host; empty: its name and ports.code_server"
+    )
+
+    @model_validator(mode="after")
+    def _reachable(self) -> MetaConfig:
+        if self.kind == "sql" and not self.url:
+            raise ValueError("kind sql needs the url of a database")
+        if self.kind in {"zookeeper", "mixed", "period_mixed"} and not self.hosts:
+            raise ValueError(f"kind {self.kind} needs hosts, such as zk1:2181,zk2:2181,zk3:2181")
+        return self
+
+
 class PortsConfig(Strict):
     code_server: int = 4266
     webserver: int = 3000
@@ -332,6 +364,11 @@ class SluiceConfig(Strict):
     """The whole of conf/."""
 
     data_dir: LocalPath = Path("data")
+    staging: LocalPath | None = Field(
+        None,
+        description="folder of the destinations' files that all engine hosts and runs reach; empty: <data_dir>/engine",
+    )
+    meta: MetaConfig = MetaConfig()
     lake: TableLocation = Field("data/lake", description="directory or object-store prefix of the Delta tables")
     spark: SparkConfig = SparkConfig()
     ports: PortsConfig = PortsConfig()
@@ -340,9 +377,24 @@ class SluiceConfig(Strict):
     )
     destinations: dict[str, DestinationConfig] = {}
 
-    def destination_dir(self, destination: str) -> Path:
-        """Meta, schema history, lease and staged batches of one destination."""
-        return self.data_dir / "engine" / destination
+    def destination_dir(self, destination: str) -> DestinationDir:
+        """Schema history, staged batches and what else of one destination is in files; it knows where the ledger and the leases are."""
+        return DestinationDir.of(self.meta_place(destination))
+
+    def meta_place(self, destination: str) -> MetaPlace:
+        """Where the ledger and the leases of one destination are."""
+        captured = self.destinations.get(destination)
+        return MetaPlace(
+            destination=destination,
+            directory=(self.staging or self.data_dir / "engine") / destination,
+            kind=self.meta.kind,
+            url=self.meta.url,
+            hosts=self.meta.hosts,
+            session_seconds=self.meta.session_seconds,
+            period_seconds=self.meta.period_seconds,
+            address=self.meta.address or f"{platform.node()}:{self.ports.code_server}",
+            source=(captured.source.host, captured.source.port) if captured else ("", 0),
+        )
 
     def quarantine_path(self, destination: str) -> str:
         """The Delta table with the values of a destination that could not be decoded."""

@@ -152,12 +152,11 @@ class SchemaHistory(Protocol):
 
 
 class Lease(Protocol):
-    """This process's claim on a destination: one holder reads its binlog and writes its ledger, over all processes.
+    """This process's claim on a destination: one holder reads its binlog and writes its ledger, over all processes."""
 
-    `token`: above that of every earlier holder while it is held, else 0.
-    """
-
-    token: int
+    @property
+    def token(self) -> int:
+        """Above that of every earlier holder while it is held, else 0."""
 
     def try_acquire(self) -> bool:
         """Takes the lease if nobody holds it, also from a holder that died; never waits. True while this process holds it."""

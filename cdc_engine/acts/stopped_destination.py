@@ -8,24 +8,25 @@ from pathlib import Path
 
 from cdc_engine.destination_files import lease_holder, run_lock, run_lock_held
 from cdc_engine.errors import CanalServiceError, LeaseLostError
-from cdc_engine.ha.file_lease import FileLease
-from cdc_engine.meta.file_meta import FileMeta
+from cdc_engine.ha.leases import open_lease
+from cdc_engine.meta.manager import MetaManager
+from cdc_engine.meta.managers import open_meta
 
 
 @contextlib.contextmanager
-def stopped_destination(directory: Path) -> Iterator[FileMeta]:
+def stopped_destination(directory: Path) -> Iterator[MetaManager]:
     """The ledger, to be changed: the lease and the run lock are held meanwhile.
 
     Raises LeaseLostError while an engine or a run is at work, MetaError where the ledger cannot be read.
     """
-    name, lease = directory.name, FileLease(directory)
-    if not lease.try_acquire():
-        holder = lease_holder(directory)
-        who = f"process {holder.pid} on {holder.host}" if holder else "another process"
-        raise LeaseLostError(f"the engine of {name} runs ({who}); stop it with `sluice down`, then try again")
+    name, lease = directory.name, open_lease(directory)
     try:
+        if not lease.try_acquire():
+            holder = lease_holder(directory)
+            who = f"process {holder.pid} on {holder.host}" if holder else "another process"
+            raise LeaseLostError(f"the engine of {name} runs ({who}); stop it with `sluice down`, then try again")
         with no_run(directory):
-            yield FileMeta(directory, fence=lease.check)
+            yield open_meta(directory, lease)
     finally:
         lease.release()
 

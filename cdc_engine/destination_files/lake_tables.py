@@ -1,4 +1,4 @@
-"""`lake-tables.json`: the Delta tables of a destination as its last run left them, by "database.table". Owned here.
+"""The Delta tables of a destination as its last run left them: `lake-tables.json`, or beside a ledger that is elsewhere. Owned here.
 
 A run writes it after each table, holding the run lock; the next one compares. What it says may be older than the table by the commits of a
 run that was killed in between, never newer. `sluice lake accept` changes it, while no run merges.
@@ -11,20 +11,25 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+from cdc_engine.documents.contract import NOT_THERE
+from cdc_engine.documents.places import Place, as_place, documents_of
 from cdc_engine.durable_files import keep_file
 from cdc_engine.errors import MetaError
 
-FILE_NAME = "lake-tables.json"
+FILE_NAME, DOCUMENT = "lake-tables.json", "lake-tables"
 
 
 class LakeTables:
     """Each table's (id, version). Its methods may be called from any thread of one process, the holder of the run lock."""
 
-    def __init__(self, destination_dir: Path) -> None:
-        """Raises MetaError where the file is there and cannot be understood."""
-        self._path = destination_dir / FILE_NAME
+    def __init__(self, destination_dir: Place) -> None:
+        """Raises MetaError where the record is there and cannot be understood."""
+        place = as_place(destination_dir)
+        self._path = place.directory / FILE_NAME
+        self._documents = documents_of(place)
         self._lock = threading.Lock()
-        self._tables = _read(self._path)
+        self._version = NOT_THERE
+        self._tables = self._read()
 
     def get(self, name: str) -> tuple[str, int] | None:
         """Id and version; None where no run has left the table yet."""
@@ -49,17 +54,42 @@ class LakeTables:
 
     def _write(self, tables: dict[str, tuple[str, int]]) -> None:
         record = {name: {"id": table_id, "version": version} for name, (table_id, version) in sorted(tables.items())}
-        keep_file(self._path, json.dumps(record, indent=1) + "\n")
+        text = json.dumps(record, indent=1) + "\n"
+        if self._documents is None:
+            keep_file(self._path, text)
+        else:
+            self._version = self._documents.write(DOCUMENT, text, version=self._version)
         self._tables = tables
+
+    def _read(self) -> dict[str, tuple[str, int]]:
+        if self._documents is None:
+            return _read(self._path)
+        kept = self._documents.read(DOCUMENT)
+        if kept is None:
+            return {}
+        self._version = kept.version
+        return _parsed(kept.text, f"{DOCUMENT} in {self._documents}")
 
 
 def _read(path: Path) -> dict[str, tuple[str, int]]:
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        return {str(name): (str(kept["id"]), int(kept["version"])) for name, kept in record.items()}
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise MetaError(
-            f"{path} cannot be read ({error}): put the right file back, or remove it to trust the tables as they are now"
-        ) from error
+    except (OSError, ValueError) as error:
+        raise _unreadable(str(path), error) from error
+    return _parsed(text, str(path))
+
+
+def _parsed(text: str, where: str) -> dict[str, tuple[str, int]]:
+    try:
+        record = json.loads(text)
+        return {str(name): (str(kept["id"]), int(kept["version"])) for name, kept in record.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _unreadable(where, error) from error
+
+
+def _unreadable(where: str, error: Exception) -> MetaError:
+    return MetaError(
+        f"{where} cannot be read ({error}): put the right file back, or remove it to trust the tables as they are now"
+    )

@@ -14,12 +14,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from cdc_engine.documents.places import Place, as_place
 from cdc_engine.errors import CanalServiceError
-from cdc_engine.ha.file_lock import RUN_LOCK_FILE, FileLock, is_locked
+from cdc_engine.ha.file_lock import FileLock, is_locked
+from cdc_engine.ha.leases import Lock, open_run_lock
+from cdc_engine.ha.leases import run_lock_held as is_held
 
 POLL_SECONDS = 0.1
 WAITING_FILE = "run.waiting"  # held by one of those who wait for the run lock
 DRAIN_LOCK_FILE = "drain.lock"  # held by the run that drains, for as long as it is attached
+POLL_SHARED_SECONDS = 0.5  # of a lock on other hosts
+_taken: dict[str, Lock] = {}  # by this process, by the destination's folder
 
 
 class RunLockTimeoutError(CanalServiceError):
@@ -28,35 +33,56 @@ class RunLockTimeoutError(CanalServiceError):
     code = "RUN_LOCK_TIMEOUT"
 
 
+class RunLockLostError(CanalServiceError):
+    """The run lock went to somebody else, or may have."""
+
+    code = "RUN_LOCK_LOST"
+
+
 @contextlib.contextmanager
-def run_lock(destination_dir: Path, timeout_seconds: float = 0.0) -> Iterator[None]:
+def run_lock(place: Place, timeout_seconds: float = 0.0) -> Iterator[None]:
     """Holds the destination's run lock; waits for it up to `timeout_seconds`, then raises RunLockTimeoutError.
 
     The lock ends with the process, so a run that was killed blocks nobody.
     """
-    lock = FileLock(destination_dir / RUN_LOCK_FILE)
-    waiting = FileLock(destination_dir / WAITING_FILE)
+    lock = open_run_lock(place)
+    where = as_place(place)
+    waiting = FileLock(where.directory / WAITING_FILE)
     deadline = time.monotonic() + timeout_seconds
     try:
         while not lock.try_acquire():
             if time.monotonic() >= deadline:
                 raise RunLockTimeoutError(
-                    f"another run of {destination_dir.name} still holds {lock.path} after {timeout_seconds:g} s: "
+                    f"another run of {where.destination} still holds its run lock after {timeout_seconds:g} s: "
                     "wait for it or end it; this batch is handed out again"
                 )
             waiting.try_acquire()
-            threading.Event().wait(POLL_SECONDS)
+            threading.Event().wait(POLL_SHARED_SECONDS if where.is_shared else POLL_SECONDS)
+        waiting.release()
+        _taken[str(where.directory)] = lock
+        try:
+            yield
+        finally:
+            del _taken[str(where.directory)]
     finally:
         waiting.release()
-    try:
-        yield
-    finally:
         lock.release()
 
 
-def run_lock_held(destination_dir: Path) -> bool:
+def refuse_if_lost(place: Place) -> None:
+    """Raises RunLockLostError where this process took the run lock and does not hold it any more: another run may write by now."""
+    where = as_place(place)
+    lock = _taken.get(str(where.directory))
+    if lock is not None and not lock.held:
+        raise RunLockLostError(
+            f"this run does not hold the run lock of {where.destination} any more (it stood still, or was cut off from where the lock "
+            "is): it writes no further table; the batch is handed out again"
+        )
+
+
+def run_lock_held(place: Place) -> bool:
     """Whether a run of the destination is merging now."""
-    return is_locked(destination_dir / RUN_LOCK_FILE)
+    return is_held(place)
 
 
 def run_lock_wanted(destination_dir: Path) -> bool:

@@ -25,8 +25,7 @@ from cdc_engine.errors import (
     SourceConnectionError,
     StagingError,
 )
-from cdc_engine.ha.file_lease import FileLease
-from cdc_engine.ha.file_lock import RUN_LOCK_FILE, FileLock
+from cdc_engine.ha.leases import open_lease, open_run_lock
 from cdc_engine.instance.answers import is_view_now, schema_at
 from cdc_engine.instance.consumers.consumers import Consumers
 from cdc_engine.instance.consumers.served import serve
@@ -63,7 +62,7 @@ class Engine:
         self.directory: Path = config.destination_dir(name)
         self._destination: DestinationConfig = config.destinations[name]
         self._client = ClientIdentity(destination=name)
-        self._lease = FileLease(self.directory)
+        self._lease = open_lease(self.directory)
         self._service = CanalService(known=[name])
         self._rooms: EngineParts | None = None
         self._hand_out: HandOut | None = None
@@ -89,9 +88,9 @@ class Engine:
     def start(self) -> None:
         """Raises LeaseLostError while another process holds the destination, another SluiceError when it cannot begin."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        if not self._lease.try_acquire():
-            raise LeaseLostError(self._held_by_another())
         try:
+            if not self._lease.try_acquire():
+                raise LeaseLostError(self._held_by_another())
             self._open()
             self._serve_consumers()
         except BaseException:
@@ -118,6 +117,8 @@ class Engine:
         if self._reporter is not None:
             self._reporter.join()
         self._close_consumers()
+        if self._rooms is not None:
+            self._rooms.meta.close()
         self._reporter = self._rooms = self._hand_out = None
         self._lease.release()
 
@@ -269,7 +270,7 @@ class Engine:
             schema=self._schema_of_stopped,
             take_anew=take_anew,
             is_view=lambda stop: is_view_now(rooms.source, stop.database, stop.table),
-            run_lock=lambda: FileLock(self.directory / RUN_LOCK_FILE),
+            run_lock=lambda: open_run_lock(self.directory),
         )
         try:
             snapshot_wishes.fulfil(wanted, hands)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import shutil
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from cdc_engine.config import DestinationConfig
 from cdc_engine.contracts import Batch, OutstandingBatch, Staged, StoppedTable
 from cdc_engine.errors import LedgerLostError, PositionLostError
 from cdc_engine.instance.answers import SchemaAnswers
+from cdc_engine.instance.canal_takeover import choice_after, cursor_of_canal
 from cdc_engine.instance.consumers.consumers import Consumers
 from cdc_engine.instance.consumers.own_stream import OwnStreams
 from cdc_engine.instance.consumers.statements import wanted_statements
@@ -23,8 +25,8 @@ from cdc_engine.instance.published_history import PublishedHistory
 from cdc_engine.instance.tables.filter_change import take_up_new_tables
 from cdc_engine.instance.tables.resume import has_up_to
 from cdc_engine.meta.file_meta import FILE_NAME as LEDGER_FILE
-from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.manager import MetaManager, Transition, stops
+from cdc_engine.meta.managers import open_meta
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.event_parser import EventParser
 from cdc_engine.parser.scan_ddl import scan_ddl
@@ -97,7 +99,7 @@ def epochs_of(meta: MetaManager) -> Epochs:
 
 
 def choice_of(config: DestinationConfig) -> StartChoice:
-    """What conf/ says but for a time, whose place the source is asked for once, when the destination begins (`_configured_choice`)."""
+    """What conf/ says but for a time, whose place the source is asked for once, when the destination begins (`_first_choice`)."""
     return StartChoice(file=config.start.file, offset=config.start.offset, gtid_set=config.start.gtid_set)
 
 
@@ -113,7 +115,7 @@ def make_parts(
 
     Raises SourceConnectionError, SourceCheckError, PositionLostError, MetaError, ConfigurationError.
     """
-    meta = FileMeta(directory, fence=lease.check)
+    meta = open_meta(directory, lease)
     kept = history_kept(config, directory)
     refuse_lost_ledger(meta, kept, directory)
     meta.update(take_up(directory))  # a ledger that is born now is kept before anything else of the destination
@@ -122,7 +124,7 @@ def make_parts(
         forget_prepared(directory)  # of a ledger that was removed
     tables = TableFilter(config.include, config.exclude)
     history = TableHistory(kept, tables.keeps, review_of(config, directory))
-    begin = _known_begin(config, meta, history, tables)
+    begin = _known_begin(config, meta, history, tables, directory)
     take_up_new_tables(config, directory, history.versions(begin), meta, begin)
     history.compact(_oldest_needed(meta, begin, directory), COMPACTED_RECORDS_MIN)
     published = PublishedHistory(history, directory / TABLES_FILE, fence=lease.check)
@@ -222,7 +224,7 @@ def take_up(directory: Path) -> Transition:
     return lambda ledger: ledger.restarted(lambda batch: is_whole(directory / batch.path))
 
 
-def refuse_lost_ledger(meta: FileMeta, kept: Path | Repository, directory: Path) -> None:
+def refuse_lost_ledger(meta: MetaManager, kept: Path | Repository, directory: Path) -> None:
     """A destination whose ledger is gone is not a new one: from a new start on, what changed meanwhile would be missing silently.
 
     Nor is one whose ledger knows no position: its cursor is kept before its schema history, so this one is a copy from before its first
@@ -256,7 +258,9 @@ def remove_strays(meta: MetaManager, directory: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _known_begin(config: DestinationConfig, meta: MetaManager, history: TableHistory, tables: TableFilter) -> Position:
+def _known_begin(
+    config: DestinationConfig, meta: MetaManager, history: TableHistory, tables: TableFilter, directory: Path
+) -> Position:
     """Where reading begins, with the schema known there and the position kept in the ledger."""
     begin = meta.ledger.resume_position
     if begin is not None and history.covers(begin):
@@ -270,7 +274,7 @@ def _known_begin(config: DestinationConfig, meta: MetaManager, history: TableHis
     try:
         facts = read_facts(connection)
         check_source(source_of(config), facts)
-        choice = _configured_choice(config, facts) if begin is None else StartChoice()
+        choice = _first_choice(config, facts, directory) if begin is None else StartChoice()
         position_now = (
             (lambda: _configured_begin(choice, connection, epochs_of(meta))) if begin is None else (lambda: begin)
         )
@@ -299,8 +303,12 @@ def _of_then(config: DestinationConfig, snapshot: Snapshot, begin: Position) -> 
     return touched.left()
 
 
-def _configured_choice(config: DestinationConfig, facts: ServerFacts) -> StartChoice:
-    """Raises PositionLostError where the time that conf/ names is gone."""
+def _first_choice(config: DestinationConfig, facts: ServerFacts, directory: Path) -> StartChoice:
+    """Canal's cursor, where it left one; else what conf/ says. Raises PositionLostError where the time that either names is gone."""
+    left = cursor_of_canal(directory)
+    if left is not None:
+        at_time = functools.partial(choice_at, source_of(config), facts)
+        return choice_after(left, by_gtid=facts.gtid_enabled, at_time=at_time)
     if not config.start.time:
         return choice_of(config)
     return choice_at(source_of(config), facts, time_us(config.start.time, time.time_ns() // 1000))

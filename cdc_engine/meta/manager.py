@@ -1,4 +1,4 @@
-"""The contract of a ledger's keeper. `file_meta` keeps it in a file, `memory_meta` for as long as the process lives."""
+"""The contract of a ledger's keeper. `file_meta` keeps it in a file, `kept_meta` among shared texts, `memory_meta` as long as it lives."""
 
 from __future__ import annotations
 
@@ -28,3 +28,10 @@ class MetaManager(Protocol):
 
         What the transition raises is passed on. Raises MetaError when the outcome cannot be kept. After either nothing has changed.
         """
+
+    @property
+    def is_new(self) -> bool:
+        """Whether this ledger was never kept."""
+
+    def close(self) -> None:
+        """Ends what is under way. The engine stops; nothing is called after it."""

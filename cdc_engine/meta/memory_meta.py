@@ -23,3 +23,10 @@ class MemoryMeta:
         with self._lock:
             self._ledger = transition(self._ledger)
             return self._ledger
+
+    @property
+    def is_new(self) -> bool:
+        return self._ledger.cursor is None
+
+    def close(self) -> None:
+        """Nothing is kept."""

@@ -21,8 +21,8 @@ from cdc_engine.instance.backfill.reading import Stretch
 from cdc_engine.instance.backfill.rules import Asked, TableFacts
 from cdc_engine.instance.backfill.schemas import IntervalSchemas, known_at
 from cdc_engine.instance.wiring import history_kept, keys_of, source_of
-from cdc_engine.meta.file_meta import read_ledger
 from cdc_engine.meta.ledger import Ledger
+from cdc_engine.meta.managers import read_ledger
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.server_facts import ServerFacts, read_facts
 from cdc_engine.parser.start_position import StartChoice

@@ -22,8 +22,8 @@ from cdc_engine.instance.backfill.plan import facts_of, find_place, schemas_of, 
 from cdc_engine.instance.backfill.reading import Stretch
 from cdc_engine.instance.backfill.rules import Asked
 from cdc_engine.instance.wiring import history_kept
-from cdc_engine.meta.file_meta import read_ledger
 from cdc_engine.meta.ledger import Ledger
+from cdc_engine.meta.managers import read_ledger
 from cdc_engine.position import Position
 from cdc_engine.staging.staging import StagedBatch
 from cdc_engine.table_meta.history.kept.repository import look_at

@@ -12,7 +12,7 @@ import structlog
 
 from cdc_engine.contracts import StoppedTable
 from cdc_engine.errors import ActRefusedError
-from cdc_engine.ha.file_lock import FileLock
+from cdc_engine.ha.leases import Lock
 from cdc_engine.instance.tables import retake
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.manager import stops
@@ -32,7 +32,7 @@ log = structlog.get_logger()
 class Hands(retake.Hands):
     """What the wishes need of the engine. `run_lock`: of who merges."""
 
-    run_lock: Callable[[], FileLock]
+    run_lock: Callable[[], Lock]
 
 
 def fulfil(wanted: Sequence[ResumeRequest], hands: Hands) -> None:

@@ -19,9 +19,10 @@ from cdc_engine.binlog.rows.decoder import Places, RowDecoder
 from cdc_engine.binlog.rows.refused_values import ValuePolicy
 from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import TableVersion
+from cdc_engine.documents.places import as_place
 from cdc_engine.instance.wiring import source_of
 from cdc_engine.meta.file_meta import FILE_NAME as LEDGER_FILE
-from cdc_engine.meta.file_meta import read_ledger
+from cdc_engine.meta.managers import read_ledger
 from cdc_engine.sink.column_filter import ColumnFilter
 from cdc_engine.snapshot.pace import Pace, PaceLimits
 from cdc_engine.snapshot.reader import Reader, open_reader
@@ -77,7 +78,8 @@ class _Tables:
         self._config: DestinationConfig = config.destinations[destination]
         self._directory = config.destination_dir(destination)
         self._columns = ColumnFilter(self._config.column_include, self._config.column_exclude)
-        self._ledger = _Kept(self._directory / LEDGER_FILE, lambda: read_ledger(self._directory))
+        in_file = None if as_place(self._directory).is_shared else self._directory / LEDGER_FILE
+        self._ledger = _Kept(in_file, lambda: read_ledger(self._directory))
         tables = self._directory / TABLES_FILE
         self._versions = _Kept(tables, lambda: {each.name: each for each in read_tables(tables)})
 
@@ -142,7 +144,8 @@ def _threads_running(connect: Callable[[], Reader]) -> int:
 class _Kept(Generic[T]):
     """What a file says, read again only when another has taken its place. Many tables are looked at in one go."""
 
-    def __init__(self, path: Path, read: Callable[[], T]) -> None:
+    def __init__(self, path: Path | None, read: Callable[[], T]) -> None:
+        """`path`: None where it is not in a file, and is read each time."""
         self._path, self._read = path, read
         self._stamp: object = None
         self._said: T | None = None
@@ -155,6 +158,8 @@ class _Kept(Generic[T]):
         return self._said
 
     def _stamp_now(self) -> object:
+        if self._path is None:
+            return object()
         try:
             found = self._path.stat()
         except OSError:

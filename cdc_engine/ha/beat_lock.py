@@ -1,0 +1,161 @@
+"""A lock among shared texts, for those without ZooKeeper: its holder writes a new version again and again, each by compare-and-set.
+
+Whoever wants it watches: a version that stays the same for a whole session, by the watcher's own clock, has no living holder, and is
+replaced. No two clocks are compared, and of two that replace it one is refused. The holder itself stops well before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+
+from cdc_engine.contracts import Holder
+from cdc_engine.documents.contract import NOT_THERE, Documents, Kept
+from cdc_engine.errors import MetaError, StaleWriteError
+from cdc_engine.ha.session import CONFIRM_PART, Session, now
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Claim:
+    """The record of a lock. `claim_id`: of who took it. `held`: False once it was given back."""
+
+    claim_id: str
+    pid: int
+    host: str
+    since: float
+    token: int
+    held: bool
+
+    def holder(self, *, held: bool) -> Holder:
+        return Holder(pid=self.pid, host=self.host, since=self.since, token=self.token, held=held)
+
+
+class Watcher:
+    """What this process saw of a lock: since when its version is the same. May be used from any thread."""
+
+    def __init__(self, documents: Documents, name: str, seconds: float) -> None:
+        self._documents, self._name, self._seconds = documents, name, seconds
+        self._lock = threading.Lock()
+        self._seen: tuple[int, float] = (NOT_THERE, 0.0)
+
+    def look(self) -> tuple[Kept | None, Claim | None, bool]:
+        """The text, what it says, and whether somebody holds the lock as far as is known. Raises MetaError."""
+        asked_at = now()
+        kept = self._documents.read(self._name)
+        claim = _claim(kept.text, f"{self._name} in {self._documents}") if kept else None
+        with self._lock:
+            if kept is not None and kept.version != self._seen[0]:
+                self._seen = (kept.version, now())
+            silent_seconds = asked_at - self._seen[1]
+        return kept, claim, claim is not None and claim.held and silent_seconds < self._seconds
+
+
+class BeatLock:
+    """One holder at a time over all hosts. `token`: above that of every earlier holder, 0 while it is not held. `seconds`: a session."""
+
+    def __init__(self, documents: Documents, name: str, seconds: float, watcher: Watcher | None = None) -> None:
+        """`watcher`: one that has looked before, so that a dead holder is known at once."""
+        self._documents, self._name = documents, name
+        self._watcher = watcher or Watcher(documents, name, seconds)
+        self._session = Session(seconds)
+        self._claim_id = uuid.uuid4().hex
+        self._claim: Claim | None = None
+        self._version = NOT_THERE
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def token(self) -> int:
+        return self._claim.token if self._claim else 0
+
+    @property
+    def held(self) -> bool:
+        """Whether this object holds the lock, and nobody else can yet."""
+        return self._claim is not None and self._session.trusted
+
+    def try_acquire(self) -> bool:
+        """Takes the lock if nobody holds it. Never waits, so a dead holder's is taken at a later try. Raises MetaError."""
+        if self.held:
+            return True
+        self._forget()
+        kept, there, is_held = self._watcher.look()
+        # One that is our own is of a try that nobody answered.
+        if is_held and there is not None and there.claim_id != self._claim_id:
+            return False
+        claim = Claim(
+            claim_id=self._claim_id,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            since=time.time(),
+            token=(there.token if there else 0) + 1,
+            held=True,
+        )
+        asked_at = now()
+        try:
+            self._version = self._write(claim, kept.version if kept else NOT_THERE)
+        except StaleWriteError:
+            return False
+        self._claim = claim
+        self._session.begin(asked_at)
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._beat, args=(claim, self._ending), daemon=True)
+        self._thread.name = f"beat-{self._name}"
+        self._thread.start()
+        return True
+
+    def release(self) -> None:
+        """Gives it back; without effect if it is not held. Where nobody answers, it is free after a session."""
+        claim, version = self._claim, self._version
+        self._forget()
+        if claim is not None:
+            with contextlib.suppress(MetaError):
+                self._write(dataclasses.replace(claim, held=False), self._version or version)
+
+    def _forget(self) -> None:
+        self._ending.set()
+        self._session.end()
+        if self._thread is not None:
+            self._thread.join()
+        self._thread = self._claim = None
+
+    def _beat(self, claim: Claim, ending: threading.Event) -> None:
+        while not ending.wait(self._session.seconds * CONFIRM_PART):
+            asked_at = now()
+            try:
+                self._version = self._write(claim, self._version)
+            except StaleWriteError:
+                if not self._is_ours(claim):
+                    self._session.end()
+                    return
+            except MetaError:
+                continue  # the trust ends by itself
+            self._session.confirm(asked_at)
+
+    def _is_ours(self, claim: Claim) -> bool:
+        """Whether the version that stands there is of a beat that nobody answered."""
+        with contextlib.suppress(MetaError):
+            kept, there, _ = self._watcher.look()
+            if (
+                kept is not None
+                and there is not None
+                and (there.claim_id, there.token) == (claim.claim_id, claim.token)
+            ):
+                self._version = kept.version
+                return True
+        return False
+
+    def _write(self, claim: Claim, version: int) -> int:
+        return self._documents.write(self._name, json.dumps(dataclasses.asdict(claim)), version=version)
+
+
+def _claim(text: str, where: str) -> Claim:
+    try:
+        return Claim(**json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise MetaError(f"{where} is not what Sluice writes there ({error}); remove it while no engine runs") from error

@@ -1,0 +1,134 @@
+"""The lease and the run lock of a destination, where conf/ says they are kept. Called by `instance`, `acts` and `destination_files`."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import TYPE_CHECKING, Protocol
+
+from cdc_engine.contracts import Holder, MetaPlace
+from cdc_engine.documents.places import Place, as_place, shared_documents
+from cdc_engine.errors import LeaseLostError
+from cdc_engine.ha import file_lease
+from cdc_engine.ha.beat_lock import BeatLock, Watcher
+from cdc_engine.ha.file_lease import FileLease
+from cdc_engine.ha.file_lock import RUN_LOCK_FILE, FileLock, is_locked
+from cdc_engine.ha.session import lost_sentence
+from cdc_engine.ports import Lease
+
+if TYPE_CHECKING:
+    from cdc_engine.ha.zookeeper_lock import Nodes
+
+LEASE, RUN_LOCK = "lease", "run-lock"
+
+
+class Lock(Protocol):
+    """One holder at a time."""
+
+    @property
+    def held(self) -> bool:
+        """Whether this object holds the lock, and nobody else can yet."""
+
+    def try_acquire(self) -> bool:
+        """Takes the lock if it is free; True also if it is held already. Never waits. Raises MetaError."""
+
+    def release(self) -> None:
+        """Gives the lock back; without effect if it is not held."""
+
+
+class SharedLock(Lock, Protocol):
+    """A lock over all hosts."""
+
+    @property
+    def token(self) -> int:
+        """Above that of every earlier holder while it is held, else 0."""
+
+
+class SharedLease:
+    """Implements `ports.Lease` for several hosts."""
+
+    def __init__(self, place: MetaPlace, lock: SharedLock) -> None:
+        self._place, self._lock = place, lock
+
+    @property
+    def token(self) -> int:
+        return self._lock.token
+
+    def try_acquire(self) -> bool:
+        return self._lock.try_acquire()
+
+    def holder(self) -> Holder | None:
+        return read_holder(self._place)
+
+    def check(self) -> None:
+        if not self._lock.held:
+            raise LeaseLostError(lost_sentence(self._place.destination, "another one may have it by now"))
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+def open_lease(place: Place) -> Lease:
+    """Raises ConfigurationError, MetaError."""
+    place = as_place(place)
+    return SharedLease(place, _lock(place, LEASE)) if place.is_shared else FileLease(place.directory)
+
+
+def open_run_lock(place: Place) -> Lock:
+    """Raises ConfigurationError, MetaError."""
+    place = as_place(place)
+    return _lock(place, RUN_LOCK) if place.is_shared else FileLock(place.directory / RUN_LOCK_FILE)
+
+
+def read_holder(place: Place) -> Holder | None:
+    """Who holds the destination's lease or held it last. Raises MetaError where nobody answers."""
+    place = as_place(place)
+    return _holder(place, LEASE) if place.is_shared else file_lease.read_holder(place.directory)
+
+
+def run_lock_held(place: Place) -> bool:
+    """Whether a run of the destination is merging now, as far as is known. Raises MetaError where nobody answers."""
+    place = as_place(place)
+    if not place.is_shared:
+        return is_locked(place.directory / RUN_LOCK_FILE)
+    holder = _holder(place, RUN_LOCK)
+    return holder is not None and holder.held
+
+
+def _lock(place: MetaPlace, name: str) -> SharedLock:
+    if place.kind == "zookeeper":
+        from cdc_engine.ha.zookeeper_lock import ZooKeeperLock  # noqa: PLC0415  most destinations do without kazoo
+
+        return ZooKeeperLock(_nodes(place, name), place.session_seconds)
+    return BeatLock(shared_documents(place), name, place.session_seconds, _watcher(place, name))
+
+
+def _holder(place: MetaPlace, name: str) -> Holder | None:
+    if place.kind == "zookeeper":
+        from cdc_engine.ha.zookeeper_lock import read_lock  # noqa: PLC0415  most destinations do without kazoo
+
+        return read_lock(_nodes(place, name), place.session_seconds)
+    _, claim, held = _watcher(place, name).look()
+    return claim.holder(held=held) if claim else None
+
+
+@functools.lru_cache(maxsize=256)
+def _watcher(place: MetaPlace, name: str) -> Watcher:
+    """One a lock and process: what it saw the last time tells a living holder from a dead one."""
+    return Watcher(shared_documents(place), name, place.session_seconds)
+
+
+def _nodes(place: MetaPlace, name: str) -> Nodes:
+    """Of the lease those of Canal: others look for them."""
+    from cdc_engine.documents.zookeeper_client import CLUSTER, OWN, destination_path  # noqa: PLC0415
+    from cdc_engine.ha.zookeeper_lock import Nodes  # noqa: PLC0415
+
+    within = functools.partial(destination_path, place.destination)
+    is_lease = name == LEASE
+    return Nodes(
+        hosts=place.hosts,
+        held=within("running") if is_lease else within(OWN, name),
+        counter=within(OWN, f"{name}-token"),
+        payload=json.dumps({"active": True, "address": place.address}, separators=(",", ":")),
+        present=(within("cluster", place.address), f"{CLUSTER}/{place.address}") if is_lease and place.address else (),
+    )

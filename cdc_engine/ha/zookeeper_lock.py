@@ -1,0 +1,182 @@
+"""A lock in ZooKeeper: an ephemeral node, as Canal's running node is, and a counter beside it that rises with each holder.
+
+Node and counter are written in one step, so a token is never used twice. The client is the lock's own: its session ends with the lock.
+What kazoo says of its connection (SUSPENDED, LOST) ends the claim at once; a holder that was stopped for longer than its session finds by
+the clock that it may not go on, before it hears from anyone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import socket
+import threading
+import time
+from typing import Any
+
+from kazoo.client import KazooState
+from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+
+from cdc_engine.contracts import Holder
+from cdc_engine.documents.zookeeper_client import answer, end, new_client, shared_client, told
+from cdc_engine.errors import MetaError
+from cdc_engine.ha.session import CONFIRM_PART, Session, now
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Nodes:
+    """`held`: the ephemeral node, with its `payload`; `counter`: its version is the token; `present`: ephemeral, of each candidate."""
+
+    hosts: str
+    held: str
+    counter: str
+    payload: str
+    present: tuple[str, ...] = ()
+
+
+class ZooKeeperLock:
+    """One holder at a time over all hosts. `token`: above that of every earlier holder while it is held, else 0."""
+
+    def __init__(self, nodes: Nodes, seconds: float) -> None:
+        self._nodes = nodes
+        self._session = Session(seconds)
+        self._client: Any = None
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.token = 0
+
+    @property
+    def held(self) -> bool:
+        """Whether this object holds the lock, and nobody else can yet."""
+        return bool(self.token) and self._session.trusted
+
+    def try_acquire(self) -> bool:
+        """Takes the lock if nobody holds it; never waits for that. Raises MetaError where no server answers."""
+        if self.held:
+            return True
+        self._forget()
+        with told(f"the lock {self._nodes.held} in ZooKeeper {self._nodes.hosts} cannot be taken"):
+            client = self._connected()
+            self._appear(client)
+            asked_at = now()
+            token = self._create(client)
+        if not token:
+            return False
+        self.token = token
+        self._session.begin(asked_at)
+        if client.state != KazooState.CONNECTED:
+            self._session.end()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._confirm, args=(client, self._ending), daemon=True)
+        self._thread.name = "confirm-lease"
+        self._thread.start()
+        return True
+
+    def release(self) -> None:
+        """Gives it back and ends the session; without effect if it is not held."""
+        client, self._client = self._client, None
+        was_held = bool(self.token)
+        self._forget()
+        if client is None:
+            return
+        if was_held and client.connected:
+            with contextlib.suppress(KazooException, KazooTimeoutError):
+                if self._is_ours(client):
+                    answer(client.delete_async(self._nodes.held))
+        end(client)
+
+    def holder(self) -> Holder | None:
+        """Who holds it or held it last. Raises MetaError."""
+        return read_lock(self._nodes, self._session.seconds)
+
+    def _connected(self) -> Any:
+        if self._client is None:
+            client = new_client(self._nodes.hosts, self._session.seconds)
+            # What the servers agreed to may be shorter than what was asked for.
+            self._session.seconds = min(self._session.seconds, client._session_timeout / 1000)  # noqa: SLF001  kazoo says it nowhere else
+            client.add_listener(self._hear)
+            self._client = client
+        elif not self._client.connected:
+            raise MetaError(f"ZooKeeper {self._nodes.hosts} does not answer; it is tried again")
+        return self._client
+
+    def _appear(self, client: Any) -> None:
+        """This host is one of those that would take the lock."""
+        for path in (*self._nodes.present, self._nodes.held, self._nodes.counter):
+            answer(client.ensure_path_async(path.rpartition("/")[0]))
+        for path in self._nodes.present:
+            with contextlib.suppress(NodeExistsError):
+                answer(client.create_async(path, b"", ephemeral=True))
+
+    def _create(self, client: Any) -> int:
+        """The token; 0 where another has the lock."""
+        answer(client.ensure_path_async(self._nodes.counter))
+        stat = answer(client.exists_async(self._nodes.counter))
+        step = client.transaction()
+        step.create(self._nodes.held, self._nodes.payload.encode(), ephemeral=True)
+        step.set_data(self._nodes.counter, self._record(stat.version + 1), version=stat.version)
+        created, counted = answer(step.commit_async())
+        if isinstance(created, NodeExistsError) and self._is_ours(client):  # of a try that nobody answered
+            answer(client.delete_async(self._nodes.held))
+            return self._create(client)
+        if isinstance(created, NodeExistsError) or isinstance(counted, BadVersionError):
+            return 0
+        for failed in (created, counted):
+            if isinstance(failed, Exception):
+                raise failed
+        return int(stat.version + 1)
+
+    def _is_ours(self, client: Any) -> bool:
+        try:
+            data, stat = answer(client.get_async(self._nodes.held))
+        except NoNodeError:
+            return False
+        return bool(stat.ephemeralOwner == client.client_id[0]) and data == self._nodes.payload.encode()
+
+    def _confirm(self, client: Any, ending: threading.Event) -> None:
+        """As long as the node is ours. One whose text another has changed is taken away: so Canal's administrators move a destination."""
+        while not ending.wait(self._session.seconds * CONFIRM_PART):
+            asked_at = now()
+            try:
+                is_ours = self._is_ours(client)
+            except (KazooException, KazooTimeoutError):
+                continue  # the trust ends by itself
+            if not is_ours:
+                self._session.end()
+                return
+            self._session.confirm(asked_at)
+
+    def _hear(self, state: str) -> None:
+        if state != KazooState.CONNECTED:
+            self._session.end()
+
+    def _record(self, token: int) -> bytes:
+        holder = Holder(pid=os.getpid(), host=socket.gethostname(), since=time.time(), token=token)
+        record = dataclasses.asdict(holder)
+        del record["held"]
+        return json.dumps(record).encode()
+
+    def _forget(self) -> None:
+        self._ending.set()
+        self._session.end()
+        if self._thread is not None:
+            self._thread.join()
+        self._thread, self.token = None, 0
+
+
+def read_lock(nodes: Nodes, seconds: float) -> Holder | None:
+    """Who holds a lock or held it last; None where nobody ever did. Raises MetaError."""
+    with told(f"the lock {nodes.held} in ZooKeeper {nodes.hosts} cannot be read"):
+        client = shared_client(nodes.hosts, seconds)
+        try:
+            data, _ = answer(client.get_async(nodes.counter))
+        except NoNodeError:
+            return None
+        held = answer(client.exists_async(nodes.held)) is not None
+    try:
+        return Holder(**json.loads(data), held=held)
+    except (ValueError, TypeError):
+        return None

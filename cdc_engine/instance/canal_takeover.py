@@ -1,0 +1,51 @@
+"""A destination that begins where Canal stood: the cursor that it left in ZooKeeper, as a place to start. Asked by `wiring`, once.
+
+Canal's cursor is inside the transaction that its client acked last. A lake that begins has nothing of it, so that transaction and the
+others of its second are read again: none is lost, and none is in the lake twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from cdc_engine.contracts import ClientIdentity
+from cdc_engine.documents.places import as_place
+from cdc_engine.errors import MetaError
+from cdc_engine.meta import canal_cursor
+from cdc_engine.parser.start_position import StartChoice
+
+log = structlog.get_logger()
+
+
+def cursor_of_canal(directory: Path) -> str | None:
+    """The text that Canal left; None where there is none, or no ZooKeeper. Raises MetaError."""
+    place = as_place(directory)
+    if place.kind != "zookeeper":
+        return None
+    from cdc_engine.documents.zookeeper import ZooKeeperDocuments  # noqa: PLC0415  most destinations do without kazoo
+
+    client_id = ClientIdentity(destination=place.destination).client_id
+    documents = ZooKeeperDocuments(place.hosts, place.destination, place.session_seconds)
+    return documents.canal(f"{client_id}/cursor") or None
+
+
+def choice_after(text: str, *, by_gtid: bool, at_time: Callable[[int], StartChoice]) -> StartChoice:
+    """Where to begin. `by_gtid`: the source finds a place by GTID set. `at_time`: the place of a time, µs since 1970, which may be gone.
+
+    Raises MetaError where the text cannot be understood, and what `at_time` raises.
+    """
+    try:
+        cursor = canal_cursor.from_text(text)
+    except ValueError as error:
+        raise MetaError(
+            f"Canal's cursor in ZooKeeper cannot be read: {error}. Remove the node `1001/cursor` of the destination to begin as conf/ says"
+        ) from error
+    log.info("taken_over_from_canal", file=cursor.file, offset=cursor.offset, gtid_set=cursor.gtid_set)
+    if cursor.gtid_set and by_gtid:
+        return StartChoice(gtid_set=cursor.gtid_set)
+    if cursor.time_ms:
+        return at_time(cursor.time_ms * 1000)
+    return StartChoice(file=cursor.file)

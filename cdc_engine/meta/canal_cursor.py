@@ -1,0 +1,70 @@
+"""A position in the words of Canal: the JSON of a client's cursor in ZooKeeper (class LogPosition, with its own spelling). Pure.
+
+Canal's cursor is the *start* of the last event that was acked, which is inside its transaction unless a GTID set names the place; ours
+is the end of a transaction. So ours is written as a place to go on from, and theirs is read as a place that the transaction holds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from cdc_engine.position import Position
+
+CLASS = "com.alibaba.otter.canal.protocol.position.LogPosition"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CanalCursor:
+    """`offset`: bytes, of the acked event's start. `gtid_set`: executed, that event's transaction included. `time_ms`: since 1970."""
+
+    file: str
+    offset: int
+    gtid_set: str = ""
+    time_ms: int = 0
+
+
+def to_text(position: Position, host: str, port: int) -> str:
+    """The cursor's JSON. `host` and `port`: of the source."""
+    place = {
+        "gtid": position.gtid_set,
+        "included": False,
+        "journalName": position.file,
+        "position": position.offset,
+        "serverId": 0,
+        "timestamp": position.time_us // 1000,
+    }
+    identity = {"slaveId": -1, "sourceAddress": {"address": host, "port": port}}
+    return json.dumps({"@type": CLASS, "identity": identity, "postion": place}, separators=(",", ":"))
+
+
+def from_text(text: str) -> CanalCursor:
+    """Inverse of `to_text`, and of what Canal writes. Raises ValueError saying what is wrong."""
+    record = json.loads(text)
+    place = record.get("postion") if isinstance(record, dict) else None
+    if not isinstance(place, dict):
+        raise ValueError("it has no position (Canal's spelling: postion)")
+    cursor = CanalCursor(
+        file=_word(place, "journalName"),
+        offset=_number(place, "position"),
+        gtid_set=_word(place, "gtid"),
+        time_ms=_number(place, "timestamp"),
+    )
+    if not cursor.file and not cursor.gtid_set:
+        raise ValueError("it names neither a file nor a GTID set")
+    return cursor
+
+
+def _word(place: dict[str, Any], name: str) -> str:
+    value = place.get(name) or ""
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is {value!r}, not a text")
+    return value
+
+
+def _number(place: dict[str, Any], name: str) -> int:
+    value = place.get(name) or 0
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{name} is {value!r}, not a number from 0 on")
+    return value

@@ -1,0 +1,137 @@
+"""The ledger among shared texts: in a SQL database, in ZooKeeper or in memory. Every write is compare-and-set under the lease's token.
+
+Who takes a lease first writes the ledger as it stands under its own token (`_claim`); from then on no write of an earlier holder can fit,
+however late it comes. A write that nobody answered may have been kept or not: the ledger in memory is right, for nobody else may write,
+and the next write follows whichever of the two is there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+from cdc_engine.documents.contract import NOT_THERE, NOTHING, Documents, Kept
+from cdc_engine.errors import LeaseLostError, MetaError, StaleWriteError
+from cdc_engine.meta.ledger import Ledger, born_id
+from cdc_engine.meta.ledger_record import ledger_from_text, ledger_to_text
+from cdc_engine.meta.manager import Transition
+
+LEDGER = "ledger"
+CLAIMS_MAX = 10  # the holder before may still write, a few times at most
+
+
+def read_kept_ledger(documents: Documents, destination: str) -> Ledger:
+    """The ledger as it was last kept; a fresh one where there is none. Raises MetaError."""
+    kept = documents.read(LEDGER)
+    return Ledger() if kept is None else _ledger(kept, documents, destination)
+
+
+def _ledger(kept: Kept, documents: Documents, destination: str) -> Ledger:
+    try:
+        return ledger_from_text(kept.text, destination)
+    except ValueError as error:
+        raise MetaError(
+            f"{LEDGER} in {documents} cannot be read as a ledger: {error}. Put back the right one; where it is lost, remove it and take "
+            f"a new one with `sluice position set {destination} --latest` or another place, which takes the tables over under a new epoch"
+        ) from error
+
+
+def nobody_else(_: Ledger) -> Mapping[str, str]:
+    """Nothing is written for others."""
+    return NOTHING
+
+
+def _not_fenced() -> None:
+    """Whoever holds no lease is alone by other means."""
+
+
+class KeptMeta:
+    """Implements `MetaManager`. `token`: of the lease; `fence`: called before each write, raises when this process may write no more.
+
+    `also`: what is written for others in the same step.
+    """
+
+    def __init__(
+        self,
+        documents: Documents,
+        destination: str,
+        *,
+        token: int = 0,
+        fence: Callable[[], None] = _not_fenced,
+        also: Callable[[Ledger], Mapping[str, str]] = nobody_else,
+    ) -> None:
+        self._documents, self._destination = documents, destination
+        self._token, self._fence, self._also = token, fence, also
+        self._lock = threading.Lock()
+        self._unsure: str | None = None  # the text whose write nobody answered
+        kept = documents.read(LEDGER)
+        if kept is not None and token:
+            kept = self._claim(kept)
+        self._version = kept.version if kept else NOT_THERE
+        self._ledger = _ledger(kept, documents, destination) if kept else Ledger(ledger_id=born_id())
+        self._kept_text = kept.text if kept else ""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether this ledger was never kept."""
+        return not self._kept_text
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._ledger
+
+    def update(self, transition: Transition) -> Ledger:
+        with self._lock:
+            outcome = transition(self._ledger)
+            text = ledger_to_text(outcome)
+            if text != self._kept_text or self._unsure is not None:
+                self._fence()
+                self._settle()
+                self._write(text, outcome)
+            self._ledger, self._kept_text = outcome, text
+            return outcome
+
+    def close(self) -> None:
+        """Nothing is under way: each write was answered or told."""
+
+    def _claim(self, kept: Kept) -> Kept:
+        """The ledger as it is, under this lease's token."""
+        for _ in range(CLAIMS_MAX):
+            if kept.token > self._token:
+                break
+            try:
+                version = self._documents.write(LEDGER, kept.text, version=kept.version, token=self._token)
+            except StaleWriteError:
+                kept = self._documents.read(LEDGER) or kept
+            else:
+                return Kept(kept.text, version, self._token)
+        raise self._superseded(kept)
+
+    def _write(self, text: str, outcome: Ledger) -> None:
+        try:
+            self._version = self._documents.write(
+                LEDGER, text, version=self._version, token=self._token, also=self._also(outcome)
+            )
+        except StaleWriteError as error:
+            raise self._superseded(self._documents.read(LEDGER)) from error
+        except MetaError:
+            self._unsure = text
+            raise
+
+    def _settle(self) -> None:
+        """Which version is there after a write that nobody answered. Raises LeaseLostError where it is somebody else's."""
+        if self._unsure is None:
+            return
+        there = self._documents.read(LEDGER)
+        ours = {self._unsure, self._kept_text} if there and there.token == self._token else {self._kept_text}
+        if (there.text if there else "") not in ours:
+            raise self._superseded(there)
+        self._version = there.version if there else NOT_THERE
+        self._unsure = None
+
+    def _superseded(self, there: Kept | None) -> LeaseLostError:
+        by = f"by the holder of lease {there.token}" if there else "by somebody who removed it"
+        return LeaseLostError(
+            f"the ledger of {self._destination} in {self._documents} was written {by}; what lease {self._token} wanted to write is "
+            "refused: this engine writes no more; it takes the destination again when the lease is free"
+        )

@@ -1,0 +1,54 @@
+"""The keeper of a destination's ledger, by the name that conf/ gives it. Called by `instance`, `acts` and `destination_files`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from cdc_engine.documents.places import Place, as_place, documents_of
+from cdc_engine.meta import canal_cursor, file_meta
+from cdc_engine.meta.file_meta import FileMeta
+from cdc_engine.meta.kept_meta import KeptMeta, nobody_else, read_kept_ledger
+from cdc_engine.meta.ledger import Ledger
+from cdc_engine.meta.manager import MetaManager
+from cdc_engine.meta.mirrored_meta import MirroredMeta
+from cdc_engine.ports import Lease
+
+
+def open_meta(place: Place, lease: Lease) -> MetaManager:
+    """The ledger's keeper, for who holds the lease. Raises MetaError, LeaseLostError where a later holder has written it."""
+    place = as_place(place)
+    documents = documents_of(place)
+    if documents is not None:
+        also = canal_nodes(*place.source) if place.kind == "zookeeper" else nobody_else
+        return KeptMeta(documents, place.destination, token=lease.token, fence=lease.check, also=also)
+    in_file = FileMeta(place.directory, fence=lease.check)
+    if place.kind == "file":
+        return in_file
+    from cdc_engine.documents.zookeeper import ZooKeeperDocuments  # noqa: PLC0415  most destinations do without kazoo
+
+    nodes = canal_nodes(*place.source)
+    keeper = ZooKeeperDocuments(place.hosts, place.destination, place.session_seconds)
+    period = place.period_seconds if place.kind == "period_mixed" else 0.0
+    return MirroredMeta(in_file, lambda ledger: keeper.tell(nodes(ledger)), period)
+
+
+def read_ledger(place: Place) -> Ledger:
+    """The ledger of a destination; a fresh one where there is none yet. Raises MetaError. Never locks, never writes."""
+    place = as_place(place)
+    documents = documents_of(place)
+    if documents is None:
+        return file_meta.read_ledger(place.directory)
+    return read_kept_ledger(documents, place.destination)
+
+
+def canal_nodes(host: str, port: int) -> Callable[[Ledger], Mapping[str, str]]:
+    """What Canal's tools find in ZooKeeper of a ledger: each client's cursor and filter, by path under the destination."""
+
+    def nodes(ledger: Ledger) -> Mapping[str, str]:
+        found = {f"{each.client_id}/filter": each.filter for each in ledger.clients}
+        if ledger.cursor is not None:
+            cursor = canal_cursor.to_text(ledger.cursor, host, port)
+            found |= {f"{each.client_id}/cursor": cursor for each in ledger.clients}
+        return found
+
+    return nodes

@@ -1,0 +1,73 @@
+"""The ledger in its file, and the cursor in ZooKeeper for others to see: the kinds `mixed` and `period_mixed` of conf/.
+
+What makes the effect exactly once is in the file before a change returns. The cursor follows on a thread of its own, after each change or
+once a period, only ever the newest; a ZooKeeper that is away holds up nobody. `close` writes the last one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from cdc_engine.errors import MetaError
+from cdc_engine.meta.file_meta import FileMeta
+from cdc_engine.meta.ledger import Ledger
+from cdc_engine.meta.manager import Transition
+
+log = structlog.get_logger()
+AWAY_SECONDS = 1.0  # until a ZooKeeper that did not answer is asked again
+CLOSE_SECONDS_MAX = 15.0
+
+
+class MirroredMeta:
+    """Implements `MetaManager`. `tell`: writes what others see of a ledger; raises MetaError. `period_seconds`: 0 is after each change."""
+
+    def __init__(self, kept: FileMeta, tell: Callable[[Ledger], None], period_seconds: float = 0.0) -> None:
+        self._kept, self._tell, self._period = kept, tell, period_seconds
+        self._changed, self._closing = threading.Event(), threading.Event()
+        self._told: Ledger | None = None
+        self._thread = threading.Thread(target=self._run, name="cursor-mirror", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_new(self) -> bool:
+        return self._kept.is_new
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._kept.ledger
+
+    def update(self, transition: Transition) -> Ledger:
+        outcome = self._kept.update(transition)
+        self._changed.set()
+        return outcome
+
+    def close(self) -> None:
+        """Waits until the last cursor is written, or cannot be."""
+        self._closing.set()
+        self._changed.set()
+        self._thread.join(CLOSE_SECONDS_MAX)
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._changed.wait()
+            self._changed.clear()
+            if not self._write():
+                self._closing.wait(AWAY_SECONDS)
+                self._changed.set()
+            self._closing.wait(self._period)
+        self._write()
+
+    def _write(self) -> bool:
+        ledger = self._kept.ledger
+        if self._told is not None and self._told.cursor == ledger.cursor:
+            return True
+        try:
+            self._tell(ledger)
+        except MetaError as error:
+            log.warning("cursor_not_mirrored", reason=str(error))
+            return False
+        self._told = ledger
+        return True

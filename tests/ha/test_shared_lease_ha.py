@@ -1,0 +1,321 @@
+"""One suite for every lease that several hosts share, on real servers: one holder, tokens that rise, and who was away too long knows it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.contracts import DestinationDir, MetaPlace
+from cdc_engine.destination_files import RunLockTimeoutError, head_of_line, run_lock, run_lock_held
+from cdc_engine.documents.zookeeper import ZooKeeperDocuments
+from cdc_engine.documents.zookeeper_client import shared_client
+from cdc_engine.errors import LeaseLostError, SluiceError
+from cdc_engine.ha import session
+from cdc_engine.ha.leases import open_lease, open_run_lock, read_holder
+from cdc_engine.meta.managers import open_meta, read_ledger
+from cdc_engine.ports import Lease
+from tests.fix_ledgers import at
+from tests.waiting import wait_for
+
+KINDS = ("file", "postgres16", "zookeeper39")
+SHARED = KINDS[1:]
+SECONDS = 2.0  # of a session
+
+
+def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> MetaPlace:
+    name = f"shop_{uuid.uuid4().hex[:8]}"
+    place = MetaPlace(destination=name, directory=tmp_path / name, session_seconds=SECONDS, address="host-a:4266")
+    match kind:
+        case "zookeeper39":
+            return dataclasses.replace(place, kind="zookeeper", hosts=request.getfixturevalue(kind).hosts)
+        case "postgres16":
+            return dataclasses.replace(place, kind="sql", url=request.getfixturevalue(kind).url)
+        case _:
+            return place
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> MetaPlace:
+    return place_of(request.param, request, tmp_path)
+
+
+@pytest.fixture(params=SHARED)
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> MetaPlace:
+    return place_of(request.param, request, tmp_path)
+
+
+Opener = Callable[[MetaPlace], Lease]
+
+
+@pytest.fixture
+def opened() -> Iterator[Opener]:
+    """Opens leases; all are given back when the test ends."""
+    made: list[Lease] = []
+
+    def open_one(place: MetaPlace) -> Lease:
+        made.append(open_lease(place))
+        return made[-1]
+
+    yield open_one
+    for lease in made:
+        lease.release()
+
+
+def holds(lease: Lease) -> bool:
+    try:
+        lease.check()
+    except LeaseLostError:
+        return False
+    return True
+
+
+def test_ha_one_holder_at_a_time_and_each_has_a_higher_token(place: MetaPlace, opened: Opener) -> None:
+    tokens = []
+    first, second = opened(place), opened(place)
+    for _ in range(3):
+        assert first.try_acquire()
+        assert first.try_acquire()
+        first.check()
+        assert not second.try_acquire()
+        with pytest.raises(LeaseLostError, match=f"the lease of {place.destination}"):
+            second.check()
+        tokens.append(first.token)
+        holder = read_holder(place)
+        assert holder is not None
+        assert (holder.pid, holder.token, holder.held) == (os.getpid(), first.token, True)
+        first.release()
+        first.release()
+        assert first.token == 0
+        with pytest.raises(LeaseLostError):
+            first.check()
+        holder = read_holder(place)
+        assert holder is not None
+        assert not holder.held
+        first, second = second, first
+    assert tokens == [1, 2, 3]
+
+
+def test_ha_of_many_that_want_it_one_gets_it(place: MetaPlace, opened: Opener) -> None:
+    leases = [opened(place) for _ in range(5)]
+    got: list[Lease] = []
+    threads = [
+        threading.Thread(target=lambda one=one: got.append(one) if one.try_acquire() else None) for one in leases
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(got) == 1
+    got[0].check()
+
+
+HOLDER = """
+import pickle, sys
+from cdc_engine.ha.leases import open_lease
+place = pickle.loads(bytes.fromhex(sys.argv[1]))
+lease = open_lease(place)
+print(lease.try_acquire(), lease.token, flush=True)
+for line in sys.stdin:
+    try:
+        lease.check()
+        print("holds", flush=True)
+    except Exception as error:
+        print(type(error).__name__, flush=True)
+"""
+
+
+@contextmanager
+def holding_process(
+    place: MetaPlace, script: str = HOLDER
+) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], str]]]:
+    """A process that holds the lease; the second gives its next line."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, pickle.dumps(place).hex()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    output = process.stdout
+    assert output is not None
+    try:
+        yield process, lambda: output.readline().decode().strip()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_ha_a_killed_holder_is_followed_by_a_standby(place: MetaPlace, opened: Opener) -> None:
+    standby = opened(place)
+    with holding_process(place) as (process, said):
+        assert said() == "True 1"
+        assert not standby.try_acquire()
+        process.kill()
+        process.wait()
+        wait_for("the standby has it", standby.try_acquire, 30)
+        assert standby.token == 2
+        standby.check()
+
+
+def test_ha_a_process_that_stood_still_for_longer_than_its_session_knows_it_at_once(
+    shared: MetaPlace, opened: Opener
+) -> None:
+    standby = opened(shared)
+    with holding_process(shared) as (process, said):
+        assert said() == "True 1"
+        process.send_signal(signal.SIGSTOP)
+        wait_for("the standby has it", standby.try_acquire, 30)
+        assert process.stdin is not None
+        process.stdin.write(b"?\n")
+        process.stdin.flush()
+        process.send_signal(signal.SIGCONT)
+        assert said() == "LeaseLostError", "its first act after the pause is refused, before anybody told it"
+        standby.check()
+
+
+def test_ha_a_holder_goes_on_for_many_sessions(shared: MetaPlace, opened: Opener) -> None:
+    lease, other = opened(shared), opened(shared)
+    assert lease.try_acquire()
+    end = session.now() + 2.5 * SECONDS
+    while session.now() < end:
+        assert holds(lease)
+        assert not other.try_acquire()
+        threading.Event().wait(0.2)
+    assert lease.token == 1
+
+
+def test_ha_clocks_that_jump_change_nothing(shared: MetaPlace, opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of day is for people: neither a holder nor who watches it goes by it."""
+    lease, other = opened(shared), opened(shared)
+    assert lease.try_acquire()
+    for day in (1e9, 4e9):
+        monkeypatch.setattr("time.time", lambda day=day: day)
+        assert holds(lease)
+        assert not other.try_acquire()
+    lease.release()
+    assert other.try_acquire()
+    assert other.token == 2
+
+
+def test_ha_an_old_holder_cannot_write_the_ledger_however_late(shared: MetaPlace, opened: Opener) -> None:
+    """Its check passes, then it stands still, then it writes: the version that it follows is not there any more."""
+    old, new = opened(shared), opened(shared)
+    assert old.try_acquire()
+    ledger = open_meta(shared, old)
+    ledger.update(lambda now: now.set_cursor(at(4)))
+
+    def paused(now: object) -> None:
+        old.release()
+        assert new.try_acquire()
+        open_meta(shared, new).update(lambda ledger: ledger.set_cursor(at(7)))
+
+    checked = old.check
+    old.check = lambda: (checked(), paused(None))  # type: ignore[method-assign,assignment,func-returns-value]
+    late = open_meta(shared, old)
+    with pytest.raises(LeaseLostError, match="was written by the holder of lease 2"):
+        late.update(lambda now: now.set_cursor(at(9)))
+    assert read_ledger(shared).cursor == at(7)
+
+
+def test_ha_the_run_lock_lets_one_run_in_over_all_hosts(place: MetaPlace) -> None:
+    directory = DestinationDir.of(place)
+    assert not run_lock_held(directory)
+    with run_lock(directory):
+        assert run_lock_held(directory)
+        with pytest.raises(RunLockTimeoutError, match="another run of"), run_lock(directory, 0.01):
+            pass
+    assert not run_lock_held(directory)
+    with run_lock(directory):
+        pass
+
+
+RUN = """
+import pickle, sys
+from cdc_engine.contracts import DestinationDir
+from cdc_engine.destination_files import head_of_line, run_lock
+place = pickle.loads(bytes.fromhex(sys.argv[1]))
+with run_lock(DestinationDir.of(place)):
+    print("in", flush=True)
+    for line in sys.stdin:
+        try:
+            print(head_of_line(DestinationDir.of(place)), flush=True)
+        except Exception as error:
+            print(type(error).__name__, flush=True)
+"""
+
+
+def test_ha_a_run_that_stood_still_writes_no_further_table(shared: MetaPlace) -> None:
+    directory = DestinationDir.of(shared)
+    with holding_process(shared, RUN) as (process, said):
+        assert said() == "in"
+        assert run_lock_held(directory)
+        process.send_signal(signal.SIGSTOP)
+        with run_lock(directory, 30.0):
+            assert process.stdin is not None
+            process.stdin.write(b"?\n")
+            process.stdin.flush()
+            process.send_signal(signal.SIGCONT)
+            assert said() == "RunLockLostError"
+            assert head_of_line(directory) is None  # ours
+
+
+def test_ha_a_killed_run_is_seen_to_be_gone(shared: MetaPlace) -> None:
+    directory = DestinationDir.of(shared)
+    with holding_process(shared, RUN) as (process, said):
+        assert said() == "in"
+        assert run_lock_held(directory)
+        process.kill()
+        process.wait()
+        wait_for("the lock is free", lambda: not run_lock_held(directory), 30)
+    lock = open_run_lock(directory)
+    assert lock.try_acquire()
+    lock.release()
+
+
+def test_ha_the_running_node_is_what_canal_expects(
+    request: pytest.FixtureRequest, tmp_path: Path, opened: Opener
+) -> None:
+    place = place_of("zookeeper39", request, tmp_path)
+    lease = opened(place)
+    assert lease.try_acquire()
+    nodes = ZooKeeperDocuments(place.hosts, place.destination, SECONDS)
+    assert nodes.canal("running") == '{"active":true,"address":"host-a:4266"}'
+    client = shared_client(place.hosts, SECONDS)
+    ours = client.exists(f"/otter/canal/destinations/{place.destination}/running").ephemeralOwner
+    for path in (
+        f"/otter/canal/destinations/{place.destination}/cluster/host-a:4266",
+        "/otter/canal/cluster/host-a:4266",
+    ):
+        assert client.exists(path).ephemeralOwner, path
+    assert ours
+    client.set(f"/otter/canal/destinations/{place.destination}/running", b'{"active":false,"address":"host-a:4266"}')
+    wait_for("an administrator takes it away", lambda: not holds(lease), 30)
+    lease.release()
+    other = opened(dataclasses.replace(place, address="host-b:4266"))
+    wait_for("another has it", other.try_acquire, 30)
+
+
+@pytest.mark.parametrize("kind", ["sql", "zookeeper"])
+def test_ha_where_nobody_answers_it_is_said_and_nothing_is_held(
+    tmp_path: Path, kind: str, opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cdc_engine.documents.zookeeper_client.CONNECT_SECONDS_MAX", 0.5)
+    place = MetaPlace(
+        destination="shop",
+        directory=tmp_path / "shop",
+        kind=kind,
+        hosts="127.0.0.1:1",
+        url="postgresql://a@127.0.0.1:1/b",
+    )
+    with pytest.raises(SluiceError, match=r"no ZooKeeper of 127\.0\.0\.1:1 answers|cannot be opened"):
+        opened(place).try_acquire()

@@ -1,0 +1,336 @@
+"""One suite for every keeper of a ledger that several hosts share: compare-and-set under the lease's token, on real servers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from cdc_engine.contracts import ClientIdentity, MetaPlace
+from cdc_engine.documents.contract import NOTHING, Documents, Kept
+from cdc_engine.documents.places import documents_of
+from cdc_engine.errors import LeaseLostError, MetaError, StaleWriteError
+from cdc_engine.meta import canal_cursor
+from cdc_engine.meta.kept_meta import LEDGER, KeptMeta
+from cdc_engine.meta.ledger_record import ledger_to_text
+from cdc_engine.meta.managers import open_meta, read_ledger
+from tests.fix_ledgers import at, full_ledger
+from tests.waiting import wait_for
+
+KINDS = ("memory", "postgres16", "mysql80", "sqlite", "zookeeper39")
+
+
+@dataclasses.dataclass
+class Held:
+    """A lease that is held, until it is said to be lost."""
+
+    token: int = 1
+    lost: bool = False
+
+    def try_acquire(self) -> bool:
+        return True
+
+    def holder(self) -> None:
+        return None
+
+    def check(self) -> None:
+        if self.lost:
+            raise LeaseLostError("lost")
+
+    def release(self) -> None:
+        self.lost = True
+
+
+def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> MetaPlace:
+    """Where nobody else keeps anything."""
+    name = f"shop_{uuid.uuid4().hex[:8]}"
+    place = MetaPlace(destination=name, directory=tmp_path / name, source=("db.example", 3306), session_seconds=10)
+    if kind == "zookeeper39":
+        return dataclasses.replace(place, kind="zookeeper", hosts=request.getfixturevalue(kind).hosts)
+    if kind == "sqlite":
+        return dataclasses.replace(place, kind="sql", url=f"sqlite:///{tmp_path}/meta.db")
+    if kind == "postgres16":
+        return dataclasses.replace(place, kind="sql", url=request.getfixturevalue(kind).url)
+    if kind == "mysql80":
+        server = request.getfixturevalue(kind)
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("CREATE DATABASE IF NOT EXISTS meta_ha")
+        return dataclasses.replace(place, kind="sql", url=f"mysql://root@127.0.0.1:{server.port}/meta_ha")
+    return dataclasses.replace(place, kind=kind)
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> MetaPlace:
+    return place_of(request.param, request, tmp_path)
+
+
+@pytest.fixture
+def documents(place: MetaPlace) -> Documents:
+    found = documents_of(place)
+    assert found is not None
+    return found
+
+
+def test_ha_a_text_is_written_only_over_the_version_that_was_read(documents: Documents) -> None:
+    assert documents.read("a") is None
+    first = documents.write("a", "one", version=0)
+    assert documents.read("a") == Kept("one", first)
+    with pytest.raises(StaleWriteError):
+        documents.write("a", "other", version=0)
+    second = documents.write("a", "two é", version=first)
+    with pytest.raises(StaleWriteError):
+        documents.write("a", "other", version=first)
+    assert documents.read("a") == Kept("two é", second)
+    documents.remove("a")
+    documents.remove("a")
+    assert documents.read("a") is None
+
+
+def test_ha_a_lower_token_is_refused(documents: Documents) -> None:
+    version = documents.write("a", "one", version=0, token=3)
+    with pytest.raises(StaleWriteError):
+        documents.write("a", "two", version=version, token=2)
+    assert documents.read("a") == Kept("one", version, 3)
+    documents.write("a", "two", version=version, token=4)
+
+
+def test_ha_of_many_writers_of_one_version_one_wins(documents: Documents) -> None:
+    version = documents.write("a", "start", version=0)
+    won: list[int] = []
+
+    def write(number: int) -> None:
+        try:
+            documents.write("a", str(number), version=version)
+        except StaleWriteError:
+            return
+        won.append(number)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    kept = documents.read("a")
+    assert len(won) == 1
+    assert kept is not None
+    assert kept.text == str(won[0])
+
+
+def test_ha_a_ledger_is_read_back_as_it_was(place: MetaPlace) -> None:
+    meta = open_meta(place, Held())
+    assert meta.is_new
+    meta.update(lambda _: full_ledger())
+    reread = open_meta(place, Held())
+    assert not reread.is_new
+    assert ledger_to_text(reread.ledger) == ledger_to_text(full_ledger()) == ledger_to_text(read_ledger(place))
+    assert [client.filter for client in reread.ledger.clients] == [r"shop\..*"]
+
+
+def test_ha_a_stale_holder_is_refused_by_name(place: MetaPlace) -> None:
+    old = open_meta(place, Held(token=1))
+    old.update(lambda ledger: ledger.set_cursor(at(4)))
+    new = open_meta(place, Held(token=2))
+    with pytest.raises(
+        LeaseLostError, match=r"was written by the holder of lease 2; what lease 1 wanted to write is refused"
+    ):
+        old.update(lambda ledger: ledger.set_cursor(at(9)))
+    assert old.ledger.cursor == at(4) == read_ledger(place).cursor
+    new.update(lambda ledger: ledger.set_cursor(at(5)))
+    with pytest.raises(LeaseLostError, match="lease 2"):
+        open_meta(place, Held(token=1))
+    assert read_ledger(place).cursor == at(5)
+
+
+def test_ha_two_that_begin_a_ledger_do_not_both(place: MetaPlace) -> None:
+    first, second = open_meta(place, Held(token=1)), open_meta(place, Held(token=2))
+    first.update(lambda ledger: ledger.set_cursor(at(4)))
+    with pytest.raises(LeaseLostError):
+        second.update(lambda ledger: ledger.set_cursor(at(5)))
+    assert read_ledger(place) == first.ledger
+
+
+def test_ha_without_the_lease_nothing_is_written(place: MetaPlace) -> None:
+    lease = Held()
+    meta = open_meta(place, lease)
+    meta.update(lambda ledger: ledger.set_cursor(at(4)))
+    lease.lost = True
+    with pytest.raises(LeaseLostError, match="lost"):
+        meta.update(lambda ledger: ledger.set_cursor(at(5)))
+    assert meta.ledger.cursor == at(4) == read_ledger(place).cursor
+
+
+def test_ha_updates_of_many_threads_all_count(place: MetaPlace) -> None:
+    meta = open_meta(place, Held())
+    threads = [
+        threading.Thread(target=meta.update, args=(lambda ledger: ledger.begin_epoch(ledger.epoch + 1),))
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert meta.ledger.epoch == 9
+    assert read_ledger(place).epoch == 9
+
+
+def test_ha_a_ledger_that_is_not_understood_is_refused_and_left_alone(place: MetaPlace, documents: Documents) -> None:
+    documents.write(LEDGER, "{}", version=0)
+    with pytest.raises(
+        MetaError, match=r"ledger in .* cannot be read as a ledger: it has format None.*Put back the right one"
+    ):
+        open_meta(place, Held())
+    kept = documents.read(LEDGER)
+    assert kept is not None
+    assert kept.text == "{}"
+
+
+class Mute:
+    """Texts whose keeper does not answer some writes: it wrote before it fell silent, or it did not."""
+
+    def __init__(self, kept: Documents) -> None:
+        self._kept = kept
+        self.silent_after: bool | None = None
+
+    def read(self, name: str) -> Kept | None:
+        return self._kept.read(name)
+
+    def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:
+        silent, self.silent_after = self.silent_after, None
+        if silent is False:
+            raise MetaError("no answer")
+        written = self._kept.write(name, text, version=version, token=token, also=also)
+        if silent:
+            raise MetaError("no answer")
+        return written
+
+    def remove(self, name: str) -> None:
+        self._kept.remove(name)
+
+    def __str__(self) -> str:
+        return str(self._kept)
+
+
+@pytest.mark.parametrize("was_written", [True, False])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_ha_after_a_write_that_nobody_answered_the_ledger_goes_on(
+    place: MetaPlace, documents: Documents, was_written: bool, is_first: bool
+) -> None:
+    """The write may have been kept. The caller was told that it failed, so what it says next counts."""
+    mute = Mute(documents)
+    meta = KeptMeta(mute, place.destination, token=1)
+    if not is_first:
+        meta.update(lambda ledger: ledger.set_cursor(at(4)))
+    before = meta.ledger
+    mute.silent_after = was_written
+    with pytest.raises(MetaError, match="no answer"):
+        meta.update(lambda ledger: ledger.set_cursor(at(6)))
+    assert meta.ledger == before
+    meta.update(lambda ledger: ledger.set_cursor(at(5)))
+    assert read_ledger(place).cursor == at(5)
+
+
+@pytest.mark.parametrize("was_written", [True, False])
+def test_ha_after_a_write_that_nobody_answered_a_later_holder_still_wins(
+    place: MetaPlace, documents: Documents, was_written: bool
+) -> None:
+    mute = Mute(documents)
+    meta = KeptMeta(mute, place.destination, token=1)
+    meta.update(lambda ledger: ledger.set_cursor(at(4)))
+    mute.silent_after = was_written
+    with pytest.raises(MetaError, match="no answer"):
+        meta.update(lambda ledger: ledger.set_cursor(at(6)))
+    new = open_meta(place, Held(token=2))
+    with pytest.raises(LeaseLostError, match="lease 2"):
+        meta.update(lambda ledger: ledger.set_cursor(at(5)))
+    assert new.ledger.cursor == at(6 if was_written else 4) == read_ledger(place).cursor
+
+
+@pytest.fixture
+def canal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[MetaPlace, Callable[[str], Any]]]:
+    """A place in ZooKeeper, and what a client sees of the node of a destination."""
+    place = place_of("zookeeper39", request, tmp_path)
+    client = KazooClient(hosts=place.hosts)
+    client.start()
+
+    def look(inside: str) -> Any:
+        path = f"/otter/canal/destinations/{place.destination}/{inside}"
+        return client.get(path)[0].decode() if client.exists(path) else None
+
+    yield place, look
+    client.stop()
+    client.close()
+
+
+def test_ha_canal_finds_its_cursor_and_filter_in_zookeeper(canal: tuple[MetaPlace, Callable[[str], Any]]) -> None:
+    place, look = canal
+    meta = open_meta(place, Held())
+    meta.update(
+        lambda ledger: ledger.subscribe(ClientIdentity(destination="shop", filter=r"shop\..*")).set_cursor(at(4))
+    )
+    assert look("1001/filter") == r"shop\..*"
+    assert json.loads(look("1001/cursor")) == {
+        "@type": "com.alibaba.otter.canal.protocol.position.LogPosition",
+        "identity": {"slaveId": -1, "sourceAddress": {"address": "db.example", "port": 3306}},
+        "postion": {
+            "gtid": "",
+            "included": False,
+            "journalName": "mysql-bin.000001",
+            "position": at(4).offset,
+            "serverId": 0,
+            "timestamp": 0,
+        },
+    }
+    meta.update(lambda ledger: ledger.hand_out(at(10)).ack(1))
+    assert canal_cursor.from_text(look("1001/cursor")).offset == at(10).offset
+
+
+@pytest.mark.parametrize("kind", ["mixed", "period_mixed"])
+def test_ha_a_mixed_ledger_is_in_its_file_and_the_cursor_follows_in_zookeeper(
+    canal: tuple[MetaPlace, Callable[[str], Any]], kind: str
+) -> None:
+    place, look = canal
+    place = dataclasses.replace(place, kind=kind, period_seconds=60.0)
+    meta = open_meta(place, Held())
+    meta.update(lambda ledger: ledger.subscribe(ClientIdentity(destination="shop")).set_cursor(at(4)))
+    assert read_ledger(place.directory).cursor == at(4)
+
+    def offset() -> int:
+        text = look("1001/cursor")
+        return canal_cursor.from_text(text).offset if text else 0
+
+    wait_for("the first cursor", lambda: offset() == at(4).offset or None)
+    meta.update(lambda ledger: ledger.set_cursor(at(9)))
+    if kind == "mixed":
+        wait_for("the second cursor", lambda: offset() == at(9).offset or None)
+    else:
+        assert offset() == at(4).offset, "a period is not over"
+    meta.update(lambda ledger: ledger.set_cursor(at(11)))
+    meta.close()
+    assert offset() == at(11).offset, "the last one is not lost with a stop"
+
+
+def test_ha_what_canal_writes_is_read() -> None:
+    text = (
+        '{"@type":"com.alibaba.otter.canal.protocol.position.LogPosition","identity":{"slaveId":-1,"sourceAddress":'
+        '{"address":"127.0.0.1","port":3306}},"postion":{"gtid":"","included":false,"journalName":"mysql-bin.000009",'
+        '"position":15154,"serverId":1,"timestamp":1597025212000}}'
+    )
+    assert canal_cursor.from_text(text) == canal_cursor.CanalCursor(
+        file="mysql-bin.000009", offset=15154, time_ms=1597025212000
+    )
+    for wrong in (
+        "[]",
+        "{}",
+        '{"postion":{"journalName":3}}',
+        '{"postion":{}}',
+        '{"postion":{"journalName":"a.1","position":-1}}',
+    ):
+        with pytest.raises(ValueError, match=r"postion|not a|neither"):
+            canal_cursor.from_text(wrong)
