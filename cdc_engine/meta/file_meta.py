@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cdc_engine.durable_files import replace_file
-from cdc_engine.errors import LeaseLostError, MetaError
+from cdc_engine.errors import MetaError
 from cdc_engine.meta.ledger import Ledger, born_id
 from cdc_engine.meta.ledger_record import ledger_from_text, ledger_to_text
 from cdc_engine.meta.manager import Transition
@@ -69,24 +69,9 @@ class FileMeta:
             text = ledger_to_text(outcome)
             if text != self._kept_text:
                 self._fence()
-                self._refuse_other_hands()
                 self._write(text)
             self._ledger, self._kept_text = outcome, text
             return outcome
-
-    def _refuse_other_hands(self) -> None:
-        """What is in the file must be what this keeper wrote last: else another one has the destination."""
-        try:
-            there = self._path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            there = ""
-        except (OSError, ValueError) as error:
-            raise MetaError(f"{self._path} cannot be read any more ({error}); nothing was written") from error
-        if there != self._kept_text:
-            raise LeaseLostError(
-                f"{self._path} was written or removed by another hand since this engine wrote it; this engine writes no more, and the "
-                "next one begins with what is there"
-            )
 
     def close(self) -> None:
         """Nothing is open between two writes."""

@@ -1,0 +1,82 @@
+"""An engine host and the runs that it starts: `python -m tests.ha.engine_host CONF RUN_CONF LAKE` until it is killed.
+
+The engine has one conf/, the run another with a data_dir of its own: it sees what is shared, and nothing of the engine's machine. The lake
+is a SQLite file that appends rows as a Delta table without a key gets them: guarded by the order key that it last took, as `txnVersion`
+does. Prints `active TOKEN` and `standby` as it changes.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+import threading
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from cdc_engine import launcher
+from cdc_engine.config import SluiceConfig, load_config
+from cdc_engine.contracts import OutstandingBatch
+from cdc_engine.destination_files import head_of_line, run_lock
+from cdc_engine.errors import SluiceError
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS rows (n INTEGER, host TEXT);
+CREATE TABLE IF NOT EXISTS taken (up_to INTEGER);
+CREATE TABLE IF NOT EXISTS acked (place TEXT, delivery INTEGER, host TEXT);
+"""
+
+
+def merge(config: SluiceConfig, lake: Path, batch: OutstandingBatch, host: str) -> bool:
+    """A run: holds the run lock, asks whether it is its turn right before it writes. Whether it wrote, or had nothing to write."""
+    directory = config.destination_dir("shop")
+    with run_lock(directory, 20.0):
+        files = sorted((directory / batch.path).glob("*.parquet"))
+        tables = [pq.read_table(file, columns=["n", "_sluice_order_key"]).to_pydict() for file in files]
+        rows = [row for table in tables for row in zip(table["n"], table["_sluice_order_key"], strict=True)]
+        if head_of_line(directory) != batch:
+            return False
+        with sqlite3.connect(lake, timeout=30, isolation_level="IMMEDIATE") as connection:
+            connection.execute("INSERT INTO taken SELECT -1 WHERE NOT EXISTS (SELECT 1 FROM taken)")
+            (up_to,) = connection.execute("SELECT up_to FROM taken").fetchone()
+            new = [(n, host) for n, key in rows if key > up_to]
+            connection.executemany("INSERT INTO rows VALUES (?, ?)", new)
+            connection.execute("UPDATE taken SET up_to = MAX(up_to, ?)", (batch.end.order_key,))
+        return True
+
+
+def step(config: SluiceConfig, lake: Path, host: str) -> str:
+    """One tick; what this host is. Raises SluiceError."""
+    engine = launcher.get_or_start("shop")
+    batch = engine.hand_out(0.3)
+    if batch is not None:
+        if merge(config, lake, batch, host):
+            engine.ack(batch)
+            with sqlite3.connect(lake, timeout=30) as connection:
+                connection.execute("INSERT INTO acked VALUES (?, ?, ?)", (str(batch.end), batch.delivery, host))
+        else:
+            engine.rollback(batch)
+    return f"active {engine.status().state}"
+
+
+def main(conf: Path, run_conf: Path, lake: Path) -> None:
+    os.environ["SLUICE_CONF"] = str(conf)
+    config, host, told = load_config(run_conf), conf.parent.name, ""
+    with sqlite3.connect(lake, timeout=30) as connection:
+        connection.executescript(SCHEMA)
+    while True:
+        try:
+            state = step(config, lake, host)
+        except SluiceError as error:
+            state = "standby"
+            sys.stderr.write(f"{host}: {error.code}: {error}\n")
+        if state != told:
+            told = state
+            sys.stdout.write(f"{state}\n")
+            sys.stdout.flush()
+        threading.Event().wait(0.05)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]))
