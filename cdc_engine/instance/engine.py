@@ -80,7 +80,7 @@ class Engine:
         self._watch: SourceWatch | None = None
         self._unwatched = threading.Event()  # of the watch that runs: it is to end
         self._pulse = Pulse()
-        self._end_serving: Callable[[], None] = lambda: None
+        self._end_serving: Callable[[], None] = _nothing
         self._changed_at = 0.0  # when the parser last changed its state, of the monotonic clock
 
     # ── life ──
@@ -94,20 +94,24 @@ class Engine:
             self._open()
             self._serve_consumers()
         except BaseException:
-            if self._rooms is not None:
-                self._rooms.parser.stop()
-            self._lease.release()
+            try:
+                if self._rooms is not None:
+                    self._rooms.parser.stop()
+                    self._rooms.meta.close()
+            finally:
+                self._lease.release()
             raise
         self._stopping.clear()
         self._reporter = threading.Thread(target=self._report, name=f"status-{self.name}", daemon=True)
         self._reporter.start()
+        threading.Thread(target=self._keep_cursors, name=f"cursors-{self.name}", daemon=True).start()
         self._watch_source()
 
     def stop(self) -> None:
         """Ends the dump and gives the lease back; outstanding batches stay outstanding."""
         self._stopping.set()
         self._unwatched.set()
-        self._end_serving()
+        self._stop_serving()
         if self._hand_out is not None:
             self._hand_out.close()
         if self._rooms is not None:
@@ -133,6 +137,25 @@ class Engine:
     def _serve_consumers(self) -> None:
         if self._rooms is not None and self._rooms.consumers is not None:
             self._end_serving = serve(self._destination.canal_server, self.name, lambda: self.consumers)
+
+    def _stop_serving(self) -> None:
+        """Once: a second end would take another engine's listener away."""
+        end, self._end_serving = self._end_serving, _nothing
+        end()
+
+    def _keep_cursors(self) -> None:
+        """A thread of its own: a place of the ledger that does not answer must not hold up who looks at the lease."""
+        while (
+            (rooms := self._rooms) is not None
+            and rooms.consumers is not None
+            and not self._stopping.wait(STATUS_SECONDS)
+        ):
+            try:
+                rooms.consumers.keep()
+            except LeaseLostError:
+                return
+            except SluiceError as error:
+                log.warning("cursors_not_kept", destination=self.name, reason=str(error))
 
     def _close_consumers(self) -> None:
         if self._rooms is None or self._rooms.consumers is None:
@@ -399,8 +422,6 @@ class Engine:
                 self._lease.check()
                 self._revive()
                 rooms = self._opened()
-                if rooms.consumers is not None:
-                    rooms.consumers.keep()
                 self._rows_per_second = self._rate.read(rooms.parser.counters.row_events)
                 write_status(self.directory / STATUS_FILE, self.status())
             except LeaseLostError as error:
@@ -417,6 +438,8 @@ class Engine:
         with self._steering:
             if self._rooms is not None:
                 self._rooms.parser.stop()
+        self._stop_serving()
+        self._close_consumers()
 
     def _revive(self) -> None:
         """A parser that ended because a disk was full goes on by itself once there is room."""
@@ -456,3 +479,7 @@ class Engine:
 def _of_the_disk(error: Exception | None) -> bool:
     """Whether a parser ended because something could not be written: spilled or recorded rows, or the schema history."""
     return isinstance(error, StagingError) or (isinstance(error, MetaError) and isinstance(error.__cause__, OSError))
+
+
+def _nothing() -> None:
+    """Of an engine that serves nobody beside the lake."""

@@ -104,6 +104,7 @@ class ConsumerService(Generic[PlaceT, Content_co]):
         self._line: Line[PlaceT] = Line(begin, begin)
         self._taking, self._settling = threading.Lock(), threading.Lock()
         self._stops = 0  # gets that wait are given up
+        self._closed = False
         self.trouble = ""  # why the last get failed
         self.waiting_since = 0.0  # when the oldest delivery that waits was handed out, seconds since 1970
 
@@ -124,9 +125,9 @@ class ConsumerService(Generic[PlaceT, Content_co]):
     def get(self, bytes_max: int, timeout_seconds: float = 0.0) -> tuple[int, Content_co | None]:
         """The next delivery and its id; (-1, None) where nothing came in time. Raises SluiceError."""
         deadline = time.monotonic() + timeout_seconds
+        stops = self._stops  # also while another get is waited for: what gives that one up gives this one up too
         with self._taking:
-            stops = self._stops
-            while True:
+            while not self._closed:
                 left = max(0.0, deadline - time.monotonic())
                 content, end = self._taken(bytes_max, left, lambda: self._stops != stops)
                 with self._settling:
@@ -138,7 +139,8 @@ class ConsumerService(Generic[PlaceT, Content_co]):
                     moved = end != self._line.taken
                     self._line = self._line.passed(end)
                 if self._stops != stops or (not moved and time.monotonic() >= deadline):
-                    return -1, None
+                    break
+        return -1, None
 
     def ack(self, batch_id: int) -> None:
         """Raises BatchNotFoundError, BatchNotFirstError."""
@@ -159,6 +161,8 @@ class ConsumerService(Generic[PlaceT, Content_co]):
         self._feed.wake()
 
     def close(self) -> None:
+        """Nobody gets anything any more."""
+        self._closed = True
         self.stop_waiting()
         with self._taking:
             self._feed.close()

@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable
 
 from cdc_engine.contracts import Consumer, LoggedStatement
-from cdc_engine.errors import NotSubscribedError
+from cdc_engine.errors import ConfigurationError, NotSubscribedError
+from cdc_engine.instance.consumers.client_filter import client_tables
 from cdc_engine.instance.consumers.feed import Chosen, ConsumerFeed, FeedPlace, OwnStream, Selection
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.manager import MetaManager
@@ -24,6 +25,7 @@ from cdc_engine.store.window.window import Window
 
 Service = ConsumerService[FeedPlace, tuple[Chosen, ...]]
 Wants = Callable[[CapturedTables], Callable[[LoggedStatement], bool]]
+CONSUMERS_MAX = 64  # they are in the ledger, which is written whole
 IN_STEP, ALONE, STOPPED, IDLE = "IN_STEP", "ALONE", "STOPPED", "IDLE"
 
 
@@ -68,10 +70,11 @@ class Consumers:
 
         Raises ConfigurationError where the filter is none.
         """
-        tables = TableFilter(client_filter)
+        tables = client_tables(client_filter)
         with self._lock:
             record = self._meta.ledger.consumer(client_id)
             if record is None:
+                self._refuse_too_many()
                 record = Consumer(client_id=client_id, filter=client_filter, cursor=self._live.begin)
             elif record.filter != client_filter:
                 record = dataclasses.replace(record, filter=client_filter, cursor=self._cursor(record))
@@ -92,7 +95,7 @@ class Consumers:
             record = self._meta.ledger.consumer(client_id)
             if record is None:
                 raise NotSubscribedError(f"ClientIdentity:{client_id} should subscribe first")
-            return found or self._begun(record, TableFilter(record.filter))
+            return found or self._begun(record, client_tables(record.filter))
 
     def keep(self) -> None:
         """The cursors go into the ledger. Raises MetaError, and then they do with the next call."""
@@ -110,8 +113,8 @@ class Consumers:
 
     def statuses(self, live: Position | None) -> tuple[ConsumerStatus, ...]:
         """`live`: up to where the destination has read."""
-        with self._lock:
-            return tuple(self._status(record, live) for record in self._meta.ledger.consumers)
+        # without the lock, which a consumer that is put away may hold for long; a ledger never changes, another takes its place
+        return tuple(self._status(record, live) for record in self._meta.ledger.consumers)
 
     def close(self) -> None:
         """Nobody gets anything any more; the cursors are kept. Raises MetaError."""
@@ -133,6 +136,12 @@ class Consumers:
         service: Service = ConsumerService(record, feed, FeedPlace(Place(record.cursor)))
         self._services[record.client_id] = service
         return service
+
+    def _refuse_too_many(self) -> None:
+        if len(self._meta.ledger.consumers) >= CONSUMERS_MAX:
+            raise ConfigurationError(
+                f"there are {CONSUMERS_MAX} consumers beside the lake: one of them is to unsubscribe first"
+            )
 
     def _put_away(self, client_id: int) -> None:
         service = self._services.pop(client_id, None)

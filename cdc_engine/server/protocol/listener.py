@@ -21,6 +21,7 @@ from cdc_engine.server.protocol.session import AUTHENTICATION, PACKET, Access, A
 
 logger = logging.getLogger(__name__)
 
+ACCEPT_AGAIN_SECONDS = 0.1
 GREETING_SECONDS = 10.0  # a stranger has so long to say who it is
 SILENCE_SECONDS = 3600.0  # of a client that does not ask for less
 WRITE_SECONDS = 60.0  # for one answer to be taken
@@ -58,12 +59,8 @@ class Listener:
             raise ConfigurationError(
                 f"canal_server cannot listen at {address.host}:{address.port} ({error.strerror}): choose another port"
             ) from error
+        self.port: int = self._socket.getsockname()[1]
         threading.Thread(target=self._accept, name=f"canal-{self.port}", daemon=True).start()
-
-    @property
-    def port(self) -> int:
-        port: int = self._socket.getsockname()[1]
-        return port
 
     def serve(self, destination: str, served: Served) -> None:
         with self._lock:
@@ -96,7 +93,10 @@ class Listener:
             try:
                 client, _ = self._socket.accept()
             except OSError:
-                return  # closed
+                if self._socket.fileno() < 0:
+                    return  # closed
+                threading.Event().wait(ACCEPT_AGAIN_SECONDS)  # no descriptor is free, or the client is gone already
+                continue
             with self._lock:
                 full = len(self._clients) >= self.address.connections_max
                 if not full:
@@ -107,31 +107,36 @@ class Listener:
             threading.Thread(target=self._talk, args=(client,), name=f"canal-client-{self.port}", daemon=True).start()
 
     def _talk(self, client: socket.socket) -> None:
+        channel = client
         try:
             client.settimeout(GREETING_SECONDS)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            channel = self._tls.wrap_socket(client, server_side=True) if self._tls is not None else client
-            _converse(channel, client, Session(self.address.access, self._served_as))
+            if self._tls is not None:
+                channel = self._tls.wrap_socket(client, server_side=True)  # takes the descriptor away from `client`
+                with self._lock:
+                    self._clients.discard(client)
+                    self._clients.add(channel)
+            _converse(channel, Session(self.address.access, self._served_as))
         except (OSError, EOFError):
             logger.debug("a client of port %d is gone", self.port)
         finally:
             with self._lock:
-                self._clients.discard(client)
-            _end(client)
+                self._clients.difference_update((client, channel))
+            _end(channel)
 
 
-def _converse(channel: socket.socket, client: socket.socket, session: Session) -> None:
+def _converse(channel: socket.socket, session: Session) -> None:
     _write(channel, Answer((session.greeting(),)))
     while True:
         channel.settimeout(
             _seconds(session.read_seconds, SILENCE_SECONDS) if session.authenticated else GREETING_SECONDS
         )
-        size = LENGTH.unpack(_read(channel, client, LENGTH.size))[0]
+        size = LENGTH.unpack(_read(channel, LENGTH.size))[0]
         if not 0 < size <= FRAME_BYTES_MAX:
             said = f"a packet of {size} bytes is not taken: {FRAME_BYTES_MAX} are the most"
             _write(channel, Answer((refusal(PACKET if session.authenticated else AUTHENTICATION, said),)))
             return
-        answer = session.answered(_read(channel, client, size))
+        answer = session.answered(_read(channel, size))
         channel.settimeout(_seconds(session.write_seconds, WRITE_SECONDS))
         _write(channel, answer)
         if answer.closes:
@@ -142,11 +147,11 @@ def _seconds(wanted: float, most: float) -> float:
     return min(wanted, most) if wanted > 0 else most
 
 
-def _read(channel: socket.socket, client: socket.socket, size: int) -> bytes:
+def _read(channel: socket.socket, size: int) -> bytes:
     """Raises EOFError where the client is gone, TimeoutError where it is silent."""
     data = bytearray()
     while len(data) < size:
-        _acknowledge_at_once(client)
+        _acknowledge_at_once(channel)
         part = channel.recv(size - len(data))
         if not part:
             raise EOFError

@@ -19,7 +19,7 @@ from cdc_engine.server.protocol.token import knows_password
 SEED_BYTES = 8
 AUTHENTICATION, PACKET, CLIENT, BATCH = 400, 400, 401, 402
 BYTES_A_UNIT = 1024  # of a fetch size (canal.md §4: batch.mode MEMSIZE, memunit)
-FETCH_BYTES_MAX = 64 << 20
+FETCH_BYTES_MAX = 4 << 20  # of row events; as entries they are some ten times that, for each client that gets at once
 WAIT_SECONDS_MAX = 3600.0  # of a get that waits "for ever"
 CLIENT_ID_MAX = (1 << 15) - 1
 
@@ -131,10 +131,15 @@ class Session:
             return missing
         served = self._served(packet.text(1))
         bytes_max = min(FETCH_BYTES_MAX, max(1, packet.number(3)) * BYTES_A_UNIT)
-        batch_id, content = served.service(_client_id(packet.text(2))).get(bytes_max, _timeout(packet))
+        consumer = served.service(_client_id(packet.text(2)))
+        batch_id, content = consumer.get(bytes_max, _timeout(packet))
         if content is None:
             return Answer((packets.no_messages(),))
-        found = served.messages(content)
+        try:
+            found = served.messages(content)
+        except Exception:
+            consumer.rollback()  # the next get is to say the same, not to go on after it
+            raise
         return Answer((packets.messages_head(batch_id, len(found)), found))
 
     def _ack(self, packet: Packet) -> Answer:

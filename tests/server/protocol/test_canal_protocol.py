@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
+import ssl
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from cdc_engine.server.protocol.listener import Address, Listener, listen
 from cdc_engine.server.protocol.packets import Packet, PacketType, parsed
 from cdc_engine.server.protocol.session import Access, Session
 from cdc_engine.server.protocol.token import knows_password
+from tests.parser.test_connection import write_certificate
 
 HASH = "e3619321c1a937c46a0d8bd1dac39f93b27d4458"  # of "canal"
 SEED = bytes.fromhex("0102030405060708")
@@ -219,3 +222,37 @@ def _port_of(_destination: str) -> int:
     from cdc_engine.server.protocol import listener  # noqa: PLC0415  the register of those that listen
 
     return next(iter(listener._listeners))[1]
+
+
+def test_a_client_comes_in_by_tls_canal(tmp_path: Path) -> None:
+    files = write_certificate(tmp_path, "127.0.0.1")
+    address = Address(access=Access(), certificate_file=files["server"], key_file=files["server_key"])
+    listener = Listener(address)
+    context = ssl.create_default_context(cafile=str(files["ca"]))
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    with contextlib.closing(listener), socket.create_connection(("127.0.0.1", listener.port), timeout=30) as plain:
+        with context.wrap_socket(plain, server_hostname="127.0.0.1") as client:
+            assert client.recv(1) == b"\0"
+            client.sendall(b"\0\0\0\4")
+            client.sendall(b"\xff" * 4)  # it is read, and is no packet
+            assert b"Traceback" not in received(client)
+        with (
+            socket.create_connection(("127.0.0.1", listener.port), timeout=30) as second,
+            context.wrap_socket(second, server_hostname="127.0.0.1") as client,
+        ):
+            assert client.recv(1) == b"\0"
+            listener.close()
+            received(client)  # the end of the server ends it
+
+
+def test_what_cannot_be_shown_is_refused_again_and_not_gone_over_canal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(_content: bytes) -> bytes:
+        raise ConfigurationError("no entry")
+
+    example = Example()
+    session = admitted(example)
+    session.answered(SUBSCRIPTION)
+    example.content = ENTRY
+    monkeypatch.setattr(example, "messages", none)
+    assert b"no entry" in b"".join(session.answered(GET).parts)
+    assert example.calls[-1] == ("rollback", None)

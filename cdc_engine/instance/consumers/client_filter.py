@@ -1,0 +1,48 @@
+"""A client's filter: patterns as the server's, matched in time that grows with the name alone, whatever a client sends. For `consumers`.
+
+Python's expressions go back and forth over a name, and hold the whole process meanwhile: a few brackets of a stranger would stop the lake.
+These are RE2's, by Arrow: the same but for looks around and backward references, which are refused.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc_engine.errors import ConfigurationError
+from cdc_engine.sink.table_filter import TableFilter, split_patterns
+
+CHARACTERS_MAX = 4096
+
+
+class ClientTables(TableFilter):
+    """Raises ConfigurationError where the filter is too long, or no expression."""
+
+    def __init__(self, client_filter: str) -> None:
+        if len(client_filter) > CHARACTERS_MAX:
+            raise ConfigurationError(
+                f"a filter of {len(client_filter)} characters is not taken: {CHARACTERS_MAX} are the most"
+            )
+        super().__init__()
+        self.include = client_filter
+        self._alternatives = [f"(?is)^(?:{each})$" for each in split_patterns(client_filter)]
+        self.keeps("database", "table")
+
+    def keeps(self, database: str, table: str) -> bool:
+        name = pa.array([f"{database}.{table}".lower()])
+        if not (database or table) or not self._alternatives:
+            return True
+        return any(_matches(name, pattern) for pattern in self._alternatives)
+
+
+def client_tables(client_filter: str) -> TableFilter:
+    """The tables that a client asks for; an empty filter is all of them. Raises ConfigurationError."""
+    return ClientTables(client_filter)
+
+
+def _matches(name: pa.StringArray, pattern: str) -> bool:
+    try:
+        found: pa.BooleanArray = pc.match_substring_regex(name, pattern)
+    except pa.ArrowInvalid as error:
+        raise ConfigurationError(f"a client's filter has a pattern that is no regular expression: {error}") from error
+    return bool(found[0].as_py())

@@ -1,0 +1,90 @@
+"""What clients may not do to the process that serves them: slow filters, many consumers, gets that wait while theirs is put away."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from cdc_engine.errors import ConfigurationError
+from cdc_engine.instance.consumers import consumers as room
+from cdc_engine.instance.consumers.client_filter import client_tables
+from cdc_engine.instance.consumers.consumers import Consumers
+from cdc_engine.meta.memory_meta import MemoryMeta
+from cdc_engine.position import Position
+from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.store.window.window import Window
+from tests.fix_blocks import SERVER
+from tests.waiting import wait_for
+
+START = Position(epoch=1, file="mysql-bin.000001", offset=4, server_uuid=SERVER)
+FILTERS = [
+    "",
+    "shop.orders",
+    r"shop\..*",
+    r"shop\.(orders|audit)",
+    "a.b,SHOP.ORDERS",
+    r"s.op\.[a-o]+",
+    "other.*,x{1,2}",
+]
+
+
+@pytest.fixture
+def consumers() -> Consumers:
+    def none(*_: object) -> object:
+        raise AssertionError("nobody is behind")
+
+    return Consumers(
+        MemoryMeta(),
+        Window(START, bytes_max=1 << 20),
+        open_own=none,  # type: ignore[arg-type]
+        held_up=lambda: False,
+        server_filter=TableFilter(""),
+        wants=lambda _tables: lambda _statement: False,
+    )
+
+
+@pytest.mark.parametrize("text", FILTERS)
+@pytest.mark.parametrize("name", ["shop.orders", "shop.audit", "Shop.Orders", "other.t", "shopping.orders", "x.y"])
+def test_a_clients_filter_keeps_what_the_servers_would_consumer(text: str, name: str) -> None:
+    database, _, table = name.partition(".")
+    assert client_tables(text).keeps(database, table) == TableFilter(text).keeps(database, table)
+    assert client_tables(text).keeps("", "")
+
+
+def test_a_filter_that_goes_back_and_forth_costs_nothing_consumer() -> None:
+    """Python's own expressions would be at it for longer than the universe is old."""
+    assert not client_tables("(.|.|.|.)*!").keeps("d" * 64, "t" * 64)
+
+
+@pytest.mark.parametrize("text", ["(", "(?=a)b", "(a)\\1", "x" * 4097])
+def test_a_filter_that_is_none_is_refused_consumer(consumers: Consumers, text: str) -> None:
+    with pytest.raises(ConfigurationError):
+        consumers.subscribe(1, text)
+    assert consumers.statuses(None) == ()
+
+
+def test_only_so_many_consumers_are_in_the_ledger_consumer(
+    consumers: Consumers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "CONSUMERS_MAX", 2)
+    for number in (1, 2, 2):
+        consumers.subscribe(number)
+    with pytest.raises(ConfigurationError, match="2 consumers"):
+        consumers.subscribe(3)
+    consumers.unsubscribe(1)
+    consumers.subscribe(3)
+
+
+def test_gets_that_wait_for_each_other_end_when_their_consumer_is_put_away_consumer(consumers: Consumers) -> None:
+    service = consumers.subscribe(1)
+    waiting = [threading.Thread(target=service.get, args=(1, 3600.0), daemon=True) for _ in range(3)]
+    for each in waiting:
+        each.start()
+    wait_for("a get that waits", service._taking.locked)
+    assert len(consumers.statuses(None)) == 1, "status does not wait"
+    consumers.unsubscribe(1)
+    for each in waiting:
+        each.join(30)
+        assert not each.is_alive()
+    assert service.get(1, 3600.0) == (-1, None), "one that comes late gets nothing"
