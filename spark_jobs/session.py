@@ -6,6 +6,7 @@ the lanes. Their ids are kept in a small file, so that a later run can end what 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import json
@@ -235,6 +236,8 @@ def _release(session: Any) -> None:
     except Exception as error:  # releasing is a courtesy; the server drops an idle session by itself
         logger.debug("a session could not be released: %s", first_line(error))
     session.client.close()  # a client left open calls the server once more when the process ends
+    if at_exit := getattr(session.client, "_cleanup_ml_cache", None):
+        atexit.unregister(at_exit)  # else a run that drains keeps each closed client until it ends
 
 
 def _require_listening(remote: str) -> None:

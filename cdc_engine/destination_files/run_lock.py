@@ -56,7 +56,8 @@ def run_lock(place: Place, timeout_seconds: float = 0.0) -> Iterator[None]:
                     f"another run of {where.destination} still holds its run lock after {timeout_seconds:g} s: "
                     "wait for it or end it; this batch is handed out again"
                 )
-            waiting.try_acquire()
+            with contextlib.suppress(OSError):  # a shared folder may know no locks: then nobody gives way
+                waiting.try_acquire()
             threading.Event().wait(POLL_SHARED_SECONDS if where.is_shared else POLL_SECONDS)
         waiting.release()
         _taken[str(where.directory)] = lock

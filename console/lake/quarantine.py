@@ -32,6 +32,7 @@ from orchestration.run.lake_settings import storage_options
 RAW_SHOWN = 24  # bytes of a value in the table
 VALUES_A_DELETE = 200
 SESSIONS_FILE = "quarantine-sessions.json"
+RUN_LOCK_SECONDS = 30.0  # a run that drains gives way between two batches
 Record = dict[str, Any]
 
 
@@ -86,7 +87,7 @@ def replay(config: SluiceConfig, destination: str, table: str = "") -> list[Repl
 
     directory = config.destination_dir(destination)
     spark = SparkSettings(remote=config.spark.remote, master=config.spark.master, lanes_file=directory / SESSIONS_FILE)
-    with run_lock(directory):
+    with run_lock(directory, RUN_LOCK_SECONDS):
         records = quarantined(config, destination, table)
         if not records:
             return []

@@ -33,6 +33,7 @@ HAND_OUT_SECONDS = 2.0  # of one question for the next batch; between two it is 
 ANSWER_SECONDS_MAX = 3.0  # an engine that is silent for longer is left to the ticks, which settle as well
 GIVE_WAY_SECONDS_MAX = 5.0  # for who waits for the run lock to take it
 POLL_SECONDS = 0.05
+NEWS_SECONDS = 60.0  # of a long merge, between two sentences
 
 Answer = TypeVar("Answer")
 
@@ -102,10 +103,24 @@ def _merged(work: DrainRun, directory: Path, reference: BatchReference) -> Itera
     _give_way(work, directory)
     begun, tables, rows = time.monotonic(), 0, 0
     with only_writer(work.ports, work.config, reference.destination, work.say):
-        for merged in merge_one(work.ports, work.config, reference, _log.debug, run=work.run):
+        for merged in merge_one(work.ports, work.config, reference, _news(work.say), run=work.run):
             tables, rows = tables + 1, rows + merged.outcome.source_rows
             yield merged
     work.say(f"{reference}: {rows} rows of {tables} tables merged in {time.monotonic() - begun:.2f} s")
+
+
+def _news(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Says one sentence a minute of a long merge: a run that gives no news for too long is ended."""
+    last = [time.monotonic()]
+
+    def news(sentence: str) -> None:
+        if time.monotonic() - last[0] < NEWS_SECONDS:
+            _log.debug(sentence)
+            return
+        last[0] = time.monotonic()
+        say(sentence)
+
+    return news
 
 
 def _give_way(work: DrainRun, directory: Path) -> None:

@@ -61,10 +61,12 @@ def refuse_unless_head(reference: BatchReference, head: OutstandingBatch | None)
 def only_writer(ports: Ports, config: SluiceConfig, destination: str, say: Callable[[str], None]) -> Iterator[None]:
     """Holds the run lock. Raises MergeFailedError when another process keeps it. `say` is told that it is waited for."""
     directory = config.destination_dir(destination)
-    if ports.files().run_lock_held(directory):
-        say(f"another run of {destination} merges or publishes; waiting for it, {RUN_LOCK_SECONDS_MAX:g} s at most")
     with contextlib.ExitStack() as stack:
         try:
+            if ports.files().run_lock_held(directory):
+                say(
+                    f"another run of {destination} merges or publishes; waiting for it, {RUN_LOCK_SECONDS_MAX:g} s at most"
+                )
             lock = ports.files().run_lock(directory, RUN_LOCK_SECONDS_MAX)
             stack.enter_context(lock)
         except SluiceError as error:

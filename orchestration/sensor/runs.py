@@ -15,6 +15,7 @@ from typing import Any
 import dagster as dg
 from dagster import DagsterInstance, DagsterRunStatus
 from dagster._core.storage.dagster_run import RunRecord as StoredRun
+from dagster._core.storage.tags import RUN_KEY_TAG
 
 from orchestration.batch_reference import (
     BATCH_TAG,
@@ -58,6 +59,21 @@ class Said:
         return {str(name): TableFailure(**why) for name, why in (value or {}).items()}
 
 
+def _ends(newest: Sequence[StoredRun], delivery: str) -> list[tuple[str, DagsterRunStatus]]:
+    """Delivery and status of the runs, the newest first, down to one that failed with `delivery` after it had merged others.
+
+    A run that drains was made for another batch than it failed with: what was before it ended well.
+    """
+    ends, found = [], False
+    for run in (each.dagster_run for each in newest):
+        tags = run.tags
+        ends.append((tags.get(DELIVERY_TAG, ""), run.status))
+        found = found or tags.get(DELIVERY_TAG, "") == delivery
+        if found and tags.get(RUN_KEY_TAG, tags.get(BATCH_TAG)) != tags.get(BATCH_TAG):
+            break
+    return ends
+
+
 class RunStore:
     """The runs of one destination, which are those of its merge job."""
 
@@ -75,7 +91,7 @@ class RunStore:
     def failed(self, reference: BatchReference, run: RunRecord) -> Failed:
         """The failure of a run of the batch, and how many deliveries before it failed too."""
         newest = self._instance.get_run_records(dg.RunsFilter(job_name=self._job_name), limit=RUNS_LOOKED_AT)
-        ends = [(each.dagster_run.tags.get(DELIVERY_TAG, ""), each.dagster_run.status) for each in newest]
+        ends = _ends(newest, str(reference.delivery))
         said = self._what_failed(run.run_id)
         return Failed(
             in_a_row=failed_in_a_row(str(reference.delivery), ends),

@@ -145,9 +145,21 @@ class Ticker:
         batch = engine.hand_out(max(0.0, deadline - time.monotonic() - HAND_OUT_RESERVE_SECONDS))
         if batch is None:
             return "nothing waits"
-        # asked once more: a run may have been handed it in this moment
-        draining = runs.draining() if self._line.drains else []
-        return f"run {draining[0].run_id[:8]} drains and takes it next" if draining else self.request(batch)
+        return self._taken_meanwhile(runs, batch) or self.request(batch)
+
+    def _taken_meanwhile(self, runs: RunStore, batch: OutstandingBatch) -> str:
+        """Which run has the batch that a tick was handed just now; empty where it is for a run of its own.
+
+        In this order: a run may have been handed it in this moment, or have taken it and ended.
+        """
+        if not self._line.drains:
+            return ""
+        if draining := runs.draining():
+            return f"run {draining[0].run_id[:8]} drains and takes it next"
+        taken = runs.of_batch(BatchReference.of(self._line.destination, batch))
+        if isinstance(decide(taken), Reissue):
+            return ""
+        return f"a run has taken delivery {batch.delivery} meanwhile; the next tick settles it"
 
     def _leave_to_draining(self, engine: EngineHandle, runs: RunStore, deadline: float) -> str:
         """Why there is nothing to do while a run is attached: what comes is its batch. Empty once none is, or a batch is out."""

@@ -15,8 +15,9 @@ from orchestration.batch_reference import DRAIN, RUNS_TAG, BatchReference
 from orchestration.drain import door
 from orchestration.run.drain_run import claim_of
 from orchestration.sensor import tick
+from orchestration.sensor.runs import RunStore
 from orchestration.sensor.settle import EndRun, Reissue, Rollback, RunRecord, Wait, decide
-from tests.orchestration.sensor.test_tick import TICK_SECONDS, Shop
+from tests.orchestration.sensor.test_tick import JOB, TICK_SECONDS, Shop
 
 
 @pytest.fixture
@@ -88,6 +89,42 @@ def test_a_batch_that_a_run_was_handed_in_the_same_moment_is_left_to_it(
     answer = shop.tick()
     assert not answer.run_requests
     assert "drains and takes it next" in answer.skip_message
+
+
+def test_a_batch_that_a_run_took_and_failed_in_the_same_moment_waits_for_the_next_tick(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = attached(shop)
+    shop.engine.capture(5)
+    hand_out = shop.engine.hand_out
+    monkeypatch.setattr(tick.Ticker, "_leave_to_draining", lambda *_: "")  # it looked right before
+
+    def beside_a_run(timeout_seconds: float) -> OutstandingBatch | None:
+        batch = hand_out(timeout_seconds)
+        take(shop, run)
+        shop.instance.report_run_failed(run)
+        return batch
+
+    monkeypatch.setattr(shop.engine, "hand_out", beside_a_run)
+    answer = shop.tick()
+    assert not answer.run_requests, "its failure is settled first, with what it says of tables and waits"
+    assert "has taken delivery 2 meanwhile" in answer.skip_message
+    monkeypatch.setattr(shop.engine, "hand_out", hand_out)
+    assert shop.request().tags["sluice/delivery"] == "3"
+    assert shop.engine.rolled_back == [2]
+
+
+def test_batches_that_a_draining_run_merged_before_it_failed_end_the_row_of_failures(shop: Shop) -> None:
+    for number, delivery in enumerate((2, 4), start=1):  # two runs, each of which merges one and fails at the next
+        run = attached(shop)
+        shop.engine.capture(5)
+        shop.engine.hand_out(0)
+        take(shop, run)
+        shop.instance.report_run_failed(run)
+        failed = RunStore(shop.instance, JOB).failed(
+            BatchReference.of("shop", shop.head()), RunRecord(run_id=run.run_id, status=S.FAILURE)
+        )
+        assert (shop.head().delivery, failed.in_a_row) == (delivery, 1), number
 
 
 @pytest.mark.parametrize("status", [S.FAILURE, S.CANCELED])
