@@ -26,7 +26,11 @@ def stopped_destination(directory: Path) -> Iterator[MetaManager]:
             who = f"process {holder.pid} on {holder.host}" if holder else "another process"
             raise LeaseLostError(f"the engine of {name} runs ({who}); stop it with `sluice down`, then try again")
         with no_run(directory):
-            yield open_meta(directory, lease)
+            meta = open_meta(directory, lease)
+            try:
+                yield meta
+            finally:
+                meta.close()
     finally:
         lease.release()
 

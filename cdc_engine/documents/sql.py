@@ -35,7 +35,11 @@ _texts = sqlalchemy.Table(
 # What each driver calls the time it waits for the server.
 TIMEOUTS: dict[str, dict[str, int | str]] = {
     "mysql": {"connect_timeout": ANSWER_SECONDS_MAX, "read_timeout": ANSWER_SECONDS_MAX, "write_timeout": ANSWER_SECONDS_MAX},
-    "postgresql": {"connect_timeout": ANSWER_SECONDS_MAX, "options": f"-c statement_timeout={ANSWER_SECONDS_MAX * 1000}"},
+    "postgresql": {
+        "connect_timeout": ANSWER_SECONDS_MAX,
+        "tcp_user_timeout": ANSWER_SECONDS_MAX * 1000,
+        "options": f"-c statement_timeout={ANSWER_SECONDS_MAX * 1000}",
+    },
     "sqlite": {"timeout": ANSWER_SECONDS_MAX},
 }  # fmt: skip
 
@@ -101,7 +105,8 @@ class SqlDocuments:
 @functools.lru_cache(maxsize=16)
 def _engine_of(url: sqlalchemy.URL, pid: int) -> sqlalchemy.Engine:  # noqa: ARG001  the process is part of the key
     arguments = TIMEOUTS.get(url.get_backend_name(), {})
-    return sqlalchemy.create_engine(url, pool_pre_ping=True, connect_args=dict(arguments))
+    # Each write is one statement, committed with it: a process that stood still in between would keep the row locked for everybody.
+    return sqlalchemy.create_engine(url, pool_pre_ping=True, isolation_level="AUTOCOMMIT", connect_args=dict(arguments))
 
 
 def _make_table(engine: sqlalchemy.Engine) -> None:

@@ -95,8 +95,6 @@ class ZooKeeperLock:
     def _connected(self) -> Any:
         if self._client is None:
             client = new_client(self._nodes.hosts, self._session.seconds)
-            # What the servers agreed to may be shorter than what was asked for.
-            self._session.seconds = min(self._session.seconds, client._session_timeout / 1000)  # noqa: SLF001  kazoo says it nowhere else
             client.add_listener(self._hear)
             self._client = client
         elif not self._client.connected:
@@ -134,13 +132,15 @@ class ZooKeeperLock:
             data, stat = answer(client.get_async(self._nodes.held))
         except NoNodeError:
             return False
-        return bool(stat.ephemeralOwner == client.client_id[0]) and data == self._nodes.payload.encode()
+        session = client.client_id  # None from the end of a session until the next has begun
+        return session is not None and bool(stat.ephemeralOwner == session[0]) and data == self._nodes.payload.encode()
 
     def _confirm(self, client: Any, ending: threading.Event) -> None:
         """As long as the node is ours. One whose text another has changed is taken away: so Canal's administrators move a destination."""
         while not ending.wait(self._session.seconds * CONFIRM_PART):
             asked_at = now()
             try:
+                answer(client.sync_async(self._nodes.held))  # a server that is cut off from the others knows old things
                 is_ours = self._is_ours(client)
             except (KazooException, KazooTimeoutError):
                 continue  # the trust ends by itself

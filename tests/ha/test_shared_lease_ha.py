@@ -13,11 +13,16 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
+from sqlalchemy import create_engine, event
 
 from cdc_engine.contracts import DestinationDir, MetaPlace
 from cdc_engine.destination_files import RunLockTimeoutError, head_of_line, run_lock, run_lock_held
+from cdc_engine.documents.contract import NOT_THERE
+from cdc_engine.documents.sql import SqlDocuments
 from cdc_engine.documents.zookeeper import ZooKeeperDocuments
 from cdc_engine.documents.zookeeper_client import shared_client
 from cdc_engine.errors import LeaseLostError, SluiceError
@@ -225,6 +230,41 @@ def test_ha_an_old_holder_cannot_write_the_ledger_however_late(shared: MetaPlace
     with pytest.raises(LeaseLostError, match="was written by the holder of lease 2"):
         late.update(lambda now: now.set_cursor(at(9)))
     assert read_ledger(shared).cursor == at(7)
+
+
+def test_ha_who_stands_still_right_after_a_statement_keeps_nobody_from_writing(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    place = place_of("postgres16", request, tmp_path)
+    one, other = SqlDocuments(place.url, place.destination), SqlDocuments(place.url, place.destination)
+    other._engine = create_engine(one._engine.url, isolation_level="AUTOCOMMIT")
+    written: list[str] = []
+
+    def meanwhile(*_: object) -> None:
+        if not written:
+            written.append("one")
+            written.append(str(other.write("ledger", "of the other", version=2)))
+
+    one.write("ledger", "first", version=NOT_THERE)
+    event.listen(one._engine, "after_cursor_execute", meanwhile)
+    try:
+        assert one.write("ledger", "second", version=1) == 2
+    finally:
+        event.remove(one._engine, "after_cursor_execute", meanwhile)
+        other._engine.dispose()
+    assert written == ["one", "3"]
+
+
+def test_ha_a_session_of_zookeeper_that_has_ended_owns_nothing(
+    request: pytest.FixtureRequest, tmp_path: Path, opened: Opener
+) -> None:
+    lease: Any = opened(place_of("zookeeper39", request, tmp_path))
+    assert lease.try_acquire()
+    lock = lease._lock
+    client = lock._client
+    assert lock._is_ours(client)
+    ended = mock.Mock(wraps=client, client_id=None)
+    assert not lock._is_ours(ended)
 
 
 def test_ha_the_run_lock_lets_one_run_in_over_all_hosts(place: MetaPlace) -> None:
