@@ -6,6 +6,8 @@ import functools
 import os
 import re
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,16 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 # As in a terminal, also where a shell started the tests in the background: what is started here is to hear Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _no_client_of_zookeeper_stays() -> Iterator[None]:
+    """Its thread draws from `random` for as long as it is connected, which hypothesis takes for a strategy that does."""
+    yield
+    opened = sys.modules.get("cdc_engine.documents.zookeeper_client")
+    if opened is not None:
+        opened.end_shared_clients()
+
 
 ROOT = Path(__file__).parents[1]
 # The one Spark as a fixture of a test, or of what it imports.

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.documents.zookeeper_client import end_shared_clients
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.ports import free_port
 from console.toolchain.shared.zookeeper import ZooKeeperServer
@@ -228,9 +227,3 @@ def test_failover_ha_with_the_lease_in_postgres(
         active.kill()
         lake.wait_until_written_by(standby)
         require_each_once(lake, stop_traffic())
-
-
-@pytest.fixture(autouse=True)
-def _no_client_stays() -> Iterator[None]:
-    yield
-    end_shared_clients()
