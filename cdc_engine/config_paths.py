@@ -1,4 +1,4 @@
-"""Which file or folder a word of conf/ means; pure, asked by `config` while it checks the values, defaults as well.
+"""Which file, folder or store a word of conf/ means; pure, asked by `config` while it checks the values, defaults as well.
 
 A relative path is relative to the folder that holds conf/, whatever process reads it and wherever that was started: engine, run, Spark and
 console must mean one folder, or each finds a lake of its own.
@@ -12,6 +12,7 @@ from pathlib import Path
 
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 FILE_URI = re.compile(r"file:(?://(?:localhost)?)?(?=/(?!/))")
+SECRET = re.compile(r"access_key|secret|password|(?<!allow_)token$|account_key|sas_key|service_account_key")
 RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)(?=[^?])")
 
 
@@ -20,6 +21,8 @@ def local_path(word: str, root: Path | None) -> Path:
 
     Raises ValueError with what to write instead.
     """
+    if URI.match(word):
+        raise ValueError(f"{word} is in an object store; only the lake may be there, this must be a folder")
     if not word or word.startswith("~"):
         raise ValueError(f"{word!r} names no folder that is the same for every process; write the whole path")
     if root is None and not Path(word).is_absolute():
@@ -33,6 +36,23 @@ def table_location(word: str, root: Path | None) -> str:
     if word.startswith("file:"):
         raise ValueError(f"{word} is on another host or relative; write file:///folder or /folder")
     return word.rstrip("/") if URI.match(word) else str(local_path(word, root))
+
+
+def archive_place(word: str, root: Path | None) -> str:
+    """A folder, or a prefix of an object store, whose credentials stand in the environment alone. Empty: there is none."""
+    if URI.match(word) and "@" in word.partition("://")[2].partition("/")[0]:
+        raise ValueError(
+            "an archive's URL has no credentials in it: set them in the environment, as AWS_ACCESS_KEY_ID and the like"
+        )
+    return word and table_location(word, root)
+
+
+def storage_options(options: dict[str, str]) -> dict[str, str]:
+    """What deltalake is told of a store. Raises ValueError where a secret stands there instead of the name of its variable."""
+    bare = [name for name, value in options.items() if SECRET.search(name.lower()) and not value.startswith("$")]
+    if bare:
+        raise ValueError(f"{', '.join(bare)} must be $NAME of a variable of the environment, not the secret itself")
+    return options
 
 
 def path_template(template: str) -> str:

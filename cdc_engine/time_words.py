@@ -1,4 +1,8 @@
-"""Times as people write them, and as they are shown to people. Pure; used by `config` and the console, and in messages."""
+"""Times as people write them, and as they are shown to people. Pure; used by `config` and the console, and in messages.
+
+Times of a schedule are five fields of cron. Dagster reads them with a parser of its own, and one that it refuses keeps it from showing any
+destination. What is taken here it takes too (a test holds both against each other); its further words (L, #, @daily) are not.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,21 @@ from cdc_engine.errors import ConfigurationError
 SECOND_US = 1_000_000
 _AGO = re.compile(r"-(?P<count>\d{1,9})(?P<unit>[smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+DAYS = dict(zip(("sun", "mon", "tue", "wed", "thu", "fri", "sat"), range(7), strict=True))
+MONTH_NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+MONTHS = dict(zip(MONTH_NAMES, range(1, 13), strict=True))
+FIELDS: tuple[tuple[str, int, int, dict[str, int]], ...] = (
+    ("minute", 0, 59, {}),
+    ("hour", 0, 23, {}),
+    ("day of the month", 1, 31, {}),
+    ("month", 1, 12, MONTHS),
+    ("day of the week", 0, 6, DAYS),
+)
+DAYS_OF_MONTH = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_PART = re.compile(
+    r"(?:\*|(?P<low>[0-9]{1,2}|[a-z]{3})(?:-(?P<high>[0-9]{1,2}|[a-z]{3}))?)(?:/(?P<step>[0-9]{1,2}))?", re.ASCII
+)
 
 
 def time_us(word: str, now_us: int) -> int:
@@ -39,3 +58,42 @@ def time_text(time_us: int) -> str:
     """ISO form in UTC, with microseconds where there are some; `time_us` reads it again."""
     moment = dt.datetime.fromtimestamp(time_us // SECOND_US, dt.UTC).replace(microsecond=time_us % SECOND_US)
     return moment.isoformat().replace("+00:00", "Z")
+
+
+def cron(text: str) -> str:
+    """The text, if it is empty or names times that come. Raises ValueError, a sentence."""
+    if not text:
+        return text
+    fields = text.split(" ")
+    if len(fields) != len(FIELDS):
+        raise ValueError(
+            f"{text!r} is no cron: it has five fields, one space between two: minute hour day month weekday"
+        )
+    found = [_numbers(text, field, *kind) for field, kind in zip(fields, FIELDS, strict=True)]
+    days, months = found[2], found[3]
+    if min(days) > max(DAYS_OF_MONTH[month - 1] for month in months):
+        raise ValueError(f"{text!r} is no cron: no such month has a day {min(days)}")
+    return text
+
+
+def _numbers(text: str, field: str, name: str, least: int, most: int, words: dict[str, int]) -> set[int]:  # noqa: PLR0917
+    """What a field stands for. Raises ValueError."""
+    found: set[int] = set()
+    for part in field.lower().split(","):
+        read = _PART.fullmatch(part)
+        if read is None:
+            raise ValueError(f"{text!r} is no cron: {part!r} is no {name}; use numbers, *, -, / and commas")
+        low = _number(read["low"], words) if read["low"] else least
+        high = _number(read["high"], words) if read["high"] else most if read["low"] is None else low
+        step = int(read["step"] or 1)
+        if read["step"] and read["low"] and not read["high"]:
+            raise ValueError(f"{text!r} is no cron: write {part!r} of the {name} as a range, such as */{step}")
+        if not (least <= low <= high <= most and 1 <= step <= most):
+            raise ValueError(f"{text!r} is no cron: {part!r} is no {name}, which goes from {least} to {most}")
+        found |= set(range(low, high + 1, step))
+    return found
+
+
+def _number(word: str, words: dict[str, int]) -> int:
+    """-1 where it is none."""
+    return int(word) if word.isdigit() else words.get(word, -1)

@@ -24,7 +24,13 @@ def write(root: Path, text: str) -> Path:
     return root / "conf"
 
 
-@pytest.mark.parametrize(("text", "kind"), list(zip(CONFS, ("file", "zookeeper", "sql"), strict=True)))
+def test_ha_the_conf_of_engines_in_processes_of_their_own_is_read(tmp_path: Path) -> None:
+    engine = load_config(write(tmp_path, CONFS[3])).engine
+    assert (engine.kind, engine.addresses) == ("remote", ("engine1:4267", "engine2:4267"))
+    assert engine.tls
+
+
+@pytest.mark.parametrize(("text", "kind"), list(zip(CONFS[:3], ("file", "zookeeper", "sql"), strict=True)))
 def test_ha_each_conf_of_the_page_is_read(tmp_path: Path, text: str, kind: str) -> None:
     config = load_config(write(tmp_path, text))
     place = as_place(config.destination_dir("shop"))

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from cdc_engine.config import load_config
+from cdc_engine.contracts import Column, TableVersion
 from cdc_engine.errors import ConfigurationError
+from cdc_engine.table_meta.history.tables_file import write_tables
+from console.beside_check import beside_problems, beside_sentence, rules_problems
 from orchestration.run.lake_settings import target
 
 
@@ -53,3 +56,45 @@ def test_a_layout_is_told_to_the_run(tmp_path: Path) -> None:
 def test_a_table_is_partitioned_or_clustered(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="leave partition_by or cluster_by out"):
         load_config(conf(tmp_path, "tables: {a.x: {partition_by: [day], cluster_by: [id]}}"))
+
+
+def test_tables_beside_a_mirror_lie_beside_it_history(tmp_path: Path) -> None:
+    config = load_config(conf(tmp_path, "tables:\n  a.x: {change_log: true, history: true}\n  a.y: {deletes: soft}\n"))
+    found = target(config, "shop", "a.x")
+    assert (found.change_log, found.history) == (f"{config.lake}/a/x__log", f"{config.lake}/a/x__history")
+    assert not target(config, "shop", "a.y").beside
+
+
+def test_a_table_in_the_place_of_another_ones_log_is_refused_history(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"a\.x of shop and a\.x__log of shop have the same Delta path"):
+        load_config(conf(tmp_path, "tables:\n  a.x: {change_log: true}\n  a.x__log: {deletes: soft}\n"))
+
+
+def test_check_names_rules_of_a_table_that_is_not_there_consumer(tmp_path: Path) -> None:
+    rules = "{masks: {id: 'null'}}"
+    tables = "".join(f"  {name}: {rules}\n" for name in ("a.x", "a.Y", "a.z"))
+    config = load_config(conf(tmp_path, f"tables:\n{tables}  a.other: {{deletes: soft}}\n"))
+    assert rules_problems(config) == [], "nobody knows any table yet"
+    folder = config.destination_dir("shop")
+    folder.mkdir(parents=True)
+    write_tables(folder / "tables.json", [TableVersion(database="a", table=name, columns=()) for name in ("x", "y")])
+    spelled, unknown = rules_problems(config)
+    assert spelled.startswith("a.Y of shop")
+    assert spelled.endswith("write it a.y")
+    assert unknown.startswith("a.z of shop")
+
+
+def test_check_names_what_can_have_no_history(tmp_path: Path) -> None:
+    config = load_config(conf(tmp_path, "tables:\n  a.x: {history: true}\n  a.y: {history: true, change_log: true}\n"))
+    folder = config.destination_dir("shop")
+    folder.mkdir(parents=True)
+    columns = (Column(name="id", type_code=3), Column(name="valid_to", type_code=3))
+    tables = [
+        TableVersion(database="a", table="x", columns=columns, key=("id",)),
+        TableVersion(database="a", table="y", columns=columns[:1]),
+    ]
+    write_tables(folder / "tables.json", tables)
+    clash, keyless = beside_problems(config)
+    assert "a.x of shop has a column valid_to" in clash
+    assert "a.y of shop has no key" in keyless
+    assert "change_log: a.y of shop; history: a.x of shop, a.y of shop" in beside_sentence(config)

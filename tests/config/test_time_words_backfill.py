@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from cdc_engine.config import StartConfig
 from cdc_engine.errors import ConfigurationError
+from cdc_engine.source.settings import StartConfig
 from cdc_engine.time_words import time_text, time_us
 
 NOW_US = 1_772_366_400_000_000  # 2026-03-01T12:00:00Z
@@ -49,5 +49,13 @@ def test_conf_takes_a_time_quoted_or_as_yaml_reads_it_and_one_place_alone_backfi
         assert time_us(StartConfig.model_validate(yaml.safe_load(text)).time, 0) == NOW_US
     with pytest.raises(ValueError, match="zone"):
         StartConfig.model_validate(yaml.safe_load("time: 2026-03-01 12:00:00"))
-    with pytest.raises(ValueError, match="say where to begin once"):
-        StartConfig(time="-10m", file="binlog.000001")
+    assert StartConfig(time="-10m", file="binlog.000001").file, "the time in that file"
+    for places in (
+        {"time": "-10m", "file": "binlog.000001", "offset": 700},
+        {"time": "-10m", "gtid_set": "0-1-2"},
+        {"earliest": True, "time": "-10m"},
+        {"earliest": True, "file": "binlog.000001"},
+        {"offset": 700},
+    ):
+        with pytest.raises(ValueError, match="say where to begin once"):
+            StartConfig.model_validate(places)

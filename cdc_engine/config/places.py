@@ -1,0 +1,17 @@
+"""Paths and URLs of conf/, as the models beside this file read them: relative ones begin where conf/ lies."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from cdc_engine import config_paths
+from cdc_engine.source.settings import root_of
+
+TableLocation = Annotated[str, AfterValidator(lambda word, info: config_paths.table_location(word, root_of(info)))]
+TablePath = Annotated[str, AfterValidator(lambda word, info: word and config_paths.table_location(word, root_of(info)))]
+ArchivePlace = Annotated[str, AfterValidator(lambda word, info: config_paths.archive_place(word, root_of(info)))]
+StorageOptions = Annotated[dict[str, str], AfterValidator(config_paths.storage_options)]
+PathTemplate = Annotated[str, AfterValidator(config_paths.path_template)]
+DatabaseUrl = Annotated[str, AfterValidator(lambda url, info: config_paths.database_url(url, root_of(info)))]

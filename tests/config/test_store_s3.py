@@ -1,0 +1,68 @@
+"""A lake in an object store as conf/ says it: the confs of docs/deployment.md are read, and what cannot work is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.config import load_config
+from cdc_engine.errors import ConfigurationError
+from console.stack.stack import Stack
+from orchestration.run.lake_settings import on_s3, spark_settings, store_environment, store_settings
+from tests.config.test_deployment_ha import CONFS, write
+
+S3, GCS, AZURE = CONFS[-3:]
+
+
+def test_s3_the_conf_of_the_page_tells_spark_and_deltalake_one_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config(write(tmp_path, S3))
+    with pytest.raises(ConfigurationError, match="LAKE_ACCESS_KEY, LAKE_SECRET_KEY"):
+        Stack(config, tmp_path / "conf", lambda _: None)._tell_spark_of_the_store()
+    monkeypatch.setenv("LAKE_ACCESS_KEY", "an access key")
+    monkeypatch.setenv("LAKE_SECRET_KEY", "a secret key")
+    stack = Stack(config, tmp_path / "conf", lambda _: None)
+    stack._tell_spark_of_the_store()
+    assert store_settings(config)["spark.hadoop.fs.s3a.endpoint"] == "http://store:9000"
+    assert store_environment(config) == {
+        "AWS_ACCESS_KEY_ID": "an access key",
+        "AWS_SECRET_ACCESS_KEY": "a secret key",
+    }
+    assert "secret key" not in str(stack._spark._settings)
+    assert store_environment(config).items() <= stack._spark._environment().items()
+    assert config.table_path("shop", "shop", "orders") == "s3://bucket/lake/shop/orders"
+    inside = config.model_copy(update={"spark": config.spark.model_copy(update={"master": "local[2]"})})
+    assert spark_settings(config, "shop").options == {}
+    assert spark_settings(inside, "shop").options == store_settings(config)
+    assert "secret key" not in repr(spark_settings(inside, "shop"))
+
+
+@pytest.mark.parametrize("text", [GCS, AZURE])
+def test_s3_the_confs_of_other_stores_are_read_and_spark_is_told_nothing(tmp_path: Path, text: str) -> None:
+    config = load_config(write(tmp_path, text))
+    assert not on_s3(config)
+    assert (store_settings(config), store_environment(config)) == ({}, {})
+
+
+def test_s3_a_table_may_be_there_alone(tmp_path: Path) -> None:
+    conf = write(tmp_path, "storage_options: {aws_region: eu-central-1}\n")
+    shop = conf / "destinations" / "shop.yaml"
+    shop.write_text(shop.read_text() + "tables: {shop.orders: {path: 's3://bucket/orders'}}\n")
+    assert store_settings(load_config(conf)) == {"spark.hadoop.fs.s3a.endpoint.region": "eu-central-1"}
+
+
+@pytest.mark.parametrize(
+    "name", ["aws_secret_access_key", "AWS_ACCESS_KEY_ID", "session_token", "azure_storage_account_key"]
+)
+def test_s3_a_secret_that_stands_in_conf_is_refused_and_not_told(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"{name} must be \$NAME") as refused:
+        load_config(write(tmp_path, f"storage_options: {{{name}: very-secret}}\n"))
+    assert "very-secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("key", ["staging", "data_dir"])
+def test_s3_a_folder_in_an_object_store_is_refused(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ConfigurationError, match="only the lake may be there"):
+        load_config(write(tmp_path, f"{key}: s3://bucket/staging\n"))
