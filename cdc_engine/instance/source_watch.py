@@ -6,6 +6,7 @@ decides as at any start, to go on, to begin an epoch or to stop as POSITION_LOST
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable
@@ -14,9 +15,14 @@ from typing import Protocol
 import structlog
 
 from cdc_engine import limits
+from cdc_engine.config import DestinationConfig
 from cdc_engine.errors import SourceConnectionError
+from cdc_engine.instance.tables.resume import facts_of
+from cdc_engine.instance.wiring import EngineParts
+from cdc_engine.parser.places.runway import PURGED, is_gone, kept_until, next_file, short_runway
 from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.parser.watch import Look, StreamPlace, Watch
+from cdc_engine.position import Position
 
 UNASKED_LOOKS_MAX = 5  # so many times the interval without an answer is worth an operator's look
 
@@ -33,8 +39,28 @@ class Watched(Protocol):
         """Ends the connection; the next one decides where to go on."""
 
 
+def _nothing_saved() -> None:
+    """For a caller that goes on nowhere."""
+
+
+def watch_of(config: DestinationConfig, rooms: EngineParts, seconds: float) -> SourceWatch:
+    """Of the source that an engine reads."""
+    return SourceWatch(
+        rooms.parser,
+        functools.partial(facts_of, rooms.source),
+        seconds,
+        saved=lambda: rooms.meta.ledger.resume_position,
+        runway_hours_min=config.runway_hours_min,
+        archived=bool(config.archive),
+    )
+
+
 class SourceWatch:
-    """`ask`: what the source says of itself, and of a file. All but `run` may be called from any thread."""
+    """`ask`: what the source says of itself, and of files. `saved`: from where reading would go on after a restart;
+    `runway_hours_min`: what may be purged in less is a trouble. `archived`: an archive has what the source purged.
+
+    All but `run` may be called from any thread.
+    """
 
     def __init__(
         self,
@@ -42,7 +68,13 @@ class SourceWatch:
         ask: Callable[..., ServerFacts],
         seconds: float = limits.SOURCE_WATCH_SECONDS,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        saved: Callable[[], Position | None] = _nothing_saved,
+        runway_hours_min: float = 0.0,
+        archived: bool = False,
     ) -> None:
+        self._saved, self._runway_hours_min, self._archived = saved, runway_hours_min, archived
+        self._facts: ServerFacts | None = None
         self._parser, self._ask, self._seconds, self._clock = parser, ask, seconds, clock
         self._watch = Watch()
         self._answered_at, self._unanswered = clock(), ""
@@ -65,14 +97,48 @@ class SourceWatch:
             # Whatever the parser does now has a state of its own.
             self._watch, self._answered_at = Watch(), self._clock()
             return
-        facts = self._ask(place.position.file)
+        facts = self._ask(place.position.file, *self._end_of_saved())
         if not facts.file:  # it answers, and may or will not say: what is empty would fit every stream, or none
             raise SourceConnectionError("it does not say where its binlog ends")
-        self._answered_at, self._unanswered = self._clock(), ""
+        self._answered_at, self._unanswered, self._facts = self._clock(), "", facts
         self._watch, reason = self._watch.looked(Look(at=self._clock(), place=place, facts=facts))
         if reason and not (stopping is not None and stopping.is_set()):
             log.warning("stream_is_not_the_source", reason=reason)
             self._parser.reconnect(reason)
+
+    def _end_of_saved(self) -> tuple[str, ...]:
+        """The file whose creation says how old the end of the saved one is."""
+        after = next_file(self._saved_file(), self._facts) if self._facts else ""
+        return (after,) if after else ()
+
+    def _saved_file(self) -> str:
+        saved = self._saved_here()
+        return saved.file if saved else ""
+
+    def _saved_here(self) -> Position | None:
+        """None where it is another server's."""
+        saved, facts = self._saved(), self._facts
+        return saved if saved and facts and saved.server_uuid in ("", facts.server_uuid) else None
+
+    def _is_gone(self) -> bool:
+        saved = self._saved_here()
+        return bool(saved and self._facts and is_gone(saved, self._facts, archived=self._archived))
+
+    def runway_hours(self) -> float | None:
+        """For how long the source still keeps what a restart would read, as the last look has it; 0: it is gone; None: for ever, or nobody
+        knows.
+        """
+        if self._is_gone():
+            return 0.0
+        until = kept_until(self._saved_file(), self._facts, time.time()) if self._facts else None
+        return None if until is None else round(max(0.0, until - time.time()) / 3600, 2)
+
+    def runway_trouble(self) -> str:
+        """That what a restart would read may be purged soon, or is, a sentence; empty while there is time."""
+        if self._is_gone():
+            return PURGED
+        hours = self.runway_hours()
+        return short_runway(hours, self._facts, self._runway_hours_min) if hours is not None and self._facts else ""
 
     def behind_seconds(self) -> float:
         """For how long at least the source's binlog has had what is not read yet; 0 where nothing is known to be unread."""

@@ -23,18 +23,27 @@ from cdc_engine.binlog.events.recorded import MemoryPrepared
 from cdc_engine.binlog.scan.framing import PacketFramer
 from cdc_engine.binlog.scan.scanner import Scanner
 from cdc_engine.contracts import Block
-from cdc_engine.errors import BinlogFormatError, PositionLostError, SluiceError, SourceConnectionError
+from cdc_engine.errors import (
+    BinlogFormatError,
+    PositionLostError,
+    SluiceError,
+    SourceConnectionError,
+    StandbyBehindError,
+)
+from cdc_engine.parser.archived import ArchivedStretch
 from cdc_engine.parser.connection import SourceConnection, answer_error
 from cdc_engine.parser.dump import begin_dump
 from cdc_engine.parser.reconnect import Attempts
-from cdc_engine.parser.server_facts import read_facts
+from cdc_engine.parser.server_facts import ServerFacts, read_facts
 from cdc_engine.parser.source_check import check_source
 from cdc_engine.parser.start_position import NO_EPOCHS, DumpStart, Epochs, Lost, StartChoice, decide_start
 from cdc_engine.parser.watch import StreamPlace
 from cdc_engine.ports import BlockSink, PreparedTransactions, SchemaHistory
 from cdc_engine.position import Position
+from cdc_engine.source.archive import Archive
 from cdc_engine.source.server import Source
 
+ByTime = Callable[[Position, ServerFacts, Epochs], DumpStart | Lost]
 STOPPED, CONNECTING, STREAMING, RECONNECTING = "STOPPED", "CONNECTING", "STREAMING", "RECONNECTING"
 IDLE_SECONDS = 0.5  # silence after which the stream counts as caught up; also how soon a stop is noticed
 STOP_SECONDS_MAX = limits.CONNECT_TIMEOUT_SECONDS + limits.READ_TIMEOUT_SECONDS + 5
@@ -80,7 +89,9 @@ class EventParser:
 
     `on_start` is told where the stream begins before its first block: a caller without a cursor must keep that position, or a restart
     before the first ack would begin at a later "latest". `on_idle` is called each time the stream has caught up and is silent. `epochs` is
-    asked at each connect.
+    asked at each connect. `waits`: other sources stand by, so one that has not executed what was read is waited for, not given up.
+    `by_time`: finds a place by the clock on another server, where that is allowed and nothing else does. `archive`: has the server's files
+    that it purged.
     """
 
     def __init__(
@@ -96,8 +107,12 @@ class EventParser:
         on_idle: Callable[[], None] = _no_idle,
         epochs: Callable[[], Epochs] = _no_epochs,
         prepared: PreparedTransactions | None = None,
+        waits: bool = False,
+        by_time: ByTime | None = None,
+        archive: Archive | None = None,
     ) -> None:
-        self._source = source
+        self._source, self._by_time, self._archive = source, by_time, archive
+        self._waits = waits
         self._choice = choice
         self._sink = sink
         self._history = history
@@ -115,6 +130,7 @@ class EventParser:
         self.reason = ""
         self.last_error: Exception | None = None
         self.position: Position | None = None
+        self.lacks = ""  # what the source has not executed yet of what was read, while it is waited for
         self.warnings: list[str] = []
         self.counters = StreamCounters()
 
@@ -202,6 +218,8 @@ class EventParser:
 
     def _stream(self, connection: SourceConnection) -> None:
         start = self._decide(connection)
+        if start is None:
+            return
         scanner, framer = begin_dump(connection, start, self._history, self._captured, prepared=self._prepared)
         self.counters.connections += 1
         self.counters.connected_since = time.time()
@@ -209,20 +227,50 @@ class EventParser:
         self._tell(STREAMING, "")
         self._read(connection, scanner, framer)
 
-    def _decide(self, connection: SourceConnection) -> DumpStart:
+    def _decide(self, connection: SourceConnection) -> DumpStart | None:
+        """None where what the server has purged was read from the archive: the next connection goes on after it."""
         facts = read_facts(connection, self.position.file if self.position else self._choice.file)
         self.warnings = check_source(self._source, facts)
         start = decide_start(self.position, self._choice, facts, self._epochs())
+        if isinstance(start, Lost) and start.only_time and self._by_time is not None and self.position is not None:
+            start = self._by_time(self.position, facts, self._epochs())
+        self.lacks = start.reason if isinstance(start, Lost) and start.not_yet and self._waits else ""
+        if isinstance(start, Lost) and start.purged and self._archive is not None and self.position is not None:
+            self._read_archive(ArchivedStretch(self._archive, self._source, self.position, facts), self.position)
+            return None
         if isinstance(start, Lost):
-            raise PositionLostError(str(start))
-        before = self.position or start.position
-        if before.file:
-            self._history.rewind(before)
-        self._prepared.rewind(before)
+            raise (StandbyBehindError if self.lacks else PositionLostError)(str(start))
+        self._rewind(self.position or start.position)
         if start.position != self.position:
             self._on_start(start)
             self.position = start.position
         return start
+
+    def _rewind(self, before: Position) -> None:
+        if before.file:
+            self._history.rewind(before)
+        self._prepared.rewind(before)
+
+    def _read_archive(self, stretch: ArchivedStretch, begin: Position) -> None:
+        count, first = len(stretch.files), stretch.files[0]
+        self._tell(
+            RECONNECTING, f"the source has purged what comes next: {count} archived files are read, from {first} on"
+        )
+        self._rewind(begin)
+        scanner = Scanner(
+            start=begin,
+            history=self._history,
+            captured=self._captured,
+            checksum=False,
+            executed_known=bool(begin.gtid_set),
+            packets=False,
+            prepared=self._prepared,
+        )
+        for block in stretch.blocks(scanner):
+            if self._stopping.is_set():
+                return
+            self._accept(block, scanner)
+        self.position = stretch.handed_over(self.position or begin)
 
     def _read(self, connection: SourceConnection, scanner: Scanner, framer: PacketFramer) -> None:
         heard_at = time.monotonic()

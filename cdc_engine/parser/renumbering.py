@@ -48,7 +48,7 @@ def refilled(
     """
     first = facts.logs[0].file if facts.logs else ""
     unknown = facts.mariadb and not facts.purged
-    if unknown or not _comes_before(cursor.file, first) or purged.contains(taken):  # type: ignore[arg-type]
+    if unknown or not comes_before(cursor.file, first) or purged.contains(taken):  # type: ignore[arg-type]
         return ""
     return (
         f"{cursor.file}, which was read, is not there any more, and {first}, the first that is, begins after {purged or 'nothing'} only: "
@@ -77,7 +77,8 @@ def names_began_anew(file: str, facts: ServerFacts) -> bool:
         return False
 
 
-def _comes_before(file: str, other: str) -> bool:
+def comes_before(file: str, other: str) -> bool:
+    """Of two files whose names can be compared."""
     if not file or not other or base(file) != base(other):
         return False
     try:

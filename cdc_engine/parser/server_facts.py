@@ -18,6 +18,8 @@ VARIABLES = (
     "binlog_row_image",
     "binlog_expire_logs_seconds",
     "expire_logs_days",
+    "max_binlog_total_size",
+    "binlog_space_limit",
     "gtid_mode",
     "gtid_executed",
     "gtid_purged",

@@ -96,7 +96,10 @@ def _image_warnings(facts: ServerFacts) -> list[str]:
     image = facts.variables.get("binlog_row_image", "FULL").upper()
     if image == "FULL":
         return []
-    lost = "an update of a row that the lake does not have fails, and a table without a primary key may stop"
+    lost = (
+        "an update of a row that the lake does not have fails, a table without a primary key may stop, and a broker stands still where a "
+        "column of its partition_hash is left out"
+    )
     if facts.mariadb:
         lost += "; a REPLACE looks like an update that keeps the columns it left out, and stops the table where it can be told apart"
     return [f"binlog_row_image is {image}: {lost}; SET GLOBAL binlog_row_image = 'FULL' is safe"]

@@ -13,7 +13,7 @@ import dataclasses
 
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.gtid import GtidSet, MariadbPosition, parse_executed
-from cdc_engine.parser.renumbering import base, cut_off, numbered_anew, refilled, written_again
+from cdc_engine.parser.renumbering import base, comes_before, cut_off, numbered_anew, refilled, written_again
 from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.position import Position
 
@@ -40,11 +40,13 @@ class DumpStart:
     """`position.file` may be empty when the server finds the place by GTID on another server: it names the file itself.
 
     `executed_known`: `position.gtid_set` is all that was executed before. `by_gtid`: ask by GTID set, not by file and offset.
+    `by_time`: the place was found by the clock, and what was read lately comes once more.
     """
 
     position: Position
     by_gtid: bool
     executed_known: bool
+    by_time: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,9 +62,16 @@ NO_EPOCHS = Epochs()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lost:
-    """Continuity cannot be proven. `options`: what an operator may safely do."""
+    """Continuity cannot be proven. `options`: what an operator may safely do. `not_yet`: another server may still get what it lacks.
+
+    `only_time`: it is another server, and nothing but the clock finds a place in it (`places.by_time`). `purged`: the server had what comes
+    next, and an archive of its files may have it still (`archived`).
+    """
 
     reason: str
+    not_yet: bool = False
+    only_time: bool = False
+    purged: bool = False
     options: tuple[str, ...] = (RESNAPSHOT,)
 
     def __str__(self) -> str:
@@ -91,6 +100,11 @@ def _in_its_epoch(start: DumpStart | Lost, cursor: Position, epochs: Epochs) -> 
     """The start in the newest epoch where it goes on in that, else in one above all that were begun."""
     if isinstance(start, Lost) or start.position.epoch == cursor.epoch >= epochs.highest:
         return start
+    return in_new_epoch(start, cursor, epochs)
+
+
+def in_new_epoch(start: DumpStart, cursor: Position, epochs: Epochs) -> DumpStart | Lost:
+    """The start in an epoch above all that were begun, where one may begin."""
     if epochs.unfinished:
         return Lost(reason=epochs.unfinished, options=("connect to the server that the cursor is of", RESNAPSHOT))
     return _with_epoch(start, max(cursor.epoch, epochs.highest) + 1)
@@ -111,7 +125,8 @@ def _from_cursor(cursor: Position, facts: ServerFacts) -> DumpStart | Lost:
         return _from_cursor_by_file(cursor, facts, same_server)
     gap = _gtid_gap(cursor.gtid_set, facts) or (_same_server_gap(cursor, facts, anew) if same_server else None)
     if gap is not None:
-        return gap
+        archived = gap.purged and same_server and not anew
+        return dataclasses.replace(gap, not_yet=gap.not_yet and not same_server, purged=archived)
     if same_server and not anew and (not cursor.file or base(cursor.file) == base(facts.file)):
         return DumpStart(position=cursor, by_gtid=True, executed_known=True)
     moved = dataclasses.replace(
@@ -124,10 +139,16 @@ def _from_cursor_by_file(cursor: Position, facts: ServerFacts, same_server: bool
     if not same_server:
         return Lost(
             reason=f"the cursor {cursor} is of the server {cursor.server_uuid}, this is {facts.server_uuid}, and without GTIDs on "
-            "both no place in one can be found in the other",
-            options=("connect to the first server again", RESNAPSHOT),
+            "both no place in one can be found in the other, nor be told what this one lacks: its binlog ends at "
+            f"{facts.file}:{facts.offset}",
+            options=(
+                "connect to the first server again",
+                "say `failover: by_time` in conf/, which goes by the clock and stops the tables that cannot take a change twice",
+                RESNAPSHOT,
+            ),
+            only_time=True,
         )
-    gap = _file_gap(cursor.file, cursor.offset, facts)
+    gap = file_gap(cursor.file, cursor.offset, facts)
     return gap or DumpStart(position=cursor, by_gtid=False, executed_known=bool(cursor.gtid_set))
 
 
@@ -140,7 +161,7 @@ def _from_file(choice: StartChoice, facts: ServerFacts) -> DumpStart | Lost:
         server_uuid=facts.server_uuid,
         file_created=facts.created.get(choice.file, 0),
     )
-    gap = _file_gap(choice.file, choice.offset, facts)
+    gap = file_gap(choice.file, choice.offset, facts)
     return gap or DumpStart(position=position, by_gtid=False, executed_known=bool(choice.executed))
 
 
@@ -174,7 +195,8 @@ def _latest(facts: ServerFacts) -> DumpStart | Lost:
     return DumpStart(position=position, by_gtid=by_gtid, executed_known=facts.gtid_enabled)
 
 
-def _file_gap(file: str, offset: int, facts: ServerFacts) -> Lost | None:
+def file_gap(file: str, offset: int, facts: ServerFacts) -> Lost | None:
+    """Why a place in a file cannot be read from; None where it can."""
     sizes = {log.file: log.size_bytes for log in facts.logs}
     if file in sizes:
         if offset <= sizes[file]:
@@ -184,8 +206,9 @@ def _file_gap(file: str, offset: int, facts: ServerFacts) -> Lost | None:
         )
     first = facts.logs[0].file if facts.logs else "none"
     return Lost(
+        purged=comes_before(file, first),
         reason=f"{file} is not among the server's binlog files (the first is {first}): it was purged before it was read, or the "
-        "binlog was reset"
+        "binlog was reset",
     )
 
 
@@ -195,16 +218,19 @@ def _gtid_gap(gtid_set: str, facts: ServerFacts) -> Lost | None:
     executed = _parsed(facts.executed, facts)
     if isinstance(taken, MariadbPosition) or isinstance(executed, MariadbPosition):
         ahead = "" if executed.contains(taken) else str(taken)  # type: ignore[arg-type]
+        gone = _parsed(facts.purged, facts)
+        purged = "" if taken.contains(gone) else str(gone)  # type: ignore[arg-type]
     else:
         ahead = str(taken.subtract(executed))
-        purged = GtidSet.parse(facts.purged).subtract(taken)
-        if purged:
-            return Lost(reason=f"the server purged the binlog with {purged}, which were not read")
+        purged = str(GtidSet.parse(facts.purged).subtract(taken))
+    if purged:
+        return Lost(reason=f"the server purged the binlog with {purged}, which were not read", purged=True)
     if not ahead:
         return None
     return Lost(
         reason=f"the server has not executed {ahead}, which were read already: it was reset or restored, or is a replica that is behind",
         options=("connect to a server that has them", "wait until the replica has caught up", RESNAPSHOT),
+        not_yet=True,
     )
 
 

@@ -55,7 +55,11 @@ class Session(pymysql.connections.Connection):
         self._force_close()
 
 
-def open_session(source: Source, read_timeout: float = limits.READ_TIMEOUT_SECONDS) -> Session:
+def open_session(
+    source: Source,
+    read_timeout: float = limits.READ_TIMEOUT_SECONDS,
+    connect_timeout: float = limits.CONNECT_TIMEOUT_SECONDS,
+) -> Session:
     """Connected and logged in, autocommit, text as utf8mb4.
 
     Raises pymysql.err.MySQLError and OSError, and ConfigurationError for TLS files.
@@ -67,7 +71,7 @@ def open_session(source: Source, read_timeout: float = limits.READ_TIMEOUT_SECON
         password=source.password().encode(),  # PyMySQL would write text as latin-1
         charset="utf8mb4",
         autocommit=True,
-        connect_timeout=limits.CONNECT_TIMEOUT_SECONDS,
+        connect_timeout=connect_timeout,
         read_timeout=read_timeout,
         write_timeout=limits.READ_TIMEOUT_SECONDS,
         cursorclass=DictCursor,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cdc_engine.parser.time_place import Ask, Gone, Within, file_of_time, first_at_or_after
+from cdc_engine.parser.places.time_place import Ask, Gone, Within, file_of_time, first_at_or_after
 
 SECOND_US = 1_000_000
 FILES = ("b.000003", "b.000004", "b.000005")
@@ -70,6 +70,7 @@ def test_a_server_without_files_has_no_time_on_offer_backfill() -> None:
         ([10_000_000, 20_000_000], 21_000_000, -1),
         ([10_000_001, 30_000_001, 20_000_001], 25_000_000, 1),  # the clock went back: nothing at or after lies before
         ([], 5, -1),
+        ([0, 0], 400_000, -1),  # where a file begins before any transaction was read
     ],
 )
 def test_the_first_transaction_at_a_time_or_later_backfill(times_us: list[int], time_us: int, expected: int) -> None:

@@ -77,8 +77,9 @@ def file_of_time(
 def first_at_or_after(commit_times_us: Int64s, time_us: int) -> int:
     """Index of the first of some transactions that committed at a time or later, -1 where none did.
 
-    A commit time in whole seconds stands for all of its second: servers that tell no more than that committed at some moment in it.
+    A commit time in whole seconds stands for all of its second: servers that tell no more than that committed at some moment in it. A time
+    of 0 is none: a file begins there, before any transaction that was read.
     """
     whole = np.where(commit_times_us % SECOND_US == 0, SECOND_US - 1, 0)
-    hits = commit_times_us + whole >= time_us
+    hits = (commit_times_us > 0) & (commit_times_us + whole >= time_us)
     return int(np.argmax(hits)) if hits.any() else -1

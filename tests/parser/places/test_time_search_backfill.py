@@ -10,9 +10,9 @@ import pytest
 
 from cdc_engine.errors import PositionLostError
 from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.parser.places.time_search import choice_at
 from cdc_engine.parser.server_facts import ServerFacts, read_facts
 from cdc_engine.parser.start_position import StartChoice
-from cdc_engine.parser.time_search import choice_at
 from cdc_engine.time_words import time_us
 from console.toolchain.database.server import DatabaseServer
 from tests.parser.recording import capturing, source_of

@@ -1,0 +1,67 @@
+"""A stream that goes over to another server by the clock: who may, and which tables stop for it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from cdc_engine.config import DestinationConfig
+from cdc_engine.contracts import Cascade, StoppedTable, TableVersion
+from cdc_engine.limits import FAILOVER_BACK_SECONDS
+from cdc_engine.parser.event_parser import ByTime
+from cdc_engine.parser.places.by_time import start_by_time
+from cdc_engine.parser.start_position import DumpStart
+from cdc_engine.source.server import Source
+from cdc_engine.states import TableState
+from cdc_engine.table_meta.history.changed_tables import changed_by
+
+NO_KEY = "the table has no key, so it would have those rows twice"
+NO_OTHERS: Mapping[str, str] = {}
+
+
+def by_time_of(source: Source, failover: str, captured: Callable[[str, str], bool]) -> ByTime | None:
+    """`failover`: the word of conf/; None where it does not allow it."""
+    changed = functools.partial(changed_by, captured)
+    return functools.partial(start_by_time, source, changed) if failover == "by_time" else None
+
+
+def cannot_repeat(config: DestinationConfig, cascades: Iterable[Cascade]) -> dict[str, str]:
+    """By "database.table" those of which no key makes one of what comes twice, and why. `cascades`: as the history knows them."""
+    told = {".".join(each.child): _of_cascade(each) for each in cascades}
+    for name, table in config.tables.items():
+        if table.history:
+            told[name] = "it has a history (`history: true`), whose versions would overlap"
+        if table.change_log:
+            told[name] = "it has a change log (`change_log: true`), which would have those changes twice"
+    return told
+
+
+def _of_cascade(cascade: Cascade) -> str:
+    return (
+        f"the foreign key {cascade.name} changes its rows with those of {'.'.join(cascade.parent)}, and which ones is told by the lake, "
+        "whose rows are later ones by now"
+    )
+
+
+def stops_of(
+    tables: Sequence[TableVersion], start: DumpStart, others: Mapping[str, str] = NO_OTHERS
+) -> tuple[StoppedTable, ...]:
+    """The tables that cannot take a change twice, each with its stop; none where the stream goes on exactly.
+
+    `others`: as `cannot_repeat`.
+    """
+    if not start.by_time:
+        return ()
+    went = f"the stream went over to another server by time and reads the last {FAILOVER_BACK_SECONDS} s once more from {start.position} on"
+    why = {each.name: others.get(each.name, "") or ("" if each.key else NO_KEY) for each in tables}
+    return tuple(
+        StoppedTable(
+            database=table.database,
+            table=table.table,
+            state=TableState.FAILED_OVER_BY_TIME,
+            reason=f"{went}; {why[table.name]}: its rows must be taken anew",
+            position=start.position,
+        )
+        for table in tables
+        if why[table.name]
+    )

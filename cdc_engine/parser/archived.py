@@ -1,0 +1,225 @@
+"""What a server has purged is read from an archive of its binlog files, up to the first file that it still has. Used by `event_parser`.
+
+A file is held against the server before a row of it counts: the server id in it, when it was created, and, where the server keeps GTIDs,
+what was executed before it. A foreign file is refused by name, and so is an archive that lacks one between.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+import zlib
+from collections.abc import Generator, Iterator
+from typing import IO
+
+import numpy as np
+
+from cdc_engine import limits
+from cdc_engine.binlog.events import event_types as types
+from cdc_engine.binlog.events.control import parse_format_description
+from cdc_engine.binlog.scan.scanner import Scanner
+from cdc_engine.binlog.scan.state import ScanStatus
+from cdc_engine.contracts import Block, Bytes
+from cdc_engine.errors import BinlogFormatError, PositionLostError
+from cdc_engine.parser.file_creation import creation_of
+from cdc_engine.parser.renumbering import base
+from cdc_engine.parser.server_facts import ServerFacts
+from cdc_engine.parser.start_position import FIRST_OFFSET, RESNAPSHOT, Lost
+from cdc_engine.position import Position, file_number
+from cdc_engine.source.archive import Archive
+from cdc_engine.source.server import Source
+
+MAGIC, ENCRYPTED = b"\xfebin", b"\xfdbin"
+POSITION_BYTES = 8  # in a ROTATE, before the name of the file that follows
+LAST_BYTES = 1024  # in which the event lies that closes a file
+
+
+def files_between(
+    cursor: Position, archived: tuple[str, ...], facts: ServerFacts, place: str
+) -> tuple[str, ...] | Lost:
+    """The archived files from the cursor's on that come before the server's first one, without a gap. Pure."""
+    first = facts.logs[0].file if facts.logs else ""
+    kin = {file_number(each): each for each in archived if base(each) == base(cursor.file)}
+    wanted = (
+        range(file_number(cursor.file), file_number(first)) if first and base(first) == base(cursor.file) else range(0)
+    )
+    lacking = [number for number in wanted if number not in kin]
+    if not wanted or lacking:
+        what = (
+            f"number {lacking[0]} of {base(cursor.file)}"
+            if lacking
+            else f"what comes between {cursor.file} and {first or 'nothing'}"
+        )
+        return Lost(
+            reason=f"the server has purged what comes after {cursor}, and the archive {place} lacks {what}",
+            options=("put the missing binlog files into the archive", RESNAPSHOT),
+        )
+    return tuple(kin[number] for number in wanted)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Header:
+    """How a binlog file begins: its format description, as bytes; when it was created, and by which server."""
+
+    description: bytes
+    created: int
+    server_id: int
+
+
+def read_header(stream: IO[bytes], file: str) -> Header:
+    """Raises PositionLostError where this is no binlog file that can be read."""
+    magic = _exactly(stream, len(MAGIC), file)
+    if magic == ENCRYPTED:
+        raise PositionLostError(
+            f"the archived {file} is encrypted: only its server can read it; archive it as mysqlbinlog --raw writes it"
+        )
+    start = _exactly(stream, types.HEADER_BYTES, file) if magic == MAGIC else b""
+    if not start or start[types.TYPE_AT] != types.FORMAT_DESCRIPTION:
+        raise PositionLostError(f"the archived {file} is no binlog file: it does not begin as one does")
+    created, _, server_id, length = struct.unpack_from("<IBII", start)
+    return Header(
+        description=start + _exactly(stream, length - types.HEADER_BYTES, file), created=created, server_id=server_id
+    )
+
+
+def foreign(header: Header, file: str, known_created: int, facts: ServerFacts) -> str:
+    """Why an archived file is not the server's of that name, a sentence; empty where it is. `known_created`: 0 where not known. Pure."""
+    server_id = facts.variables.get("server_id", "none")
+    if str(header.server_id) != server_id:
+        return f"the archived {file} was written by the server id {header.server_id}, this server has {server_id}"
+    if known_created and header.created != known_created:
+        return f"the archived {file} was created at {header.created}, the one that was read at {known_created} (seconds since 1970)"
+    return ""
+
+
+class ArchivedStretch:
+    """From a cursor on to the first file that the server has. `handed_over`: the place there, once all is read."""
+
+    def __init__(self, archive: Archive, source: Source, cursor: Position, facts: ServerFacts) -> None:
+        """Raises PositionLostError where the archive does not hold all that is purged; SourceConnectionError."""
+        found = files_between(cursor, archive.files(), facts, archive.place)
+        if isinstance(found, Lost):
+            raise PositionLostError(str(found))
+        self.files, self._archive, self._cursor, self._facts = found, archive, cursor, facts
+        self._source = source
+
+    def blocks(self, scanner: Scanner) -> Iterator[Block]:
+        """Raises PositionLostError on a foreign file, and what the scan raises."""
+        newest, checksum = 0, False
+        for file in self.files:
+            known = self._cursor.file_created if file == self._cursor.file else 0
+            with self._archive.open(file) as stream:
+                header = read_header(stream, file)
+                why = foreign(header, file, known, self._facts)
+                if not why and header.created < newest:
+                    why = f"the archived {file} was created before the file that precedes it"
+                if why:
+                    raise PositionLostError(
+                        f"{why}: it is of another server, or from before a reset. Safe options: {RESNAPSHOT}"
+                    )
+                newest = header.created
+                yield from _fed(scanner, rotate_to(file, checksum=checksum))
+                ended = yield from self._of_one(scanner, file, header, stream)
+                checksum = parse_format_description(header.description).checksum
+                self._require_whole(file, ended)
+
+    def _require_whole(self, file: str, ended: bytes) -> None:
+        """A copy that was made while the server wrote the file lacks its end: on MySQL the next one's GTIDs say so, else its last event."""
+        following = (*self.files, self._facts.logs[0].file)[self.files.index(file) + 1]
+        proven = bool(self._cursor.gtid_set) and not self._facts.mariadb
+        if not proven and not is_closed(ended, following):
+            raise PositionLostError(
+                f"the archived {file} does not end as one that its server closed before {following}: it was copied too early, or cut off. "
+                "Safe options: put a whole copy into the archive; or "
+                f"{RESNAPSHOT}"
+            )
+
+    def _of_one(self, scanner: Scanner, file: str, header: Header, stream: IO[bytes]) -> Generator[Block, None, bytes]:
+        """Returns its last bytes."""
+        end = FIRST_OFFSET + len(header.description)
+        scanner.go_on_at(FIRST_OFFSET)
+        yield from _fed(scanner, header.description)
+        if file == self._cursor.file and self._cursor.offset > end:
+            _pass_over(stream, self._cursor.offset - end, file)
+            scanner.go_on_at(self._cursor.offset)
+        return (yield from _streamed(scanner, stream, file))
+
+    def handed_over(self, position: Position) -> Position:
+        """Where the server goes on: at the begin of its first file, as long as it still has that."""
+        file = self._facts.logs[0].file
+        return dataclasses.replace(
+            position, file=file, offset=FIRST_OFFSET, file_created=creation_of(self._source, file)
+        )
+
+
+def rotate_to(file: str, *, checksum: bool) -> bytes:
+    """The event by which a server says which file follows; it lies in none. `checksum`: as the events before it have one."""
+    body = struct.pack("<Q", FIRST_OFFSET) + file.encode()
+    length = types.HEADER_BYTES + len(body) + (types.CHECKSUM_BYTES if checksum else 0)
+    event = struct.pack("<IBIIIH", 0, types.ROTATE, 0, length, 0, types.FLAG_ARTIFICIAL) + body
+    return event + (struct.pack("<I", zlib.crc32(event)) if checksum else b"")
+
+
+def _fed(scanner: Scanner, event: bytes) -> Iterator[Block]:
+    buffer: Bytes = np.frombuffer(event, np.uint8).copy()
+    yield from scanner.feed(buffer, 0, len(buffer))
+
+
+def is_closed(ended: bytes, following: str) -> bool:
+    """Whether the last event of a file says that another follows, of that name, or that the server stopped. `ended`: its last bytes."""
+    for length, begins in (
+        (types.HEADER_BYTES + POSITION_BYTES + len(following), types.ROTATE),
+        (types.HEADER_BYTES, types.STOP),
+    ):
+        for whole in (length, length + types.CHECKSUM_BYTES):
+            event = ended[-whole:]
+            named = event[types.HEADER_BYTES + POSITION_BYTES :][: len(following)] == following.encode()
+            if len(event) == whole and event[types.TYPE_AT] == begins and _length(event) == whole:
+                return named or begins == types.STOP
+    return False
+
+
+def _length(event: bytes) -> int:
+    return int.from_bytes(event[types.LENGTH_AT : types.LENGTH_AT + 4], "little")
+
+
+def _streamed(scanner: Scanner, stream: IO[bytes], file: str) -> Generator[Block, None, bytes]:
+    """The rest of a file, in buffers; an event that is larger than one gets a larger one. Returns its last bytes."""
+    tail: Bytes = np.empty(0, np.uint8)
+    ended = b""
+    room = limits.READ_BUFFER_BYTES
+    while True:
+        buffer: Bytes = np.empty(len(tail) + room, np.uint8)
+        buffer[: len(tail)] = tail
+        end = len(tail) + _fill(stream, memoryview(buffer)[len(tail) :])  # type: ignore[arg-type]  # numpy's stubs before Python 3.12
+        if end == len(tail):
+            break
+        ended = buffer[max(0, end - LAST_BYTES) : end].tobytes()
+        yield from scanner.feed(buffer, 0, end)
+        tail = buffer[scanner.consumed : end]
+        if scanner.last_verdict == ScanStatus.NOT_AN_EVENT:
+            break
+    if len(tail):
+        raise BinlogFormatError("the archived file ends amid an event", file)
+    return ended
+
+
+def _fill(stream: IO[bytes], room: memoryview) -> int:
+    """Reads until it is full or the file ends; the bytes that came."""
+    count = 0
+    while count < len(room) and (piece := stream.read(len(room) - count)):
+        room[count : count + len(piece)] = piece
+        count += len(piece)
+    return count
+
+
+def _exactly(stream: IO[bytes], count: int, file: str) -> bytes:
+    found = bytearray(count)
+    if _fill(stream, memoryview(found)) < count:
+        raise PositionLostError(f"the archived {file} ends before what is to be read: it was cut off")
+    return bytes(found)
+
+
+def _pass_over(stream: IO[bytes], count: int, file: str) -> None:
+    while count > 0:
+        count -= len(_exactly(stream, min(count, limits.READ_BUFFER_BYTES), file))

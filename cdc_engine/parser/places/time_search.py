@@ -1,0 +1,213 @@
+"""Finds the place of a time, or of a transaction, in the source's binlog: what `time_place` decides, asked of the server.
+
+No row is decoded; one file is read, at the speed of the scan, beside whatever stream runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from cdc_engine.binlog.block import end_position
+from cdc_engine.binlog.events.recorded import RecordedEvents
+from cdc_engine.binlog.events.table_map import TableMap
+from cdc_engine.contracts import (
+    NO_SESSION,
+    Block,
+    Cascade,
+    LoggedStatement,
+    StatementSession,
+    TableChange,
+    TableVersion,
+)
+from cdc_engine.errors import PositionLostError, TableStoppedError
+from cdc_engine.limits import FAILOVER_BACK_SECONDS
+from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.parser.dump import UnwantedRows, begin_beside, blocks_to_end, no_table
+from cdc_engine.parser.file_creation import creation_of
+from cdc_engine.parser.places.time_place import Ask, Gone, Within, file_of_time, first_at_or_after
+from cdc_engine.parser.server_facts import ServerFacts
+from cdc_engine.parser.start_position import FIRST_EPOCH, FIRST_OFFSET, DumpStart, StartChoice
+from cdc_engine.position import Position
+from cdc_engine.source.server import Source
+from cdc_engine.time_words import SECOND_US
+
+LATE_US = SECOND_US  # so much later, by its clock, may lie what was logged before
+
+
+def choice_at(source: Source, facts: ServerFacts, time_us: int, file: str = "") -> StartChoice:
+    """The place before the first transaction that committed at a time or later; of a time after the end, the end.
+
+    `file`: it is looked for in this one alone, from its begin to its end.
+
+    Raises PositionLostError where the time is gone, with the earliest on offer; SourceConnectionError; what the scan raises.
+    """
+    found = Within(file=file) if file else find_file(source, facts, time_us)
+    if isinstance(found, Gone):
+        raise PositionLostError(f"{source.address}: {found}")
+    with contextlib.closing(SourceConnection(source)) as connection:
+        first = functools.partial(_first_of_time, time_us, file)
+        return _place_within(connection, facts, found.file, first)
+
+
+def last_end_up_to(connection: SourceConnection, facts: ServerFacts, file: str, offset: int) -> StartChoice:
+    """The end of the last transaction up to an offset of a file; the file's begin where none ends before it."""
+
+    def first_after(block: Block) -> int:
+        if block.file != file:
+            return 0
+        after = block.transaction_end > offset
+        return int(np.argmax(after)) if after.any() else -1
+
+    return _place_within(connection, facts, file, first_after)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Stretch:
+    """What lies from a place on up to a time. `reached`: whether anything was committed then or later. `statements`: its definitions;
+    `commits`: the XA transactions that are committed in it and were prepared before the place.
+    """
+
+    reached: bool = False
+    statements: list[LoggedStatement] = dataclasses.field(default_factory=list)
+    commits: list[str] = dataclasses.field(default_factory=list)
+
+
+def read_again(connection: SourceConnection, facts: ServerFacts, begin: StartChoice, time_us: int) -> Stretch:
+    """What would be read once more of what was read up to a time. Servers do not log in the exact order of their clocks, so it is looked at
+    until all is a minute later, and what was committed a second later counts.
+    """
+    prepared = _PreparedBefore()
+    return stretch_of(_blocks(connection, facts, begin.file, begin.offset, prepared), prepared.commits, time_us)
+
+
+def stretch_of(blocks: Iterable[Block], commits: list[str], time_us: int) -> Stretch:
+    """`commits` grows while the blocks are taken: what is in it lies in the block that comes next, or in one after that."""
+    stretch = Stretch()
+    for block in blocks:
+        times, statement = block.transaction_time_us, block.statement
+        if statement is not None and _first_us(block) <= time_us + LATE_US:
+            stretch.statements.append(statement)
+        if not len(times):
+            continue
+        if times[-1] <= time_us + LATE_US:
+            stretch.commits += commits
+        commits.clear()
+        stretch.reached = stretch.reached or first_at_or_after(times, time_us) >= 0
+        if times.min() > time_us + FAILOVER_BACK_SECONDS * SECOND_US:
+            break
+    return stretch
+
+
+def _first_us(block: Block) -> int:
+    """Of a block with a statement; where that stands amid a transaction (CREATE TABLE … SELECT), the end comes with the rows."""
+    if block.transaction_count:
+        return int(block.transaction_time_us.min())
+    return block.statement.seconds * SECOND_US if block.statement is not None else 0
+
+
+class _PreparedBefore(UnwantedRows):
+    """Remembers what is committed and was not prepared in the stretch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commits: list[str] = []
+
+    def commit(self, name: str, order_key: int) -> RecordedEvents:
+        if name not in self._prepared:
+            self.commits.append(name)
+        return super().commit(name, order_key)
+
+
+def _first_of_time(time_us: int, only: str, block: Block) -> int:
+    """Index of the first of a block's transactions that committed then or later, or is in another file than `only`; -1: none."""
+    return 0 if only and block.file != only else first_at_or_after(block.transaction_time_us, time_us)
+
+
+def earliest_on_offer(source: Source, facts: ServerFacts) -> tuple[int, str]:
+    """The earliest time whose binlog is there, µs since 1970, and its file; (0, "") where none can be read."""
+    files = [log.file for log in facts.logs]
+    for file in files:
+        if created := creation_of(source, file):
+            found = file_of_time(
+                0, (file,), {file: created}, nothing_purged=_nothing_purged(facts) and file == files[0]
+            )
+            return (found.earliest_us, file) if isinstance(found, Gone) else (0, file)
+    return 0, ""
+
+
+def _nothing_purged(facts: ServerFacts) -> bool:
+    return facts.gtid_enabled and not facts.purged
+
+
+def find_file(source: Source, facts: ServerFacts, time_us: int) -> Within | Gone:
+    """The binlog file to look in. A connection a file that is asked about. Raises SourceConnectionError."""
+    created: dict[str, int] = {}
+    files = [log.file for log in facts.logs]
+    while True:
+        found = file_of_time(time_us, files, created, nothing_purged=_nothing_purged(facts))
+        if not isinstance(found, Ask):
+            return found
+        created[found.file] = creation_of(source, found.file)
+
+
+def _place_within(
+    connection: SourceConnection, facts: ServerFacts, file: str, first_after: Callable[[Block], int]
+) -> StartChoice:
+    """Before the first transaction that `first_after` names: by its index in a block that has some, -1 where it is in none of them."""
+    place = StartChoice(file=file, offset=FIRST_OFFSET)
+    for block in _blocks(connection, facts, file, FIRST_OFFSET):
+        if not block.transaction_count:
+            continue
+        index = first_after(block)
+        if index == 0:
+            return StartChoice(file=place.file, offset=place.offset, executed=place.executed or block.start_gtid_set)
+        place = _after(block, (index if index > 0 else block.transaction_count) - 1)
+        if index > 0:
+            return place
+    return place
+
+
+def _blocks(
+    connection: SourceConnection, facts: ServerFacts, file: str, offset: int, prepared: UnwantedRows | None = None
+) -> Iterator[Block]:
+    """From a place in a file to the end of the binlog, without any row."""
+    begin = Position(epoch=FIRST_EPOCH, file=file, offset=offset, server_uuid=facts.server_uuid)
+    start = DumpStart(position=begin, by_gtid=False, executed_known=False)
+    yield from blocks_to_end(
+        connection, begin_beside(connection, start, _NoHistory(), no_table, prepared or UnwantedRows())
+    )
+
+
+def _after(block: Block, transaction: int) -> StartChoice:
+    end = end_position(block, transaction)
+    return StartChoice(file=end.file, offset=end.offset, executed=end.gtid_set)
+
+
+class _NoHistory:
+    """`ports.SchemaHistory` of a stretch of which neither rows nor statements are wanted."""
+
+    def resolve(self, table_map: TableMap, position: Position) -> TableVersion:  # noqa: ARG002  of the contract
+        raise TableStoppedError(table_map.database, table_map.table, "SCHEMA_UNKNOWN", "no rows are read here")
+
+    def apply(
+        self,
+        statement: str,  # noqa: ARG002
+        default_database: str,  # noqa: ARG002
+        position: Position,  # noqa: ARG002
+        session: StatementSession = NO_SESSION,  # noqa: ARG002
+    ) -> tuple[TableChange, ...]:
+        return ()
+
+    def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002
+        return ()
+
+    def follows(self, database: str, table: str) -> bool:  # noqa: ARG002
+        return False
+
+    def rewind(self, position: Position) -> None:
+        """Nothing is kept by position."""

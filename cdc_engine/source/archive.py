@@ -1,0 +1,79 @@
+"""Binlog files that are kept beside their server, as copied or as managed databases hand them out: in a folder or an object store.
+
+A file has its binlog's name, with .gz, .tar, .tar.gz or .tgz after it where it is packed. A store's credentials come from the environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import IO, Any, cast
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from cdc_engine.errors import ConfigurationError, PositionLostError, SourceConnectionError
+
+_NAME = re.compile(r"(?P<log>[^/]+\.\d{6,})(?P<packed>|\.gz|\.tar|\.tar\.gz|\.tgz)")
+GZIPPED = (".gz", ".tgz")
+
+
+class Archive:
+    """`place`: a folder, or a URL that pyarrow knows, such as s3://bucket/prefix?region=eu-central-1."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self._paths: dict[str, str] = {}
+
+    def files(self) -> tuple[str, ...]:
+        """Names of the binlog files that are there now, in any order. Raises SourceConnectionError, ConfigurationError."""
+        with self._translated():
+            store, root = self._store()
+            found = store.get_file_info(pafs.FileSelector(root))
+        named = {
+            match["log"]: each.path for each in found if each.is_file and (match := _NAME.fullmatch(each.base_name))
+        }
+        self._paths = named
+        return tuple(named)
+
+    @contextlib.contextmanager
+    def open(self, file: str) -> Iterator[IO[bytes]]:
+        """The bytes of a binlog file, unpacked. Raises SourceConnectionError; PositionLostError where a tar does not hold it."""
+        path = self._paths[file]
+        with self._translated():
+            store, _ = self._store()
+            kind = "gzip" if path.endswith(GZIPPED) else None
+            with store.open_input_stream(path, compression=kind) as stream:
+                yield (
+                    _member(stream, file, path)
+                    if ".tar" in path[-7:] or path.endswith(".tgz")
+                    else cast("IO[bytes]", stream)
+                )
+
+    def _store(self) -> tuple[pafs.FileSystem, str]:
+        if "://" in self.place:
+            store, root = pafs.FileSystem.from_uri(self.place)
+            return store, root
+        return pafs.LocalFileSystem(), self.place
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, EOFError, tarfile.TarError) as error:
+            raise SourceConnectionError(f"the archive {self.place} cannot be read: {error}") from error
+        except pa.ArrowInvalid as error:
+            raise ConfigurationError(f"the archive {self.place} cannot be opened: {error}") from error
+
+
+def _member(stream: Any, file: str, path: str) -> IO[bytes]:
+    """The file of that name within a tar, which is read from its begin."""
+    packed = tarfile.open(fileobj=stream, mode="r|")  # noqa: SIM115  it lives as long as the stream
+    for each in packed:
+        found = packed.extractfile(each) if each.isfile() and PurePosixPath(each.name).name == file else None
+        if found is not None:
+            return found
+    raise PositionLostError(f"{path} holds no {file}")

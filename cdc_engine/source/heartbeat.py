@@ -1,0 +1,39 @@
+"""One question that is asked again and again, over a connection that is kept: whether a source is alive. Used by `instance.failover`."""
+
+from __future__ import annotations
+
+import pymysql
+
+from cdc_engine.errors import SluiceError
+from cdc_engine.source.server import Source
+from cdc_engine.source.session import Session, error_code, open_session, session_error
+
+
+class Heartbeat:
+    """`sql`: anything the account may run. For one thread."""
+
+    def __init__(self, source: Source, sql: str, timeout_seconds: int) -> None:
+        self._source, self._sql, self._timeout_seconds = source, sql, timeout_seconds
+        self._session: Session | None = None
+
+    def failure(self) -> str:
+        """Why the source did not answer now, without a secret; empty when it did. After a failure the next call connects anew."""
+        try:
+            self._session = self._session or open_session(self._source, self._timeout_seconds, self._timeout_seconds)
+            with self._session.cursor() as cursor:
+                cursor.execute(self._sql)
+                cursor.fetchall()
+        except pymysql.err.MySQLError as error:
+            failure = str(session_error(self._source, error_code(error), str(error.args[-1] if error.args else error)))
+        except (OSError, SluiceError) as error:
+            failure = f"{self._source.address}: {error}"
+        else:
+            return ""
+        self.close()
+        return failure
+
+    def close(self) -> None:
+        """Drops the connection; nothing is waited for."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.drop()
