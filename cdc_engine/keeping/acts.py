@@ -1,0 +1,140 @@
+"""An operator's acts on one engine: start, stop, restart, release. Writes the order, then waits until it is seen to be done.
+
+For `sluice instance` and the job in Dagster's UI. The order is what counts: whoever keeps the engine finds it, here or on another host, now
+or when it is started next.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cdc_engine.contracts import Holder
+from cdc_engine.destination_files import lease_holder
+from cdc_engine.errors import ActRefusedError
+from cdc_engine.keeping import orders
+
+POLL_SECONDS = 0.2
+WAIT_SECONDS = 40.0  # a start may compile, another host takes over after a whole session
+STATUS_FILE = "status.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """`done`: whether it was seen to happen in the time given. `told`: a sentence for a person."""
+
+    destination: str
+    act: str
+    done: bool
+    told: str
+
+
+def stop(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
+    """Ends the engine for good, on every host. Raises SluiceError."""
+    ran = _held(directory)
+    orders.stay_stopped(directory)
+    stays = f"it stays so until `sluice instance start {name}`"
+    if ran is None:
+        return Outcome(destination=name, act="stop", done=True, told=f"{name} did not run; {stays}")
+    if _until(lambda: _held(directory) is None, seconds):
+        return Outcome(destination=name, act="stop", done=True, told=f"{name} is stopped; {stays}")
+    return _not_yet(name, "stop", f"{name} is to stop, and {_who(ran)} still has it; {stays}")
+
+
+def start(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
+    """Lets the engine run again. Raises SluiceError."""
+    orders.may_run(directory)
+    return _started(name, "start", directory, lambda _: True, seconds)
+
+
+def restart(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
+    """Ends the engine and starts it again, where it runs. Raises ActRefusedError where an operator stopped it."""
+    _refuse_stopped(name, directory)
+    token = _token(directory)
+    orders.ask(directory, "restart")
+    if not _until(lambda: orders.asked(directory) is None, seconds):
+        orders.done(directory)
+        return _not_yet(name, "restart", f"{name} was not restarted: nobody keeps engines; `sluice up` starts them")
+    return _started(name, "restart", directory, lambda holder: holder.token > token, seconds)
+
+
+def release(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
+    """The process that has the destination gives it up, so that another host takes it. Raises ActRefusedError where none has it."""
+    _refuse_stopped(name, directory)
+    holder = _held(directory)
+    if holder is None:
+        raise ActRefusedError(f"no process has {name}, so there is nothing to release; `sluice up` starts its engine")
+    orders.ask(directory, "release")
+    if not _until(lambda: orders.asked(directory) is None, seconds):
+        orders.done(directory)
+        return _not_yet(name, "release", f"{name} was not released: {_who(holder)} keeps no engines, or hangs")
+    end = time.monotonic() + seconds
+    _until(lambda: _token(directory) > holder.token, max(0.0, end - time.monotonic()))
+    now = _held(directory)
+    told = f"{_who(now)} has it now" if now is not None else "no other host has taken it yet"
+    return Outcome(destination=name, act="release", done=True, told=f"{name} was released by {_who(holder)}; {told}")
+
+
+def _started(name: str, act: str, directory: Path, is_new: Callable[[Holder], bool], seconds: float) -> Outcome:
+    since = time.time()
+
+    def runs() -> bool:
+        holder = _held(directory)
+        return holder is not None and is_new(holder) and _status(directory).get("updated_at_us", 0) / 1e6 >= since
+
+    if _until(runs, seconds):
+        status, holder = _status(directory), _held(directory)
+        why = f": {status['reason']}" if status.get("reason") else ""
+        return Outcome(
+            destination=name, act=act, done=True, told=f"{name} is {status.get('state')}{why}, kept by {_who(holder)}"
+        )
+    holder = _held(directory)
+    told = f"{_who(holder)} has it and says nothing" if holder else "nobody has it: `sluice up` starts its engine"
+    return _not_yet(name, act, f"{name} may run, and {told}; `sluice status` says more")
+
+
+def _refuse_stopped(name: str, directory: Path) -> None:
+    if (order := orders.stopped(directory)) is not None:
+        raise ActRefusedError(
+            f"{name} was stopped by {order.by} at {order.when()}; `sluice instance start {name}` starts it"
+        )
+
+
+def _not_yet(name: str, act: str, told: str) -> Outcome:
+    return Outcome(destination=name, act=act, done=False, told=told)
+
+
+def _held(directory: Path) -> Holder | None:
+    holder = lease_holder(directory)
+    return holder if holder is not None and holder.held else None
+
+
+def _token(directory: Path) -> int:
+    holder = lease_holder(directory)
+    return holder.token if holder is not None else 0
+
+
+def _who(holder: Holder | None) -> str:
+    return f"process {holder.pid} on {holder.host}" if holder is not None else "nobody"
+
+
+def _status(directory: Path) -> dict[str, Any]:
+    try:
+        record = json.loads((directory / STATUS_FILE).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _until(holds: Callable[[], bool], seconds: float) -> bool:
+    end, pause = time.monotonic() + seconds, threading.Event().wait
+    while not holds():
+        if time.monotonic() >= end:
+            return False
+        pause(POLL_SECONDS)
+    return True

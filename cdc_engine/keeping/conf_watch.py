@@ -1,0 +1,81 @@
+"""Looks at conf/ again and again, and says when what is in use has changed. For the processes that keep engines or serve definitions."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import structlog
+
+from cdc_engine.config.reading import config_of
+from cdc_engine.config.texts import ConfTexts, read_texts
+from cdc_engine.errors import ConfigurationError
+from cdc_engine.keeping.in_use import VARIABLE, InUse, as_found, choose, keep, read_kept
+
+log = structlog.get_logger()
+
+
+class ConfWatch:
+    """Of one process, from one thread. `role`: names its file, see `in_use.kept_file`."""
+
+    def __init__(self, directory: Path, role: str) -> None:
+        """Raises ConfigurationError where conf/ is wrong and nothing is known that was right before."""
+        found, self._path = as_found(directory, [role])
+        self._seen: ConfTexts | None = None
+        self._decided: ConfTexts | None = None
+        self._unwritten = ""
+        self.in_use: InUse = found if self._kept(found) else _as_written(self._path) or found
+        self._tell({})
+        os.environ[VARIABLE] = str(self._path)  # processes that this one starts work with the same
+
+    def look(self) -> bool:
+        """Whether what is in use is another conf/ now. A change counts once it was seen twice: files may be half written."""
+        found = self._read()
+        if found is None or found != self._seen:
+            self._seen = found or self._seen
+            return False
+        if found == self._decided:
+            return False
+        self._decided = found
+        try:
+            chosen = choose(found, self.in_use.texts, main_may_change=False)
+        except ConfigurationError as error:
+            log.error("conf_refused", file="conf/", reason=str(error))
+            return False
+        if not self._kept(chosen):  # whoever starts an engine, or a run, would still find the old one
+            self._decided = None
+            return False
+        before, self.in_use = self.in_use, chosen
+        self._tell(dict(before.refused))
+        return chosen.texts != before.texts
+
+    def _read(self) -> ConfTexts | None:
+        """None where conf/ or its destinations are away, as a volume that is not mounted: nothing is ended for that."""
+        try:
+            found = read_texts(self.in_use.texts.directory)
+        except ConfigurationError:
+            return None
+        gone = not found.destinations and not (found.directory / "destinations").is_dir()
+        return None if gone and self.in_use.texts.destinations else found
+
+    def _tell(self, before: dict[str, str]) -> None:
+        for file, why in self.in_use.refused.items():
+            if before.get(file) != why:
+                log.error("conf_refused", file=file, destination=Path(file).stem, reason=why)
+
+    def _kept(self, chosen: InUse) -> bool:
+        """Whether it is written down for all who ask what is in use. Where that fails the old one stays in use, and the next look tries."""
+        try:
+            keep(self._path, chosen)
+        except OSError as error:
+            if (why := str(error.strerror)) != self._unwritten:
+                log.error("conf_in_use_not_written", file=str(self._path), reason=why)
+            self._unwritten = why
+            return False
+        self._unwritten = ""
+        return True
+
+
+def _as_written(path: Path) -> InUse | None:
+    kept = read_kept(path)
+    return InUse(config_of(kept[0]), *kept) if kept else None

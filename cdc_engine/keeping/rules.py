@@ -1,0 +1,54 @@
+"""What is done about one engine: a table of rules over what is so. Pure; `keeper` asks and does.
+
+The first rule that holds decides. What a crash of the process leaves between two acts is met by the next look, for it is decided by level.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable
+
+
+class Act(enum.StrEnum):
+    LEAVE = "leave"
+    START = "start"
+    STOP = "stop"
+    RESTART = "restart"
+    RELEASE = "release"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Of one destination in one process.
+
+    `conf`: digest of its file that is in use; empty where there is none. `running`: of the file that its engine here was made with; empty
+    where none runs or starts here. `tried`: of the file with which a start was begun last. `stopped`: by an operator, for good. `asked`:
+    what an operator wants once, or empty. `elsewhere`: another process holds the lease.
+    """
+
+    conf: str = ""
+    running: str = ""
+    tried: str = ""
+    stopped: bool = False
+    asked: str = ""
+    elsewhere: bool = False
+
+
+# (what is so, what is done, why: a sentence's end)
+RULES: tuple[tuple[Callable[[Facts], bool], Act, str], ...] = (
+    (lambda f: not f.conf and bool(f.running), Act.STOP, "its file is gone from conf/destinations"),
+    (lambda f: not f.conf, Act.LEAVE, "it is not in conf/"),
+    (lambda f: f.stopped and bool(f.running), Act.STOP, "an operator stopped it"),
+    (lambda f: f.stopped, Act.LEAVE, "an operator stopped it"),
+    (lambda f: bool(f.asked) and f.elsewhere and not f.running, Act.LEAVE, "that is for the process that has it"),
+    (lambda f: f.asked == "release" and bool(f.running), Act.RELEASE, "an operator wants another host to have it"),
+    (lambda f: f.asked == "restart", Act.RESTART, "an operator wants it"),
+    (lambda f: bool(f.running) and f.running != f.conf, Act.RESTART, "its file in conf/destinations has changed"),
+    (lambda f: not f.running and f.tried != f.conf, Act.START, "conf/destinations has it"),
+)
+
+
+def decide(facts: Facts) -> tuple[Act, str]:
+    """What is done about an engine, and why."""
+    return next(((act, why) for holds, act, why in RULES if holds(facts)), (Act.LEAVE, "all is as it should be"))

@@ -1,0 +1,86 @@
+"""The address at which Prometheus asks: one a process, for all its engines. Started by `launcher` where conf/ names a port.
+
+It answers from what the engines say of themselves and waits for none of them. A port that somebody else has is tried again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+import structlog
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from cdc_engine.instance.status import EngineStatus
+from cdc_engine.operation.figures import Moment, families
+from cdc_engine.server.protocol.traffic import traffic_of
+
+AGAIN_SECONDS = 5.0
+
+log = structlog.get_logger()
+Statuses = Callable[[], Mapping[str, EngineStatus | None]]
+
+
+class EngineCollector(Collector):
+    """`statuses`: of every destination of this process, None where no engine runs."""
+
+    def __init__(self, statuses: Statuses) -> None:
+        self._statuses = statuses
+
+    def collect(self) -> Iterable[Metric]:
+        now = time.time()
+        return families(
+            [Moment(name, status, traffic_of(name).told(), now) for name, status in sorted(self._statuses().items())]
+        )
+
+
+class Endpoint:
+    """Listens until `close`. `port`: 0 for any that is free, which is then in `port`."""
+
+    def __init__(self, host: str, port: int, statuses: Statuses) -> None:
+        """Raises OSError where it cannot listen."""
+        registry = CollectorRegistry()
+        registry.register(EngineCollector(statuses))
+        self._server, self._thread = start_http_server(port, addr=host, registry=registry)
+        self.port: int = self._server.server_port
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Kept:
+    """The endpoint of this process, or the thread that tries to open it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.begun = False
+
+
+_kept = _Kept()
+
+
+def keep_served(host: str, port: int, statuses: Statuses) -> None:
+    """From now on, once a process; without effect where `port` is 0."""
+    with _kept.lock:
+        if _kept.begun or not port:
+            return
+        _kept.begun = True
+    threading.Thread(target=_open, args=(host, port, statuses), name="metrics", daemon=True).start()
+
+
+def _open(host: str, port: int, statuses: Statuses) -> None:
+    while True:
+        try:
+            Endpoint(host, port, statuses)
+        except OSError as error:
+            log.warning(
+                "metrics_not_served", address=f"{host}:{port}", reason=error.strerror, again_seconds=AGAIN_SECONDS
+            )
+            time.sleep(AGAIN_SECONDS)
+        else:
+            return

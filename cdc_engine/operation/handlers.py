@@ -1,0 +1,151 @@
+"""Tells alarms: into the log, or to a webhook. A thread each, so that none waits for another; an engine for none. Started by `operator`.
+
+What a webhook does not take is tried again, then dropped with a line in the log: `sluice status` says the same for as long as it holds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import structlog
+
+from cdc_engine.config.operation import AlarmConfig
+from cdc_engine.errors import ConfigurationError
+from cdc_engine.operation.alarms import Alarm
+
+WAITING_MAX = 1000
+TRIES, PAUSE_SECONDS = 5, 1.0
+ANSWER_SECONDS = 10.0
+
+log = structlog.get_logger()
+# Raises where the alarm was not taken, and it is tried again.
+Handler = Callable[[Alarm], None]
+
+
+def to_log(alarm: Alarm) -> None:
+    say = log.info if alarm.over else log.error
+    say(
+        "alarm_over" if alarm.over else "alarm",
+        destination=alarm.destination,
+        state=alarm.state,
+        about=alarm.key,
+        reason=alarm.text,
+    )
+
+
+def to_webhook(url: str, headers: dict[str, str]) -> Handler:
+    """A POST of JSON: destination, state, about, text, over, at (seconds since 1970)."""
+
+    def tell(alarm: Alarm) -> None:
+        record = {
+            "destination": alarm.destination,
+            "state": alarm.state,
+            "about": alarm.key,
+            "text": alarm.text,
+            "over": alarm.over,
+            "at": round(time.time(), 3),
+        }
+        asked = urllib.request.Request(  # noqa: S310  conf/ takes http and https alone
+            url, json.dumps(record).encode(), {"Content-Type": "application/json", **headers}
+        )
+        with _opener().open(asked, timeout=ANSWER_SECONDS):
+            pass
+
+    return tell
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect is an error: followed, the alarm would be a GET without its body, and the secrets of the headers with a stranger."""
+
+    def redirect_request(self, *_args: Any, **_kwargs: Any) -> None:
+        """None: what was answered is raised as an HTTPError."""
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    return urllib.request.build_opener(_NoRedirect)
+
+
+def handler_of(config: AlarmConfig) -> Handler:
+    """Raises ConfigurationError where an environment variable is not set."""
+    if config.kind == "log":
+        return to_log
+    return to_webhook(_filled(config.url), {name: _filled(value) for name, value in config.headers.items()})
+
+
+def _filled(text: str) -> str:
+    """`$NAME` is that variable of the environment."""
+    if not text.startswith("$"):
+        return text
+    if text[1:] not in os.environ:
+        raise ConfigurationError(f"alarms: the environment variable {text[1:]} is not set")
+    return os.environ[text[1:]]
+
+
+class Teller:
+    """`pause`: between two tries of one alarm."""
+
+    def __init__(self, handlers: Sequence[Handler], pause: Callable[[float], object] = time.sleep) -> None:
+        self._each = [_Told(handler, pause) for handler in handlers]
+
+    def tell(self, alarm: Alarm) -> None:
+        """At once; it is handed on by the threads."""
+        for told in self._each:
+            told.tell(alarm)
+
+    def close(self) -> None:
+        """After what waits."""
+        for told in self._each:
+            told.close()
+
+
+class _Told:
+    """One handler, with a queue and a thread of its own."""
+
+    def __init__(self, handler: Handler, pause: Callable[[float], object]) -> None:
+        self._handler, self._pause = handler, pause
+        self._waiting: queue.Queue[Alarm | None] = queue.Queue(WAITING_MAX)
+        self._thread = threading.Thread(target=self._run, name="alarms", daemon=True)
+        self._thread.start()
+
+    def tell(self, alarm: Alarm) -> None:
+        try:
+            self._waiting.put_nowait(alarm)
+        except queue.Full:
+            log.error("alarm_dropped", destination=alarm.destination, about=alarm.key, reason="too many wait")
+
+    def close(self) -> None:
+        """After what waits."""
+        self._waiting.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (alarm := self._waiting.get()) is not None:
+            self._hand_on(alarm)
+
+    def _hand_on(self, alarm: Alarm) -> None:
+        for turn in range(1, TRIES + 1):
+            try:
+                self._handler(alarm)
+            except Exception as error:  # a handler's mistake ends no thread
+                log.warning("alarm_not_taken", about=alarm.key, turn=turn, reason=_why(error))
+                if turn < TRIES:
+                    self._pause(PAUSE_SECONDS * 2 ** (turn - 1))
+            else:
+                return
+        log.error("alarm_dropped", destination=alarm.destination, about=alarm.key, reason=f"not taken {TRIES} times")
+
+
+def _why(error: Exception) -> str:
+    """Without the address, which may have a secret in it."""
+    if isinstance(error, urllib.error.HTTPError):
+        redirect = ", a redirect: name the address itself in alarms" if 300 <= error.code < 400 else ""
+        return f"answered {error.code}{redirect}"
+    return type(error).__name__

@@ -1,0 +1,38 @@
+"""The operator's ear in a process: the alarms of all its engines. Made by `launcher` with the first engine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from cdc_engine.config.operation import AlarmConfig
+from cdc_engine.errors import SluiceError
+from cdc_engine.instance.status import EngineStatus
+from cdc_engine.operation.alarms import Watcher, failed, matters
+from cdc_engine.operation.handlers import Teller, handler_of
+
+
+class Operator:
+    """Never waits. Raises ConfigurationError where a handler cannot be made."""
+
+    def __init__(self, alarms: Sequence[AlarmConfig]) -> None:
+        self._teller = Teller([handler_of(each) for each in alarms]) if alarms else None
+        self._watchers: dict[str, Watcher] = {}
+        self._lock = threading.Lock()
+
+    def see(self, destination: str, status: EngineStatus) -> None:
+        """A moment of a running engine."""
+        if self._teller is not None:
+            with self._lock:
+                self._watcher(destination).see([*matters(destination, status)])
+
+    def tell_failed(self, destination: str, error: SluiceError) -> None:
+        """An engine that could not be started; told once, until it runs or fails otherwise. What else was told holds on meanwhile."""
+        if self._teller is not None:
+            with self._lock:
+                self._watcher(destination).see_failed(failed(destination, error))
+
+    def _watcher(self, destination: str) -> Watcher:
+        if self._teller is None:
+            raise ValueError("there is no alarm")
+        return self._watchers.setdefault(destination, Watcher(self._teller.tell))

@@ -1,0 +1,100 @@
+"""Who may call an engine host, and how the connection is kept from others: the token and the certificates, read where they are used."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from cdc_engine.config import EngineConfig
+from cdc_engine.config.engine import LOOPBACK, host_and_port
+from cdc_engine.durable_files import make_folder, sync
+from cdc_engine.errors import ConfigurationError
+
+TOKEN_FILE = "engine-token"  # noqa: S105  its name
+TOKEN_LENGTH_MIN = 16
+# A batch of many tables, or the reasons of many that stopped, may be larger than gRPC's 4 MiB. A host reads a question before it looks at
+# the token, so what it takes has an end: some hundred thousand tables.
+QUESTION_BYTES_MAX = 64 << 20
+LENGTHS_OF_HOST = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", QUESTION_BYTES_MAX))
+LENGTHS_OF_CALLER = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
+CONNECT_MS_MAX = 2000  # a host that is away must not take all of a call's time: gRPC itself would try for 20 s
+
+
+def token_of(config: EngineConfig, data_dir: Path, *, make: bool) -> str:
+    """The token of both sides. `make`: an engine host makes that of its own machine. Raises ConfigurationError, without the token."""
+    if config.token_env:
+        token = os.environ.get(config.token_env, "")
+        if len(token) < TOKEN_LENGTH_MIN:
+            lacks = "is not set" if not token else f"has fewer than {TOKEN_LENGTH_MIN} characters"
+            raise ConfigurationError(f"engine.token_env: the variable {config.token_env} {lacks}")
+        return token
+    path = data_dir / TOKEN_FILE
+    try:
+        if make and not path.exists():
+            _make(path)
+        token = path.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        raise ConfigurationError(f"there is no {path} yet: `sluice engine` makes it when it begins") from None
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {type(error).__name__}") from error
+    if len(token) < TOKEN_LENGTH_MIN:
+        raise ConfigurationError(
+            f"{path} has fewer than {TOKEN_LENGTH_MIN} characters and keeps nobody out: remove it, `sluice engine` makes another"
+        )
+    return token
+
+
+def server_credentials(config: EngineConfig) -> Any:
+    """Those of an engine host; None where it listens without TLS, on the loopback address alone. Raises ConfigurationError."""
+    if config.certificate is None or config.key is None:
+        if host_and_port(config.listens_at)[0] not in LOOPBACK:
+            raise ConfigurationError(
+                f"an engine host cannot listen at {config.listens_at} without TLS, for the token would be read on the way: name its "
+                "certificate and key under engine in conf/sluice.yaml, or let it listen on 127.0.0.1"
+            )
+        return None
+    return grpc.ssl_server_credentials([(_content(config.key), _content(config.certificate))])
+
+
+def channel_to(address: str, config: EngineConfig) -> Any:
+    """Connects when the first question is asked. Raises ConfigurationError."""
+    options = [
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.initial_reconnect_backoff_ms", 200),
+        ("grpc.min_reconnect_backoff_ms", CONNECT_MS_MAX),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+        *LENGTHS_OF_CALLER,
+    ]
+    if not config.tls:
+        return grpc.insecure_channel(address, options=options)
+    trusted = _content(config.authority) if config.authority is not None else None
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(trusted), options=options)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"engine: {path} cannot be read ({error.strerror})") from error
+
+
+def _make(path: Path) -> None:
+    """Whole, for its owner's eyes; of two that make one at once the first wins."""
+    make_folder(path.parent)
+    beside = path.with_suffix(f".{secrets.token_hex(8)}")  # no name that one which died here has left
+    try:
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(beside, path)
+        sync(path.parent)
+    finally:
+        beside.unlink(missing_ok=True)

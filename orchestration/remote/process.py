@@ -1,0 +1,72 @@
+"""`./sluice engine`: the engines in a process of their own, until it is told to end. Starts no Dagster, and imports none.
+
+    python -m orchestration.remote.process
+
+The engines begin at once, whether somebody calls or not; conf/ and operators are followed as in the code server.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import structlog
+
+from cdc_engine import launcher
+from cdc_engine.config import conf_dir
+from cdc_engine.errors import ConfigurationError, SluiceError
+from cdc_engine.instance.without_pandas import leave_pandas_out
+from cdc_engine.keeping.conf_watch import ConfWatch
+from cdc_engine.keeping.keeper import Keeper, follow
+from cdc_engine.keeping.logs import log_lines
+from orchestration.remote.access import token_of
+from orchestration.remote.host import HostServer
+
+if TYPE_CHECKING:
+    from orchestration.ports import EngineHost
+
+log = structlog.get_logger()
+
+
+def keep_engines(stopping: threading.Event) -> None:
+    """Until `stopping`. Raises ConfigurationError where conf/ is wrong or wants no such process, or its port cannot be had."""
+    watch = ConfWatch(conf_dir(), "engine")
+    config = watch.in_use.config
+    if config.engine.kind != "remote":
+        raise ConfigurationError(
+            "conf/sluice.yaml wants the engines inside Dagster's code server; for a process of their own: engine: {kind: remote}"
+        )
+    log_lines()
+    leave_pandas_out()
+    token = token_of(config.engine, config.data_dir, make=True)
+    server = HostServer(_launcher, config.engine, token, conf=lambda name: launcher.kept().get(name, ""))
+    log.info("engine_host_listens", address=config.engine.listens_at, tls=config.engine.certificate is not None)
+    try:
+        keeper = Keeper(launcher)
+        keeper.look(watch.in_use)
+        follow(watch, [keeper.look], stopping)
+    finally:
+        server.close()
+        launcher.stop_all()
+
+
+def _launcher() -> EngineHost:
+    return launcher
+
+
+def until_told() -> threading.Event:
+    """Set by SIGTERM and by Ctrl-C."""
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    return stopping
+
+
+if __name__ == "__main__":
+    try:
+        keep_engines(until_told())
+    except SluiceError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(2)

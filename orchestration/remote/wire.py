@@ -1,0 +1,118 @@
+"""What goes over the wire between the code server and an engine host, as JSON: batches, an engine's state, errors by their code. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+from cdc_engine import errors
+from cdc_engine.contracts import OutstandingBatch, StoppedTable
+from cdc_engine.errors import SluiceError
+from cdc_engine.position import Position
+from cdc_engine.states import TableState
+
+if TYPE_CHECKING:
+    from orchestration.ports import EngineState
+
+SERVICE, CALL = "sluice.EngineHost", "Call"
+FORM = 2  # of what is asked and answered; another one is refused by name
+
+Record = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RemoteState:
+    """Implements `ports.EngineState`: a moment of an engine elsewhere."""
+
+    state: str
+    reason: str
+    position: Position | None
+    cursor: Position | None
+    lag_seconds: float
+    runway_hours: float | None
+    rows_per_second: float
+    ring_bytes: int
+    ring_bytes_max: int
+    ring_events: int
+    waiting_bytes: int
+    stopped_tables: tuple[StoppedTable, ...]
+    troubles: tuple[str, ...]
+
+
+class EngineRefusedError(SluiceError):
+    """What the engine said, in its own words, where its kind of error is not one that is acted on here; `code` is the engine's."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+# Those that a tick tells apart, or that an operator knows by name; each is made of its sentence alone.
+_TOLD_APART: dict[str, type[SluiceError]] = {
+    kind.code: kind
+    for kind in (
+        errors.BatchNotFirstError,
+        errors.BatchNotFoundError,
+        errors.ConfigurationError,
+        errors.EngineStartingError,
+        errors.EngineStoppedError,
+        errors.LeaseLostError,
+        errors.MetaError,
+        errors.NotStartedError,
+        errors.SourceConnectionError,
+        errors.StagingError,
+    )
+}
+
+
+def error_to_json(error: SluiceError) -> Record:
+    return {"code": error.code, "message": str(error)}
+
+
+def error_of(record: Record) -> SluiceError:
+    """The error, to be raised."""
+    kind = _TOLD_APART.get(str(record["code"]))
+    return kind(record["message"]) if kind else EngineRefusedError(str(record["code"]), str(record["message"]))
+
+
+def state_to_json(state: EngineState) -> Record:
+    found = {field.name: getattr(state, field.name) for field in dataclasses.fields(RemoteState)}
+    places = {name: found[name].to_json() if found[name] else None for name in ("position", "cursor")}
+    return {**found, **places, "stopped_tables": [dataclasses.asdict(each) for each in state.stopped_tables]}
+
+
+def state_of(record: Record) -> RemoteState:
+    return RemoteState(
+        **{
+            **record,
+            "position": _place(record["position"]),
+            "cursor": _place(record["cursor"]),
+            "stopped_tables": tuple(_stopped(each) for each in record["stopped_tables"]),
+            "troubles": tuple(record["troubles"]),
+        }
+    )
+
+
+def batch_to_json(batch: OutstandingBatch | None) -> Record | None:
+    return None if batch is None else dataclasses.asdict(batch)
+
+
+def batch_of(record: Record | None) -> OutstandingBatch | None:
+    if record is None:
+        return None
+    start, end = Position.from_json(record["start"]), Position.from_json(record["end"])
+    return OutstandingBatch(**{**record, "start": start, "end": end, "tables": tuple(record["tables"])})
+
+
+def to_bytes(record: Record) -> bytes:
+    return json.dumps(record).encode()
+
+
+def _place(record: Record | None) -> Position | None:
+    return Position.from_json(record) if record else None
+
+
+def _stopped(record: Record) -> StoppedTable:
+    place = Position.from_json(record["position"])
+    return StoppedTable(**{**record, "state": TableState(record["state"]), "position": place})

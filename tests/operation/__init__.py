@@ -1,0 +1,1 @@
+"""Tests of the endpoint for Prometheus and of alarms."""

@@ -1,0 +1,42 @@
+"""An engine host on the loopback address and who calls it, around any engines."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from cdc_engine.config import EngineConfig, SluiceConfig
+from orchestration.ports import EngineHost
+from orchestration.remote.access import token_of
+from orchestration.remote.caller import RemoteHost
+from orchestration.remote.host import HostServer
+from tests.orchestration.fix_location import make_config
+
+
+def config_at(root: Path, *ports: int, **engine: Any) -> SluiceConfig:
+    """That of `make_config`, with its engines at ports of this machine."""
+    address = ",".join(f"127.0.0.1:{port}" for port in ports)
+    listen = f"127.0.0.1:{ports[0]}"
+    wanted = EngineConfig(kind="remote", address=address, listen=listen, **engine)
+    return make_config(root).model_copy(update={"engine": wanted})
+
+
+def server_of(
+    engines: EngineHost, config: SluiceConfig, listen: str = "127.0.0.1:0", conf: Callable[[str], str] = lambda _: ""
+) -> HostServer:
+    token = token_of(config.engine, config.data_dir, make=True)
+    return HostServer(lambda: engines, config.engine, token, listen=listen, conf=conf)
+
+
+@contextlib.contextmanager
+def called(engines: EngineHost, root: Path) -> Iterator[RemoteHost]:
+    """The engines, as who calls them sees them."""
+    server = server_of(engines, config_at(root, 1))
+    caller = RemoteHost(config_at(root, server.port))
+    try:
+        yield caller
+    finally:
+        caller.close()
+        server.close()

@@ -1,0 +1,130 @@
+"""`sluice engine` with a real source: who calls it may come and go, it is killed and started again, and told to end."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from cdc_engine.config import load_config
+from cdc_engine.destination_files import lease_holder
+from cdc_engine.errors import SluiceError
+from cdc_engine.keeping import acts
+from cdc_engine.keeping.in_use import VARIABLE
+from console.toolchain.cache import PROJECT_ROOT
+from console.toolchain.database.server import DatabaseServer
+from console.toolchain.ports import free_port
+from console.toolchain.process import ChildProcess
+from orchestration.remote.caller import RemoteEngine, RemoteHost
+from tests.instance.fix_destination import Captured
+from tests.waiting import wait_for
+
+
+class House:
+    """A conf/ with its engines in a process of their own."""
+
+    def __init__(self, root: Path, server: DatabaseServer) -> None:
+        self.captured = Captured(root, server)
+        engine = f"engine: {{kind: remote, address: 127.0.0.1:{free_port()}}}\n"
+        (self.captured.conf / "sluice.yaml").write_text(f"data_dir: {root}/data\nlake: {root}/lake\n{engine}")
+        self.log = root / "engine.log"
+        self.process = self.begun()
+
+    def begun(self) -> ChildProcess:
+        environment = {**os.environ, "SLUICE_CONF": str(self.captured.conf), "PYTHONPATH": str(PROJECT_ROOT)}
+        command = [sys.executable, "-m", "orchestration.remote.process"]
+        return ChildProcess(command, self.log, environment=environment, die_with_parent=True)
+
+    def engine(self) -> RemoteEngine:
+        """As a code server sees it that has just begun."""
+        host = RemoteHost(load_config(self.captured.conf))
+
+        def found() -> RemoteEngine | None:
+            try:
+                return host.get_or_start("shop")
+            except SluiceError:
+                return None
+
+        return wait_for("the engine answers", found)
+
+    def token(self) -> int:
+        holder = lease_holder(self.captured.directory)
+        return holder.token if holder is not None and holder.held else 0
+
+
+@pytest.fixture
+def house(mysql80: DatabaseServer, tmp_path: Path) -> Iterator[House]:
+    made = House(tmp_path, mysql80)
+    yield made
+    made.process.kill()
+
+
+def test_ha_an_engine_of_its_own_process_outlives_its_callers_and_goes_on_after_its_own_death(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured = house.captured
+    first: Any = house.engine()
+    token = house.token()
+    captured.insert(range(3))
+    assert captured.take(first, 3) == [0, 1, 2]
+    captured.insert([3])
+    batch = wait_for("a batch is staged", lambda: first.hand_out(0.5))
+    second = house.engine()
+    assert second.outstanding() == batch, "another code server finds what is out"
+    assert house.token() == token, "the engine has noticed nothing"
+    assert second.status().state == "RUNNING"
+
+    # Dagster's definitions, as `dagster dev` loads them
+    monkeypatch.setenv("SLUICE_CONF", str(captured.conf))
+    monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.delitem(sys.modules, "orchestration.definitions", raising=False)
+    definitions = importlib.import_module("orchestration.definitions")
+    sensor = definitions.defs.resolve_sensor_def("shop_engine")
+    with (
+        dg.DagsterInstance.ephemeral() as instance,
+        dg.build_sensor_context(instance=instance, repository_def=definitions.defs.get_repository_def()) as context,
+    ):
+        (request,) = sensor.evaluate_tick(context).run_requests
+    assert request.tags["sluice/delivery"] == str(batch.delivery)
+    monkeypatch.delitem(sys.modules, "orchestration.definitions")
+
+    assert acts.restart("shop", load_config(captured.conf).destination_dir("shop")).done
+    assert house.token() > token
+    os.kill(house.process.pid, signal.SIGKILL)
+    wait_for("it is dead", lambda: not house.token())
+    house.process.kill()
+    house.process = house.begun()
+    third: Any = house.engine()
+    assert wait_for("the batch is out again", third.outstanding) == batch
+    third.ack(batch)
+    captured.insert([4])
+    assert captured.take(third, 1) == [4]
+
+    os.kill(house.process.pid, signal.SIGTERM)
+    wait_for("it has ended", lambda: house.process.ended)
+    assert house.process.exit_code == 0
+    assert house.token() == 0, "in order: the lease is free"
+    assert "destination=shop" in house.log.read_text()
+
+
+def test_ha_an_engine_that_conf_wants_inside_the_code_server_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from console.main import app  # noqa: PLC0415
+    from tests.console.conftest import RUNNER  # noqa: PLC0415
+
+    (tmp_path / "conf" / "destinations").mkdir(parents=True)
+    monkeypatch.setenv("SLUICE_CONF", str(tmp_path / "conf"))
+    monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.setattr("orchestration.remote.process.until_told", threading.Event)
+    answer = RUNNER.invoke(app, ["engine"])
+    assert answer.exit_code == 1
+    assert "engine: {kind: remote}" in str(answer.exception)

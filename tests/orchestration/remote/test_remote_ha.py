@@ -1,0 +1,368 @@
+"""Engines in another process: who is let in, what is said when nobody answers, and that a host may come and go."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import os
+import threading
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from pydantic import ValidationError
+
+from cdc_engine.config import EngineConfig
+from cdc_engine.contracts import StoppedTable
+from cdc_engine.errors import (
+    BatchNotFoundError,
+    ConfigurationError,
+    EngineStartingError,
+    EngineStoppedError,
+    LeaseLostError,
+    PositionLostError,
+    StagingError,
+)
+from cdc_engine.states import TableState
+from orchestration.ports import EngineHandle, EngineState
+from orchestration.remote import caller
+from orchestration.remote.access import TOKEN_FILE
+from orchestration.remote.caller import EngineAwayError, RemoteEngine, RemoteHost
+from orchestration.remote.host import METHODS, HostServer
+from orchestration.remote.wire import EngineRefusedError, RemoteState, state_of, state_to_json
+from orchestration.testing import FakeEngine, FakeHost, FakeState, position
+from tests.orchestration.remote.fix_host import called, config_at, server_of
+from tests.waiting import wait_for
+
+VARIABLE = "SLUICE_TEST_TOKEN"
+TOKEN = "a token that both sides know"  # noqa: S105
+
+
+class House:
+    """An engine, and who calls it."""
+
+    def __init__(self, root: Path, host: RemoteHost, engines: FakeHost) -> None:
+        self.root, self.host, self.engines, self.engine = root, host, engines, engines.engine
+
+    def handle(self) -> RemoteEngine:
+        return self.host.get_or_start("shop")
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    engines = FakeHost(FakeEngine(tmp_path / "data" / "engine" / "shop"))
+    with called(engines, tmp_path) as host:
+        yield House(tmp_path, host, engines)
+
+
+def test_ha_every_promise_of_an_engine_can_be_called_from_elsewhere() -> None:
+    promised = {name for name in vars(EngineHandle) if not name.startswith("_")} - {"directory"}
+    assert set(METHODS) == promised | {"get_or_start"}
+    assert {each for each in vars(EngineState) if not each.startswith("_")} == set(typing.get_type_hints(RemoteState))
+
+
+def test_ha_what_is_told_arrives_as_it_was(house: House) -> None:
+    house.engine.capture(7)
+    batch = house.handle().hand_out(0.0)
+    assert batch is not None
+    assert batch == house.engine.head == house.handle().outstanding()
+    house.engine.state = FakeState(
+        position=position(9),
+        troubles=("the disk is full",),
+        stopped_tables=(
+            StoppedTable(database="shop", table="t", state=TableState.DDL_HELD, reason="why", position=position(9)),
+        ),
+    )
+    told = house.handle().status()
+    assert told == state_of(state_to_json(house.engine.state))
+    assert told.stopped_tables == house.engine.state.stopped_tables
+    assert (told.position, told.cursor) == (position(9), None)
+    house.handle().stop_tables(batch, {"shop.orders": ("MERGE_FAILED", "why")})
+    assert house.engine.stopped == {"shop.orders": ("MERGE_FAILED", "why")}
+    assert house.handle().directory == house.engine.directory
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LeaseLostError("x"),
+        EngineStartingError("x"),
+        EngineStoppedError("x"),
+        StagingError("x"),
+        ConfigurationError("x"),
+        BatchNotFoundError("x"),
+    ],
+)
+def test_ha_errors_are_those_of_the_engine(house: House, error: Exception) -> None:
+    house.engines.error = error  # type: ignore[assignment]
+    with pytest.raises(type(error), match=r"^x$"):
+        house.handle()
+
+
+def test_ha_another_error_keeps_its_name_and_a_defect_no_trace(
+    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = house.handle()
+    house.engines.error = PositionLostError("it is gone")
+    with pytest.raises(EngineRefusedError, match="it is gone") as refused:
+        engine.status()
+    assert refused.value.code == "POSITION_LOST"
+    house.engines.error = None
+    monkeypatch.setattr(house.engine, "outstanding", lambda: 1 / 0)
+    with pytest.raises(EngineRefusedError, match="ZeroDivisionError in the engine host; its log says more"):
+        engine.outstanding()
+    assert "division by zero" in caplog.text
+
+
+def test_ha_a_host_that_comes_and_goes_is_found_again_without_a_new_caller(tmp_path: Path) -> None:
+    engines = FakeHost(FakeEngine(tmp_path))
+    first = server_of(engines, config_at(tmp_path, 1))
+    host = RemoteHost(config_at(tmp_path, first.port))
+    engines.engine.capture(3)
+    batch = host.get_or_start("shop").hand_out(0.0)
+    first.close()
+    with pytest.raises(EngineAwayError, match="does not answer") as away:
+        host.get_or_start("shop")
+    assert str(first.port) in str(away.value)
+    assert "`sluice engine` starts one there" in str(away.value)
+    again = server_of(engines, config_at(tmp_path, 1), f"127.0.0.1:{first.port}")
+
+    def found() -> RemoteEngine | None:
+        try:
+            return host.get_or_start("shop")
+        except EngineAwayError:
+            return None
+
+    assert wait_for("it is found", found, 30).outstanding() == batch, "and nothing is lost"
+    host.close()
+    again.close()
+
+
+def test_ha_of_several_hosts_the_one_that_has_the_destination_is_found(tmp_path: Path) -> None:
+    engines = [FakeHost(FakeEngine(tmp_path)) for _ in range(2)]
+    servers = [server_of(each, config_at(tmp_path, 1)) for each in engines]
+    host = RemoteHost(config_at(tmp_path, *(each.port for each in servers)))
+    engines[0].holder = 7
+    engines[1].engine.capture(3)
+    assert host.get_or_start("shop").hand_out(0.0) is not None
+    engines[0].holder, engines[1].holder = None, 8
+    assert host.get_or_start("shop").outstanding() is None, "the other has it now"
+    engines[0].holder = 9
+    with pytest.raises(LeaseLostError):
+        host.get_or_start("shop")
+    engines[1].holder, engines[1].starting = None, 1
+    with pytest.raises(EngineStartingError):
+        host.get_or_start("shop")
+    servers[0].close()
+    assert host.get_or_start("shop").outstanding() is not None
+    engines[1].holder = 9
+    with pytest.raises(LeaseLostError):
+        host.get_or_start("shop")
+    servers[1].close()
+    with pytest.raises(EngineAwayError):
+        host.get_or_start("shop")
+    host.close()
+
+
+def test_ha_each_call_has_a_deadline(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+    monkeypatch.setattr(caller, "ANSWER_SECONDS_MAX", 0.3)
+    engine = house.handle()
+    monkeypatch.setattr(house.engine, "outstanding", lambda: gate.wait(30) and None)
+    with pytest.raises(EngineAwayError, match="has not answered for 0 s: it hangs"):
+        engine.outstanding()
+    gate.set()
+
+
+# ── who is let in ──
+
+
+def test_ha_the_token_of_a_machine_is_for_its_owner_and_in_no_sentence(house: House) -> None:
+    path = house.root / "data" / TOKEN_FILE
+    token = path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+    house.handle()
+    path.write_text("another that is long enough")
+    with pytest.raises(EngineAwayError, match="refuses the token") as refused:
+        house.handle()
+    assert token not in str(refused.value)
+    path.unlink()
+    with pytest.raises(ConfigurationError, match="`sluice engine` makes it"):
+        house.handle()
+
+
+def test_ha_a_token_file_that_a_crash_left_empty_opens_nothing(tmp_path: Path) -> None:
+    config, engines = config_at(tmp_path, 1), FakeHost(FakeEngine(tmp_path))
+    path = config.data_dir / TOKEN_FILE
+    path.parent.mkdir(parents=True)
+    path.with_suffix(f".{os.getpid()}").write_text("of a process with this number that died")
+    path.write_text("")
+    with pytest.raises(ConfigurationError, match="remove it"):
+        server_of(engines, config)
+    path.unlink()
+    server_of(engines, config).close()
+    assert len(path.read_text()) == 64
+    path.write_text("\n")
+    with pytest.raises(ConfigurationError, match="remove it"):
+        RemoteHost(config).get_or_start("shop")
+
+
+def test_ha_an_engine_host_without_a_certificate_listens_on_the_loopback_address_alone(tmp_path: Path) -> None:
+    words = {"kind": "remote", "address": "a:1", "token_env": "T", "authority": "/ca.pem"}
+    config = EngineConfig.model_validate({**words, "listen": "0.0.0.0:4267"})
+    with pytest.raises(ConfigurationError, match=r"cannot listen at 0\.0\.0\.0:4267 without TLS"):
+        HostServer(lambda: FakeHost(FakeEngine(tmp_path)), config, TOKEN, listen="127.0.0.1:0").close()
+
+
+def test_ha_what_many_tables_have_to_say_arrives_too(house: House) -> None:
+    house.engine.capture(1)
+    batch = house.handle().hand_out(0.0)
+    assert batch is not None
+    reasons = {f"shop.t{number}": ("MERGE_FAILED", "why" * 100) for number in range(15_000)}
+    house.handle().stop_tables(batch, reasons)
+    assert house.engine.stopped == reasons
+    house.engine.state = FakeState(troubles=tuple(why for _, why in reasons.values()))
+    assert len(house.handle().status().troubles) == len(reasons)
+
+
+def test_ha_another_conf_on_the_engine_host_is_told_once_it_lasts(tmp_path: Path) -> None:
+    made_with = {"shop": "a"}
+    server = server_of(FakeHost(FakeEngine(tmp_path)), config_at(tmp_path, 1), conf=made_with.__getitem__)
+    host = RemoteHost(config_at(tmp_path, server.port))
+    assert host.conf_troubles("shop", "b", 0.0) == (), "nobody has answered yet"
+    host.get_or_start("shop")
+    assert host.conf_troubles("shop", "a", 0.0) == ()
+    assert host.conf_troubles("shop", "b", 1.0) == (), "it is being changed"
+    (told,) = host.conf_troubles("shop", "b", 62.0)
+    assert "destinations/shop.yaml in conf/ is another on the engine host" in told
+    assert str(server.port) in told
+    made_with["shop"] = "b"
+    host.get_or_start("shop")
+    assert host.conf_troubles("shop", "b", 63.0) == ()
+    assert host.conf_troubles("shop", "a", 64.0) == (), "counted anew"
+    host.close()
+    server.close()
+
+
+def test_ha_the_host_that_had_the_destination_is_asked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = [FakeHost(FakeEngine(tmp_path)) for _ in range(2)]
+    servers = [server_of(each, config_at(tmp_path, 1)) for each in engines]
+    host = RemoteHost(config_at(tmp_path, *(each.port for each in servers)))
+    asked: list[tuple[str, float | None]] = []
+    ask = caller._Line.ask
+
+    def noted(self: caller._Line, *words: Any) -> Any:
+        asked.append((self.address, words[4]))
+        return ask(self, *words)
+
+    monkeypatch.setattr(caller._Line, "ask", noted)
+    first, second = (f"127.0.0.1:{each.port}" for each in servers)
+    engines[0].holder = 7  # it stands by, or hangs
+    host.get_or_start("shop")
+    host.get_or_start("shop")
+    assert asked == [(first, None), (second, None), (second, None)]
+    engines[0].holder, engines[1].holder = None, 8
+    host.get_or_start("shop")
+    assert asked[3:] == [(second, None), (first, caller.OTHERS_SECONDS_MAX)]
+    host.get_or_start("shop")
+    assert asked[5:] == [(first, None)]
+    host.close()
+    for each in servers:
+        each.close()
+
+
+def test_ha_a_token_that_lacks_or_is_weak_is_named_and_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_at(tmp_path, 1, token_env=VARIABLE)
+    engines = FakeHost(FakeEngine(tmp_path))
+    for value, why in (("", "is not set"), ("short", "fewer than 16")):
+        monkeypatch.setenv(VARIABLE, value)
+        with pytest.raises(ConfigurationError, match=f"SLUICE_TEST_TOKEN {why}|SLUICE_TEST_TOKEN has {why}") as said:
+            server_of(engines, config)
+        assert "short" not in str(said.value)
+    monkeypatch.setenv(VARIABLE, TOKEN)
+    server = server_of(engines, config)
+    host = RemoteHost(config_at(tmp_path, server.port, token_env=VARIABLE))
+    assert host.get_or_start("shop").outstanding() is None
+    host.close()
+    server.close()
+
+
+def test_ha_a_port_that_another_has_is_said(tmp_path: Path) -> None:
+    engines = FakeHost(FakeEngine(tmp_path))
+    first = server_of(engines, config_at(tmp_path, 1))
+    with pytest.raises(ConfigurationError, match=f"cannot listen at 127.0.0.1:{first.port}"):
+        server_of(engines, config_at(tmp_path, 1), f"127.0.0.1:{first.port}")
+    first.close()
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "engine")])
+    now = dt.datetime.now(dt.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(7)
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    paths = folder / "engine.pem", folder / "engine.key"
+    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    form = serialization.PrivateFormat.PKCS8
+    paths[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+    return paths
+
+
+def test_ha_tls_lets_in_who_trusts_the_certificate_and_nobody_else(tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    engines = FakeHost(FakeEngine(tmp_path))
+    server = server_of(engines, config_at(tmp_path, 1, certificate=certificate, key=key))
+    trusting = RemoteHost(config_at(tmp_path, server.port, authority=certificate))
+    assert trusting.get_or_start("shop").outstanding() is None
+    plain = RemoteHost(config_at(tmp_path, server.port))
+    with pytest.raises(EngineAwayError, match="does not answer"):
+        plain.get_or_start("shop")
+    other = tmp_path / "other"
+    other.mkdir()
+    strange = RemoteHost(config_at(tmp_path, server.port, authority=make_certificate(other)[0]))
+    with pytest.raises(EngineAwayError, match="does not answer"):
+        strange.get_or_start("shop")
+    for each in (trusting, plain, strange):
+        each.close()
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ({"address": "nowhere"}, "write host:port"),
+        ({"address": "127.0.0.1:0"}, "write host:port"),
+        ({"address": "a:1,b:2"}, "say where each listens"),
+        ({"address": "engine:4267"}, "name a token"),
+        ({"address": "engine:4267", "token_env": "T"}, "and a certificate"),
+        ({"listen": "0.0.0.0:4267"}, "can be reached from other hosts"),
+        ({"certificate": "/a.pem"}, "belong together"),
+    ],
+)
+def test_ha_addresses_that_others_reach_need_a_token_and_tls(words: dict[str, str], why: str) -> None:
+    with pytest.raises(ValidationError, match=why):
+        EngineConfig.model_validate({"kind": "remote", **words})
+
+
+def test_ha_several_hosts_with_all_that_they_need_are_fine() -> None:
+    made = EngineConfig.model_validate(
+        {"kind": "remote", "address": "a:1, b:2", "listen": "0.0.0.0:1", "token_env": "T", "authority": "/ca.pem"}
+    )
+    assert (made.addresses, made.tls) == (("a:1", "b:2"), True)
