@@ -26,6 +26,14 @@ BLANK_NO_BREAK_SPACE = frozenset(
 ) | {"cp866", "cp852", "keybcs2"}
 
 
+_RAW = "\udfff"  # before bytes that a literal says by their numbers: 0xE9, x'E9', b'11101001'
+
+
+def raw_literal(raw: bytes) -> str:
+    """Such a literal as text, until the column's charset says what it is (`Literals.stored`)."""
+    return _RAW + raw.decode("ascii", "surrogateescape")
+
+
 class LiteralUnknownError(Exception):
     """What the server made of a literal cannot be said; the message says why."""
 
@@ -67,16 +75,25 @@ class Literals:
 
     def stored(self, text: str, charset: str) -> str:
         """What a literal becomes in a column of `charset`. Raises LiteralUnknownError."""
-        if text.isascii() and charset not in WIDE:
+        if text.startswith(_RAW):
+            return _padded(text[1:].encode("ascii", "surrogateescape"), charset).rstrip(" ")
+        into_bytes = charset == "binary" and self.connection in WIDE
+        if text.isascii() and charset not in WIDE and not into_bytes:
             return text
         if self.are_bytes:
-            raw = _encoded(text, self.client)
-            return raw_in(bytes(-len(raw) % WIDE.get(charset, 1)) + raw, charset)
+            return _padded(_encoded(text, self.client), charset)
         if self.client == "utf8mb3":
             text = _BEYOND_BMP.sub(UNKNOWN * _BYTES_BEYOND_BMP, text)
         if has_no_character(text):
             raise LiteralUnknownError(f"it has bytes that are no character of {self.client or 'utf8mb4'}")
-        return in_charset(in_charset(text, self.connection), charset)
+        text = in_charset(text, self.connection)
+        # a column of bytes takes those that the connection's charset has for the text
+        return raw_in(as_bytes(text, self.connection), charset) if charset == "binary" else in_charset(text, charset)
+
+
+def _padded(raw: bytes, charset: str) -> str:
+    """As a column takes them; characters of several bytes are filled up in front. Raises LiteralUnknownError."""
+    return raw_in(bytes(-len(raw) % WIDE.get(charset, 1)) + raw, charset)
 
 
 def in_charset(text: str, charset: str) -> str:

@@ -20,7 +20,7 @@ ROWS_COUNT = np.frombuffer(b"\x0a\x09rowsCount\x12", np.uint8)  # of a Pair, up 
 
 
 @nb.njit(inline="always")
-def _updated(sizes: Int64s, starts: Int64s, texts: Bytes, column: Integer, image: Integer, paired: bool) -> bool:
+def is_updated(sizes: Int64s, starts: Int64s, texts: Bytes, column: Integer, image: Integer, paired: bool) -> bool:
     """Of an after image: not where the before image has the same."""
     if not paired:
         return True
@@ -34,7 +34,7 @@ def _updated(sizes: Int64s, starts: Int64s, texts: Bytes, column: Integer, image
 
 
 @nb.njit(inline="always")
-def _beginning(size: Integer, high: Integer) -> Integer:
+def beginning(size: Integer, high: Integer) -> Integer:
     return OF_NULL if size == NULL else high
 
 
@@ -56,9 +56,9 @@ def measure_images(
             if size == ABSENT:
                 column_sizes[column, image] = -1
                 continue
-            changed = after and _updated(sizes, starts, texts, column, image, paired)
+            changed = after and is_updated(sizes, starts, texts, column, image, paired)
             updated[column, image] = changed
-            own = heads[column, _beginning(size, high[column, image])] + tails[column] + 2
+            own = heads[column, beginning(size, high[column, image])] + tails[column] + 2
             own += 2 if changed else 0
             own += 1 + varint_size(size) + size if size >= 0 else 0
             column_sizes[column, image] = own
@@ -121,8 +121,7 @@ def measure_events(
     kinds: Int8s, image_side: Int8s, image_event: Int32s, image_sizes: Int64s, row_counts: Int64s, change_sizes: Int64s, table_ids: Int64s,
     header_sizes: Int64s, entry_sizes: Int64s, names: Integer, file: Integer, offsets: Int64s, servers: Int64s, ms: Int64s, lengths: Int64s,
 ) -> Integer:  # fmt: skip
-    """Rows, bytes of the RowChange, of the header and of the entry of each event; all entries' bytes."""
-    row_counts[:] = 0
+    """Bytes of the RowChange, of the header, which tells `row_counts`, and of the entry of each event; all entries' bytes."""
     for event in range(kinds.shape[0]):
         change_sizes[event] = field_size(table_ids[event]) + 2 + 2
     for image in range(image_event.shape[0]):
@@ -133,7 +132,6 @@ def measure_events(
                 continue
             whole += image_sizes[image - 1]
         change_sizes[event] += 1 + varint_size(whole) + whole
-        row_counts[event] += 1
     total = np.int64(0)
     for event in range(kinds.shape[0]):
         header = header_size(
@@ -158,7 +156,7 @@ def put_image(
         size = sizes[column, image]
         out[at] = key
         at = put_varint(out, at + 1, own)
-        which = _beginning(size, high[column, image])
+        which = beginning(size, high[column, image])
         at = put_bytes(out, at, pool, head_at[column, which], heads[column, which])
         if updated[column, image]:
             out[at], out[at + 1] = 0x28, 1

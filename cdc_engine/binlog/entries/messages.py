@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from cdc_engine.binlog.entries import assemble
 from cdc_engine.binlog.entries.elements import BEGIN, OPEN_HERE, ROWS
+from cdc_engine.binlog.entries.images import little_endian_at
 from cdc_engine.binlog.entries.numbers import SOURCE_MYSQL, EntryType
 from cdc_engine.binlog.entries.protobuf import bytes_field, gather_entries, gathered_size, number_field
-from cdc_engine.binlog.entries.rows import Entries, TableEntries, little_endian_at
+from cdc_engine.binlog.entries.rows import Entries, KeptColumns, TableEntries
+from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
 from cdc_engine.contracts import FRAME, Block, Bytes, Frames, Int8s, Int64s, LoggedStatement, TableVersion
 
 FRAME_BYTES_MAX = 128  # of an entry that begins or ends a transaction, beside its file's name
@@ -43,10 +45,20 @@ class Part(Protocol):
 
 
 class EntryMaker:
-    """Of one destination. `describe` says what a statement is."""
+    """Of one destination. `describe` says what a statement is. `policies`, `keys`: by "database.table", of those of which conf/ says any.
+    `kept`: the columns of a table that are captured, all if None.
+    """
 
-    def __init__(self, time_zone: str, describe: Callable[[LoggedStatement], Described | None]) -> None:
-        self._time_zone, self._describe = time_zone, describe
+    def __init__(
+        self,
+        time_zone: str,
+        describe: Callable[[LoggedStatement], Described | None],
+        policies: Mapping[str, ValuePolicy] | None = None,
+        kept: KeptColumns | None = None,
+        keys: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> None:
+        self._time_zone, self._describe, self._policies = time_zone, describe, policies or {}
+        self._kept, self._keys = kept, keys or {}
         self._tables: dict[int, TableEntries] = {}
 
     def messages(self, parts: Sequence[Part]) -> bytes:
@@ -55,18 +67,23 @@ class EntryMaker:
 
     def _of(self, part: Part) -> bytes:
         if part.statement is not None:
-            return bytes_field(2, self._statement(part.block, part.statement))
+            return bytes_field(2, self.statement(part.block, part.statement))
         file = np.frombuffer(part.block.file.encode(), np.uint8)
         rows = part.kinds == ROWS
-        starts, sizes = np.empty(len(part.kinds), np.int64), np.empty(len(part.kinds), np.int64)
-        data: list[Bytes] = []
+        places, starts, sizes, data = list[Int64s](), list[Int64s](), list[Int64s](), list[Bytes]()
         used = 0
-        for places, entries in self._made(part, file, rows):
-            starts[places], sizes[places] = entries.starts + used, entries.sizes
+        for at, entries in self._made(part, file, rows):
+            places.append(at)
+            starts.append(entries.starts + used)
+            sizes.append(entries.sizes)
             data.append(entries.data)
             used += len(entries.data)
-        out = np.empty(int(gathered_size(sizes)), np.uint8)
-        gather_entries(np.concatenate(data), starts, sizes, out)
+        if not places:
+            return b""
+        order = np.argsort(np.concatenate(places), kind="stable")
+        each_start, each_size = np.concatenate(starts)[order], np.concatenate(sizes)[order]
+        out = np.empty(int(gathered_size(each_size)), np.uint8)
+        gather_entries(np.concatenate(data), each_start, each_size, out)
         return out.tobytes()
 
     def _made(self, part: Part, file: Bytes, rows: Any) -> Iterator[tuple[Int64s, Entries]]:
@@ -78,20 +95,22 @@ class EntryMaker:
         tables = part.block.event_table[part.indices[places]]
         for table in np.unique(tables).tolist():
             own = places[tables == table]
-            first = 0
-            for entries in self._table(part.block.tables[table]).entries(part.block, part.indices[own], file):
-                yield own[first : first + len(entries.starts)], entries
-                first += len(entries.starts)
+            for entries in self.table(part.block.tables[table]).entries(part.block, part.indices[own], file):
+                yield own[entries.events], entries
 
-    def _table(self, version: TableVersion) -> TableEntries:
+    def table(self, version: TableVersion) -> TableEntries:
+        """What makes the entries of a table's rows; kept for the next ones."""
         found = self._tables.get(id(version))
         if found is None or found.version is not version:
             if len(self._tables) >= VERSIONS_MAX:
                 self._tables.clear()
-            found = self._tables[id(version)] = TableEntries(version, self._time_zone)
+            policy = self._policies.get(version.name, DEFAULT_POLICY)
+            key = self._keys.get(version.name, ())
+            found = self._tables[id(version)] = TableEntries(version, self._time_zone, policy, self._kept, key)
         return found
 
-    def _statement(self, block: Block, statement: LoggedStatement) -> bytes:
+    def statement(self, block: Block, statement: LoggedStatement) -> bytes:
+        """Its entry."""
         found = self._describe(statement)
         kind = int(found.kind) if found is not None else 0
         header = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,82 +12,86 @@ import pyarrow as pa
 from cdc_engine.binlog.column_types import TypeUnsupportedError, ValueRefusedError, Values
 from cdc_engine.binlog.entries import assemble
 from cdc_engine.binlog.entries import locate as entries_locate
+from cdc_engine.binlog.entries.images import EventFacts, Images
 from cdc_engine.binlog.entries.protobuf import bytes_field, encoded_varint, number_field
+from cdc_engine.binlog.entries.shown_rules import ShownRules
 from cdc_engine.binlog.entries.texts import ColumnTexts, Texts, column_texts
 from cdc_engine.binlog.rows import diffs as rows_diffs
 from cdc_engine.binlog.rows.history_rows import HIDDEN
+from cdc_engine.binlog.rows.locate import KIND_UPDATE
 from cdc_engine.binlog.rows.locate_diffs import DIFFERENCE_ROWS, DOCUMENT
+from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
 from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.contracts import Block, Bytes, Column, Int8s, Int32s, Int64s, TableVersion
 from cdc_engine.errors import BinlogFormatError, ConsumerStoppedError
 
 CHUNK_BYTES_MAX = 1 << 20  # of row events at once; one may be larger
 IMAGES_MIN = 1 << 12
+KeptColumns = Callable[[TableVersion], Int32s]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Entries:
-    """Serialized entries: where each lies in `data`."""
+    """Serialized entries: where each lies in `data`. `events`: of row events, the index of each entry's among those that were given; where
+    rows are filtered an event may have none, or several.
+    """
 
     data: Bytes
     starts: Int64s
     sizes: Int64s
+    events: Int64s = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class EventFacts:
-    """What the headers of entries tell of row events, one each; times in milliseconds."""
+class Shown:
+    """All images that are shown of some row events. `starts`, `sizes` (columns by images; NULL, ABSENT): where each value lies in `texts`.
 
-    kinds: Int8s
-    offsets: Int64s
-    servers: Int64s
-    ms: Int64s
-    lengths: Int64s
-    table_ids: Int64s
+    `facts`: of each entry; `events`: the index of its event among those that were chosen. `side`: BEFORE or AFTER; `event`: which of the
+    entries an image is of; `high` (columns by images): its sqlType is the wider one.
+    """
 
-    @classmethod
-    def of(cls, block: Block, chosen: Int64s) -> EventFacts:
-        at = block.event_offset[chosen]
-        return cls(
-            kinds=np.ascontiguousarray(block.event_kind[chosen], np.int8),
-            offsets=np.ascontiguousarray(block.event_position[chosen], np.int64),
-            servers=little_endian_at(block.buffer, at + 5, 4),
-            ms=little_endian_at(block.buffer, at, 4) * 1000,
-            lengths=little_endian_at(block.buffer, at + 9, 4),
-            table_ids=little_endian_at(block.buffer, at + 19, 6),
-        )
-
-
-def little_endian_at(buffer: Bytes, at: Int64s, width: int) -> Int64s:
-    found = np.zeros(len(at), np.int64)
-    for place in range(width):
-        found |= buffer[at + place].astype(np.int64) << (8 * place)
-    return found
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Images:
-    """Located values (columns by images), which side each image is of, and its event."""
-
-    starts: Int64s
-    sizes: Int64s
+    facts: EventFacts
+    events: Int64s
     side: Int8s
     event: Int32s
-    differences: Int64s
+    starts: Int64s
+    sizes: Int64s
+    high: Int8s
+    texts: Bytes
+
+    @property
+    def row_counts(self) -> Int64s:
+        """Rows of each entry: an update has two images."""
+        rows = (self.facts.kinds[self.event] != KIND_UPDATE) | (self.side != entries_locate.BEFORE)
+        return np.bincount(self.event[rows], minlength=len(self.facts.kinds)).astype(np.int64)
 
 
 class TableEntries:
-    """Makes the entries of one table version. Raises ConsumerStoppedError where a column's layout is not known."""
+    """Makes the entries of one table version. Raises ConsumerStoppedError where a column's layout is not known, or a rule does not fit.
 
-    def __init__(self, version: TableVersion, time_zone: str) -> None:
-        self.version = version
+    `kept`: indices of the columns that are shown, all if None. `key`: by which conf/ says that the lake has its rows, empty for its own.
+    """
+
+    def __init__(
+        self,
+        version: TableVersion,
+        time_zone: str,
+        policy: ValuePolicy = DEFAULT_POLICY,
+        kept: KeptColumns | None = None,
+        key: tuple[str, ...] = (),
+    ) -> None:
+        self.version, self._policy = version, policy
         try:
             every = [column_texts(column, time_zone) for column in version.columns]
         except TypeUnsupportedError as error:
             raise ConsumerStoppedError(f"the rows of {version.name} cannot be shown: {error}") from None
-        shown = [index for index, column in enumerate(version.columns) if column.generated not in HIDDEN]
-        self._columns = [version.columns[index] for index in shown]
-        self._texts = [every[index] for index in shown]
+        keyed = dataclasses.replace(version, key=key or version.key)
+        there = [index for index, column in enumerate(version.columns) if column.generated not in HIDDEN]
+        wanted = set(there if kept is None else kept(keyed).tolist())
+        shown = [index for index in there if index in wanted]
+        ordinals = [ordinal for ordinal, index in enumerate(there) if index in wanted]
+        self.columns = [version.columns[index] for index in shown]
+        self.texts = [every[index] for index in shown]
         self._prefix = np.array([each.prefix_bytes for each in every], np.int8)
         self._width = np.array([each.width for each in every], np.int32)
         self._slot = np.full(len(every), -1, np.int32)
@@ -96,45 +100,66 @@ class TableEntries:
         self._names = np.frombuffer(
             bytes_field(8, version.database.encode()) + bytes_field(9, version.table.encode()), np.uint8
         )
-        self._frame = _Frame.of(self._columns, self._texts, version.key)
+        self._rules = ShownRules(keyed, self.columns, policy) if policy.rules else None
+        if self._rules is not None:
+            self.columns, self.texts = self._rules.columns, self._rules.texts(self.texts)
+        self._frame = _Frame.of(ordinals, self.columns, self.texts, version.key)
 
     def entries(self, block: Block, chosen: Int64s, file: Bytes) -> Iterator[Entries]:
         """Of the block's row events with these indices (ascending), some at a time."""
+        for shown in self.shown(block, chosen):
+            yield self.written(shown, file, shown.row_counts)
+
+    def shown(self, block: Block, chosen: Int64s) -> Iterator[Shown]:
+        """The values of the block's row events with these indices (ascending), some events at a time; of those of which any are shown."""
         lengths = np.cumsum(block.event_length[chosen])
         first = 0
         while first < len(chosen):
             done = int(lengths[first - 1]) if first else 0
             last = max(first + 1, int(np.searchsorted(lengths, done + CHUNK_BYTES_MAX, "right")))
-            yield self._some(block, chosen[first:last], file)
+            some = self._some(block, chosen[first:last], first)
+            if some is not None:
+                yield some
             first = last
 
-    def _some(self, block: Block, chosen: Int64s, file: Bytes) -> Entries:
+    def _some(self, block: Block, chosen: Int64s, first: int) -> Shown | None:
         images, facts = self._located(block, chosen), EventFacts.of(block, chosen)
-        shown = [self._shown(block, slot, images) for slot in range(len(self._columns))]
-        starts, sizes, high, texts = _together(shown, images)
-        frame, events, count = self._frame, len(chosen), len(images.event)
+        own = np.arange(len(chosen))
+        if self._rules is not None:
+            images, facts, own = self._rules.left(block, chosen, images, facts)
+        if not len(own):
+            return None
+        texts = [self._texts_of(block, slot, images) for slot in range(len(self.columns))]
+        if self._rules is not None:
+            texts = self._rules.masked(texts)
+        return Shown(facts, own + first, images.side, images.event, *_together(texts, images))
+
+    def written(self, shown: Shown, file: Bytes, row_counts: Int64s) -> Entries:
+        """An entry for each of `facts`; its header tells `row_counts`."""
+        facts, frame, sizes = shown.facts, self._frame, shown.sizes
         updated, column_sizes = np.zeros(sizes.shape, np.int8), np.empty(sizes.shape, np.int32)
-        image_sizes = np.empty(count, np.int64)
+        image_sizes = np.empty(len(shown.event), np.int64)
         assemble.measure_images(
-            images.side, images.event, starts, sizes, high, texts, frame.heads, frame.tails, updated, column_sizes, image_sizes
+            shown.side, shown.event, shown.starts, sizes, shown.high, shown.texts, frame.heads, frame.tails, updated, column_sizes,
+            image_sizes,
         )  # fmt: skip
-        rows, changes, headers, entry_sizes, entry_starts = (np.empty(events, np.int64) for _ in range(5))
+        changes, headers, entry_sizes, entry_starts = (np.empty(len(facts.kinds), np.int64) for _ in range(4))
         total = assemble.measure_events(
-            facts.kinds, images.side, images.event, image_sizes, rows, changes, facts.table_ids, headers, entry_sizes,
+            facts.kinds, shown.side, shown.event, image_sizes, row_counts, changes, facts.table_ids, headers, entry_sizes,
             len(self._names), len(file), facts.offsets, facts.servers, facts.ms, facts.lengths,
         )  # fmt: skip
         out = np.empty(int(total), np.uint8)
         assemble.put_events(
             out, entry_starts, file, self._names, facts.kinds, facts.offsets, facts.servers, facts.ms, facts.lengths, facts.table_ids,
-            rows, headers, changes, images.side, images.event, image_sizes, starts, sizes, high, texts,
+            row_counts, headers, changes, shown.side, shown.event, image_sizes, shown.starts, sizes, shown.high, shown.texts,
             frame.pool, frame.head_at, frame.heads, frame.tail_at, frame.tails, updated, column_sizes,
         )  # fmt: skip
-        return Entries(out, entry_starts, entry_sizes)
+        return Entries(out, entry_starts, entry_sizes, shown.events)
 
-    def _located(self, block: Block, chosen: Int64s) -> _Images:
+    def _located(self, block: Block, chosen: Int64s) -> Images:
         room = IMAGES_MIN
         while True:
-            columns = len(self._columns)
+            columns = len(self.columns)
             starts, sizes = np.empty((columns, room), np.int64), np.empty((columns, room), np.int64)
             side, event = np.empty(room, np.int8), np.empty(room, np.int32)
             differences = np.empty((DIFFERENCE_ROWS, room + columns), np.int64)
@@ -151,7 +176,7 @@ class TableEntries:
             )  # fmt: skip
             if status == entries_locate.DONE:
                 count = int(cursor[2])
-                return _Images(
+                return Images(
                     starts[:, :count], sizes[:, :count], side[:count], event[:count], differences[:, : cursor[3]]
                 )
             if status == entries_locate.REFUSED:
@@ -159,7 +184,7 @@ class TableEntries:
                 raise BinlogFormatError(f"a row event of table {self.version.name} cannot be read", block.file, place)
             room *= 4
 
-    def _shown(self, block: Block, slot: int, images: _Images) -> Texts:
+    def _texts_of(self, block: Block, slot: int, images: Images) -> Texts:
         starts = images.starts[slot]
         present = Values(block.buffer, np.ascontiguousarray(starts), np.ascontiguousarray(images.sizes[slot]))
         if (starts == assemble.ABSENT).any():
@@ -167,18 +192,19 @@ class TableEntries:
         own = rows_diffs.of_column(images.differences, slot)
         try:
             if not own.shape[1]:
-                return self._texts[slot].finish(present)
+                return self.texts[slot].finish(present)
             documents = rows_diffs.documents(present, own)
-            others = self._texts[slot].finish(rows_diffs.without(present, own))
+            others = self.texts[slot].finish(rows_diffs.without(present, own))
         except ValueRefusedError as error:
-            column = self._columns[slot]
+            column = self.columns[slot]
+            why = self._policy.rules.told(column.name, error.reason)
             raise ConsumerStoppedError(
-                f"a value of column {column.name} ({column.mysql_type}) of {self.version.name} in {block.file} {error.reason}"
+                f"a value of column {column.name} ({column.mysql_type}) of {self.version.name} in {block.file} {why}"
             ) from None
         return Texts(rows_diffs.joined(others.array, own, documents))
 
 
-def _together(shown: list[Texts], images: _Images) -> tuple[Int64s, Int64s, Int8s, Bytes]:
+def _together(shown: list[Texts], images: Images) -> tuple[Int64s, Int64s, Int8s, Bytes]:
     """Where each value lies in one array of all texts: starts and sizes (columns by images; NULL, ABSENT), which are high, the array."""
     starts, sizes = np.empty_like(images.starts, order="C"), np.empty_like(images.sizes, order="C")
     high, parts, used = np.zeros(sizes.shape, np.int8), [np.zeros(1, np.uint8)], 1
@@ -217,10 +243,11 @@ class _Frame:
     tails: Int64s
 
     @classmethod
-    def of(cls, columns: list[Column], texts: list[ColumnTexts], key: tuple[str, ...]) -> _Frame:
+    def of(cls, ordinals: list[int], columns: list[Column], texts: list[ColumnTexts], key: tuple[str, ...]) -> _Frame:
+        """`ordinals`: where the columns stand in the table, whatever is left out before them."""
         keys = {name.lower() for name in key}
         pieces: list[bytes] = []
-        for index, (column, each) in enumerate(zip(columns, texts, strict=True)):
+        for index, column, each in zip(ordinals, columns, texts, strict=True):
             for kind in (each.sql_type, each.of_high, each.of_null):
                 head = number_field(1, index) + number_field(2, kind) + bytes_field(3, column.name.encode())
                 pieces.append(head + (b"\x20\x01" if column.name.lower() in keys else b""))

@@ -38,8 +38,9 @@ CHECKSUM_CRC32 = 1
 # https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1Query__event.html, sql/log_event.h of MariaDB
 _SQL_MODE, _CATALOG_Z, _CHARSET, _TIME_ZONE, _INVOKER, _DATABASES = 1, 2, 4, 5, 11, 12
 _MICROSECONDS, _EXPLICIT_TIMESTAMPS, _MARIADB_MICROSECONDS, _MARIADB_PHASE, _MARIADB_COLLATIONS = 13, 16, 128, 130, 131
+_FLAGS, _FLAG_EXPLICIT_TIMESTAMPS = 0, 1 << 24  # the bit is MariaDB's
 _SIZES = {
-    0: 4,  # flags
+    _FLAGS: 4,
     _SQL_MODE: 8,
     3: 4,  # auto_increment
     _CHARSET: 6,
@@ -61,6 +62,8 @@ _MANY_DATABASES = 254  # more than are listed
 # MariaDB's binlog_alter_two_phase logs an ALTER when it begins and when it ends: flags of the phase, and bytes behind those of an end
 _ALTER_STARTS, _ALTER_COMMITS, _ALTER_ROLLS_BACK = 2, 4, 8
 _STARTED_AS_BYTES = 8
+# MariaDB writes explicit_defaults_for_timestamp into the flags from these versions on, and all of them from 10.10 on
+_TELLS_TIMESTAMPS = {5: 17, 6: 9, 7: 5, 8: 4, 9: 2}
 _QUERY_HEADER_BYTES, _LOAD_HEADER_BYTES = 13, 13
 _COLLATION_PAIR_BYTES = 4  # of character_set_collations: two ids
 
@@ -78,6 +81,18 @@ class FileFormat:
     server_version: str
     checksum: bool
     created: int
+
+    @property
+    def tells_timestamps(self) -> bool:
+        """Whether the flags of a QUERY event say what its session's explicit_defaults_for_timestamp was."""
+        version, mariadb, _ = self.server_version.lower().removeprefix("5.5.5-").partition("-mariadb")
+        numbers = [int(digits) for digits in version.split(".")[:3] if digits.isdecimal()]
+        if not mariadb or len(numbers) < 3:
+            return False
+        major, minor, patch = numbers
+        return (major, minor) >= (10, 10) or (
+            major == 10 and minor in _TELLS_TIMESTAMPS and patch >= _TELLS_TIMESTAMPS[minor]
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,8 +180,11 @@ def _require_header_sizes(sizes: tuple[int, ...], version: str) -> None:
             raise BinlogFormatError(f"a server {version} writes headers of row events that are not understood")
 
 
-def parse_query(event: bytes, checksum_bytes: int) -> Statement:
-    """Text and default database of a QUERY event; the kernel has checked that its parts lie in it."""
+def parse_query(event: bytes, checksum_bytes: int, *, tells_timestamps: bool = False) -> Statement:
+    """Text and default database of a QUERY event; the kernel has checked that its parts lie in it.
+
+    `tells_timestamps`: of the format of its file.
+    """
     body = event[HEADER_BYTES : len(event) - checksum_bytes]
     database_length, error_code, status_length = struct.unpack_from("<BHH", body, 8)
     status = body[13 : 13 + status_length]
@@ -174,7 +192,7 @@ def parse_query(event: bytes, checksum_bytes: int) -> Statement:
     text = body[database_at + database_length + 1 :]
     database = body[database_at : database_at + database_length]
     variables = dict(_status_variables(status))
-    session = _session(struct.unpack_from("<I", event)[0], variables)
+    session = _session(struct.unpack_from("<I", event)[0], variables, tells_timestamps=tells_timestamps)
     return Statement(
         statement_text(text, session.client),
         database.decode("utf-8", errors="backslashreplace"),
@@ -193,20 +211,26 @@ def parse_load(event: bytes, checksum_bytes: int) -> Statement:
     return parse_query(event[:begin] + event[rest:], checksum_bytes)
 
 
-def _session(started_seconds: int, variables: dict[int, bytes]) -> StatementSession:
+def _session(started_seconds: int, variables: dict[int, bytes], *, tells_timestamps: bool) -> StatementSession:
     microseconds = variables.get(_MICROSECONDS, variables.get(_MARIADB_MICROSECONDS))
-    explicit = variables.get(_EXPLICIT_TIMESTAMPS)
     client, connection, server = _charsets(variables.get(_CHARSET, b""))
     return StatementSession(
         sql_mode=int.from_bytes(variables.get(_SQL_MODE, b""), "little"),
         started_us=started_seconds * 1_000_000 + int.from_bytes(microseconds or b"", "little"),
         fraction=microseconds is not None,
         time_zone=variables.get(_TIME_ZONE, b"").decode("ascii", errors="backslashreplace"),
-        explicit_timestamps=None if explicit is None else explicit != b"\0",
+        explicit_timestamps=_explicit_timestamps(variables, tells_timestamps=tells_timestamps),
         client=client,
         connection=connection,
         server=server,
     )
+
+
+def _explicit_timestamps(variables: dict[int, bytes], *, tells_timestamps: bool) -> bool | None:
+    if tells_timestamps and _FLAGS in variables:
+        return bool(int.from_bytes(variables[_FLAGS], "little") & _FLAG_EXPLICIT_TIMESTAMPS)
+    explicit = variables.get(_EXPLICIT_TIMESTAMPS)
+    return None if explicit is None else explicit != b"\0"
 
 
 def _charsets(collations: bytes) -> tuple[str, str, str]:

@@ -16,6 +16,7 @@ from cdc_engine.binlog.charsets.collations import charset_of_id, charset_of_name
 from cdc_engine.binlog.column_types import TypeUnsupportedError, ValueRefusedError, Values
 from cdc_engine.binlog.column_types.entry import AnyArray
 from cdc_engine.binlog.result_rows.result_types import ResultType, result_type
+from cdc_engine.binlog.row_rules.rules import BoundRules
 from cdc_engine.binlog.rows.history_rows import HIDDEN
 from cdc_engine.binlog.rows.refused_values import (
     DEFAULT_POLICY,
@@ -49,7 +50,10 @@ class RefusedCell:
 
 
 class ResultDecoder:
-    """Of one table version; `kept` as in `rows.decoder`. Raises TableStoppedError as RowDecoder does."""
+    """Of one table version; `kept` as in `rows.decoder`. Raises TableStoppedError as RowDecoder does.
+
+    `schema`: of the rows as they come out, with the policy's rules applied; `columns`: as they are read.
+    """
 
     def __init__(self, version: TableVersion, kept: Int32s | None = None, policy: ValuePolicy = DEFAULT_POLICY) -> None:
         self.version, self.policy = version, policy
@@ -60,10 +64,19 @@ class ResultDecoder:
             self._type(column, before.charset) for column, before in zip(self.columns, declared, strict=True)
         )
         self.widths: Int8s = np.array([each.width for each in self.types], np.int8)
-        self.schema = pa.schema(
+        self._key = self._key_slots()
+        self._read = pa.schema(
             [pa.field(column.name, each.type.arrow) for column, each in zip(self.columns, self.types, strict=True)]
         )
-        self._key = self._key_slots()
+        self.schema, self._rules = self._read, None
+        if policy.rules:
+            self._rules = BoundRules(policy.rules, version, self.columns, [each.type for each in self.types])
+            self.schema = pa.schema(
+                [
+                    pa.field(each.name, kind.arrow)
+                    for each, kind in zip(self.columns, self._rules.shown_types, strict=True)
+                ]
+            )
         self._refused: list[RefusedCell] = []
 
     def asked(self, quoted: Sequence[str]) -> str:
@@ -80,16 +93,23 @@ class ResultDecoder:
         return ""
 
     def batch(self, buffer: Bytes, starts: Int64s, sizes: Int64s) -> pa.RecordBatch:
-        """Of located values, columns by rows. Raises TableStoppedError on a value that is refused, and on a key that is NULL."""
+        """Of located values, columns by rows; without the rows that are not captured.
+
+        Raises TableStoppedError on a value that is refused, and on a key that is NULL.
+        """
         found: list[tuple[int, int, bytes, str]] = []
         arrays = [
             self._finished(slot, Values(buffer, starts[slot], sizes[slot]), found) for slot in range(len(self.columns))
         ]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._read)
         self._refuse_null_keys(batch, starts)
         if found:
             self._keep_refused(found, batch)
-        return batch
+        return batch if self._rules is None else self._ruled(batch, self._rules)
+
+    def _ruled(self, batch: pa.RecordBatch, rules: BoundRules) -> pa.RecordBatch:
+        left = batch.filter(pa.array(rules.met(batch.columns))) if rules.filters else batch
+        return pa.RecordBatch.from_arrays(rules.masked(left.columns), schema=self.schema)
 
     def take_refused(self) -> tuple[RefusedCell, ...]:
         """The values that were taken out of the rows since the last call, under the policy "quarantine"."""
@@ -120,7 +140,8 @@ class ResultDecoder:
         except ValueRefusedError as error:
             if self.policy.undecodable != QUARANTINE or slot in self._key:
                 column = self.columns[slot]
-                reason = f"a value of column {column.name} ({column.mysql_type}) in a row of the table {error.reason}"
+                why = self.policy.rules.told(column.name, error.reason)
+                reason = f"a value of column {column.name} ({column.mysql_type}) in a row of the table {why}"
                 raise self._stopped(TableState.TYPE_UNSUPPORTED, reason) from None
         refused = refusals(values, finish)
         found += [(slot, *each) for each in refused]

@@ -23,6 +23,7 @@ from cdc_engine.binlog.column_types import (
     type_of,
 )
 from cdc_engine.binlog.column_types.entry import AnyArray
+from cdc_engine.binlog.row_rules.rules import BoundRules
 from cdc_engine.binlog.rows import diffs as rows_diffs
 from cdc_engine.binlog.rows import locate as rows_locate
 from cdc_engine.binlog.rows import locate_diffs as rows_locate_diffs
@@ -98,6 +99,9 @@ class RowDecoder:
     `version.key` decides what a preimage is worth: with a key it becomes a row only where a key column's bytes changed, without one always.
     Raises TableStoppedError TYPE_UNSUPPORTED, when a wanted column's type is not decoded, and SCHEMA_MISMATCH, when a key column is not
     a wanted column of the table. `nulls_in_key`: the key names no row (columns that a foreign key refers to), so it may be NULL.
+    `every_preimage`: also where the key stays as it is; only an update that changes no wanted column has none.
+
+    `columns`, `types`, `schema`: of the rows as they come out, with the policy's rules applied.
     """
 
     def __init__(
@@ -108,6 +112,7 @@ class RowDecoder:
         policy: ValuePolicy = DEFAULT_POLICY,
         *,
         nulls_in_key: bool = False,
+        every_preimage: bool = False,
     ) -> None:
         self.version, self.policy, self._nulls_in_key = version, policy, nulls_in_key
         self._refused: list[RefusedValue] = []
@@ -115,20 +120,25 @@ class RowDecoder:
         self._found: list[tuple[int, int, bytes, str]] = []  # slot, row, bytes, reason: of the chunk being decoded
         indices = list(range(len(version.columns))) if kept is None else kept.tolist()
         indices = [index for index in indices if version.columns[index].generated not in HIDDEN]
-        self.columns = tuple(policy.corrected(version.columns[index]) for index in indices)
+        self._columns = tuple(policy.corrected(version.columns[index]) for index in indices)
         wanted = set(indices)
         every = [self._type(policy.corrected(column), index in wanted) for index, column in enumerate(version.columns)]
-        self.types = tuple(every[index] for index in indices)
+        self._types = tuple(every[index] for index in indices)
         self._prefix = np.array([each.prefix_bytes for each in every], np.int8)
         self._width = np.array([each.width for each in every], np.int32)
         self._slot = np.full(len(every), -1, np.int32)
-        self._slot[indices] = np.arange(len(self.columns), dtype=np.int32)
+        self._slot[indices] = np.arange(len(self._columns), dtype=np.int32)
         ends = row_end(version.columns)
         if ends >= 0 and self._slot[ends] < 0:  # it tells which rows are those of now, though it is not wanted itself
-            self._slot[ends] = len(self.columns)
+            self._slot[ends] = len(self._columns)
         self._ends = int(self._slot[ends]) if ends >= 0 else -1
-        self._located = max(len(self.columns), self._ends + 1)
-        self._key = self._key_slots()
+        self._located = max(len(self._columns), self._ends + 1)
+        self._key = self._compared = self._key_slots()
+        if every_preimage and version.key:  # to the kernels all columns are the key, whose change gives a preimage
+            self._compared = np.arange(len(self._columns), dtype=np.int32)
+        self._rules = BoundRules(policy.rules, version, self._columns, self._types) if policy.rules else None
+        filters = self._rules is not None and self._rules.filters
+        self._paired = self._compared[:0] if filters else self._compared  # of no columns: each before image is given
         self._places = places or Places()
         self._starts, self._sizes = self._places.cells(self._located)
         self._before_starts, self._before_sizes = (np.empty((self._located, 1), np.int64) for _ in range(2))
@@ -136,13 +146,11 @@ class RowDecoder:
         self._facts = rows_partial.facts_of(version, self._slot)
         self._before, self._after, self._partial = (np.zeros(len(every), np.int8) for _ in range(3))
         self._differences = rows_diffs.room(self._located)
-        fields = [pa.field(column.name, each.arrow) for column, each in zip(self.columns, self.types, strict=True)]
-        meta = [
-            pa.field(OPERATION, pa.int8(), False),
-            pa.field(ORDER_KEY, pa.int64(), False),
-            pa.field(COMMIT_TIME, COMMIT_TIME_TYPE, False),
-        ]
-        self.schema = pa.schema([*meta, *fields])
+        self._schema = _schema(self._columns, self._types)
+        self.columns, self.types, self.schema = self._columns, self._types, self._schema
+        if self._rules is not None:
+            self.columns, self.types = self._rules.shown_columns, self._rules.shown_types
+            self.schema = _schema(self.columns, self.types)
         self.partial_schema = rows_partial.partial_schema(self.schema)
 
     def chunks(self, block: Block, chosen: Int64s) -> Iterator[pa.RecordBatch]:
@@ -165,7 +173,11 @@ class RowDecoder:
             if rows and self._ends >= 0:
                 rows = self._keep_those_of_now(events, rows)
             if rows:
-                yield self._batch(events, rows, self._differences[:, : cursor[4]])
+                batch = self._batch(events, rows, self._differences[:, : cursor[4]])
+                if self._rules is not None:
+                    batch = self._ruled(batch, events, self._rules)
+                if batch.num_rows:
+                    yield batch
 
     def events_of(self, rows: int) -> Int32s:
         """Of the batch of so many rows that `chunks` gave last: the index into `chosen` of each row's event."""
@@ -175,6 +187,14 @@ class RowDecoder:
         """The values that were taken out of the rows decoded since the last call, under the policy "quarantine"."""
         taken, self._refused = self._refused, []
         return taken
+
+    def shown_fill(self, column: str, text: str | None) -> str | None:
+        """What rows that were there show of the value that an added column gave them, told as in `contracts.Column.default`."""
+        mask = self._rules.mask_of(column) if self._rules is not None else None
+        if mask is None or text is None:
+            return text
+        read = next(each for each, known in zip(self._types, self._columns, strict=True) if known.name == column)
+        return mask.shown_bytes(text) if pa.types.is_binary(read.arrow) else mask.shown_text(text)
 
     def _type(self, column: Column, wanted: bool) -> ColumnType:
         """Of a column that is stepped over only the layout counts, so its charset and labels may be ones that nothing reads."""
@@ -187,7 +207,7 @@ class RowDecoder:
             ) from None
 
     def _key_slots(self) -> Int32s:
-        names = [column.name.lower() for column in self.columns]
+        names = [column.name.lower() for column in self._columns]
         missing = [name for name in self.version.key if name.lower() not in names]
         if missing:
             reason = f"the key column {missing[0]} is not among the captured columns of the table; correct the key or the column filter"
@@ -208,7 +228,7 @@ class RowDecoder:
         places, rows = self._places, self._places.rows(self._located)
         status: int = rows_locate_partial.locate_partial(
             events.block.buffer, events.offset, events.length, events.kind, events.version,
-            self._prefix, self._width, self._slot, self._key, self._facts, self._before, self._after, self._partial,
+            self._prefix, self._width, self._slot, self._paired, self._facts, self._before, self._after, self._partial,
             self._differences, cursor, CHUNK_BYTES_MAX,
             self._starts, self._sizes, self._before_starts, self._before_sizes,
             places.operation[:rows], places.image_event[:rows],
@@ -219,7 +239,7 @@ class RowDecoder:
         places, rows = self._places, self._places.rows(self._located)
         status: int = rows_locate.locate(
             events.block.buffer, events.offset, events.length, events.kind, events.version,
-            self._prefix, self._width, self._slot, self._key, cursor, CHUNK_BYTES_MAX,
+            self._prefix, self._width, self._slot, self._paired, cursor, CHUNK_BYTES_MAX,
             self._starts, self._sizes, self._before_starts, self._before_sizes,
             places.operation[:rows], places.image_event[:rows],
         )  # fmt: skip
@@ -229,12 +249,12 @@ class RowDecoder:
         places = self._places
         event, operation = places.image_event[:rows], places.operation[:rows].copy()
         offset = events.position[event]
-        absent = rows_partial.absences(self._starts[: len(self.columns), :rows]) if self._leaves_out else None
+        absent = rows_partial.absences(self._starts[: len(self._columns), :rows]) if self._leaves_out else None
         arrays: list[AnyArray] = [
             pa.array(operation),
             pa.array(events.order_key[event]),
             pa.Array.from_buffers(COMMIT_TIME_TYPE, rows, [None, buffer_of(events.time_us[event])]),
-            *(self._column(slot, events, offset, differences) for slot in range(len(self.columns))),
+            *(self._column(slot, events, offset, differences) for slot in range(len(self._columns))),
         ]
         if self._found:
             self._refused += self._described(events, offset, arrays)
@@ -247,9 +267,32 @@ class RowDecoder:
         if not self._nulls_in_key:
             self._refuse_null_keys(events, offset, arrays)
         if absent is None:
-            return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        batch, left_out = pa.RecordBatch.from_arrays(arrays, schema=self.schema), absent & ~inserted
+            return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        batch, left_out = pa.RecordBatch.from_arrays(arrays, schema=self._schema), absent & ~inserted
         return rows_partial.with_presence(batch, left_out) if left_out.any() else batch
+
+    def _ruled(self, batch: pa.RecordBatch, events: _Events, rules: BoundRules) -> pa.RecordBatch:
+        """The rows that are captured, as they are shown."""
+        ours = len(self._columns)
+        arrays = batch.columns
+        if rules.filters:
+            if batch.num_columns > len(self._schema):
+                raise self._unfiltered(f"{events.block.file}:{int(events.position[self._places.image_event[0]])}")
+            operation = batch.column(0).to_numpy()
+            left, now = rules.left(operation, arrays[3:], self._compared.tolist())
+            self._places.image_event[: int(left.sum())] = self._places.image_event[: len(left)][left]
+            batch = batch.set_column(0, self._schema.field(0), pa.array(now)).filter(pa.array(left))
+            arrays = batch.columns
+        shown = rules.masked(arrays[3 : 3 + ours])
+        schema = self.schema if len(arrays) == 3 + ours else self.partial_schema
+        return pa.RecordBatch.from_arrays([*arrays[:3], *shown, *arrays[3 + ours :]], schema=schema)
+
+    def _unfiltered(self, where: str) -> TableStoppedError:
+        reason = (
+            f"the row event at {where} leaves columns out, and conf/ filters the rows of the table (`rows`), for which both images of each "
+            "row must be whole; set binlog_row_image=FULL on the source"
+        )
+        return TableStoppedError(self.version.database, self.version.table, TableState.IMAGE_NOT_FULL, reason)
 
     def _keep_those_of_now(self, events: _Events, rows: int) -> int:
         """Drops the located rows that a system-versioned table keeps as history, before their values are read; how many are left."""
@@ -275,7 +318,7 @@ class RowDecoder:
                 self.version.table,
                 TableState.KEY_NULL,
                 rows_partial.key_null(
-                    self.columns[slot],
+                    self._columns[slot],
                     f"{events.block.file}:{offset[row]}",
                     in_source=self._starts[slot, row] < 0,
                 ),
@@ -302,20 +345,21 @@ class RowDecoder:
 
     def _finished(self, slot: int, values: Values, events: _Events, offset: Int64s) -> AnyArray:
         try:
-            return self.types[slot].finish(values)
+            return self._types[slot].finish(values)
         except ValueRefusedError as error:
             if self.policy.undecodable == QUARANTINE and slot not in self._key:
                 return self._without_refused(slot, values)
             raise self._type_unsupported(slot, events, int(offset[error.row]), error.reason) from None
 
     def _type_unsupported(self, slot: int, events: _Events, offset: int, why: str) -> TableStoppedError:
-        column = self.columns[slot]
+        column = self._columns[slot]
+        why = self.policy.rules.told(column.name, why)
         reason = f"the value of column {column.name} ({column.mysql_type}) in a row of the event at {events.block.file}:{offset} {why}"
         return TableStoppedError(self.version.database, self.version.table, TableState.TYPE_UNSUPPORTED, reason)
 
     def _without_refused(self, slot: int, values: Values) -> AnyArray:
         """The column with NULL in place of each value that its type refuses; these are kept for `_described`."""
-        finish = self.types[slot].finish
+        finish = self._types[slot].finish
         found = refusals(values, finish)
         self._found += [(slot, *each) for each in found]
         starts, sizes = values.starts.copy(), values.sizes.copy()
@@ -325,11 +369,11 @@ class RowDecoder:
 
     def _described(self, events: _Events, offset: Int64s, arrays: list[AnyArray]) -> list[RefusedValue]:
         found, self._found = self._found, []
-        rows = pa.RecordBatch.from_arrays(arrays, schema=self.schema).take(pa.array([row for _, row, _, _ in found]))
-        described = zip(found, rows.select(self.schema.names[:3]).to_pylist(), self._keys(rows), strict=True)
+        rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema).take(pa.array([row for _, row, _, _ in found]))
+        described = zip(found, rows.select(self._schema.names[:3]).to_pylist(), self._keys(rows), strict=True)
         return [
             RefusedValue(
-                column=self.columns[slot],
+                column=self._columns[slot],
                 raw=raw,
                 reason=reason,
                 file=events.block.file,
@@ -344,8 +388,8 @@ class RowDecoder:
         ]
 
     def _keys(self, rows: pa.RecordBatch) -> list[dict[str, Any]]:
-        slots = self._key.tolist() or range(len(self.columns))
-        return rows.select([self.columns[slot].name for slot in slots]).to_pylist()
+        slots = self._key.tolist() or range(len(self._columns))
+        return rows.select([self._columns[slot].name for slot in slots]).to_pylist()
 
     def _too_many_refused(self) -> TableStoppedError:
         last = self._refused[-1]
@@ -356,7 +400,7 @@ class RowDecoder:
         return TableStoppedError(self.version.database, self.version.table, TableState.TYPE_UNSUPPORTED, reason)
 
     def _with_default(self, slot: int, array: AnyArray, chosen: rows_partial.Mask) -> AnyArray:
-        column, each = self.columns[slot], self.types[slot]
+        column, each = self._columns[slot], self._types[slot]
         try:
             return rows_partial.with_default(array, chosen, column.default[0], each)
         except ValueError:
@@ -370,6 +414,8 @@ class RowDecoder:
         if status == rows_locate.WRONG_COLUMN_COUNT:
             reason = f"the row event at {file}:{offset} does not have the {len(self.version.columns)} columns of the schema known"
             return TableStoppedError(self.version.database, self.version.table, TableState.SCHEMA_MISMATCH, reason)
+        if status >= rows_locate_partial.KEY_ABSENT and self._rules is not None and self._rules.filters:
+            return self._unfiltered(f"{file}:{offset}")
         if status >= rows_locate_partial.KEY_ABSENT:
             reason = rows_partial.refusal(status, self.version.columns[cursor[3]], f"{file}:{offset}")
             return TableStoppedError(self.version.database, self.version.table, TableState.IMAGE_NOT_FULL, reason)
@@ -377,3 +423,14 @@ class RowDecoder:
             what = f"a row of table {self.version.name} has value options that are not known"
             return BinlogFormatError(f"{what}: SET GLOBAL binlog_row_value_options = '' on the source", file, offset)
         return BinlogFormatError(f"a row event of table {self.version.name} ends within a value", file, offset)
+
+
+def _schema(columns: tuple[Column, ...], types: tuple[ColumnType, ...]) -> pa.Schema:
+    """Three columns of ours, then the table's."""
+    meta = [
+        pa.field(OPERATION, pa.int8(), False),
+        pa.field(ORDER_KEY, pa.int64(), False),
+        pa.field(COMMIT_TIME, COMMIT_TIME_TYPE, False),
+    ]
+    fields = [pa.field(column.name, each.arrow) for column, each in zip(columns, types, strict=True)]
+    return pa.schema([*meta, *fields])

@@ -27,12 +27,16 @@ from cdc_engine.position import Position
 
 
 class BlockMaker:
-    """Where the stream stands (epoch, file, server) and the buffer in hand. `mariadb`: how GTID sources are named."""
+    """Where the stream stands (epoch, file, server) and the buffer in hand. `mariadb`: how GTID sources are named.
+
+    `last_time_us`: commit time of the last transaction that was cut, or of the start; 0 while none is known.
+    """
 
     def __init__(
         self, start: Position, memory: ScanMemory, executed: ExecutedTrack, tables: list[TableVersion]
     ) -> None:
         self.epoch, self.server_uuid = start.epoch, start.server_uuid
+        self.last_time_us = start.time_us
         self.files = FileTrack(start)
         self.memory = memory
         self.executed = executed
@@ -91,6 +95,8 @@ class BlockMaker:
         self, events: Int64s, ends: Int64s, changes: tuple[TableChange, ...], statement: LoggedStatement | None
     ) -> Block:
         self.executed.name_sources(self.memory.sources, int(self.memory.state[at.SOURCE_COUNT]), mariadb=self.mariadb)
+        if ends.size:
+            self.last_time_us = int(ends[at.END_TIME, -1])
         source = ends[at.END_SOURCE] if self.executed.known else np.full(ends.shape[1], -1, np.int64)
         start_gtid_set = self.executed.text
         try:

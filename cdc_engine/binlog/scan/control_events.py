@@ -61,6 +61,8 @@ class ControlEvents:
         self._captured = captured
         self._savepoints: dict[str, int] = {}  # name → row events kept before it, of the open transaction
         self._xa = xa
+        self._tells_timestamps = False  # of the file that is read
+        self._file_begins = False  # its first events are read
         self._handlers: dict[int, Callable[[bytes], Iterator[Block]]] = {
             types.ROTATE: self._rotate,
             types.FORMAT_DESCRIPTION: self._format_description,
@@ -117,9 +119,10 @@ class ControlEvents:
         file_format = control.parse_format_description(event)
         self._state[at.CHECKSUM] = types.CHECKSUM_BYTES if file_format.checksum else 0
         self._maker.mariadb = "mariadb" in file_format.server_version.lower()
-        if self._maker.files.described(file_format.created):
-            # A place for the cursor, also where no transaction follows: older files may be purged.
-            yield from self._end(event)
+        self._tells_timestamps = file_format.tells_timestamps
+        self._file_begins = self._maker.files.described(file_format.created)
+        if self._file_begins:
+            yield from self._place_at_begin(event)
 
     def _previous_gtids(self, event: bytes) -> Iterator[Block]:
         yield from self._maker.cut()
@@ -128,6 +131,19 @@ class ControlEvents:
         except ValueError as error:
             raise self._unknown(f"PREVIOUS_GTIDS cannot be read ({error})") from error
         self._maker.executed.file_begins(previous, self._maker.file)
+        if self._file_begins:
+            self._file_begins = False
+            yield from self._place_at_begin(event)  # here MySQL's binlog ends as long as nothing is written
+
+    def _place_at_begin(self, event: bytes) -> Iterator[Block]:
+        """A place for the cursor, also where no transaction follows: older files may be purged.
+
+        Its time is the last commit's. The header's is of the clock of whoever began the file: on a replica that is behind, later than
+        transactions that are still to come.
+        """
+        yield from self._maker.cut()
+        self._add_end(event, self._maker.last_time_us)
+        yield from self._maker.cut()
 
     def _gtid_list(self, event: bytes) -> Iterator[Block]:
         """MariaDB's state at a file's beginning; of a domain the last entry is the current one. Only of use while nothing is known."""
@@ -156,7 +172,7 @@ class ControlEvents:
     # ── statements ──
 
     def _query(self, event: bytes) -> Iterator[Block]:
-        statement = control.parse_query(event, self._checksum_bytes)
+        statement = control.parse_query(event, self._checksum_bytes, tells_timestamps=self._tells_timestamps)
         kind = statement_kind(statement.text)
         if not statement.takes_effect:
             yield from self._end_if_alone(event)
@@ -273,9 +289,10 @@ class ControlEvents:
         self._add_end(event)
         yield from self._maker.cut()
 
-    def _add_end(self, event: bytes) -> None:
+    def _add_end(self, event: bytes, time_us: int | None = None) -> None:
         state, ends = self._state, self._memory.ends
-        entry = (state[at.EVENT_COUNT], state[at.FILE_END], self._time_us(event), state[at.SOURCE], state[at.NUMBER])
+        time_us = self._time_us(event) if time_us is None else time_us
+        entry = (state[at.EVENT_COUNT], state[at.FILE_END], time_us, state[at.SOURCE], state[at.NUMBER])
         ends[: at.END_FRAME, state[at.END_COUNT]] = entry
         ends[at.END_FRAME :, state[at.END_COUNT]] = self._frame(event)
         state[at.END_COUNT] += 1

@@ -24,11 +24,12 @@ START = Position(epoch=1, file="binlog.000007", offset=4)
 
 @dataclasses.dataclass
 class EventFactory:
-    """`offset`: end of the file so far. Every method returns one whole event."""
+    """`offset`: end of the file so far; `seconds`: what headers say from now on. Every method returns one whole event."""
 
     offset: int = 4
     checksum: bool = True
     server_id: int = 9
+    seconds: int = TIME
 
     def event(self, event_type: int, body: bytes, *, flags: int = 0, artificial: bool = False) -> bytes:
         length = 19 + len(body) + (4 if self.checksum else 0)
@@ -36,7 +37,10 @@ class EventFactory:
             self.offset += length
         end = 0 if artificial else self.offset & 0xFFFFFFFF
         flags |= 0x20 if artificial else 0
-        event = struct.pack("<IBIIIH", 0 if artificial else TIME, event_type, self.server_id, length, end, flags) + body
+        event = (
+            struct.pack("<IBIIIH", 0 if artificial else self.seconds, event_type, self.server_id, length, end, flags)
+            + body
+        )
         return event + struct.pack("<I", zlib.crc32(event)) if self.checksum else event
 
     def rotate(self, file: str, offset: int = 4, *, artificial: bool = True) -> bytes:

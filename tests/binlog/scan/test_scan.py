@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cdc_engine.binlog.block import end_position
 from cdc_engine.binlog.events.event_types import NAMES
 from cdc_engine.binlog.scan import state as at
 from cdc_engine.binlog.scan.checksum import crc32
@@ -361,9 +362,25 @@ def test_an_unknown_executed_set_is_learnt_from_the_next_file() -> None:
     assert [(b.start_gtid_set, b.transaction_source.tolist()) for b in blocks] == [
         ("", [-1]),
         ("", [-1]),  # the place where the file begins
+        (f"{SERVER}:1-41", [-1]),  # and where it ends until something is written
         (f"{SERVER}:1-41", [0]),
     ]
     assert scan.position.gtid_set == f"{SERVER}:1-42"
+
+
+@pytest.mark.parametrize("start_us", [0, 7_000_000])
+def test_the_place_where_a_file_begins_has_the_time_of_the_last_commit_failover(start_us: int) -> None:
+    """The header's is of whoever began the file: on a replica that is behind, later than what is still to come."""
+    make = EventFactory(seconds=TIME + 3600)
+    begin = [make.rotate("binlog.000008"), make.format_description(), previous(make, f"{SERVER}:1-40")]
+    blocks = feed(scanner(start=dataclasses.replace(START, time_us=start_us), executed_known=False), begin)
+    assert [block.transaction_time_us.tolist() for block in blocks] == [[start_us], [start_us]]
+    committed_us = TIME * 1_000_000 + 5
+    events = [make.gtid(41, time_us=committed_us), make.query("BEGIN"), make.xid()]
+    begin = [make.rotate("binlog.000009"), make.format_description(), previous(make, f"{SERVER}:1-41")]
+    blocks = feed(scanner(executed_known=False), [*events, *begin])
+    assert [block.transaction_time_us.tolist() for block in blocks] == [[committed_us]] * 3
+    assert end_position(blocks[-1], 0).time_us == committed_us
 
 
 def test_a_file_that_names_transactions_never_seen_is_a_lost_position() -> None:

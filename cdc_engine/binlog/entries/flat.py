@@ -1,0 +1,120 @@
+"""Row events of one table version → flat messages: JSON as Canal's FlatMessage is printed. Driven by the sender to a broker."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+
+from cdc_engine.binlog.entries import flat_json
+from cdc_engine.binlog.entries.locate import BEFORE
+from cdc_engine.binlog.entries.numbers import EventType
+from cdc_engine.binlog.entries.rows import Shown, TableEntries
+from cdc_engine.binlog.entries.units import Units
+from cdc_engine.binlog.rows.locate import KIND_DELETE, KIND_INSERT, KIND_UPDATE
+from cdc_engine.contracts import Bytes, Int8s, Int64s, LoggedStatement
+
+KINDS = {KIND_INSERT: "INSERT", KIND_UPDATE: "UPDATE", KIND_DELETE: "DELETE"}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FlatMessages:
+    """`ends`: of each message in `data`; `events`, `partitions`: of which event and for which partition each is."""
+
+    data: Bytes
+    ends: Int64s
+    events: Int64s
+    partitions: Int64s
+
+
+def text_of(value: object) -> str:
+    """JSON as fastjson prints it: no blanks, and nothing escaped that need not be."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+class FlatTable:
+    """Writes the messages of one table version."""
+
+    def __init__(self, table: TableEntries) -> None:
+        version = table.version
+        self._database, self._table = text_of(version.database), text_of(version.table)
+        keys = {name.lower() for name in version.key}
+        self._keys = np.array([column.name.lower() in keys for column in table.columns], np.int8)
+        pieces = []
+        for column, each in zip(table.columns, table.texts, strict=True):
+            numbers = (each.sql_type, each.of_high, each.of_null)
+            pieces += [f"{text_of(column.name)}:", text_of(column.mysql_type), *map(str, map(int, numbers))]
+        self._pool, self._places = _pool(pieces)
+
+    def messages(self, shown: Shown, units: Units, batch_id: int, now_ms: int) -> FlatMessages:
+        """`batch_id`, `now_ms`: the fields id and ts."""
+        begins = units.messages
+        first = begins[:-1]
+        kinds, events = units.kind[first], units.event[first]
+        frame, frames = self._frame(batch_id, now_ms)
+        ends = np.empty(len(first), np.int64)
+        told, ms = _told(shown, kinds, events), np.ascontiguousarray(shown.facts.ms[events])
+        room = np.empty(0, np.uint8)
+        for writes in (False, True):
+            flat_json.put_messages(
+                room, writes, begins, units.kind, units.image, told, ms, self._keys, shown.starts, shown.sizes, shown.high,
+                shown.texts, self._pool, self._places, frame, frames, ends,
+            )  # fmt: skip
+            if not writes:
+                room = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
+        return FlatMessages(room, ends, events, units.partition[first])
+
+    def _frame(self, batch_id: int, now_ms: int) -> tuple[Bytes, Int64s]:
+        end = f',"table":{self._table},"ts":{now_ms},"type":'
+        return _pool(
+            [
+                '{"data":',
+                f',"database":{self._database},"es":',
+                f',"gtid":"","id":{batch_id},"isDdl":false,"mysqlType":',
+                ',"old":',
+                ',"pkNames":',
+                ',"sql":"","sqlType":',
+                *(f'{end}"{KINDS[kind]}"}}' for kind in sorted(KINDS)),
+            ]
+        )
+
+
+def _told(shown: Shown, kinds: Int8s, events: Int64s) -> Int64s:
+    """The image that tells a message's columns: of its event's last row, the one before the change where that is deleted."""
+    last = np.full(len(shown.facts.kinds), -1, np.int64)
+    last[shown.event] = np.arange(len(shown.event))  # the last of an event wins
+    found = last[events]
+    back = (kinds == KIND_DELETE) & (shown.side[found] != BEFORE)
+    told: Int64s = found - back
+    return told
+
+
+def _pool(pieces: list[str]) -> tuple[Bytes, Int64s]:
+    data = [piece.encode() for piece in pieces]
+    places = np.zeros(len(data) + 1, np.int64)
+    np.cumsum([len(piece) for piece in data], out=places[1:])
+    return np.frombuffer(b"".join(data) or b"\0", np.uint8), places
+
+
+def flat_statement(  # noqa: PLR0917  one caller
+    statement: LoggedStatement, kind: EventType, schema: str, table: str, batch_id: int, now_ms: int
+) -> bytes:
+    """The message of a statement."""
+    record = {
+        "data": None,
+        "database": schema,
+        "es": statement.seconds * 1000,
+        "gtid": "",
+        "id": batch_id,
+        "isDdl": True,
+        "mysqlType": None,
+        "old": None,
+        "pkNames": None,
+        "sql": statement.text,
+        "sqlType": None,
+        "table": table,
+        "ts": now_ms,
+        "type": kind.name,
+    }
+    return text_of(record).encode()

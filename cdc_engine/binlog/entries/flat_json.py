@@ -1,0 +1,231 @@
+"""The kernels that write flat messages: rows as JSON, as Canal's FlatMessage is printed. Driven by `flat`.
+
+Each message is measured first, then written; both walk the same way: a function that does not write tells where it would end.
+"""
+# ruff: noqa: PLR0917, PLR1714 - a kernel takes every array it touches by name, and numba knows no keyword-only arguments; a comparison is a branch, a set is none that it knows
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from cdc_engine.binlog.compiled import Integer, compiled
+from cdc_engine.binlog.entries.assemble import ABSENT, NULL, beginning, is_updated
+from cdc_engine.binlog.entries.protobuf import put_bytes
+from cdc_engine.binlog.rows.locate import KIND_INSERT, KIND_UPDATE
+from cdc_engine.contracts import Bytes, Int8s, Int64s
+
+HEXADECIMAL = np.frombuffer(b"0123456789abcdef", np.uint8)
+NULL_WORD = np.frombuffer(b"null", np.uint8)
+# Pieces of a table's pool: of each column its name as a key, its type as a string, its numbers of sqlType (PLAIN, HIGH, OF_NULL).
+NAME, TYPE, SQL_TYPE = 0, 1, 2
+PIECES = 5
+# Pieces of a message, each what stands before that; three ends, by kind of the rows.
+DATA, ES, TYPES, OLD, KEYS, SQL_TYPES, ENDS = range(7)
+
+
+@nb.njit(inline="always")
+def short_escape(byte: Integer) -> Integer:
+    """The letter after the backslash; 0 where there is none."""
+    if byte == 34 or byte == 92:
+        return byte
+    if byte == 8:
+        return 98
+    if byte == 9:
+        return 116
+    if byte == 10:
+        return 110
+    if byte == 12:
+        return 102
+    return 114 if byte == 13 else 0
+
+
+@compiled
+def escaped_size(texts: Bytes, start: Integer, size: Integer) -> Integer:
+    found = size
+    for index in range(start, start + size):
+        byte = texts[index]
+        if byte < 32 or byte == 34 or byte == 92:
+            found += 1 if short_escape(byte) else 5
+    return found
+
+
+@compiled
+def put_escaped(out: Bytes, at: Integer, texts: Bytes, start: Integer, size: Integer) -> Integer:
+    for index in range(start, start + size):
+        byte = texts[index]
+        if byte >= 32 and byte != 34 and byte != 92:
+            out[at] = byte
+            at += 1
+            continue
+        out[at] = 92
+        letter = short_escape(byte)
+        if letter:
+            out[at + 1] = letter
+            at += 2
+        else:
+            out[at + 1], out[at + 2], out[at + 3] = 117, 48, 48
+            out[at + 4], out[at + 5] = HEXADECIMAL[byte >> 4], HEXADECIMAL[byte & 15]
+            at += 6
+    return at
+
+
+@nb.njit(inline="always")
+def _put_piece(out: Bytes, at: Integer, pool: Bytes, places: Int64s, piece: Integer, writes: bool) -> Integer:
+    first, size = places[piece], places[piece + 1] - places[piece]
+    return put_bytes(out, at, pool, first, size) if writes else at + size
+
+
+@nb.njit(inline="always")
+def _put_byte(out: Bytes, at: Integer, byte: Integer, writes: bool) -> Integer:
+    if writes:
+        out[at] = byte
+    return at + 1
+
+
+@nb.njit(inline="always")
+def _put_null(out: Bytes, at: Integer, writes: bool) -> Integer:
+    return put_bytes(out, at, NULL_WORD, 0, 4) if writes else at + 4
+
+
+@compiled
+def put_row(
+    out: Bytes, at: Integer, writes: bool, image: Integer, old: bool, starts: Int64s, sizes: Int64s, texts: Bytes, pool: Bytes,
+    places: Int64s,
+) -> Integer:  # fmt: skip
+    """One object of the values of an image; `old`: only of columns that the image after it changed."""
+    at = _put_byte(out, at, 123, writes)
+    begin = at
+    for column in range(sizes.shape[0]):
+        size = sizes[column, image]
+        if size == ABSENT:
+            continue
+        if old and (
+            sizes[column, image + 1] == ABSENT or not is_updated(sizes, starts, texts, column, image + 1, True)
+        ):
+            continue
+        if at > begin:
+            at = _put_byte(out, at, 44, writes)
+        at = _put_piece(out, at, pool, places, PIECES * column + NAME, writes)
+        if size == NULL:
+            at = _put_null(out, at, writes)
+            continue
+        at = _put_byte(out, at, 34, writes)
+        start = starts[column, image]
+        at = put_escaped(out, at, texts, start, size) if writes else at + escaped_size(texts, start, size)
+        at = _put_byte(out, at, 34, writes)
+    return _put_byte(out, at, 125, writes)
+
+
+@compiled
+def put_rows(
+    out: Bytes, at: Integer, writes: bool, images: Int64s, side: Integer, old: bool, starts: Int64s, sizes: Int64s, texts: Bytes,
+    pool: Bytes, places: Int64s,
+) -> Integer:  # fmt: skip
+    """An array of the images `side` after those given; null where none has a column. A row without columns is left out but of `old`."""
+    begin = at
+    at = _put_byte(out, at, 91, writes)
+    rows = 0
+    for image in images:
+        before = at
+        if rows:
+            at = _put_byte(out, at, 44, writes)
+        start = at
+        at = put_row(out, at, writes, image + side, old, starts, sizes, texts, pool, places)
+        if at == start + 2 and not old:
+            at = before
+        else:
+            rows += 1
+    return _put_byte(out, at, 93, writes) if rows else _put_null(out, begin, writes)
+
+
+@compiled
+def put_columns(
+    out: Bytes, at: Integer, writes: bool, image: Integer, piece: Integer, sizes: Int64s, high: Int8s, pool: Bytes, places: Int64s,
+) -> Integer:  # fmt: skip
+    """An object of what `piece` (TYPE, SQL_TYPE) tells of each column that the image has; null where it has none."""
+    begin = at
+    at = _put_byte(out, at, 123, writes)
+    first = at
+    for column in range(sizes.shape[0]):
+        size = sizes[column, image]
+        if size == ABSENT:
+            continue
+        if at > first:
+            at = _put_byte(out, at, 44, writes)
+        at = _put_piece(out, at, pool, places, PIECES * column + NAME, writes)
+        which = piece + (beginning(size, high[column, image]) if piece == SQL_TYPE else 0)
+        at = _put_piece(out, at, pool, places, PIECES * column + which, writes)
+    return _put_byte(out, at, 125, writes) if at > first else _put_null(out, begin, writes)
+
+
+@compiled
+def put_keys(
+    out: Bytes, at: Integer, writes: bool, image: Integer, keys: Int8s, sizes: Int64s, pool: Bytes, places: Int64s
+) -> Integer:
+    """An array of the names of the key's columns that the image has; null where it has none. A name's piece ends with a colon."""
+    begin = at
+    at = _put_byte(out, at, 91, writes)
+    first = at
+    for column in range(sizes.shape[0]):
+        if not keys[column] or sizes[column, image] == ABSENT:
+            continue
+        if at > first:
+            at = _put_byte(out, at, 44, writes)
+        at = _put_piece(out, at, pool, places, PIECES * column + NAME, writes) - 1
+    return _put_byte(out, at, 93, writes) if at > first else _put_null(out, begin, writes)
+
+
+@compiled
+def put_number(out: Bytes, at: Integer, writes: bool, value: Integer) -> Integer:
+    """One that is not negative."""
+    digits, left = 1, value
+    while left > 9:
+        left //= 10
+        digits += 1
+    if writes:
+        for place in range(digits):
+            out[at + digits - 1 - place] = 48 + value % 10
+            value //= 10
+    return at + digits
+
+
+@compiled
+def put_message(
+    out: Bytes, at: Integer, writes: bool, kind: Integer, images: Int64s, told: Integer, ms: Integer, keys: Int8s,
+    starts: Int64s, sizes: Int64s, high: Int8s, texts: Bytes, pool: Bytes, places: Int64s, frame: Bytes, frames: Int64s,
+) -> Integer:  # fmt: skip
+    """`images`: the first of each unit; `told`: the image whose columns and types the message tells. Where it ends."""
+    side = 1 if kind == KIND_UPDATE else 0
+    at = _put_piece(out, at, frame, frames, DATA, writes)
+    at = put_rows(out, at, writes, images, side, False, starts, sizes, texts, pool, places)
+    at = _put_piece(out, at, frame, frames, ES, writes)
+    at = put_number(out, at, writes, ms)
+    at = _put_piece(out, at, frame, frames, TYPES, writes)
+    at = put_columns(out, at, writes, told, TYPE, sizes, high, pool, places)
+    at = _put_piece(out, at, frame, frames, OLD, writes)
+    if kind == KIND_UPDATE:
+        at = put_rows(out, at, writes, images, 0, True, starts, sizes, texts, pool, places)
+    else:
+        at = _put_null(out, at, writes)
+    at = _put_piece(out, at, frame, frames, KEYS, writes)
+    at = put_keys(out, at, writes, images[0] + side, keys, sizes, pool, places)
+    at = _put_piece(out, at, frame, frames, SQL_TYPES, writes)
+    at = put_columns(out, at, writes, told, SQL_TYPE, sizes, high, pool, places)
+    return _put_piece(out, at, frame, frames, ENDS + kind - KIND_INSERT, writes)
+
+
+@compiled
+def put_messages(
+    out: Bytes, writes: bool, begins: Int64s, kinds: Int8s, images: Int64s, told: Int64s, ms: Int64s, keys: Int8s,
+    starts: Int64s, sizes: Int64s, high: Int8s, texts: Bytes, pool: Bytes, places: Int64s, frame: Bytes, frames: Int64s, ends: Int64s,
+) -> None:  # fmt: skip
+    """A message for each stretch of units that `begins` bounds; `ends`: where each ends in `out`, which is written where `writes`."""
+    at = np.int64(0)
+    for message in range(begins.shape[0] - 1):
+        first = begins[message]
+        at = put_message(
+            out, at, writes, kinds[first], images[first : begins[message + 1]], told[message], ms[message], keys,
+            starts, sizes, high, texts, pool, places, frame, frames,
+        )  # fmt: skip
+        ends[message] = at

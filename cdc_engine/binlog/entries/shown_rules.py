@@ -1,0 +1,138 @@
+"""The rules of conf/ on entries: which rows a consumer gets, and what masked columns show. Used by `rows`, for tables that have any.
+
+A consumer gets what the lake gets: an update that leaves the condition as a DELETE, one that enters it as an INSERT, so an event may become
+several entries, or none. Texts and whole numbers have the same digest as in the lake.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from cdc_engine.binlog.column_types import TypeUnsupportedError, type_of
+from cdc_engine.binlog.entries.images import EventFacts, Images
+from cdc_engine.binlog.entries.locate import BEFORE
+from cdc_engine.binlog.entries.numbers import SqlType
+from cdc_engine.binlog.entries.texts import ColumnTexts, Texts
+from cdc_engine.binlog.row_rules.condition import Chosen
+from cdc_engine.binlog.row_rules.masks import HASH, NULL
+from cdc_engine.binlog.row_rules.rules import NO_RULES, BoundRules
+from cdc_engine.binlog.rows.decoder import Places, RowDecoder
+from cdc_engine.binlog.rows.locate_diffs import ROW, SLOT
+from cdc_engine.binlog.rows.refused_values import ValuePolicy
+from cdc_engine.contracts import Block, Column, Int8s, Int64s, RowEventKind, TableVersion
+from cdc_engine.errors import ConsumerStoppedError, TableStoppedError
+
+
+class ShownRules:
+    """Of one table version. Raises ConsumerStoppedError where a rule does not fit it."""
+
+    def __init__(self, version: TableVersion, columns: Sequence[Column], policy: ValuePolicy) -> None:
+        corrected = [policy.corrected(column) for column in columns]
+        try:
+            types = [type_of(column, policy.zero_dates) for column in corrected]
+            self._bound = BoundRules(policy.rules, version, corrected, types)
+            self._decoder = self._asked(version, policy)
+        except TypeUnsupportedError as error:
+            raise ConsumerStoppedError(f"the rows of {version.name} cannot be filtered or masked: {error}") from None
+        except TableStoppedError as error:
+            raise ConsumerStoppedError(f"the rows of {version.name} cannot be shown: {error.reason}") from None
+        self.columns = list(self._bound.shown_columns)
+        self._masks = {
+            slot: mask for slot, column in enumerate(columns) if (mask := self._bound.mask_of(column.name)) is not None
+        }
+
+    def texts(self, texts: Sequence[ColumnTexts]) -> list[ColumnTexts]:
+        """How the columns are shown: a digest is a VARCHAR, whatever the column is."""
+        kind = SqlType.VARCHAR
+        return [
+            dataclasses.replace(each, sql_type=kind, of_high=kind, of_null=kind)
+            if slot in self._masks and self._masks[slot].kind == HASH
+            else each
+            for slot, each in enumerate(texts)
+        ]
+
+    def left(
+        self, block: Block, chosen: Int64s, images: Images, facts: EventFacts
+    ) -> tuple[Images, EventFacts, Int64s]:
+        """The images that are shown, the facts of each entry that they become, and the index of its event among `chosen`."""
+        images = self._without_nothing(images)
+        if not self._bound.filters:
+            return images, facts, np.arange(len(chosen))
+        met = self._met(block, chosen, len(images.event))
+        kinds, shown = _outcomes(facts.kinds[images.event], images.side, met)
+        numbers = np.flatnonzero(shown)
+        event, kinds = images.event[numbers], kinds[numbers]
+        begins = np.ones(len(numbers), bool)
+        begins[1:] = (np.diff(event) != 0) | (np.diff(kinds) != 0)
+        return (
+            Images(
+                starts=np.ascontiguousarray(images.starts[:, numbers]),
+                sizes=np.ascontiguousarray(images.sizes[:, numbers]),
+                side=images.side[numbers],
+                event=(np.cumsum(begins) - 1).astype(np.int32),
+                differences=_renumbered(images.differences, shown),
+            ),
+            facts.split(event[begins], kinds[begins]),
+            event[begins].astype(np.int64),
+        )
+
+    def masked(self, shown: Sequence[Texts]) -> list[Texts]:
+        """The texts of all columns, as they are shown."""
+        return [
+            Texts(self._masks[slot].shown(each.array.cast(pa.string()))) if slot in self._masks else each
+            for slot, each in enumerate(shown)
+        ]
+
+    def _asked(self, version: TableVersion, policy: ValuePolicy) -> RowDecoder | None:
+        """Of the columns that the condition asks for. Without a key each update gives both images, as entries have them."""
+        wanted = [index for index, each in enumerate(version.columns) if each.name.lower() in policy.rules.wanted]
+        if not wanted:
+            return None
+        plain = dataclasses.replace(policy, rules=NO_RULES)
+        return RowDecoder(dataclasses.replace(version, key=()), np.array(wanted, np.int32), Places(), plain)
+
+    def _met(self, block: Block, chosen: Int64s, images: int) -> Chosen:
+        if self._decoder is None:
+            return np.ones(images, bool)
+        try:
+            met = [
+                self._bound.met_by(self._decoder.columns, batch.columns[3:])
+                for batch in self._decoder.chunks(block, np.ascontiguousarray(chosen))
+            ]
+        except TableStoppedError as error:
+            raise ConsumerStoppedError(
+                f"whether rows of {self._decoder.version.name} are captured cannot be told: {error.reason}"
+            ) from None
+        return np.concatenate(met) if met else np.zeros(0, bool)
+
+    def _without_nothing(self, images: Images) -> Images:
+        """With NULL in the columns that show nothing."""
+        hidden = [slot for slot, mask in self._masks.items() if mask.kind == NULL]
+        if not hidden:
+            return images
+        starts = images.starts.copy()
+        for slot in hidden:
+            starts[slot][starts[slot] >= 0] = -1
+        differences = images.differences[:, ~np.isin(images.differences[SLOT], hidden)]
+        return dataclasses.replace(images, starts=starts, differences=differences)
+
+
+def _outcomes(kinds: Int8s, side: Int8s, met: Chosen) -> tuple[Int8s, Chosen]:
+    """(kind of the entry that shows each image, which images are shown); the images of an update stand side by side."""
+    kinds, shown = kinds.copy(), met.copy()
+    before = np.flatnonzero((kinds == RowEventKind.UPDATE) & (side == BEFORE))
+    was, is_now = met[before], met[before + 1]
+    kinds[before[was & ~is_now]] = RowEventKind.DELETE
+    kinds[before[~was & is_now] + 1] = RowEventKind.INSERT
+    return kinds, shown
+
+
+def _renumbered(differences: Int64s, shown: Chosen) -> Int64s:
+    """The differences of the images that are shown, by their new numbers."""
+    left = differences[:, shown[differences[ROW]]].copy()
+    left[ROW] = (np.cumsum(shown) - 1)[left[ROW]]
+    return left

@@ -1,0 +1,149 @@
+"""Rows as units of a message: of which partition each is, and which go into one message. Asked by `flat`, and by `packets` for entries.
+
+A unit is an insert, an update or a delete of one row. Where rows go to a partition by the hash of their key, an update that changes the key
+would leave its old key's history in one partition and go on in another, and whoever reads the two side by side may take them in any
+order. Such an update is two units: a delete of the old key, in the old key's partition, and an insert of the new one, in the new one's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from cdc_engine.binlog.compiled import Integer, compiled
+from cdc_engine.binlog.entries.assemble import ABSENT
+from cdc_engine.binlog.entries.locate import BEFORE
+from cdc_engine.binlog.entries.rows import Shown
+from cdc_engine.binlog.rows.locate import KIND_DELETE, KIND_INSERT, KIND_UPDATE
+from cdc_engine.contracts import Bytes, Int8s, Int64s
+from cdc_engine.errors import ConsumerStoppedError
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclasses.dataclass(frozen=True)
+class Hashing:
+    """How the rows of a table find their partition: `columns` (indices of those shown; a row's values), over `seed`, of `partitions`.
+
+    `splits`: an update that goes from one partition to another is two units. `table`: "database.table", for errors.
+    """
+
+    columns: tuple[int, ...]
+    partitions: int
+    seed: int = 0
+    splits: bool = True
+    table: str = ""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Units:
+    """One each, in the stream's order within its partition: `kind`, `event`, first image of it, `partition`."""
+
+    kind: Int8s
+    event: Int64s
+    image: Int64s
+    partition: Int64s
+
+    @property
+    def messages(self) -> Int64s:
+        """Where each message begins: a message has one event's units of one partition and kind. And the end of the last."""
+        if not len(self.kind):
+            return np.zeros(1, np.int64)
+        same = np.ones(len(self.kind) - 1, np.bool_)
+        for each in (self.kind, self.event, self.partition):
+            same &= each[1:] == each[:-1]
+        return np.concatenate([[0], np.flatnonzero(~same) + 1, [len(self.kind)]]).astype(np.int64)
+
+
+def units_of(shown: Shown, partition: int, hashing: Hashing | None = None) -> Units:
+    """All rows; `partition` is of each where nothing is hashed. Raises ConsumerStoppedError where a row's partition cannot be told."""
+    kinds = shown.facts.kinds[shown.event]
+    first = np.flatnonzero((kinds != KIND_UPDATE) | (shown.side == BEFORE)).astype(np.int64)
+    kind, event = kinds[first], shown.event[first].astype(np.int64)
+    if hashing is None:
+        return Units(kind, event, first, np.full(len(first), partition, np.int64))
+    paired = kind == KIND_UPDATE
+    goes_to = _partitions(_whole_in(shown, first + paired, first, hashing), first + paired, hashing)
+    comes_from = goes_to.copy()
+    comes_from[paired] = _partitions(shown, first[paired], hashing)
+    moves = (
+        (comes_from != goes_to) & _whole(shown, first + paired) if hashing.splits else np.zeros(len(first), np.bool_)
+    )
+    return _ordered(kind, event, first, goes_to, comes_from, moves)
+
+
+def _ordered(  # noqa: PLR0917  columns of one table
+    kind: Int8s, event: Int64s, first: Int64s, goes_to: Int64s, comes_from: Int64s, moves: Mask
+) -> Units:
+    row = np.repeat(np.arange(len(kind)), 1 + moves)
+    second = np.zeros(len(row), np.bool_)
+    second[1:] = row[1:] == row[:-1]
+    moved = moves[row]
+    kinds = np.where(moved, np.where(second, KIND_INSERT, KIND_DELETE), kind[row]).astype(np.int8)
+    partition = np.where(moved & ~second, comes_from[row], goes_to[row])
+    events, image = event[row], first[row] + (moved & second)
+    order = np.lexsort((partition, events))
+    return Units(kinds[order], events[order], image[order], partition[order])
+
+
+def _whole(shown: Shown, images: Int64s) -> Mask:
+    """Those that leave no column out: the others are no insert."""
+    found: Mask = (shown.sizes[:, images] != ABSENT).all(axis=0)
+    return found
+
+
+def _whole_in(shown: Shown, images: Int64s, before: Int64s, hashing: Hashing) -> Shown:
+    """What is hashed of `images`, taken from the image `before` where they leave it out: it did not change there. Where updates are not
+    split all is as in Canal, which takes it for empty.
+    """
+    lacks = [shown.sizes[column, images] == ABSENT for column in hashing.columns]
+    if not hashing.splits or not any(each.any() for each in lacks):
+        return shown
+    starts, sizes = shown.starts.copy(), shown.sizes.copy()
+    for column, each in zip(hashing.columns, lacks, strict=True):
+        starts[column, images[each]] = starts[column, before[each]]
+        sizes[column, images[each]] = sizes[column, before[each]]
+        if (sizes[column, images] == ABSENT).any():
+            raise ConsumerStoppedError(
+                f"the partition of a row of {hashing.table} cannot be told: its images leave out a column that partition_hash names "
+                "(binlog_row_image MINIMAL or NOBLOB). Hash by columns of the key (`$pk$`), or have the source write full images"
+            )
+    return dataclasses.replace(shown, starts=starts, sizes=sizes)
+
+
+def _partitions(shown: Shown, images: Int64s, hashing: Hashing) -> Int64s:
+    hashes = np.full(len(images), hashing.seed, np.int64)
+    hash_values(images, np.array(hashing.columns, np.int64), shown.starts, shown.sizes, shown.texts, hashes)
+    return np.abs(hashes) % hashing.partitions
+
+
+@compiled
+def hash_values(  # noqa: PLR0917  numba knows no keyword-only arguments
+    images: Int64s, columns: Int64s, starts: Int64s, sizes: Int64s, texts: Bytes, hashes: Int64s
+) -> None:
+    """XORs the hash of each of these columns' values into `hashes`, one an image; of NULL and of what is left out it is 0."""
+    for index in range(images.shape[0]):
+        for column in columns:
+            size = sizes[column, images[index]]
+            if size > 0:
+                hashes[index] ^= java_hash(texts, starts[column, images[index]], size)
+
+
+@compiled
+def java_hash(text: Bytes, start: Integer, size: Integer) -> Integer:
+    """String.hashCode of Java, of UTF-8: 31 times the hash and the next UTF-16 unit, in 32 bits with a sign."""
+    value, at, end = np.int64(0), start, start + size
+    while at < end:
+        byte = np.int64(text[at])
+        length = 1 if byte < 0x80 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+        point = byte if length == 1 else byte & (0x7F >> length)
+        for place in range(1, length):
+            point = point << 6 | (np.int64(text[at + place]) & 0x3F)
+        if point >= 0x10000:
+            value = (31 * value + 0xD800 + ((point - 0x10000) >> 10)) & 0xFFFFFFFF
+            point = 0xDC00 + ((point - 0x10000) & 0x3FF)
+        value = (31 * value + point) & 0xFFFFFFFF
+        at += length
+    return value - (np.int64(1) << 32) if value >= (np.int64(1) << 31) else value

@@ -1,0 +1,154 @@
+"""A condition over the columns of a record batch: which rows meet it, all at once. Made by `rules` for each version of a table.
+
+As in SQL a comparison with NULL is neither true nor false, and a row is kept where the whole is true. Texts are compared by their
+characters, exactly: a collation that takes 'de' for 'DE' is the source's; ILIKE ignores case.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc_engine.binlog.column_types.entry import AnyArray
+from cdc_engine.binlog.row_rules.expression import (
+    Compare,
+    Expression,
+    IsNull,
+    Joined,
+    Like,
+    Literal,
+    Not,
+    OneOf,
+    columns_of,
+)
+
+Chosen = npt.NDArray[np.bool_]
+_COMPARE: Mapping[str, Any] = {
+    "=": pc.equal,
+    "<>": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+
+
+class ConditionRefusedError(Exception):
+    """The condition asks a column for what it has not; the message says which and why."""
+
+
+class Condition:
+    """One expression, bound to the types of a table's columns (by lower-cased name). Raises ConditionRefusedError where they do not fit."""
+
+    def __init__(self, expression: Expression, types: Mapping[str, pa.DataType]) -> None:
+        self._expression = expression
+        self.columns = columns_of(expression)
+        if missing := sorted(self.columns - types.keys()):
+            raise ConditionRefusedError(f"the table has no column {missing[0]}")
+        self._scalars: dict[tuple[str, Literal], Any] = {}
+        self._bind(expression, types)
+        self.met({name: _none_of(types[name]) for name in self.columns})
+
+    def met(self, columns: Mapping[str, AnyArray]) -> Chosen:
+        """Bool, one a row. `columns`: by lower-cased name, those of `self.columns` at least."""
+        found: Any = pc.fill_null(self._of(self._expression, columns), False)
+        return cast("Chosen", found.to_numpy(zero_copy_only=False))
+
+    def _of(self, term: Expression, columns: Mapping[str, AnyArray]) -> Any:
+        if isinstance(term, Joined):
+            join: Any = pc.and_kleene if term.word == "AND" else pc.or_kleene
+            found = self._of(term.terms[0], columns)
+            for other in term.terms[1:]:
+                found = join(found, self._of(other, columns))
+            return found
+        if isinstance(term, Not):
+            return pc.invert(self._of(term.term, columns))
+        values: Any = columns[term.column.lower()]
+        if isinstance(term, IsNull):
+            return pc.is_null(values)
+        if isinstance(term, Like):
+            return pc.match_like(values, term.pattern, ignore_case=term.any_case)
+        if isinstance(term, OneOf):
+            found = self._compared("=", term.column, term.literals[0], values)
+            for literal in term.literals[1:]:
+                found = pc.or_kleene(found, self._compared("=", term.column, literal, values))
+            return found
+        return self._compared(term.sign, term.column, term.literal, values)
+
+    def _compared(self, sign: str, column: str, literal: Literal, values: Any) -> Any:
+        return _COMPARE[sign](values, self._scalars[column.lower(), literal])
+
+    def _bind(self, term: Expression, types: Mapping[str, pa.DataType]) -> None:
+        """Each literal as a value of its column's type."""
+        if isinstance(term, Joined):
+            for each in term.terms:
+                self._bind(each, types)
+        elif isinstance(term, Not):
+            self._bind(term.term, types)
+        elif isinstance(term, Like):
+            if not _is_text(types[term.column.lower()]):
+                raise ConditionRefusedError(f"LIKE asks for a text, and {term.column} is none in the lake")
+        elif isinstance(term, OneOf | Compare):
+            of = types[term.column.lower()]
+            for literal in term.literals if isinstance(term, OneOf) else (term.literal,):
+                scalar = _scalar(term.column, literal, of)
+                self._scalars[term.column.lower(), literal] = scalar
+                _try(term.column, literal, scalar, of)
+
+
+def _none_of(of: pa.DataType) -> Any:
+    """No value of that type."""
+    return pa.array([], of)
+
+
+def _try(column: str, literal: Literal, scalar: Any, of: pa.DataType) -> None:
+    try:
+        pc.equal(_none_of(of), scalar)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise ConditionRefusedError(_unfit(column, literal, of)) from None
+
+
+def _scalar(column: str, literal: Literal, of: pa.DataType) -> Any:
+    if isinstance(literal, str):
+        return _told(column, literal, of)
+    if pa.types.is_floating(of):
+        return pa.scalar(float(literal), of)
+    if pa.types.is_boolean(of) and literal in (0, 1):
+        return pa.scalar(bool(literal), of)
+    # an int64 would ask for 19 digits before the point, and a decimal of a large scale has fewer
+    if pa.types.is_decimal(of):
+        return pa.scalar(decimal.Decimal(literal))
+    if pa.types.is_integer(of):
+        within = isinstance(literal, int) and -(1 << 63) <= literal < 1 << 63
+        return pa.scalar(literal) if within else pa.scalar(decimal.Decimal(literal))
+    raise ConditionRefusedError(_unfit(column, literal, of))
+
+
+def _told(column: str, literal: str, of: pa.DataType) -> Any:
+    """A text as a value of a text column, a date, or a time of day or of the calendar, which is read in UTC where it is one."""
+    try:
+        if _is_text(of):
+            return pa.scalar(literal, of)
+        if pa.types.is_date(of):
+            return pa.scalar(dt.date.fromisoformat(literal), of)
+        if pa.types.is_timestamp(of):
+            moment = dt.datetime.fromisoformat(literal)
+            return pa.scalar(moment.replace(tzinfo=dt.UTC) if of.tz and moment.tzinfo is None else moment, of)
+    except ValueError:
+        raise ConditionRefusedError(_unfit(column, literal, of)) from None
+    raise ConditionRefusedError(_unfit(column, literal, of))
+
+
+def _unfit(column: str, literal: Literal, of: pa.DataType) -> str:
+    return f"{literal!r} cannot be compared with {column}, which is {of} in the lake"
+
+
+def _is_text(of: pa.DataType) -> bool:
+    return pa.types.is_string(of) or pa.types.is_large_string(of)

@@ -1,0 +1,127 @@
+"""SHA-256 of many values at once, by a kernel: a masked column costs no step of the interpreter a row. Called by `masks`.
+
+The digest of one value is that of hashlib.sha256(salt + value), as 64 hexadecimal digits.
+"""
+# ruff: noqa: PLR0917 - a kernel takes every array it touches by name, and numba knows no keyword-only arguments
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from cdc_engine.binlog.compiled import Integer, compiled
+from cdc_engine.contracts import Bytes, Int64s
+
+Words = npt.NDArray[np.uint32]
+BLOCK_BYTES = 64
+DIGEST_CHARS = 64
+_LENGTH_BYTES = 8  # at the end of the last block: how many bits were hashed
+_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
+
+
+def _first_primes(count: int) -> list[int]:
+    found: list[int] = []
+    candidate = 2
+    while len(found) < count:
+        if all(candidate % each for each in found):
+            found.append(candidate)
+        candidate += 1
+    return found
+
+
+def _root_bits(prime: int, power: int) -> int:
+    """The first 32 bits after the point of the prime's square root (power 2) or cube root (3), exactly."""
+    wanted = prime << (32 * power)
+    low, high = 0, 1 << 40
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if middle**power <= wanted else (low, middle)
+    return low & 0xFFFFFFFF
+
+
+FIRST_STATE: Words = np.array([_root_bits(prime, 2) for prime in _first_primes(8)], np.uint32)
+ROUNDS: Words = np.array([_root_bits(prime, 3) for prime in _first_primes(64)], np.uint32)
+
+
+@nb.njit(inline="always")
+def _turned(word: Any, bits: Integer) -> Any:
+    return np.uint32((word >> np.uint32(bits)) | (word << np.uint32(32 - bits)))
+
+
+@compiled
+def _mix(block: Bytes, state: Words, schedule: Words, rounds: Words) -> None:
+    """One block of 64 bytes into the state."""
+    for index in range(16):
+        at = 4 * index
+        schedule[index] = np.uint32(
+            (np.uint32(block[at]) << np.uint32(24))
+            | (np.uint32(block[at + 1]) << np.uint32(16))
+            | (np.uint32(block[at + 2]) << np.uint32(8))
+            | np.uint32(block[at + 3])
+        )
+    for index in range(16, 64):
+        early, late = schedule[index - 15], schedule[index - 2]
+        small = _turned(early, 7) ^ _turned(early, 18) ^ np.uint32(early >> np.uint32(3))
+        large = _turned(late, 17) ^ _turned(late, 19) ^ np.uint32(late >> np.uint32(10))
+        schedule[index] = np.uint32(schedule[index - 16] + small + schedule[index - 7] + large)
+    a, b, c, d, e, f, g, h = state
+    for index in range(64):
+        chosen = np.uint32((e & f) ^ (~e & g))
+        first = np.uint32(
+            h + (_turned(e, 6) ^ _turned(e, 11) ^ _turned(e, 25)) + chosen + rounds[index] + schedule[index]
+        )
+        most = np.uint32((a & b) ^ (a & c) ^ (b & c))
+        second = np.uint32((_turned(a, 2) ^ _turned(a, 13) ^ _turned(a, 22)) + most)
+        h, g, f, e, d, c, b, a = g, f, e, np.uint32(d + first), c, b, a, np.uint32(first + second)
+    state[0] += a
+    state[1] += b
+    state[2] += c
+    state[3] += d
+    state[4] += e
+    state[5] += f
+    state[6] += g
+    state[7] += h
+
+
+@compiled
+def _digests(
+    data: Bytes, offsets: Int64s, null: npt.NDArray[np.bool_], salt: Bytes, first: Words, rounds: Words, digits: Bytes, out: Bytes
+) -> None:  # fmt: skip
+    """`out`: 64 characters a value that is not NULL, one after the other."""
+    block, schedule, state = np.empty(BLOCK_BYTES, np.uint8), np.empty(64, np.uint32), np.empty(8, np.uint32)
+    written = np.int64(0)
+    for row in range(len(null)):
+        if null[row]:
+            continue
+        state[:] = first
+        size = len(salt) + offsets[row + 1] - offsets[row]
+        begin = offsets[row] - len(salt)
+        whole = ((size + _LENGTH_BYTES) // BLOCK_BYTES + 1) * BLOCK_BYTES
+        for at in range(whole):
+            place = at % BLOCK_BYTES
+            if at < len(salt):
+                block[place] = salt[at]
+            elif at < size:
+                block[place] = data[begin + at]
+            elif at == size:
+                block[place] = 0x80
+            elif at < whole - _LENGTH_BYTES:
+                block[place] = 0
+            else:
+                block[place] = ((size * 8) >> (8 * (whole - 1 - at))) & 0xFF
+            if place == BLOCK_BYTES - 1:
+                _mix(block, state, schedule, rounds)
+        for word in range(8):
+            for digit in range(8):
+                out[written] = digits[(state[word] >> np.uint32(28 - 4 * digit)) & np.uint32(15)]
+                written += 1
+
+
+def digests(data: Bytes, offsets: Int64s, null: npt.NDArray[np.bool_], salt: bytes) -> Bytes:
+    """Of the values data[offsets[i]:offsets[i + 1]]: the digits of those that are not NULL, one value after the other."""
+    out = np.empty(DIGEST_CHARS * int((~null).sum()), np.uint8)
+    _digests(data, offsets, null, np.frombuffer(salt, np.uint8), FIRST_STATE, ROUNDS, _HEX, out)
+    return out

@@ -1,0 +1,113 @@
+"""What a masked column shows instead of its values: nothing, their beginning, or their digest. Pure, a column at a time; for `rules`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc_engine.binlog.column_types.entry import AnyArray, ColumnType, buffer_of
+from cdc_engine.binlog.row_rules.digests import DIGEST_CHARS, digests
+from cdc_engine.contracts import Column
+
+HASH, TRUNCATE, NULL = "hash", "truncate", "null"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ColumnMask:
+    """`kind`: HASH, TRUNCATE to `chars` characters (of binary values: bytes), or NULL. `salt`: of HASH, in front of each value.
+
+    `may_be_missing`: a table version without the column is no reason to stop. Else it is: under another name the column would be shown.
+    """
+
+    column: str
+    kind: str
+    chars: int = 0
+    salt: str = dataclasses.field(default="", repr=False)
+    may_be_missing: bool = False
+
+    def refusal(self, of: ColumnType, *, in_key: bool) -> str:
+        """Why a column of that type cannot be masked so; empty where it can."""
+        if in_key and self.kind != HASH:
+            return "it is a key column: several rows would become one; hash it, or leave it as it is"
+        if self.kind == HASH and not _is_hashable(of.arrow):
+            return f"it is {of.spark} in the lake: texts, bytes and whole numbers can be hashed; say null"
+        if self.kind == TRUNCATE and not (_is_text(of.arrow) or _is_binary(of.arrow)):
+            return f"it is {of.spark} in the lake: texts and bytes can be truncated; say null"
+        return ""
+
+    def shown_type(self, of: ColumnType) -> ColumnType:
+        """The type that the masked column has."""
+        if self.kind == HASH:
+            return dataclasses.replace(of, arrow=pa.string(), spark="string", by_zero_dates={})
+        return of
+
+    def shown_column(self, column: Column) -> Column:
+        """The column as the lake and consumers see it. Its default and its labels would tell values."""
+        plain = dataclasses.replace(column, default=(), labels=())
+        if self.kind == HASH:
+            return dataclasses.replace(plain, mysql_type=f"char({DIGEST_CHARS})")
+        return dataclasses.replace(plain, nullable=True) if self.kind == NULL else plain
+
+    def shown(self, values: AnyArray) -> AnyArray:
+        """The values of a column as they are shown, NULL for NULL."""
+        if self.kind == NULL:
+            return cast("AnyArray", pa.nulls(len(values), values.type))
+        if self.kind == TRUNCATE:
+            return _cut(values, self.chars)
+        return hashed(values, self.salt.encode())
+
+    def shown_text(self, text: str) -> str | None:
+        """The same of one value as text; None for NULL."""
+        found = self.shown(pa.array([text], pa.string()))
+        return cast("str | None", found[0].as_py())
+
+    def shown_bytes(self, digits: str) -> str | None:
+        """The same of one binary value, as hexadecimal digits where it still is one."""
+        found: Any = self.shown(pa.array([bytes.fromhex(digits)], pa.binary()))[0].as_py()
+        return found.hex() if isinstance(found, bytes) else found
+
+
+def hashed(values: AnyArray, salt: bytes) -> AnyArray:
+    """Texts of 64 hexadecimal digits: SHA-256 of the salt followed by the value's bytes (of a number, its decimal digits)."""
+    texts: Any = values if _is_binary(values.type) or _is_text(values.type) else values.cast(pa.string())
+    if isinstance(texts, pa.ChunkedArray):
+        texts = texts.combine_chunks()
+    null = texts.is_null().to_numpy(zero_copy_only=False)
+    offsets, data = _bytes_of(texts)
+    out = digests(data, offsets, null, salt)
+    ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(~null) * DIGEST_CHARS)).astype(np.int32)
+    validity = None if not null.any() else buffer_of(np.packbits(~null, bitorder="little"))
+    return pa.Array.from_buffers(pa.string(), len(values), [validity, buffer_of(ends), buffer_of(out)])
+
+
+def _bytes_of(texts: Any) -> tuple[Any, Any]:
+    """Offsets (int64) into the bytes of an array of strings or binary values, and those bytes."""
+    wide = pa.types.is_large_string(texts.type) or pa.types.is_large_binary(texts.type)
+    _, places, data = texts.buffers()
+    kind: Any = np.int64 if wide else np.int32
+    offsets = np.frombuffer(places, kind, len(texts) + 1 + texts.offset)[texts.offset :].astype(np.int64)
+    read = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
+    return offsets, read
+
+
+def _cut(values: AnyArray, chars: int) -> AnyArray:
+    if _is_binary(values.type):
+        return pc.binary_slice(values, 0, chars)
+    return pc.utf8_slice_codeunits(values, 0, chars)
+
+
+def _is_text(of: pa.DataType) -> bool:
+    return pa.types.is_string(of) or pa.types.is_large_string(of)
+
+
+def _is_binary(of: pa.DataType) -> bool:
+    return pa.types.is_binary(of) or pa.types.is_large_binary(of)
+
+
+def _is_hashable(of: pa.DataType) -> bool:
+    whole = pa.types.is_integer(of) or (pa.types.is_decimal(of) and of.scale == 0)
+    return whole or _is_text(of) or _is_binary(of)

@@ -1,0 +1,173 @@
+"""What conf/ says of a table's rows: which are captured, and which columns are masked. Bound to a version of the table by the decoders.
+
+An update may leave the condition or enter it. The row is then deleted, or inserted: who reads the lake or consumes the changes never sees
+that it is there otherwise.
+
+    before image meets it   after image meets it
+    yes                     yes                    the update
+    yes                     no                     a delete of the before image
+    no                      yes                    an insert of the after image
+    no                      no                     nothing
+
+So of such a table each update must have both of its images whole. What cannot be told stops the table by name; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc_engine.binlog.column_types.entry import AnyArray, ColumnType
+from cdc_engine.binlog.row_rules.condition import Chosen, Condition, ConditionRefusedError
+from cdc_engine.binlog.row_rules.expression import columns_of, parse
+from cdc_engine.binlog.row_rules.masks import ColumnMask
+from cdc_engine.binlog.rows.history_rows import row_end
+from cdc_engine.contracts import Column, Int8s, Operation, TableVersion
+from cdc_engine.errors import TableStoppedError
+from cdc_engine.states import TableState
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowRules:
+    """`condition`: as `expression` reads it, empty for all rows. `masks`: a column each."""
+
+    condition: str = ""
+    masks: tuple[ColumnMask, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether they say anything."""
+        return bool(self.condition or self.masks)
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """Columns that the condition asks for, in lower case. Raises ConfigurationError."""
+        return columns_of(parse(self.condition)) if self.condition else frozenset()
+
+    def told(self, column: str, reason: str) -> str:
+        """Why a value cannot be decoded: of a masked column without what may be shown of it."""
+        return "cannot be decoded (it is masked, so no more is told)" if self.masks_any((column,)) else reason
+
+    def touches(self, columns: Iterable[str]) -> bool:
+        """Whether one of the columns is masked, or asked for by the condition."""
+        return self.masks_any(columns) or bool({column.lower() for column in columns} & self.wanted)
+
+    def masks_any(self, columns: Iterable[str]) -> bool:
+        """Whether one of the columns is shown as something else than it is."""
+        masked = {each.column.lower() for each in self.masks}
+        return any(column.lower() in masked for column in columns)
+
+
+NO_RULES = RowRules()
+
+
+class BoundRules:
+    """The rules over the columns of one table version. Raises TableStoppedError ROWS_RULE where they do not fit it.
+
+    `columns`, `types`: of what is captured, as they lie in the batches. `shown_columns`, `shown_types`: as they come out.
+    """
+
+    def __init__(
+        self, rules: RowRules, version: TableVersion, columns: Sequence[Column], types: Sequence[ColumnType]
+    ) -> None:
+        self._version, self._names = version, [column.name.lower() for column in columns]
+        self._key = [self._names.index(name.lower()) for name in version.key if name.lower() in self._names]
+        self._masks = self._bound(rules.masks, types)
+        self._condition = self._conditioned(rules.condition, types)
+        shown = [(self._masks.get(index), column, types[index]) for index, column in enumerate(columns)]
+        self.shown_columns = tuple(mask.shown_column(column) if mask else column for mask, column, _ in shown)
+        self.shown_types = tuple(mask.shown_type(each) if mask else each for mask, _, each in shown)
+
+    @property
+    def filters(self) -> bool:
+        """Whether rows are left out: then `leave` wants both images of each update."""
+        return self._condition is not None
+
+    @property
+    def condition_columns(self) -> frozenset[str]:
+        """In lower case."""
+        return self._condition.columns if self._condition is not None else frozenset()
+
+    def mask_of(self, column: str) -> ColumnMask | None:
+        return self._masks.get(self._names.index(column.lower())) if column.lower() in self._names else None
+
+    def met(self, arrays: Sequence[AnyArray]) -> Chosen:
+        """Which rows meet the condition; `arrays`: one a column."""
+        if self._condition is None:
+            return np.ones(len(arrays[0]) if arrays else 0, bool)
+        return self._condition.met({name: arrays[self._names.index(name)] for name in self._condition.columns})
+
+    def met_by(self, columns: Sequence[Column], arrays: Sequence[AnyArray]) -> Chosen:
+        """As `met`, of those columns alone that the condition asks for."""
+        if self._condition is None:
+            return np.ones(len(arrays[0]), bool)
+        return self._condition.met({column.name.lower(): each for column, each in zip(columns, arrays, strict=True)})
+
+    def left(self, operation: Int8s, arrays: Sequence[AnyArray], compared: Sequence[int]) -> tuple[Chosen, Int8s]:
+        """(which images are left, what each is by now), of batches that have a before image beside each after image.
+
+        `compared`: the columns whose change leaves the before image of an update within the condition; of none all are left.
+        """
+        if self._condition is None:
+            return np.ones(len(operation), bool), operation
+        met = self.met(arrays)
+        now, left = operation.copy(), met.copy()
+        before = np.flatnonzero(operation == Operation.UPDATE_BEFORE)
+        was, is_now = met[before], met[before + 1]
+        now[before[was & ~is_now]] = Operation.DELETE
+        now[before[~was & is_now] + 1] = Operation.INSERT
+        left[before] = was & (~is_now | _changed(before, [arrays[index] for index in compared]))
+        return left, now
+
+    def masked(self, arrays: Sequence[AnyArray]) -> list[AnyArray]:
+        """The columns as they are shown; what stands after the table's own is left as it is."""
+        return [self._masks[index].shown(each) if index in self._masks else each for index, each in enumerate(arrays)]
+
+    def _bound(self, masks: Sequence[ColumnMask], types: Sequence[ColumnType]) -> Mapping[int, ColumnMask]:
+        found: dict[int, ColumnMask] = {}
+        every = {column.name.lower() for column in self._version.columns}
+        for mask in masks:
+            name = mask.column.lower()
+            if name not in every and not mask.may_be_missing:
+                raise self._stopped(
+                    f"conf/ masks its column {mask.column}, which it does not have; under another name it would be shown: correct `masks`, "
+                    "or say `if_missing: ignore` there"
+                )
+            if name not in self._names:
+                continue
+            index = self._names.index(name)
+            if why := mask.refusal(types[index], in_key=index in self._key):
+                raise self._stopped(f"conf/ says {mask.kind} of the masked column {mask.column}, but {why}")
+            found[index] = mask
+        return found
+
+    def _conditioned(self, text: str, types: Sequence[ColumnType]) -> Condition | None:
+        if not text:
+            return None
+        if row_end(self._version.columns) >= 0:
+            raise self._stopped("conf/ filters its rows, which is not done for a system-versioned table: remove `rows`")
+        arrow = {name: each.arrow for name, each in zip(self._names, types, strict=True)}
+        try:
+            return Condition(parse(text), arrow)
+        except ConditionRefusedError as error:
+            raise self._stopped(f"conf/ keeps its rows where {text}, but {error}: correct `rows`") from None
+
+    def _stopped(self, reason: str) -> TableStoppedError:
+        return TableStoppedError(self._version.database, self._version.table, TableState.ROWS_RULE, reason)
+
+
+def _changed(before: Any, compared: Sequence[AnyArray]) -> Chosen:
+    """Which of the before images, by their rows, differ from the after images that follow them."""
+    if not compared:
+        return np.ones(len(before), bool)
+    changed = np.zeros(len(before), bool)
+    for values in compared:
+        old: Any = values.take(pa.array(before))
+        new: Any = values.take(pa.array(before + 1))
+        differ: Any = pc.or_(pc.fill_null(pc.not_equal(old, new), False), pc.xor(pc.is_null(old), pc.is_null(new)))
+        changed |= differ.to_numpy(zero_copy_only=False)
+    return changed
