@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from cdc_engine.contracts import Consumer
-from cdc_engine.errors import BatchNotFirstError, BatchNotFoundError, CanalServiceError
+from cdc_engine.errors import BatchNotFirstError, BatchNotFoundError, CanalServiceError, ConsumerStoppedError
 from cdc_engine.position import Position
 
 PlaceT = TypeVar("PlaceT", bound="Placed")
@@ -106,6 +106,7 @@ class ConsumerService(Generic[PlaceT, Content_co]):
         self._stops = 0  # gets that wait are given up
         self._closed = False
         self.trouble = ""  # why the last get failed
+        self.undelivered = ""  # why what it got cannot be sent on, where it is a broker's
         self.waiting_since = 0.0  # when the oldest delivery that waits was handed out, seconds since 1970
 
     @property
@@ -176,6 +177,9 @@ class ConsumerService(Generic[PlaceT, Content_co]):
     ) -> tuple[Content_co | None, PlaceT]:
         try:
             taken = self._feed.take(self._line.taken, bytes_max, timeout_seconds, given_up)
+        except ConsumerStoppedError as error:
+            self.trouble = str(error)
+            raise
         except CanalServiceError:
             raise
         except Exception as error:

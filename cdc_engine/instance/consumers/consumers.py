@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
+import structlog
+
+from cdc_engine.binlog.entries.rows import KeptColumns
+from cdc_engine.binlog.rows.refused_values import ValuePolicy
 from cdc_engine.contracts import Consumer, LoggedStatement
 from cdc_engine.errors import ConfigurationError, NotSubscribedError
 from cdc_engine.instance.consumers.client_filter import client_tables
 from cdc_engine.instance.consumers.feed import Chosen, ConsumerFeed, FeedPlace, OwnStream, Selection
+from cdc_engine.meta.forget_requests import forget_asked, forget_done
 from cdc_engine.meta.ledger import Ledger
-from cdc_engine.meta.manager import MetaManager
+from cdc_engine.meta.manager import MetaManager, Transition
 from cdc_engine.position import Position
 from cdc_engine.server.consumer import ConsumerService
 from cdc_engine.sink.event_sink import CapturedTables
@@ -28,13 +34,15 @@ Wants = Callable[[CapturedTables], Callable[[LoggedStatement], bool]]
 CONSUMERS_MAX = 64  # they are in the ledger, which is written whole
 IN_STEP, ALONE, STOPPED, IDLE = "IN_STEP", "ALONE", "STOPPED", "IDLE"
 
+log = structlog.get_logger()
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConsumerStatus:
     """`state`: IN_STEP with the live stream, ALONE with a connection of its own, STOPPED with `reason`, or IDLE: it has not asked yet.
 
     `position`: up to where it has acked. `behind_seconds`: of the source's clock, behind what the destination has read. `waiting`:
-    deliveries without an ack, the oldest since `waiting_since` (seconds since 1970, 0: none).
+    deliveries without an ack, the oldest since `waiting_since` (seconds since 1970, 0: none). `name`: of the broker that it sends to.
     """
 
     client_id: int
@@ -45,10 +53,33 @@ class ConsumerStatus:
     behind_seconds: float
     waiting: int
     waiting_since: float
+    name: str = ""
+
+
+def forget_asked_for(directory: Path, meta: MetaManager, consumers: Consumers | None) -> None:
+    """Those that an operator wants forgotten, also where conf/ has no consumers any more. Raises MetaError, and they are asked for still.
+
+    A broker that conf/ still names subscribes anew by itself, as one that is new.
+    """
+    for client_id in forget_asked(directory):
+        if consumers is not None:
+            consumers.unsubscribe(client_id)
+        else:
+            meta.update(_without(client_id))
+        forget_done(directory, client_id)
+        log.warning("consumer_forgotten", destination=directory.name, client_id=client_id)
+
+
+def _without(client_id: int) -> Transition:
+    return lambda ledger: ledger.without_consumer(client_id)
 
 
 class Consumers:
-    """`server_filter`: of the destination; a consumer's own is applied beside it. `wants`: which statements, given its tables."""
+    """`server_filter`: of the destination; a consumer's own is applied beside it. `wants`: which statements, given its tables. `policies`,
+    `kept`: as of `Selection`.
+
+    `brokers`: by number the name and filter of those that send on: they subscribe at once, so that nothing is read before they do.
+    """
 
     def __init__(
         self,
@@ -59,11 +90,22 @@ class Consumers:
         held_up: Callable[[], bool],
         server_filter: TableFilter,
         wants: Wants,
+        brokers: Mapping[int, tuple[str, str]] | None = None,
+        policies: Mapping[str, ValuePolicy] | None = None,
+        kept: KeptColumns | None = None,
     ) -> None:
+        self._policies, self._kept = policies or {}, kept
         self._meta, self._live, self._open_own, self._held_up = meta, live, open_own, held_up
         self._server_filter, self._wants = server_filter, wants
+        self._brokers = dict(brokers or {})
         self._services: dict[int, Service] = {}
         self._lock = threading.RLock()
+        for client_id, (_, client_filter) in self._brokers.items():
+            self.subscribe(client_id, client_filter)
+
+    def broker_of(self, client_id: int) -> str:
+        """The name of the broker whose number it is; empty for none."""
+        return self._brokers.get(client_id, ("", ""))[0]
 
     def subscribe(self, client_id: int, client_filter: str = "") -> Service:
         """Its service. One that is new begins with the oldest change at hand; another filter takes the place of the one before.
@@ -86,7 +128,7 @@ class Consumers:
         """Its cursor is forgotten. Without effect if it does not subscribe."""
         with self._lock:
             self._put_away(client_id)
-            self._meta.update(lambda ledger: ledger.without_consumer(client_id))
+            self._meta.update(_without(client_id))
 
     def service(self, client_id: int) -> Service:
         """Of one that subscribes. Raises NotSubscribedError."""
@@ -131,7 +173,7 @@ class Consumers:
             self._live,
             lambda place: self._open_own(record.client_id, place),
             self._held_up,
-            Selection(tables=captured, wants=self._wants(captured)),
+            Selection(tables=captured, wants=self._wants(captured), policies=self._policies, kept=self._kept),
         )
         service: Service = ConsumerService(record, feed, FeedPlace(Place(record.cursor)))
         self._services[record.client_id] = service
@@ -160,18 +202,23 @@ class Consumers:
             client_id=record.client_id,
             filter=record.filter,
             state=_state(service),
-            reason=service.trouble if service is not None else "",
+            reason=_reason(service),
             position=cursor,
             behind_seconds=max(0.0, (live.time_us - cursor.time_us) / 1e6) if behind and live is not None else 0.0,
             waiting=len(service.line.waiting) if service is not None else 0,
             waiting_since=service.waiting_since if service is not None else 0.0,
+            name=self.broker_of(record.client_id),
         )
+
+
+def _reason(service: Service | None) -> str:
+    return service.trouble or service.undelivered if service is not None else ""
 
 
 def _state(service: Service | None) -> str:
     if service is None:
         return IDLE
-    if service.trouble:
+    if _reason(service):
         return STOPPED
     return ALONE if service.reads_alone else IN_STEP
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from cdc_engine.binlog.entries.elements import FIRST_STATE, Mask, State, elements
-from cdc_engine.contracts import Block, Int8s, Int64s, LoggedStatement, TableChangeKind
-from cdc_engine.errors import ConsumerStoppedError
+from cdc_engine.binlog.entries.rows import KeptColumns
+from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
+from cdc_engine.contracts import Block, Int8s, Int64s, LoggedStatement, TableChangeKind, TableVersion
+from cdc_engine.errors import ConsumerStoppedError, SluiceError
 from cdc_engine.limits import BATCH_EVENTS_MAX
 from cdc_engine.position import Position
 from cdc_engine.sink.event_sink import CapturedTables
@@ -67,16 +69,21 @@ class LiveStream(Stream, Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Selection:
-    """What a consumer wants: tables that all its filters keep, and statements."""
+    """What a consumer wants: tables that all its filters keep, and statements. `policies`: by "database.table", with the rules for rows.
+    `kept`: the columns of a table that are captured, all if None.
+    """
 
     tables: CapturedTables
     wants: Callable[[LoggedStatement], bool]
+    policies: Mapping[str, ValuePolicy] = dataclasses.field(default_factory=dict)
+    kept: KeptColumns | None = None
 
     def chosen(self, pieces: Sequence[Piece], state: State) -> tuple[tuple[Chosen, ...], State]:
         """Raises ConsumerStoppedError where a table that it wants cannot be read from the first piece on."""
         found = []
         for piece in pieces:
             self._refuse_stopped(piece.block)
+            self._refuse_other_rules(piece.block)
             events, transactions = (
                 (piece.first_event, piece.last_event),
                 (piece.first_transaction, piece.last_transaction),
@@ -100,6 +107,26 @@ class Selection:
                     f"the rows of {change.database}.{change.table} cannot be read from here on: {change.state}: {change.reason}. "
                     "Resume the table (`sluice schema resume`), or subscribe with a filter that leaves it out"
                 )
+
+    def _refuse_other_rules(self, block: Block) -> None:
+        """Rules go by names: rows that were filtered or masked would be shown as they are under a name without rules."""
+        for change in block.changes:
+            name, origin = f"{change.database}.{change.table}", change.renamed_from
+            if not origin or not self.tables.keeps(change.database, change.table):
+                continue
+            rules, before = (self.policies.get(each, DEFAULT_POLICY).rules for each in (name, origin))
+            if rules != before or self._other_columns(change.schema, origin):
+                raise ConsumerStoppedError(
+                    f"the table {name} was {origin} before, and conf/ filters or masks the rows of the two otherwise, or leaves out other "
+                    "columns: say the same `rows`, `masks` and columns for both, or subscribe with a filter that leaves it out"
+                )
+
+    def _other_columns(self, version: TableVersion | None, origin: str) -> bool:
+        if version is None or self.kept is None:
+            return False
+        database, _, table = origin.partition(".")
+        before = dataclasses.replace(version, database=database, table=table)
+        return not np.array_equal(self.kept(version), self.kept(before))
 
 
 class ConsumerFeed:
@@ -155,7 +182,11 @@ class ConsumerFeed:
             return live
         if self._own is None:
             self._own = self._open_own(place)
-        found = self._own.read(place, bytes_max, BATCH_EVENTS_MAX, wait_seconds, given_up)
+        try:
+            found = self._own.read(place, bytes_max, BATCH_EVENTS_MAX, wait_seconds, given_up)
+        except SluiceError:
+            self.close()  # it has ended; the next question asks the source anew
+            raise
         if found is None:  # it was rolled back
             self.close()
         return found

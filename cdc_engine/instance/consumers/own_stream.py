@@ -6,13 +6,15 @@ What it knows of schemas is what the destination knew at that place; statements 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable
 
 from cdc_engine.contracts import Block
 from cdc_engine.errors import PositionLostError, SluiceError
 from cdc_engine.limits import READ_BUFFER_BYTES
-from cdc_engine.parser.event_parser import EventParser
-from cdc_engine.parser.start_position import FIRST_OFFSET, Epochs, StartChoice
+from cdc_engine.parser.event_parser import ByTime, EventParser
+from cdc_engine.parser.server_facts import ServerFacts
+from cdc_engine.parser.start_position import FIRST_OFFSET, DumpStart, Epochs, Lost, StartChoice
 from cdc_engine.position import Position
 from cdc_engine.sink.event_sink import dropped_uncaptured
 from cdc_engine.sink.table_filter import TableFilter
@@ -30,7 +32,7 @@ OWN_BYTES_MAX = 2 * READ_BUFFER_BYTES  # read ahead of a consumer
 class OwnStreams:
     """What such a stream is made of. `records`: of the schema history, asked when one begins.
 
-    `epoch`, `server_uuid`: of the live stream.
+    `epoch`, `server_uuid`: of the live stream. `by_time`: finds a place by the clock, where the live stream may.
     """
 
     source: Source
@@ -39,19 +41,34 @@ class OwnStreams:
     records: Callable[[], list[Record]]
     epoch: Callable[[], int]
     server_uuid: Callable[[], str]
+    by_time: ByTime | None = None
 
     def open(self, client_id: int, place: Place) -> SourceStream:
         """Raises PositionLostError where no schema is known at the place."""
         begin = place.position
+        anew = (
+            f"`sluice consumer forget {self.source.destination} {client_id}`, and it begins anew with the oldest change at hand; what lies "
+            "between it never gets"
+        )
         records = [record for record in self.records() if record.position.order_key <= begin.order_key]
         history = TableHistory(_Remembered(records), self.tables.keeps, self.review)
         if not history.covers(begin):
             raise PositionLostError(
-                f"the schema history no longer reaches back to {begin}, where consumer {client_id} is: unsubscribe it, and subscribe anew"
+                f"the schema history no longer reaches back to {begin}, where consumer {client_id} is: {anew}"
             )
         named = dataclasses.replace(self.source, destination=f"{self.source.destination}-{client_id}", server_id=0)
         start = self._from(begin)
-        return SourceStream(named, begin, start=start, tables=self.tables, history=history, epoch=self.epoch)
+        by_time = functools.partial(in_live_epoch, self.by_time, self.epoch) if self.by_time is not None else None
+        return SourceStream(
+            named,
+            begin,
+            start=start,
+            tables=self.tables,
+            history=history,
+            epoch=self.epoch,
+            anew=anew,
+            by_time=by_time,
+        )
 
     def _from(self, begin: Position) -> Position:
         """In the live stream's epoch, so that both number the same files the same way; by GTID where that is another."""
@@ -63,8 +80,18 @@ class OwnStreams:
         )
 
 
+def in_live_epoch(
+    by_time: ByTime, live_epoch: Callable[[], int], cursor: Position, facts: ServerFacts, epochs: Epochs
+) -> DumpStart | Lost:
+    """A place by the clock in the epoch that the live stream began when it went over; where it has not yet, in the one that it will."""
+    start = by_time(cursor, facts, epochs)
+    if isinstance(start, Lost) or live_epoch() <= cursor.epoch:
+        return start
+    return dataclasses.replace(start, position=dataclasses.replace(start.position, epoch=live_epoch()))
+
+
 class SourceStream:
-    """Implements `feed.OwnStream`."""
+    """Implements `feed.OwnStream`. `anew`: how its reader goes on where its place is lost."""
 
     def __init__(
         self,
@@ -75,7 +102,10 @@ class SourceStream:
         tables: TableFilter,
         history: TableHistory,
         epoch: Callable[[], int],
+        anew: str,
+        by_time: ByTime | None = None,
     ) -> None:
+        self._anew = anew
         self._window = Window(begin, bytes_max=OWN_BYTES_MAX, waits=True)
         self._parser = EventParser(
             source,
@@ -85,6 +115,7 @@ class SourceStream:
             captured=tables.keeps,
             on_state=lambda _state, _reason: self._window.wake(),
             epochs=lambda: Epochs(highest=epoch()),
+            by_time=by_time,
         )
         self._parser.start(start)
 
@@ -97,6 +128,8 @@ class SourceStream:
         )
         error = self._parser.last_error
         if error is not None and found is not None and not found.pieces:
+            if isinstance(error, PositionLostError):
+                raise PositionLostError(f"{error}. For this consumer alone: {self._anew}") from error
             raise error if isinstance(error, SluiceError) else SluiceError(str(error))
         return found
 

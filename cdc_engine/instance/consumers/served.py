@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import threading
 from collections.abc import Callable
 
 from cdc_engine.binlog.entries.messages import EntryMaker
-from cdc_engine.config import CanalServerConfig
+from cdc_engine.config import CanalServerConfig, DestinationConfig
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.instance.consumers.consumers import Consumers, Service
 from cdc_engine.instance.consumers.feed import Chosen
 from cdc_engine.instance.consumers.statements import described
-from cdc_engine.server.protocol.listener import Address, listen
+from cdc_engine.instance.tables.value_policies import keys_of, policies_of
+from cdc_engine.server.protocol.listener import Address, CannotListenError, listen
 from cdc_engine.server.protocol.session import Access
 from cdc_engine.server.protocol.token import is_hash
+from cdc_engine.sink.column_filter import ColumnFilter
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -21,18 +25,26 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 class ServedConsumers:
     """Implements `session.Served`. `consumers` raises NotStartedError where the destination is not read here."""
 
-    def __init__(self, consumers: Callable[[], Consumers], time_zone: str) -> None:
-        self._consumers = consumers
-        self._entries = EntryMaker(time_zone, described)
+    def __init__(self, consumers: Callable[[], Consumers], entries: EntryMaker) -> None:
+        self._consumers, self._entries = consumers, entries
 
     def subscribe(self, client_id: int, client_filter: str) -> Service:
-        return self._consumers().subscribe(client_id, client_filter)
+        return self._for_clients(client_id).subscribe(client_id, client_filter)
 
     def unsubscribe(self, client_id: int) -> None:
-        self._consumers().unsubscribe(client_id)
+        self._for_clients(client_id).unsubscribe(client_id)
 
     def service(self, client_id: int) -> Service:
-        return self._consumers().service(client_id)
+        return self._for_clients(client_id).service(client_id)
+
+    def _for_clients(self, client_id: int) -> Consumers:
+        """A broker's cursor is not a client's to move: what it acked, the broker would not get. Raises ConfigurationError."""
+        consumers = self._consumers()
+        if broker := consumers.broker_of(client_id):
+            raise ConfigurationError(
+                f"clientId:{client_id} is that of {broker} in conf/: take another number, or give that broker another client_id"
+            )
+        return consumers
 
     def messages(self, content: tuple[Chosen, ...]) -> bytes:
         return self._entries.messages(content)
@@ -61,6 +73,54 @@ def address_of(config: CanalServerConfig) -> Address:
     )
 
 
-def serve(config: CanalServerConfig, destination: str, consumers: Callable[[], Consumers]) -> Callable[[], None]:
-    """Listens for the destination's clients; the answer ends it. Raises ConfigurationError."""
-    return listen(address_of(config), destination, ServedConsumers(consumers, config.time_zone))
+class Serving:
+    """The part of one destination that listens for clients. `trouble`: why it does not, though it should; the destination runs on."""
+
+    def __init__(
+        self,
+        config: CanalServerConfig,
+        destination: str,
+        consumers: Callable[[], Consumers],
+        entries: Callable[[], EntryMaker] | None = None,
+    ) -> None:
+        self._config, self._destination, self._consumers = config, destination, consumers
+        self._entries = entries or functools.partial(EntryMaker, config.time_zone, described)
+        self._lock = threading.Lock()
+        self._end: Callable[[], None] | None = None
+        self._ended = False
+        self.trouble = ""
+
+    def begin(self) -> None:
+        """Listens, or says in `trouble` why it cannot. Raises ConfigurationError where conf/ is wrong."""
+        served = ServedConsumers(self._consumers, self._entries())
+        with self._lock:
+            if self._end is not None or self._ended:
+                return
+            try:
+                self._end = listen(address_of(self._config), self._destination, served)
+                self.trouble = ""
+            except CannotListenError as error:
+                self.trouble = f"{error}, or free that one: it is tried again each second"
+
+    def again(self) -> None:
+        """Another try, where there is trouble. Raises nothing: what became wrong in conf/ or its environment is the trouble then."""
+        if not self.trouble:
+            return
+        try:
+            self.begin()
+        except ConfigurationError as error:
+            self.trouble = f"{error}: it is tried again each second"
+
+    def end(self) -> None:
+        """Once: a second end would take another engine's listener away."""
+        with self._lock:
+            end, self._end, self._ended, self.trouble = self._end, None, True, ""
+        if end is not None:
+            end()
+
+
+def serving_of(config: DestinationConfig, consumers: Callable[[], Consumers]) -> Serving:
+    """The part of a destination that listens, with what conf/ says of its rows. Raises ConfigurationError."""
+    kept, keys = ColumnFilter(config.column_include, config.column_exclude).kept, keys_of(config)
+    maker = functools.partial(EntryMaker, config.canal_server.time_zone, described, policies_of(config), kept, keys)
+    return Serving(config.canal_server, config.name, consumers, maker)

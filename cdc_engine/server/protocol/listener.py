@@ -29,6 +29,12 @@ BACKLOG = 64
 SEND_BYTES = 1 << 18
 
 
+class CannotListenError(ConfigurationError):
+    """Somebody else has the port, or this host has no such address: it is tried again."""
+
+    code = "CANNOT_LISTEN"
+
+
 ANYONE = Access()
 
 
@@ -45,7 +51,7 @@ class Address:
 
 
 class Listener:
-    """Serves destinations by name until `close`. Raises ConfigurationError where it cannot listen."""
+    """Serves destinations by name until `close`. Raises CannotListenError, ConfigurationError."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -56,7 +62,7 @@ class Listener:
         try:
             self._socket = socket.create_server((address.host, address.port), backlog=BACKLOG)
         except OSError as error:
-            raise ConfigurationError(
+            raise CannotListenError(
                 f"canal_server cannot listen at {address.host}:{address.port} ({error.strerror}): choose another port"
             ) from error
         self.port: int = self._socket.getsockname()[1]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ from cdc_engine.errors import NotSubscribedError, SluiceError, UnknownDestinatio
 from cdc_engine.server.protocol import packets
 from cdc_engine.server.protocol.packets import Packet, PacketError, PacketType
 from cdc_engine.server.protocol.token import knows_password
+from cdc_engine.server.protocol.traffic import traffic_of
 
 SEED_BYTES = 8
 AUTHENTICATION, PACKET, CLIENT, BATCH = 400, 400, 401, 402
@@ -53,10 +55,16 @@ class Access:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """Bytes to write, in order; `closes`: nothing more is read."""
+    """Bytes to write, in order; `closes`: nothing more is read. `error`: the number of a refusal; `empty`: of a get without a row."""
 
     parts: tuple[bytes, ...] = ()
     closes: bool = False
+    error: int = 0
+    empty: bool = False
+
+
+def refused(number: int, said: str, *, closes: bool = False) -> Answer:
+    return Answer((packets.refusal(number, said),), closes, number)
 
 
 class Session:
@@ -83,15 +91,35 @@ class Session:
         """What a frame is answered. Never raises."""
         try:
             packet = packets.parsed(frame)
-            return self._answered(packet) if self.authenticated else self._authenticate(packet)
         except PacketError as error:
-            return Answer((packets.refusal(PACKET, str(error)),), closes=True)
+            return refused(PACKET, str(error), closes=True)
+        if not self.authenticated:
+            return self._safely(self._authenticate, packet)
+        begun = time.perf_counter()
+        answer = self._safely(self._answered, packet)
+        self._note(packet, answer, time.perf_counter() - begun)
+        return answer
+
+    def _safely(self, asked: Callable[[Packet], Answer], packet: Packet) -> Answer:
+        try:
+            return asked(packet)
+        except PacketError as error:
+            return refused(PACKET, str(error), closes=True)
         except SluiceError as error:
-            return Answer((packets.refusal(PACKET, f"something goes wrong with reason: {error}"),))
+            return refused(PACKET, f"something goes wrong with reason: {error}")
         except Exception as error:  # a mistake of ours: its kind, and no more of it, goes out
-            return Answer(
-                (packets.refusal(PACKET, f"the server made a mistake ({type(error).__name__})"),), closes=True
-            )
+            return refused(PACKET, f"the server made a mistake ({type(error).__name__})", closes=True)
+
+    def _note(self, packet: Packet, answer: Answer, seconds: float) -> None:
+        """Of a destination that is served: what a client calls one makes no counters."""
+        try:
+            destination = packet.text(1)
+            self._served(destination)
+        except SluiceError:
+            return
+        sent = sum(map(len, answer.parts))
+        kind = _kind(packet) if packet.kind in set(PacketType) else "OTHER"
+        traffic_of(destination).note(kind, seconds, sent, answer.error, empty=answer.empty)
 
     def _authenticate(self, packet: Packet) -> Answer:
         """Any first packet is taken for an authentication; whatever the client says of a destination comes after it."""
@@ -101,7 +129,7 @@ class Session:
         if packet.kind != PacketType.CLIENTAUTHENTICATION or not (
             known and knows_password(packet.raw(2), self.seed, self._access.password_hash)
         ):
-            return Answer((packets.refusal(AUTHENTICATION, f"auth failed for user:{user[:64]}"),), closes=True)
+            return refused(AUTHENTICATION, f"auth failed for user:{user[:64]}", closes=True)
         self.read_seconds, self.write_seconds = packet.number(3) / 1000, packet.number(4) / 1000
         if packet.text(5) and packet.text(6):
             self._served(packet.text(5)).subscribe(_client_id(packet.text(6)), packet.text(7))
@@ -110,8 +138,7 @@ class Session:
 
     def _answered(self, packet: Packet) -> Answer:
         if packet.kind not in self._asked:
-            name = PacketType(packet.kind).name if packet.kind in set(PacketType) else str(packet.kind)
-            return Answer((packets.refusal(PACKET, f"packet type: {name} is NOT supported!"),))
+            return refused(PACKET, f"packet type: {_kind(packet)} is NOT supported!")
         return self._asked[PacketType(packet.kind)](packet)
 
     def _subscribe(self, packet: Packet) -> Answer:
@@ -134,7 +161,7 @@ class Session:
         consumer = served.service(_client_id(packet.text(2)))
         batch_id, content = consumer.get(bytes_max, _timeout(packet))
         if content is None:
-            return Answer((packets.no_messages(),))
+            return Answer((packets.no_messages(),), empty=True)
         try:
             found = served.messages(content)
         except Exception:
@@ -148,7 +175,7 @@ class Session:
             return missing
         batch_id = packet.number(3)
         if batch_id == 0:
-            return Answer((packets.refusal(BATCH, f"batchId should assign value. Ack: {packet.text(1)[:64]}"),))
+            return refused(BATCH, f"batchId should assign value. Ack: {packet.text(1)[:64]}")
         if batch_id != -1:
             self._served(packet.text(1)).service(_client_id(packet.text(2))).ack(batch_id)
         return Answer()
@@ -169,7 +196,11 @@ def _missing(packet: Packet, what: str) -> Answer | None:
     if packet.text(1) and packet.text(2):
         return None
     said = f"destination or clientId is null. {what}: {packet.text(1)[:64]} {packet.text(2)[:64]}"
-    return Answer((packets.refusal(CLIENT, said.strip()),))
+    return refused(CLIENT, said.strip())
+
+
+def _kind(packet: Packet) -> str:
+    return PacketType(packet.kind).name if packet.kind in set(PacketType) else str(packet.kind)
 
 
 def _client_id(text: str) -> int:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 
-from cdc_engine.errors import ConfigurationError
+from cdc_engine.acts.consumer import forget
+from cdc_engine.durable_files import keep_file
+from cdc_engine.errors import ActRefusedError, ConfigurationError
 from cdc_engine.instance.consumers import consumers as room
 from cdc_engine.instance.consumers.client_filter import client_tables
-from cdc_engine.instance.consumers.consumers import Consumers
+from cdc_engine.instance.consumers.consumers import Consumers, forget_asked_for
+from cdc_engine.meta.ledger_record import ledger_to_text
 from cdc_engine.meta.memory_meta import MemoryMeta
 from cdc_engine.position import Position
 from cdc_engine.sink.table_filter import TableFilter
@@ -74,6 +78,24 @@ def test_only_so_many_consumers_are_in_the_ledger_consumer(
         consumers.subscribe(3)
     consumers.unsubscribe(1)
     consumers.subscribe(3)
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_an_operator_has_a_consumer_forgotten(consumers: Consumers, tmp_path: Path, *, served: bool) -> None:
+    """One that was removed from conf/ pins nothing, and one whose place is purged may begin anew."""
+    meta = consumers._meta
+    for number in (1, 2):
+        consumers.subscribe(number)
+    keep_file(tmp_path / "shop" / "meta.json", ledger_to_text(meta.ledger))
+    forget(tmp_path / "shop", 1)
+    with pytest.raises(ActRefusedError, match="no consumer 7"):
+        forget(tmp_path / "shop", 7)
+    for _ in range(2):
+        forget_asked_for(tmp_path / "shop", meta, consumers if served else None)
+    assert [each.client_id for each in meta.ledger.consumers] == [2]
+    consumers.subscribe(1)
+    forget_asked_for(tmp_path / "shop", meta, consumers)
+    assert [each.client_id for each in meta.ledger.consumers] == [1, 2], "once"
 
 
 def test_gets_that_wait_for_each_other_end_when_their_consumer_is_put_away_consumer(consumers: Consumers) -> None:

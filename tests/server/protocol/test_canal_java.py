@@ -7,13 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.canal.server import java_command
 from cdc_engine.instance.engine import Engine
-from console.screen import standard_output
-from console.toolchain.artifacts import load_artifacts
-from console.toolchain.cache import open_cache
 from console.toolchain.database.server import DatabaseServer
-from console.toolchain.download import fetch
-from console.toolchain.java import provide_java
 from console.toolchain.ports import free_port
 from tests.instance.fix_destination import Captured
 
@@ -25,9 +21,7 @@ ROWS = 300
 def test_canals_java_client_gets_rolls_back_comes_again_and_acks(
     mysql80: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache, jars, port = open_cache(), load_artifacts("canal-client"), free_port()
-    java = provide_java(cache)
-    fetch(cache, java, jars, standard_output())
+    port = free_port()
     monkeypatch.setenv("CANAL_HASH", HASH)
     captured = Captured(tmp_path, mysql80)
     captured.describe(f"canal_server: {{port: {port}, user: canal, password_hash_env: CANAL_HASH}}")
@@ -35,10 +29,9 @@ def test_canals_java_client_gets_rolls_back_comes_again_and_acks(
     engine.start()
     try:
         captured.insert(range(ROWS))
-        classes = ":".join(str(cache.jars / each.file_name) for each in jars)
         words = [str(port), "shop", rf"{captured.database}\.numbers", str(ROWS), "canal", "canal"]
         done = subprocess.run(
-            [str(java.program), "-cp", classes, str(PROGRAM), *words],
+            [*java_command("canal-client"), str(PROGRAM), *words],
             capture_output=True,
             text=True,
             timeout=250,

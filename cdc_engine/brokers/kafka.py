@@ -1,0 +1,123 @@
+"""Kafka as a `Publisher`, by confluent-kafka: an idempotent producer that waits for all replicas. The only file that knows Kafka.
+
+librdkafka sends again by itself, in order and without duplicates, for `delivery.timeout.ms`; then a message failed. A producer whose batch
+failed is thrown away with all that it still holds, so that nothing of it comes after the batch is sent anew.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from cdc_engine.brokers.publisher import Message, too_large, unknown_place
+from cdc_engine.errors import ConfigurationError, PublishError
+
+LOOK_SECONDS = 0.1
+DEFAULTS = {
+    "linger.ms": "1",
+    "delivery.timeout.ms": "30000",
+    "topic.metadata.propagation.max.ms": "5000",  # how long a topic that is not there may still come
+    "log.connection.close": "false",
+}
+FIXED = {"acks": "all", "enable.idempotence": "true"}
+NO_PLACE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)  # noqa: SLF001  their names
+NOT_ALLOWED = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._AUTHENTICATION,  # noqa: SLF001
+)
+
+
+def settings_of(
+    servers: str, options: Mapping[str, str], environment: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """What librdkafka is told; `$NAME` of an option is that variable. Raises ConfigurationError where it is not set."""
+    filled = dict(options)
+    for name, value in options.items():
+        if value.startswith("$"):
+            if value[1:] not in environment:
+                raise ConfigurationError(
+                    f"brokers.options.{name}: the environment variable {value[1:]} is not set: set it where the engine starts"
+                )
+            filled[name] = environment[value[1:]]
+    return {**DEFAULTS, **filled, **FIXED, "bootstrap.servers": servers}
+
+
+class KafkaPublisher:
+    """Implements `Publisher`. Raises ConfigurationError where an option is none."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self._servers, self._said = settings["bootstrap.servers"], ""
+        try:
+            self._producer = Producer({**settings, "error_cb": self._note})
+        except KafkaException as error:
+            raise ConfigurationError(
+                f"brokers.options: Kafka's client does not take them: {error.args[0].str()}"
+            ) from None
+
+    def send(self, messages: Sequence[Message], given_up: Callable[[], bool]) -> None:
+        failed: list[tuple[Message, Any]] = []
+        left = [len(messages)]
+
+        def told(message: Message) -> Callable[[Any, Any], None]:
+            def tell(error: Any, _kept: Any) -> None:
+                left[0] -= 1
+                if error is not None:
+                    failed.append((message, error))
+
+            return tell
+
+        for message in messages:
+            self._produce(message, told(message), given_up)
+            if failed:
+                break
+        while left[0] and not failed:
+            if given_up():
+                raise PublishError("the sender was ended amid a batch: it comes again")
+            self._producer.poll(LOOK_SECONDS)
+        if failed:
+            raise self._why(*failed[0])
+
+    def _produce(self, message: Message, told: Callable[[Any, Any], None], given_up: Callable[[], bool]) -> None:
+        while not given_up():
+            try:
+                self._producer.produce(message.topic, message.body, partition=message.partition, on_delivery=told)
+            except BufferError:  # as much waits as may
+                self._producer.poll(LOOK_SECONDS)
+            except KafkaException as error:
+                raise self._why(message, error.args[0]) from None
+            else:
+                self._producer.poll(0)
+                return
+
+    def _why(self, message: Message, error: Any) -> PublishError:
+        code = error.code()
+        if code in NO_PLACE:
+            return unknown_place(f"Kafka at {self._servers}", message)
+        if code in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD):
+            return too_large(message, "message.max.bytes of `options` here, and max.message.bytes of the topic")
+        if code in NOT_ALLOWED:
+            return PublishError(
+                f"Kafka at {self._servers} does not let us write to topic {message.topic} ({error.str()}): see to its ACLs, and to the "
+                "user and password in `options`"
+            )
+        said = f"; last it said: {self._said}" if self._said else ""
+        return PublishError(
+            f"Kafka at {self._servers} did not confirm a message for topic {message.topic}, partition {message.partition} "
+            f"({error.str()}{said}): see that its brokers run and can be reached; it is tried again"
+        )
+
+    def _note(self, error: Any) -> None:
+        self._said = error.str()
+
+    def close(self) -> None:
+        """Drops what it still holds."""
+        self._producer.purge()
+        end = time.monotonic() + 1.0
+        while len(self._producer) and time.monotonic() < end:
+            self._producer.poll(LOOK_SECONDS)

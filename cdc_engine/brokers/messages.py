@@ -1,0 +1,147 @@
+"""What a consumer was handed out → messages for a broker, in the stream's order within each topic and partition. Asked by `sender`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Literal
+
+import numpy as np
+
+from cdc_engine.binlog.entries.elements import ROWS
+from cdc_engine.binlog.entries.flat import FlatTable, flat_statement
+from cdc_engine.binlog.entries.messages import VERSIONS_MAX, Described, EntryMaker, Part
+from cdc_engine.binlog.entries.numbers import EventType
+from cdc_engine.binlog.entries.rows import Entries, KeptColumns, Shown, TableEntries
+from cdc_engine.binlog.entries.units import units_of
+from cdc_engine.binlog.rows.refused_values import ValuePolicy
+from cdc_engine.brokers.packets import by_unit, packet_of, whole_packet
+from cdc_engine.brokers.publisher import Message
+from cdc_engine.brokers.routing import Route, Routing
+from cdc_engine.contracts import Int64s, LoggedStatement
+
+Format = Literal["flat", "protobuf"]
+FORMATS: tuple[Format, ...] = ("flat", "protobuf")
+Describe = Callable[[LoggedStatement], Described | None]
+# Where in its part an event or statement stands, and what is sent of it.
+Placed = tuple[int, Message]
+
+
+class MessageMaker:
+    """Of one broker. `describe`: what a statement is. `policies`, `kept`, `keys`: as of `EntryMaker`. `now_ms`: the field ts."""
+
+    def __init__(
+        self,
+        routing: Routing,
+        form: Format,
+        *,
+        time_zone: str,
+        describe: Describe,
+        policies: Mapping[str, ValuePolicy] | None = None,
+        kept: KeptColumns | None = None,
+        keys: Mapping[str, tuple[str, ...]] | None = None,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._routing, self._form, self._describe, self._now_ms = routing, form, describe, now_ms
+        self._entries = EntryMaker(time_zone, describe, policies, kept, keys)
+        self._flat: dict[int, tuple[TableEntries, FlatTable]] = {}
+
+    def messages(self, parts: Sequence[Part], batch_id: int) -> list[Message]:
+        """Raises SluiceError."""
+        if self._form == "flat":
+            now_ms = self._now_ms()
+            return [message for part in parts for message in self._flat_of(part, batch_id, now_ms)]
+        if self._routing.is_plain:
+            route = self._routing.statement("", "")
+            return [Message(route.topic, route.partition, whole_packet(batch_id, self._entries.messages(parts)))]
+        return self._packets(parts)
+
+    # ── flat messages ──
+
+    def _flat_of(self, part: Part, batch_id: int, now_ms: int) -> list[Message]:
+        if part.statement is not None:
+            return self._flat_statement(part.statement, batch_id, now_ms)
+        found: list[Placed] = []
+        for table, route, places, shown in self._tables(part):
+            units = units_of(shown, route.partition, route.hashing)
+            made = self._flat_table(table).messages(shown, units, batch_id, now_ms)
+            data, ends = made.data.tobytes(), made.ends.tolist()
+            for begin, end, event, partition in zip(
+                [0, *ends], ends, made.events.tolist(), made.partitions.tolist(), strict=False
+            ):
+                found.append((int(places[event]), Message(route.topic, partition, data[begin:end])))
+        return _in_order(found)
+
+    def _flat_statement(self, statement: LoggedStatement, batch_id: int, now_ms: int) -> list[Message]:
+        is_a = self._describe(statement)
+        if is_a is None:
+            return []
+        route = self._routing.statement(is_a.schema, is_a.table)
+        body = flat_statement(statement, EventType(is_a.kind), is_a.schema, is_a.table, batch_id, now_ms)
+        return [Message(route.topic, route.partition, body)]
+
+    def _flat_table(self, table: TableEntries) -> FlatTable:
+        known = self._flat.get(id(table))
+        if known is None or known[0] is not table:
+            if len(self._flat) >= VERSIONS_MAX:
+                self._flat.clear()
+            known = self._flat[id(table)] = (table, FlatTable(table))
+        return known[1]
+
+    # ── packets ──
+
+    def _packets(self, parts: Sequence[Part]) -> list[Message]:
+        """One for each topic and partition."""
+        gathered: dict[tuple[str, int], list[bytes]] = {}
+        for part in parts:
+            for message in self._entries_of(part):
+                gathered.setdefault((message.topic, message.partition), []).append(message.body)
+        return [Message(*where, packet_of(entries)) for where, entries in gathered.items()]
+
+    def _entries_of(self, part: Part) -> list[Message]:
+        if part.statement is not None:
+            is_a = self._describe(part.statement)
+            route = self._routing.statement(is_a.schema if is_a else "", is_a.table if is_a else "")
+            return [Message(route.topic, route.partition, self._entries.statement(part.block, part.statement))]
+        file = np.frombuffer(part.block.file.encode(), np.uint8)
+        found: list[Placed] = []
+        for table, route, places, shown in self._tables(part):
+            if route.hashing is None:
+                made, events = table.written(shown, file, shown.row_counts), np.arange(len(places))
+                partitions = np.full(len(places), route.partition)
+            else:
+                units = units_of(shown, route.partition, route.hashing)
+                single, row_counts = by_unit(shown, units)
+                made = table.written(single, file, row_counts)
+                events, partitions = units.event, units.partition
+            for entry, event, partition in zip(_each(made), events.tolist(), partitions.tolist(), strict=True):
+                found.append((int(places[event]), Message(route.topic, partition, entry)))
+        return _in_order(found)
+
+    # ── both ──
+
+    def _tables(self, part: Part) -> Iterator[tuple[TableEntries, Route, Int64s, Shown]]:
+        """The row events of each table, some at a time, with the places of what is shown of them in the part."""
+        places = np.flatnonzero(part.kinds == ROWS)
+        tables = part.block.event_table[part.indices[places]]
+        for number in np.unique(tables).tolist():
+            own = places[tables == number]
+            table = self._entries.table(part.block.tables[number])
+            names = [column.name for column in table.columns]
+            keys = {name.lower() for name in table.version.key}
+            is_key = [name.lower() in keys for name in names]
+            route = self._routing.rows(table.version.database, table.version.table, names, is_key)
+            for shown in table.shown(part.block, part.indices[own]):
+                yield table, route, own[shown.events], shown
+
+
+def _in_order(found: list[Placed]) -> list[Message]:
+    """By the events' places; what is of one event stays as it is."""
+    return [message for _, message in sorted(found, key=itemgetter(0))]
+
+
+def _each(made: Entries) -> Iterator[bytes]:
+    data = made.data.tobytes()
+    for start, size in zip(made.starts.tolist(), made.sizes.tolist(), strict=True):
+        yield data[start : start + size]

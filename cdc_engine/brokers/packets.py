@@ -1,0 +1,47 @@
+"""Messages in protobuf: packets of Canal's protocol, a batch's entries for one topic and partition in each. Driven by `messages`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cdc_engine.binlog.entries.protobuf import bytes_field, encoded_varint, number_field
+from cdc_engine.binlog.entries.rows import Shown
+from cdc_engine.binlog.entries.units import Units
+from cdc_engine.binlog.rows.locate import KIND_UPDATE
+from cdc_engine.contracts import Int64s
+
+MESSAGES_TYPE, VERSION, TYPE, BODY, ENTRY = 7, 2, 3, 5, 2
+
+
+def whole_packet(batch_id: int, messages: bytes) -> bytes:
+    """Of all that was handed out, begins and ends of transactions among it, with the batch's id; no version, as Canal writes these."""
+    body = number_field(1, batch_id) + messages
+    return number_field(TYPE, MESSAGES_TYPE) + encoded_varint(BODY << 3 | 2) + encoded_varint(len(body)) + body
+
+
+def packet_of(entries: Sequence[bytes]) -> bytes:
+    """Of entries that were chosen by topic or partition: without the batch's id."""
+    body = b"".join(bytes_field(ENTRY, entry) for entry in entries)
+    return number_field(VERSION, 1) + number_field(TYPE, MESSAGES_TYPE) + bytes_field(BODY, body)
+
+
+def by_unit(shown: Shown, units: Units) -> tuple[Shown, Int64s]:
+    """As if each unit were an event of its own, and how many rows the event had that it is of, which its header tells."""
+    paired = units.kind == KIND_UPDATE
+    owner = np.repeat(np.arange(len(units.kind)), 1 + paired)
+    second = np.zeros(len(owner), np.int64)
+    second[1:] = owner[1:] == owner[:-1]
+    images = units.image[owner] + second
+    found = Shown(
+        shown.facts.split(units.event.astype(np.int32), units.kind),
+        shown.events[units.event],
+        np.ascontiguousarray(shown.side[images]),
+        owner.astype(np.int32),
+        np.ascontiguousarray(shown.starts[:, images]),
+        np.ascontiguousarray(shown.sizes[:, images]),
+        np.ascontiguousarray(shown.high[:, images]),
+        shown.texts,
+    )
+    return found, shown.row_counts[units.event]

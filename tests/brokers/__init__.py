@@ -1,0 +1,1 @@
+"""Tests of the brokers that changes are sent to."""

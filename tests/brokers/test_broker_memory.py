@@ -1,0 +1,38 @@
+"""The broker in memory keeps the promises of a real one."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from cdc_engine.brokers.publisher import MemoryBroker, Publisher
+from tests.brokers.publisher_contract import Place, PublisherContract
+
+
+class MemoryPlace:
+    partitions = 3
+
+    def __init__(self) -> None:
+        self._broker = MemoryBroker({})
+        self._names = itertools.count()
+
+    def topic(self) -> str:
+        name = f"topic_{next(self._names)}"
+        assert self._broker.topics is not None
+        self._broker.topics[name] = self.partitions
+        return name
+
+    def publisher(self) -> Publisher:
+        return self._broker.publisher()
+
+    def read(self, topic: str, partition: int, count: int) -> list[bytes]:
+        found = self._broker.messages(topic, partition)
+        assert len(found) >= count
+        return found
+
+
+class TestMemoryBroker(PublisherContract):
+    @pytest.fixture
+    def place(self) -> Place:
+        return MemoryPlace()

@@ -1,0 +1,115 @@
+"""Messages for brokers against those that Canal 1.1.7's own code makes of the same entries: the same bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from cdc_engine.binlog.entries.flat import text_of
+from cdc_engine.binlog.entries.flat_json import escaped_size, put_escaped
+from cdc_engine.binlog.entries.messages import EntryMaker
+from cdc_engine.binlog.row_rules.masks import ColumnMask
+from cdc_engine.binlog.row_rules.rules import RowRules
+from cdc_engine.binlog.rows.refused_values import ValuePolicy
+from cdc_engine.brokers.messages import MessageMaker
+from cdc_engine.brokers.publisher import Message
+from cdc_engine.brokers.routing import Routing, Rules
+from cdc_engine.instance.consumers.statements import described
+from tests.brokers.canal_messages import CanalMessages
+from tests.brokers.fix_recorded import recorded
+
+BATCH, NOW_MS = 5, 1_700_000_000_123
+RULES = (
+    Rules(topic="all"),
+    Rules(topic="all.of", dynamic_topic=r"one.two:rehearsal\.everything,rehearsal\..*"),
+    Rules(topic="all", partition_hash=r".*\..*:$pk$", partitions_num=3, splits=False),
+    Rules(topic="all", partition_hash=r".*\..*:a^b", partitions_num=5, database_hash=False, splits=False),
+    Rules(topic="all", dynamic_topic="rehearsal", partition_hash=r"rehearsal.composed:c^b,.*\..*", partitions_num=4, splits=False),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def canal() -> Iterator[CanalMessages]:
+    process = CanalMessages()
+    yield process
+    process.close()
+
+
+def made(
+    rules: Rules, form: Literal["flat", "protobuf"], policies: Mapping[str, ValuePolicy] | None = None
+) -> list[Message]:
+    maker = MessageMaker(
+        Routing(rules), form, time_zone="UTC", describe=described, policies=policies, now_ms=lambda: NOW_MS
+    )
+    return maker.messages(recorded(), BATCH)
+
+
+def by_place(messages: list[Message]) -> dict[tuple[str, int], list[bytes]]:
+    """The order counts within a topic's partition alone."""
+    found: dict[tuple[str, int], list[bytes]] = {}
+    for each in messages:
+        found.setdefault((each.topic, each.partition), []).append(each.body)
+    return found
+
+
+@pytest.mark.parametrize("rules", RULES, ids=range(len(RULES)))
+@pytest.mark.parametrize("form", ["flat", "packets"])
+def test_broker_messages_are_those_of_canal_byte_by_byte(form: str, rules: Rules, canal: CanalMessages) -> None:
+    entries = EntryMaker("UTC", described).messages(recorded())
+    if form == "packets" and rules is RULES[0]:
+        assert [each.body for each in made(rules, "protobuf")] == [canal.whole(BATCH, entries)]
+        return
+    ours = by_place(made(rules, "flat" if form == "flat" else "protobuf"))
+    theirs = by_place(canal.routed(form, rules, BATCH, NOW_MS, entries))
+    assert len(ours) > 1 or rules is RULES[0]
+    assert ours.keys() == theirs.keys()
+    for place, bodies in ours.items():
+        assert len(bodies) == len(theirs[place])
+        for our, their in zip(bodies, theirs[place], strict=True):
+            assert our == (_own_changes_only(their) if form == "flat" else their)
+
+
+def _own_changes_only(body: bytes) -> bytes:
+    """Canal gathers the columns that changed over the rows of a message, so that a later row's `old` has those of earlier rows too."""
+    record = json.loads(body)
+    if record["type"] == "UPDATE":
+        record["old"] = [
+            {name: value for name, value in old.items() if name not in row or row[name] != value}
+            for old, row in zip(record["old"], record["data"], strict=True)
+        ]
+    return text_of(record).encode()
+
+
+@pytest.mark.parametrize("form", ["flat", "packets"])
+def test_broker_gets_only_the_rows_and_values_that_conf_lets_out(form: str, canal: CanalMessages) -> None:
+    masked = RowRules(condition="a > 3", masks=(ColumnMask(column="b", kind="hash", salt="salt"),))
+    policies, rules = {"rehearsal.composed": ValuePolicy(rules=masked)}, RULES[2]
+    entries = EntryMaker("UTC", described, policies).messages(recorded())
+    ours = by_place(made(rules, "flat" if form == "flat" else "protobuf", policies))
+    theirs = by_place(canal.routed(form, rules, BATCH, NOW_MS, entries))
+    told = b"".join(body for bodies in ours.values() for body in bodies)
+    plain = b"".join(each.body for each in made(rules, "flat" if form == "flat" else "protobuf"))
+    assert b"b5" in plain
+    assert b'"b5"' not in told
+    assert len(told) != len(plain)
+    assert {place: len(bodies) for place, bodies in ours.items()} == {
+        place: len(each) for place, each in theirs.items()
+    }
+    for place, bodies in ours.items():
+        assert bodies == [_own_changes_only(each) if form == "flat" else each for each in theirs[place]]
+
+
+def test_broker_texts_are_escaped_as_canal_does(canal: CanalMessages) -> None:
+    points = [*range(0xD800), *range(0xE000, 0x11000), 0x1F600, 0x10FFFF]
+    for some in (points[first : first + 5000] for first in range(0, len(points), 5000)):
+        text = "".join(map(chr, some))
+        data = np.frombuffer(text.encode(), np.uint8)
+        out = np.empty(int(escaped_size(data, 0, len(data))), np.uint8)
+        assert put_escaped(out, 0, data, 0, len(data)) == len(out)
+        own = out.tobytes()
+        assert canal.text(text) == b'{"%s":"%s"}' % (own, own)
+        assert json.dumps(text, ensure_ascii=False).encode() == b'"%s"' % own

@@ -1,0 +1,185 @@
+"""The loop to a broker: an ack only after the broker's, a rollback and another try where it failed, and crashes at any moment."""
+
+# ruff: noqa: ARG002 - a feed takes what its caller gives
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from collections.abc import Callable
+
+import pytest
+
+from cdc_engine.brokers import sender as sender_room
+from cdc_engine.brokers.publisher import MemoryBroker, Message
+from cdc_engine.brokers.sender import Sender, Turn
+from cdc_engine.contracts import Consumer
+from cdc_engine.errors import ConsumerStoppedError, NotStartedError, PublishError
+from cdc_engine.position import Position
+from cdc_engine.server.consumer import ConsumerService
+from tests.waiting import wait_for
+
+PARTITIONS = 3
+Numbers = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class At:
+    """So many numbers were read."""
+
+    count: int
+
+    @property
+    def position(self) -> Position:
+        return Position(epoch=1, file="binlog.000001", offset=4 + 16 * self.count)
+
+
+class Numbered:
+    """A feed of the numbers 0, 1, … `count`, some at a time. `stops`: raised at a get."""
+
+    reads_alone = False
+
+    def __init__(self, count: int, at_once: int = 4) -> None:
+        self.count, self._at_once = count, at_once
+        self.stops: Exception | None = None
+
+    def take(
+        self, place: At, bytes_max: int, timeout_seconds: float, given_up: Callable[[], bool]
+    ) -> tuple[Numbers | None, At]:
+        if self.stops is not None:
+            raise self.stops
+        end = min(self.count, place.count + self._at_once)
+        return tuple(range(place.count, end)) or None, At(end)
+
+    def wake(self) -> None:
+        """Nobody waits."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def service_of(feed: Numbered, begin: int = 0) -> ConsumerService[At, Numbers]:
+    record = Consumer(client_id=1001, filter="", cursor=At(begin).position)
+    return ConsumerService(record, feed, At(begin))
+
+
+def made(numbers: Numbers, batch_id: int) -> list[Message]:
+    return [Message("numbers", number % PARTITIONS, b"%d" % number) for number in numbers]
+
+
+def sender_of(service: ConsumerService[At, Numbers], broker: MemoryBroker) -> Sender[Numbers]:
+    return Sender("test", lambda: service, made, broker.publisher, bytes_max=100, wait_seconds=0.0, pause_seconds=0.001)
+
+
+def kept(broker: MemoryBroker, partition: int) -> list[int]:
+    return [int(each) for each in broker.messages("numbers", partition)]
+
+
+def test_broker_gets_everything_and_is_acked_batch_by_batch() -> None:
+    broker, service = MemoryBroker(), service_of(Numbered(10))
+    sender = sender_of(service, broker)
+    assert [sender.turn() for _ in range(4)] == [Turn.SENT, Turn.SENT, Turn.SENT, Turn.NOTHING]
+    assert service.cursor == At(10).position
+    assert kept(broker, 1) == [1, 4, 7]
+
+
+def test_broker_that_fails_amid_a_batch_gets_it_again_and_the_status_says_why() -> None:
+    broker, service = MemoryBroker(), service_of(Numbered(8))
+    sender = sender_of(service, broker)
+    broker.refuses = lambda message: "the broker is away" if message.body == b"6" else ""
+    assert [sender.turn() for _ in range(3)] == [Turn.SENT, Turn.AGAIN, Turn.AGAIN]
+    assert (service.undelivered, service.cursor) == ("the broker is away", At(4).position)
+    broker.refuses = lambda _: ""
+    assert sender.turn() is Turn.SENT
+    assert (service.undelivered, service.cursor) == ("", At(8).position)
+    assert kept(broker, 2) == [2, 5, 5, 5]
+    assert kept(broker, 0) == [0, 3, 6]
+
+
+def test_broker_that_cannot_be_opened_loses_nothing() -> None:
+    service = service_of(Numbered(4))
+
+    def away() -> MemoryBroker:
+        raise PublishError("nobody listens at broker:9092")
+
+    sender: Sender[Numbers] = Sender("test", lambda: service, made, away, bytes_max=100, wait_seconds=0.0)  # type: ignore[arg-type]
+    assert sender.turn() is Turn.AGAIN
+    assert "nobody listens" in service.undelivered
+    assert service.cursor == At(0).position
+
+
+def test_broker_waits_where_its_consumer_stopped_or_the_engine_did() -> None:
+    feed, broker = Numbered(4), MemoryBroker()
+    service = service_of(feed)
+    sender = sender_of(service, broker)
+    feed.stops = ConsumerStoppedError("the rows of shop.orders cannot be read")
+    assert sender.turn() is Turn.AGAIN
+    assert service.trouble == "the rows of shop.orders cannot be read", "what it waits for is told"
+    feed.stops = None
+    assert sender.turn() is Turn.SENT
+    assert not service.trouble
+
+    def gone() -> ConsumerService[At, Numbers]:
+        raise NotStartedError("destination:shop should start first")
+
+    assert Sender("test", gone, made, broker.publisher, bytes_max=100).turn() is Turn.AGAIN
+
+
+def test_broker_thread_outlives_a_mistake_before_anything_is_taken() -> None:
+    def mistaken() -> ConsumerService[At, Numbers]:
+        raise KeyError("ours")
+
+    assert Sender("test", mistaken, made, MemoryBroker().publisher, bytes_max=100).turn() is Turn.AGAIN
+
+
+def test_broker_gets_no_more_of_a_batch_once_the_destination_is_another_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sender_room, "LOOK_SECONDS", 0.0)
+    broker, service, looks = MemoryBroker(), service_of(Numbered(8)), iter([True, True, False])
+    sender = Sender(
+        "test",
+        lambda: service,
+        made,
+        broker.publisher,
+        bytes_max=100,
+        wait_seconds=0.0,
+        may_send=lambda: next(looks, True),
+    )
+    assert sender.turn() is Turn.AGAIN, "it stays given up"
+    assert [int(each) for place in broker.kept.values() for each in place] == [0, 1]
+    assert service.cursor == At(0).position
+
+
+def test_broker_thread_ends_amid_a_batch_that_nobody_takes() -> None:
+    broker, service = MemoryBroker(), service_of(Numbered(4))
+    sender = sender_of(service, broker)
+    broker.refuses = lambda _: "the broker is away"
+    sender.begin()
+    wait_for("it was tried", lambda: bool(service.undelivered))
+    sender.end()
+    assert service.cursor == At(0).position
+    assert not service.line.waiting
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_broker_loses_nothing_whenever_it_or_the_engine_is_killed(seed: int) -> None:
+    """A kill between the broker's ack and the cursor's write, and a broker that fails amid a batch: repeats, and never a gap."""
+    chance, broker, feed = random.Random(seed), MemoryBroker(), Numbered(60, at_once=7)  # noqa: S311
+    broker.refuses = lambda _: "the broker is away" if chance.random() < 0.05 else ""
+    ledger = 0  # what a restart begins with
+    service = service_of(feed, ledger)
+    repeats = 0
+    while ledger < 60:
+        sender_of(service, broker).turn()
+        if chance.random() < 0.2:  # killed
+            service = service_of(feed, ledger)
+        elif chance.random() < 0.5:  # the cursor is written
+            ledger = (service.cursor.offset - 4) // 16
+    for partition in range(PARTITIONS):
+        found = kept(broker, partition)
+        first = list(dict.fromkeys(found))
+        assert first == [number for number in range(60) if number % PARTITIONS == partition]
+        # what comes again goes back, and then on without a gap
+        assert all(after <= before + PARTITIONS for before, after in itertools.pairwise(found))
+        repeats += len(found) - len(first)
+    assert repeats or seed

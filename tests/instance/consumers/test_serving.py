@@ -1,0 +1,85 @@
+"""A port that somebody else has keeps no destination from running: it is named, tried again, and given back once."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from cdc_engine.config import CanalServerConfig, load_config
+from cdc_engine.errors import ConfigurationError, LeaseLostError, NotStartedError
+from cdc_engine.instance.consumers.consumers import Consumers
+from cdc_engine.instance.consumers.served import Serving
+from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.health import Vitals, troubles
+
+
+def nobody() -> Consumers:
+    raise NotStartedError("destination:shop should start first")
+
+
+def reached(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=30).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def test_a_canal_port_that_a_stranger_has_is_said_and_taken_once_it_is_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+        serving = Serving(CanalServerConfig(port=port), "shop", nobody)
+        serving.begin()
+        assert f"cannot listen at 127.0.0.1:{port}" in serving.trouble
+        (said,) = troubles(Vitals(destination="shop", serving=serving.trouble))
+        assert said == serving.trouble
+        serving.again()
+        assert serving.trouble
+    serving.again()
+    assert not serving.trouble
+    assert reached(port)
+    serving.end()
+    assert not reached(port)
+    serving.begin()
+    assert not reached(port)
+
+
+def test_consumers_of_an_engine_without_its_lease_are_nobodys(tmp_path: Path) -> None:
+    """A host that was paused has not been told yet: who asks for them now would send what another one sends, too."""
+    (tmp_path / "destinations").mkdir()
+    (tmp_path / "sluice.yaml").write_text(f"data_dir: {tmp_path / 'data'}\n")
+    (tmp_path / "destinations" / "shop.yaml").write_text("source: {user: u}\n")
+    engine = Engine(load_config(tmp_path), "shop")
+    engine._rooms = SimpleNamespace(consumers="those beside the lake")  # type: ignore[assignment]
+    with pytest.raises(LeaseLostError):
+        str(engine.consumers)
+    engine.directory.mkdir(parents=True)
+    assert engine._lease.try_acquire()
+    assert str(engine.consumers) == "those beside the lake"
+    engine._lease.release()
+
+
+def test_a_canal_server_that_becomes_wrong_meanwhile_is_a_trouble_and_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HASH", "e3619321c1a937c46a0d8bd1dac39f93b27d4458")
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+        serving = Serving(CanalServerConfig(port=port, user="canal", password_hash_env="HASH"), "shop", nobody)  # noqa: S106
+        serving.begin()
+        monkeypatch.setenv("HASH", "none")
+        serving.again()
+        assert "HASH has no hash of a password" in serving.trouble
+    monkeypatch.setenv("HASH", "e3619321c1a937c46a0d8bd1dac39f93b27d4458")
+    serving.again()
+    assert not serving.trouble
+    assert reached(port)
+    serving.end()
+
+
+def test_a_canal_server_that_conf_describes_wrongly_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="without a password"):
+        Serving(CanalServerConfig(port=1, user="canal"), "shop", nobody).begin()
