@@ -1,0 +1,1 @@
+"""The real Canal and its own client beside Sluice's protocol server."""

@@ -1,0 +1,68 @@
+"""The real Canal 1.1.7 as a process: what Sluice's protocol server is held against, field by field and row by row.
+
+Its jars are pinned as all others are; Java compiles the program of one file as it starts it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from console.screen import standard_output
+from console.toolchain.ports import free_port
+from console.toolchain.setup import set_up
+
+PROGRAM = Path(__file__).with_name("CanalServer.java")
+SERVER_ID = 4_000_017
+USER, PASSWORD = "canal_reader", "canal"
+# Canal's driver wants a password, and the oldest of the ways to prove one.
+ACCOUNT = (
+    f"CREATE USER IF NOT EXISTS '{USER}'@'%' IDENTIFIED WITH mysql_native_password BY '{PASSWORD}'",
+    f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO '{USER}'@'%'",
+)
+STOP_SECONDS = 10.0
+
+
+def java_command(*groups: str) -> list[str]:
+    """`java` with the pinned jars of these groups, fetched where they are missing."""
+    toolchain = set_up([], delta=False, extras=groups, screen=standard_output())
+    return [str(toolchain.java.program), "-cp", ":".join(map(str, toolchain.extra_jars))]
+
+
+@contextlib.contextmanager
+def canal_server(
+    mysql_port: int, destination: str, place: tuple[str, int], table_filter: str, log: Path
+) -> Iterator[int]:
+    """The port of a Canal that reads one destination from `place` (file, offset), by ACCOUNT. Raises RuntimeError with its log."""
+    port = free_port()
+    words = [
+        str(port),
+        destination,
+        str(mysql_port),
+        place[0],
+        str(place[1]),
+        table_filter,
+        str(SERVER_ID),
+        USER,
+        PASSWORD,
+    ]
+    command = [*java_command("canal-client", "canal-server"), "-Duser.timezone=UTC", "-Xmx1g", str(PROGRAM), *words]
+    with log.open("w") as output:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, text=True)
+    try:
+        if process.stdout is None or "ready" not in (line.strip() for line in process.stdout):
+            process.kill()
+            raise RuntimeError(f"Canal did not start (it needs a JDK): {log.read_text()[-4000:]}")
+        yield port
+    finally:
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()

@@ -1,0 +1,36 @@
+"""A client of Canal's protocol, for Sluice's server and Canal's own: typed changes, or Arrow tables. For other people's programs.
+
+    with CanalClient("shop", table_filter=r"shop\\..*") as client:
+        for batch in client.batches():
+            tables = batch.to_arrow()
+
+It needs `protobuf` alone; `pyarrow` where Arrow is asked for, `kazoo` for a cluster. docs/canal.md has examples.
+"""
+
+from canal_client.batch import Batch, Change, Place, RowChange, Statement, TransactionBegin, TransactionEnd
+from canal_client.client import CanalClient
+from canal_client.errors import (
+    BatchGoneError,
+    CanalAuthenticationError,
+    CanalConnectionError,
+    CanalError,
+    CanalProtocolError,
+    CanalServerError,
+)
+
+__all__ = [
+    "Batch",
+    "BatchGoneError",
+    "CanalAuthenticationError",
+    "CanalClient",
+    "CanalConnectionError",
+    "CanalError",
+    "CanalProtocolError",
+    "CanalServerError",
+    "Change",
+    "Place",
+    "RowChange",
+    "Statement",
+    "TransactionBegin",
+    "TransactionEnd",
+]

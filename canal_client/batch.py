@@ -1,0 +1,187 @@
+"""What a server gives at once: typed changes in the order of the binlog, and the same as Arrow tables. Made by `client`."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import functools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message import DecodeError
+
+from canal_client import messages
+from canal_client.column_types import column_type
+from canal_client.errors import CanalProtocolError
+from canal_client.messages import EntryType, EventType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+ROWS = {EventType.INSERT: "insert", EventType.UPDATE: "update", EventType.DELETE: "delete"}
+NOTHING = -1
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where in the binlog, and when: `offset` is that of the event's first byte, `time` of the source's clock."""
+
+    file: str
+    offset: int
+    time: dt.datetime
+    gtid: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RowChange:
+    """One row. `kind`: insert, update or delete. `before`, `after`: column → value, None where there is no such image.
+
+    `key`: the columns of the primary key. `updated`: those whose value is another; all, of an insert. Columns that the source left out of
+    the image are not there.
+    """
+
+    kind: str
+    database: str
+    table: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    key: tuple[str, ...]
+    updated: frozenset[str]
+    place: Place
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The newest image there is."""
+        return self.after if self.after is not None else self.before or {}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """A statement that the source logged. `kind`: CREATE, ALTER, ERASE, TRUNCATE, RENAME, CINDEX, DINDEX, QUERY, …"""
+
+    kind: str
+    database: str
+    table: str
+    sql: str
+    ddl: bool
+    place: Place
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionBegin:
+    thread: int
+    place: Place
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionEnd:
+    transaction: str
+    place: Place
+
+
+Change = RowChange | Statement | TransactionBegin | TransactionEnd
+
+
+class Batch:
+    """Empty (and false) where nothing was there. `ack` says that it is done with; `rollback`, that it is to come again."""
+
+    def __init__(self, batch_id: int, raw: tuple[bytes, ...], settle: Callable[[Batch, bool], None]) -> None:
+        self.id, self.raw = batch_id, raw
+        self._settle = settle
+
+    def __bool__(self) -> bool:
+        return self.id != NOTHING
+
+    def __len__(self) -> int:
+        """Entries: row events, statements, begins and ends."""
+        return len(self.raw)
+
+    def ack(self) -> None:
+        """Raises BatchGoneError where its connection has ended, CanalConnectionError where it ends now."""
+        self._settle(self, True)
+
+    def rollback(self) -> None:
+        """Of everything that is not acked. Raises as `ack`."""
+        self._settle(self, False)
+
+    @functools.cached_property
+    def entries(self) -> tuple[Any, ...]:
+        """As protobuf. Raises CanalProtocolError."""
+        try:
+            return tuple(messages.Entry.FromString(each) for each in self.raw)
+        except DecodeError as error:
+            raise CanalProtocolError("the server sent what is no Entry of Canal's protocol") from error
+
+    def everything(self) -> Iterator[Change]:
+        """Rows, statements, and where transactions begin and end, in the order of the binlog. Raises CanalProtocolError."""
+        for entry in self.entries:
+            if entry.entryType == EntryType.TRANSACTIONBEGIN:
+                yield TransactionBegin(
+                    thread=messages.TransactionBegin.FromString(entry.storeValue).threadId, place=place_of(entry.header)
+                )
+            elif entry.entryType == EntryType.TRANSACTIONEND:
+                ended = messages.TransactionEnd.FromString(entry.storeValue)
+                yield TransactionEnd(transaction=ended.transactionId, place=place_of(entry.header))
+            elif entry.entryType == EntryType.ROWDATA:
+                yield from _changes(entry)
+
+    def changes(self) -> Iterator[RowChange]:
+        """The rows alone."""
+        return (each for each in self.everything() if isinstance(each, RowChange))
+
+    def to_arrow(self) -> dict[str, pa.Table]:
+        """ "database.table" → its images in order; an update is two rows. See `canal_client.arrow`."""
+        from canal_client.arrow import tables_of  # noqa: PLC0415  only who asks for Arrow needs pyarrow
+
+        return tables_of(self.entries)
+
+
+def place_of(header: Any) -> Place:
+    return Place(
+        file=header.logfileName,
+        offset=header.logfileOffset,
+        time=EPOCH + dt.timedelta(milliseconds=header.executeTime),
+        gtid=header.gtid,
+    )
+
+
+def _changes(entry: Any) -> Iterator[Change]:
+    header, change = entry.header, row_change(entry)
+    kind, place = EventType(change.eventType), place_of(header)
+    if kind not in ROWS or change.sql:
+        yield Statement(
+            kind=kind.name,
+            database=header.schemaName or change.ddlSchemaName,
+            table=header.tableName,
+            sql=change.sql,
+            ddl=change.isDdl,
+            place=place,
+        )
+        return
+    for row in change.rowDatas:
+        newest = row.beforeColumns if kind is EventType.DELETE else row.afterColumns
+        yield RowChange(
+            kind=ROWS[kind],
+            database=header.schemaName,
+            table=header.tableName,
+            before=_image(row.beforeColumns) if kind is not EventType.INSERT else None,
+            after=_image(row.afterColumns) if kind is not EventType.DELETE else None,
+            key=tuple(column.name for column in newest if column.isKey),
+            updated=frozenset(column.name for column in newest if column.updated),
+            place=place,
+        )
+
+
+def row_change(entry: Any) -> Any:
+    """Of an entry with rows or a statement. Raises CanalProtocolError."""
+    try:
+        return messages.RowChange.FromString(entry.storeValue)
+    except DecodeError as error:
+        raise CanalProtocolError("the server sent what is no RowChange of Canal's protocol") from error
+
+
+def _image(columns: Any) -> dict[str, Any]:
+    return {
+        column.name: None if column.isNull else column_type(column.mysqlType).value(column.value) for column in columns
+    }

@@ -1,0 +1,172 @@
+"""One connection to a server: frames in and out, the handshake, who we are. Used by `client`, which knows what to ask.
+
+A frame is its length (4 bytes, big-endian) and a Packet. An ack and a rollback have no answer; what the server says against one arrives in
+place of the answer to the next question, after which nobody knows which answer belongs to which: the connection is then of no use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import socket
+import ssl
+import struct
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from canal_client import messages
+from canal_client.errors import CanalAuthenticationError, CanalConnectionError, CanalProtocolError, CanalServerError
+from canal_client.messages import PacketType
+
+LENGTH = struct.Struct(">I")
+FRAME_BYTES_MAX = 1 << 30
+NET_TIMEOUT_MS = 3_600_000  # the server may close a connection that is silent for so long
+PLAIN = {0, 1}  # compressions
+
+
+@dataclasses.dataclass(frozen=True)
+class Login:
+    """Who comes in, and how. `tls` None: without. `connect_seconds`: for the connection and each step of coming in."""
+
+    user: str = ""
+    password: str = dataclasses.field(default="", repr=False)
+    tls: ssl.SSLContext | None = None
+    connect_seconds: float = 10.0
+
+
+def token(password: str, seed: bytes) -> bytes:
+    """Proves that one knows the password, as hex text: SHA1(seed, SHA1(SHA1(password))) XOR SHA1(password)."""
+    if not password:
+        return b""
+    once = _sha1(password.encode())
+    mask = _sha1(seed + _sha1(once))
+    return bytes(left ^ right for left, right in zip(once, mask, strict=True)).hex().encode()
+
+
+def _sha1(data: bytes) -> bytes:
+    return hashlib.sha1(data, usedforsecurity=False).digest()  # the protocol's own choice
+
+
+class Channel:
+    """Open and let in, when it is made. Raises CanalConnectionError, CanalAuthenticationError, CanalProtocolError."""
+
+    def __init__(self, host: str, port: int, login: Login) -> None:
+        self.address = f"{host}:{port}"
+        try:
+            self._socket: socket.socket = socket.create_connection((host, port), timeout=login.connect_seconds)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            raise CanalConnectionError(f"no server answers at {self.address} ({_why(error)})") from error
+        try:
+            if login.tls is not None:
+                self._socket = login.tls.wrap_socket(self._socket, server_hostname=host)
+            self._come_in(login)
+        except (ssl.SSLError, ssl.CertificateError) as error:
+            self.close()
+            raise CanalConnectionError(f"no TLS with {self.address}: {_why(error)}") from error
+        except OSError as error:
+            self.close()
+            raise CanalConnectionError(f"the connection to {self.address} ended ({_why(error)})") from error
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def local_address(self) -> str:
+        host, port = self._socket.getsockname()[:2]
+        return f"{host}:{port}"
+
+    def ask(self, kind: PacketType, body: Any, expected: PacketType, answer: Any, seconds: float) -> Any:
+        """The answer's message. Raises CanalServerError, CanalConnectionError, CanalProtocolError."""
+        packet = self._exchanged(kind, body, seconds)
+        if packet.type == PacketType.ACK:
+            found = _parsed(messages.Ack, packet.body, self.address)
+            if found.error_code or expected != PacketType.ACK:
+                raise CanalServerError(found.error_code, found.error_message)
+            return found
+        if packet.type != expected:
+            raise CanalProtocolError(f"{self.address} answered {expected.name} with a packet of type {packet.type}")
+        return _parsed(answer, packet.body, self.address)
+
+    def tell(self, kind: PacketType, body: Any) -> None:
+        """What has no answer. Raises CanalConnectionError."""
+        try:
+            self._write(kind, body)
+        except OSError as error:
+            raise CanalConnectionError(f"the connection to {self.address} ended ({_why(error)})") from error
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+    def _come_in(self, login: Login) -> None:
+        packet = self._read()
+        if packet.type == PacketType.ACK:
+            told = _parsed(messages.Ack, packet.body, self.address)
+            raise CanalConnectionError(
+                f"{self.address} takes no connection now ({told.error_code}): {told.error_message or 'it does not say why'}"
+            )
+        if packet.type != PacketType.HANDSHAKE or packet.version != 1:
+            raise CanalProtocolError(f"what listens at {self.address} does not speak Canal's protocol")
+        seed = _parsed(messages.Handshake, packet.body, self.address).seeds
+        who = messages.ClientAuth(
+            username=login.user,
+            password=token(login.password, seed),
+            net_read_timeout=NET_TIMEOUT_MS,
+            net_write_timeout=NET_TIMEOUT_MS,
+        )
+        self._write(PacketType.CLIENTAUTHENTICATION, who)
+        packet = self._read()
+        told = _parsed(messages.Ack, packet.body, self.address)
+        if packet.type != PacketType.ACK:
+            raise CanalProtocolError(f"{self.address} answered the authentication with a packet of type {packet.type}")
+        if told.error_code:
+            raise CanalAuthenticationError(f"{self.address} does not let in {login.user!r}: {told.error_message}")
+
+    def _exchanged(self, kind: PacketType, body: Any, seconds: float) -> Any:
+        try:
+            self._socket.settimeout(seconds)
+            self._write(kind, body)
+            return self._read()
+        except TimeoutError as error:
+            raise CanalConnectionError(f"{self.address} did not answer within {seconds:g} s") from error
+        except OSError as error:
+            raise CanalConnectionError(f"the connection to {self.address} ended ({_why(error)})") from error
+
+    def _write(self, kind: PacketType, body: Any) -> None:
+        packet = messages.Packet(type=int(kind), body=body.SerializeToString()).SerializeToString()
+        self._socket.sendall(LENGTH.pack(len(packet)) + packet)
+
+    def _read(self) -> Any:
+        (size,) = LENGTH.unpack(self._bytes(LENGTH.size))
+        if not 0 < size <= FRAME_BYTES_MAX:
+            raise CanalProtocolError(
+                f"{self.address} sent a frame of {size} bytes: it does not speak Canal's protocol, or wants TLS"
+            )
+        packet = _parsed(messages.Packet, self._bytes(size), self.address)
+        if packet.compression not in PLAIN:
+            raise CanalProtocolError(f"{self.address} compresses, which Canal's clients do not understand")
+        return packet
+
+    def _bytes(self, size: int) -> bytes:
+        data, read = bytearray(size), 0
+        view = memoryview(data)
+        while read < size:
+            count = self._socket.recv_into(view[read:])
+            if not count:
+                raise ConnectionError("closed by the server")
+            read += count
+        return bytes(data)
+
+
+def _parsed(kind: Any, data: bytes, address: str) -> Any:
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise CanalProtocolError(f"{address} sent what is no {kind.DESCRIPTOR.name} of Canal's protocol") from error
+
+
+def _why(error: OSError) -> str:
+    return error.strerror or str(error) or type(error).__name__

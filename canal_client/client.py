@@ -1,0 +1,283 @@
+"""The client: subscribes, gets, acks, rolls back, and comes again by itself when the connection or the server ends.
+
+    connect ─▶ subscribe ─▶ roll back ─▶ get ─▶ Batch ─▶ ack
+       ▲                                  │
+       └──────── connection gone ◀────────┘     what was not acked comes again: at least once
+
+One client belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import ssl
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from canal_client import messages
+from canal_client.batch import NOTHING, Batch, RowChange
+from canal_client.channel import Channel, Login
+from canal_client.errors import BatchGoneError, CanalConnectionError, CanalProtocolError, CanalServerError
+from canal_client.messages import PacketType
+from canal_client.servers import Address, ClusterServers, FixedServers, Servers
+
+PORT, CLIENT_ID, BATCH_SIZE = 11111, 1001, 1000
+MILLISECONDS = 2  # the code of the unit of a get's timeout
+NO_WAIT = -1
+ANSWER_SECONDS = 60.0
+WAIT_SECONDS = 1.0  # of a get in a loop, so that the loop ends soon after it is told to
+PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 5.0
+NOT_HERE = ("should start first", "can't find destination")  # of a server that stands by
+
+
+class CanalClient:
+    """A consumer of one destination, of Sluice's server or of Canal's.
+
+    `table_filter`: comma-separated patterns of database.table; it narrows what the server captures. `batch_size`: entries, or KiB where the
+    server counts memory, as Sluice does. `tls`: True for the system's authorities, a file of authorities, or a context.
+    `retry_seconds`: how long a loop tries to come back before it raises.
+    """
+
+    def __init__(
+        self,
+        destination: str,
+        host: str = "127.0.0.1",
+        port: int = PORT,
+        *,
+        user: str = "",
+        password: str = "",
+        client_id: int = CLIENT_ID,
+        table_filter: str = "",
+        batch_size: int = BATCH_SIZE,
+        tls: bool | str | Path | ssl.SSLContext = False,
+        servers: Servers | Sequence[Address] | None = None,
+        retry_seconds: float = 300.0,
+    ) -> None:
+        self.destination, self.client_id = destination, client_id
+        self.table_filter, self.batch_size = table_filter, batch_size
+        self._login = Login(user=user, password=password, tls=_tls_of(tls))
+        if servers is None:
+            self._servers: Servers = FixedServers([(host, port)])
+        else:
+            self._servers = FixedServers(servers) if isinstance(servers, Sequence) else servers
+        self._retry_seconds = retry_seconds
+        self._channel: Channel | None = None
+        self._unanswered = False  # an ack was told: what is said against it comes as the answer to the next get
+        self._refused_since = 0.0  # since then acks of a loop are refused; 0: none is
+
+    @classmethod
+    def cluster(
+        cls,
+        destination: str,
+        zookeeper: str,
+        *,
+        user: str = "",
+        password: str = "",
+        client_id: int = CLIENT_ID,
+        table_filter: str = "",
+        batch_size: int = BATCH_SIZE,
+        tls: bool | str | Path | ssl.SSLContext = False,
+        retry_seconds: float = 300.0,
+    ) -> CanalClient:
+        """One that asks ZooKeeper ("zk1:2181,zk2:2181") which server reads the destination, and takes turns with others of its id."""
+        return cls(
+            destination,
+            user=user,
+            password=password,
+            client_id=client_id,
+            table_filter=table_filter,
+            batch_size=batch_size,
+            tls=tls,
+            servers=ClusterServers(zookeeper, destination, client_id),
+            retry_seconds=retry_seconds,
+        )
+
+    def __enter__(self) -> CanalClient:
+        self.connect()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def connected_to(self) -> str:
+        """host:port, or empty."""
+        return self._channel.address if self._channel is not None else ""
+
+    def connect(self) -> None:
+        """To the first server that has the destination; subscribes, and what was out comes again. Harmless when connected.
+
+        Raises CanalConnectionError, CanalAuthenticationError, CanalServerError, CanalProtocolError.
+        """
+        if self._channel is not None and self._servers.allowed:
+            return
+        self.disconnect()
+        # First, and for as long as another one of this id reads: a connection that waits in silence is closed by the server.
+        self._servers.enter(socket.gethostname())
+        try:
+            self._connect_to_one()
+        except BaseException:
+            self._servers.leave()
+            raise
+
+    def _connect_to_one(self) -> None:
+        failed: list[CanalConnectionError | CanalServerError] = []
+        for host, port in self._servers.addresses():
+            try:
+                self._begin(Channel(host, port, self._login))
+            except (CanalConnectionError, CanalServerError) as error:
+                if isinstance(error, CanalServerError) and not _stands_by(error):
+                    raise
+                failed.append(error)
+            else:
+                return
+        raise CanalConnectionError(f"no server gives {self.destination}: " + "; ".join(map(str, failed))) from failed[
+            -1
+        ]
+
+    def _connected(self) -> Channel:
+        self.connect()
+        if self._channel is None:
+            raise CanalConnectionError(f"there is no connection for {self.destination}")
+        return self._channel
+
+    def _begin(self, channel: Channel) -> None:
+        try:
+            asked = messages.Sub(destination=self.destination, client_id=str(self.client_id), filter=self.table_filter)
+            channel.ask(PacketType.SUBSCRIPTION, asked, PacketType.ACK, messages.Ack, ANSWER_SECONDS)
+            channel.tell(PacketType.CLIENTROLLBACK, self._rollback_of(0))
+        except BaseException:
+            channel.close()
+            raise
+        self._channel, self._unanswered = channel, False
+
+    def disconnect(self) -> None:
+        """The cursor stays; what was not acked comes again."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+            self._servers.leave()
+
+    def close(self) -> None:
+        self.disconnect()
+        self._servers.close()
+
+    def unsubscribe(self) -> None:
+        """The server forgets the cursor; the next subscription begins anew."""
+        asked = messages.Sub(destination=self.destination, client_id=str(self.client_id), filter=self.table_filter)
+        with self._talking() as channel:
+            channel.ask(PacketType.UNSUBSCRIPTION, asked, PacketType.ACK, messages.Ack, ANSWER_SECONDS)
+        self.disconnect()
+
+    def get(self, batch_size: int = 0, *, wait_seconds: float = 0.0) -> Batch:
+        """The next batch, which waits for its ack; an empty one where nothing came within `wait_seconds`.
+
+        Raises CanalConnectionError and CanalServerError, after which the next call connects again.
+        """
+        wait_ms = int(wait_seconds * 1000)
+        asked = messages.Get(
+            destination=self.destination,
+            client_id=str(self.client_id),
+            fetch_size=batch_size or self.batch_size,
+            timeout=wait_ms or NO_WAIT,
+            unit=MILLISECONDS,
+        )
+        with self._talking() as channel:
+            found = channel.ask(
+                PacketType.GET, asked, PacketType.MESSAGES, messages.Messages, ANSWER_SECONDS + wait_seconds
+            )
+
+        if self._unanswered:
+            self._unanswered, self._refused_since = False, 0.0
+
+        def settle(batch: Batch, well: bool) -> None:
+            self._settle(batch, channel, well=well)
+
+        return Batch(found.batch_id, tuple(found.messages), settle)
+
+    def batches(self, *, idle_seconds: float | None = None, ack: bool = True) -> Iterator[Batch]:
+        """Batch after batch, for ever, or until nothing came for `idle_seconds`; none is empty.
+
+        With `ack`, a batch is acked when the loop asks for the next one: where its body raises, the batch comes again. Else the body calls
+        `batch.ack()`. A connection that ends is made again, and so is one on which an ack was refused: the engine behind it was replaced,
+        and the batch comes again. Raises CanalAuthenticationError, CanalServerError (also where acks are refused for `retry_seconds`), and
+        CanalConnectionError after `retry_seconds` without a server.
+        """
+        last = time.monotonic()
+        while idle_seconds is None or time.monotonic() - last < idle_seconds:
+            batch = self._next(WAIT_SECONDS if idle_seconds is None else min(WAIT_SECONDS, idle_seconds))
+            if batch:
+                yield batch
+                last = time.monotonic()
+                if ack:
+                    with contextlib.suppress(BatchGoneError, CanalConnectionError):  # then it comes again
+                        batch.ack()
+
+    def changes(self, *, idle_seconds: float | None = None) -> Iterator[RowChange]:
+        """Row after row, as `batches` with `ack`."""
+        for batch in self.batches(idle_seconds=idle_seconds):
+            yield from batch.changes()
+
+    def _next(self, wait_seconds: float) -> Batch:
+        deadline, pause = time.monotonic() + self._retry_seconds, PAUSE_SECONDS
+        while True:
+            try:
+                return self.get(wait_seconds=wait_seconds)
+            except (CanalConnectionError, CanalServerError) as error:
+                if self._refused_ack(error):
+                    deadline = min(deadline, self._refused_since + self._retry_seconds)
+                elif not isinstance(error, CanalConnectionError) and not _stands_by(error):
+                    raise
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  so that not all clients come at once
+            pause = min(2 * pause, PAUSE_SECONDS_MAX)
+
+    def _refused_ack(self, error: CanalConnectionError | CanalServerError) -> bool:
+        """Whether it may answer the ack before: where it is said against the get itself, the next connection's get hears it again."""
+        unanswered, self._unanswered = self._unanswered, False
+        if not unanswered or not isinstance(error, CanalServerError):
+            return False
+        self._refused_since = self._refused_since or time.monotonic()
+        return True
+
+    @contextlib.contextmanager
+    def _talking(self) -> Iterator[Channel]:
+        """What goes wrong ends the connection: nobody knows then which answer belongs to which question."""
+        try:
+            yield self._connected()
+        except (CanalConnectionError, CanalServerError, CanalProtocolError):
+            self.disconnect()
+            raise
+
+    def _settle(self, batch: Batch, channel: Channel, *, well: bool) -> None:
+        if batch.id == NOTHING:
+            return
+        if channel is not self._channel or not self._servers.allowed:
+            raise BatchGoneError(f"the connection that gave batch {batch.id} has ended: the batch comes again")
+        ident = {"destination": self.destination, "client_id": str(self.client_id), "batch_id": batch.id}
+        with self._talking():
+            if well:
+                channel.tell(PacketType.CLIENTACK, messages.ClientAck(**ident))
+            else:
+                channel.tell(PacketType.CLIENTROLLBACK, self._rollback_of(0))
+        self._unanswered = True
+
+    def _rollback_of(self, batch_id: int) -> object:
+        """0: all that is out."""
+        return messages.ClientRollback(destination=self.destination, client_id=str(self.client_id), batch_id=batch_id)
+
+
+def _stands_by(error: CanalServerError) -> bool:
+    return any(words in error.said for words in NOT_HERE)
+
+
+def _tls_of(given: bool | str | Path | ssl.SSLContext) -> ssl.SSLContext | None:
+    if isinstance(given, ssl.SSLContext):
+        return given
+    if isinstance(given, bool):
+        return ssl.create_default_context() if given else None
+    return ssl.create_default_context(cafile=str(given))

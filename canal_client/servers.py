@@ -1,0 +1,187 @@
+"""Where the servers of a destination are: addresses that are tried in turn, or what ZooKeeper says of a cluster. Asked by `client`.
+
+In a cluster of Canal's kind the server that reads a destination says so in `…/<destination>/running`, and of the clients with one id only
+that which holds `…/<destination>/<client id>/running` may talk; the others wait for it. Both nodes go with their holder's session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from canal_client.errors import CanalConnectionError
+
+ROOT = "/otter/canal/destinations"
+SESSION_SECONDS = 30.0
+CONNECT_SECONDS = 10.0
+Address = tuple[str, int]
+
+
+class Servers(Protocol):
+    """Raises CanalConnectionError where nobody is known, or ZooKeeper does not answer."""
+
+    def addresses(self) -> Sequence[Address]:
+        """Whom to try, in this order."""
+
+    def enter(self, local_address: str) -> None:
+        """Called before a server is connected to: this client now speaks for its id. Waits as long as another one does.
+
+        `local_address`: what others are told of this client.
+        """
+
+    @property
+    def allowed(self) -> bool:
+        """Whether it still does."""
+
+    def leave(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class FixedServers:
+    """One address, or several that stand by for each other."""
+
+    def __init__(self, addresses: Sequence[Address]) -> None:
+        self._addresses = tuple(addresses)
+
+    def addresses(self) -> Sequence[Address]:
+        return self._addresses
+
+    def enter(self, local_address: str) -> None:
+        """Nobody else is asked."""
+
+    @property
+    def allowed(self) -> bool:
+        return True
+
+    def leave(self) -> None:
+        """As `enter`."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class ClusterServers:
+    """`hosts`: "zk1:2181,zk2:2181". The connection to ZooKeeper is opened by the first question."""
+
+    def __init__(self, hosts: str, destination: str, client_id: int, *, wait_seconds: float | None = None) -> None:
+        self._hosts, self._destination, self._client_id = hosts, destination, client_id
+        self._path = f"{ROOT}/{destination}"
+        self._running = f"{self._path}/{client_id}/running"
+        self._wait_seconds = wait_seconds
+        self._zookeeper: Any = None
+        self._session = 0  # counts sessions that ended
+        self._entered = -1
+        self._lock = threading.Lock()
+
+    def addresses(self) -> Sequence[Address]:
+        with self._told():
+            running = self._address(self._asked("get", f"{self._path}/running"))
+            others = self._asked("get_children", f"{self._path}/cluster") or ()
+        found = [running] if running else []
+        found += [each for name in others if (each := _address_of(name)) is not None and each not in found]
+        if not found:
+            raise CanalConnectionError(f"no server of {self._destination} is in ZooKeeper {self._hosts}: start one")
+        return found
+
+    def enter(self, local_address: str) -> None:
+        from kazoo.exceptions import NodeExistsError  # noqa: PLC0415  only a cluster needs kazoo
+
+        payload = {"active": True, "address": local_address, "clientId": self._client_id}
+        data = json.dumps(payload, separators=(",", ":")).encode()
+        deadline = None if self._wait_seconds is None else time.monotonic() + self._wait_seconds
+        self.leave()
+        while True:
+            with self._told():
+                zookeeper = self._connected()
+                session, gone = self._session, threading.Event()
+                try:
+                    zookeeper.create(self._running, data, ephemeral=True, makepath=True)
+                except NodeExistsError:
+                    held = zookeeper.exists(self._running, watch=lambda _event, gone=gone: gone.set())
+                    if held is None:
+                        continue
+                    if held.ephemeralOwner == (zookeeper.client_id or [None])[0]:
+                        # It is ours, from before ZooKeeper was out of reach.
+                        self._entered = session
+                        return
+                else:
+                    self._entered = session
+                    return
+            if not gone.wait(None if deadline is None else max(0.0, deadline - time.monotonic())):
+                raise CanalConnectionError(
+                    f"another client with the id {self._client_id} reads {self._destination}: stop it, or use another id"
+                )
+
+    @property
+    def allowed(self) -> bool:
+        return self._zookeeper is not None and self._entered == self._session
+
+    def leave(self) -> None:
+        entered, self._entered = self._entered == self._session, -1
+        if entered and self._zookeeper is not None:
+            with contextlib.suppress(Exception):  # it goes with the session at the latest
+                self._zookeeper.delete(self._running)
+
+    def close(self) -> None:
+        self.leave()
+        with self._lock:
+            zookeeper, self._zookeeper = self._zookeeper, None
+        if zookeeper is not None:
+            zookeeper.stop()
+            zookeeper.close()
+
+    def _address(self, data: Any) -> Address | None:
+        if not data:
+            return None
+        record = json.loads(data[0])
+        return _address_of(str(record.get("address", ""))) if record.get("active", True) else None
+
+    def _asked(self, what: str, path: str) -> Any:
+        from kazoo.exceptions import NoNodeError  # noqa: PLC0415  as above
+
+        try:
+            return getattr(self._connected(), what)(path)
+        except NoNodeError:
+            return None
+
+    def _connected(self) -> Any:
+        from kazoo.client import KazooClient  # noqa: PLC0415  as above
+
+        with self._lock:
+            if self._zookeeper is None:
+                made = KazooClient(hosts=self._hosts, timeout=SESSION_SECONDS)
+                made.add_listener(self._hear)
+                try:
+                    made.start(timeout=CONNECT_SECONDS)
+                except BaseException:
+                    made.stop()
+                    made.close()
+                    raise
+                self._zookeeper = made
+            return self._zookeeper
+
+    def _hear(self, state: str) -> None:
+        if state != "CONNECTED":  # SUSPENDED too: another one may hold the node before we hear of it
+            self._session += 1
+
+    @contextlib.contextmanager
+    def _told(self) -> Any:
+        from kazoo.exceptions import KazooException  # noqa: PLC0415  as above
+        from kazoo.handlers.threading import KazooTimeoutError  # noqa: PLC0415
+
+        try:
+            yield
+        except (KazooException, KazooTimeoutError, ValueError) as error:
+            said = str(error) or type(error).__name__
+            raise CanalConnectionError(
+                f"ZooKeeper {self._hosts} does not say where {self._destination} is: {said}"
+            ) from error
+
+
+def _address_of(text: str) -> Address | None:
+    host, _, port = text.rpartition(":")
+    return (host, int(port)) if host and port.isdigit() else None

@@ -1,0 +1,146 @@
+"""Canal's conf folder → conf/ of Sluice and what is told about it. The command is in `console.main`.
+
+Nothing is overwritten. What is written is read back and checked as any conf/ is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cdc_engine.config import SluiceConfig, load_config
+from cdc_engine.documents.zookeeper_client import destination_path, end_shared_clients, shared_client
+from cdc_engine.durable_files import replace_file
+from cdc_engine.errors import ConfigurationError
+from cdc_engine.meta.left_consumers import LeftConsumer, write_left_consumers
+from cdc_engine.meta.managers import ledger_text
+from console.canal_import.cursors import Cursors, from_file, from_zookeeper
+from console.canal_import.properties import Settings, instances, read_properties
+from console.canal_import.rules import Findings, destination_name, destination_of, not_looked_at, server_of
+
+SERVER_FILE, INSTANCE_FILE = "canal.properties", "instance.properties"
+SESSION_SECONDS = 30.0
+LAKE_CLIENT = 1001  # its cursor in ZooKeeper is where a destination begins
+HEAD = "# Made by `sluice import-canal`.\n"
+
+
+@dataclasses.dataclass
+class Imported:
+    """`files`: written. `findings`: by destination; "" for the server's own."""
+
+    files: list[Path]
+    findings: dict[str, Findings]
+
+    def sentences(self) -> list[str]:
+        """For a person: what was taken over, what was not, and which secrets are to be set."""
+        said = [f"written: {file}" for file in self.files]
+        for name, found in self.findings.items():
+            where = name or SERVER_FILE
+            said += [f"{where}: taken over: {text}" for text in found.taken]
+            said += [f"{where}: NOT carried over: {text}" for text in found.left]
+        secrets = {key: text for found in self.findings.values() for key, text in found.secrets.items()}
+        said += [f"set the environment variable {key} to {text}" for key, text in sorted(secrets.items())]
+        return said
+
+
+def import_canal(folder: Path, target: Path) -> Imported:
+    """`folder`: Canal's, with canal.properties. `target`: conf/ of Sluice, which must not have these files yet.
+
+    Raises ConfigurationError, and then nothing is written.
+    """
+    if not (folder / SERVER_FILE).exists():
+        raise ConfigurationError(f"there is no {SERVER_FILE} in {folder}: name Canal's conf folder")
+    shared = read_properties(folder / SERVER_FILE)
+    server = Settings((shared,), os.environ)
+    found = {"": Findings()}
+    texts: dict[Path, dict[str, Any]] = {target / "sluice.yaml": server_of(server, found[""])}
+    clients: dict[str, Cursors] = {}
+    hosts = texts[target / "sluice.yaml"].get("meta", {}).get("hosts", "")
+    names = instances(folder, server)
+    if not names:
+        raise ConfigurationError(
+            f"{folder} has no instance: canal.destinations is empty and no folder has an {INSTANCE_FILE}"
+        )
+    for name in names:
+        settings = Settings((read_properties(folder / name / INSTANCE_FILE), shared), os.environ, set(server.asked))
+        cursors = _cursors(name, hosts) if hosts else from_file(_data_folder(folder, server) / name)
+        own, findings = destination_name(name), Findings()
+        if own != name:
+            findings.left.append(f"the name {name}: a destination is called {own} here, and clients must ask for that")
+        path = target / "destinations" / f"{own}.yaml"
+        if path in texts:
+            raise ConfigurationError(
+                f"{name} and another instance would both be called {own}: rename one of their folders"
+            )
+        texts[path] = destination_of(name, settings, cursors, findings)
+        findings.left += [f"{key}: not known to Sluice" for key in not_looked_at(settings)]
+        found[own], clients[own] = findings, cursors
+    _write(texts, target)
+    config, left = load_config(target), list[Path]()
+    for own, cursors in clients.items():
+        left += _leave_consumers(config, own, cursors, found[own])
+    return Imported([*texts, *left], found)
+
+
+def _data_folder(folder: Path, server: Settings) -> Path:
+    """canal.file.data.dir, which starts in Canal's bin/."""
+    named = server.get("canal.file.data.dir") or server.get("canal.conf.dir", "../conf")
+    path = Path(named)
+    if path.is_absolute():
+        return path
+    return folder if named.rstrip("/") == "../conf" else (folder.parent / "bin" / path).resolve()
+
+
+def _cursors(name: str, hosts: str) -> Cursors:
+    try:
+        return from_zookeeper(shared_client(hosts, SESSION_SECONDS), destination_path(name))
+    finally:
+        end_shared_clients()
+
+
+def _write(texts: dict[Path, dict[str, Any]], target: Path) -> None:
+    there = [path for path in texts if path.exists()]
+    if there:
+        raise ConfigurationError(f"{there[0]} exists: nothing is overwritten; name another folder with --to")
+    (target / "destinations").mkdir(parents=True, exist_ok=True)
+    for path, record in texts.items():
+        replace_file(path, HEAD + yaml.safe_dump(record, sort_keys=False, allow_unicode=True))
+
+
+def _leave_consumers(config: SluiceConfig, name: str, cursors: Cursors, findings: Findings) -> list[Path]:
+    """Each client of Canal's goes on where the destination begins, which is no later than where it stood. The file for that."""
+    if _has_ledger(config, name):
+        findings.left.append(
+            f"where Canal stood: {name} has a ledger already ({config.meta_place(name).directory}, meta.kind {config.meta.kind}), which "
+            "goes on where it is with the consumers that it knows. To begin where Canal stood, name another data_dir (a new ledger) "
+            "in sluice.yaml, and import again"
+        )
+        return []
+    lake = [each.cursor for each in cursors.clients if each.client_id == LAKE_CLIENT and each.cursor is not None]
+    if config.meta.kind == "zookeeper" and lake and lake[0] != cursors.begin:
+        findings.left.append(
+            f"a client stood further behind than {LAKE_CLIENT}, whose cursor in ZooKeeper the destination begins with: what lies between "
+            "does not come again; let that client catch up before Canal is stopped"
+        )
+    known = [LeftConsumer(each.client_id, each.filter) for each in cursors.clients if each.cursor is not None]
+    if not known:
+        return []
+    file = write_left_consumers(config.destination_dir(name), known)
+    numbers = ", ".join(str(each.client_id) for each in known)
+    findings.taken.append(
+        f"clients {numbers}: they go on where the destination begins; what they had since then comes again. {file} says so at its first "
+        "start: where conf/ moves, or data_dir or staging is set to another folder, move it along, else they begin where the engine is "
+        "when they come"
+    )
+    return [file]
+
+
+def _has_ledger(config: SluiceConfig, name: str) -> bool:
+    try:
+        return bool(ledger_text(config.meta_place(name)))
+    finally:
+        end_shared_clients()

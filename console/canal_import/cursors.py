@@ -1,0 +1,82 @@
+"""Where Canal's clients stood: meta.dat beside the instance's properties, or the nodes in ZooKeeper."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from cdc_engine.errors import ConfigurationError
+from cdc_engine.meta import canal_cursor
+from cdc_engine.meta.canal_cursor import CanalCursor
+
+META_FILE = "meta.dat"
+
+
+@dataclasses.dataclass(frozen=True)
+class Client:
+    client_id: int
+    filter: str
+    cursor: CanalCursor | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Cursors:
+    """`begin`: the oldest cursor; None where there is none. `where`: what holds them, or where none was found."""
+
+    clients: tuple[Client, ...] = ()
+    where: str = ""
+
+    @property
+    def begin(self) -> CanalCursor | None:
+        known = [client.cursor for client in self.clients if client.cursor is not None]
+        return min(known, key=lambda each: (each.time_ms, each.file, each.offset), default=None)
+
+
+def from_file(folder: Path) -> Cursors:
+    """Of one instance's folder. Raises ConfigurationError where meta.dat is damaged: to go on would begin elsewhere, silently."""
+    file = folder / META_FILE
+    if not file.exists():
+        return Cursors(where=f"{file}, which is not there")
+    try:
+        record = json.loads(file.read_text())
+        clients = tuple(_client(each) for each in record["clientDatas"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(
+            f"{file} cannot be read ({error}): Canal writes it in place, a crash leaves it empty; put a copy back, "
+            "or remove it to begin as the properties say"
+        ) from error
+    return Cursors(clients, str(file))
+
+
+def _client(record: dict[str, Any]) -> Client:
+    who = record["clientIdentity"]
+    left = record.get("cursor")
+    return Client(
+        client_id=int(who["clientId"]),
+        filter=who.get("filter") or "",
+        cursor=canal_cursor.from_text(json.dumps(left)) if left else None,
+    )
+
+
+def from_zookeeper(client: Any, path: str) -> Cursors:
+    """`path`: the destination's node; `client`: kazoo's, connected."""
+    if client.exists(path) is None:
+        return Cursors(where=f"ZooKeeper {path}, which is not there")
+    found = []
+    for name in sorted(client.get_children(path)):
+        if not name.isdigit():
+            continue
+        cursor, table_filter = (_node(client, f"{path}/{name}/{part}") for part in ("cursor", "filter"))
+        try:
+            found.append(Client(int(name), table_filter, canal_cursor.from_text(cursor) if cursor else None))
+        except ValueError as error:
+            raise ConfigurationError(
+                f"the cursor of client {name} at {path} in ZooKeeper cannot be read: {error}"
+            ) from error
+    return Cursors(tuple(found), f"ZooKeeper {path}")
+
+
+def _node(client: Any, path: str) -> str:
+    return client.get(path)[0].decode() if client.exists(path) is not None else ""

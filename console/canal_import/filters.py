@@ -1,0 +1,26 @@
+"""Whether what Canal's clients subscribed to is in what a destination captures. Pure; asked by `rules`.
+
+In Canal a subscription's filter stands in place of filter.regex; in Sluice it only narrows it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from cdc_engine.sink.table_filter import TableFilter, split_patterns
+
+EVERYTHING = {r".*\..*", ".*", "..*", ".*..*", r".+\..+"}
+TABLE = re.compile(r"[\w$]+\\?\.[\w$]+")
+
+
+def not_captured(client_filter: str, include: str, exclude: str) -> list[str]:
+    """The patterns of a client that may match a table outside. Patterns are compared as text: one that looks different is named."""
+    captured = TableFilter(include, exclude)
+    known = {pattern.lower() for pattern in split_patterns(include)}
+    return [each for each in split_patterns(client_filter) if not _is_in(each, captured, known)]
+
+
+def _is_in(pattern: str, captured: TableFilter, known: set[str]) -> bool:
+    if TABLE.fullmatch(pattern):
+        return captured.keeps(*pattern.replace("\\.", ".").split("."))
+    return pattern.lower() in known or bool(known & EVERYTHING)

@@ -1,0 +1,122 @@
+"""Canal's properties files: how they are written, and where a key is looked up. Pure but for reading the files."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from cdc_engine.errors import ConfigurationError
+
+PLACEHOLDER = re.compile(r"\$\{([^}:]*)(?::([^}]*))?\}")
+ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+PAIR = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:\s]?\s*(.*)", re.DOTALL)
+NESTED_MAX = 10
+RANGE = re.compile(r"(.*)\{(\d+)-(\d+)\}(.*)")
+
+
+def parsed(text: str) -> dict[str, str]:
+    """Keys and values as Java reads them; values without the blanks around them."""
+    found: dict[str, str] = {}
+    for line in _logical_lines(text):
+        pair = PAIR.fullmatch(line)
+        if pair is not None:
+            found[_unescaped(pair[1])] = _unescaped(pair[2]).strip()
+    return found
+
+
+def _logical_lines(text: str) -> list[str]:
+    lines: list[str] = []
+    begun = ""
+    for raw in text.splitlines():
+        line = raw.lstrip()
+        if not begun and (not line or line[0] in "#!"):
+            continue
+        if (len(line) - len(line.rstrip("\\"))) % 2:
+            begun += line[:-1]
+            continue
+        lines.append(begun + line)
+        begun = ""
+    return [*lines, begun] if begun else lines
+
+
+def _unescaped(text: str) -> str:
+    def said(found: re.Match[str]) -> str:
+        letter = found[1]
+        return chr(int(letter[1:], 16)) if len(letter) == 5 else ESCAPES.get(letter, letter)
+
+    return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", said, text, flags=re.DOTALL)
+
+
+@dataclasses.dataclass
+class Settings:
+    """Of one instance, or of the server alone: the environment, then the files in this order. A blank value counts as unset.
+
+    `asked`: the keys that somebody has looked up.
+    """
+
+    files: tuple[Mapping[str, str], ...]
+    environment: Mapping[str, str]
+    asked: set[str] = dataclasses.field(default_factory=set)
+
+    def get(self, key: str, default: str = "") -> str:
+        self.asked.add(key)
+        return self._resolved(self._raw(key), 0) or default
+
+    def flag(self, key: str, *, default: bool = False) -> bool:
+        return self.get(key, str(default)).lower() == "true"
+
+    def number(self, key: str, default: int = 0) -> int:
+        """Raises ConfigurationError where it is none."""
+        text = self.get(key, str(default))
+        try:
+            return int(text)
+        except ValueError:
+            raise ConfigurationError(f"{key} is {text!r}, not a number: mend the properties file") from None
+
+    def unasked(self) -> list[str]:
+        """Keys with a value that nobody has looked up."""
+        return sorted({key for file in self.files for key in file if file[key]} - self.asked)
+
+    def _raw(self, key: str) -> str:
+        found = (source[key] for source in (self.environment, *self.files) if source.get(key, "").strip())
+        return next(found, "")
+
+    def _resolved(self, text: str, depth: int) -> str:
+        if depth > NESTED_MAX:
+            raise ConfigurationError(f"{text} in Canal's properties names itself")
+
+        def said(found: re.Match[str]) -> str:
+            self.asked.add(found[1])
+            return self._resolved(self._raw(found[1]), depth + 1) or found[2] or ""
+
+        return PLACEHOLDER.sub(said, text).strip()
+
+
+def read_properties(file: Path) -> dict[str, str]:
+    """Raises ConfigurationError where it cannot be read."""
+    try:
+        return parsed(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{file} cannot be read: {error}") from error
+
+
+def instances(folder: Path, server: Settings) -> list[str]:
+    """Names of the instances: those that are listed, and with auto.scan each folder that has an instance.properties."""
+    listed = server.get("canal.destinations")
+    expression = server.get("canal.destinations.expr")
+    names = _expanded(expression) if expression else [name.strip() for name in listed.split(",") if name.strip()]
+    if server.flag("canal.auto.scan", default=True):
+        names += sorted(
+            path.parent.name for path in folder.glob("*/instance.properties") if path.parent.name != "spring"
+        )
+    return list(dict.fromkeys(names))
+
+
+def _expanded(expression: str) -> list[str]:
+    """name{1-5} → name1 … name5."""
+    found = RANGE.fullmatch(expression)
+    if found is None or int(found[2]) > int(found[3]):
+        raise ConfigurationError(f"canal.destinations.expr {expression!r} is not of the form name{{1-5}}")
+    return [f"{found[1]}{number}{found[4]}" for number in range(int(found[2]), int(found[3]) + 1)]

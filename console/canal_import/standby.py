@@ -1,0 +1,57 @@
+"""Canal's master, its standby and how it detects that the master is gone → source or sources, and the heartbeat. Pure; asked by `rules`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from console.canal_import.properties import Settings
+
+MASTER, STANDBY = "canal.instance.master.address", "canal.instance.standby.address"
+DETECTING = "canal.instance.detecting."
+MYSQL_PORT = 3306
+INTERVAL_SECONDS, RETRIES = 5, 3  # where Canal's properties say nothing
+READS = re.compile(r"\s*(?:select|show)\b(?!.*\b(?:into|for\s+update)\b)", re.IGNORECASE | re.DOTALL)
+
+
+def sources_of(settings: Settings, common: dict[str, Any], taken: list[str], left: list[str]) -> dict[str, Any]:
+    """`common`: what every server has beside its address. `taken`, `left`: what is told, which grows."""
+    master = _address(settings.get(MASTER, f"127.0.0.1:{MYSQL_PORT}"))
+    second = settings.get(STANDBY)
+    heartbeat = _heartbeat(settings, left if second else [])
+    if not second or _address(second) == master:
+        return {"source": master | common}
+    taken.append(
+        f"{STANDBY} {second}: it takes over by GTID, so both servers need GTIDs, and the standby log_slave_updates and the same user"
+    )
+    if not heartbeat["switch"]:
+        left.append(
+            f"{DETECTING}heartbeatHaEnable: Canal did not change servers by itself; with `heartbeat: {{switch: false}}` it is said that "
+            "the master is away, and `sluice source switch` changes"
+        )
+    return {"sources": [master | common, _address(second) | common], "heartbeat": heartbeat}
+
+
+def _address(text: str) -> dict[str, Any]:
+    host, _, port = text.partition(":")
+    return {"host": host, "port": int(port) if port.isdigit() else MYSQL_PORT}
+
+
+def _heartbeat(settings: Settings, left: list[str]) -> dict[str, Any]:
+    """Canal changes servers only where it detects and may: both are off unless said."""
+    detects, changes = (settings.flag(DETECTING + key) for key in ("enable", "heartbeatHaEnable"))
+    seconds = settings.number(f"{DETECTING}interval.time", INTERVAL_SECONDS)
+    retries = settings.number(f"{DETECTING}retry.threshold", RETRIES)
+    sql = settings.get(f"{DETECTING}sql")
+    record: dict[str, Any] = {
+        "seconds": float(seconds if seconds > 0 else INTERVAL_SECONDS),
+        "retries": max(retries, 0),
+        "switch": detects and changes,
+    }
+    if sql and READS.match(sql):
+        return {"sql": sql, **record}
+    if sql:
+        left.append(
+            f"{DETECTING}sql {sql!r} writes: Sluice asks SELECT 1; a statement of `heartbeat.sql` would write to the source"
+        )
+    return record

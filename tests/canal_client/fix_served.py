@@ -1,0 +1,113 @@
+"""A destination in memory, served by the real server: its entries in turn, settled as the protocol says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from canal_client import messages
+from cdc_engine.errors import BatchNotFoundError, NotSubscribedError, UnknownDestinationError
+from cdc_engine.server.protocol.listener import Address, Listener
+from cdc_engine.server.protocol.packets import bytes_field
+from cdc_engine.server.protocol.session import Access
+
+HASH = "e3619321c1a937c46a0d8bd1dac39f93b27d4458"  # of "canal"
+CANAL = Access(user="canal", password_hash=HASH)
+INSERT, UPDATE, DELETE, ALTER = 1, 2, 3, 5
+Column = tuple[str, str, str | None]
+
+
+def image(row: Iterable[Column], key: str = "id", updated: tuple[str, ...] = ()) -> list[Any]:
+    return [
+        {
+            "index": index,
+            "name": name,
+            "isKey": name == key,
+            "isNull": value is None,
+            "value": value or "",
+            "mysqlType": declared,
+            "updated": name in updated,
+        }
+        for index, (name, declared, value) in enumerate(row)
+    ]
+
+
+def entry(change: dict[str, Any], table: str = "orders", offset: int = 4, kind: int = 2) -> bytes:
+    header = {
+        "logfileName": "bin.000001",
+        "logfileOffset": offset,
+        "schemaName": "shop",
+        "tableName": table,
+        "executeTime": 1_600_000_000_000,
+        "eventType": change.get("eventType", 0),
+    }
+    body = {1: messages.TransactionBegin, 2: messages.RowChange, 3: messages.TransactionEnd}[kind](**change)
+    data: bytes = messages.Entry(header=header, entryType=kind, storeValue=body.SerializeToString()).SerializeToString()
+    return data
+
+
+def inserted(number: int) -> bytes:
+    rows = [{"afterColumns": image([("id", "int", str(number))])}]
+    return entry({"eventType": INSERT, "rowDatas": rows}, offset=number)
+
+
+class Destination:
+    """Implements `session.Served` and its consumer: one entry a delivery. It outlives the server, as a ledger does."""
+
+    def __init__(self, entries: Iterable[bytes]) -> None:
+        self.entries = list(entries)
+        self.acked = self.taken = 0
+        self.batch_id = 0
+        self.waiting: list[int] = []
+        self.filters: list[str] = []
+        self.calls: list[Any] = []
+        self.said: str = ""
+
+    def subscribe(self, client_id: int, client_filter: str) -> Destination:
+        self.calls.append(("subscribe", client_id))
+        self.filters.append(client_filter)
+        return self
+
+    def unsubscribe(self, client_id: int) -> None:
+        self.calls.append(("unsubscribe", client_id))
+        self.filters.clear()
+        self.acked = self.taken = 0
+
+    def service(self, client_id: int) -> Destination:
+        if not self.filters:
+            raise NotSubscribedError(f"ClientIdentity:{client_id} should subscribe first")
+        return self
+
+    def messages(self, content: bytes) -> bytes:
+        return bytes_field(2, content)
+
+    def get(self, bytes_max: int, timeout_seconds: float = 0.0) -> tuple[int, Any]:
+        self.calls.append(("get", bytes_max, timeout_seconds))
+        if self.said:
+            raise UnknownDestinationError(self.said)
+        if self.taken == len(self.entries):
+            return -1, None
+        self.batch_id += 1
+        self.waiting.append(self.batch_id)
+        self.taken += 1
+        return self.batch_id, self.entries[self.taken - 1]
+
+    def ack(self, batch_id: int) -> None:
+        if batch_id not in self.waiting:
+            raise BatchNotFoundError(f"ack error , clientId:1001 batchId:{batch_id} is not exist , please check")
+        self.waiting.remove(batch_id)
+        self.acked += 1
+
+    def rollback(self, batch_id: int | None = None) -> None:
+        self.calls.append(("rollback", batch_id))
+        self.waiting.clear()
+        self.taken = self.acked
+
+    def stop_waiting(self) -> None:
+        """Nobody waits."""
+
+
+def listening(destination: Destination, access: Access = CANAL, port: int = 0) -> Listener:
+    made = Listener(Address(access=access, port=port))
+    made.serve("example", destination)
+    return made

@@ -1,0 +1,259 @@
+"""The client against the real server in the same process: settling, loops, strangers, servers that end and come again, TLS."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from canal_client import (
+    BatchGoneError,
+    CanalAuthenticationError,
+    CanalClient,
+    CanalConnectionError,
+    CanalProtocolError,
+    CanalServerError,
+)
+from canal_client.servers import Address as ServerAddress
+from canal_client.servers import FixedServers
+from cdc_engine.server.protocol.listener import Address, Listener
+from console.toolchain.ports import free_port
+from tests.canal_client.fix_served import Destination, inserted, listening
+from tests.parser.test_connection import write_certificate
+
+WHO: Any = {"user": "canal", "password": "canal"}
+
+
+@pytest.fixture
+def destination() -> Destination:
+    return Destination(inserted(number) for number in range(1, 6))
+
+
+@pytest.fixture
+def listener(destination: Destination) -> Iterator[Listener]:
+    made = listening(destination)
+    yield made
+    made.close()
+
+
+def client_of(listener: Listener) -> CanalClient:
+    return CanalClient("example", port=listener.port, **WHO, table_filter=r"shop\..*", retry_seconds=30.0)
+
+
+def numbers(client: CanalClient) -> list[int]:
+    return [change.row["id"] for change in client.changes(idle_seconds=0.01)]
+
+
+def test_a_canal_client_gets_acks_and_rolls_back(listener: Listener, destination: Destination) -> None:
+    with client_of(listener) as client:
+        assert destination.filters == [r"shop\..*"]
+        first, second = client.get(), client.get()
+        assert [each.id for each in (first, second)] == [1, 2]
+        first.ack()
+        second.rollback()
+        again = client.get()
+        assert again.raw == second.raw
+        assert destination.acked == 1
+        again.ack()
+        assert numbers(client) == [3, 4, 5]
+        assert not client.get()
+        assert len(client.get()) == 0
+        client.get().ack()  # an empty one needs none
+    assert destination.acked == 5
+
+
+def test_a_canal_loop_acks_what_its_body_has_done_with_and_nothing_else(
+    listener: Listener, destination: Destination
+) -> None:
+    with client_of(listener) as client:
+        for batch in client.batches():
+            if batch.id == 3:
+                break  # as where the body raises
+        assert destination.acked == 2
+    with client_of(listener) as client:
+        assert numbers(client) == [3, 4, 5]
+
+
+def test_a_canal_loop_that_acks_by_itself(listener: Listener, destination: Destination) -> None:
+    with client_of(listener) as client:
+        for batch in client.batches(idle_seconds=0.01, ack=False):
+            if batch.id == 2:
+                batch.ack()
+            assert destination.acked == 0
+            if batch.id == 1:
+                batch.ack()
+                client.get()  # the ack has no answer: what follows it is read after it
+                break
+    assert destination.acked == 1
+
+
+def test_a_canal_client_goes_on_after_its_server_came_again(destination: Destination) -> None:
+    port = free_port()
+    first, found = listening(destination, port=port), []
+    with client_of(first) as client:
+        for batch in client.batches(idle_seconds=0.01):
+            found += [change.row["id"] for change in batch.changes()]
+            if found == [1, 2]:
+                first.close()
+                second = listening(destination, port=port)
+    second.close()
+    assert found == [1, 2, 2, 3, 4, 5]  # what was not acked comes again
+
+
+def test_a_canal_batch_of_a_connection_that_ended_cannot_be_acked(listener: Listener) -> None:
+    with client_of(listener) as client:
+        batch = client.get()
+        client.disconnect()
+        with pytest.raises(BatchGoneError, match="comes again"):
+            batch.ack()
+
+
+def test_a_refused_canal_ack_is_said_by_the_next_get_and_the_one_after_is_right(
+    listener: Listener, destination: Destination
+) -> None:
+    with client_of(listener) as client:
+        batch = client.get()
+        destination.waiting.clear()
+        batch.ack()
+        with pytest.raises(CanalServerError, match="is not exist"):
+            client.get()
+        assert client.get().raw == batch.raw
+
+
+def test_a_canal_loop_goes_on_after_an_ack_that_was_refused(listener: Listener, destination: Destination) -> None:
+    found: list[int] = []
+    with client_of(listener) as client:
+        for batch in client.batches(idle_seconds=0.01):
+            if not found:
+                destination.waiting.clear()  # as where another engine serves the same connection
+                destination.taken = destination.acked
+            found += [change.row["id"] for change in batch.changes()]
+    assert found == [1, 1, 2, 3, 4, 5]
+
+
+def test_a_canal_loop_whose_acks_are_always_refused_ends_with_the_servers_words(
+    listener: Listener, destination: Destination
+) -> None:
+    with CanalClient("example", port=listener.port, **WHO, retry_seconds=0.0) as client:
+        batches = client.batches()
+        next(batches)
+        destination.waiting.clear()
+        with pytest.raises(CanalServerError, match="is not exist"):
+            next(batches)
+
+
+def test_what_is_said_of_a_stopped_canal_consumer_after_an_ack_is_raised(
+    listener: Listener, destination: Destination
+) -> None:
+    with client_of(listener) as client:
+        batches = client.batches()
+        next(batches)
+        destination.said = "its position was purged"
+        with pytest.raises(CanalServerError, match="purged"):
+            next(batches)
+
+
+def test_a_full_canal_server_says_so_and_the_next_one_is_tried(destination: Destination) -> None:
+    full = Listener(Address(connections_max=1))
+    full.serve("example", destination)
+    other = listening(destination)
+    servers = [("127.0.0.1", full.port), ("127.0.0.1", other.port)]
+    with contextlib.closing(full), contextlib.closing(other), CanalClient("example", port=full.port):
+        with pytest.raises(CanalConnectionError, match="400"):
+            CanalClient("example", port=full.port).connect()
+        with CanalClient("example", servers=servers, **WHO) as second:
+            assert second.connected_to.endswith(str(other.port))
+
+
+class Turns(FixedServers):
+    """Notes what it is asked."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__([("127.0.0.1", port)])
+        self.calls: list[str] = []
+
+    def addresses(self) -> Sequence[ServerAddress]:
+        self.calls.append("addresses")
+        return super().addresses()
+
+    def enter(self, local_address: str) -> None:
+        assert local_address
+        self.calls.append("enter")
+
+    def leave(self) -> None:
+        self.calls.append("leave")
+
+
+def test_a_canal_client_of_a_cluster_takes_its_turn_before_it_connects_and_gives_it_back(listener: Listener) -> None:
+    servers = Turns(listener.port)
+    with CanalClient("example", servers=servers, **WHO):
+        assert servers.calls == ["enter", "addresses"]
+    assert servers.calls == ["enter", "addresses", "leave"]
+    nobody = Turns(free_port())
+    with pytest.raises(CanalConnectionError):
+        CanalClient("example", servers=nobody, **WHO).connect()
+    assert nobody.calls == ["enter", "addresses", "leave"]
+
+
+def test_a_canal_client_with_a_wrong_password_is_told_so_at_once(listener: Listener) -> None:
+    client = CanalClient("example", port=listener.port, **{**WHO, "password": "wrong"})
+    with pytest.raises(CanalAuthenticationError, match="'canal'"):
+        next(client.batches())
+
+
+def test_no_canal_server_and_no_such_destination_are_said_by_name(listener: Listener) -> None:
+    port = free_port()
+    with pytest.raises(CanalConnectionError, match=f"127.0.0.1:{port}"):
+        next(CanalClient("example", port=port, retry_seconds=0.0).batches())
+    client = CanalClient("other", port=listener.port, **WHO, retry_seconds=0.0)
+    with pytest.raises(CanalConnectionError, match="can't find destination:other"):
+        next(client.batches())
+
+
+def test_what_the_canal_server_says_of_a_stopped_consumer_is_raised(
+    listener: Listener, destination: Destination
+) -> None:
+    destination.said = "its position was purged"
+    with client_of(listener) as client, pytest.raises(CanalServerError, match="purged"):
+        next(client.batches())
+
+
+def test_a_canal_client_tries_one_address_after_the_other(listener: Listener) -> None:
+    servers = [("127.0.0.1", free_port()), ("127.0.0.1", listener.port)]
+    with CanalClient("example", servers=servers, **WHO) as client:
+        assert client.connected_to == f"127.0.0.1:{listener.port}"
+        client.unsubscribe()
+        assert client.connected_to == ""
+
+
+def test_who_speaks_another_protocol_is_no_canal_server() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with contextlib.closing(server.accept()[0]) as other:
+                other.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(CanalProtocolError, match="does not speak Canal's protocol"):
+            CanalClient("example", port=server.getsockname()[1]).connect()
+        thread.join()
+
+
+def test_a_canal_client_comes_in_by_tls_and_trusts_no_stranger(tmp_path: Path, destination: Destination) -> None:
+    files = write_certificate(tmp_path, "127.0.0.1")
+    listener = Listener(Address(certificate_file=files["server"], key_file=files["server_key"]))
+    listener.serve("example", destination)
+    with contextlib.closing(listener):
+        with pytest.raises(CanalConnectionError, match="no TLS with"):
+            CanalClient("example", port=listener.port, tls=True).connect()
+        context = ssl.create_default_context(cafile=str(files["ca"]))
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        with CanalClient("example", port=listener.port, tls=context) as client:
+            assert numbers(client) == [1, 2, 3, 4, 5]

@@ -1,0 +1,103 @@
+"""Canal's Kafka mode as `brokers` of conf/: a conf that Sluice takes and Kafka's client too, with no secret in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.brokers.kafka import KafkaPublisher, settings_of
+from cdc_engine.config import load_config
+from cdc_engine.errors import ConfigurationError
+from cdc_engine.instance.consumers.sending import rules_of
+from cdc_engine.meta.left_consumers import FILE_NAME
+from console.canal_import.convert import import_canal
+from tests.console.canal_import.fix_canal import canal_folder, meta
+
+SERVER = r"""
+canal.serverMode = kafka
+canal.mq.canalBatchSize = 100
+canal.mq.database.hash = false
+kafka.bootstrap.servers = kafka1:9092,kafka2:9092
+kafka.acks = 1
+kafka.compression.type = lz4
+kafka.batch.size = 16384
+kafka.linger.ms = 1
+kafka.max.request.size = 2097152
+kafka.buffer.memory = 33554432
+kafka.max.in.flight.requests.per.connection = 1
+kafka.retries = 0
+kafka.kerberos.enable = false
+kafka.kerberos.krb5.file = ../conf/kerberos/krb5.conf
+kafka.interceptor.classes = com.example.Spy
+kafka.security.protocol = SASL_PLAINTEXT
+kafka.sasl.mechanism = PLAIN
+kafka.sasl.jaas.config = org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="open-sesame";
+"""
+INSTANCE = r"""
+canal.mq.topic = everything
+canal.mq.dynamicTopic = one:shop\\.orders,.*\\..*
+canal.mq.partitionsNum = 3
+canal.mq.partitionHash = shop.orders:id^region,.*\\..*:$pk$
+canal.mq.dynamicTopicPartitionNum = one:6
+"""
+
+
+def test_broker_of_canal_is_one_of_sluice(tmp_path: Path) -> None:
+    folder = canal_folder(tmp_path, SERVER, INSTANCE)
+    (folder / "example" / "meta.dat").write_text(meta((1001, 20154, 1597025219500)))
+    found = import_canal(folder, tmp_path / "conf")
+    shop = load_config(tmp_path / "conf").destinations["example"]
+    (kafka,) = shop.brokers
+    assert not shop.canal_server.port
+    assert (kafka.client_id, kafka.format, kafka.bytes_max) == (1001, "flat", 102400)
+    assert kafka.servers == "kafka1:9092,kafka2:9092"
+    rules = rules_of(kafka)
+    assert (rules.topic, rules.dynamic_topic) == ("everything", r"one:shop\.orders,.*\..*")
+    assert (rules.partitions_num, rules.partition_hash) == (3, r"shop.orders:id^region,.*\..*:$pk$")
+    assert (rules.dynamic_topic_partition_num, rules.database_hash) == ("one:6", False)
+    assert any(file.name == FILE_NAME for file in found.files)
+    said = "\n".join(found.sentences())
+    assert "set the environment variable EXAMPLE_KAFKA_PASSWORD" in said
+    assert "NOT carried over: kafka.acks 1: it is always all" in said
+    assert "NOT carried over: kafka.interceptor.classes" in said
+    assert "not known" not in said
+    assert "open-sesame" not in said + "".join(file.read_text() for file in found.files)
+    settings = settings_of(kafka.servers, kafka.options, {"EXAMPLE_KAFKA_PASSWORD": "open-sesame"})
+    assert (settings["sasl.username"], settings["sasl.password"]) == ("alice", "open-sesame")
+    KafkaPublisher(settings).close()  # its client takes them all
+
+
+def test_broker_of_canal_by_older_names_and_in_protobuf(tmp_path: Path) -> None:
+    older = "canal.serverMode = kafka\ncanal.mq.servers = old:9092\ncanal.mq.flatMessage = false\ncanal.mq.lingerMs = 5"
+    import_canal(canal_folder(tmp_path, older), tmp_path / "conf")
+    (kafka,) = load_config(tmp_path / "conf").destinations["example"].brokers
+    assert (kafka.servers, kafka.format, kafka.options["linger.ms"]) == ("old:9092", "protobuf", "5")
+    assert kafka.bytes_max == 51200
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("options: {sasl.password: open-sesame}", "must be .NAME of a variable"),
+        ("options: {acks: 1}", "options acks: 1 would lose messages"),
+        ("options: {enable.idempotence: false}", "options enable.idempotence: false would lose messages"),
+        ("options: {bootstrap.servers: 'other:9092'}", "name the servers in `servers`"),
+        ("partitions_num: 0", "partitions_num"),
+    ],
+)
+def test_broker_in_conf_that_is_wrong_is_said_without_its_secret(tmp_path: Path, lines: str, said: str) -> None:
+    (tmp_path / "conf" / "destinations").mkdir(parents=True)
+    text = f"source: {{user: root}}\nbrokers:\n- kind: kafka\n  servers: kafka:9092\n  topic: all\n  {lines}\n"
+    (tmp_path / "conf" / "destinations" / "shop.yaml").write_text(text)
+    with pytest.raises(ConfigurationError, match=said) as refused:
+        load_config(tmp_path / "conf")
+    assert "open-sesame" not in str(refused.value)
+
+
+def test_brokers_of_one_number_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "conf" / "destinations").mkdir(parents=True)
+    broker = "- {kind: kafka, servers: 'kafka:9092', topic: all}\n"
+    (tmp_path / "conf" / "destinations" / "shop.yaml").write_text(f"source: {{user: root}}\nbrokers:\n{broker}{broker}")
+    with pytest.raises(ConfigurationError, match="two of the brokers have one client_id"):
+        load_config(tmp_path / "conf")

@@ -1,0 +1,40 @@
+"""Properties files as Java reads them, and the order in which Canal looks a key up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.errors import ConfigurationError
+from console.canal_import.properties import Settings, instances, parsed
+from tests.console.canal_import.fix_canal import canal_folder
+
+
+def test_a_canal_properties_file_is_read_as_java_reads_it() -> None:
+    text = (
+        "# note\n! note\n a = 1 \nb:2\nc 3\nd=\ne = x\\\n   y\nf=.*\\\\..*\ng\\ h=gr\\u00fcn\ni=a=b # no comment\nj\n"
+    )
+    assert parsed(text) == {
+        "a": "1", "b": "2", "c": "3", "d": "", "e": "xy", "f": r".*\..*", "g h": "grün", "i": "a=b # no comment", "j": "",
+    }  # fmt: skip
+
+
+def test_canal_looks_a_key_up_in_the_environment_then_the_instance_then_the_server() -> None:
+    settings = Settings(
+        ({"a": "instance", "b": " "}, {"a": "server", "b": "server", "c": "${a}/${d:else}"}), {"e": "env"}
+    )
+    assert [settings.get(key) for key in "abce"] == ["instance", "server", "instance/else", "env"]
+    assert settings.get("z", "default") == "default"
+    assert Settings(({"a": "instance"},), {"a": "env"}).get("a") == "env"
+    with pytest.raises(ConfigurationError, match="names itself"):
+        Settings(({"a": "${a}"},), {}).get("a")
+
+
+def test_canal_instances_are_listed_counted_out_and_found(tmp_path: Path) -> None:
+    folder = canal_folder(tmp_path, name="found")
+    assert instances(folder, Settings(({"canal.destinations": "a, b"},), {})) == ["a", "b", "found"]
+    expression = {"canal.destinations": "a", "canal.destinations.expr": "shard{2-4}", "canal.auto.scan": "false"}
+    assert instances(folder, Settings((expression,), {})) == ["shard2", "shard3", "shard4"]
+    with pytest.raises(ConfigurationError, match="not of the form"):
+        instances(folder, Settings(({"canal.destinations.expr": "shard{4-2}"},), {}))
