@@ -9,9 +9,14 @@ SparkJobError
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 MERGE_FAILED = "MERGE_FAILED"
+# what a disk or a store says of itself: no table is to stop for it
+LAKE_TROUBLE = re.compile(
+    r"no space left|disk quota|read-only file|permission denied|too many open files|timed? ?out", re.IGNORECASE
+)
 
 
 class SparkJobError(Exception):

@@ -13,7 +13,7 @@ from spark_jobs.tables.layout import PLAIN, Layout
 class TableTarget:
     """The Delta table of a source table. `path`: absolute, or a URL that Spark and deltalake both know.
 
-    `merge`: the way that conf/ asks for.
+    `merge`: the way that conf/ asks for. `change_log`, `history`: the tables beside it, empty where there are none.
     """
 
     path: str
@@ -21,6 +21,13 @@ class TableTarget:
     deletion_vectors: bool = True
     merge: Wish = "spark"
     layout: Layout = PLAIN
+    change_log: str = ""
+    history: str = ""
+
+    @property
+    def beside(self) -> bool:
+        """Whether there are tables beside it."""
+        return bool(self.change_log or self.history)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,7 +37,8 @@ class TableReport:
     `source_inserts`, `source_updates`, `source_deletes`: changes of the source, by kind. Row counts are Delta's own of the commits of this
     call; a soft delete counts as an update, an appended image of a table without a key as an insert. `skipped`: the table had the whole
     batch already. `held`: its rows are being read, so the changes wait beside the lake. Order keys are those of the batch's first and last
-    change. `way`: who merged it, and `reason`, why.
+    change. `way`: who merged it, and `reason`, why. `rows_copied`: rows that no change was of, written anew with their files.
+    `files_scanned`, `files_pruned`: files that merges looked into, and that the keys' statistics spared them.
     """
 
     database: str
@@ -58,6 +66,9 @@ class TableReport:
     way: Way = "spark"
     reason: str = ""
     held: bool = False
+    rows_copied: int = 0
+    files_scanned: int = 0
+    files_pruned: int = 0
 
     @property
     def name(self) -> str:

@@ -6,15 +6,24 @@ A Dagster run or the command line calls it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import queue
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 
+from spark_jobs.beside.write import Share, names_given, refuse_unlogged, write_beside
 from spark_jobs.cascades.derive import carried_out
-from spark_jobs.errors import MergeError, SparkJobError, SparkUnavailableError, StagedBatchError, TableError
+from spark_jobs.errors import (
+    LAKE_TROUBLE,
+    MergeError,
+    SparkJobError,
+    SparkUnavailableError,
+    StagedBatchError,
+    TableError,
+)
 from spark_jobs.merging.merge import NO_RECORDS, merge_table, staged_at
 from spark_jobs.quarantine.append import append_quarantine
 from spark_jobs.report import TableReport, TableTarget
@@ -27,10 +36,6 @@ from spark_jobs.staged_batch import SchemaSegment, StagedBatch, StagedTable, rea
 from spark_jobs.tables.table_owner import TableRecords
 
 PARALLEL_TABLES = 2
-# what a disk or a store says of itself: no table is to stop for it
-LAKE_TROUBLE = re.compile(
-    r"no space left|disk quota|read-only file|permission denied|too many open files|timed? ?out", re.IGNORECASE
-)
 # the same where Spark says it among the causes alone: a task that failed to write says so, and no more, in its own sentence
 DISK_TROUBLE = re.compile(r"no space left|disk quota exceeded|read-only file system", re.IGNORECASE)
 
@@ -68,11 +73,22 @@ def merge_batch(
     if unknown:
         raise StagedBatchError(f"{batch_dir} has no changes of {', '.join(unknown)}, which are to be merged from it")
     batch = dataclasses.replace(batch, tables=tuple(table for table in batch.tables if table.name in tables))
+    refuse_unlogged(batch, tables)
     append_quarantine(batch, quarantine_path, storage_options or {})
     if not batch.tables:
         return []
     told = on_table_done or _ignore
     reports, errors, merged = _hold_tables(batch, tables, refusal, holds, told)
+    share = functools.partial(
+        Share,
+        batch=batch,
+        storage_options=storage_options or {},
+        run=run,
+        origin_of=target_of or tables.get,
+        renamed=names_given(batch),
+    )
+    held = (share(staged=table, target=tables[table.name]) for table in batch.tables)
+    _write_beside_held(held, reports, errors)
     if merged.tables:
         with open_lanes(spark, min(parallelism, len(merged.tables))) as lanes:
             merged, refused = _carried_out(merged, tables, storage_options or {}, lanes[0], refusal)
@@ -83,6 +99,7 @@ def merge_batch(
             work.run_id, work.holds = run, holds
             work.run_small(told, reports, errors)
             work.run(told, reports, errors)
+            work.run_beside(reports, errors)
     if errors:
         raise _batch_error(batch, reports, errors)
     on_merged(batch)
@@ -187,6 +204,33 @@ class _Work:
                 reason=reason,
             )
 
+    def run_beside(self, reports: dict[str, TableReport], errors: dict[str, Exception]) -> None:
+        """Brings the tables beside those that were merged up to the batch; one that could not be makes its table fail."""
+        wanted = [table for table in self._batch.tables if table.name in reports and self._targets[table.name].beside]
+        if not wanted:
+            return
+        with self._lane() as lane:
+            for table in wanted:
+                try:
+                    if why := self._refusal():
+                        raise TableError(table.name, why, own=False)
+                    write_beside(lane, self._share(table))
+                except Exception as error:  # told with those of the merges
+                    errors[table.name] = error
+                if table.name in errors:
+                    del reports[table.name]
+
+    def _share(self, table: StagedTable) -> Share:
+        return Share(
+            batch=self._batch,
+            staged=table,
+            target=self._targets[table.name],
+            storage_options=self._storage_options,
+            run=self.run_id,
+            origin_of=self.target_of,
+            renamed=names_given(self._batch),
+        )
+
     @contextmanager
     def _lane(self) -> Iterator[Lane]:
         lane = self._free.get()
@@ -244,6 +288,18 @@ def _hold_tables(
             errors[table.name] = error
     left = tuple(table for table in batch.tables if table.name not in reports and table.name not in errors)
     return reports, errors, dataclasses.replace(batch, tables=left)
+
+
+def _write_beside_held(shares: Iterable[Share], reports: dict[str, TableReport], errors: dict[str, Exception]) -> None:
+    """What beside a mirror is told of changes does not wait for the rows that are being read: log and history go on, without Spark."""
+    for share in shares:
+        name = share.staged.name
+        if name in reports and share.target.beside:
+            try:
+                write_beside(None, share)
+            except (SparkJobError, OSError) as error:
+                errors[name] = error
+                del reports[name]
 
 
 def _refuse_rows_of_held(table: StagedTable, holds: Holds) -> None:

@@ -63,11 +63,15 @@ SMALL_ROWS_MAX = 200_000  # of the changes and the rows of the files they may me
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SparkSettings:
-    """Where Spark is. `master` wins if set; `options` are settings of the sessions (of `spark.jars`, … too, with `master`)."""
+    """Where Spark is. `master` wins if set; `options` are settings of the sessions (of `spark.jars`, … too, with `master`).
+
+    `environment`: credentials, for the process of a `master`: a setting would stand in its command line.
+    """
 
     remote: str = f"sc://127.0.0.1:{CONNECT_PORT}"
     master: str = ""
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     lanes_file: Path | None = None
 
 
@@ -143,6 +147,7 @@ def _classic_lanes(settings: SparkSettings, count: int) -> Iterator[list[Lane]]:
 
     if settings.master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # tasks that merge small tables want our packages
+    os.environ.update(settings.environment)
     builder = SparkSession.builder.master(settings.master).appName("sluice")
     for name, value in {**_delta_settings(), **settings.options}.items():
         builder = builder.config(name, value)

@@ -7,6 +7,8 @@ import decimal
 import re
 from typing import Any
 
+from spark_jobs.object_store import spark_path
+
 INTEGER_SUFFIX = {"tinyint": "Y", "smallint": "S", "int": "", "bigint": "L"}
 # what deltalake calls a primitive type → Spark SQL's name; the others are the same in both
 DELTA_TYPES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
@@ -22,8 +24,8 @@ def identifiers(names: tuple[str, ...], prefix: str = "") -> str:
 
 
 def delta_path(path: str) -> str:
-    """The table at a path, as a relation."""
-    return f"delta.{identifier(path)}"
+    """The table at a path, as a relation. A path of an object store as Spark calls it."""
+    return f"delta.{identifier(spark_path(path))}"
 
 
 def text(value: str) -> str:

@@ -27,6 +27,7 @@ ROW = "_sluice_row"  # the order of a table's images; Delta never sees it
 DELETED = "_sluice_deleted"
 STAGED_TYPES = {OPERATION: "tinyint", ORDER_KEY: "bigint", COMMIT_TIME: "timestamp", ROW: "bigint"}
 PRESENT, MOVED, BIRTH, ORIGIN = "_sluice_present_", "_sluice_moved", "_sluice_birth", "_sluice_origin_"
+BACKFILL_KIND, REPAIR_KIND = "backfill", "repair"
 EPOCH_BITS = 14  # the topmost of an order key
 GROUP_COLUMNS = 63  # columns of the table to an int64 of presence bits
 
@@ -44,7 +45,10 @@ class Column:
 class ChangesSegment:
     """Row images of one table and one schema version, in one Parquet file, in stream order.
 
-    `partial`: images lack columns, and the file says which. `moves`: updates that changed the key and lack columns.
+    `partial`: images lack columns, and the file says which. `moves`: updates that changed the key and lack columns. `again`: the images are
+    not news but what their keys have at `last_order_key`: they also replace rows of just that place. `log`: file of the batch's folder with
+    every preimage too, `log_rows` images, for the table's change log; empty where there is none. `derived`: it has images that foreign keys
+    brought.
     """
 
     path: Path
@@ -65,6 +69,10 @@ class ChangesSegment:
     columns: tuple[Column, ...]
     partial: bool = False
     moves: int = 0
+    again: bool = False
+    log: str = ""
+    log_rows: int = 0
+    derived: bool = False
 
     @property
     def staged_types(self) -> dict[str, str]:
@@ -180,18 +188,22 @@ class StagedTable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Backfill:
-    """What was asked: changes of [from_us, to_us), microseconds since 1970, `to_us` 0: up to the end. `backfill_id`: of this one alone."""
+    """What was asked: changes of [from_us, to_us), microseconds since 1970, `to_us` 0: up to the end. `backfill_id`: of this one alone.
+
+    `kind`: "backfill", or "repair": rows that were read at `from_us`.
+    """
 
     backfill_id: str
     from_us: int
     to_us: int
+    kind: str = BACKFILL_KIND
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedBatch:
     """A whole batch. `start` and `end` are positions as JSON objects, passed through to Delta's history.
 
-    `backfill`: it is no batch of the stream, whose place in the tables it leaves as it is.
+    `backfill`: it is a backfill or a repair and no batch of the stream, whose place in the tables it leaves as it is.
     `again_up_to`: order key up to which it may be merged in part from files that are gone, with what had been derived of them.
     """
 
@@ -211,7 +223,8 @@ class StagedBatch:
     def app_id(self, table: StagedTable) -> str:
         """The name under which Delta remembers the last order key of this table. Its epochs share it: an order key has its own."""
         if self.backfill is not None:
-            return f"sluice/{self.destination}/{self.ledger_id}/backfill/{self.backfill.backfill_id}/{table.name}"
+            aside = f"{self.backfill.kind}/{self.backfill.backfill_id}"
+            return f"sluice/{self.destination}/{self.ledger_id}/{aside}/{table.name}"
         return app_id_of(self.owner(table))
 
     def owner(self, table: StagedTable) -> Owner:
@@ -248,6 +261,7 @@ def read_staged_batch(directory: Path) -> StagedBatch:
     for table in batch.tables:
         for segment in table.changes:
             _check_file(segment)
+            _check_log(segment)
     places = [table.places for table in batch.tables if table.places is not None]
     for path in (*places, *(events.path for events in batch.cascades)):
         if not path.is_file():
@@ -385,7 +399,7 @@ def _changes(directory: Path, record: dict[str, Any]) -> ChangesSegment:
     missing = set(key) - {column.name for column in columns}
     if missing:
         raise ValueError(f"key columns {sorted(missing)} are not among the columns of {record['file']}")
-    numbers = {
+    numbers: dict[str, Any] = {
         name: int(record[name])
         for name in (
             *("size_bytes", "rows", "inserts", "updates", "deletes", "key_changes"),
@@ -401,6 +415,9 @@ def _changes(directory: Path, record: dict[str, Any]) -> ChangesSegment:
         columns=columns,
         partial=bool(record.get("partial", False)),
         moves=int(record.get("moves", 0)),
+        again=False,
+        log=Path(str(record.get("log") or "")).name,
+        log_rows=int(record.get("log_rows") or 0),
         **numbers,
     )
 
@@ -410,6 +427,18 @@ def _columns(records: list[dict[str, Any]]) -> tuple[Column, ...]:
         Column(name=str(item["name"]), type=str(item["type"]).lower(), nullable=bool(item.get("nullable", True)))
         for item in records
     )
+
+
+def _check_log(segment: ChangesSegment) -> None:
+    if not segment.log:
+        return
+    path, again = segment.path.parent / segment.log, "; roll the batch back to have it staged again"
+    try:
+        rows = pq.read_metadata(path).num_rows
+    except (pa.ArrowException, OSError) as error:
+        raise StagedBatchError(f"{path} is named by the manifest and cannot be read: {error}{again}") from error
+    if rows != segment.log_rows:
+        raise StagedBatchError(f"{path} has {rows} rows, its manifest says {segment.log_rows}{again}")
 
 
 def _check_file(segment: ChangesSegment) -> None:

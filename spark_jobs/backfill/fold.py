@@ -84,7 +84,7 @@ def _segment(first: ChangesSegment, path: Path, keys: Sequence[Any]) -> ChangesS
     operations = np.asarray(facts[OPERATION])
     counts = {kind: int((operations == kind).sum()) for kind in (fold.INSERT, fold.UPDATE_AFTER)}
     order_keys, times = _range(facts[ORDER_KEY]), _range(facts[COMMIT_TIME].cast(pa.int64()))
-    bounds = [_bounds(column) for column in keys]
+    bounds = [bounds_of(column) for column in keys]
     return dataclasses.replace(
         first,
         path=path,
@@ -104,7 +104,7 @@ def _segment(first: ChangesSegment, path: Path, keys: Sequence[Any]) -> ChangesS
     )
 
 
-def _bounds(column: Any) -> tuple[Any, Any]:
+def bounds_of(column: Any) -> tuple[Any, Any]:
     """As in the manifest: of whole numbers and texts; of others there are none."""
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or (pa.types.is_decimal(kind) and kind.scale == 0)):

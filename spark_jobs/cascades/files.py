@@ -39,6 +39,7 @@ from spark_jobs.tables.delta_table import DeltaTable
 FOLDER, MANIFEST = "derived", "derived.json"
 FORMAT = 1
 ROW = "_sluice_row"
+DERIVED = "_sluice_derived"  # whether an image was derived, for the change log; merges do not read it
 ARROW_TYPES = {
     "tinyint": pa.int8(),
     "smallint": pa.int16(),
@@ -149,6 +150,7 @@ def _written(path: Path, table: StagedTable, lake: DeltaTable, piece: _Piece, ro
         }
     )
     names = ("key", "place", "derived", "row")
+    rows = rows.append_column(DERIVED, order["derived"].cast(pa.bool_()))
     rows = rows.take(pc.sort_indices(order, sort_keys=[(name, "ascending") for name in names]))
     if ROW in schema.names:
         numbers = pa.array(range(rows_before + 1, rows_before + 1 + rows.num_rows), pa.int64())
@@ -184,6 +186,9 @@ def _segment_of(path: Path, rows: pa.Table, columns: tuple[Column, ...], piece: 
         columns=columns,
         partial=bool(staged and staged.partial),
         moves=0,
+        log=f"../{staged.log}" if staged and staged.log else "",
+        log_rows=staged.log_rows if staged else 0,
+        derived=True,
     )
 
 

@@ -12,6 +12,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from spark_jobs.durable_lake import sync_commits
 from spark_jobs.errors import TableError
@@ -113,7 +114,7 @@ def apply_lacking(
 
 
 def writer_of(batch: StagedBatch, staged: StagedTable) -> Writer:
-    """Who writes the table, for the rules of `table_owner`. A backfill is no delivery, and so behind none."""
+    """Who writes the table, for the rules of `table_owner`. A backfill or a repair is no delivery, and so behind none."""
     delivery = sys.maxsize if batch.backfill is not None else batch.delivery
     return Writer(owner=batch.owner(staged), epoch=batch.epoch, delivery=delivery, start=batch.start, end=batch.end)
 
@@ -155,14 +156,14 @@ class _TableMerge:
         self.lane.sql(fold.staged_view(VIEW, segment))
         left = following.left_columns(segment, self.table)
         statement = merge_sql.apply_changes(VIEW, segment, self.target, applied_order_key, left)
-        return self._commit(statement, segment.last_order_key)
+        scanned = self.table.scanned(segment.key[0], *_bounds(segment)) if segment.key else CommitCounts()
+        return self._commit(statement, segment.last_order_key) + scanned
 
     def _rows_met(self, segment: ChangesSegment) -> int:
         """Rows of the table that a merge must look at; an append looks at none."""
         if not segment.key:
             return 0
-        low, high = ((bounds or (None,))[0] for bounds in (segment.key_min, segment.key_max))
-        return self.table.reach(segment.key[0], low, high).rows
+        return self.table.reach(segment.key[0], *_bounds(segment)).rows
 
     def _truncate(self, segment: TruncateSegment) -> CommitCounts:
         if not self.table.snapshot.exists:
@@ -239,6 +240,12 @@ class _TableMerge:
             why = f"others write to the Delta table {self.table.path} all the time ({first_line(error)}); the batch is tried again"
             raise TableError(self.table.name, why, own=False) from error
         return self.table.snapshot.version
+
+
+def _bounds(segment: ChangesSegment) -> tuple[Any, Any]:
+    """Of the first key column, as in the manifest."""
+    low, high = ((bounds or (None,))[0] for bounds in (segment.key_min, segment.key_max))
+    return low, high
 
 
 def _report(

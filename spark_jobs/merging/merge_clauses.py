@@ -6,10 +6,11 @@ import re
 
 from spark_jobs import sql_text
 from spark_jobs.merging import fold, fold_partial
-from spark_jobs.staged_batch import DELETED, MOVED, OPERATION, ORDER_KEY, ChangesSegment
+from spark_jobs.staged_batch import COMMIT_TIME, DELETED, MOVED, OPERATION, ORDER_KEY, ChangesSegment
 
 # the position guard: an image older than the row never changes it, whatever brought the row there
 NEWER = f"(t.{ORDER_KEY} IS NULL OR s.{ORDER_KEY} > t.{ORDER_KEY})"
+NOT_OLDER = f"(t.{ORDER_KEY} IS NULL OR s.{ORDER_KEY} >= t.{ORDER_KEY})"
 REMOVES = f"s.{OPERATION} IN ({fold.UPDATE_BEFORE}, {fold.DELETE})"
 LEAVES = f"s.{OPERATION} IN ({fold.INSERT}, {fold.UPDATE_AFTER})"
 UNKNOWN_ROW = (
@@ -24,16 +25,29 @@ def unknown_row(text: str) -> str:
     return found[0] if found else ""
 
 
-def whole(values: dict[str, str], *, soft: bool) -> str:
-    """Of images with all columns. `values`: column of the table → expression over the image."""
+def whole(values: dict[str, str], *, soft: bool, guard: str = NEWER) -> str:
+    """Of images with all columns. `values`: column of the table → expression over the image. `guard`: which images change a row."""
     if soft:
         # a delete image holds the row's last values, so it is written like any other, also where the row came and went within a batch
         marked = {**values, DELETED: REMOVES}
-        return f"WHEN MATCHED AND {NEWER} THEN {_update(marked)} WHEN NOT MATCHED THEN {_insert(marked)}"
+        return f"WHEN MATCHED AND {guard} THEN {_update(marked)} WHEN NOT MATCHED THEN {_insert(marked)}"
     return (
-        f"WHEN MATCHED AND {NEWER} AND {REMOVES} THEN DELETE "
-        f"WHEN MATCHED AND {NEWER} THEN {_update(values)} "
+        f"WHEN MATCHED AND {guard} AND {REMOVES} THEN DELETE "
+        f"WHEN MATCHED AND {guard} THEN {_update(values)} "
         f"WHEN NOT MATCHED AND {LEAVES} THEN {_insert(values)}"
+    )
+
+
+def again(values: dict[str, str], *, soft: bool) -> str:
+    """Of images that say what their keys have (`ChangesSegment.again`). One that removes has no values: a marked row keeps its own."""
+    if not soft:
+        return whole(values, soft=False, guard=NOT_OLDER)
+    marks = {name: values[name] for name in (ORDER_KEY, COMMIT_TIME, OPERATION)} | {DELETED: "true"}
+    there = {**values, DELETED: "false"}
+    return (
+        f"WHEN MATCHED AND {NOT_OLDER} AND {REMOVES} AND NOT coalesce(t.{DELETED}, false) THEN {_update(marks)} "
+        f"WHEN MATCHED AND {NOT_OLDER} AND {LEAVES} THEN {_update(there)} "
+        f"WHEN NOT MATCHED AND {LEAVES} THEN {_insert(there)}"
     )
 
 

@@ -30,7 +30,8 @@ def apply_changes(
         clauses = merge_clauses.partial(segment, values, soft=target.deletes == "soft")
     else:
         source = fold.last_images(view, segment, applied_order_key)
-        clauses = merge_clauses.whole(values, soft=target.deletes == "soft")
+        clauses_of = merge_clauses.again if segment.again else merge_clauses.whole
+        clauses = clauses_of(values, soft=target.deletes == "soft")
     return f"MERGE INTO {relation} AS t USING ({source}) AS s ON {condition(segment)} {clauses}"
 
 

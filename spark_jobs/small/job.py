@@ -11,11 +11,11 @@ import importlib.metadata
 import json
 import logging
 import re
-import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from spark_jobs.errors import SparkUnavailableError, TableError
+from spark_jobs.object_store import without_secrets
 from spark_jobs.report import TableReport
 from spark_jobs.session import Lane, SparkSettings, first_line, is_away, open_lanes
 from spark_jobs.small.merge import Declined, SmallJob, merge_small
@@ -29,7 +29,6 @@ SILENT = "its task gave no answer"
 PACKAGES = ("deltalake", "pyarrow")  # what a task does must be what our tests have seen
 NO_TABLE = -1  # the answer is of the executor
 OLD_SPARK = "this Spark Connect server is older than 4.1, where each session leaves a Python process on the executors"
-SECRET_CHARS_MIN = 6
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,24 +145,15 @@ def _answer(job: SmallJob, others: str) -> dict[str, Any]:
     try:
         result = merge_small(job)
     except TableError as error:
-        reason = _without_secrets(error.reason, job.storage_options)
+        reason = without_secrets(error.reason, job.storage_options)
         return {"error": [error.table, reason, error.state, error.for_good, error.own]}
     except Exception as error:  # whatever it is, Spark may do better, and says so if not
         why = f"deltalake could not: {type(error).__name__}: {first_line(error)}"
-        return {"declined": _without_secrets(why, job.storage_options)}
+        return {"declined": without_secrets(why, job.storage_options)}
     if isinstance(result, Declined):
         return {"declined": result.reason}
     report, record = result
     return {"report": dataclasses.asdict(report), "record": dataclasses.asdict(record)}
-
-
-def _without_secrets(text: str, storage_options: Mapping[str, str]) -> str:
-    """An error of a store may show the address that it asked, with all that was in it."""
-    for value in sorted(storage_options.values(), key=len, reverse=True):
-        for form in (value, urllib.parse.quote(value, safe=""), urllib.parse.quote_plus(value)):
-            if len(value) >= SECRET_CHARS_MIN:
-                text = text.replace(form, "***")
-    return text
 
 
 def _result(answer: Mapping[str, Any] | None) -> SmallResult:

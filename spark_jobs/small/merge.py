@@ -220,7 +220,8 @@ class _SmallMerge:
         if not segment.key:
             rows = fold_arrow.fresh_images(images, applied_order_key)
             return self._append(self._rows(rows, segment, fold.LOG_NAMES), segment.last_order_key)
-        return self._merge(self._source(images, segment, applied_order_key), segment)
+        scanned = self.table.scanned(segment.key[0], *self._bounds(segment))
+        return self._merge(self._source(images, segment, applied_order_key), segment) + scanned
 
     def _source(self, images: pa.Table, segment: ChangesSegment, applied_order_key: int) -> pa.Table:
         """One whole image a key."""

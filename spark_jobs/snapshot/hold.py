@@ -25,14 +25,19 @@ from spark_jobs.staged_batch import ORDER_KEY, ChangesSegment, Segment, StagedTa
 
 IMAGE_NOT_FULL = "IMAGE_NOT_FULL"
 KEY_DIGITS = 19  # of an int64
+RESTARTS_MAX = 8  # for rows that changed their key while they were read, by images that lack columns
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Held:
-    """Where a table's changes are held. Those up to the order key `after` are not: a statement changed the table there."""
+    """Where a table's changes are held. Those up to the order key `after` are not: a statement changed the table there.
+
+    `restarts`: how often its rows were begun to be read anew.
+    """
 
     folder: Path
     after: int
+    restarts: int = 0
 
 
 class Holds(Protocol):
@@ -70,8 +75,10 @@ def hold_table(staged: StagedTable, target: TableTarget, holds: Holds, held: Hel
     for segment in staged.segments:
         if last_order_key(segment) <= held.after:
             continue
-        if isinstance(segment, ChangesSegment):
-            rows += _hold(staged.name, segment, holds, held)
+        if isinstance(segment, ChangesSegment) and segment.partial and (segment.moves or not segment.key):
+            held = _read_anew(staged.name, segment, holds, held)
+        elif isinstance(segment, ChangesSegment):
+            rows += _hold(staged.name, segment, held)
         else:
             held = holds.again(staged.name, segment.order_key, _why(segment))
     return _report(staged, target, rows, round((time.monotonic() - started) * 1000))
@@ -88,14 +95,20 @@ def held_up_to(folder: Path) -> int:
     return int(files[-1].stem) if files else -1
 
 
-def _hold(name: str, segment: ChangesSegment, holds: Holds, held: Held) -> int:
-    if segment.partial:
-        why = (
-            "images lack columns (binlog_row_image is not FULL), and rows that are being read cannot be completed by them: set "
-            "binlog_row_image=FULL on the source, then start the snapshot anew"
-        )
-        holds.fail(name, why)
-        raise TableError(name, f"its snapshot failed: {why}", state=IMAGE_NOT_FULL, for_good=True)
+def _read_anew(name: str, segment: ChangesSegment, holds: Holds, held: Held) -> Held:
+    """Of a row that changed its key and lacks columns nobody knows under which key it was read: all are read anew, from here on."""
+    if segment.key and held.restarts < RESTARTS_MAX:
+        return holds.again(name, segment.last_order_key, "rows changed their keys, and their images lack columns")
+    tries = f"while they were read, {held.restarts + 1} times in a row" if segment.key else "of a table without a key"
+    why = (
+        f"images lack columns (binlog_row_image is not FULL) of rows that changed {'their keys ' if segment.key else ''}{tries}: set "
+        "binlog_row_image=FULL on the source until the table is published, or leave such changes until then, and start the snapshot anew"
+    )
+    holds.fail(name, why)
+    raise TableError(name, f"its snapshot failed: {why}", state=IMAGE_NOT_FULL, for_good=True)
+
+
+def _hold(name: str, segment: ChangesSegment, held: Held) -> int:
     after = max(held.after, held_up_to(held.folder))
     if segment.last_order_key <= after:
         return 0

@@ -15,6 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_jobs.beside import change_log
+from spark_jobs.beside.history import KIND as HISTORY
+from spark_jobs.beside.history import History
+from spark_jobs.beside.side_table import SideTable, side_app_id_of
 from spark_jobs.durable_lake import sync_commits
 from spark_jobs.errors import SparkJobError, SparkUnavailableError, TableError
 from spark_jobs.merging.fold import parquet_view
@@ -24,7 +28,7 @@ from spark_jobs.session import Lane, SparkSettings, first_line, is_away, open_la
 from spark_jobs.snapshot import publish_sql
 from spark_jobs.snapshot.hold import held_files, held_up_to
 from spark_jobs.sql_text import delta_path
-from spark_jobs.staged_batch import STAGED_TYPES, Column, app_id_of
+from spark_jobs.staged_batch import PRESENT, Column, app_id_of
 from spark_jobs.tables import layout
 from spark_jobs.tables.alterations import LOCAL_TIMES
 from spark_jobs.tables.commit_record import PublicationRecord
@@ -32,6 +36,7 @@ from spark_jobs.tables.delta_table import MAPPING_PROPERTY, DeltaTable, Snapshot
 from spark_jobs.tables.renamed_table import carried_properties, is_mapped
 from spark_jobs.tables.table_owner import Owner, TableRecord, TableRecords, refuse_others
 
+OURS = "_sluice_"  # how columns of a staged file begin that are not the table's
 SNAPSHOT_PROPERTY = "sluice.snapshot"  # which snapshot the table was made from
 
 
@@ -118,18 +123,24 @@ def publish(
     lane.expect(rows + _row_count(given.changes))
     given.changes.mkdir(parents=True, exist_ok=True)
     lane.sql(parquet_view(publish_sql.CHUNKS_VIEW, given.chunks, publish_sql.chunk_types(given.columns)))
-    lane.sql(parquet_view(publish_sql.CHANGES_VIEW, given.changes, publish_sql.change_types(given.columns)))
+    partial = _partial(given)
+    types = publish_sql.change_types(given.columns, partial=partial)
+    lane.sql(parquet_view(publish_sql.CHANGES_VIEW, given.changes, types))
+    if partial:
+        _check_completed(lane, given)
     if label > before.applied_order_key:
         lane.commit_as(app_id_of(given.owner), label, _record(given, label))
     else:
         lane.commit_without_version(_record(given, label))
-    lane.sql(_statement(given, before, label))
+    lane.sql(_statement(given, before, label, partial=partial))
     after = table.refresh()
     try:
         sync_commits(given.target.path, before.version, after.version)
     except OSError as error:
         why = f"what was committed to {given.target.path} is not on disk: {error}; it is tried again"
         raise TableError(given.owner.table, why) from error
+    _tell_log(given, label, storage_options)
+    _tell_history(lane, given, table, label, storage_options)
     records.keep(given.owner.table, TableRecord(table_id=after.table_id, version=after.version))
     counts = table.last_commit()
     return Published(
@@ -142,18 +153,53 @@ def publish(
     )
 
 
-def _statement(given: Publication, before: Snapshot, label: int) -> str:
-    soft = given.target.deletes == "soft" and bool(given.key)
-    wanted = wanted_columns(given.columns, soft_deletes=soft)
-    rows = publish_sql.Rows(
+def _tell_log(given: Publication, label: int, storage_options: Mapping[str, str]) -> None:
+    """A row that the table was read: what befell it while it stood still is in no row of its log. One that is not there begins later."""
+    if not given.target.change_log:
+        return
+    began, owner = time.time(), given.owner
+    app_id = side_app_id_of(owner.destination, owner.ledger_id, change_log.KIND, owner.table)
+    side = SideTable(owner.table, given.target.change_log, app_id, storage_options).open()
+    if side.log is None:
+        return
+    told = {"snapshot": given.snapshot_id, "rows": given.rows, "after": side.applied}
+    place = (label, given.read_at_us)
+    change_log.append_event(side.aside(change_log.READ), change_log.READ, place, told, _record(given, label))
+    side.open().keep_on_disk(began)
+
+
+def _tell_history(
+    lane: Lane, given: Publication, table: DeltaTable, label: int, storage_options: Mapping[str, str]
+) -> None:
+    """Rows that were read open versions where they were read; what the history has open and the table no longer has closes there."""
+    if not given.target.history or not given.key:
+        return
+    began, owner = time.time(), given.owner
+    app_id = side_app_id_of(owner.destination, owner.ledger_id, HISTORY, owner.table)
+    side = SideTable(owner.table, given.target.history, app_id, storage_options).open()
+    history = History(table=side, folder=given.chunks.parent, lane=lane, by_spark=given.target.merge == "spark")
+    place = (label, given.read_at_us)
+    history.take(table, table.snapshot.version, given.key, place, _record(given, label))
+    if side.log is not None:
+        side.keep_on_disk(began)
+
+
+def _rows(given: Publication, label: int, *, partial: bool) -> publish_sql.Rows:
+    return publish_sql.Rows(
         columns=given.columns,
         key=given.key,
         label=label if given.key else given.place,
         read_at_us=given.read_at_us,
         held_after=given.place if not given.key else -1,
         changes=bool(held_files(given.changes)),
-        soft_deletes=soft,
+        soft_deletes=given.target.deletes == "soft" and bool(given.key),
+        partial=partial,
     )
+
+
+def _statement(given: Publication, before: Snapshot, label: int, *, partial: bool) -> str:
+    rows = _rows(given, label, partial=partial)
+    wanted = wanted_columns(given.columns, soft_deletes=rows.soft_deletes)
     properties = {
         **carried_properties(before),
         **new_properties(given.target, wanted, given.key, given.owner.to_text()),
@@ -175,9 +221,22 @@ def _check_columns(given: Publication) -> None:
         raise ColumnsDifferError("no chunk was read")
     wanted = _fields(chunk)
     for path in held_files(given.changes):
-        held = {name: kind for name, kind in _fields(path).items() if name not in STAGED_TYPES}
+        held = {name: kind for name, kind in _fields(path).items() if not name.startswith(OURS)}
         if held != wanted:
             raise ColumnsDifferError(f"changes were held with other columns than were read ({path.name})")
+
+
+def _partial(given: Publication) -> bool:
+    """Whether images are held that lack columns."""
+    return any(f"{PRESENT}0" in _fields(path) for path in held_files(given.changes))
+
+
+def _check_completed(lane: Lane, given: Publication) -> None:
+    """What images lack is in the row that was read, unless the row began meanwhile without it; then all is read anew."""
+    asked = publish_sql.incomplete(_rows(given, given.place, partial=True))
+    count = int(lane.session.sql(asked).collect()[0][0])
+    if count:
+        raise ColumnsDifferError(f"{count} rows came while the table was read, with images that lack columns")
 
 
 def _fields(path: Path) -> dict[str, pa.DataType]:

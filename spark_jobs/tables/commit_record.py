@@ -21,6 +21,8 @@ METRICS = {
     "rows_deleted": ("numTargetRowsDeleted", "numDeletedRows", "num_target_rows_deleted"),
 }
 SNAPSHOT_KIND = "snapshot"  # of the commit by which a snapshot was published; a batch is of another
+MAINTENANCE_KIND = "maintenance"  # of one that writes files anew, or removes what nothing needs: no row changes
+ALONE = (SNAPSHOT_KIND, MAINTENANCE_KIND)  # each commit stands for itself
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,7 @@ class Interval:
     did, after changes of one key were folded. `operation`: Delta's word. `run`: the Dagster run's id. `snapshot`: the id of one that was
     published. A commit of another hand has no
     `table`, and its positions are empty. Times: microseconds since 1970 UTC; `committed_at_us` is Delta's.
-    `backfill`: the id of one; `from_us`, `to_us`: what was asked for.
+    `backfill`: the id of one, or of a repair, as `kind` says; `from_us`, `to_us`: what was asked for, or when its rows were read.
     """
 
     version_before: int
@@ -70,13 +72,13 @@ class Interval:
 
     @property
     def batch(self) -> tuple[str, int, int, str]:
-        """What the commits of one hand-out, or of one backfill, have in common."""
+        """What the commits of one hand-out, or of one backfill or repair, have in common."""
         return self.ledger, self.epoch, self.delivery, self.backfill
 
     @property
     def streamed(self) -> bool:
         """Whether it brought changes of the stream for the first time: what a place of the stream is asked for."""
-        return self.ours and not self.backfill
+        return self.ours and not self.backfill and self.kind != MAINTENANCE_KIND
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -136,7 +138,7 @@ def _backfill(batch: StagedBatch) -> dict[str, Any]:
     if batch.backfill is None:
         return {}
     asked = batch.backfill
-    return {"kind": "backfill", "backfill": asked.backfill_id, "from_us": asked.from_us, "to_us": asked.to_us}
+    return {"kind": asked.kind, "backfill": asked.backfill_id, "from_us": asked.from_us, "to_us": asked.to_us}
 
 
 def _of(segment: Segment) -> dict[str, Any]:
@@ -191,7 +193,7 @@ def batches(commits: Iterable[Interval]) -> list[Interval]:
     """The commits of each batch as one interval, by their versions; publications and other hands' commits on their own."""
     found: dict[Any, Interval] = {}
     for commit in sorted(commits, key=lambda each: each.version):
-        name = commit.batch if commit.ours and commit.kind != SNAPSHOT_KIND else commit.version
+        name = commit.batch if commit.ours and commit.kind not in ALONE else commit.version
         found[name] = _joined(found[name], commit) if name in found else commit
     return sorted(found.values(), key=lambda each: each.version)
 

@@ -40,6 +40,7 @@ FILE_METRICS = {  # what Delta, and deltalake, call a file added and one removed
     "files_added": ("numTargetFilesAdded", "numAddedFiles", "numFiles", "num_target_files_added", "num_added_files"),
     "files_removed": ("numTargetFilesRemoved", "numRemovedFiles", "num_target_files_removed"),
 }
+COPIED_METRICS = ("numTargetRowsCopied", "numCopiedRows", "num_target_rows_copied", "num_copied_rows")
 CHECKPOINT_COMMITS = 50  # a checkpoint is a Spark job of its own, too dear for every tenth of many small commits
 
 
@@ -74,13 +75,19 @@ NO_TABLE = Snapshot(version=-1, columns={}, properties={}, applied_order_key=-1)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommitCounts:
-    """What one commit did, from the metrics Delta writes into it."""
+    """What one commit did, from the metrics Delta writes into it. `rows_copied`: rows that were written anew as they were.
+
+    `files_scanned`, `files_pruned`: files of the table that a merge had to look into, and that statistics of its key left out.
+    """
 
     rows_inserted: int = 0
     rows_updated: int = 0
     rows_deleted: int = 0
+    rows_copied: int = 0
     files_added: int = 0
     files_removed: int = 0
+    files_scanned: int = 0
+    files_pruned: int = 0
 
     def __add__(self, other: CommitCounts) -> CommitCounts:
         mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)
@@ -141,14 +148,23 @@ class DeltaTable:
                 high, step = version, step * 2
         return found
 
+    def at(self, version: int) -> DeltaTable:
+        """The table as it was at a version. Raises TableError where that cannot be read any more."""
+        found = DeltaTable(self.name, self.path, self._app_id, self._storage_options)
+        found._log = self._log_at(version)
+        found.snapshot = _snapshot(found._log, self._app_id)
+        return found
+
     def _at(self, version: int) -> Snapshot:
+        return _snapshot(self._log_at(version), self._app_id)
+
+    def _log_at(self, version: int) -> Any:
         try:
-            log = deltalake.DeltaTable(self.path, version=version, storage_options=self._storage_options or None)
+            return deltalake.DeltaTable(self.path, version=version, storage_options=self._storage_options or None)
         except (exceptions.DeltaError, OSError) as error:
             raise TableError(
                 self.name, f"version {version} of the Delta table {self.path} cannot be read any more: {error}"
             ) from error
-        return _snapshot(log, self._app_id)
 
     def found(self, record: TableRecord | None) -> Found:
         """The table as `table_owner` judges it; `record`: as an earlier run left it."""
@@ -186,13 +202,27 @@ class DeltaTable:
         """The files that may hold a value of `column` in [low, high], by their statistics; all files where those say nothing."""
         if not self.snapshot.exists:
             return Reach()
-        files: Any = pa.table(self._log.get_add_actions(flatten=True))
+        files = self._met(self._files(), column, low, high)
+        rows, size_bytes = (int(pc.sum(files[name]).as_py() or 0) for name in ("num_records", "size_bytes"))
+        return Reach(files=files.num_rows, rows=rows, bytes=size_bytes)
+
+    def scanned(self, column: str, low: Any, high: Any) -> CommitCounts:
+        """What a merge of keys in these bounds looks into, and what it is spared; asked before it."""
+        files = self._files()
+        met: int = self._met(files, column, low, high).num_rows
+        return CommitCounts(files_scanned=met, files_pruned=files.num_rows - met)
+
+    def _files(self) -> Any:
+        return pa.table(self._log.get_add_actions(flatten=True))
+
+    @staticmethod
+    def _met(files: Any, column: str, low: Any, high: Any) -> Any:
+        """Those that may hold a value in [low, high]."""
         lowest, highest = f"min.{column}", f"max.{column}"
         if low is not None and high is not None and {lowest, highest} <= set(files.column_names):
             with contextlib.suppress(pa.ArrowException):  # a bound of another type than the statistics is no hint
-                files = files.filter(_may_meet(files[lowest], files[highest], low, high))
-        rows, size_bytes = (int(pc.sum(files[name]).as_py() or 0) for name in ("num_records", "size_bytes"))
-        return Reach(files=files.num_rows, rows=rows, bytes=size_bytes)
+                return files.filter(_may_meet(files[lowest], files[highest], low, high))
+        return files
 
     def last_writer(self) -> str:
         """What wrote the newest commit, as it stands in the log, in its own words."""
@@ -202,7 +232,7 @@ class DeltaTable:
         """The counts of the newest commit, Spark's or deltalake's; refresh first."""
         metrics = self._log.history(1)[0].get("operationMetrics") or {}
         files = {name: first_count(metrics, keys) for name, keys in FILE_METRICS.items()}
-        return CommitCounts(**row_counts(metrics), **files)
+        return CommitCounts(**row_counts(metrics), rows_copied=first_count(metrics, COPIED_METRICS), **files)
 
 
 def _snapshot(log: Any, app_id: str) -> Snapshot:

@@ -20,15 +20,20 @@ from tests.spark.staged import Segment, stage
 
 @dataclasses.dataclass
 class Lake:
-    """Delta tables under one folder, and batches merged into them."""
+    """Delta tables under one folder, or under `root` in an object store, and batches merged into them."""
 
     folder: Path
     spark: SparkSettings
     way: Wish = "auto"
+    root: str = ""
+    storage_options: Mapping[str, str] = dataclasses.field(default_factory=dict)
     deliveries: itertools.count[int] = dataclasses.field(default_factory=lambda: itertools.count(1))
 
+    def path(self, name: str) -> str:
+        return f"{self.root or self.folder / 'lake'}/{name}"
+
     def target(self, name: str, **options: Any) -> TableTarget:
-        return TableTarget(**{"path": str(self.folder / "lake" / name), "merge": self.way, **options})
+        return TableTarget(**{"path": self.path(name), "merge": self.way, **options})
 
     def stage(self, tables: Mapping[str, Sequence[Segment]], **options: Any) -> Path:
         return stage(self.folder / "staging", tables, delivery=next(self.deliveries), **options)
@@ -39,10 +44,13 @@ class Lake:
 
     def merge_staged(self, directory: Path, tables: Iterable[str], **options: Any) -> dict[str, TableReport]:
         targets = {name: self.target(name, **options) for name in tables}
-        return {report.name: report for report in merge_batch(directory, targets, self.spark)}
+        return {
+            report.name: report
+            for report in merge_batch(directory, targets, self.spark, storage_options=self.storage_options)
+        }
 
     def log(self, name: str) -> deltalake.DeltaTable:
-        return deltalake.DeltaTable(str(self.folder / "lake" / name))
+        return deltalake.DeltaTable(self.path(name), storage_options=dict(self.storage_options) or None)
 
     def rows(self, name: str, *columns: str) -> list[tuple[Any, ...]]:
         """All rows of a table in order, read without Spark; deletion vectors count."""

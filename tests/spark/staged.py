@@ -60,10 +60,16 @@ class Schema:
 
 @dataclasses.dataclass(frozen=True)
 class Changes:
-    """A segment of row images."""
+    """A segment of row images. `partial`: an image lacks the columns that its values do not name; `moves`: so many changed their keys.
+
+    `log`: the images with every preimage, of a table with a change log.
+    """
 
     schema: Schema
     images: Sequence[Image]
+    partial: bool = False
+    moves: int = 0
+    log: Sequence[Image] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,6 +147,13 @@ def _segment(directory: Path, file: str, segment: Segment) -> dict[str, Any]:
 
 
 def _changes(directory: Path, file: str, segment: Changes) -> dict[str, Any]:
+    _write_images(directory / file, segment)
+    if segment.log:
+        _write_images(directory / f"{file}.log", dataclasses.replace(segment, images=segment.log))
+    return _changes_record(directory, file, segment)
+
+
+def _write_images(path: Path, segment: Changes) -> None:
     images, schema = segment.images, segment.schema
     columns: dict[str, Any] = {
         "_sluice_operation": pa.array([image.operation for image in images], pa.int8()),
@@ -150,7 +163,13 @@ def _changes(directory: Path, file: str, segment: Changes) -> dict[str, Any]:
     columns["_sluice_row"] = pa.array(range(1, len(images) + 1), pa.int64())
     for name, type_name in schema.columns.items():
         columns[name] = pa.array([image.values.get(name) for image in images], ARROW_TYPES[type_name])
-    pq.write_table(pa.table(columns), directory / file)
+    if segment.partial:
+        columns |= _gaps(segment)
+    pq.write_table(pa.table(columns), path)
+
+
+def _changes_record(directory: Path, file: str, segment: Changes) -> dict[str, Any]:
+    images, schema = segment.images, segment.schema
     keys = [tuple(image.values.get(name) for name in schema.key) for image in images]
     present: list[list[Any]] = [
         [key[place] for key in keys if key[place] is not None] for place in range(len(schema.key))
@@ -176,6 +195,27 @@ def _changes(directory: Path, file: str, segment: Changes) -> dict[str, Any]:
         "key_min": [_json(min(values)) if values else None for values in present],
         "key_max": [_json(max(values)) if values else None for values in present],
         "columns": schema.records(),
+        "partial": segment.partial,
+        "moves": segment.moves,
+        "log": f"{file}.log" if segment.log else "",
+        "log_rows": len(segment.log),
+    }
+
+
+def _gaps(segment: Changes) -> dict[str, Any]:
+    """Of a segment whose rows each have the key they had."""
+    images, schema = segment.images, segment.schema
+    bits = [sum(1 << place for place, name in enumerate(schema.columns) if name in image.values) for image in images]
+    nothing = [None] * len(images)
+    origins = {
+        f"_sluice_origin_{place}": pa.array(nothing, ARROW_TYPES[schema.columns[name]])
+        for place, name in enumerate(schema.key)
+    }
+    return {
+        "_sluice_present_0": pa.array(bits, pa.int64()),
+        "_sluice_moved": pa.array(nothing, pa.bool_()),
+        "_sluice_birth": pa.array(nothing, pa.int64()),
+        **origins,
     }
 
 

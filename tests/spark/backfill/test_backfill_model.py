@@ -13,22 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_jobs.backfill.fold import last_of_keys
+from tests.spark.fix_stream import Image, stream
 
-INSERT, BEFORE, AFTER, DELETE = 1, 2, 3, 4
 KEYS = st.integers(0, 3)
-
-
-@dataclasses.dataclass(frozen=True)
-class Image:
-    """`at`: order key of the transaction; the value of a row is the place at which it was written."""
-
-    kind: int
-    key: int
-    at: int
-
-    @property
-    def removes(self) -> bool:
-        return self.kind in (BEFORE, DELETE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,24 +27,6 @@ class Row:
 
 
 Lake = dict[int, Row]
-
-
-def stream(acts: list[tuple[str, int, int]]) -> list[Image]:
-    """Images of what a table does when it is told to; an act that cannot be is none."""
-    there: set[int] = set()
-    images: list[Image] = []
-    for at, (act, key, other) in enumerate(acts, start=1):
-        if act == "delete" and key in there:
-            there.remove(key)
-            images.append(Image(DELETE, key, at))
-        elif act == "move" and key in there and other not in there:
-            there.remove(key)
-            there.add(other)
-            images += [Image(BEFORE, key, at), Image(AFTER, other, at)]
-        elif act == "write":
-            images.append(Image(AFTER if key in there else INSERT, key, at))
-            there.add(key)
-    return images
 
 
 def merged(lake: Lake, images: list[Image], *, soft: bool) -> Lake:

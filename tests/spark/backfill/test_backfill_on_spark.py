@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
-import deltalake
-import pyarrow as pa
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from cdc_engine import destination_files
-from cdc_engine.config import SluiceConfig
 from cdc_engine.errors import ActRefusedError
-from cdc_engine.instance.engine import Engine
 from cdc_engine.snapshot.record import wanted
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.time_words import time_text
@@ -29,93 +22,12 @@ from console.main import app
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
 from orchestration import failpoints
-from orchestration.ports import MergeOrder, Ports
-from orchestration.run.backfill_run import Done, Told, Wish, run_backfill
-from orchestration.run.lake_settings import spark_settings
-from orchestration.run.spark_merge import KeptRecords, spark_merge
-from spark_jobs.session import open_lanes
+from orchestration.run.backfill_run import Done
+from orchestration.run.spark_merge import KeptRecords
 from spark_jobs.tables.lake_look import LakeLook
 from spark_jobs.tables.table_owner import Owner
-from tests.instance.fix_destination import Captured, running
-from tests.instance.test_start_time_backfill import insert_at
-from tests.waiting import wait_for
-
-SECOND_US = 1_000_000
-RUNS = itertools.count(1)
-
-
-class Pipeline:
-    """An engine's destination, with runs that are made by hand."""
-
-    def __init__(self, root: Path, server: DatabaseServer, spark: SparkConnectServer, **options: Any) -> None:
-        self.captured = Captured(root, server)
-        conf = {"data_dir": f"{root}/data", "lake": f"{root}/lake", "spark": {"remote": spark.url}}
-        (self.captured.conf / "sluice.yaml").write_text(yaml.safe_dump(conf))
-        self.name = f"{self.captured.database}.numbers"
-        if options:
-            self.captured.describe(f"tables: {{{self.name}: {json.dumps(options)}}}")
-        self.captured.run("FLUSH BINARY LOGS")  # what other tests wrote into the future lies before
-        self.began = int(time.time())
-        self.base = self.began + 1000
-
-    @property
-    def config(self) -> SluiceConfig:
-        return self.captured.config
-
-    @property
-    def path(self) -> str:
-        return self.config.table_path("shop", self.captured.database, "numbers")
-
-    def insert(self, number: int, seconds: int) -> None:
-        insert_at(self.captured, number, self.base + seconds)
-
-    def change(self, *statements: str) -> None:
-        self.captured.run(*(f"{each}" for each in statements))
-
-    def merge(self, engine: Engine) -> None:
-        """All that the source has by now."""
-        marker = 1000 + next(RUNS)
-        self.captured.insert([marker])
-
-        def come() -> bool:
-            batch = engine.hand_out(0.5)
-            if batch is None:
-                return False
-            found = self.captured.staged(batch)
-            order = MergeOrder(
-                config=self.config,
-                destination="shop",
-                batch_dir=self.captured.directory / batch.path,
-                tables=batch.tables,
-                run=f"run-{marker}",
-            )
-            spark_merge(order, lambda _: None)
-            engine.ack(batch)
-            return marker in found
-
-        wait_for("all is merged", come, 180)
-
-    def by_another_hand(self, statement: str) -> None:
-        with open_lanes(spark_settings(self.config, "shop"), 1) as lanes:
-            lanes[0].sql(statement)
-
-    def rows(self, path: str = "") -> dict[int, str]:
-        """Number → its filler, without what `merge` wrote, and without what is marked as deleted."""
-        log = deltalake.DeltaTable(path or self.path)
-        alive = (
-            " WHERE NOT coalesce(_sluice_deleted, false)" if "_sluice_deleted" in log.schema().to_arrow().names else ""
-        )
-        found = deltalake.QueryBuilder().register("t", log).execute(f"SELECT n, filler FROM t{alive}").read_all()
-        return {row["n"]: row["filler"] for row in pa.table(found).to_pylist() if row["n"] < 1000}
-
-    def backfill(self, begin: int, end: int | None = None, tables: tuple[str, ...] = ()) -> Done:
-        to_us = None if end is None else (self.base + end) * SECOND_US
-        wish = Wish(destination="shop", from_us=(self.base + begin) * SECOND_US, to_us=to_us, tables=tables)
-        ports = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
-        with pytest.MonkeyPatch.context() as patch:
-            now = time.time_ns
-            patch.setattr(time, "time_ns", lambda: now() + 10**13)  # the rows are of the future
-            return run_backfill(ports, self.config, wish, Told(say=lambda _: None), run="by hand")
+from tests.instance.fix_destination import running
+from tests.spark.fix_pipeline import SECOND_US, Pipeline, killed_at
 
 
 def counts(done: Done) -> list[tuple[int, int, int]]:
@@ -246,7 +158,7 @@ def test_a_backfill_that_is_killed_anywhere_is_right_when_it_is_done_again_backf
                 pipeline.by_another_hand(f"DELETE FROM delta.`{path}` WHERE n = 1")
             (gates / point).touch()
             command = [sys.executable, "-m", "console.main", "backfill", "shop", "--from", begin]
-            _killed_at(gates / point, command, environment)
+            killed_at(gates / point, command, environment)
             again = subprocess.run(command, env=environment, capture_output=True, timeout=180, check=False)
             assert again.returncode == 0, again.stderr.decode()
             assert pipeline.rows() == {1: ""}, point
@@ -257,15 +169,3 @@ def test_a_backfill_that_is_killed_anywhere_is_right_when_it_is_done_again_backf
         pipeline.merge(engine)
         assert pipeline.rows() == {1: "", 2: ""}
         assert not engine.status().stopped_tables
-
-
-def _killed_at(gate: Path, command: list[str], environment: dict[str, str]) -> None:
-    """SIGKILL to a process of the command when it stands before the gate."""
-    reached = gate.with_suffix(".reached")
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as run:
-        try:
-            wait_for(f"{gate.name} is reached", lambda: reached.exists() or run.poll() is not None, 120)
-            assert reached.exists(), run.communicate()[0].decode()
-        finally:
-            run.kill()
-            gate.unlink()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +17,8 @@ from hypothesis import strategies as st
 from console.lake.history import LakeTable, history_of
 from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs import SparkSettings, merge_batch
+from spark_jobs.beside import change_log
+from spark_jobs.beside.side_table import SideTable
 from spark_jobs.errors import TableError
 from spark_jobs.snapshot.hold import Held
 from spark_jobs.snapshot.publish import ColumnsDifferError, Publication, Published, publish_snapshot
@@ -58,7 +61,9 @@ class Holding:
         return self.open.get(name)
 
     def again(self, name: str, order_key: int, _why: str) -> Held:
-        return self.begin(name, order_key)
+        restarts = self.open[name].restarts + 1
+        self.open[name] = dataclasses.replace(self.begin(name, order_key), restarts=restarts)
+        return self.open[name]
 
     def fail(self, name: str, why: str) -> None:
         self.failed[name] = why
@@ -81,7 +86,10 @@ class Reading:
         pq.write_table(pa.Table.from_pylist(list(rows), pa.schema(fields)), folder / f"{number:06d}.parquet")
 
     def merge(self, images: Sequence[Image], number: int, **options: Any) -> None:
-        directory = stage(self.lake.folder / "staging", {self.name: [Changes(self.schema, images)]}, delivery=number)
+        self.take(Changes(self.schema, images), number, **options)
+
+    def take(self, changes: Changes, number: int, **options: Any) -> None:
+        directory = stage(self.lake.folder / "staging", {self.name: [changes]}, delivery=number)
         targets = {self.name: self.lake.target(self.name, **options)}
         merge_batch(directory, targets, self.lake.spark, holds=self.holds, records=self.records)
 
@@ -300,28 +308,21 @@ def _publish_as(reading: Reading, owner: Owner) -> None:
     publish_snapshot(publication, reading.lake.spark)
 
 
-def test_images_without_all_columns_fail_the_snapshot_and_are_not_lost(reading: Reading) -> None:
-    directory = stage(
-        reading.lake.folder / "staging", {"shop.orders": [Changes(ORDERS, [image(INSERT, 100, 1, "x")])]}, delivery=1
+def test_rows_that_a_snapshot_read_open_versions_of_the_history(reading: Reading) -> None:
+    history = f"{reading.lake.folder}/orders__history"
+    reading.chunk(0, [{"id": 1, "value": "a"}, {"id": 2, "value": "b"}])
+    reading.merge(
+        [image(UPDATE_AFTER, 32, 2, "B"), image(INSERT, 32, 3, "c"), image(DELETE, 48, 3)], 1, history=history
     )
-    manifest = directory / "manifest.json"
-    manifest.write_text(
-        manifest.read_text().replace('"columns": [{"name": "id"', '"partial": true, "columns": [{"name": "id"')
-    )
-    table = pq.read_table(directory / "shop.orders.0.parquet")
-    for name, kind in (("_sluice_present_0", pa.int64()), ("_sluice_moved", pa.bool_()), ("_sluice_birth", pa.int64())):
-        table = table.append_column(name, pa.array([None], kind))
-    table = table.append_column("_sluice_origin_0", pa.array([None], pa.int32()))
-    pq.write_table(table, directory / "shop.orders.0.parquet")
-    size = (directory / "shop.orders.0.parquet").stat().st_size
-    record = manifest.read_text()
-    import json  # noqa: PLC0415
-
-    loaded = json.loads(record)
-    loaded["tables"][0]["segments"][0]["size_bytes"] = size
-    manifest.write_text(json.dumps(loaded))
-    with pytest.raises(Exception, match="binlog_row_image"):
-        merge_batch(
-            directory, {"shop.orders": reading.lake.target("shop.orders")}, reading.lake.spark, holds=reading.holds
-        )
-    assert "shop.orders" in reading.holds.failed
+    changes = f"{reading.lake.folder}/orders__log"
+    name = f"sluice/shop/{LEDGER_ID}/log/{reading.name}"
+    change_log.append_event(SideTable(reading.name, changes, name, {}), "schema", (16, 0), {}, "{}")
+    for _ in range(2):  # a publication that is repeated
+        reading.publish(64, history=history, change_log=changes)
+    told = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(changes))
+    rows = pa.table(told.execute("SELECT operation, order_key FROM t ORDER BY order_key").read_all()).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [("schema", 16), ("read", 64)]
+    log = deltalake.DeltaTable(history)
+    query = "SELECT id, value, _sluice_from_order_key, is_current FROM t ORDER BY id"
+    found = pa.table(deltalake.QueryBuilder().register("t", log).execute(query).read_all()).to_pylist()
+    assert [tuple(row.values()) for row in found] == [(1, "a", 64, True), (2, "B", 32, True), (3, "c", 32, False)]

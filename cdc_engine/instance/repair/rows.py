@@ -1,0 +1,112 @@
+"""Reads the rows that the source has under chosen keys, as a snapshot reads its chunks: between two places, beside the stream.
+
+What was committed up to the first place is visible before the first row is read; what the rows may show lies before the second. What
+changed between the two, the caller knows from the stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from pathlib import Path
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.errors import ActRefusedError, TableChangedError
+from cdc_engine.instance.tables.table_snapshots import Outside, snapshot_hands
+from cdc_engine.meta.file_meta import read_ledger
+from cdc_engine.position import Position
+from cdc_engine.snapshot.chunks import Chunk
+from cdc_engine.snapshot.record import SourceEnd, has_come_past
+from cdc_engine.snapshot.work import Hands, TableReader, wait_until_shown
+
+POLL_SECONDS = 0.2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowsRead:
+    """Rows of one table. `files`: Parquet, with the table's columns alone. `columns`: (name, Spark type, nullable). `high`: where the
+    source's binlog ended after the last row was read. `read_at_us`: when, µs since 1970.
+    """
+
+    name: str
+    key: tuple[str, ...]
+    columns: tuple[tuple[str, str, bool], ...]
+    files: tuple[Path, ...]
+    rows: int
+    high: SourceEnd
+    read_at_us: int
+
+
+class SourceRows:
+    """Of one destination. Opens no connection yet."""
+
+    def __init__(self, config: SluiceConfig, destination: str, pause: Callable[[float], object] = time.sleep) -> None:
+        self._directory, self._pause = config.destination_dir(destination), pause
+        outside = Outside(
+            run_lock=nullcontext, publish=lambda _record, _table: -1, say=lambda _: None, progress=lambda _: None
+        )
+        self._hands: Hands = snapshot_hands(config, destination, outside)
+
+    def read(self, name: str, conditions: Iterable[str], low: Position, folder: Path) -> RowsRead:
+        """The rows of "database.table" that meet one of the conditions, in SQL. Raises ActRefusedError where they cannot be told, or what
+        reading raises.
+        """
+        table = self._hands.table(name)
+        if table is None:
+            raise ActRefusedError(f"{name} is not captured (any more)")
+        nullable = {column.name: column.nullable for column in table.columns}
+        columns = tuple((column, kind.lower(), nullable[column]) for column, kind in self._hands.spark_columns(table))
+        spelled = {column.lower(): column for column, _, _ in columns}
+        files: list[Path] = []
+        rows, began_us, high = 0, time.time_ns() // 1000, None
+        for number, condition in enumerate(conditions, start=1):
+            files.append(folder / f"{number:06d}.parquet")
+            with contextlib.closing(self._hands.reader(table, condition)) as reader:
+                if number == 1:
+                    wait_until_shown(reader, low, self._pause)
+                else:
+                    reader.shows(low)  # since the first one the source may have been switched, which this refuses
+                rows += _read(reader, name, number, files[-1])
+                high = reader.end()
+        if high is None:
+            raise ActRefusedError(f"{name}: no key was named")
+        return RowsRead(
+            name=name,
+            key=tuple(spelled[column.lower()] for column in table.key),
+            columns=columns,
+            files=tuple(files),
+            rows=rows,
+            high=high,
+            read_at_us=began_us,
+        )
+
+    def wait_until_past(self, high: SourceEnd, low: Position, seconds: float) -> None:
+        """Until all that the rows may show is in the lake. Raises ActRefusedError where that does not come to pass."""
+        deadline = time.monotonic() + seconds
+        while True:
+            cursor = read_ledger(self._directory).cursor
+            if cursor is None or cursor.epoch != low.epoch:
+                raise ActRefusedError("the stream began anew meanwhile; ask again")
+            if has_come_past(cursor, high):
+                return
+            if time.monotonic() >= deadline:
+                raise ActRefusedError(
+                    f"the lake has all up to {cursor} after {seconds:.0f} s, and the rows were read up to {high.file}:{high.offset}: "
+                    "`sluice status` shows what holds it up; ask again then"
+                )
+            self._pause(POLL_SECONDS)
+
+
+def _read(reader: TableReader, name: str, number: int, path: Path) -> int:
+    """Rows of one condition; they are asked for as a chunk without bounds."""
+    try:
+        facts = reader.read(Chunk(number=number), path)
+    except TableChangedError as error:
+        raise ActRefusedError(f"{name}: {error}; ask again") from error
+    if facts.refused:
+        first = facts.refused[0]
+        raise ActRefusedError(f"{name}: a value of column {first.column.name} cannot be decoded: {first.reason}")
+    return facts.rows

@@ -1,0 +1,44 @@
+"""What of a repair may be done, and where it begins: rules only."""
+
+from __future__ import annotations
+
+import contextlib
+
+from cdc_engine.config import DestinationConfig
+from cdc_engine.instance.backfill.plan import Place
+from cdc_engine.instance.backfill.rules import Asked, Refusals, check_source
+from cdc_engine.instance.wiring import source_of
+from cdc_engine.meta.ledger import Ledger
+from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.parser.server_facts import read_facts
+from cdc_engine.position import Position
+
+REFUSALS: Refusals = (
+    (lambda table: table.stop, "it has stopped ({stop}): resume it first, or {instead}"),
+    (lambda table: table.snapshot, "a snapshot of it is {snapshot}, which takes its rows anew: wait for its end"),
+    (lambda table: not table.known, "its columns are not known where the lake is: the engine has not met it yet"),
+    (lambda table: not table.key, "it has no key, so no row of it can be told from another; {instead}"),
+    (lambda table: table.follows, "foreign keys change its rows without row events; {instead}"),
+    (lambda table: table.statements, "statements concerned it meanwhile ({shown}): ask again"),
+    (lambda table: table.unread, "{unread}: {instead}"),
+    (
+        lambda table: table.partial,
+        "rows changed meanwhile by images that lack columns (binlog_row_image is not FULL): ask again when less is written, or {instead}",
+    ),
+    (lambda table: table.quarantined, "values that came meanwhile cannot be decoded: {instead}"),
+)
+
+
+def from_the_lake(config: DestinationConfig, ledger: Ledger, asked: Asked) -> Place:  # noqa: ARG001  as `work.Find`
+    """From the ledger's cursor on: all before is in the lake, and the server shows it. Raises ActRefusedError, SourceConnectionError."""
+    with contextlib.closing(SourceConnection(source_of(config))) as connection:
+        facts = read_facts(connection)
+    cursor = check_source(config.name, ledger.cursor, facts.server_uuid)
+    end = Position(
+        epoch=cursor.epoch,
+        file=facts.file,
+        offset=facts.offset,
+        gtid_set=facts.executed,
+        server_uuid=facts.server_uuid,
+    )
+    return Place(begin=cursor, end=end, read_to=end, cursor=cursor, facts=facts)

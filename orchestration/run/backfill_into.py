@@ -1,0 +1,197 @@
+"""`--into`: a past state of one table, in a Delta table of its own beside the live one, to look at and compare. `backfill_run` calls it.
+
+The newest version of the live table that has no change after the stretch's begin, and what the stream brought from there up to the
+stretch's end. The live table, its application ids and the run lock are left alone; merges go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.errors import ConfigurationError, PositionLostError
+from cdc_engine.position import Position
+from cdc_engine.time_words import time_text
+from orchestration.ports import MergeFailedError
+from orchestration.run.lake_settings import storage_options, target
+
+if TYPE_CHECKING:
+    from cdc_engine.config import DestinationConfig
+    from cdc_engine.instance.backfill.plan import Place
+    from cdc_engine.instance.backfill.rules import Asked
+    from cdc_engine.instance.backfill.work import Reading
+    from orchestration.run.backfill_run import Told, Wish
+    from spark_jobs.tables.commit_record import Interval
+    from spark_jobs.tables.delta_table import DeltaTable
+
+NAME = re.compile(r"[^./\s]+\.[^./\s]+")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rebuilt:
+    """The table that was made. `of`: the live one, `version`: the one of it that this began with. `up_to`: a place of the source."""
+
+    table: str
+    of: str
+    path: str
+    version: int
+    up_to: str
+    rows: int
+
+
+def place_of(config: SluiceConfig, wish: Wish) -> str:
+    """The path of the table that is to be made. Raises ConfigurationError, a sentence that says what is to be asked instead."""
+    if len(wish.tables) != 1:
+        raise ConfigurationError("--into makes one table: name the one that it is of by --tables DATABASE.TABLE")
+    if not NAME.fullmatch(wish.into):
+        raise ConfigurationError(f"--into {wish.into!r} is no DATABASE.TABLE")
+    database, _, table = wish.into.partition(".")
+    path = config.table_path(wish.destination, database, table)
+    if path in _taken(config):
+        raise ConfigurationError(
+            f"--into {wish.into} is where a captured table is, or what is beside one; name another"
+        )
+    return path
+
+
+def _taken(config: SluiceConfig) -> set[str]:
+    """Paths of all tables that are known, and beside them."""
+    from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables  # noqa: PLC0415
+
+    found = set()
+    for name, destination in config.destinations.items():
+        known = {each.name for each in read_tables(config.destination_dir(name) / TABLES_FILE)}
+        for each in known | destination.tables.keys():
+            database, _, table = each.partition(".")
+            path = config.table_path(name, database, table)
+            found |= {path, f"{path}__log", f"{path}__history"}
+    return found
+
+
+def run_into(config: SluiceConfig, wish: Wish, told: Told, folder: Path) -> tuple[Reading, Rebuilt]:
+    """Reads, and makes the table. Raises SluiceError or MergeFailedError, a sentence each; nothing is left in its place then."""
+    from cdc_engine.instance.backfill.rules import Asked  # noqa: PLC0415  with it come the engine's rooms
+    from cdc_engine.instance.backfill.work import Reading  # noqa: PLC0415
+    from spark_jobs.errors import SparkJobError  # noqa: PLC0415
+
+    path, directory = place_of(config, wish), config.destination_dir(wish.destination)
+    asked = Asked(from_us=wish.from_us, to_us=wish.to_us, tables=wish.tables)
+    chosen: list[Interval] = []
+
+    def find(given: DestinationConfig, ledger: Any, wanted: Asked) -> Place:
+        return _from_a_version(config, wish, (given, ledger, wanted), chosen)
+
+    try:
+        now_us = time.time_ns() // 1000
+        reading = Reading(
+            config.destinations[wish.destination],
+            directory,
+            asked,
+            folder,
+            now_us=now_us,
+            progress=told.progress,
+            find=find,
+        )
+        reading.read()
+        (base,) = chosen
+        told.say(
+            f"read from {reading.place.begin} to {reading.read_to}, after version {base.version} of {wish.tables[0]}"
+        )
+        return reading, _build(config, wish, reading, base, (path, folder))
+    except SparkJobError as error:
+        raise MergeFailedError(str(error)) from error
+
+
+def _from_a_version(config: SluiceConfig, wish: Wish, asked: Any, chosen: list[Interval]) -> Place:
+    """The interval, but from where the version that is begun with ends."""
+    from cdc_engine.instance.backfill.plan import find_place, is_followed  # noqa: PLC0415
+    from spark_jobs.tables.commit_record import batches, read_commit  # noqa: PLC0415
+
+    place, ledger, directory = find_place(*asked), asked[1], config.destination_dir(wish.destination)
+    live = _live(config, wish, ledger.ledger_id)
+    told = batches(read_commit(commit) for commit in live.commits_after(-1))
+    base = base_of(told, ledger.ledger_id, place.begin)
+    if base is None:
+        raise ConfigurationError(
+            f"{wish.tables[0]} has no version from {time_text(wish.from_us)} or before that its log still tells: take a later --from"
+        )
+    begin = Position.from_json(dict(base.end))
+    if begin.file not in {log.file for log in place.facts.logs}:
+        quiet = after_a_quiet_time(told, base, place.begin, place.cursor)
+        begin = quiet if quiet is not None and is_followed(ledger, directory, base.table) else begin
+    if begin.file not in {log.file for log in place.facts.logs}:
+        raise PositionLostError(
+            f"version {base.version} of {wish.tables[0]} ends at {begin}, and the source has no {begin.file} any more: take a later --from"
+        )
+    chosen.append(base)
+    return dataclasses.replace(place, begin=begin)
+
+
+def after_a_quiet_time(told: list[Interval], base: Interval, begin: Position, cursor: Position) -> Position | None:
+    """From where a table is read that had no change since its newest version: all up to the cursor is in that. None where it had one."""
+    later = [each for each in told if each.streamed and each.ledger == base.ledger and each.version > base.version]
+    return None if later else min(begin, cursor, key=lambda each: each.order_key)
+
+
+def base_of(history: list[Interval], ledger_id: str, begin: Position) -> Interval | None:
+    """The newest batch or publication that brought nothing from after a place of the stream's epoch; None where there is none."""
+    found = [
+        each
+        for each in history
+        if each.streamed
+        and each.ledger == ledger_id
+        and each.end
+        and _is_before(Position.from_json(dict(each.end)), begin)
+    ]
+    return found[-1] if found else None
+
+
+def _is_before(end: Position, begin: Position) -> bool:
+    return end.epoch == begin.epoch and end.order_key <= begin.order_key
+
+
+def _live(config: SluiceConfig, wish: Wish, ledger_id: str) -> DeltaTable:
+    from spark_jobs.staged_batch import app_id_of  # noqa: PLC0415
+    from spark_jobs.tables.delta_table import DeltaTable  # noqa: PLC0415
+    from spark_jobs.tables.table_owner import Owner  # noqa: PLC0415
+
+    (name,) = wish.tables
+    owner = Owner(ledger_id=ledger_id, destination=wish.destination, table=name)
+    path = target(config, wish.destination, name).path
+    table = DeltaTable(name, path, app_id_of(owner), storage_options(config.storage_options))
+    if not table.refresh().exists:
+        raise ConfigurationError(f"{name} has no Delta table at {path} yet")
+    return table
+
+
+def _build(config: SluiceConfig, wish: Wish, reading: Reading, base: Interval, where: tuple[str, Path]) -> Rebuilt:
+    from spark_jobs.backfill.fold import folded  # noqa: PLC0415
+    from spark_jobs.backfill.into import PastState, build  # noqa: PLC0415
+    from spark_jobs.staged_batch import read_staged_batch  # noqa: PLC0415
+
+    (name,), (path, folder) = wish.tables, where
+    tables = [table for batch in reading.staged for table in read_staged_batch(batch.path).tables if table.name == name]
+    segments = [segment for table in tables for segment in table.changes]
+    up_to, place = reading.changed_up_to, reading.read_to if wish.to_us is None else reading.place.end
+    images = folded(name, segments, folder / "past.parquet", up_to, up_to) if segments else None
+    at = f"{place} ({time_text(wish.to_us)})" if wish.to_us is not None else str(place)
+    told = f"{name} as it was at {at}: version {base.version} and what came after it, by `sluice backfill --into`; nothing writes to it."
+    live = _live(config, wish, base.ledger)
+    rows = build(
+        PastState(
+            name=name,
+            base=live.at(base.version).log,
+            images=images,
+            key=segments[0].key if segments else (),
+            path=path,
+            told=told,
+            folder=folder,
+            record={"past_of": name, "version": base.version, "up_to": place.to_json()},
+            storage_options=storage_options(config.storage_options),
+        )
+    )
+    return Rebuilt(table=wish.into, of=name, path=path, version=base.version, up_to=str(place), rows=rows)

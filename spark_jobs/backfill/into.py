@@ -1,0 +1,155 @@
+"""Builds a past state of a table beside the live one: a version of it, with what a stretch of the stream made of it. A run calls it.
+
+Only the live table's log and files are read. The new table is one commit, by deltalake: its rows go through as they are read, and nobody
+sees half of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import queue
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, QueryBuilder, write_deltalake
+from deltalake.exceptions import DeltaError
+
+from spark_jobs.durable_lake import sync_commits
+from spark_jobs.errors import TableError
+from spark_jobs.merging.fold import INSERT as INSERTED
+from spark_jobs.merging.fold import KEYED_NAMES, UPDATE_AFTER
+from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, ChangesSegment
+
+BATCHES_WAITING_MAX = 4
+MARK = "sluice-past"  # how the name of such a table begins in Delta
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PastState:
+    """What is to be built. `base`: deltalake's table of the live one, at the version before the stretch.
+
+    `images`: one a key, the last of the stretch; None where nothing changed. `path`: of the new table. `told`: what it is. `folder`: for
+    what goes away again.
+    """
+
+    name: str
+    base: Any
+    images: ChangesSegment | None
+    key: tuple[str, ...]
+    path: str
+    told: str
+    folder: Path
+    record: Mapping[str, Any]
+    storage_options: Mapping[str, str]
+
+
+def build(given: PastState) -> int:
+    """Rows of the new table. Raises TableError where something is in its place, or the stretch has other columns than the version."""
+    options = dict(given.storage_options) or None
+    if deltalake.DeltaTable.is_deltatable(given.path, storage_options=options):
+        raise TableError(given.name, f"there is a Delta table at {given.path} already: remove it, or name another one")
+    builder = QueryBuilder().register("base", given.base)
+    try:
+        if given.images is not None:
+            builder = builder.register("news", _as_table(given.images, given.folder / "past"))
+        schema = _schema(given)
+        query = _query(given, schema.names)
+        write_deltalake(
+            given.path,
+            pa.RecordBatchReader.from_batches(schema, _streamed(builder.execute(query), schema)),
+            mode="error",
+            name=f"{MARK}/{given.name}",
+            description=given.told,
+            storage_options=options,
+            commit_properties=CommitProperties(custom_metadata={"userMetadata": json.dumps(given.record)}),
+        )
+        made = deltalake.DeltaTable(given.path, storage_options=options)
+        sync_commits(given.path, -1, made.version())
+    except (DeltaError, OSError) as error:
+        raise TableError(given.name, f"its past could not be written to {given.path}: {error}") from error
+    files: Any = pa.table(made.get_add_actions(flatten=True))
+    return sum(files["num_records"].to_pylist())
+
+
+def _schema(given: PastState) -> pa.Schema:
+    """Of the live table at the version; the mark of deleted rows is left out, and so are these."""
+    there: pa.Schema = pa.schema(given.base.schema().to_arrow())
+    schema = pa.schema([field for field in there if field.name != DELETED])
+    known = {field.name.lower() for field in schema}
+    lacking = [each.name for each in given.images.columns if each.name.lower() not in known] if given.images else []
+    if lacking:
+        why = f"version {given.base.version()} of it has no column {', '.join(lacking)}, which its changes have"
+        raise TableError(given.name, f"{why}: take a later --from")
+    return schema
+
+
+def _query(given: PastState, names: Sequence[str]) -> str:
+    deleted = any(field.name == DELETED for field in given.base.schema().fields)
+    alive = f"NOT coalesce(b.{DELETED}, false)" if deleted else "true"
+    kept = f"SELECT {', '.join(f'b.{_quoted(name)}' for name in names)} FROM base AS b"
+    if given.images is None:
+        return f"{kept} WHERE {alive}"
+    spelled = {column.name.lower(): column.name for column in given.images.columns}
+    of_base = {name.lower(): name for name in names}
+    met = " AND ".join(f"b.{_quoted(of_base[name.lower()])} = n.{_quoted(spelled[name.lower()])}" for name in given.key)
+    words = " ".join(f"WHEN {number} THEN '{word}'" for number, word in KEYED_NAMES.items())
+    ours = {ORDER_KEY: f"n.{ORDER_KEY}", COMMIT_TIME: f"n.{COMMIT_TIME}", OPERATION: f"CASE n.{OPERATION} {words} END"}
+    values = [
+        ours.get(name) or (f"n.{_quoted(spelled[name.lower()])}" if name.lower() in spelled else "NULL")
+        for name in names
+    ]
+    came = ", ".join(f"{value} AS {_quoted(name)}" for value, name in zip(values, names, strict=True))
+    return (
+        f"{kept} LEFT ANTI JOIN news AS n ON {met} WHERE {alive} UNION ALL "
+        f"SELECT {came} FROM news AS n WHERE n.{OPERATION} IN ({INSERTED}, {UPDATE_AFTER})"
+    )
+
+
+def _as_table(images: ChangesSegment, folder: Path) -> deltalake.DeltaTable:
+    """The images as a Delta table, which is what deltalake asks."""
+    wanted = [OPERATION, ORDER_KEY, COMMIT_TIME, *(column.name for column in images.columns)]
+    write_deltalake(folder, pq.read_table(images.path, columns=wanted), mode="overwrite")
+    return deltalake.DeltaTable(folder)
+
+
+def _streamed(result: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The batches of a query for a writer that is deltalake too: it cannot be asked from within itself, so another thread asks."""
+    waiting: queue.Queue[Any] = queue.Queue(BATCHES_WAITING_MAX)
+    ended = threading.Event()
+
+    def put(item: Any) -> bool:
+        while not ended.is_set():
+            with contextlib.suppress(queue.Full):
+                waiting.put(item, timeout=1)
+                return True
+        return False
+
+    def read() -> None:
+        try:
+            for batch in result:
+                if not put(pa.record_batch(batch)):
+                    return
+            put(None)
+        except Exception as error:  # raised where it is read
+            put(error)
+
+    threading.Thread(target=read, name="past state", daemon=True).start()
+    try:
+        while (item := waiting.get()) is not None:
+            if isinstance(item, Exception):
+                raise item
+            columns = [item.column(at).cast(field.type) for at, field in enumerate(schema)]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+    finally:
+        ended.set()
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'

@@ -1,0 +1,108 @@
+"""A stretch of the stream that was read once more, as backfills and repairs merge it: table after table, each failing for itself.
+
+The caller holds the run lock, so that no table moves meanwhile. Doing it again, wholly or in part, changes nothing that is right already.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from spark_jobs.errors import MergeError, SparkUnavailableError, TableError
+from spark_jobs.report import TableReport, TableTarget
+from spark_jobs.session import first_line, is_away
+from spark_jobs.staged_batch import Backfill, ChangesSegment, StagedBatch, StagedTable, app_id_of
+from spark_jobs.tables.delta_table import DeltaTable
+from spark_jobs.tables.table_owner import Owner
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """What was read: `folders` of staged batches that follow each other. `backfill`: its id and times, which the commits keep.
+
+    `changed_up_to`: order key of the interval's end. `lake_at`: order key up to which the lake has every table, at least; `read_to`: of
+    the end of what was read. `ledger_id`: of the destination now. `start`, `end`: positions, as in a manifest.
+    """
+
+    backfill: Backfill
+    destination: str
+    ledger_id: str
+    epoch: int
+    folders: Sequence[Path]
+    changed_up_to: int
+    lake_at: int
+    read_to: int
+    start: Mapping[str, object]
+    end: Mapping[str, object]
+
+    def batch(self, table: StagedTable, which: str = "") -> StagedBatch:
+        """One table's share, as if it were a batch. `which`: tells several of one table apart."""
+        return StagedBatch(
+            directory=self.folders[0],
+            destination=self.destination,
+            ledger_id=self.ledger_id,
+            epoch=self.epoch,
+            delivery=0,
+            start=self.start,
+            end=self.end,
+            tables=(table,),
+            backfill=dataclasses.replace(self.backfill, backfill_id=f"{self.backfill.backfill_id}{which}"),
+        )
+
+    def changes(self, staged: Iterable[StagedBatch], name: str, up_to: int, act: str) -> list[ChangesSegment]:
+        """A table's images, in order. `up_to`: order key up to which the lake has it. `act`: backfill or repair, for sentences.
+
+        Raises TableError where the lake has more than was read, or the table itself changed.
+        """
+        if up_to > self.read_to:
+            why = f"the lake is further than what was read of the stream; begin the {act} again"
+            raise TableError(name, why, own=False)
+        found = [table for batch in staged for table in batch.tables if table.name == name]
+        if any(len(table.changes) != len(table.segments) for table in found):
+            raise TableError(name, f"the table itself changed meanwhile; ask for the {act} again", own=False)
+        return [segment for table in found for segment in table.changes]
+
+
+def staged_table(name: str, segment: ChangesSegment) -> StagedTable:
+    """A table with one segment. `name`: "database.table"."""
+    database, _, short = name.partition(".")
+    return StagedTable(database=database, table=short, segments=(segment,))
+
+
+def places(stretch: Stretch, tables: Mapping[str, TableTarget], storage_options: Mapping[str, str]) -> dict[str, int]:
+    """By "database.table" the order key up to which the lake has it. Raises TableError where a log cannot be read."""
+    found = {}
+    for name, target in tables.items():
+        owner = Owner(ledger_id=stretch.ledger_id, destination=stretch.destination, table=name)
+        table = DeltaTable(name, target.path, app_id_of(owner), storage_options)
+        found[name] = max(stretch.lake_at, table.refresh().applied_order_key)
+    return found
+
+
+def each_table(names: Iterable[str], merge: Callable[[str], TableReport | None], act: str) -> list[TableReport]:
+    """Reports of the tables of which something is meant. `act`: backfill or repair, for sentences.
+
+    Raises SparkUnavailableError, or MergeError after the other tables have finished when one could not be merged.
+    """
+    reports: list[TableReport] = []
+    errors: list[TableError] = []
+    for name in names:
+        try:
+            report = merge(name)
+        except Exception as error:
+            errors.append(_told(name, error, act))
+        else:
+            reports += [report] if report is not None else []
+    if errors:
+        failed, merged = tuple(each.table for each in errors), tuple(each.name for each in reports)
+        raise MergeError(str(errors[0]), merged, failed, tuple(errors))
+    return reports
+
+
+def _told(name: str, error: Exception, act: str) -> TableError:
+    if is_away(error):
+        raise SparkUnavailableError(
+            f"Spark went away amid the {act} of {name} ({first_line(error)}); begin it again"
+        ) from error
+    return error if isinstance(error, TableError) else TableError(name, f"Spark failed its {act}: {first_line(error)}")

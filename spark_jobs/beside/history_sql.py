@@ -1,0 +1,89 @@
+"""What a history is told, as text that Spark and deltalake both read: conditions of the MERGE, and what differs from a mirror. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+from spark_jobs.beside.versions import CLOSES, FROM_KEY, IS_CURRENT, OPERATION_NAME, TO_KEY, VALID_FROM, VALID_TO
+from spark_jobs.staged_batch import COMMIT_TIME, ORDER_KEY
+
+Quote = Callable[[str], str]
+
+
+def condition(key: Sequence[str], quote: Quote, *, reads: bool = False) -> str:
+    """Which row of the table (`t`) a closing row of the source (`s`) closes: the open one of its key, if that is older.
+
+    `reads`: the source was held against the table, so it also closes what opened at the same place: a version that no time falls into.
+    """
+    older = "<=" if reads else "<"
+    met = [f"t.{quote(name)} = s.{quote(name)}" for name in key]
+    return " AND ".join([*met, f"t.{IS_CURRENT}", f"s.{CLOSES}", f"t.{FROM_KEY} {older} s.{TO_KEY}"])
+
+
+def closing(prefix: str = "") -> dict[str, str]:
+    """Column → what it becomes in a row that closes."""
+    return {
+        f"{prefix}{VALID_TO}": f"s.{VALID_TO}",
+        f"{prefix}{TO_KEY}": f"s.{TO_KEY}",
+        f"{prefix}{IS_CURRENT}": "false",
+    }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Differs:
+    """How a mirror is held against what a history has open.
+
+    `names`: column of the mirror → of the history. `key`: columns of the mirror. `order_key`, `time_us`: where the mirror is. `deleted`: a
+    condition on rows of the mirror that are gone, or empty. `at_place`: whatever differs does so from there on, as where another table got
+    this name.
+    """
+
+    names: Mapping[str, str]
+    key: tuple[str, ...]
+    order_key: int
+    time_us: int
+    deleted: str = ""
+    at_place: bool = False
+
+    def query(self, mirror: str, history: str, quote: Quote, micros: str) -> str:
+        """The source of a MERGE: what is open in the history and not so in the mirror closes, what is there and not open opens at the
+        place of its own last change. `mirror`, `history`: relations. `micros`: the function that makes an instant of microseconds.
+        """
+        names, time = self.names, f"{micros}({self.time_us})"
+        places = {name.lower(): at for at, name in enumerate(names)}
+        met = " AND ".join(f"m_{places[name.lower()]} = c_{places[name.lower()]}" for name in self.key)
+        others = [at for name, at in places.items() if name not in {each.lower() for each in self.key}]
+        differs = " OR ".join(f"m_{at} IS DISTINCT FROM c_{at}" for at in others) or "false"
+        both = f"SELECT * FROM ({self._there(mirror, quote, time)}) FULL OUTER JOIN ({self._open(history, quote)}) ON {met}"
+        # what took a row out of the mirror, or changed it unseen, did so up to here
+        told = "false" if self.at_place else "m_is AND (c_from IS NULL OR m_key > c_from)"
+        since = f"CASE WHEN {told} THEN m_key ELSE {self.order_key} END"
+        at_time = f"CASE WHEN {told} THEN m_time ELSE {time} END"
+        closes = {VALID_TO: at_time, TO_KEY: since, CLOSES: "true"}
+        opens = {VALID_FROM: at_time, FROM_KEY: since, OPERATION_NAME: "'read'", CLOSES: "false"}
+        return (
+            f"WITH found AS ({both}) "
+            f"SELECT {_selected(names, 'c', closes, quote)} FROM found WHERE c_is AND (m_is IS NULL OR {differs}) UNION ALL "
+            f"SELECT {_selected(names, 'm', opens, quote)} FROM found WHERE m_is AND (c_is IS NULL OR {differs})"
+        )
+
+    def _there(self, mirror: str, quote: Quote, time: str) -> str:
+        columns = ", ".join(f"m.{quote(name)} AS m_{at}" for at, name in enumerate(self.names))
+        key = f"coalesce(m.{ORDER_KEY}, {self.order_key}) AS m_key, coalesce(m.{COMMIT_TIME}, {time}) AS m_time"
+        alive = f" WHERE NOT ({self.deleted})" if self.deleted else ""
+        return f"SELECT {columns}, {key}, true AS m_is FROM {mirror} AS m{alive}"
+
+    def _open(self, history: str, quote: Quote) -> str:
+        columns = ", ".join(f"c.{quote(name)} AS c_{at}" for at, name in enumerate(self.names.values()))
+        return f"SELECT {columns}, c.{FROM_KEY} AS c_from, true AS c_is FROM {history} AS c WHERE c.{IS_CURRENT}"
+
+
+OURS = (VALID_FROM, VALID_TO, IS_CURRENT, FROM_KEY, TO_KEY, OPERATION_NAME, CLOSES)
+
+
+def _selected(names: Mapping[str, str], side: str, values: Mapping[str, str], quote: Quote) -> str:
+    """All columns of the source, which a row that closes and one that opens have alike."""
+    values = {IS_CURRENT: "true", **values}
+    own = [f"{side}_{at} AS {quote(name)}" for at, name in enumerate(names.values())]
+    return ", ".join([*own, *(f"{values.get(name, 'NULL')} AS {name}" for name in OURS)])

@@ -1,0 +1,149 @@
+"""Staged images → rows of a change log, one a change, with what the row was before and after. Pure; `change_log` writes them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_jobs.merging.fold import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE
+from spark_jobs.staged_batch import COMMIT_TIME, GROUP_COLUMNS, OPERATION, ORDER_KEY, PRESENT
+
+NAMES = {INSERT: "insert", UPDATE_AFTER: "update", DELETE: "delete"}
+COMMIT_TIME_TYPE = pa.timestamp("us", "UTC")
+HEAD = (
+    pa.field("operation", pa.string()),
+    pa.field("order_key", pa.int64()),
+    pa.field("row", pa.int64()),
+    pa.field("commit_time", COMMIT_TIME_TYPE),
+)
+TAIL = (
+    pa.field("before_present", pa.list_(pa.string())),
+    pa.field("after_present", pa.list_(pa.string())),
+    pa.field("origin", pa.string()),
+    pa.field("detail", pa.string()),
+)
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def log_schema(fields: Sequence[pa.Field[Any]]) -> pa.Schema:
+    """Of a log whose images have these fields."""
+    images: list[pa.Field[Any]] = [pa.field(name, pa.struct(fields)) for name in ("before", "after")]
+    every: list[pa.Field[Any]] = [*HEAD, *images, *TAIL]
+    return pa.schema(every)
+
+
+@dataclasses.dataclass
+class LogRows:
+    """Turns images, which come in the order of the stream, into rows. `names`: column of the source → field of the log's images.
+
+    `after`: order key up to which the log has them. `origin`: of images that no row event brought, else empty.
+    """
+
+    names: Mapping[str, str]
+    types: Mapping[str, Any]
+    after: int = -1
+    origin: str = ""
+
+    @property
+    def schema(self) -> pa.Schema:
+        return log_schema([pa.field(self.names[name], self.types[name]) for name in self.names])
+
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """A preimage stands right before the image that follows it, maybe at the end of the batch before."""
+        waits: pa.Table | None = None
+        last_key, last_row = -1, 0
+        for batch in batches:
+            images = pa.Table.from_batches([batch])
+            images = images if waits is None else pa.concat_tables([waits, images])
+            operations = np.asarray(images[OPERATION])
+            ends_open = len(operations) and operations[-1] == UPDATE_BEFORE
+            waits = images.slice(images.num_rows - 1) if ends_open else None
+            images = images.slice(0, images.num_rows - 1) if ends_open else images
+            if not images.num_rows:
+                continue
+            changes = np.flatnonzero(np.asarray(images[OPERATION]) != UPDATE_BEFORE)
+            keys = np.asarray(images[ORDER_KEY])[changes]
+            numbers = numbered(keys, last_key, last_row)
+            last_key, last_row = int(keys[-1]), int(numbers[-1])
+            fresh = keys > self.after
+            if fresh.any():
+                yield self._batch(images, changes[fresh], numbers[fresh])
+
+    def _batch(self, images: pa.Table, changes: Numbers, numbers: Numbers) -> pa.RecordBatch:
+        operations = np.asarray(images[OPERATION]).astype(np.int64)
+        kinds = operations[changes]
+        has_preimage = (changes > 0) & (operations[np.maximum(changes - 1, 0)] == UPDATE_BEFORE)
+        # an update without a preimage changed no column that is captured; what a foreign key did tells no preimage
+        without = np.full(len(changes), -1) if self.origin else changes
+        of_update = np.where(has_preimage, changes - 1, without)
+        before = np.where(kinds == INSERT, -1, np.where(kinds == UPDATE_AFTER, of_update, changes))
+        after = np.where(kinds == DELETE, -1, changes)
+        words = pa.array([NAMES.get(number) for number in range(max(NAMES) + 1)], pa.string())
+        at: Any = pa.array(changes)
+        numbers_of_kinds: Any = pa.array(kinds)
+        nothing: Any = pa.array(np.zeros(len(changes), np.int64))
+        columns: list[Any] = [
+            words.take(numbers_of_kinds),
+            images[ORDER_KEY].take(at),
+            pa.nulls(len(changes), pa.int64()) if self.origin else pa.array(numbers),
+            images[COMMIT_TIME].take(at).cast(COMMIT_TIME_TYPE),
+            self._image(images, before),
+            self._image(images, after),
+            self._present(images, before),
+            self._present(images, after),
+            pa.array([self.origin or None], pa.string()).take(nothing),
+            pa.nulls(len(changes), pa.string()),
+        ]
+        return pa.RecordBatch.from_arrays([_flat(each) for each in columns], schema=self.schema)
+
+    def _image(self, images: pa.Table, places: Numbers) -> Any:
+        at: Any = pa.array(places, mask=places < 0)
+        values = [_flat(images[name].take(at)) for name in self.names]
+        fields = [pa.field(self.names[name], self.types[name]) for name in self.names]
+        return pa.StructArray.from_arrays(values, fields=fields, mask=pa.array(places < 0))
+
+    def _present(self, images: pa.Table, places: Numbers) -> Any:
+        """Names of the columns that an image has, where it lacks some."""
+        groups = [name for name in images.column_names if name.startswith(PRESENT)]
+        if not groups:
+            return pa.nulls(len(places), pa.list_(pa.string()))
+        bits = np.stack([np.asarray(images[name]) for name in groups], axis=1)
+        kinds, of_image = np.unique(bits, axis=0, return_inverse=True)
+        lists: Any = pa.array([self._named(kind.tolist()) for kind in kinds], pa.list_(pa.string()))
+        found = of_image.reshape(-1)[np.maximum(places, 0)]
+        return lists.take(pa.array(found, mask=places < 0))
+
+    def _named(self, groups: Sequence[int]) -> list[str] | None:
+        names = list(self.names)
+        there = [name for at, name in enumerate(names) if groups[at // GROUP_COLUMNS] >> (at % GROUP_COLUMNS) & 1]
+        return None if len(there) == len(names) else [self.names[name] for name in there]
+
+
+def event_row(schema: pa.Schema, operation: str, order_key: int, commit_time_us: int, detail: str) -> pa.Table:
+    """A row for what befell the table as a whole."""
+    values: dict[str, Any] = {
+        "operation": pa.array([operation]),
+        "order_key": pa.array([order_key]),
+        "row": pa.array([0]),
+        "commit_time": pa.array([commit_time_us]).cast(COMMIT_TIME_TYPE),
+        "detail": pa.array([detail or None], pa.string()),
+    }
+    columns = [values[field.name] if field.name in values else pa.nulls(1, field.type) for field in schema]
+    return pa.table(columns, schema=schema)
+
+
+def numbered(keys: Numbers, last_key: int, last_row: int) -> Numbers:
+    """Numbers of changes within their transactions, from 1 on. `last_key`, `last_row`: of the change before the first."""
+    begins = np.r_[True, keys[1:] != keys[:-1]]
+    first = np.maximum.accumulate(np.where(begins, np.arange(len(keys)), 0))
+    numbers = np.arange(len(keys)) - first + 1
+    goes_on = keys == last_key
+    return np.asarray(numbers + np.where(goes_on, last_row, 0), np.int64)
+
+
+def _flat(values: Any) -> Any:
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values

@@ -1,0 +1,193 @@
+"""A Delta table beside the mirror, as deltalake sees it: whose it is, how far it is, and commits under its own application id.
+
+The table's own name in Delta is that application id, so that two tables of the source, or two ledgers, never write one. What brings no
+change of the stream (rows that were read, columns that took over others) is committed under an id of its own, `<application id>#<word>`. A
+commit is tried at the next version and no other, and the table is looked at anew where another one was faster: what it brought may be these
+very changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+from deltalake import CommitProperties, PostCommitHookProperties, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.schema import PrimitiveType
+
+from spark_jobs import sql_text
+from spark_jobs.durable_lake import before_checkpoint, sync_commits
+from spark_jobs.errors import TableError
+from spark_jobs.staged_batch import Column, StagedBatch, StagedTable
+from spark_jobs.tables.table_owner import TABLE_OWNED
+
+TRIES_MAX = 5
+CHECKPOINT_COMMITS = 50
+NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+CLEANING_PROPERTY = "delta.enableExpiredLogCleanup"
+PLACE_PROPERTY = "sluice.upTo"  # of a table that a commit without rows brought up to an order key
+# deltalake of a table that is too new for it
+FEATURES = re.compile(r"(?:unsupported|unknown)[^\n]{0,80}features?[^\n]{0,200}", re.IGNORECASE)
+
+
+def side_app_id(batch: StagedBatch, staged: StagedTable, kind: str) -> str:
+    """The name under which the table remembers the last order key that it has. `kind`: log or history."""
+    return side_app_id_of(batch.destination, batch.ledger_id, kind, staged.name)
+
+
+def side_app_id_of(destination: str, ledger_id: str, kind: str, name: str) -> str:
+    return f"sluice/{destination}/{ledger_id}/{kind}/{name}"
+
+
+def is_beside(name: str, kind: str) -> bool:
+    """Whether a table of that name in Delta is one that some ledger made beside a mirror."""
+    parts = name.split("/", 4)
+    return len(parts) == 5 and (parts[0], parts[3]) == ("sluice", kind)
+
+
+@dataclasses.dataclass
+class SideTable:
+    """`name`: "database.table" of the source. `log`: deltalake's table, None where there is none yet. `app_id`: of the owner, who commits
+    under `txn_id` where that is another one.
+    """
+
+    name: str
+    path: str
+    app_id: str
+    storage_options: Mapping[str, str]
+    log: Any = None
+    txn_id: str = ""
+
+    def aside(self, word: str) -> SideTable:
+        """The same table for commits of another kind: their order keys are counted by themselves."""
+        return dataclasses.replace(self, txn_id=f"{self.app_id}#{word}")
+
+    def open(self) -> SideTable:
+        """Looks at the table anew. Raises TableError where it is another's, or cannot be read."""
+        try:
+            self.log = deltalake.DeltaTable(self.path, storage_options=dict(self.storage_options) or None)
+        except TableNotFoundError:
+            self.log = None
+            return self
+        except (DeltaError, OSError) as error:
+            raise TableError(self.name, f"the log of the Delta table {self.path} cannot be read: {error}") from error
+        if self.log.metadata().name != self.app_id:
+            why = (
+                f"the Delta table {self.path} is not the one that {self.app_id} wrote; move it away, and it begins anew (a history with "
+                "the rows that the mirror has); or `sluice lake accept` the table, which takes over what is beside it too"
+            )
+            raise TableError(self.name, why, state=TABLE_OWNED, for_good=True)
+        return self
+
+    @property
+    def applied(self) -> int:
+        """Order key of the last change that it has; -1 without any."""
+        found = None if self.log is None else self.log.transaction_version(self.txn_id or self.app_id)
+        return -1 if found is None else int(found)
+
+    @property
+    def version(self) -> int:
+        return -1 if self.log is None else int(self.log.version())
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Names of columns → Spark's names of their types."""
+        return {} if self.log is None else types_of(self.log.schema().fields)
+
+    def make(self, schema: pa.Schema, properties: Mapping[str, str], told: str) -> None:
+        """The table without rows; nothing where another one has made it meanwhile. `told`: what it is, for who looks at it."""
+        with contextlib.suppress(DeltaError):  # there by now: `open` says whether it is ours
+            deltalake.DeltaTable.create(
+                self.path,
+                schema,
+                name=self.app_id,
+                description=told,
+                configuration={"delta.checkpointInterval": str(CHECKPOINT_COMMITS), **properties},
+                storage_options=dict(self.storage_options) or None,
+            )
+        if self.open().log is None:
+            raise TableError(
+                self.name, f"the Delta table {self.path} could not be made; is something else in that folder?"
+            )
+
+    def add(self, columns: tuple[Column, ...]) -> None:
+        """Gives the table columns that it lacks."""
+        if columns:
+            fields = [deltalake.Field(each.name, PrimitiveType(sql_text.delta_type(each.type))) for each in columns]
+            self.log.alter.add_columns(fields)
+            self.open()
+
+    def properties(self, order_key: int, user_metadata: str) -> CommitProperties:
+        """Of the commit that brings the table up to an order key."""
+        return CommitProperties(
+            custom_metadata={"userMetadata": user_metadata},
+            max_commit_retries=0,
+            app_transactions=[Transaction(self.txn_id or self.app_id, order_key, int(time.time() * 1000))],
+        )
+
+    def commit(self, order_key: int, write: Callable[[], object]) -> bool:
+        """Whether `write` committed: not where the table has the order key by now. It is called again where others were faster."""
+        for tried in range(1, TRIES_MAX + 1):
+            if self.applied >= order_key:
+                return False
+            before = self.version
+            try:
+                write()
+            except CommitFailedError as error:
+                if refused := self.too_new(error):
+                    raise refused from error
+                self.open()
+                if tried == TRIES_MAX:
+                    why = f"others write to the Delta table {self.path} all the time ({error}); it is tried again"
+                    raise TableError(self.name, why) from error
+                continue
+            self.open()
+            self._checkpoint(before)
+            break
+        return True
+
+    def mark(self, order_key: int, user_metadata: str) -> None:
+        """A commit without rows: the table has all up to there."""
+        self.commit(
+            order_key,
+            lambda: self.log.alter.set_table_properties(
+                {PLACE_PROPERTY: str(order_key)},
+                raise_if_not_exists=False,
+                commit_properties=self.properties(order_key, user_metadata),
+                post_commithook_properties=NO_HOOKS,
+            ),
+        )
+
+    def too_new(self, error: object) -> TableError | None:
+        """Where deltalake says that the table has a feature of Delta which it does not know: an error that no retry mends."""
+        found = FEATURES.search(str(error))
+        if found is None:
+            return None
+        why = f"deltalake cannot write to the Delta table {self.path} ({found[0].strip()})"
+        return TableError(self.name, f"{why}; drop the feature, or move the table away: it begins anew", for_good=True)
+
+    def keep_on_disk(self, since_seconds: float) -> None:
+        """All that was committed since a moment of the files' clock, also by an earlier try: an ack follows. Raises TableError."""
+        try:
+            sync_commits(self.path, self.version, self.version, since_seconds=since_seconds)
+        except OSError as error:
+            why = f"what was committed to {self.path} is not on disk: {error}; it is tried again"
+            raise TableError(self.name, why) from error
+
+    def _checkpoint(self, before: int) -> None:
+        if before // CHECKPOINT_COMMITS < self.version // CHECKPOINT_COMMITS:
+            before_checkpoint(self.path)
+            self.log.create_checkpoint()
+            if self.log.metadata().configuration.get(CLEANING_PROPERTY, "true") == "true":
+                self.log.cleanup_metadata()
+
+
+def types_of(fields: Any) -> dict[str, str]:
+    """Of deltalake's fields: names → Spark's names of their types."""
+    return {field.name: sql_text.spark_type(field.type) for field in fields}

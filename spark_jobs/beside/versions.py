@@ -1,0 +1,97 @@
+"""The fold of a history: staged images → versions of rows to open, and keys whose current version closes. Pure; `history` applies it.
+
+The rule. An image that leaves a row (`insert`, `update_postimage`) opens a version at its transaction's place, one that leaves none opens
+nothing, and the next image of the same key closes it. The first image of a key closes what the table has open of it. So a delete closes, a
+changed key closes the old and opens the new, and a key that is deleted and made again has a gap. What a transaction did and undid was never
+seen by anyone: of the images of a key in one transaction the last one counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_jobs.merging.fold import KEYED_NAMES
+from spark_jobs.small.fold_arrow import key_codes, operation_names, removes
+from spark_jobs.staged_batch import COMMIT_TIME, ORDER_KEY, ROW, Column
+
+VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
+FROM_KEY, TO_KEY, OPERATION_NAME = "_sluice_from_order_key", "_sluice_to_order_key", "_sluice_operation"
+COMMIT_TIME_TYPE = pa.timestamp("us", "UTC")
+PERIOD_TYPES = {
+    VALID_FROM: COMMIT_TIME_TYPE,
+    VALID_TO: COMMIT_TIME_TYPE,
+    IS_CURRENT: pa.bool_(),
+    FROM_KEY: pa.int64(),
+    TO_KEY: pa.int64(),
+    OPERATION_NAME: pa.string(),
+}
+PERIOD = (  # columns of the table that are ours, after those of the source
+    Column(name=VALID_FROM, type="timestamp"),
+    Column(name=VALID_TO, type="timestamp"),
+    Column(name=IS_CURRENT, type="boolean"),
+    Column(name=FROM_KEY, type="bigint"),
+    Column(name=TO_KEY, type="bigint"),
+    Column(name=OPERATION_NAME, type="string"),
+)
+CLOSES = "_sluice_closes"  # of a row of the source: whether it closes what is open, or is a version
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Versions:
+    """`opened`: columns of the source, then those of `PERIOD`. `closed`: the key, and VALID_TO and TO_KEY of what is open under it."""
+
+    opened: pa.Table
+    closed: pa.Table
+
+
+def folded(images: pa.Table, key: Sequence[str], columns: Sequence[str]) -> Versions:
+    """`images`: in the order of the stream, those that the table lacks; each has all `columns`, the preimage of a changed key is one."""
+    codes = key_codes([images[name] for name in key])
+    order = np.lexsort((np.asarray(images[ROW]), codes))
+    order_keys = np.asarray(images[ORDER_KEY])
+    last = _last_of_transactions(codes[order], order_keys[order])
+    chosen = order[last]
+    images, codes = images.take(pa.array(chosen)), codes[chosen]
+    first = np.r_[True, codes[1:] != codes[:-1]] if len(codes) else np.zeros(0, np.bool_)
+    next_place = np.arange(1, len(codes) + 1)
+    is_open = np.r_[first[1:], True] if len(codes) else first
+    upto: Any = pa.array(next_place, mask=is_open)
+    times: Any = images[COMMIT_TIME].cast(COMMIT_TIME_TYPE)
+    values: dict[str, Any] = {name: images[name] for name in columns}
+    values |= {VALID_FROM: times, VALID_TO: times.take(upto), IS_CURRENT: pa.array(is_open)}
+    values |= {FROM_KEY: images[ORDER_KEY], TO_KEY: images[ORDER_KEY].take(upto)}
+    values |= {OPERATION_NAME: operation_names(images, KEYED_NAMES)}
+    begins: Any = pa.array(first)
+    closed = {name: images[name].filter(begins) for name in key}
+    closed |= {VALID_TO: times.filter(begins), TO_KEY: images[ORDER_KEY].filter(begins)}
+    return Versions(opened=pa.table(values).filter(pa.array(~removes(images))), closed=pa.table(closed))
+
+
+def _last_of_transactions(codes: Any, order_keys: Any) -> Any:
+    """Of images sorted by key and stream: which are the last of their key in their transaction."""
+    if not len(codes):
+        return np.zeros(0, np.bool_)
+    return np.r_[(codes[1:] != codes[:-1]) | (order_keys[1:] != order_keys[:-1]), True]
+
+
+def as_source(versions: Versions, names: dict[str, str], schema: pa.Schema) -> pa.Table:
+    """Both as rows of one table in the columns of `schema` (the history's), with CLOSES. `names`: column of the source → of the history."""
+    opened = _in_columns(versions.opened, names, schema)
+    closed = _in_columns(versions.closed, names, schema)
+    marks: Any = pa.array(np.r_[np.ones(closed.num_rows, np.bool_), np.zeros(opened.num_rows, np.bool_)])
+    return pa.concat_tables([closed, opened]).append_column(CLOSES, marks)
+
+
+def _in_columns(rows: pa.Table, names: dict[str, str], schema: pa.Schema) -> pa.Table:
+    back = {theirs: ours for ours, theirs in names.items()}
+    columns = []
+    for field in schema:
+        name = back.get(field.name, field.name)
+        there = name in rows.column_names and (field.name in back or field.name in PERIOD_TYPES)
+        columns.append(rows[name].cast(field.type) if there else pa.nulls(rows.num_rows, field.type))
+    return pa.table(columns, schema=schema)

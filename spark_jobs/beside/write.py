@@ -1,0 +1,236 @@
+"""Brings the tables beside a mirror up to a batch, after the mirror has it: the change log, and the history. `run_batch` calls it.
+
+Each table has its own application id, so each knows by itself what it has of the batch: where a run dies between the mirror's commit and
+theirs, the batch comes again, the mirror is skipped, and they are finished.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+
+from deltalake.exceptions import DeltaError
+
+from spark_jobs.beside import change_log, history
+from spark_jobs.beside.side_table import FEATURES, SideTable, side_app_id, side_app_id_of
+from spark_jobs.errors import LAKE_TROUBLE, SparkJobError, StagedBatchError, TableError
+from spark_jobs.merging.merge import staged_at
+from spark_jobs.report import TableTarget
+from spark_jobs.session import Lane, first_line, is_away
+from spark_jobs.staged_batch import ChangesSegment, SchemaSegment, Segment, StagedBatch, StagedTable, last_order_key
+from spark_jobs.tables.commit_record import commit_record
+from spark_jobs.tables.delta_table import DeltaTable, Snapshot
+from spark_jobs.tables.renamed_table import nowhere
+
+FOLDER = "history"  # of a batch, for what Spark merges into histories
+# deltalake of a store that does not answer
+STORE_TROUBLE = re.compile(r"generic \w+ error|sending request|connection", re.IGNORECASE)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Share:
+    """A table's share of a batch, for what is beside its mirror. `run`: the run's id, which the commits keep.
+
+    `origin_of`: where a table is whose name another one got; `renamed`: the names that tables of the batch got, each with its order key.
+    """
+
+    batch: StagedBatch
+    staged: StagedTable
+    target: TableTarget
+    storage_options: Mapping[str, str]
+    run: str = ""
+    origin_of: Callable[[str], TableTarget | None] = nowhere
+    renamed: frozenset[tuple[str, int]] = frozenset()
+
+    def is_named_at(self, name: str, order_key: int) -> bool:
+        """Whether another table gets a name at a place of the batch: tables that swap theirs."""
+        return (name, order_key) in self.renamed
+
+    def table(self, path: str, kind: str) -> SideTable:
+        """Raises TableError where it is another's."""
+        return SideTable(
+            self.staged.name, path, side_app_id(self.batch, self.staged, kind), self.storage_options
+        ).open()
+
+    def record(self, segment: Segment) -> str:
+        """What the commit of a segment says of itself."""
+        return commit_record(self.batch, self.staged, segment, self.run)
+
+
+def names_given(batch: StagedBatch) -> frozenset[tuple[str, int]]:
+    """(name, order key) of each table of a batch that had another name before."""
+    return frozenset(
+        (table.name, segment.order_key)
+        for table in batch.tables
+        for segment in table.segments
+        if isinstance(segment, SchemaSegment) and segment.renamed_from
+    )
+
+
+def refuse_unlogged(batch: StagedBatch, targets: Mapping[str, TableTarget]) -> None:
+    """Raises StagedBatchError where a batch has no preimages for a change log: it is staged again, before anything is merged from it."""
+    for table in batch.tables:
+        if targets[table.name].change_log and any(segment.rows and not segment.log for segment in table.changes):
+            raise StagedBatchError(
+                f"{batch.directory} has no preimages of {table.name}: it was staged before conf/ said change_log; roll the batch back to "
+                "have it staged again"
+            )
+
+
+def write_beside(lane: Lane | None, share: Share) -> None:
+    """Brings both up to the batch, as far as conf/ wants them. Raises TableError, StagedBatchError, or whatever Spark raises."""
+    name, target = share.staged.name, share.target
+    if not share.staged.segments:
+        return
+    try:
+        if target.change_log:
+            _write_log(share)
+        if target.history:
+            _write_history(lane, share)
+    except SparkJobError:
+        raise
+    except (DeltaError, OSError) as error:
+        raise _failure(name, error) from error
+    except Exception as error:
+        if is_away(error):
+            raise
+        raise TableError(name, f"a table beside it could not be written: {first_line(error)}") from error
+
+
+def _failure(name: str, error: Exception) -> TableError:
+    line, features = first_line(error), FEATURES.search(str(error))
+    if features:
+        why = f"deltalake cannot read or write what is beside it ({features[0].strip()}): drop the feature, or move that table away"
+        return TableError(name, why, for_good=True)
+    trouble = LAKE_TROUBLE.search(line) or STORE_TROUBLE.search(line)
+    why = f"a table beside it could not be written: {line}; it is tried again"
+    return TableError(name, why, own=not trouble)
+
+
+def _write_log(share: Share) -> None:
+    table = share.table(share.target.change_log, change_log.KIND)
+    _tell_gap(table, share)
+    for segment in share.staged.segments:
+        change_log.append_segment(table, segment, share.record(segment))
+    _keep(table, share.batch)
+
+
+def _write_history(lane: Lane | None, share: Share) -> None:
+    batch, staged, target = share.batch, share.staged, share.target
+    table = share.table(target.history, history.KIND)
+    given = history.History(table=table, folder=batch.directory / FOLDER, lane=lane, by_spark=target.merge == "spark")
+    mirror = DeltaTable(staged.name, target.path, batch.app_id(staged), share.storage_options)
+    _begin(given, mirror, share)
+    for segment in staged.segments:
+        if isinstance(segment, SchemaSegment) and segment.renamed_from:
+            if table.applied < segment.order_key:
+                place = (segment.order_key, segment.commit_time_us)
+                version = mirror.refresh().version
+                given.take(mirror, version, segment.key, place, share.record(segment), at_place=True)
+            _leave_old_name(given, share, segment)
+        else:
+            given.apply(segment, share.record(segment))
+    _keep(table, batch)
+
+
+def _begin(given: history.History, mirror: DeltaTable, share: Share) -> None:
+    """A history that did not see all that the mirror had before the batch takes it over: one that begins, or was cut off for a while."""
+    table, segments = given.table, share.staged.segments
+    first, before = _before(mirror, segments)
+    if not before.exists or (table.applied >= 0 and table.applied >= before.applied_order_key):
+        return
+    if before.applied_order_key < 0 and not mirror.at(before.version).row_count:
+        return
+    record = share.record(segments[0])
+    if key := _key_before(segments, before):
+        at = before.applied_order_key if before.applied_order_key >= 0 else first - 1
+        given.take(mirror, before.version, key, (at, _began_us(share)), record)
+    elif (
+        not _renames(segments)
+        and (keys := _keys(segments))
+        and all(name.lower() in mirror.snapshot.columns for name in keys[-1])
+    ):
+        # by the key of now it cannot be told what was: it has what the batch made of the mirror, and its versions within are not
+        given.take(mirror, mirror.snapshot.version, keys[-1], _ends(segments[-1]), record)
+
+
+def _tell_gap(table: SideTable, share: Share) -> None:
+    """A row in a log that did not see all that the mirror had before the batch: nobody knows what is between the row and the one before."""
+    if table.version <= 0:  # it begins
+        return
+    mirror = DeltaTable(share.staged.name, share.target.path, share.batch.app_id(share.staged), share.storage_options)
+    segments = share.staged.segments
+    first, before = _before(mirror, segments)
+    seen = max(table.applied, table.aside(change_log.READ).applied)  # a publication says itself what it read
+    if before.exists and (seen < 0 or seen < before.applied_order_key):
+        told = {"after": table.applied if table.applied >= 0 else None, "up_to": before.applied_order_key}
+        begins = segments[0]
+        at_us = begins.first_commit_time_us if isinstance(begins, ChangesSegment) else begins.commit_time_us
+        gap = table.aside(change_log.GAP)
+        change_log.append_event(gap, change_log.GAP, (first, at_us), told, share.record(begins))
+        table.open()
+
+
+def _before(mirror: DeltaTable, segments: tuple[Segment, ...]) -> tuple[int, Snapshot]:
+    """The first order key of the batch, and the mirror as it was without it."""
+    first = _first_order_key(segments)
+    mirror.refresh()
+    return first, mirror.before(first)
+
+
+def _began_us(share: Share) -> int:
+    return int(share.batch.start.get("time_us") or 0)
+
+
+def _key_before(segments: tuple[Segment, ...], before: Snapshot) -> tuple[str, ...]:
+    """The key by the names that the mirror's columns had; empty where there is none by those."""
+    renames = {
+        each.new_name.lower(): each.column
+        for segment in segments
+        if isinstance(segment, SchemaSegment)
+        for each in segment.alterations
+        if each.kind == "rename"
+    }
+    named = next(iter(_keys(segments)), ())
+    key = tuple(name if name.lower() in before.columns else renames.get(name.lower(), name) for name in named)
+    return key if all(name.lower() in before.columns for name in key) else ()
+
+
+def _leave_old_name(given: history.History, share: Share, segment: SchemaSegment) -> None:
+    """What is open under the name that the table had closes, unless another table has that name from the same place on."""
+    origin = share.origin_of(segment.renamed_from)
+    if origin is None or not origin.history or share.is_named_at(segment.renamed_from, segment.order_key):
+        return
+    batch = share.batch
+    app_id = side_app_id_of(batch.destination, batch.ledger_id, history.KIND, segment.renamed_from)
+    table = SideTable(segment.renamed_from, origin.history, app_id, share.storage_options).open()
+    left = dataclasses.replace(given, table=table)
+    left.leave(segment.order_key, segment.commit_time_us, share.record(segment))
+    _keep(table, batch)
+
+
+def _keys(segments: tuple[Segment, ...]) -> list[tuple[str, ...]]:
+    """Of the segments that tell it, and have one."""
+    return [each.key for each in segments if isinstance(each, ChangesSegment | SchemaSegment) and each.key]
+
+
+def _renames(segments: tuple[Segment, ...]) -> bool:
+    """Whether the table got its name in the batch: what it has from there on is taken then."""
+    return any(isinstance(each, SchemaSegment) and each.renamed_from for each in segments)
+
+
+def _ends(segment: Segment) -> tuple[int, int]:
+    """Order key and commit time of the last change."""
+    at = segment.last_commit_time_us if isinstance(segment, ChangesSegment) else segment.commit_time_us
+    return last_order_key(segment), at
+
+
+def _first_order_key(segments: tuple[Segment, ...]) -> int:
+    segment = segments[0]
+    return segment.first_order_key if isinstance(segment, ChangesSegment) else last_order_key(segment)
+
+
+def _keep(table: SideTable, batch: StagedBatch) -> None:
+    if table.log is not None:
+        table.keep_on_disk(staged_at(batch))

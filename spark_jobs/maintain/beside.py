@@ -1,0 +1,111 @@
+"""Looks after a table beside a mirror: small files are joined, and files that left it are removed. A run calls it, holding the run lock.
+
+deltalake does both: a log is only appended to, and what merges by key in a history meets is its open rows, so files in the order of a key
+would help neither. No reader's cut names such a table, so its files stay for as long as it was asked, and not longer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import time
+
+from deltalake import CommitProperties
+from deltalake.exceptions import DeltaError
+
+from spark_jobs.beside.side_table import NO_HOOKS, SideTable, side_app_id_of
+from spark_jobs.durable_lake import sync_commits
+from spark_jobs.errors import TableError
+from spark_jobs.maintain.rule import FILE_BYTES, Act
+from spark_jobs.maintain.tables import VACUUM, Maintained, MaintainedTable, facts_of, looked_at
+from spark_jobs.session import first_line
+from spark_jobs.tables.commit_record import MAINTENANCE_KIND
+
+UNSYNCED_SECONDS_MAX = (
+    3600.0  # commits of a run that was killed before it synced them; systems write back in less than a minute
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BesideTable:
+    """`mirror`: whose it is; `kind`: log or history."""
+
+    mirror: MaintainedTable
+    path: str
+    kind: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.mirror.name}__{self.kind}"
+
+    @property
+    def table(self) -> MaintainedTable:
+        """As `facts_of` asks."""
+        owner = dataclasses.replace(self.mirror.owner, table=self.name)
+        return MaintainedTable(owner=owner, path=self.path, storage_options=self.mirror.storage_options)
+
+    def open(self) -> SideTable:
+        """Raises TableError where it is another's."""
+        owner = self.mirror.owner
+        app_id = side_app_id_of(owner.destination, owner.ledger_id, self.kind, owner.table)
+        return SideTable(self.name, self.path, app_id, self.mirror.storage_options).open()
+
+
+def planned(given: BesideTable, *, wanted: bool = False) -> Maintained | None:
+    """What `compact` would do; None where there is no table. Raises TableError."""
+    return looked_at(given.table, wanted=wanted) if given.open().log is not None else None
+
+
+def compact(given: BesideTable, plan: Maintained) -> Maintained:
+    """Joins small files. Raises TableError."""
+    if plan.act == Act.NOTHING:
+        return plan
+    began, side = time.monotonic(), given.open()
+    try:
+        side.log.optimize.compact(
+            target_size=FILE_BYTES,
+            max_concurrent_tasks=1,
+            commit_properties=CommitProperties(custom_metadata={"userMetadata": _record(given)}),
+            post_commithook_properties=NO_HOOKS,
+        )
+        return _done(given, plan, side.version, began)
+    except (DeltaError, OSError) as error:
+        raise _failure(given, error) from error
+
+
+def vacuum(given: BesideTable, hours: float) -> Maintained | None:
+    """Removes files that left the table more than `hours` ago, and what no commit names; None where there is none. Raises TableError."""
+    began, side = time.monotonic(), given.open()
+    before = facts_of(given.table)
+    if side.log is None or before is None:
+        return None
+    version = side.version
+    reason = f"files that left it more than {hours:g} hours ago"
+    plan = Maintained(name=given.name, act=VACUUM, reason=reason, before=before, after=before)
+    try:
+        # what took files out must not be lost once they are gone
+        sync_commits(given.path, version, version, since_seconds=time.time() - UNSYNCED_SECONDS_MAX)
+        removed = side.log.vacuum(
+            retention_hours=math.ceil(hours), dry_run=False, enforce_retention_duration=False, full=True
+        )
+        return dataclasses.replace(_done(given, plan, version, began), removed_files=len(removed))
+    except (DeltaError, OSError) as error:
+        raise _failure(given, error) from error
+
+
+def _done(given: BesideTable, plan: Maintained, since: int, began: float) -> Maintained:
+    version = given.open().version
+    sync_commits(given.path, since, version)
+    after = facts_of(given.table) or plan.before
+    return dataclasses.replace(plan, after=after, version=version, seconds=round(time.monotonic() - began, 3))
+
+
+def _failure(given: BesideTable, error: Exception) -> TableError:
+    return TableError(given.name, f"{given.path} could not be looked after: {first_line(error)}", own=False)
+
+
+def _record(given: BesideTable) -> str:
+    owner = given.mirror.owner
+    known = {"sluice": 1, "kind": MAINTENANCE_KIND, "destination": owner.destination, "ledger": owner.ledger_id}
+    return json.dumps({**known, "table": given.name, "run": given.mirror.run}, sort_keys=True)

@@ -1,0 +1,381 @@
+"""Writes files of Delta tables anew where it pays, and removes those that nothing needs any more. A run calls it, holding the run lock.
+
+So no merge of Sluice conflicts with it; another hand's write in the same moment costs the statement, which is done at the next time. A
+crash leaves nothing to be undone: a commit is whole or is not, and what VACUUM has not removed it removes the next time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+import math
+import time
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from lake_cut.cut import newest_row
+from spark_jobs import sql_text
+from spark_jobs.durable_lake import sync_commits
+from spark_jobs.errors import SparkUnavailableError, TableError
+from spark_jobs.maintain.rule import (
+    DELETED_SHARE_MAX,
+    FILE_BYTES,
+    SMALL_BYTES,
+    Act,
+    FileFacts,
+    depth_of,
+    due,
+    hours_of,
+    log_hours,
+)
+from spark_jobs.merging.merge import NO_RECORDS
+from spark_jobs.session import Lane, SparkSettings, first_line, is_away, open_lanes
+from spark_jobs.staged_batch import app_id_of
+from spark_jobs.tables.commit_record import MAINTENANCE_KIND
+from spark_jobs.tables.delta_table import VECTORS_PROPERTY, DeltaTable, set_properties
+from spark_jobs.tables.table_owner import Owner, TableRecord, TableRecords, behind_our_back
+
+CLUSTERED_PROPERTY = (
+    "sluice.clusteredUpTo"  # when the newest file was written of those in order: ms since 1970, by its own time
+)
+RETENTION_PROPERTY, LOG_PROPERTY = "delta.deletedFileRetentionDuration", "delta.logRetentionDuration"
+OPTIMIZE_SETTINGS = {
+    "spark.databricks.delta.optimize.minFileSize": str(SMALL_BYTES),
+    "spark.databricks.delta.optimize.maxFileSize": str(FILE_BYTES),
+}
+VACUUM = "vacuum"
+VACUUM_SETTINGS = {
+    # the bound is ours: `rule.hours_kept`
+    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    # the tasks that list a table's files; 10 000 unless told otherwise, which takes a minute of processor time
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaintainedTable:
+    """A table to look after. `key`: its first key column, empty where it has none."""
+
+    owner: Owner
+    path: str
+    key: str = ""
+    storage_options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    records: TableRecords = NO_RECORDS
+    run: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.owner.table
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Maintained:
+    """What was done to one table. `removed_files`: by VACUUM, of `removed_bytes`."""
+
+    name: str
+    act: str
+    reason: str
+    before: FileFacts
+    after: FileFacts
+    version: int = -1
+    removed_files: int = 0
+    removed_bytes: int = 0
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def facts_of(table: MaintainedTable) -> FileFacts | None:
+    """By the log; None where there is no table. Raises TableError."""
+    try:
+        log = deltalake.DeltaTable(table.path, storage_options=dict(table.storage_options) or None)
+        files: Any = pa.table(log.get_add_actions(flatten=True))
+        marked = _marked(log) if log.metadata().configuration.get(VECTORS_PROPERTY) == "true" else {}
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError) as error:
+        raise TableError(table.name, f"the log of the Delta table {table.path} cannot be read: {error}") from error
+    is_large = pc.greater_equal(files["size_bytes"], pa.scalar(SMALL_BYTES, pa.int64()))
+    large = files.filter(is_large)
+    parts = [name for name in files.column_names if name.startswith("partition.")]
+    return FileFacts(
+        files=files.num_rows,
+        small_files=_joinable(files.filter(pc.invert(is_large)), parts),
+        rows=int(pc.sum(files["num_records"]).as_py() or 0),
+        bytes=int(pc.sum(files["size_bytes"]).as_py() or 0),
+        deleted=sum(marked.values()),
+        compact_bytes=_compact_bytes(files, is_large, marked),
+        large_files=large.num_rows,
+        fresh_files=_fresh(large, log.metadata().configuration.get(CLUSTERED_PROPERTY, "")),
+        depth=0.0 if parts else _depth(large, table.key),  # whose partitions share keys has chosen an order of its own
+        version=log.version(),
+    )
+
+
+def _marked(log: Any) -> dict[str, int]:
+    """Name of a file → rows of it that its deletion vector marks; of files that have one."""
+    marked: dict[str, int] = {}
+    for batch in pa.RecordBatchReader.from_stream(log.deletion_vectors()):
+        for path, kept in zip(batch.column("filepath"), batch.column("selection_vector"), strict=True):
+            rows: Any = kept.values
+            marked[_short(path.as_py())] = len(rows) - int(pc.sum(rows).as_py() or 0)
+    return marked
+
+
+def _short(path: str) -> str:
+    """A file's name without its folder: unique, and the same in a log and in an address."""
+    return path.rpartition("/")[2]
+
+
+def _compact_bytes(files: Any, is_large: Any, marked: Mapping[str, int]) -> int:
+    """Of what an OPTIMIZE without an order writes anew."""
+    counts = [marked.get(_short(path), 0) for path in files["path"].to_pylist()]
+    bound: Any = pc.multiply(pc.cast(files["num_records"], pa.float64()), pa.scalar(DELETED_SHARE_MAX))
+    worn: Any = pc.fill_null(pc.greater(pa.array(counts, pa.float64()), bound), pa.scalar(value=False))
+    return int(pc.sum(files.filter(pc.or_(pc.invert(is_large), worn))["size_bytes"]).as_py() or 0)
+
+
+def _joinable(small: Any, parts: list[str]) -> int:
+    """Small files that have another one beside them: files of two partitions are never joined."""
+    if not parts:
+        return int(small.num_rows)
+    counts = pc.cast(small.group_by(parts).aggregate([([], "count_all")])["count_all"], pa.int64())
+    return int(pc.sum(counts.filter(pc.greater(counts, pa.scalar(1, pa.int64())))).as_py() or 0)
+
+
+def _fresh(files: Any, clustered_up_to: str) -> int:
+    """Files that were written after those that were put in order."""
+    limit = int(clustered_up_to) if clustered_up_to.isdigit() else -1
+    return int(pc.sum(pc.greater(files["modification_time"], pa.scalar(limit, pa.int64()))).as_py() or 0)
+
+
+def _depth(files: Any, key: str) -> float:
+    lows, highs = f"min.{key}", f"max.{key}"
+    if not key or not {lows, highs} <= set(files.column_names) or files[lows].null_count or files[highs].null_count:
+        return 0.0
+    return depth_of(files[lows].to_pylist(), files[highs].to_pylist())
+
+
+def looked_at(table: MaintainedTable, *, wanted: bool = False) -> Maintained | None:
+    """What `optimize` would do, by the log alone; None where there is no table. Raises TableError."""
+    facts = facts_of(table)
+    if facts is None:
+        return None
+    act, reason = due(facts, wanted=wanted)
+    return Maintained(name=table.name, act=act, reason=reason, before=facts, after=facts, version=facts.version)
+
+
+def lags(table: MaintainedTable, facts: FileFacts) -> bool:
+    """Whether the table is further than its record: somebody tidied it, or a run was killed between its commit and the record."""
+    record = table.records.get(table.name)
+    return record is not None and record.version < facts.version
+
+
+def catch_up(table: MaintainedTable) -> None:
+    """Keeps the version that the table has now, or each cut would name an older one, whose files VACUUM takes. The caller holds the run
+    lock. Raises TableError where another hand took something away.
+    """
+    delta = _ours(table)
+    record, now = table.records.get(table.name), delta.snapshot
+    if record is not None and now.version > record.version:
+        _keep(table, record.version, TableRecord(table_id=now.table_id, version=now.version))
+
+
+def optimize(spark: SparkSettings, table: MaintainedTable, *, wanted: bool = False) -> Maintained | None:
+    """Writes anew what pays; None where there is no table. `wanted`: whatever there is to do. Raises TableError, SparkUnavailableError."""
+    began, plan = time.monotonic(), looked_at(table, wanted=wanted)
+    if plan is None or plan.act == Act.NOTHING:
+        return plan
+    delta = _ours(table)
+    # Delta has an order of its own where a table is clustered
+    clusters = plan.act == Act.CLUSTER and "clustering" not in delta.snapshot.features
+    by = f" ZORDER BY ({sql_text.identifier(table.key)})" if clusters else ""
+    with open_lanes(spark, 1) as (lane,):
+        lane.configure(OPTIMIZE_SETTINGS)
+        lane.expect(plan.before.rows)
+        lane.commit_without_version(_record(table))
+        _run(lane, table, f"OPTIMIZE {sql_text.delta_path(table.path)}{by}")
+        if plan.act == Act.CLUSTER:  # a crash before it costs the same work once more
+            _run(lane, table, set_properties(table.path, {CLUSTERED_PROPERTY: _newest_ms(table)}))
+    return _done(table, delta, plan, began)
+
+
+def _newest_ms(table: MaintainedTable) -> str:
+    try:
+        log = deltalake.DeltaTable(table.path, storage_options=dict(table.storage_options) or None)
+        files: Any = pa.table(log.get_add_actions(flatten=True))
+    except (DeltaError, OSError) as error:
+        raise TableError(table.name, f"the log of the Delta table {table.path} cannot be read: {error}") from error
+    return str(pc.max(files["modification_time"]).as_py() or 0)
+
+
+def logged_hours(table: MaintainedTable) -> float | None:
+    """For how long its log has told which files left it; None where there is no table. Raises TableError."""
+    try:
+        log = deltalake.DeltaTable(table.path, storage_options=dict(table.storage_options) or None)
+        return hours_of(log.metadata().configuration.get(RETENTION_PROPERTY, ""))
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError) as error:
+        raise TableError(table.name, f"the log of the Delta table {table.path} cannot be read: {error}") from error
+
+
+def vacuum(
+    spark: SparkSettings, table: MaintainedTable, hours: float, *, logged: float, log_days: int
+) -> Maintained | None:
+    """Removes files that left the table more than `hours` ago, and has Delta keep its log for `log_days`. Raises as `optimize`.
+
+    `logged`: for how many hours the log is to tell which files left it. What it does not tell looks like nobody's file to the next VACUUM,
+    so that is never the `hours` of somebody who wants it all gone just this once.
+    """
+    began, before = time.monotonic(), facts_of(table)
+    if before is None:
+        return None
+    delta = _ours(table)
+    kept = math.ceil(max(hours, logged))
+    wanted = {RETENTION_PROPERTY: f"interval {kept} hours", LOG_PROPERTY: f"interval {log_hours(log_days, kept)} hours"}
+    properties = {name: value for name, value in wanted.items() if delta.snapshot.properties.get(name) != value}
+    with open_lanes(spark, 1) as (lane,):
+        lane.configure(VACUUM_SETTINGS)
+        lane.expect(before.files)  # names of files are its rows: hundreds of tasks for a few of them last minutes
+        lane.commit_without_version(_record(table))
+        if properties:
+            _run(lane, table, set_properties(table.path, properties))
+        _run(lane, table, f"VACUUM {sql_text.delta_path(table.path)} RETAIN {math.ceil(hours)} HOURS")
+    reason = f"files that left it more than {hours:g} hours ago"
+    plan = Maintained(name=table.name, act=VACUUM, reason=reason, before=before, after=before)
+    made = _done(table, delta, plan, began)
+    return dataclasses.replace(made, **_removed(delta))
+
+
+def _ours(table: MaintainedTable) -> DeltaTable:
+    """The table, which is as the last run left it. Raises TableError."""
+    delta = DeltaTable(table.name, table.path, app_id_of(table.owner), table.storage_options)
+    delta.refresh()
+    record = table.records.get(table.name)
+    if record is not None and (why := behind_our_back(table.owner, record, delta.found(record))):
+        raise TableError(table.name, why, own=False)
+    return delta
+
+
+def _run(lane: Lane, table: MaintainedTable, statement: str) -> None:
+    try:
+        lane.sql(statement)
+    except Exception as error:
+        if is_away(error):
+            why = f"Spark went away while {table.name} was looked after ({first_line(error)}); it is done at the next time"
+            raise SparkUnavailableError(why) from error
+        raise TableError(table.name, f"Spark could not do it: {first_line(error)}", own=False) from error
+
+
+def _done(table: MaintainedTable, delta: DeltaTable, made: Maintained, began: float) -> Maintained:
+    """On disk, and known as the last run's."""
+    version = delta.snapshot.version
+    after = delta.refresh()
+    if after.version > version:
+        _keep(table, version, TableRecord(table_id=after.table_id, version=after.version))
+    facts = facts_of(table) or made.before
+    return dataclasses.replace(made, after=facts, version=after.version, seconds=round(time.monotonic() - began, 3))
+
+
+def _keep(table: MaintainedTable, since: int, record: TableRecord) -> None:
+    """On disk first. Raises TableError."""
+    try:
+        sync_commits(table.path, since, record.version)
+    except OSError as error:
+        raise TableError(table.name, f"what was committed to {table.path} is not on disk: {error}") from error
+    table.records.keep(table.name, record)
+
+
+def _removed(delta: DeltaTable) -> dict[str, Any]:
+    """By VACUUM's own commits: the newest two, its beginning and its end."""
+    found: dict[str, Any] = {}
+    for commit in delta.log.history(2):
+        metrics = commit.get("operationMetrics") or {}
+        names = {"removed_files": "numDeletedFiles", "removed_bytes": "sizeOfDataToDelete"}
+        found |= {mine: int(metrics[theirs]) for mine, theirs in names.items() if theirs in metrics}
+    return found
+
+
+def _record(table: MaintainedTable) -> str:
+    """What the commit says of itself."""
+    known = {
+        "sluice": 1,
+        "kind": MAINTENANCE_KIND,
+        "destination": table.owner.destination,
+        "ledger": table.owner.ledger_id,
+    }
+    return json.dumps({**known, "table": table.name, "run": table.run}, sort_keys=True)
+
+
+def newest_cut_age_hours(
+    path: str, storage_options: Mapping[str, str] | None = None, names: Collection[str] | None = None
+) -> float | None:
+    """For how long files may have left the tables that the newest cut at a path needs; None where there is no cut. Raises TableError.
+
+    A cut that was amended has a newer time, and most tables as they were when it was first published: its oldest row counts. And a table
+    may have left its version even before: by a commit that the last run's record did not come to know. `names`: these tables, all if None.
+    """
+    options = dict(storage_options or {}) or None
+    try:
+        log = deltalake.DeltaTable(path, storage_options=options)
+        newest = newest_row(log)
+        if newest is None:
+            return None
+        rows: Any = pa.table(log.scan(columns=["published_at"], predicate=f"order_key = {newest['order_key']}"))
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError) as error:
+        raise TableError("_sluice_cuts", f"the cuts at {path} cannot be read: {error}") from error
+    tables: dict[str, dict[str, Any]] = json.loads(newest["tables"])
+    left = (_left_at(found, options) for name, found in tables.items() if names is None or name in names)
+    since: dt.datetime = min([*rows["published_at"].to_pylist(), *(at for at in left if at is not None)])
+    return max(0.0, (dt.datetime.now(dt.UTC) - since).total_seconds() / 3600)
+
+
+def _left_at(found: Mapping[str, Any], options: dict[str, str] | None) -> dt.datetime | None:
+    """When the first commit was made after the version that a cut has of a table; None where it is the newest, or nobody can tell."""
+    try:
+        log = deltalake.DeltaTable(str(found["path"]), storage_options=options)
+        if log.version() <= int(found["version"]):
+            return None
+        log.load_as_version(int(found["version"]) + 1)
+        (commit,) = log.history(1)
+    except (DeltaError, OSError, ValueError):
+        return None
+    return dt.datetime.fromtimestamp(int(commit["timestamp"]) / 1e3, dt.UTC)
+
+
+def prune_cuts(path: str, hours: float, storage_options: Mapping[str, str] | None = None) -> int:
+    """Removes the cuts whose versions VACUUM is about to take, so that no cut names what cannot be read; how many. Their table is joined
+    into one file on the way. Raises TableError.
+    """
+    limit = dt.datetime.now(dt.UTC) - dt.timedelta(hours=hours)
+    try:
+        log = deltalake.DeltaTable(path, storage_options=dict(storage_options or {}) or None)
+        begun = log.version()
+        rows: Any = pa.table(log.scan(columns=["order_key", "published_at"]))
+        old = pc.less(rows["published_at"], pa.scalar(limit, pa.timestamp("us", "UTC")))
+        amended = set(rows.filter(old)["order_key"].to_pylist()) & set(
+            rows.filter(pc.invert(old))["order_key"].to_pylist()
+        )
+        gone = log.delete(
+            f"published_at < arrow_cast('{limit.isoformat()}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
+            + (f" OR order_key IN ({', '.join(map(str, sorted(amended)))})" if amended else "")
+        )
+        log.optimize.compact()
+        log.vacuum(retention_hours=1, enforce_retention_duration=False, dry_run=False)
+        log.update_incremental()
+        sync_commits(path, begun, log.version())
+    except TableNotFoundError:
+        return 0
+    except (DeltaError, OSError) as error:
+        raise TableError("_sluice_cuts", f"the cuts at {path} cannot be tidied: {error}", own=False) from error
+    return int(gone["num_deleted_rows"] or 0)

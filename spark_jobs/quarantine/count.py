@@ -1,0 +1,28 @@
+"""How many values of a table are in quarantine, by its own columns alone. The table's asset check asks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from spark_jobs.errors import TableError
+
+COLUMNS = ["database", "table", "column"]
+
+
+def quarantined_by_column(path: str, table: str, storage_options: Mapping[str, str] | None = None) -> dict[str, int]:
+    """Column → values of a "database.table" that are there; none where nothing was ever put there. Raises TableError."""
+    try:
+        log = deltalake.DeltaTable(path, storage_options=dict(storage_options or {}) or None)
+        rows: Any = pa.table(log.scan(columns=COLUMNS))
+    except TableNotFoundError:
+        return {}
+    except (DeltaError, OSError, pa.ArrowException) as error:
+        raise TableError(table, f"the quarantine at {path} cannot be read: {error}", own=False) from error
+    places = zip(*(rows[name].to_pylist() for name in COLUMNS), strict=True)
+    return dict(Counter(column for database, short, column in places if f"{database}.{short}" == table))

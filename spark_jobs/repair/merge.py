@@ -1,0 +1,83 @@
+"""Merges a repair: each table's chosen keys in one commit, as the source has them at the place where the lake is. A run calls it.
+
+The caller holds the run lock, so that no table moves meanwhile. Doing it again, wholly or in part, changes nothing that is right already.
+A key that the lake has twice cannot be told apart by a MERGE: its rows go in a commit before, under the same lock.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+from spark_jobs.backfill.stretch import Stretch, each_table, places, staged_table
+from spark_jobs.merging.merge import NO_RECORDS, merge_table
+from spark_jobs.repair.fold import Read, cleared, repaired
+from spark_jobs.report import TableReport, TableTarget
+from spark_jobs.session import Lane, SparkSettings, open_lanes
+from spark_jobs.staged_batch import ChangesSegment, StagedBatch, read_staged_batch
+from spark_jobs.tables.table_owner import TableRecords
+
+ACT, REASON = "repair", "a repair is merged by Spark"
+
+
+def merge_repair(
+    stretch: Stretch,
+    tables: Mapping[str, tuple[TableTarget, Read]],
+    spark: SparkSettings,
+    *,
+    on_table_done: Callable[[TableReport, int], None],
+    storage_options: Mapping[str, str] | None = None,
+    on_left: Callable[[str, int], None] = lambda _name, _keys: None,
+    records: TableRecords = NO_RECORDS,
+    run: str = "",
+) -> list[TableReport]:
+    """Merges the tables, one after the other. `on_table_done`: its report, and the order key up to which the lake has the table.
+    `on_left`: so many keys of a table are left alone, for their rows are gone and nothing says since when; told before its report.
+
+    Raises SparkUnavailableError, or MergeError after the other tables have finished when one could not be merged.
+    """
+    options = dict(storage_options or {})
+    up_to = places(stretch, {name: target for name, (target, _) in tables.items()}, options)
+    staged = [read_staged_batch(folder) for folder in stretch.folders]
+    with open_lanes(spark, 1) as lanes:
+        one = _OneTable(lanes[0], stretch, staged, options, records, run, on_left)
+
+        def repair(name: str) -> TableReport | None:
+            report = one.repair(name, *tables[name], up_to[name])
+            if report is not None:
+                on_table_done(report, up_to[name])
+            return report
+
+        return each_table(tables, repair, ACT)
+
+
+@dataclasses.dataclass(frozen=True)
+class _OneTable:
+    lane: Lane
+    stretch: Stretch
+    staged: Sequence[StagedBatch]
+    options: Mapping[str, str]
+    records: TableRecords
+    run: str
+    on_left: Callable[[str, int], None]
+
+    def repair(self, name: str, target: TableTarget, read: Read, up_to: int) -> TableReport | None:
+        """None where nothing is meant. Raises TableError, or what Spark raises."""
+        segments = self.stretch.changes(self.staged, name, up_to, ACT)
+        folder = self.stretch.folders[0].parent
+        path = folder / f"{read.files[0].parent.name}.parquet"
+        fold = repaired(name, read, segments, path, up_to)
+        if left := int(fold.lost.sum()):
+            self.on_left(name, left)
+        if fold.segment is None:
+            return None
+        if (away := cleared(read, fold.lost, path.with_suffix(".doubled"), up_to)) is not None:
+            self._merge(name, target, away, "-doubled")
+        return self._merge(name, target, fold.segment)
+
+    def _merge(self, name: str, target: TableTarget, segment: ChangesSegment, which: str = "") -> TableReport:
+        table = staged_table(name, segment)
+        batch = self.stretch.batch(table, which)
+        return merge_table(
+            *(self.lane, batch, table, target, self.options), records=self.records, run=self.run, reason=REASON
+        )

@@ -1,0 +1,176 @@
+"""`--into`: a past state beside the live table, by deltalake alone; and from a server's binlog."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import deltalake
+import pytest
+
+from cdc_engine import destination_files
+from cdc_engine.config import load_config
+from cdc_engine.errors import ConfigurationError
+from cdc_engine.position import Position
+from console.toolchain.database.server import DatabaseServer
+from console.toolchain.spark.server import SparkConnectServer
+from orchestration.ports import MergeFailedError, Ports
+from orchestration.run.backfill_into import after_a_quiet_time, base_of, place_of
+from orchestration.run.backfill_run import Done, Told, Wish, run_backfill
+from orchestration.run.spark_merge import spark_merge
+from spark_jobs.backfill.fold import folded
+from spark_jobs.backfill.into import PastState, build
+from spark_jobs.errors import TableError
+from spark_jobs.staged_batch import read_staged_batch
+from spark_jobs.tables.commit_record import Interval
+from tests.instance.fix_destination import running
+from tests.spark.beside.fix_beside import NAME, Beside, before, changes, delete, insert, update
+from tests.spark.fix_pipeline import SECOND_US, Pipeline
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Beside:
+    return Beside(tmp_path)
+
+
+def past(lake: Beside, version: int, images: Path | None, up_to: int) -> list[tuple[object, ...]]:
+    """The state that is built of a version and of staged changes."""
+    path, folder = str(lake.folder / "lake" / "past" / "orders"), lake.folder / "work"
+    folder.mkdir()
+    segments = read_staged_batch(images).tables[0].changes if images else ()
+    fold = folded(NAME, segments, folder / "fold.parquet", up_to, up_to) if segments else None
+    given = PastState(
+        name=NAME,
+        base=deltalake.DeltaTable(lake.target.path, version=version),
+        images=fold,
+        key=("id",),
+        path=path,
+        told="as it was",
+        folder=folder,
+        record={},
+        storage_options={},
+    )
+    rows = build(given)
+    found = lake.rows(path, "id, note", "id")
+    assert rows == len(found)
+    with pytest.raises(TableError, match="there is a Delta table"):
+        build(given)
+    return found
+
+
+def test_a_version_and_the_changes_after_it_are_a_past_state_backfill(lake: Beside) -> None:
+    lake.merge(lake.stage(changes([insert(1, 16, "a"), insert(2, 16, "b"), insert(3, 16, "c"), insert(4, 16, "d")])))
+    version = deltalake.DeltaTable(lake.target.path).version()
+    stretch = [update(1, 32, "A"), delete(2, 48), before(4, 48, "d"), update(40, 48, "d"), insert(5, 64, "e")]
+    later = [update(1, 80, "AA"), delete(3, 80), insert(2, 96, "again")]
+    lake.merge(lake.stage(changes([*stretch, *later])))
+    live = deltalake.DeltaTable(lake.target.path)
+    assert past(lake, version, lake.stage(changes([*stretch, *later])), 64) == [
+        (1, "A"),
+        (3, "c"),
+        (5, "e"),
+        (40, "d"),
+    ]
+    now = deltalake.DeltaTable(lake.target.path)
+    assert (now.version(), now.metadata().id) == (live.version(), live.metadata().id), "the live one is left alone"
+
+
+def test_a_stretch_without_changes_is_the_version_itself_backfill(lake: Beside) -> None:
+    lake.merge(lake.stage(changes([insert(1, 16, "a")])))
+    version = deltalake.DeltaTable(lake.target.path).version()
+    lake.merge(lake.stage(changes([update(1, 32, "A")])))
+    assert past(lake, version, None, 16) == [(1, "a")]
+
+
+def interval(version: int, offset: int, **more: object) -> Interval:
+    end = Position(epoch=int(str(more.pop("epoch", 1))), file="b.000002", offset=offset).to_json()
+    told = {"table": NAME, "ledger": "l", "version_before": version - 1, "version": version, "end": end} | more
+    return Interval(operation="MERGE", committed_at_us=0, **told)  # type: ignore[arg-type]
+
+
+def test_a_past_state_begins_with_the_newest_version_before_it_backfill() -> None:
+    begin = Position(epoch=1, file="b.000002", offset=400)
+    known = [
+        interval(1, 100),
+        interval(2, 400),
+        interval(3, 400, kind="maintenance"),
+        interval(4, 400, backfill="0123"),
+        interval(5, 500),
+        interval(6, 100, epoch=2),
+        interval(7, 100, ledger="another"),
+    ]
+    found = base_of(known, "l", begin)
+    assert found is not None
+    assert found.version == 2
+    assert base_of(known[4:], "l", begin) is None
+
+
+def test_a_quiet_table_is_read_from_the_cursor_where_its_newest_version_ends_in_a_purged_file_backfill() -> None:
+    begin, cursor = (Position(epoch=1, file="b.000009", offset=offset) for offset in (400, 800))
+    known = [
+        interval(1, 100),
+        interval(2, 200),
+        interval(3, 200, kind="maintenance"),
+        interval(4, 200, ledger="another"),
+    ]
+    assert after_a_quiet_time(known, known[1], begin, cursor) == begin
+    assert after_a_quiet_time(known, known[1], cursor, begin) == begin
+    assert after_a_quiet_time(known, known[0], begin, cursor) is None, "it had changes, which are gone"
+
+
+@pytest.mark.parametrize(
+    ("tables", "into", "sentence"),
+    [
+        ((), "past.orders", "--tables"),
+        (("shop.orders",), "orders", "no DATABASE.TABLE"),
+        (("shop.orders",), "shop.orders", "captured table"),
+        (("shop.orders",), "shop.orders__history", "beside one"),
+    ],
+)
+def test_a_place_that_is_none_is_refused_backfill(
+    tmp_path: Path, tables: tuple[str, ...], into: str, sentence: str
+) -> None:
+    (tmp_path / "conf" / "destinations").mkdir(parents=True)
+    (tmp_path / "conf" / "destinations" / "shop.yaml").write_text("source: {user: u}\ntables: {shop.orders: {}}\n")
+    wish = Wish(destination="shop", from_us=1, to_us=None, tables=tables, into=into)
+    with pytest.raises(ConfigurationError, match=sentence):
+        place_of(load_config(tmp_path / "conf"), wish)
+
+
+def test_a_past_state_is_built_from_the_binlog_beside_the_live_table_backfill(
+    mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = Pipeline(tmp_path, mysql80, spark_server)
+    numbers = pipeline.name
+    now = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now() + 10**13)  # the rows are of the future
+
+    def into(begin: int, end: int | None) -> Done:
+        to_us = None if end is None else (pipeline.base + end) * SECOND_US
+        from_us = (pipeline.base + begin) * SECOND_US
+        wish = Wish(destination="shop", from_us=from_us, to_us=to_us, tables=(numbers,), into=f"past.at_{end}")
+        ports = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
+        return run_backfill(ports, pipeline.config, wish, Told(say=lambda _: None), run="by hand")
+
+    with running(pipeline.captured) as engine:
+        for number in range(3):
+            pipeline.insert(number, 10 * number)
+        pipeline.merge(engine)
+        version = deltalake.DeltaTable(pipeline.path).version()
+        for number in range(3, 6):
+            pipeline.insert(number, 10 * number + 1000)
+        pipeline.change(f"DELETE FROM {numbers} WHERE n = 1")
+        pipeline.merge(engine)
+        live = deltalake.DeltaTable(pipeline.path).version()
+        done = into(900, 1045)
+        assert done.rebuilt is not None
+        assert pipeline.rows(done.rebuilt.path) == {0: "", 1: "", 2: "", 3: "", 4: ""}
+        assert done.rebuilt.version == version
+        newest = into(900, None).rebuilt
+        assert newest is not None
+        assert pipeline.rows(newest.path) == pipeline.rows()
+        assert deltalake.DeltaTable(pipeline.path).version() == live
+        with pytest.raises(MergeFailedError, match="there is a Delta table"):
+            into(900, 1045)
+        with pytest.raises(ConfigurationError, match="take a later --from"):
+            into(-5, 45)

@@ -1,0 +1,126 @@
+"""An engine's destination whose runs are made by hand, on a real server and Spark: for tests of what is done beside the stream."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+import yaml
+
+from cdc_engine import destination_files
+from cdc_engine.config import SluiceConfig
+from cdc_engine.instance.engine import Engine
+from console.toolchain.database.server import DatabaseServer
+from console.toolchain.spark.server import SparkConnectServer
+from orchestration.ports import MergeOrder, Ports
+from orchestration.run.backfill_run import Done, Told, Wish, run_backfill
+from orchestration.run.lake_settings import spark_settings
+from orchestration.run.spark_merge import spark_merge
+from spark_jobs.session import open_lanes
+from tests.instance.fix_destination import Captured
+from tests.instance.test_start_time_backfill import insert_at
+from tests.waiting import wait_for
+
+SECOND_US = 1_000_000
+RUNS = itertools.count(1)
+
+
+class Pipeline:
+    """An engine's destination, with runs that are made by hand."""
+
+    def __init__(self, root: Path, server: DatabaseServer, spark: SparkConnectServer, **options: Any) -> None:
+        self.captured = Captured(root, server)
+        conf = {"data_dir": f"{root}/data", "lake": f"{root}/lake", "spark": {"remote": spark.url}}
+        (self.captured.conf / "sluice.yaml").write_text(yaml.safe_dump(conf))
+        self.name = f"{self.captured.database}.numbers"
+        if options:
+            self.captured.describe(f"tables: {{{self.name}: {json.dumps(options)}}}")
+        self.captured.run("FLUSH BINARY LOGS")  # what other tests wrote into the future lies before
+        self.began = int(time.time())
+        self.base = self.began + 1000
+
+    @property
+    def config(self) -> SluiceConfig:
+        return self.captured.config
+
+    @property
+    def path(self) -> str:
+        return self.config.table_path("shop", self.captured.database, "numbers")
+
+    def insert(self, number: int, seconds: int) -> None:
+        insert_at(self.captured, number, self.base + seconds)
+
+    def change(self, *statements: str) -> None:
+        self.captured.run(*(f"{each}" for each in statements))
+
+    def merge(self, engine: Engine) -> None:
+        """All that the source has by now."""
+        marker = 1000 + next(RUNS)
+        self.captured.insert([marker])
+
+        wait_for("all is merged", lambda: marker in self.merge_next(engine, f"run-{marker}"), 180)
+
+    def merge_next(self, engine: Engine, run: str = "") -> list[int]:
+        """The next batch, if there is one soon, under the run lock; the numbers in it."""
+        batch = engine.hand_out(0.5)
+        if batch is None:
+            return []
+        found = self.captured.staged(batch)
+        order = MergeOrder(
+            config=self.config,
+            destination="shop",
+            batch_dir=self.captured.directory / batch.path,
+            tables=batch.tables,
+            run=run,
+        )
+        with destination_files.run_lock(self.captured.directory, 60):
+            spark_merge(order, lambda _: None)
+        engine.ack(batch)
+        return found
+
+    def by_another_hand(self, statement: str) -> None:
+        with open_lanes(spark_settings(self.config, "shop"), 1) as lanes:
+            lanes[0].sql(statement)
+
+    def rows(self, path: str = "") -> dict[int, str]:
+        """Number → its filler, without what `merge` wrote, and without what is marked as deleted."""
+        log = deltalake.DeltaTable(path or self.path)
+        soft = "_sluice_deleted" in log.schema().to_arrow().names
+        return self._rows(log, "NOT coalesce(_sluice_deleted, false)" if soft else "true")
+
+    def marked(self) -> dict[int, str]:
+        """The same of those that are marked as deleted."""
+        return self._rows(deltalake.DeltaTable(self.path), "_sluice_deleted")
+
+    def _rows(self, log: deltalake.DeltaTable, condition: str) -> dict[int, str]:
+        statement = f"SELECT n, filler FROM t WHERE {condition}"
+        found = deltalake.QueryBuilder().register("t", log).execute(statement).read_all()
+        return {row["n"]: row["filler"] for row in pa.table(found).to_pylist() if row["n"] < 1000}
+
+    def backfill(self, begin: int, end: int | None = None, tables: tuple[str, ...] = ()) -> Done:
+        to_us = None if end is None else (self.base + end) * SECOND_US
+        wish = Wish(destination="shop", from_us=(self.base + begin) * SECOND_US, to_us=to_us, tables=tables)
+        ports = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
+        with pytest.MonkeyPatch.context() as patch:
+            now = time.time_ns
+            patch.setattr(time, "time_ns", lambda: now() + 10**13)  # the rows are of the future
+            return run_backfill(ports, self.config, wish, Told(say=lambda _: None), run="by hand")
+
+
+def killed_at(gate: Path, command: list[str], environment: dict[str, str]) -> None:
+    """SIGKILL to a process of the command when it stands before the gate."""
+    reached = gate.with_suffix(".reached")
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as run:
+        try:
+            wait_for(f"{gate.name} is reached", lambda: reached.exists() or run.poll() is not None, 120)
+            assert reached.exists(), run.communicate()[0].decode()
+        finally:
+            run.kill()
+            gate.unlink()

@@ -1,0 +1,38 @@
+"""A stream of row images of one table as a list, for the models of backfills and repairs. A row's value is where it was written."""
+
+from __future__ import annotations
+
+import dataclasses
+
+INSERT, BEFORE, AFTER, DELETE = 1, 2, 3, 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Image:
+    """`at`: order key of the transaction; the value of a row is the place at which it was written."""
+
+    kind: int
+    key: int
+    at: int
+
+    @property
+    def removes(self) -> bool:
+        return self.kind in (BEFORE, DELETE)
+
+
+def stream(acts: list[tuple[str, int, int]]) -> list[Image]:
+    """Images of what a table does when it is told to; an act that cannot be is none."""
+    there: set[int] = set()
+    images: list[Image] = []
+    for at, (act, key, other) in enumerate(acts, start=1):
+        if act == "delete" and key in there:
+            there.remove(key)
+            images.append(Image(DELETE, key, at))
+        elif act == "move" and key in there and other not in there:
+            there.remove(key)
+            there.add(other)
+            images += [Image(BEFORE, key, at), Image(AFTER, other, at)]
+        elif act == "write":
+            images.append(Image(AFTER if key in there else INSERT, key, at))
+            there.add(key)
+    return images

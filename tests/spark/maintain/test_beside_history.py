@@ -1,0 +1,45 @@
+"""A log and a history are looked after as mirrors are, by deltalake alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+
+from spark_jobs.maintain.beside import BesideTable, compact, planned, vacuum
+from spark_jobs.maintain.rule import SMALL_FILES_MAX
+from spark_jobs.maintain.tables import MaintainedTable
+from spark_jobs.tables.table_owner import Owner
+from tests.spark.beside.fix_beside import NAME, Beside, changes, insert
+from tests.spark.staged import LEDGER_ID
+
+
+def test_a_log_and_a_history_of_many_small_files_are_joined_and_vacuumed_history(tmp_path: Path) -> None:
+    beside = Beside(tmp_path)
+    files = SMALL_FILES_MAX + 2
+    for place in range(1, files + 1):
+        beside.write(beside.stage(changes([insert(place, 16 * place)])))
+    mirror = MaintainedTable(
+        owner=Owner(ledger_id=LEDGER_ID, destination="shop", table=NAME), path=beside.target.path, run="r"
+    )
+    for kind, path in (("log", beside.target.change_log), ("history", beside.target.history)):
+        given = BesideTable(mirror=mirror, path=path, kind=kind)
+        rows = count(path)
+        plan = planned(given)
+        assert plan is not None
+        made = compact(given, plan)
+        assert (made.name, made.act, made.before.files, made.after.files) == (f"{NAME}__{kind}", "compact", files, 1)
+        gone = vacuum(given, 0)
+        assert gone is not None
+        assert gone.removed_files >= files
+        assert len(list(Path(path).glob("*.parquet"))) == 1
+        assert count(path) == rows == files
+    assert planned(BesideTable(mirror=mirror, path=str(tmp_path / "nothing"), kind="log")) is None
+    beside.write(beside.stage(changes([insert(1000, 16 * files + 16)])))
+    assert len(beside.history()) == files + 1
+
+
+def count(path: str) -> int:
+    found = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(path)).execute("SELECT 1 FROM t")
+    return pa.table(found.read_all()).num_rows

@@ -1,0 +1,188 @@
+"""When files of a table are written anew, and for how long those that left it stay: the rules alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_jobs.maintain.rule import (
+    CLUSTER_BYTES_MAX,
+    COMPACT_BYTES_MAX,
+    DELETED_SHARE_MAX,
+    DEPTH_FILES_MIN,
+    DEPTH_MAX,
+    MARGIN_HOURS,
+    RETENTION_HOURS,
+    SMALL_FILES_MAX,
+    Act,
+    FileFacts,
+    cut_hours,
+    depth_of,
+    due,
+    hours_kept,
+    hours_of,
+    log_hours,
+)
+from spark_jobs.maintain.tables import CLUSTERED_PROPERTY, MaintainedTable, catch_up, facts_of, lags, logged_hours
+from spark_jobs.tables.table_owner import Owner, TableRecord
+
+DEEP = FileFacts(files=9, large_files=9, fresh_files=3, rows=9, depth=DEPTH_MAX + 0.1)
+
+
+@pytest.mark.parametrize(
+    ("facts", "act"),
+    [
+        (FileFacts(), Act.NOTHING),
+        (FileFacts(files=SMALL_FILES_MAX, small_files=SMALL_FILES_MAX, rows=100), Act.NOTHING),
+        (FileFacts(files=SMALL_FILES_MAX + 1, small_files=SMALL_FILES_MAX + 1, rows=100), Act.COMPACT),
+        (FileFacts(files=1, rows=1000, deleted=round(1000 * DELETED_SHARE_MAX)), Act.NOTHING),
+        (FileFacts(files=1, rows=1000, deleted=round(1000 * DELETED_SHARE_MAX) + 1), Act.COMPACT),
+        (FileFacts(files=9, large_files=9, fresh_files=9, rows=9, depth=DEPTH_MAX), Act.NOTHING),
+        (DEEP, Act.CLUSTER),
+        (FileFacts(files=9, large_files=DEPTH_FILES_MIN - 1, fresh_files=9, rows=9, depth=99.0), Act.NOTHING),
+        (dataclasses.replace(DEEP, fresh_files=1), Act.NOTHING),  # a key of few values stays deep, whatever is done
+        (dataclasses.replace(DEEP, bytes=CLUSTER_BYTES_MAX + 1), Act.NOTHING),
+    ],
+)
+def test_files_are_written_anew_where_it_pays(facts: FileFacts, act: Act) -> None:
+    assert due(facts)[0] is act
+    assert due(facts)[1]
+
+
+@pytest.mark.parametrize("facts", [FileFacts(files=21, small_files=21), FileFacts(files=1, rows=1000, deleted=999)])
+def test_what_would_keep_merges_waiting_for_long_is_done_for_who_wants_it(facts: FileFacts) -> None:
+    most = dataclasses.replace(facts, compact_bytes=COMPACT_BYTES_MAX)
+    assert due(most)[0] is Act.COMPACT
+    more = dataclasses.replace(facts, compact_bytes=COMPACT_BYTES_MAX + 1)
+    assert due(more)[0] is Act.NOTHING
+    assert "sluice maintain DESTINATION --tables DATABASE.TABLE --optimize" in due(more)[1]
+    assert due(more, wanted=True)[0] is Act.COMPACT
+
+
+def test_who_wants_it_gets_what_there_is_to_do() -> None:
+    assert due(FileFacts(files=2, small_files=2, rows=9), wanted=True)[0] is Act.COMPACT
+    assert due(FileFacts(files=1, small_files=1, rows=9, deleted=1), wanted=True)[0] is Act.COMPACT
+    assert due(FileFacts(files=1, small_files=1, rows=9), wanted=True)[0] is Act.NOTHING, "one file is one file"
+    assert due(dataclasses.replace(DEEP, fresh_files=1, bytes=CLUSTER_BYTES_MAX + 1), wanted=True)[0] is Act.CLUSTER
+    assert due(dataclasses.replace(DEEP, fresh_files=0), wanted=True)[0] is Act.NOTHING, "it was in order a moment ago"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(-9, 9), st.integers(0, 9)), max_size=12))
+def test_the_depth_is_how_many_files_a_key_may_lie_in(ranges: list[tuple[int, int]]) -> None:
+    spans = [(low, low + width) for low, width in ranges]
+    met = [sum(a <= d and c <= b for c, d in spans) for a, b in spans]
+    expected = sum(met) / len(met) if met else 0.0
+    assert depth_of([low for low, _ in spans], [high for _, high in spans]) == pytest.approx(expected)
+
+
+def test_the_newest_cut_can_always_be_read() -> None:
+    assert hours_kept(168.0, None) == 168.0
+    assert hours_kept(168.0, 0.1) == 168.0
+    assert hours_kept(168.0, 400.0) == 400.0 + MARGIN_HOURS, "a destination that stood still for long"
+    assert hours_kept(0.0, 0.0) == MARGIN_HOURS
+    assert hours_kept(0.0, 0.01) == MARGIN_HOURS + 1, "whole hours"
+    assert hours_kept(0.0, None) == MARGIN_HOURS, "a commit that is under way has files too"
+
+
+def test_the_log_tells_of_files_for_as_long_as_they_stay() -> None:
+    assert log_hours(30, 168.0) == 720
+    assert log_hours(30, 8760.0) == 8784
+
+
+@pytest.mark.parametrize(
+    ("told", "hours"),
+    [
+        ("interval 2 hours", 2),
+        ("INTERVAL 1 week", 168),
+        ("interval 30 days", 720),
+        ("", RETENTION_HOURS),
+        ("some", RETENTION_HOURS),
+    ],
+)
+def test_a_table_says_for_how_long_it_remembers_files(told: str, hours: float) -> None:
+    assert hours_of(told) == hours
+
+
+def test_no_cut_stays_whose_files_the_log_has_forgotten_cut() -> None:
+    assert cut_hours(168.0, 168.0, 0.1) == 168.0
+    assert cut_hours(720.0, 168.0, 0.1) == 168.0, "the table was told to remember longer only now"
+    assert cut_hours(2.0, 168.0, 0.1) == 2.0
+    assert cut_hours(401.0, 168.0, 400.0) == 401.0, "the newest stays"
+
+
+def test_files_are_counted_as_they_can_be_joined(tmp_path: Path) -> None:
+    table = MaintainedTable(
+        owner=Owner(ledger_id="0" * 12, destination="shop", table="shop.t"), path=str(tmp_path / "t"), key="n"
+    )
+    assert facts_of(table) is None
+    assert logged_hours(table) is None
+    rows = pa.table({"n": [1, 2, 3], "day": [1, 1, 2]})
+    for _ in range(2):
+        deltalake.write_deltalake(table.path, rows.slice(0, 2), partition_by=["day"], mode="append")
+    deltalake.write_deltalake(table.path, rows.slice(2), partition_by=["day"], mode="append")
+    facts = facts_of(table)
+    assert facts is not None
+    assert (facts.files, facts.small_files, facts.rows) == (3, 2, 5), "the other day has one alone"
+    assert (facts.compact_bytes, facts.version) == (facts.bytes, 2)
+    assert logged_hours(table) == RETENTION_HOURS
+
+
+def test_files_count_as_fresh_until_all_is_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = MaintainedTable(
+        owner=Owner(ledger_id="0" * 12, destination="shop", table="shop.t"), path=str(tmp_path / "t"), key="n"
+    )
+    monkeypatch.setattr("spark_jobs.maintain.tables.SMALL_BYTES", 1)
+    deltalake.write_deltalake(table.path, pa.table({"n": [1, 2]}))
+    before = facts_of(table)
+    assert before is not None
+    assert (before.large_files, before.fresh_files) == (1, 1)
+    log = deltalake.DeltaTable(table.path)
+    (newest,) = pa.table(log.get_add_actions(flatten=True))["modification_time"].to_pylist()
+    log.alter.set_table_properties({CLUSTERED_PROPERTY: str(newest)}, raise_if_not_exists=False)
+    after = facts_of(table)
+    assert after is not None
+    assert (after.large_files, after.fresh_files) == (1, 0)
+
+
+class Kept:
+    """`TableRecords` in memory."""
+
+    def __init__(self, record: TableRecord) -> None:
+        self.record = record
+
+    def get(self, name: str) -> TableRecord | None:  # noqa: ARG002
+        return self.record
+
+    def keep(self, name: str, record: TableRecord) -> None:  # noqa: ARG002
+        self.record = record
+
+    def keep_all(self, records: Mapping[str, TableRecord]) -> None:
+        (self.record,) = records.values()
+
+
+def test_a_commit_that_no_record_came_to_know_is_known_at_the_next_look(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    for _ in range(2):
+        deltalake.write_deltalake(path, pa.table({"n": [1, 2]}), mode="append")
+    log = deltalake.DeltaTable(path)
+    records = Kept(TableRecord(table_id=str(log.metadata().id), version=1))
+    owner = Owner(ledger_id="0" * 12, destination="shop", table="shop.t")
+    table = MaintainedTable(owner=owner, path=path, key="n", records=records)
+    facts = facts_of(table)
+    assert facts is not None
+    assert not lags(table, facts)
+    log.optimize.compact()  # by a run that was killed then
+    facts = facts_of(table)
+    assert facts is not None
+    assert lags(table, facts)
+    catch_up(table)
+    assert records.record.version == 2
+    assert not lags(table, facts)

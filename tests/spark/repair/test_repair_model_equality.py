@@ -1,0 +1,199 @@
+"""The rule of a repair against a table as a dict and a stream as a list: chosen keys become right, and stay so, whatever was wrong.
+
+The fold is production's, files and all; the MERGE is its clauses in Python. Rows are read one by one at places of their own between two
+places of the stream, while the lake follows it; then the lake is repaired where it is, perhaps twice, and goes on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_jobs.errors import TableError
+from spark_jobs.repair.fold import Read, cleared, repaired
+from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW, ChangesSegment, Column
+from tests.spark.fix_stream import AFTER, DELETE, INSERT, Image, stream
+
+KEYS = st.integers(0, 4)
+COLUMNS = (Column(name="n", type="bigint", nullable=False), Column(name="v", type="bigint"))
+SCHEMA = pa.schema([("n", pa.int64()), ("v", pa.int64())])
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A row of the lake: its value, and the order key that it has."""
+
+    value: int
+    at: int
+
+
+Lake = dict[int, tuple[Row, ...]]
+
+
+def source(images: list[Image], place: int) -> dict[int, int]:
+    """Key → value of the source's rows at a place."""
+    rows: dict[int, int] = {}
+    for image in images:
+        if image.at <= place:
+            rows.pop(image.key, None)
+            if image.kind in (INSERT, AFTER):
+                rows[image.key] = image.at
+    return rows
+
+
+def lake_of(images: list[Image], place: int) -> Lake:
+    return {key: (Row(value, value),) for key, value in source(images, place).items()}
+
+
+def merged(lake: Lake, segment: ChangesSegment | None) -> Lake:
+    """`merge_clauses.again` of a repair's images."""
+    after = dict(lake)
+    for image in pq.read_table(segment.path).to_pylist() if segment else []:
+        key, at = image["n"], image[ORDER_KEY]
+        rows = lake.get(key, ())
+        leaves = image[OPERATION] in (INSERT, AFTER)
+        new = tuple((Row(image["v"], at) if leaves else None) if at >= row.at else row for row in rows)
+        if not rows and leaves:
+            new = (Row(image["v"], at),)
+        after[key] = tuple(row for row in new if row is not None)
+    return {key: rows for key, rows in after.items() if rows}
+
+
+def streamed(lake: Lake, images: list[Image], after: int) -> Lake:
+    """What the stream makes of it from a place on; an older image never changes a row."""
+    rows = dict(lake)
+    for image in images:
+        if image.at <= after or any(image.at <= row.at for row in rows.get(image.key, ())):
+            continue
+        rows.pop(image.key, None)
+        if image.kind in (INSERT, AFTER):
+            rows[image.key] = (Row(image.at, image.at),)
+    return rows
+
+
+def staged(folder: Path, images: list[Image]) -> list[ChangesSegment]:
+    """Two batches of them, one after the other."""
+    middle = len(images) // 2
+    parts = [part for part in (images[:middle], images[middle:]) if part]
+    return [_segment(folder / f"batch-{number}.parquet", part) for number, part in enumerate(parts)]
+
+
+def _segment(path: Path, images: list[Image]) -> ChangesSegment:
+    columns: dict[str, Any] = {
+        OPERATION: pa.array([image.kind for image in images], pa.int8()),
+        ORDER_KEY: pa.array([image.at for image in images], pa.int64()),
+        COMMIT_TIME: pa.array([image.at for image in images], pa.timestamp("us", "UTC")),
+        "n": pa.array([image.key for image in images], pa.int64()),
+        "v": pa.array([image.at for image in images], pa.int64()),
+        ROW: pa.array(range(1, len(images) + 1), pa.int64()),
+    }
+    pq.write_table(pa.table(columns), path)
+    counts: dict[str, Any] = dict.fromkeys(("size_bytes", "rows", "inserts", "updates", "deletes", "key_changes"), 1)
+    names = ("first_order_key", "last_order_key", "first_commit_time_us", "last_commit_time_us")
+    places: dict[str, Any] = dict.fromkeys(names, 0)
+    return ChangesSegment(
+        path=path, unique_keys=False, key=("n",), key_min=(), key_max=(), columns=COLUMNS, **counts, **places
+    )
+
+
+def read(folder: Path, rows: list[tuple[int, int]], keys: list[int], had: list[bool], doubled: list[bool]) -> Read:
+    """In two files, the second of which has the first row once more: the server found it by two keys."""
+    files = (folder / "1.parquet", folder / "2.parquet")
+    for path, part in zip(files, (rows, rows[:1]), strict=True):
+        table = {name: [row[place] for row in part] for place, name in enumerate(SCHEMA.names)}
+        pq.write_table(pa.table(table, schema=SCHEMA), path)
+    return Read(key=("n",), columns=COLUMNS, files=files, keys={"n": keys}, had=had, doubled=doubled, read_at_us=1)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[list[Image], int, int, int]:
+    """A stream; its low and high place; and where the lake is when it is repaired."""
+    acts = draw(st.lists(st.tuples(st.sampled_from(["write", "write", "delete", "move"]), KEYS, KEYS), max_size=20))
+    low = draw(st.integers(0, len(acts)))
+    high = draw(st.integers(low, len(acts)))
+    return stream(acts), low, high, draw(st.integers(high, len(acts)))
+
+
+@settings(max_examples=400, deadline=None)
+@given(history=histories(), data=st.data())
+def test_chosen_keys_become_right_and_stay_so_repair(
+    history: tuple[list[Image], int, int, int], data: st.DataObject
+) -> None:
+    images, low, high, place = history
+    right = lake_of(images, place)
+    lake, wrong = dict(right), data.draw(st.sets(KEYS))
+    for key in sorted(wrong):
+        match data.draw(st.sampled_from(["right", "gone", "other", "dead", "twice"])):
+            case "gone":
+                lake.pop(key, None)
+            case "other" | "dead":  # also where the source has none; at any place that the lake has been at
+                lake[key] = (Row(-1, data.draw(st.integers(-1, place))),)
+            case "twice" if key in lake:
+                lake[key] = (*lake[key], Row(-2, data.draw(st.integers(-1, place))))
+    asked = sorted(wrong | data.draw(st.sets(KEYS)))
+    if not asked:
+        return
+    rows = []
+    for key in asked:  # each is read at a place of its own
+        at = data.draw(st.integers(low, high))
+        if key in source(images, at):
+            rows.append((key, source(images, at)[key]))
+    doubled = [len(lake.get(key, ())) > 1 for key in asked]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        given_ = read(folder, rows, asked, [False] * len(asked), doubled)
+        segments = staged(folder, [image for image in images if image.at > low])
+        fold = repaired("a.b", given_, segments, folder / "made.parquet", place)
+        made, away = fold.segment, cleared(given_, fold.lost, folder / "away.parquet", place)
+        after = merged(merged(lake, away), made)
+        twice = merged(after, made)
+        told = {row["n"] for row in pq.read_table(made.path).to_pylist()} if made else set()
+    values = {key: tuple(row.value for row in found) for key, found in after.items()}
+    assert values == {key: tuple(row.value for row in found) for key, found in right.items()}
+    assert twice == after
+    assert told <= {*asked}, "no other key is touched"
+    end = streamed(after, images, place)
+    assert {key: found[0].value for key, found in end.items()} == source(images, 99)
+
+
+def test_rows_beyond_the_place_of_the_lake_are_left_alone_repair(tmp_path: Path) -> None:
+    given_ = read(tmp_path, [(1, 3)], [1, 2], [True, False], [False, False])
+    made = repaired("a.b", given_, [], tmp_path / "made.parquet", 5).segment
+    newer: Lake = {1: (Row(7, 7),), 2: (Row(6, 6),)}
+    assert merged(newer, made) == newer
+    assert merged({1: (Row(9, 5),), 2: (Row(9, 5),)}, made) == {1: (Row(3, 5),)}, "of just that place: replaced"
+
+
+def test_a_row_that_was_there_and_is_not_found_by_its_key_is_not_removed_repair(tmp_path: Path) -> None:
+    given_ = read(tmp_path, [], [1], [True], [False])
+    with pytest.raises(TableError, match="not found by their keys"):
+        repaired("a.b", given_, [], tmp_path / "made.parquet", 5)
+    deleted = staged(tmp_path, [Image(DELETE, 1, 4)])
+    made = repaired("a.b", given_, deleted, tmp_path / "made.parquet", 5).segment
+    assert merged({1: (Row(9, 2),)}, made) == {}
+
+
+def test_rows_that_went_before_the_reading_leave_the_others_to_be_repaired_repair(tmp_path: Path) -> None:
+    """Deleted between the comparison and the low place: the stream brings it; until then the lake has it as it was."""
+    given_ = read(tmp_path, [(1, 3)], [1, 2, 3], [True, True, False], [False, True, False])
+    fold = repaired("a.b", given_, [], tmp_path / "made.parquet", 5)
+    assert [bool(each) for each in fold.lost] == [False, True, False]
+    assert cleared(given_, fold.lost, tmp_path / "away.parquet", 5) is None
+    lake: Lake = {1: (Row(9, 2),), 2: (Row(9, 2), Row(8, 2)), 3: (Row(9, 2),)}
+    assert merged(lake, fold.segment) == {1: (Row(3, 5),), 2: (Row(9, 2), Row(8, 2))}
+
+
+def test_columns_that_changed_while_rows_were_read_are_refused_repair(tmp_path: Path) -> None:
+    given_ = read(tmp_path, [(1, 3)], [1], [True], [False])
+    (segment,) = staged(tmp_path, [Image(DELETE, 1, 4)])
+    for other in ({"partial": True}, {"columns": COLUMNS[:1]}, {"key": ("v",)}):
+        with pytest.raises(TableError, match="ask for the repair again"):
+            repaired("a.b", given_, [dataclasses.replace(segment, **other)], tmp_path / "made.parquet", 5)

@@ -1,0 +1,16 @@
+"""The statement that publishes a snapshot, as text: what Spark would refuse."""
+
+from __future__ import annotations
+
+from spark_jobs.snapshot.publish_sql import Rows, incomplete, selection
+from spark_jobs.staged_batch import Column
+
+COLUMNS = (Column(name="id", type="int", nullable=False), Column(name="a", type="string"))
+
+
+def test_a_key_may_be_spelled_otherwise_than_its_column_fidelity() -> None:
+    told = Rows(columns=COLUMNS, key=("ID",), label=1, read_at_us=1, partial=True)
+    same = Rows(columns=COLUMNS, key=("id",), label=1, read_at_us=1, partial=True)
+    for statement in (selection, incomplete):
+        assert "max_by(`id`" not in statement(told), "twice in one result"
+        assert statement(told).lower() == statement(same).lower()

@@ -1,0 +1,17 @@
+"""What a merge tells of its price: rows changed and rewritten as they were, files looked into and left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.spark.beside.fix_beside import Beside, changes, insert, update
+
+
+def test_a_merge_tells_what_it_changed_and_what_it_wrote_anew_history(tmp_path: Path) -> None:
+    lake = Beside(tmp_path)
+    first = lake.merge(lake.stage(changes([insert(key, 16) for key in range(10)])))
+    assert (first.rows_inserted, first.rows_copied, first.files_scanned, first.files_pruned) == (10, 0, 0, 0)
+    lake.merge(lake.stage(changes([insert(key, 32) for key in range(100, 105)])))
+    merged = lake.merge(lake.stage(changes([update(101, 48), update(102, 48)])))
+    assert (merged.rows_updated, merged.rows_copied) == (2, 3)
+    assert (merged.files_scanned, merged.files_pruned) == (1, 1)

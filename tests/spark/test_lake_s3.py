@@ -1,0 +1,184 @@
+"""A lake in S3 on a real server: both ways of a merge, a run that is killed, the cut, the comparison, and where credentials are seen."""
+
+from __future__ import annotations
+
+import uuid
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from cdc_engine.config import SluiceConfig, SparkConfig
+from cdc_engine.source.server import Source
+from console.lake.store import store_findings
+from console.toolchain.database.server import DatabaseServer
+from console.toolchain.shared.s3 import ACCESS_KEY, SECRET_KEY, S3Server
+from console.toolchain.spark.server import SparkConnectServer
+from equality.destination import Asked, compare_destination
+from equality.merged import NothingToWaitFor
+from equality.values import Extent, Verdict
+from lake_cut import deltalake_tables, read_cut, spark_views
+from orchestration.ports import MergeFailedError, MergeOrder
+from orchestration.run.lake_settings import storage_options
+from orchestration.run.spark_merge import spark_merge
+from orchestration.sensor.lake_watch import LakeWatch
+from spark_jobs.session import SparkSettings, open_lanes
+from tests.equality.shelf import Shelf
+from tests.orchestration.fix_location import make_config
+from tests.spark.conftest import Lake
+from tests.spark.small.test_kill_fault import (
+    BEFORE,
+    BOTH,
+    FIRST,
+    KEYED,
+    KEYS_OF_LOG,
+    ORDERS,
+    SECONDS_MAX,
+    Gate,
+    require_all_once,
+    run_killed_at,
+    runs,
+)
+from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema, stage
+from tests.waiting import wait_for
+
+__all__ = ["runs"]
+NAME = "shop.orders"
+KEYS = {"aws_access_key_id": "$LAKE_ACCESS", "aws_secret_access_key": "$LAKE_SECRET"}
+
+
+@pytest.fixture
+def prefix(s3_store: S3Server) -> str:
+    return f"s3://{s3_store.bucket}/{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def s3_lake(lake: Lake, s3_store: S3Server, prefix: str) -> Lake:
+    lake.root, lake.storage_options = prefix, s3_store.options
+    return lake
+
+
+@pytest.fixture
+def s3_config(s3_store: S3Server, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SluiceConfig:
+    """A destination whose lake is there; credentials by the names of variables."""
+    monkeypatch.setenv("LAKE_ACCESS", ACCESS_KEY)
+    monkeypatch.setenv("LAKE_SECRET", SECRET_KEY)
+    return make_config(tmp_path).model_copy(update={"lake": prefix, "storage_options": {**s3_store.options, **KEYS}})
+
+
+def test_s3_both_ways_merge_one_table_in_turn(s3_lake: Lake) -> None:
+    log = Schema(ORDERS.columns)
+    s3_lake.way = "spark"
+    s3_lake.merge({"shop.keyed": [Changes(ORDERS, FIRST)], "shop.log": [Changes(log, FIRST)]})
+    found = []
+    for number, way in enumerate(("small", "spark", "small"), start=1):
+        s3_lake.way = "small" if way == "small" else "spark"
+        images = [
+            Image(UPDATE_AFTER, 10 * number + 1, {"id": 1, "name": way}),
+            Image(DELETE, 10 * number + 2, {"id": 5 - number, "name": "x"}),
+            Image(INSERT, 10 * number + 3, {"id": 10 + number, "name": "new"}),
+        ]
+        directory = s3_lake.stage({"shop.keyed": [Changes(ORDERS, images)], "shop.log": [Changes(log, images)]})
+        found += [report.way for report in s3_lake.merge_staged(directory, ["shop.keyed", "shop.log"]).values()]
+        assert all(each.skipped for each in s3_lake.merge_staged(directory, ["shop.keyed", "shop.log"]).values())
+    assert found == ["small", "small", "spark", "spark", "small", "small"]
+    assert s3_lake.rows("shop.keyed", "id", "name") == [(0, "x"), (1, "small"), (11, "new"), (12, "new"), (13, "new")]
+    assert len(s3_lake.rows("shop.log", "id")) == len(FIRST) + 9
+
+
+def test_s3_fault_a_task_that_outlives_its_killed_run_changes_nothing_twice(
+    s3_lake: Lake,
+    tmp_path: Path,
+    runs: list[BaseProcess],
+) -> None:
+    """The store refuses its late commit: the version is there already, and what it brings as well."""
+    assert s3_lake.spark.lanes_file is not None
+    s3_lake.way = "small"
+    s3_lake.merge({"shop.keyed": [Changes(ORDERS, FIRST)], "shop.log": [Changes(Schema(ORDERS.columns), FIRST)]})
+    gate, directory = Gate(tmp_path, BEFORE), s3_lake.stage(BOTH)
+    run_killed_at(gate, s3_lake, directory, runs)
+    s3_lake.spark.lanes_file.unlink()
+    s3_lake.merge_staged(directory, BOTH)
+    require_all_once(s3_lake)
+    gate.is_open.touch()
+    wait_for("the task goes on", lambda: gate.passed, SECONDS_MAX)
+    s3_lake.merge({"shop.keyed": [Changes(ORDERS, [Image(INSERT, 31, {"id": 7, "name": "later"})])]})
+    assert s3_lake.rows("shop.keyed", "id", "name") == [*KEYED, (7, "later")]
+    assert [row[0] for row in s3_lake.rows("shop.log", "_sluice_order_key")] == KEYS_OF_LOG
+    assert all(each.skipped for each in s3_lake.merge_staged(directory, BOTH).values())
+
+
+def test_s3_a_run_merges_and_publishes_its_cut_and_the_table_is_watched(
+    s3_config: SluiceConfig, spark_server: SparkConnectServer, tmp_path: Path
+) -> None:
+    config = s3_config.model_copy(update={"spark": SparkConfig(remote=spark_server.url)})
+    staged = stage(tmp_path / "staging", {NAME: [Changes(ORDERS, FIRST)]})
+    order = MergeOrder(config=config, destination="shop", batch_dir=staged, tables=(NAME,))
+    told: list[str] = []
+    spark_merge(order, lambda outcome: told.append(outcome.name))
+    assert told == [NAME]
+    options = storage_options(config.storage_options)
+    cut = read_cut(config.lake, "shop", storage_options=options)
+    (table,) = deltalake_tables(cut, options).values()
+    assert pa.table(table.scan()).num_rows == len(FIRST)
+    with open_lanes(SparkSettings(remote=spark_server.url), 1) as (lane,):
+        (view,) = spark_views(lane.session, cut, options)
+        assert lane.session.table(view).count() == len(FIRST)
+    watch = LakeWatch(config, "shop", begin=lambda act: act())
+    watch.look(())
+    assert watch.troubles() == ()
+    for process in (psutil.Process(spark_server.pid), psutil.Process()):
+        assert SECRET_KEY not in " ".join(process.cmdline())
+    assert SECRET_KEY not in spark_server.log.read_text() + str(order) + str(config)
+
+
+def test_s3_equality_compares_a_lake_there(s3_config: SluiceConfig, mysql80: DatabaseServer, tmp_path: Path) -> None:
+    shelf = Shelf(mysql80, tmp_path)
+    shelf.config = shelf.config.model_copy(update={"lake": s3_config.lake})
+    options = storage_options(s3_config.storage_options)
+    try:
+        shelf.make("CREATE TABLE t (id BIGINT PRIMARY KEY)", "INSERT INTO t VALUES (1), (2), (3)")
+        rows = pa.table({"id": [1, 2], "_sluice_order_key": [1, 1]})
+        source = Source(destination="shelf", host="127.0.0.1", port=mysql80.port, user="root")
+        asked = Asked(shelf.config, "shelf", source, options, merged=NothingToWaitFor())
+        verdicts = []
+        for mode in ("overwrite", "append"):
+            write_deltalake(shelf.path("t"), rows, mode=mode, storage_options=options)
+            rows = pa.table({"id": [3], "_sluice_order_key": [1]})
+            verdicts += [each.verdict for each in compare_destination(asked, [f"{shelf.database}.t"], Extent())]
+        assert verdicts == [Verdict.DIFFERENT, Verdict.EQUAL]
+    finally:
+        shelf.drop()
+
+
+def test_s3_check_asks_the_store_and_says_what_lacks(
+    s3_config: SluiceConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert store_findings(s3_config, starts_spark=True) == ([], [])
+    monkeypatch.setenv("SLUICE_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setenv("LAKE_SECRET", "another-secret")
+    (problem,), (warning,) = store_findings(s3_config, starts_spark=True)
+    assert "cannot be read" in problem
+    assert "SignatureDoesNotMatch" in problem
+    assert "another-secret" not in problem
+    assert "sluice setup --with s3" in warning
+    monkeypatch.delenv("LAKE_SECRET")
+    (problem,), _ = store_findings(s3_config, starts_spark=True)
+    assert "LAKE_SECRET" in problem
+
+
+def test_s3_a_merge_with_wrong_credentials_is_told_without_them(
+    s3_config: SluiceConfig, spark_server: SparkConnectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKE_SECRET", "another-secret")
+    config = s3_config.model_copy(update={"spark": SparkConfig(remote=spark_server.url)})
+    staged = stage(tmp_path / "staging", {NAME: [Changes(ORDERS, FIRST)]})
+    order = MergeOrder(config=config, destination="shop", batch_dir=staged, tables=(NAME,))
+    with pytest.raises(MergeFailedError, match=r"cannot be read") as raised:
+        spark_merge(order, lambda _: None)
+    assert "\n" not in str(raised.value)
+    assert "another-secret" not in str(raised.value)
+    assert ACCESS_KEY not in str(raised.value)

@@ -1,0 +1,61 @@
+"""deltalake's words for a store, said in Spark's; and what of them an error may show. No server."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_jobs.object_store import spark_environment, spark_path, spark_settings, without_secrets
+from spark_jobs.sql_text import delta_path
+
+PREFIX = "spark.hadoop.fs.s3a."
+
+
+@pytest.mark.parametrize(
+    ("path", "of_spark"),
+    [
+        ("s3://bucket/lake/a", "s3a://bucket/lake/a"),
+        ("s3a://bucket/lake", "s3a://bucket/lake"),
+        ("gs://bucket/lake", "gs://bucket/lake"),
+        ("abfss://lake@account.dfs.core.windows.net/a", "abfss://lake@account.dfs.core.windows.net/a"),
+        ("/srv/s3://odd", "/srv/s3://odd"),
+    ],
+)
+def test_s3_a_path_is_said_as_spark_calls_it(path: str, of_spark: str) -> None:
+    assert spark_path(path) == of_spark
+    assert delta_path(path) == f"delta.`{of_spark}`"
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        ({}, {}),
+        ({"AWS_REGION": "eu-central-1"}, {"endpoint.region": "eu-central-1"}),
+        (
+            {"endpoint": "http://minio:9000", "allow_http": "true"},
+            {"endpoint": "http://minio:9000", "path.style.access": "true", "connection.ssl.enabled": "false"},
+        ),
+        (
+            {"aws_endpoint_url": "https://store", "aws_virtual_hosted_style_request": "True"},
+            {"endpoint": "https://store", "path.style.access": "false", "connection.ssl.enabled": "true"},
+        ),
+    ],
+)
+def test_s3_the_place_of_a_store_becomes_settings(options: dict[str, str], settings: dict[str, str]) -> None:
+    secrets = {"aws_access_key_id": "AKIA-one", "secret_access_key": "secret-one", "AWS_SESSION_TOKEN": "token-one"}
+    assert spark_settings({**options, **secrets}) == {PREFIX + name: value for name, value in settings.items()}
+
+
+def test_s3_credentials_become_environment_and_nothing_else_does() -> None:
+    options = {"ACCESS_KEY_ID": "a", "aws_secret_access_key": "b", "token": "c", "region": "eu", "endpoint": "http://x"}
+    assert spark_environment(options) == {
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "AWS_SESSION_TOKEN": "c",
+    }
+    assert spark_environment({"region": "eu"}) == {}
+
+
+def test_s3_an_error_shows_the_place_and_no_secret_also_of_an_option_that_is_not_known() -> None:
+    options = {"endpoint": "http://minio:9000", "secret_access_key": "se/cret+key", "azure_anything": "as-secret"}
+    text = "Generic S3 error\n   \x1b[31m↳\x1b[0m GET http://minio:9000/?sig=se%2Fcret%2Bkey of se/cret+key, as-secret"
+    assert without_secrets(text, options) == "Generic S3 error GET http://minio:9000/?sig=*** of ***, ***"
