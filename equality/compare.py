@@ -17,7 +17,7 @@ from equality.lake_side import LakeSide
 from equality.merged import Merged
 from equality.source_side import Place, SourceSide, literal
 from equality.table_plan import TablePlan
-from equality.tables import LAKE, SOURCE, Key, Row, Sum, Tables, difference
+from equality.tables import LAKE, SOURCE, Differs, Key, Row, Sum, Tables, difference
 from equality.values import (
     DIFFERENCES_MAX,
     SHOWN_MAX,
@@ -33,6 +33,7 @@ from equality.values import (
 
 LOOKS_MAX = 8
 LOOKED_ROWS = 2_000_000  # of the chunks whose rows are looked at together
+KEYS_MAX = 1_000_000  # that are told for a repair; the next one has those beyond
 Sums = Mapping[int, Sum]
 Choose = Callable[[Chunks, Sums], Collection[int] | None]
 
@@ -41,7 +42,8 @@ Choose = Callable[[Chunks, Sums], Collection[int] | None]
 class Found:
     """What the looks at the rows have told so far. `chunks`: those with rows that differ, and those that were not looked into any more.
 
-    `late`: the merges did not come as far as the source was read.
+    `late`: the merges did not come as far as the source was read. `keys`: those that differ; beyond those looked into also such as may be
+    on their way.
     """
 
     differences: list[Difference] = dataclasses.field(default_factory=list)
@@ -50,16 +52,21 @@ class Found:
     moving: int = 0
     chunks: set[int] = dataclasses.field(default_factory=set)
     late: bool = False
+    keys: dict[Key, Differs] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """A result, and the lake's sums of the chunks that were found equal, for the next comparison. `compared`: numbers of chunks."""
+    """A result, and the lake's sums of the chunks that were found equal, for the next comparison. `compared`: numbers of chunks.
+
+    `keys`: that differ, of a table with a key.
+    """
 
     result: TableResult
     chunks: Chunks
     compared: Collection[int]
     equal_sums: Sums
+    keys: Mapping[Key, Differs]
 
 
 class Comparison:
@@ -110,7 +117,7 @@ class Comparison:
             seconds=round(time.monotonic() - started, 3),
         )
         alike = {number: each for number, each in lake.items() if source.get(number) == each}
-        return Compared(result, chunks, range(chunks.count) if wanted is None else wanted, alike)
+        return Compared(result, chunks, range(chunks.count) if wanted is None else wanted, alike, found.keys)
 
     # with a key
 
@@ -122,7 +129,7 @@ class Comparison:
         left = sorted(number for number in {*source, *lake} if source.get(number) != lake.get(number))
         found = Found()
         while left and not (found.late or found.open) and found.count < DIFFERENCES_MAX:
-            looked, keys = self._candidates(left)
+            looked, keys = self._candidates(left, DIFFERENCES_MAX)
             if keys:
                 self._settle(keys, found)
             if len(keys) < DIFFERENCES_MAX:
@@ -131,21 +138,31 @@ class Comparison:
                 found.open, found.late = len(keys), True
         if found.count >= DIFFERENCES_MAX:
             found.chunks |= set(left)
+            if self._extent.every_key:
+                self._add_keys(left, found)
         return source, lake, found
 
-    def _candidates(self, left: list[int]) -> tuple[list[int], list[Key]]:
+    def _add_keys(self, left: list[int], found: Found) -> None:
+        """The keys of chunks that differ, without a second look: a row that is on its way may be among them."""
+        while left and len(found.keys) < KEYS_MAX:
+            looked, keys = self._candidates(left, KEYS_MAX - len(found.keys))
+            found.keys.update({key: each for key, each in keys.items() if key not in found.keys})
+            left = left[len(looked) :]
+
+    def _candidates(self, left: list[int], limit: int) -> tuple[list[int], dict[Key, Differs]]:
         """The first chunks that together have rows that differ, and these rows' keys."""
         looked = left[: max(1, LOOKED_ROWS // max(1, self._rows_a_chunk()))]
         self._tables.keep_source(self._source.rows(self._plan, self._chunks.where(looked)), whole=False)
         self._lake.refresh()
         self._tables.keep_lake(self._lake.rows(self._plan), whole=False, chunks=self._tables.chunks_in(looked))
-        return looked, self._tables.differing_keys(DIFFERENCES_MAX)
+        return looked, self._tables.differing(limit)
 
     def _rows_a_chunk(self) -> int:
         return self._lake.row_count() // self._chunks.count
 
-    def _settle(self, keys: list[Key], found: Found) -> None:
+    def _settle(self, first: Mapping[Key, Differs], found: Found) -> None:
         """Looks at the rows under the keys until it is known of each whether it differs."""
+        keys = list(first)
         before: Mapping[Key, Seen] = {}
         sure: set[Key] = set()
         rows: dict[Key, Row] = {}
@@ -163,6 +180,10 @@ class Comparison:
             keys = sorted({*keys, *sure}, key=repr)
             before = now
         self._tell(sure, rows, found)
+        # byte by byte as both sides were read whole: what the server takes for one key may be two
+        found.keys.update(
+            {key: dataclasses.replace(first[key], lake_rows=rows[key].lake_rows) for key in sure if key in first}
+        )
         ahead = self._merged.order_key(self._place) if self._place else None
         moving = {key for key in keys if key not in sure and ahead is not None and rows[key].order_key > ahead}
         found.moving += len(moving)

@@ -24,6 +24,7 @@ from equality.compare import Choose, Comparison, Sums
 from equality.kept import KeptSums
 from equality.lake_side import LakeSide
 from equality.merged import DestinationMerged, Merged
+from equality.scope import Scope
 from equality.source_side import SourceSide
 from equality.table_plan import RefusedError, plan, refuse_stopped
 from equality.values import Extent, TableResult, Verdict
@@ -48,11 +49,25 @@ class Asked:
         return self.config.destination_dir(self.name)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Differing:
+    """What was found of a table. `scope`: the keys that differ; None where none are known, or the table has no key."""
+
+    result: TableResult
+    scope: Scope | None = None
+
+
 def compare_destination(asked: Asked, tables: Sequence[str], extent: Extent) -> Iterator[TableResult]:
     """One result a table, as they are found; all captured tables where none is named.
 
     Raises ConfigurationError for a table that is not captured, SourceConnectionError where the source does not answer.
     """
+    for each in differing(asked, tables, extent):
+        yield each.result
+
+
+def differing(asked: Asked, tables: Sequence[str], extent: Extent) -> Iterator[Differing]:
+    """As `compare_destination`, with the keys that differ."""
     captured = TableFilter(asked.settings.include, asked.settings.exclude)
     with SourceSide(asked.source) as side:
         snapshot = side.ask(lambda session: read_snapshot(session, captured.keeps))
@@ -66,7 +81,7 @@ def compare_destination(asked: Asked, tables: Sequence[str], extent: Extent) -> 
             yield _compared(asked, side, name, found.get(name), extent)
 
 
-def _compared(asked: Asked, side: SourceSide, name: str, schema: TableSchema | None, extent: Extent) -> TableResult:
+def _compared(asked: Asked, side: SourceSide, name: str, schema: TableSchema | None, extent: Extent) -> Differing:
     """One table; what cannot be compared is a result too. `schema`: as the server has it now."""
     began = time.time_ns() // 1000
     try:
@@ -74,12 +89,12 @@ def _compared(asked: Asked, side: SourceSide, name: str, schema: TableSchema | N
             raise RefusedError(f"the source has no table {name} (any more)")
         return _compare(asked, side, schema, extent)
     except RefusedError as error:
-        return TableResult(
-            table=name, verdict=Verdict.REFUSED, reason=str(error), mode=extent.mode, checked_at_us=began
-        )
+        why = str(error)
+        refused = TableResult(table=name, verdict=Verdict.REFUSED, reason=why, mode=extent.mode, checked_at_us=began)
+        return Differing(result=refused)
 
 
-def _compare(asked: Asked, side: SourceSide, schema: TableSchema, extent: Extent) -> TableResult:
+def _compare(asked: Asked, side: SourceSide, schema: TableSchema, extent: Extent) -> Differing:
     name = f"{schema.database}.{schema.table}"
     refuse_stopped(name, read_ledger(asked.directory).stopped_tables)
     reading = SnapshotRecords(asked.directory).get(name)
@@ -89,7 +104,7 @@ def _compare(asked: Asked, side: SourceSide, schema: TableSchema, extent: Extent
         )
     lake = LakeSide(name, asked.config.table_path(asked.name, schema.database, schema.table), asked.storage_options)
     if not lake.exists:
-        return _without_lake(side, schema, lake, extent)
+        return Differing(result=_without_lake(side, schema, lake, extent))
     version = schema.version()
     columns = ColumnFilter(asked.settings.column_include, asked.settings.column_exclude)
     hidden = {index for index, each in enumerate(version.columns) if each.generated in HIDDEN}
@@ -107,7 +122,8 @@ def _compare(asked: Asked, side: SourceSide, schema: TableSchema, extent: Extent
     if planned.key:
         compared = set(found.compared)
         kept.keep(planned, lake.table_id, found.chunks, found.equal_sums, compared=compared)
-    return found.result
+    scope = Scope(planned.key_columns, found.keys) if found.keys else None
+    return Differing(result=found.result, scope=scope)
 
 
 def _without_lake(side: SourceSide, schema: TableSchema, lake: LakeSide, extent: Extent) -> TableResult:

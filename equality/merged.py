@@ -14,6 +14,7 @@ from cdc_engine.position import OFFSET_MAX, Position, file_number, order_key
 from equality.source_side import Place
 
 POLL_SECONDS = 0.2
+MARIADB = "mariadb-"  # a server's identity, where it has no uuid
 
 
 class Merged(Protocol):
@@ -68,12 +69,17 @@ class NothingToWaitFor:
 
 
 def reached(cursor: Position | None, place: Place) -> bool:
-    """Whether a cursor has all up to a place: by file and offset of one server, by GTIDs of two."""
+    """Whether a cursor has all up to a place: by file and offset of one server, by GTIDs of two.
+
+    Of one MariaDB by its GTIDs as well: it writes events after the last transaction that are none (BINLOG_CHECKPOINT, GTID_LIST), which
+    no cursor moves over, and each of its transactions has a GTID. A MySQL server may have some without.
+    """
     if cursor is None:
         return False
-    if cursor.server_uuid == place.server_uuid and cursor.file:
-        return (file_number(cursor.file), cursor.offset) >= (file_number(place.file), place.offset)
-    if not cursor.gtid_set or not place.gtid_set:
+    same = cursor.server_uuid == place.server_uuid and bool(cursor.file)
+    if same and (file_number(cursor.file), cursor.offset) >= (file_number(place.file), place.offset):
+        return True
+    if (same and not place.server_uuid.startswith(MARIADB)) or not cursor.gtid_set or not place.gtid_set:
         return False
     try:
         mariadb = is_mariadb(place.gtid_set)

@@ -115,10 +115,7 @@ class SourceSide:
 
     def rows_of_keys(self, plan: TablePlan, keys: Sequence[Sequence[str]]) -> pa.RecordBatchReader:
         """The rows under keys, each a literal a key column (`literal`), as the server's collation finds them."""
-        names = ", ".join(quoted(name) for name in plan.key)
-        told = [f"({', '.join(key)})" for key in keys]
-        parts = (told[at : at + KEYS_A_STATEMENT] for at in range(0, len(told), KEYS_A_STATEMENT))
-        return self.rows(plan, [f"({names}) IN ({', '.join(part)})" for part in parts])
+        return self.rows(plan, key_conditions([quoted(name) for name in plan.key], keys))
 
     @contextlib.contextmanager
     def read_view(self) -> Iterator[Place | None]:
@@ -136,12 +133,19 @@ class SourceSide:
         self._connection.rows("ROLLBACK")
 
 
+def key_conditions(names: Sequence[str], keys: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Conditions that together find the rows under keys. `names`: the key's columns, `keys`: literals, both in MySQL's SQL."""
+    told = [f"({', '.join(key)})" for key in keys]
+    for at in range(0, len(told), KEYS_A_STATEMENT):
+        yield f"({', '.join(names)}) IN ({', '.join(told[at : at + KEYS_A_STATEMENT])})"
+
+
 def literal(column: Canonical, value: Any) -> str:
     """A key's value, as DuckDB has it in canonical form, in MySQL's SQL."""
     match value:
         case bytes() | bytearray():
-            hexadecimal = f"x'{bytes(value).hex()}'"
-            return hexadecimal if column.is_bytes else f"CONVERT(_binary {hexadecimal} USING utf8mb4)"
+            # a literal with an introducer yields to the collation of the column that it is compared with
+            return f"{'' if column.is_bytes else '_utf8mb4 '}x'{bytes(value).hex()}'"
         case bool():
             return str(int(value))
         case float():

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from cdc_engine.binlog.column_types import TypeUnsupportedError, type_of
-from cdc_engine.config import DestinationConfig
+from cdc_engine.config import DestinationConfig, TableConfig
 from cdc_engine.contracts import Column, StoppedTable, TableVersion
 from equality.canonical import Canonical, canonical, identifier
 
@@ -61,10 +61,14 @@ def plan(
     Raises RefusedError where the two do not fit: a change of the table that is not merged yet, or waits for review.
     """
     options = settings.table(version.database, version.table)
+    key = tuple(options.key) or version.key
+    masked = _masked(version, options, key)
     found: list[Canonical] = []
     there = {name.lower(): (name, spark_type) for name, spark_type in lake.items()}
     for index in kept:
         column = version.columns[index]
+        if column.name.lower() in masked:
+            continue
         _, spark_type = there.get(column.name.lower(), ("", ""))
         if not spark_type:
             raise RefusedError(_differs(version, f"it has the column {column.name}, which the Delta table lacks"))
@@ -75,7 +79,6 @@ def plan(
             )
         charset = options.charsets.get(column.name, "")
         found.append(canonical(column, spark_type, charset=charset, whole_doubles=whole_doubles))
-    key = tuple(options.key) or version.key
     if not key and OPERATION not in lake:
         raise RefusedError(
             f"{version.name} has no key and its Delta table no {OPERATION}: it is no change log of Sluice"
@@ -93,6 +96,20 @@ def plan(
         left_out=tuple(sorted({*extra, *excluded})),
         soft=bool(key) and DELETED in lake,
     )
+
+
+def _masked(version: TableVersion, options: TableConfig, key: Sequence[str]) -> set[str]:
+    """Columns that show something else in the lake, in lower case: they are left out. Raises RefusedError where the rest says nothing."""
+    if options.rows:
+        raise RefusedError(
+            f"{version.name} cannot be compared: conf/ captures only its rows where {options.rows}, and the source is asked for all of them"
+        )
+    masked = {column.lower() for column in options.masks}
+    if hashed := [column for column in key if column.lower() in masked]:
+        raise RefusedError(
+            f"{version.name} cannot be compared: its key column {hashed[0]} is masked, so no row of the lake can be found in the source"
+        )
+    return masked
 
 
 def refuse_stopped(name: str, stopped: Sequence[StoppedTable]) -> None:

@@ -41,6 +41,14 @@ class Row:
     order_key: int
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Differs:
+    """A key that is not once and alike on both sides. `in_source`: a row of the source has it, byte by byte; `lake_rows`: of the lake."""
+
+    in_source: bool
+    lake_rows: int
+
+
 class Tables:
     """One table's comparison. `folder`: for what does not fit into memory."""
 
@@ -128,10 +136,12 @@ class Tables:
             marks = ", ".join("?" for _ in self._plan.key)
             self._duckdb.executemany(f"INSERT INTO keys VALUES ({marks})", [list(key) for key in keys])
 
-    def differing_keys(self, limit: int) -> list[Key]:
+    def differing(self, limit: int) -> dict[Key, Differs]:
         """Keys of the kept rows that are not once and alike on both sides."""
-        answer = self._duckdb.execute(f"SELECT {self._key} FROM ({self._joined()}) WHERE {self._differ} LIMIT {limit}")
-        return [tuple(row) for row in answer.fetchall()]
+        answer = self._duckdb.execute(
+            f"SELECT {self._key}, source_hash IS NOT NULL, coalesce(rows, 0) FROM ({self._joined()}) WHERE {self._differ} LIMIT {limit}"
+        )
+        return {tuple(row[:-2]): Differs(in_source=bool(row[-2]), lake_rows=int(row[-1])) for row in answer.fetchall()}
 
     def rows(self) -> dict[Key, Row]:
         """Of all kept keys what each side has."""

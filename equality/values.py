@@ -27,12 +27,14 @@ class Verdict(enum.StrEnum):
 class Extent:
     """What is compared: all, `percent` of the chunks, or the chunks whose rows in the lake changed since the last time.
 
-    `settle_seconds`: how long the merges may take to reach what was read from the source.
+    `settle_seconds`: how long the merges may take to reach what was read from the source. `every_key`: all keys that differ are wanted,
+    for a repair, and not only as many as are looked into.
     """
 
     mode: Mode = "full"
     percent: float = 100.0
     settle_seconds: float = 300.0
+    every_key: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

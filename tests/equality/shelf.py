@@ -10,8 +10,9 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from cdc_engine.config import DestinationConfig, SluiceConfig, SourceConfig, SparkConfig
+from cdc_engine.config import DestinationConfig, SluiceConfig, SparkConfig
 from cdc_engine.source.server import Source
+from cdc_engine.source.settings import SourceConfig
 from console.toolchain.database.server import DatabaseServer
 from equality.destination import Asked, compare_destination
 from equality.merged import Merged, NothingToWaitFor

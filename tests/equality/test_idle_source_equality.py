@@ -1,0 +1,71 @@
+"""What compares waits until the lake has all that the source has, also where the binlog ends in events that are no transaction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.instance.wiring import source_of
+from cdc_engine.position import Position
+from equality.merged import DestinationMerged, reached
+from equality.source_side import Place, SourceSide
+from tests.instance.fix_destination import Captured, running
+from tests.waiting import wait_for
+
+MARIADB, MYSQL = "mariadb-1", "4b1d6f0e-0000-0000-0000-000000000001"
+ONE, TWO = f"{MYSQL}:1", f"{MYSQL}:1-2"
+
+
+def at(server: str, offset: int, gtid_set: str) -> Position:
+    return Position(epoch=1, file="binlog.000002", offset=offset, gtid_set=gtid_set, server_uuid=server)
+
+
+@pytest.mark.parametrize(
+    ("cursor", "place", "expected"),
+    [
+        (at(MYSQL, 900, ONE), Place(server_uuid=MYSQL, file="binlog.000002", offset=900), True),
+        (at(MYSQL, 900, ONE), Place(server_uuid=MYSQL, file="binlog.000002", offset=901, gtid_set=ONE), False),
+        (
+            at(MARIADB, 900, "0-1-7"),
+            Place(server_uuid=MARIADB, file="binlog.000002", offset=940, gtid_set="0-1-7"),
+            True,
+        ),
+        (
+            at(MARIADB, 900, "0-1-7"),
+            Place(server_uuid=MARIADB, file="binlog.000003", offset=385, gtid_set="0-1-7"),
+            True,
+        ),
+        (
+            at(MARIADB, 900, "0-1-7"),
+            Place(server_uuid=MARIADB, file="binlog.000002", offset=940, gtid_set="0-1-8"),
+            False,
+        ),
+        (at(MARIADB, 900, ""), Place(server_uuid=MARIADB, file="binlog.000002", offset=940, gtid_set="0-1-7"), False),
+        (at("another", 4, TWO), Place(server_uuid=MYSQL, file="binlog.000002", offset=940, gtid_set=TWO), True),
+        (at("another", 4, ONE), Place(server_uuid=MYSQL, file="binlog.000001", offset=4, gtid_set=TWO), False),
+        (None, Place(server_uuid=MYSQL, file="binlog.000001", offset=4), False),
+    ],
+)
+def test_a_place_is_reached_by_what_tells_transactions_equality(
+    cursor: Position | None, place: Place, *, expected: bool
+) -> None:
+    assert reached(cursor, place) is expected
+
+
+@pytest.mark.parametrize("kind", ["mysql80", "mysql57", "mariadb114"])
+def test_the_end_of_an_idle_source_is_reached_equality(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    shop = Captured(tmp_path, request.getfixturevalue(kind))
+    with running(shop) as engine, SourceSide(source_of(shop.config.destinations["shop"])) as source:
+        shop.insert([1])
+        assert shop.take(engine, 1) == [1]
+        shop.run("FLUSH BINARY LOGS")
+        merged = DestinationMerged(shop.directory)
+
+        def there() -> bool:
+            assert engine.hand_out(0.2) is None
+            return merged.wait(source.place(), 0)
+
+        wait_for("all is known to be merged", there)
