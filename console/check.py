@@ -15,7 +15,8 @@ from cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
 from cdc_engine.instance.discovery import foreign_keys
 from cdc_engine.parser.source_check import check_source
 from cdc_engine.table_meta.history.tables_file import foreign_key_notes
-from console.conf_check import conf_problems, unset_password
+from console.beside_check import beside_problems, beside_sentence, rules_problems
+from console.conf_check import conf_problems, unset_passwords
 from console.sources import ask_source, known_path_clashes
 from console.stack.processes import ProcessFile
 from console.stack.stack import SPARK, Stack
@@ -46,12 +47,15 @@ def run_checks(conf: Path) -> Iterator[Finding]:
         return
     yield check_configuration(config, conf, problems)
     for name in sorted(config.destinations):
-        if not unset_password(config.destinations[name].model_dump()):
-            yield check_destination(config.destinations[name])
+        yield from check_sources(config.destinations[name])
         yield Finding(policy_sentence(config.destinations[name]))
         yield check_foreign_keys(config.destinations[name])
     yield Finding("Delta paths of all tables", tuple(known_path_clashes(config)))
+    yield Finding(beside_sentence(config), tuple(beside_problems(config)))
+    yield Finding("rows and masks of tables that are there", tuple(rules_problems(config)))
     yield from check_spark(config, conf)
+    if "://" in config.lake:
+        yield check_store(config, conf)
     yield check_semaphores()
     yield from (check_disk(what, folder) for what, folder in _folders(config))
 
@@ -62,6 +66,13 @@ def check_configuration(config: SluiceConfig, conf: Path, problems: Sequence[str
     return Finding(what, tuple(problems) if config.destinations else (*problems, missing))
 
 
+def check_sources(destination: DestinationConfig) -> Iterator[Finding]:
+    """Each of them, those that stand by too: what they lack must not be found out when the master is gone."""
+    for given in destination.sources or (destination.source,):
+        if not unset_passwords({"source": given.model_dump()}):
+            yield check_destination(destination.model_copy(update={"source": given}))
+
+
 def check_destination(destination: DestinationConfig) -> Finding:
     """Connects to the source and has the engine's own check say everything that is wrong with it."""
     what = (
@@ -69,7 +80,13 @@ def check_destination(destination: DestinationConfig) -> Finding:
     )
     try:
         asked = ask_source(destination)
-        return Finding(f"{what}, {asked.facts.version}", warnings=tuple(check_source(asked.source, asked.facts)))
+        warnings = check_source(asked.source, asked.facts)
+        if len(destination.sources) > 1 and not (asked.facts.gtid_enabled or asked.facts.mariadb):
+            warnings = [
+                *warnings,
+                "without GTIDs no other source can take over: set gtid_mode and enforce_gtid_consistency",
+            ]
+        return Finding(f"{what}, {asked.facts.version}", warnings=tuple(warnings))
     except SourceCheckError as error:
         return Finding(what, tuple(error.problems))
     except SluiceError as error:
@@ -154,6 +171,15 @@ def check_small_merges(config: SluiceConfig) -> Finding:
         f"{why}: every table gets a MERGE of Spark, which costs most of a second; install deltalake and pyarrow there"
     )
     return Finding(what, (), (told,) if why else ())
+
+
+def check_store(config: SluiceConfig, conf: Path) -> Finding:
+    """The object store of the lake, asked as a run would ask it."""
+    from console.lake.store import store_findings  # noqa: PLC0415
+
+    ours = not config.spark.master and Stack(config, conf, _silent).starts_spark
+    problems, warnings = store_findings(config, starts_spark=ours)
+    return Finding(f"lake at {config.lake}", tuple(problems), tuple(warnings))
 
 
 def check_semaphores() -> Finding:

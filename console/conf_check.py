@@ -6,6 +6,7 @@ that are no regular expressions, variables of passwords that are not set.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator
@@ -13,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
-from cdc_engine.config import load_config
+from cdc_engine.config import TableConfig, load_config
 from cdc_engine.errors import ConfigurationError
+from cdc_engine.instance.tables.value_policies import rules_of
 from cdc_engine.sink.column_filter import ColumnFilter
 from cdc_engine.sink.table_filter import split_patterns
 
@@ -32,11 +35,12 @@ def conf_problems(conf: Path) -> list[str]:
     return problems
 
 
-def unset_password(record: dict[str, Any]) -> str:
-    """The variable of a destination's password that is not set; empty where it is, or where none is wanted."""
-    source = record.get("source")
-    name = source.get("password_env") if isinstance(source, dict) else ""
-    return name if isinstance(name, str) and name and name not in os.environ else ""
+def unset_passwords(record: dict[str, Any]) -> list[str]:
+    """The variables of a destination's passwords that are not set, of all its sources."""
+    several = record.get("sources")
+    sources = several if isinstance(several, list | tuple) and several else [record.get("source")]
+    names = [source.get("password_env") for source in sources if isinstance(source, dict)]
+    return sorted({name for name in names if isinstance(name, str) and name and name not in os.environ})
 
 
 def _destination_problems(record: dict[str, Any]) -> Iterator[str]:
@@ -49,7 +53,8 @@ def _destination_problems(record: dict[str, Any]) -> Iterator[str]:
     columns = ColumnFilter(str(record.get("column_include") or ""), str(record.get("column_exclude") or ""))
     for item in columns.ignored:
         yield f"column_include, column_exclude: {item!r} is not of the form database.table:column/column"
-    if name := unset_password(record):
+    yield from _rule_problems(record)
+    for name in unset_passwords(record):
         yield f"source.password_env: the environment variable {name} is not set"
 
 
@@ -60,3 +65,14 @@ def _record(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         return {}
     return record if isinstance(record, dict) else {}
+
+
+def _rule_problems(record: dict[str, Any]) -> Iterator[str]:
+    """Conditions that cannot be read, and salts that are not set; what is no table's record `load_config` has said."""
+    tables = record.get("tables")
+    for name, table in tables.items() if isinstance(tables, dict) else ():
+        with contextlib.suppress(ValidationError):
+            try:
+                rules_of(str(name), TableConfig.model_validate(table))
+            except ConfigurationError as error:
+                yield str(error)

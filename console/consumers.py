@@ -28,6 +28,7 @@ def consumers_of(engine: Mapping[str, Any], meta: Mapping[str, Any]) -> list[dic
     return [
         {
             "client_id": each.get("client_id"),
+            "name": str(each.get("name") or ""),
             "filter": str(each.get("filter") or ""),
             "state": str(each.get("state") or "IDLE"),
             "reason": str(each.get("reason") or ""),
@@ -42,7 +43,7 @@ def consumers_of(engine: Mapping[str, Any], meta: Mapping[str, Any]) -> list[dic
 def consumer_problems(one: WithConsumers) -> list[str]:
     """Those that cannot go on, a sentence each."""
     return [
-        f"{one.name}: consumer {each['client_id']} is {each['state']}: {each['reason']}"
+        f"{one.name}: consumer {_who(each)} is {each['state']}: {each['reason']}"
         for each in one.consumers
         if each["state"] == "STOPPED"
     ]
@@ -62,8 +63,13 @@ def consumer_table(destinations: Sequence[WithConsumers]) -> Table | None:
         for each in one.consumers:
             state = Text(each["state"], "red" if each["state"] == "STOPPED" else "green")
             words = (each["position"], f"{each['behind_seconds']} s", str(each["waiting"] or ""), each["filter"])
-            shown.add_row("", str(each["client_id"]), state, *words)
+            shown.add_row("", _who(each), state, *words)
     return shown
+
+
+def _who(consumer: Mapping[str, Any]) -> str:
+    """Its number, and the broker that it sends to."""
+    return f"{consumer['client_id']} {consumer.get('name') or ''}".strip()
 
 
 def _place(position: Any) -> str:

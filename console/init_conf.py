@@ -13,10 +13,11 @@ from urllib.parse import unquote, urlsplit
 
 import yaml
 
-from cdc_engine.config import DestinationConfig, SluiceConfig, SourceConfig, load_config
+from cdc_engine.config import DestinationConfig, SluiceConfig, load_config
 from cdc_engine.errors import ConfigurationError, SourceCheckError
 from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.parser.source_check import check_source, missing_privileges
+from cdc_engine.source.settings import SourceConfig
 from console.sources import ask_source
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")

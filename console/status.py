@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from cdc_engine.config import SluiceConfig
-from cdc_engine.destination_files import lease_holder
+from cdc_engine.contracts import Holder
+from cdc_engine.destination_files import lease_holder, ledger_text
 from cdc_engine.errors import MetaError
+from cdc_engine.keeping import orders
 from cdc_engine.snapshot.record import progress
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import SnapshotState, way_out
@@ -28,9 +30,8 @@ from console.stack import processes
 from console.stack.dagster_storage import lost_storage
 from console.stack.processes import ProcessFile
 
-SNAPSHOT_STILL_SECONDS_MAX = (
-    600.0  # the sensor looks every few seconds, a run that failed is tried again after five minutes at most
-)
+# the sensor looks every few seconds, a run that failed is tried again after five minutes at most
+SNAPSHOT_STILL_SECONDS_MAX = 600.0
 STALE_SECONDS = 15.0  # an engine writes its status about once a second
 WHAT_TO_DO = "docs/operations.md says what to do"
 WELL = ("RUNNING", "STARTING", "CONNECTING")
@@ -51,6 +52,7 @@ class DestinationStatus:
     cursor: str = ""
     position: str = ""
     lag_seconds: float = 0.0
+    runway_hours: float | None = None
     rows_per_second: float = 0.0
     ring_bytes: int = 0
     ring_bytes_max: int = 0
@@ -99,6 +101,13 @@ def read_status(config: SluiceConfig, now: float | None = None) -> StatusReport:
     return StatusReport(running, destinations, problems)
 
 
+def with_conf(report: StatusReport, refused: Mapping[str, str]) -> StatusReport:
+    """The report, with the files of conf/ that are wrong and so are not what is in use."""
+    problems = [f"conf/{file} is not what is in use: {why}" for file, why in sorted(refused.items())]
+    told = [each for each in report.problems if not any(why in each for why in refused.values())]  # by an engine too
+    return dataclasses.replace(report, problems=[*problems, *told])
+
+
 def _never_begun(config: SluiceConfig, running: Sequence[dict[str, Any]]) -> list[str]:
     """Parts that nobody has recorded although others are: a `sluice up` that was killed on its way."""
     there = {process["name"] for process in running}
@@ -138,9 +147,9 @@ def _foreign_keys(config: SluiceConfig, name: str) -> tuple[ForeignKeyNote, ...]
 
 
 def read_destination(directory: Path, name: str, now: float) -> DestinationStatus:
-    """One destination from status.json (the engine's word), meta.json (what is acked) and the lease (who holds it)."""
-    engine, meta = (read_json(directory / f"{file}.json") for file in ("status", "meta"))
-    lease = lease_holder(directory)
+    """One destination from status.json (the engine's word), the ledger (what is acked) and the lease (who holds it)."""
+    engine = read_json(directory / "status.json")
+    meta, lease, unknown = _kept(directory)
     held = lease is not None and lease.held
     age_seconds = now - engine.get("updated_at_us", 0) / 1e6
     # of a time to come: the clock was set back, and nobody has written since
@@ -151,6 +160,8 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
         reason = "no engine has run yet; `sluice up` starts it"
     elif stale:
         state, reason = _silent(state, age_seconds, held=held)
+    if not held and (order := orders.stopped(directory)) is not None:
+        state, reason = "STOPPED", f"{order.by} stopped it at {order.when()}; `sluice instance start {name}` starts it"
     return DestinationStatus(
         name=name,
         state=state,
@@ -159,6 +170,7 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
         cursor=place(meta.get("cursor")),
         position=place(engine.get("position")),
         lag_seconds=round(float(engine.get("lag_seconds") or 0.0), 1),
+        runway_hours=_runway(engine.get("runway_hours"), age_seconds if stale else 0.0),
         rows_per_second=round(float(engine.get("rows_per_second") or 0.0), 1),
         ring_bytes=int(engine.get("ring_bytes") or 0),
         ring_bytes_max=int(engine.get("ring_bytes_max") or 0),
@@ -166,12 +178,20 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
         age_seconds=round(age_seconds, 1) if engine else 0.0,
         tick_age_seconds=_age(engine.get("ticked_at_us"), now),
         ack_age_seconds=_age(engine.get("acked_at_us"), now),
-        troubles=() if stale else [str(each) for each in engine.get("troubles") or ()],
+        troubles=[*unknown, *(() if stale else (str(each) for each in engine.get("troubles") or ()))],
         holder=f"pid {lease.pid} on {lease.host}" if lease and held else "",
         outstanding=[_outstanding(batch) for batch in meta.get("outstanding") or []],
         stopped_tables=engine.get("stopped_tables") or meta.get("stopped_tables") or [],
         consumers=consumers_of(engine, meta),
     )
+
+
+def _kept(directory: Path) -> tuple[dict[str, Any], Holder | None, list[str]]:
+    """The ledger's record, who holds the lease, and why they are not known where they are not: nobody answers who keeps them."""
+    try:
+        return _record(ledger_text(directory)), lease_holder(directory), []
+    except MetaError as error:
+        return {}, None, [f"{error}; what is acked and who reads is not known until it answers"]
 
 
 def _silent(state: str, age_seconds: float, *, held: bool) -> tuple[str, str]:
@@ -182,6 +202,11 @@ def _silent(state: str, age_seconds: float, *, held: bool) -> tuple[str, str]:
     if held:
         return "STALE", f"{heard}; its process holds the lease, so it hangs or is stopped: end it, then `sluice up`"
     return "STOPPED", f"{heard}; `sluice up` starts it again"
+
+
+def _runway(hours: float | None, unsaid_seconds: float) -> float | None:
+    """What is left of what the engine told: the source purges while nobody reads, too."""
+    return None if hours is None else round(max(0.0, hours - max(0.0, unsaid_seconds) / 3600), 2)
 
 
 def _age(moment_us: Any, now: float) -> float | None:
@@ -250,6 +275,7 @@ def render(report: StatusReport) -> Group:
         "acked up to",
         "read up to",
         "lag",
+        "kept",
         "rows/s",
         "ring",
         "last tick",
@@ -262,7 +288,8 @@ def render(report: StatusReport) -> Group:
         state = Text(one.state, "green" if one.state in WELL else "red")
         ring = f"{one.ring_bytes / 2**20:.1f} of {one.ring_bytes_max / 2**20:.0f} MB" if one.ring_bytes_max else ""
         out = ", ".join(f"#{batch['batch_id']} ({batch['rows']} rows)" for batch in one.outstanding)
-        rates = (f"{one.lag_seconds} s", f"{one.rows_per_second:.0f}")
+        kept = "" if one.runway_hours is None else f"{one.runway_hours:.0f} h"
+        rates = (f"{one.lag_seconds} s", kept, f"{one.rows_per_second:.0f}")
         ages = ("never" if age is None else f"{age:.0f} s" for age in (one.tick_age_seconds, one.ack_age_seconds))
         places.add_row(one.name, state, one.cursor, one.position, *rates, ring, *ages, out)
     reading = [
@@ -297,8 +324,16 @@ def _process_state(process: dict[str, Any]) -> Text:
 def read_json(path: Path) -> dict[str, Any]:
     """A file of the engine; empty when it is missing or (never, as they are renamed into place) half-written."""
     try:
-        record = json.loads(path.read_text())
+        return _record(path.read_text())
     except (OSError, ValueError):
+        return {}
+
+
+def _record(text: str) -> dict[str, Any]:
+    """A JSON object; empty where the text is none."""
+    try:
+        record = json.loads(text)
+    except ValueError:
         return {}
     return record if isinstance(record, dict) else {}
 

@@ -213,7 +213,8 @@ def run_demo(options: DemoOptions, screen: Console) -> int:
         set_up(kernels=True, screen=screen)
         demo = Demo(options, home, screen)
         try:
-            return _run(demo)
+            with signals.told():
+                return _run(demo)
         except KeyboardInterrupt:
             screen.print("\nstopping")
             return 1 if options.once else 0

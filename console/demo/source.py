@@ -74,6 +74,7 @@ class DemoSource:
         return {
             "source": source,
             "include": rf"{DATABASE}\..*",
+            "runs": "drain",
             "tables": {f"{DATABASE}.{VISITS}": {"snapshot": "initial"}},
         }
 

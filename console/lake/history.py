@@ -23,7 +23,7 @@ from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 from console.sources import require_destination
 from console.toolchain.errors import SetupError
 from orchestration.run.lake_settings import storage_options
-from spark_jobs.tables.commit_record import Interval, batches, read_commit
+from spark_jobs.tables.commit_record import MAINTENANCE_KIND, Interval, batches, read_commit
 
 _PLACE = re.compile(r"(?P<file>[^:@\s]+\.\d+):(?P<offset>\d+)(?:@(?P<epoch>\d+))?")
 Match = Callable[[Interval], bool]
@@ -154,14 +154,18 @@ def render(history: Sequence[Interval]) -> Table:
 
 
 def _hand(interval: Interval) -> str:
-    """Who committed it: a batch by its delivery, a snapshot by its id."""
+    """Who committed it: a batch by its delivery, a snapshot, a backfill or a repair by its id."""
     if not interval.ours:
         return "another hand"
+    if interval.kind == MAINTENANCE_KIND:
+        return interval.kind
+    if interval.backfill:
+        return f"{interval.kind} {interval.backfill}"
     return f"snapshot {interval.snapshot}" if interval.snapshot else str(interval.delivery)
 
 
 def _changes(interval: Interval) -> str:
-    if not interval.ours:
+    if not interval.ours or interval.kind == MAINTENANCE_KIND:
         return interval.operation
     if interval.snapshot:
         return "rows as they were read"

@@ -73,6 +73,9 @@ def life(versions: Versions, commits: Sequence[Interval]) -> Iterator[Step]:
                 yield _step("the oldest that the log tells", row, None)
                 return
             before = _look(versions, commit.version - 1)
+            if commit.backfill and before == row:  # it took other rows of the same places once more
+                at = commit.version - 1
+                continue
             yield _step(_happened(row, before), row, commit)
             at = commit.version - 1
             continue

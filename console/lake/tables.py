@@ -25,6 +25,9 @@ from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 from console.sources import require_destination
 from console.toolchain.errors import SetupError
 from orchestration.run.lake_settings import storage_options
+from spark_jobs.beside.change_log import KIND as LOG
+from spark_jobs.beside.history import KIND as HISTORY
+from spark_jobs.beside.side_table import is_beside, side_app_id_of
 from spark_jobs.staged_batch import ORDER_KEY, app_id_of, epoch_of
 from spark_jobs.tables.table_owner import OWNER_PROPERTY, Owner
 
@@ -87,7 +90,24 @@ class DestinationLake:
                 log.alter.set_table_properties({OWNER_PROPERTY: owner.to_text()}, raise_if_not_exists=False)
             except (DeltaError, OSError) as error:
                 raise SetupError(f"the owner of the Delta table {table.path} cannot be written: {error}") from error
+        self._own_beside(table.name, ledger_id)
         self._records.keep({table.name: (table.table_id, self._open(table.path).version())})
+
+    def _own_beside(self, name: str, ledger_id: str) -> None:
+        """Its change log and its history too: their names in Delta say whose they are. What they lack the next run sees."""
+        database, _, table = name.partition(".")
+        paths = self._config.paths_beside(self._destination, database, table)
+        for kind, path in zip((LOG, HISTORY), paths, strict=True):
+            try:
+                log = self._open(path) if path else None
+                wanted = side_app_id_of(self._destination, ledger_id, kind, name)
+                if log is None or log.metadata().name == wanted:
+                    continue
+                if not is_beside(str(log.metadata().name or ""), kind):
+                    raise SetupError(f"the Delta table {path} is none that Sluice made beside {name}: move it away")
+                log.alter.set_table_name(wanted)
+            except (DeltaError, OSError) as error:
+                raise SetupError(f"the owner of the Delta table {path} cannot be written: {error}") from error
 
     def forget(self, name: str) -> None:
         """The table is gone; the next run makes it anew."""

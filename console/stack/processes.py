@@ -21,7 +21,9 @@ from urllib.parse import urlsplit
 import psutil
 
 from cdc_engine.config import SluiceConfig
+from cdc_engine.config.engine import LOOPBACK, host_and_port
 
+ENGINE = "engine"  # beside them, where conf/ wants the engines in a process of their own on this host
 PARTS = ("code server", "daemon", "webserver", "spark")  # what `sluice up` starts, Spark where it is ours
 MARK = "SLUICE_PROCESSES"  # environment variable of every process started here: the path of its processes.json
 START_TIME_SLACK_SECONDS = 1.0  # psutil derives the time from the boot time, which moves a little with the clock
@@ -85,10 +87,22 @@ class ProcessFile:
 
 
 def part_names(config: SluiceConfig) -> tuple[str, ...]:
-    """Which of `PARTS` there are: Spark where the configured one is the local server; a cluster's endpoint or a master is not ours."""
+    """Which of `PARTS` there are: Spark where the configured one is the local server; a cluster's endpoint or a master is not ours. And
+    the engine where it is a process of this host.
+    """
     remote = urlsplit(config.spark.remote)
     local = remote.hostname in {"127.0.0.1", "localhost"} and remote.port == config.ports.spark_connect
-    return PARTS if local and not config.spark.master else PARTS[:-1]
+    parts = PARTS if local and not config.spark.master else PARTS[:-1]
+    return (ENGINE, *parts) if engine_port(config) else parts
+
+
+def engine_port(config: SluiceConfig) -> int:
+    """Where the engine of this host listens; 0 where it has none of its own."""
+    if config.engine.kind != "remote":
+        return 0
+    host, port = host_and_port(config.engine.listens_at)
+    ours = host in LOOPBACK or host_and_port(config.engine.addresses[0])[0] in LOOPBACK
+    return port if ours else 0
 
 
 def find(record: ProcessRecord) -> psutil.Process | None:
@@ -157,6 +171,17 @@ def sweep(mark: str) -> list[int]:
         _send(process, signal.SIGKILL)
     _wait(lambda: not _living(marked), KILL_SECONDS_MAX)
     return [process.pid for process in _living(marked)]
+
+
+def data_dirs_of_running(conf: Path) -> list[Path]:
+    """Where the processes that were started for a conf/ keep their data, as their environment says."""
+    found: set[Path] = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(OSError, psutil.Error):
+            environment = process.environ()
+            if MARK in environment and environment.get("SLUICE_CONF") == str(conf) and process.pid != os.getpid():
+                found.add(Path(environment[MARK]).parent)
+    return sorted(found)
 
 
 def port_owner(port: int) -> str:

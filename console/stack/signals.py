@@ -22,6 +22,17 @@ def heard() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def told() -> Iterator[None]:
+    """An interrupt within DuckDB is one: it raises an error of its own that names KeyboardInterrupt as its cause."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            raise KeyboardInterrupt from error
+        raise
+
+
+@contextlib.contextmanager
 def unheard() -> Iterator[None]:
     """Another Ctrl-C must not cut the stopping short."""
     with _handled_by(signal.SIG_IGN):

@@ -1,4 +1,4 @@
-"""What `sluice up` and the demo start, and how it is stopped: Spark, the code server with the engine in it, webserver, daemon.
+"""What `sluice up` and the demo start, and how it is stopped: Spark, the code server with the engine in it or beside it, webserver, daemon.
 
 The code server is a plain `dagster api grpc` (orchestration.code_server): nobody but us restarts it, so the engine inside lives as long
 as that process.
@@ -32,11 +32,13 @@ from console.stack.parts import (
     asks_webserver,
 )
 from console.stack.processes import (
+    ENGINE,
     MARK,
     PARTS,
     ProcessFile,
     ProcessRecord,
     StopStep,
+    engine_port,
     find,
     part_names,
     stop,
@@ -45,15 +47,18 @@ from console.stack.processes import (
     terminate_children,
 )
 from console.stack.supervisor import UP, Part, Patience, Supervisor
+from console.toolchain.artifacts import EXTRAS
 from console.toolchain.cache import PROJECT_ROOT
 from console.toolchain.errors import ServerError
-from console.toolchain.ports import LOOPBACK
+from console.toolchain.ports import LOOPBACK, listens
 from console.toolchain.process import ChildProcess, why_no_run_can_start
 from console.toolchain.spark.server import SparkConnectServer
+from orchestration.ports import MergeFailedError
+from orchestration.run.lake_settings import on_s3, store_environment, store_settings
 
 CODE_SERVER, DAEMON, WEBSERVER, SPARK = PARTS
 SUPERVISOR = "supervisor"  # `sluice up --foreground`
-STOP_ORDER = (CODE_SERVER, DAEMON, WEBSERVER, SPARK)
+STOP_ORDER = (CODE_SERVER, DAEMON, WEBSERVER, ENGINE, SPARK)
 START_SECONDS_MAX = 240.0  # a cold import of dagster and numba takes half a minute, on a busy machine far more
 WARM_SECONDS_MAX = 300.0
 DOWN_SECONDS_MAX = 120.0  # all steps of all processes of a supervisor together
@@ -90,6 +95,7 @@ class Stack:
             config.data_dir / "spark",
             port=config.ports.spark_connect,
             memory=spark_memory,
+            extras=EXTRAS if on_s3(config) else (),
             die_with_parent=die_with_parent,
         )
 
@@ -150,10 +156,17 @@ class Stack:
             raise ServerError(problem[0].upper() + problem[1:])
         self._write_dagster_home()
         if self.starts_spark and SPARK not in running:
+            self._tell_spark_of_the_store()
             self._spark.provide()
         if CODE_SERVER not in running:
             self._discover()
         return Supervisor(parts, self.say, patience, running)
+
+    def _tell_spark_of_the_store(self) -> None:
+        try:
+            self._spark.tell(store_settings(self.config), store_environment(self.config))
+        except MergeFailedError as error:
+            raise ConfigurationError(f"{error}; set the variables where `sluice up` is started") from error
 
     def _start_missing(self) -> list[str]:
         supervisor = self.supervisor(UP)
@@ -174,6 +187,8 @@ class Stack:
     def _parts(self) -> list[Part]:
         ports, dagster = self.config.ports, (CODE_SERVER, WEBSERVER, SPARK)
         parts: list[Part] = [self._part(CODE_SERVER, (), asks_code_server(ports.code_server), ports.code_server)]
+        if port := engine_port(self.config):
+            parts.insert(0, self._part(ENGINE, (), lambda _: lambda: listens(port), port))
         if self.starts_spark:
             parts.append(self._part(SPARK, (), lambda _: self._spark.answers, ports.spark_connect))
             program = [sys.executable, "-m", "console.toolchain.spark.warmup"]
@@ -232,7 +247,7 @@ class Stack:
         if CODE_SERVER in records:
             self._ask_code_server(records[CODE_SERVER])  # it lets a run finish, so ask before anything else is stopped
         left: list[int] = []
-        for name in (DAEMON, WEBSERVER, CODE_SERVER, SPARK):
+        for name in (DAEMON, WEBSERVER, CODE_SERVER, ENGINE, SPARK):
             if name in records:
                 left += stop(records[name], self._steps(name), self.mark)
         left += sweep(self.mark)  # run workers of a code server that died and was started again
@@ -303,6 +318,8 @@ class Stack:
         if name == CODE_SERVER:
             where = ["-m", "orchestration.definitions", "-h", LOOPBACK, "-p", str(self.config.ports.code_server)]
             return [*module, "orchestration.code_server", *where, "--location-name", LOCATION]
+        if name == ENGINE:
+            return [*module, "orchestration.remote.process"]
         if name == WEBSERVER:
             where = ["-h", LOOPBACK, "-p", str(self.config.ports.webserver), "-w", workspace]
             return [*module, "dagster_webserver", *where]

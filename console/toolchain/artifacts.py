@@ -9,6 +9,7 @@ from pathlib import Path
 ARTIFACTS_FILE = Path(__file__).with_name("artifacts.toml")
 
 DELTA = "delta"
+EXTRAS = ("s3",)  # what `sluice setup --with` and a lake there ask for
 DELTA_PACKAGE = "delta-spark"  # whose version is that of Delta's jars
 DATABASE_VERSIONS = ("mysql-8.0.31", "mysql-5.7.22", "mariadb-11.4.5", "mariadb-10.11.5")
 
@@ -23,6 +24,7 @@ class Artifact:
     revision: str
     sha256: str
     size_bytes: int
+    classifier: str = ""
 
     @property
     def file_name(self) -> str:

@@ -112,10 +112,10 @@ def ivy_module(artifacts: Sequence[Artifact]) -> str:
     """Return the ivy.xml that asks for exactly these jars and nothing they depend on."""
     lines = "\n".join(
         f"    <dependency org={quoteattr(a.organisation)} name={quoteattr(a.module)} rev={quoteattr(a.revision)}"
-        ' transitive="false" conf="default->default"/>'
+        f' transitive="false" conf="default->default">{_classified(a)}</dependency>'
         for a in artifacts
     )
-    return f"""<ivy-module version="2.0">
+    return f"""<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
   <info organisation="sluice" module="toolchain"/>
   <configurations><conf name="default"/></configurations>
   <dependencies>
@@ -124,6 +124,13 @@ def ivy_module(artifacts: Sequence[Artifact]) -> str:
   </dependencies>
 </ivy-module>
 """
+
+
+def _classified(artifact: Artifact) -> str:
+    """Which of several jars of a module is meant."""
+    if not artifact.classifier:
+        return ""
+    return f'<artifact name={quoteattr(artifact.module)} type="jar" m:classifier={quoteattr(artifact.classifier)}/>'
 
 
 def proxy_options(environment: Mapping[str, str]) -> list[str]:
@@ -163,7 +170,7 @@ def _arrived_bytes(cache: Cache, artifact: Artifact) -> int:
     """Size of the file that Ivy is writing; it has another ending while it grows."""
     folder = cache.incoming / "cache" / artifact.organisation / artifact.module
     sizes = [
-        file.stat().st_size for file in folder.glob(f"*/{artifact.module}-{artifact.revision}.jar*") if file.exists()
+        file.stat().st_size for file in folder.glob(f"*/{artifact.module}-{artifact.revision}*.jar*") if file.exists()
     ]
     return max(sizes, default=0)
 

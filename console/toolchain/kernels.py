@@ -2,28 +2,33 @@
 
 numba keeps a kernel's code in `__pycache__` beside its source file, or below the user's cache folder where that may not be written to. It
 knows a kernel is out of date by the date and size of the one file the kernel stands in, and does not see that a constant or a
-kernel of another file went into it. So what was compiled is judged here by all files at once: when anything of the room changed, all of it
-is compiled anew. A note in the cache folder says what the code was made from and which files it is in.
+kernel of another file went into it. So that is judged here: a file's code goes when the file, or anything of ours that it imports, changed.
+The rehearsal then compiles what is gone. A note in the cache folder says what the code was made from and which files it is in.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import functools
 import hashlib
 import importlib.metadata
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from console.toolchain.cache import PROJECT_ROOT, Cache
 from console.toolchain.errors import SetupError
 
 ROOM = PROJECT_ROOT / "cdc_engine" / "binlog"
+KERNEL = re.compile(r"^@(kernel|compiled)\b", re.MULTILINE)
 PROGRAM = "cdc_engine.instance.rehearsal"
 SECONDS_MAX = 600.0
 
@@ -31,26 +36,73 @@ SECONDS_MAX = 600.0
 def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
     """Whether anything was compiled; with nothing out of date it only reads the sources. Raises SetupError."""
     note = cache.root / "kernels" / f"{hashlib.sha256(str(PROJECT_ROOT).encode()).hexdigest()[:16]}.json"
-    sources = _digest()
-    if _is_up_to_date(note, sources):
+    room, made = _digest(ROOM.rglob("*.py")), _read(note)
+    if made.get("room") == room and all(Path(file).exists() for file in made.get("files", ())):
         return False
     say("compiling kernels")
+    sources = _sources()
     with contextlib.suppress(OSError):  # a checkout that may not be written to: numba then keeps the code elsewhere
-        for file in _numba_files(ROOM):
-            file.unlink(missing_ok=True)
+        before = made.get("sources")
+        _remove_stale(sources, before if isinstance(before, dict) else {})
     _rehearse()
+    files = [str(file) for file in _numba_files(ROOM)]
     note.parent.mkdir(parents=True, exist_ok=True)
-    note.write_text(json.dumps({"sources": sources, "files": [str(file) for file in _numba_files(ROOM)]}))
+    note.write_text(json.dumps({"room": room, "sources": sources, "files": files}))
     return True
 
 
-def _digest() -> str:
-    """Of all that decides what the compiled code is: the room's sources, the compiler, the interpreter and the processor."""
+def _sources() -> dict[str, str]:
+    """Of each file with kernels what decides their code: a digest of it and of all of ours that it imports, by the file's path."""
+    return {
+        str(file): _digest(_imported(file)) for file in ROOM.rglob("*.py") if KERNEL.search(file.read_text("utf-8"))
+    }
+
+
+def _remove_stale(sources: dict[str, str], made: dict[str, str]) -> None:
+    for name, digest in sources.items():
+        if made.get(name) != digest:
+            file = Path(name)
+            for code in _numba_files(file.parent):
+                if code.name.partition(".")[0] == file.stem:
+                    code.unlink(missing_ok=True)
+
+
+def _digest(files: Iterable[Path]) -> str:
+    """Of these files, the compiler, the interpreter and the processor."""
     parts = [sys.version, importlib.metadata.version("numba"), platform.machine(), _processor()]
     digest = hashlib.sha256("\n".join(parts).encode())
-    for file in sorted(ROOM.rglob("*.py")):
-        digest.update(file.relative_to(ROOM).as_posix().encode() + b"\0" + file.read_bytes())
+    for file in sorted(files):
+        digest.update(os.path.relpath(file, ROOM).encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
+
+
+def _imported(file: Path) -> set[Path]:
+    """The file, and all of ours that may go into its code: what it imports, directly or not."""
+    found, left = {file}, [file]
+    while left:
+        new = {path for path in _imports(left.pop()) if path not in found}
+        found |= new
+        left += new
+    return found
+
+
+@functools.cache
+def _imports(file: Path) -> tuple[Path, ...]:
+    """The files of the room that one imports by name, and those of others that it has modules or constants of: no class goes into code."""
+    named: list[str] = []
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            constants = any(each.name.isupper() for each in node.names)
+            named += [node.module] if constants or _file_of(node.module).is_relative_to(ROOM) else []
+            named += [f"{node.module}.{each.name}" for each in node.names]
+        elif isinstance(node, ast.Import):
+            named += [each.name for each in node.names]
+    return tuple(path for path in map(_file_of, named) if path.is_file())
+
+
+def _file_of(module: str) -> Path:
+    path = PROJECT_ROOT.joinpath(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 def _processor() -> str:
@@ -62,12 +114,13 @@ def _processor() -> str:
     return next((line for line in lines if line.startswith("model name")), "")
 
 
-def _is_up_to_date(note: Path, sources: str) -> bool:
+def _read(note: Path) -> dict[str, Any]:
+    """The note; empty where there is none, or none of this kind."""
     try:
         record = json.loads(note.read_text())
-        return bool(record["sources"] == sources) and all(Path(file).exists() for file in record["files"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 def _numba_files(folder: Path) -> Iterator[Path]:

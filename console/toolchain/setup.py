@@ -28,18 +28,21 @@ class Toolchain:
     java: Java
     delta_jars: tuple[Path, ...]
     servers: dict[str, ServerHome]
+    extra_jars: tuple[Path, ...] = ()
 
 
 def set_up(
     servers: Sequence[str] = DEMO_SERVERS,
     *,
     delta: bool = True,
+    extras: Sequence[str] = (),
     kernels: bool = False,
     cache: Cache | None = None,
     screen: Console | None = None,
 ) -> Toolchain:
     """Fetch and unpack what is missing of the named servers and of the Delta jars; quick when nothing is.
 
+    `extras`: further jars for Spark, of EXTRAS.
     `kernels`: also compile the engine's kernels, where they are out of date.
     """
     cache = cache or open_cache()
@@ -47,13 +50,21 @@ def set_up(
     with locked(cache, screen.print):
         java = provide_java(cache)
         jars = load_artifacts(DELTA) if delta else ()
+        extra = load_artifacts(*extras)
         packed = [artifact for artifact in load_artifacts(*servers) if not is_unpacked(cache, artifact)]
-        fetch(cache, java, [*jars, *packed], screen)
+        fetch(cache, java, [*jars, *extra, *packed], screen)
         _unpack_all(cache, packed, screen)
         if kernels:
             compile_kernels(cache, screen.print)
         homes = {version: server_home(cache, version) for version in servers}
-    return Toolchain(cache, java, tuple(cache.jars / jar.file_name for jar in jars), homes)
+    delta_jars, extra_jars = (tuple(cache.jars / jar.file_name for jar in group) for group in (jars, extra))
+    return Toolchain(cache, java, delta_jars, homes, extra_jars)
+
+
+def lacking(extras: Sequence[str]) -> list[str]:
+    """Jars of the extras that are not in the cache, by name; nothing is fetched, nothing verified."""
+    cache = open_cache()
+    return [each.module for each in load_artifacts(*extras) if not (cache.jars / each.file_name).exists()]
 
 
 def _unpack_all(cache: Cache, packed: Sequence[Artifact], screen: Console) -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from cdc_engine.errors import ActRefusedError, ConfigurationError
 from cdc_engine.instance.backfill.plan import Plan, TablePlan
-from console import backfill
+from console.acts import backfill
 from console.main import app
 
 READY = TablePlan(name="shop.orders", refused="", changes=12, reaches_back=True)

@@ -22,8 +22,8 @@ from cdc_engine.meta.ledger import Ledger
 from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
 from cdc_engine.parser.start_position import StartChoice
 from cdc_engine.position import Position
+from console.acts.position import request
 from console.main import app, exit_code
-from console.position import Request
 from console.stack.processes import ProcessFile
 from console.stack.stack import Stack
 from console.toolchain.cache import PROJECT_ROOT
@@ -252,7 +252,7 @@ def test_without_a_yes_nothing_changes(place: Place, source: DatabaseServer) -> 
 def test_a_request_is_exactly_one_well_formed_place(arguments: tuple[str, str, bool, str]) -> None:
     text, gtid, latest, moment = arguments
     with pytest.raises(ConfigurationError):
-        Request.parse(text, gtid, latest=latest, moment=moment)
+        request(text, gtid, latest=latest, moment=moment)
 
 
 def facts(uuid: str, last: int, size_bytes: int = 1000) -> ServerFacts:

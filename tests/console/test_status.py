@@ -13,12 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from cdc_engine.config import load_config
-from cdc_engine.contracts import OutstandingBatch, StoppedTable
+from cdc_engine.contracts import DestinationDir, MetaPlace, OutstandingBatch, StoppedTable
+from cdc_engine.documents.memory import MemoryDocuments
+from cdc_engine.documents.places import documents_of
 from cdc_engine.ha.file_lease import FileLease
 from cdc_engine.instance.status import EngineStatus, write_status
 from cdc_engine.meta.file_meta import FileMeta
+from cdc_engine.meta.kept_meta import KeptMeta
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.position import Position
 from cdc_engine.snapshot.record import SnapshotRecord
@@ -26,7 +30,8 @@ from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import TableState
 from console.main import app
 from console.stack.processes import ProcessFile, part_names
-from console.status import DestinationStatus, find_problems
+from console.status import DestinationStatus, find_problems, read_destination
+from console.toolchain.ports import free_port
 from tests.console.conftest import RUNNER, Place
 from tests.waiting import wait_for
 
@@ -191,6 +196,14 @@ def test_fault_a_clock_that_was_set_back_does_not_keep_a_dead_engine_alive(place
     assert "clock was set back" in shop["reason"]
 
 
+@pytest.mark.parametrize(("age_seconds", "hours"), [(0, 10.0), (3600, 9.0), (36_001, 0.0)], ids=str)
+def test_failover_the_runway_counts_on_while_no_engine_runs(place: Place, age_seconds: int, hours: float) -> None:
+    updated = (time.time_ns() - age_seconds * 10**9) // 1000
+    running_engine(place.destination(1), updated_at_us=updated, runway_hours=10.0)
+    answer = RUNNER.invoke(app, ["status", "--json"])
+    assert json.loads(answer.stdout)["destinations"][0]["runway_hours"] == pytest.approx(hours, abs=0.02)
+
+
 def test_every_state_but_the_good_ones_is_a_problem() -> None:
     process = {"name": "code server", "pid": 1, "alive": True}
     for state in ("RUNNING", "STARTING", "CONNECTING"):
@@ -222,3 +235,20 @@ def test_fault_what_the_sensor_said_has_its_age(place: Place) -> None:
     assert any("waiting 10 s before the next try (said 13" in problem for problem in report["problems"])
     assert report["destinations"][0]["tick_age_seconds"] >= 130
     assert "13" in RUNNER.invoke(app, ["status"]).stdout
+
+
+def test_ha_status_tells_the_ledger_where_other_hosts_keep_it(tmp_path: Path) -> None:
+    place = MetaPlace(destination="shop", directory=tmp_path / "shop", kind="sql", url=f"sqlite:///{tmp_path}/meta.db")
+    end = Position(epoch=3, file="binlog.000003", offset=99)
+    KeptMeta(documents_of(place) or MemoryDocuments(), "shop").update(lambda ledger: ledger.set_cursor(end))
+    status = read_destination(DestinationDir.of(place), "shop", time.time())
+    assert status.cursor == "binlog.000003:99@3"
+
+
+def test_ha_status_says_that_nobody_answers_who_keeps_the_ledger(tmp_path: Path) -> None:
+    url = f"postgresql://sluice:hidden@127.0.0.1:{free_port()}/meta"
+    place = MetaPlace(destination="shop", directory=tmp_path / "shop", kind="sql", url=url)
+    status = read_destination(DestinationDir.of(place), "shop", time.time())
+    (problem,) = (each for each in find_problems([{"name": "x", "alive": True, "pid": 1}], [status]) if "meta" in each)
+    assert "is not known until it answers" in problem
+    assert "hidden" not in problem + repr(place)

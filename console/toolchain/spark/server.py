@@ -44,10 +44,11 @@ class SparkConnectServer:
         *,
         ui: bool = False,
         settings: Mapping[str, str] | None = None,
+        extras: Sequence[str] = (),
         java: Java | None = None,
         die_with_parent: bool = True,
     ) -> None:
-        """Describe a server; nothing runs before start(). Jars of None are the cached Delta jars."""
+        """Describe a server; nothing runs before start(). Jars of None are the cached ones of Delta and of the `extras`."""
         self.folder = data_dir.absolute()
         self.memory = memory
         self._jars = jars
@@ -56,6 +57,8 @@ class SparkConnectServer:
         self._port = port
         self._ui = ui
         self._settings = dict(settings or {})
+        self._extras = tuple(extras)
+        self._secrets: dict[str, str] = {}
         self._die_with_parent = die_with_parent
         self._process: ChildProcess | None = None
         self._probe = GrpcProbe(self.port, _ask_spark)
@@ -177,15 +180,28 @@ class SparkConnectServer:
     def provide(self) -> None:
         """Have Java and the jars there, which may take a download."""
         if self._jars is None or self._java is None:
-            toolchain = set_up([])
-            self._jars = toolchain.delta_jars if self._jars is None else self._jars
+            toolchain = set_up([], extras=self._extras)
+            ours = (*toolchain.delta_jars, *toolchain.extra_jars)
+            self._jars = ours if self._jars is None else self._jars
             self._java = self._java or toolchain.java
+
+    def tell(self, settings: Mapping[str, str], environment: Mapping[str, str]) -> None:
+        """What its next start has besides. Credentials are environment: settings stand in its command line, its UI and its log."""
+        self._settings |= settings
+        self._secrets |= environment
 
     def _environment(self) -> dict[str, str]:
         own = {key: value for key, value in os.environ.items() if key not in FOREIGN_VARIABLES}
         java_home = {"JAVA_HOME": str(self._java.home)} if self._java else {}
         python = {"PYSPARK_PYTHON": sys.executable}  # tasks that merge small tables want our packages
-        return {**own, **java_home, **python, "SPARK_HOME": str(pyspark_home()), "SPARK_LOCAL_IP": LOOPBACK}
+        return {
+            **own,
+            **self._secrets,
+            **java_home,
+            **python,
+            "SPARK_HOME": str(pyspark_home()),
+            "SPARK_LOCAL_IP": LOOPBACK,
+        }
 
     def _start_failed(self, what: str) -> ServerError:
         end = last_lines(self.log)

@@ -1,4 +1,4 @@
-"""The words of `sluice snapshot`; what they do is in `console.snapshot` and `acts.snapshot`."""
+"""The words of `sluice snapshot`; what they do is in `console.acts.snapshot` and `acts.snapshot`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from typing import Annotated
 
 import typer
 
-from console.screen import standard_output
+from console.commands.options import JsonOption, config_now, screen
 
 snapshot_app = typer.Typer(
     name="snapshot", help="Rows that tables had before their changes were captured.", no_args_is_help=True
 )
-screen = standard_output()
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")]
 Name = Annotated[str, typer.Argument(help="database.table")]
 
 
@@ -29,10 +27,9 @@ def start(
 ) -> None:
     """Read the rows that tables have, beside the stream; a table that stopped for good is taken anew by it."""
     from cdc_engine.acts import snapshot as acts  # noqa: PLC0415
-    from cdc_engine.config import load_config  # noqa: PLC0415
-    from console import snapshot  # noqa: PLC0415
+    from console.acts import snapshot  # noqa: PLC0415
 
-    config = load_config()
+    config = config_now()
     if snapshot.is_lost(config, destination):
         snapshot.require_all(destination, tables, where)
         acts.start_where_lost(snapshot.folder(config, destination))
@@ -56,11 +53,10 @@ def status(
     follow: Annotated[bool, typer.Option("--follow", help="Stay until none is under way.")] = False,
 ) -> None:
     """Show how far each snapshot is: rows, rate, percent, and an estimate of its end; exit code 1 where one failed."""
-    from cdc_engine.config import load_config  # noqa: PLC0415
     from cdc_engine.states import SnapshotState  # noqa: PLC0415
-    from console import snapshot  # noqa: PLC0415
+    from console.acts import snapshot  # noqa: PLC0415
 
-    config, now = load_config(), time.time()
+    config, now = config_now(), time.time()
     if follow:
         raise typer.Exit(snapshot.follow(config, destination, screen))
     shown = snapshot.snapshots(config, destination)
@@ -75,10 +71,9 @@ def status(
 def pause(destination: str, table: Name) -> None:
     """Read no further chunk of a table; its changes are held on."""
     from cdc_engine.acts import snapshot as acts  # noqa: PLC0415
-    from cdc_engine.config import load_config  # noqa: PLC0415
-    from console import snapshot  # noqa: PLC0415
+    from console.acts import snapshot  # noqa: PLC0415
 
-    record = acts.pause(snapshot.folder(load_config(), destination), table)
+    record = acts.pause(snapshot.folder(config_now(), destination), table)
     screen.print(f"{table}: paused after {record.rows} rows; `sluice snapshot resume` goes on", markup=False)
 
 
@@ -86,10 +81,9 @@ def pause(destination: str, table: Name) -> None:
 def resume(destination: str, table: Name) -> None:
     """Go on with a paused snapshot; one that failed is read anew."""
     from cdc_engine.acts import snapshot as acts  # noqa: PLC0415
-    from cdc_engine.config import load_config  # noqa: PLC0415
-    from console import snapshot  # noqa: PLC0415
+    from console.acts import snapshot  # noqa: PLC0415
 
-    record = acts.go_on(snapshot.folder(load_config(), destination), table)
+    record = acts.go_on(snapshot.folder(config_now(), destination), table)
     screen.print(f"{table}: goes on after {record.rows} rows", markup=False)
 
 
@@ -97,8 +91,7 @@ def resume(destination: str, table: Name) -> None:
 def cancel(destination: str, table: Name) -> None:
     """End a snapshot: the table stops where it stood before, and `sluice schema resume` lets it go on from there."""
     from cdc_engine.acts import snapshot as acts  # noqa: PLC0415
-    from cdc_engine.config import load_config  # noqa: PLC0415
-    from console import snapshot  # noqa: PLC0415
+    from console.acts import snapshot  # noqa: PLC0415
 
-    acts.cancel(snapshot.folder(load_config(), destination), table)
+    acts.cancel(snapshot.folder(config_now(), destination), table)
     screen.print(f"{table}: the running engine ends its snapshot before the next batch", markup=False)

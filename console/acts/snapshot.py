@@ -21,7 +21,7 @@ from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.snapshot.steps import Step, next_step
 from cdc_engine.states import EngineState, SnapshotState
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE
-from console.schema import directory_of
+from console.acts.schema import directory_of
 from console.status import read_json
 
 LOOK_SECONDS = 1.0

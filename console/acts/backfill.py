@@ -57,10 +57,13 @@ def rows(made: Plan) -> Table:
     return shown
 
 
-def run(config: SluiceConfig, destination: str, wanted: Asked, to: Console) -> Done:
-    """Does it; what goes on is told on `to`. Raises SluiceError, or SetupError where a table could not be merged."""
+def run(config: SluiceConfig, destination: str, wanted: Asked, to: Console, *, into: str = "") -> Done:
+    """Does it; what goes on is told on `to`. `into`: a past state in a table of its own instead.
+
+    Raises SluiceError, or SetupError where a table could not be merged.
+    """
     require_destination(config, destination)
-    wish = Wish(destination=destination, from_us=wanted.from_us, to_us=wanted.to_us, tables=wanted.tables)
+    wish = Wish(destination=destination, from_us=wanted.from_us, to_us=wanted.to_us, tables=wanted.tables, into=into)
     ports = Ports(host=_no_engine, files=lambda: destination_files, merge=spark_merge)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
     with Progress(*columns, console=to, transient=True, disable=not to.is_terminal) as bar:
@@ -84,6 +87,10 @@ def _no_engine() -> Any:
 
 
 def outcome(done: Done) -> Table:
+    if made := done.rebuilt:
+        shown = Table("table", "of", "rows", "up to", "path")
+        shown.add_row(made.table, f"{made.of}, from version {made.version} on", str(made.rows), made.up_to, made.path)
+        return shown
     shown = Table("table", "keys", "rows that came", "changed", "went", "version")
     for each in done.outcomes:
         counts = (each.source_rows, each.rows_inserted, each.rows_updated, each.rows_deleted, each.delta_version)

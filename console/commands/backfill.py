@@ -1,4 +1,4 @@
-"""`sluice backfill` and its options; what it does: `console.backfill`."""
+"""`sluice backfill` and its options; what it does: `console.acts.backfill`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ import json
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from console.screen import standard_output
-
-screen = standard_output()
-errors = Console(stderr=True)
+from console.commands.options import config_now, errors, screen
 
 
 def backfill(  # noqa: PLR0917  one argument an option
@@ -24,22 +20,29 @@ def backfill(  # noqa: PLR0917  one argument an option
     tables: Annotated[
         str, typer.Option("--tables", metavar="DATABASE.TABLE,…", help="these tables; all that are captured")
     ] = "",
+    into: Annotated[
+        str,
+        typer.Option(
+            "--into",
+            metavar="DATABASE.TABLE",
+            help="make this table of the one in --tables as it was at --to, and leave the live one as it is",
+        ),
+    ] = "",
     only_plan: Annotated[
         bool, typer.Option("--plan", help="Show what it would read and change, and what is refused; change nothing.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")] = False,
 ) -> None:
     """Take the changes of a stretch of the past once more, beside the stream; exit code 1 where a table is refused."""
-    from cdc_engine.config import load_config  # noqa: PLC0415
-    from console import backfill as act  # noqa: PLC0415
+    from console.acts import backfill as act  # noqa: PLC0415
 
-    config, wanted = load_config(), act.asked(from_word, to_word, tables)
+    config, wanted = config_now(), act.asked(from_word, to_word, tables)
     if only_plan:
         made = act.plan(config, destination, wanted)
         shown, refused = made.to_json(), made.problems
         lines = [*act.sentences(made), act.rows(made)]
     else:
-        done = act.run(config, destination, wanted, errors)
+        done = act.run(config, destination, wanted, errors, into=into)
         shown, refused = done.to_json(), tuple(done.refused)
         lines = [act.outcome(done)]
     if as_json:

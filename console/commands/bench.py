@@ -70,13 +70,26 @@ def bench_e2e(json_file: BenchJson = None) -> None:
     run(json_file)
 
 
+@bench_app.command("protocol")
+def bench_protocol(
+    transactions: Annotated[int, typer.Option(min=100, help="Of one row each.")] = 60_000,
+    bulk: Annotated[int, typer.Option(min=100, help="Rows of bulk statements.")] = 300_000,
+    runs: Annotated[int, typer.Option(min=1, help="Of each server and set.")] = 3,
+    json_file: BenchJson = None,
+) -> None:
+    """Take one binlog by Canal's own Java client from Canal 1.1.7 and from Sluice; about ten minutes."""
+    from benchmarks.canal.protocol import run  # noqa: PLC0415
+
+    run(json_file, transactions=transactions, bulk=bulk, runs=runs)
+
+
 @bench_app.command("fuzz")
 def bench_fuzz(
     seconds: Annotated[int, typer.Option(min=1, help="Length of all runs together.")] = 600,
     seed: Annotated[int, typer.Option(help="The same seed damages the same bytes.")] = 1,
 ) -> None:
     """Read damaged binlogs in processes of their own; exit code 1 when one crashed, hung, grew or failed without a named error."""
-    from benchmarks.fuzz import run  # noqa: PLC0415
+    from benchmarks.fuzzing.fuzz import run  # noqa: PLC0415
 
     raise typer.Exit(1 if run(seconds, seed) else 0)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import time
 from collections.abc import Callable
@@ -11,13 +10,13 @@ from typing import Any
 from rich.table import Table
 
 from cdc_engine.acts.position import SetPosition, set_position
-from cdc_engine.config import DestinationConfig, SluiceConfig
+from cdc_engine.config import SluiceConfig
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import ConfigurationError
-from cdc_engine.instance.wiring import history_kept
+from cdc_engine.instance.wiring import history_kept, source_of
 from cdc_engine.meta.ledger import Ledger
-from cdc_engine.parser.start_position import StartChoice
-from cdc_engine.parser.time_search import choice_at
+from cdc_engine.parser.places.decision import Wanted
+from cdc_engine.parser.places.finding import exact_place
 from cdc_engine.position import Position
 from cdc_engine.table_meta.history.kept.repository import forget_history
 from cdc_engine.time_words import time_us
@@ -25,34 +24,24 @@ from console.lake.tables import DestinationLake
 from console.sources import ask_source, require_destination
 from console.toolchain.errors import SetupError
 
-_PLACE = re.compile(r"(?P<file>[^:/\\\s]+\.\d+):(?P<offset>\d+)")
+_PLACE = re.compile(r"(?P<file>[^:/\\\s]+\.\d+)(:(?P<offset>\d+))?")
 
 
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """What the operator asked for, as the choice the engine's own start decision takes; an empty choice is the latest place.
-
-    `time_us`: the choice is the place of this time, which the source is asked for.
-    """
-
-    choice: StartChoice
-    time_us: int | None = None
-
-    @classmethod
-    def parse(cls, place: str, gtid: str, *, latest: bool, moment: str = "") -> Request:
-        """Raises ConfigurationError unless exactly one of the four was given, and well-formed."""
-        if [bool(place), bool(gtid), latest, bool(moment)].count(True) != 1:
-            raise ConfigurationError("say where to: one of FILE:OFFSET, --gtid SET, --time TIME or --latest")
-        if moment:
-            return cls(StartChoice(), time_us(moment, time.time_ns() // 1000))
-        if gtid:
-            return cls(StartChoice(gtid_set=gtid))
-        if latest:
-            return cls(StartChoice())
-        found = _PLACE.fullmatch(place)
-        if not found:
-            raise ConfigurationError(f"{place!r} is not a place in a binlog; write FILE:OFFSET, as in binlog.000042:4")
-        return cls(StartChoice(file=found["file"], offset=int(found["offset"])))
+def request(place: str, gtid: str, *, latest: bool, moment: str = "", earliest: bool = False) -> Wanted:
+    """What an operator asks for. Raises ConfigurationError unless it is one place, and well-formed."""
+    if [bool(place or moment), bool(gtid), latest, earliest].count(True) != 1:
+        raise ConfigurationError(
+            "say where to: one of FILE, FILE:OFFSET, --gtid SET, --time TIME (with FILE: in that one alone), --earliest or --latest"
+        )
+    at_us = time_us(moment, time.time_ns() // 1000) if moment else None
+    if not place:
+        return Wanted(gtid_set=gtid, time_us=at_us, earliest=earliest)
+    found = _PLACE.fullmatch(place)
+    if not found:
+        raise ConfigurationError(f"{place!r} is not a place in a binlog; write FILE:OFFSET, as in binlog.000042:4")
+    if moment and found["offset"]:
+        raise ConfigurationError("say either an offset or a time in the file, not both")
+    return Wanted(file=found["file"], offset=int(found["offset"]) if found["offset"] else None, time_us=at_us)
 
 
 def saved_positions(config: SluiceConfig, destination: str = "") -> dict[str, Any]:
@@ -72,7 +61,7 @@ def render_positions(positions: dict[str, Any]) -> Table:
 
 
 def move(
-    config: SluiceConfig, name: str, request: Request, *, confirm: Callable[[str], bool], say: Callable[[str], None]
+    config: SluiceConfig, name: str, wanted: Wanted, *, confirm: Callable[[str], bool], say: Callable[[str], None]
 ) -> Position:
     """`acts.position.set_position` with the destination's source and lake. Raises SetupError when the operator says no."""
     destination = require_destination(config, name)
@@ -81,7 +70,7 @@ def move(
     position = set_position(
         SetPosition(
             directory=directory,
-            choice=_choice(destination, request),
+            find=lambda facts: exact_place(source_of(destination), facts, wanted),
             ask=lambda: ask_source(destination).facts,
             confirm=confirm,
             forget_history=lambda: forget_history(history_kept(destination, directory)),
@@ -93,14 +82,6 @@ def move(
         raise SetupError("nothing was changed")
     say(f"{name} goes on from {position}; `sluice up` starts it")
     return position
-
-
-def _choice(destination: DestinationConfig, request: Request) -> StartChoice:
-    """Raises PositionLostError where the time that was asked for is gone."""
-    if request.time_us is None:
-        return request.choice
-    asked = ask_source(destination)
-    return choice_at(asked.source, asked.facts, request.time_us)
 
 
 def _saved(ledger: Ledger) -> dict[str, Any]:

@@ -1,0 +1,156 @@
+"""`sluice instance`: which engines there are and what is wanted of them, their logs, and their files in conf/."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.table import Table
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.config.reading import config_of
+from cdc_engine.config.texts import ConfTexts, file_of, read_texts
+from cdc_engine.durable_files import replace_file
+from cdc_engine.errors import ConfigurationError
+from cdc_engine.keeping import orders
+from cdc_engine.keeping.in_use import InUse
+from cdc_engine.keeping.keeper import what_stays
+from console.status import read_destination
+from console.toolchain.errors import SetupError
+
+REMOVED = "REMOVED"  # its file is gone from conf/, its ledger is not
+LOGS = ("engine.log", "code-server.log")  # of the processes that keep engines
+TAIL_BYTES_MAX = 8 << 20
+FOLLOW_SECONDS = 0.3
+NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Listed:
+    """One destination. `wanted`: "run" or "stopped"; `by`: who stopped it and when. `conf`: why its file is not in use, or empty."""
+
+    name: str
+    state: str
+    wanted: str
+    by: str = ""
+    kept_by: str = ""
+    lag_seconds: float = 0.0
+    conf: str = ""
+    told: str = ""
+
+
+def listed(in_use: InUse) -> list[Listed]:
+    """Those of conf/, and those that have a ledger still."""
+    config, now = in_use.config, time.time()
+    found = [_listed(in_use, name, config.destination_dir(name), now) for name in sorted(config.destinations)]
+    waiting = [
+        Listed(name=file.removeprefix("destinations/").removesuffix(".yaml"), state="", wanted="run", conf=why)
+        for file, why in sorted(in_use.refused.items())
+        if file.startswith("destinations/") and "nothing of it is begun" in why
+    ]
+    return [*found, *waiting, *_removed(config, {each.name for each in [*found, *waiting]})]
+
+
+def _listed(in_use: InUse, name: str, directory: Path, now: float) -> Listed:
+    one, order = read_destination(directory, name, now), orders.stopped(directory)
+    return Listed(
+        name=name,
+        state=one.state,
+        wanted="stopped" if order else "run",
+        by=f"{order.by} at {order.when()}" if order else "",
+        kept_by=one.holder,
+        lag_seconds=one.lag_seconds,
+        conf=in_use.refused.get(file_of(name), ""),
+        told=one.reason,
+    )
+
+
+def _removed(config: SluiceConfig, known: set[str]) -> Iterator[Listed]:
+    folder = config.destination_dir("any").parent
+    for directory in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if directory.name not in known and NAME.fullmatch(directory.name) and (directory / "status.json").exists():
+            there = config.destination_dir(directory.name)
+            yield Listed(name=directory.name, state=REMOVED, wanted="", told=what_stays(there))
+
+
+def render(found: list[Listed]) -> Table:
+    shown = Table("destination", "state", "wanted", "kept by", "lag", "")
+    for each in found:
+        said = "; ".join(filter(None, [each.conf and f"conf/: {each.conf}", each.told]))
+        wanted = f"{each.wanted} ({each.by})" if each.by else each.wanted
+        shown.add_row(each.name, each.state, wanted, each.kept_by, f"{each.lag_seconds} s", said)
+    return shown
+
+
+def log_lines(config: SluiceConfig, name: str, lines: int) -> list[str]:
+    """The newest lines of a destination, of all processes of this host that keep engines. Raises SetupError where there is no log."""
+    files = _logs(config)
+    found = [line for file in files for line in _tail(file).splitlines() if concerns(line, name)]
+    return found[-lines:] if lines else []
+
+
+def followed(config: SluiceConfig, name: str, stopping: threading.Event) -> Iterator[str]:
+    """Lines that come from now on, until it is told to stop. A file that is begun anew is read from its begin."""
+    places = {file: file.stat().st_size for file in _logs(config)}
+    while not stopping.wait(FOLLOW_SECONDS):
+        for file, place in list(places.items()):
+            text, places[file] = _since(file, place)
+            yield from (line for line in text.splitlines() if concerns(line, name))
+
+
+def concerns(line: str, name: str) -> bool:
+    """Whether a line of a log says that it is about this destination."""
+    return re.search(rf"\bdestination='?{re.escape(name)}'?(?![\w-])", line) is not None
+
+
+def _logs(config: SluiceConfig) -> list[Path]:
+    folder = config.data_dir / "logs"
+    found = [folder / each for each in LOGS if (folder / each).exists()]
+    if not found:
+        raise SetupError(f"there is no log in {folder}: nothing was started by `sluice up` on this host")
+    return sorted(found, key=lambda file: file.stat().st_mtime)
+
+
+def _tail(file: Path) -> str:
+    return _since(file, max(0, file.stat().st_size - TAIL_BYTES_MAX))[0]
+
+
+def _since(file: Path, place: int) -> tuple[str, int]:
+    """The whole lines from a place on, and where they end."""
+    try:
+        with file.open("rb") as opened:
+            opened.seek(place if place <= file.stat().st_size else 0)
+            begun, content = opened.tell(), opened.read()
+    except OSError:
+        return "", place
+    whole = content[: content.rfind(b"\n") + 1]
+    return whole.decode(errors="replace"), begun + len(whole)
+
+
+def changed(directory: Path, name: str, text: str) -> bool:
+    """Puts a destination's file in place once all of conf/ is right with it; whether it is another. Raises ConfigurationError."""
+    if not NAME.fullmatch(name):
+        raise ConfigurationError(f"{name!r} is no name of a destination: a letter, then letters, digits and _")
+    there = read_texts(directory)
+    if there.destinations.get(name) == text:
+        return False
+    config_of(ConfTexts(directory, there.main, {**there.destinations, name: text}))
+    try:
+        replace_file(directory / file_of(name), text)
+    except OSError as error:
+        raise SetupError(f"{directory / file_of(name)} could not be written ({error.strerror})") from error
+    return True
+
+
+def text_of(directory: Path, name: str) -> str:
+    """A destination's file as it is. Raises ConfigurationError where there is none."""
+    there = read_texts(directory).destinations
+    if name not in there:
+        raise ConfigurationError(
+            f"there is no {directory / file_of(name)}; those there are: {', '.join(sorted(there))}"
+        )
+    return there[name]

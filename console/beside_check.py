@@ -1,0 +1,68 @@
+"""What conf/ wants beside mirrors, held against the tables that are known: `sluice check` says what cannot be, before a run does."""
+
+from __future__ import annotations
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.contracts import TableVersion
+from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+
+# of a history, beside those that begin with _sluice_; spark_jobs/beside/versions.py makes them
+PERIOD_COLUMNS = frozenset({"valid_from", "valid_to", "is_current"})
+
+
+def beside_sentence(config: SluiceConfig) -> str:
+    """What there is beside mirrors, by name."""
+    told = []
+    for kind in ("change_log", "history"):
+        wanted = _wanting(config, kind)
+        told.append(f"{kind}: {', '.join(f'{table} of {name}' for name, table in wanted) or 'none'}")
+    return f"tables beside mirrors: {'; '.join(told)}"
+
+
+def beside_problems(config: SluiceConfig) -> list[str]:
+    """What cannot be, a sentence each; of tables that an engine, or the last look at the source, wrote down."""
+    problems = []
+    for name, table in _wanting(config, "history"):
+        version = _known(config, name).get(table)
+        if version is None:
+            continue
+        out = f"or take `history` of {table} out of conf/destinations/{name}.yaml"
+        if not (config.destinations[name].tables[table].key or version.key):
+            problems.append(
+                f"{table} of {name} has no key, so no row of it has a history; name columns in `key`, {out} (change_log needs none)"
+            )
+        problems += [
+            f"{table} of {name} has a column {column.name}, as its history has one of its own; exclude the column, {out}"
+            for column in version.columns
+            if column.name.lower() in PERIOD_COLUMNS
+        ]
+    return problems
+
+
+def rules_problems(config: SluiceConfig) -> list[str]:
+    """Tables with `rows` or `masks` that nobody knows under that name: rules go by exact letters. As `beside_problems`."""
+    problems = []
+    for name, destination in sorted(config.destinations.items()):
+        known = _known(config, name)
+        spelled = {each.lower(): each for each in known}
+        for table, options in sorted(destination.tables.items()):
+            if known and table not in known and (options.rows.strip() or options.masks):
+                there = spelled.get(table.lower())
+                way = f"write it {there}" if there else "correct its name, or take them out until it is there"
+                problems.append(
+                    f"{table} of {name} has `rows` or `masks`, and no captured table has that name in these letters: {way}"
+                )
+    return problems
+
+
+def _wanting(config: SluiceConfig, kind: str) -> list[tuple[str, str]]:
+    return [
+        (name, table)
+        for name, destination in sorted(config.destinations.items())
+        for table, options in sorted(destination.tables.items())
+        if getattr(options, kind)
+    ]
+
+
+def _known(config: SluiceConfig, destination: str) -> dict[str, TableVersion]:
+    return {table.name: table for table in read_tables(config.destination_dir(destination) / TABLES_FILE)}

@@ -1,0 +1,36 @@
+"""The words of `sluice consumer`; what it does is in `acts.consumer`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from console.commands.options import screen
+
+consumer_app = typer.Typer(
+    name="consumer", help="Clients and brokers beside the lake; `status` lists them.", no_args_is_help=True
+)
+
+
+@consumer_app.command("forget")
+def consumer_forget(
+    destination: str,
+    client_id: Annotated[int, typer.Argument(metavar="ID", help="its number, as `status` shows it")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+) -> None:
+    """Forget where a client or a broker is: nothing is kept for it; if it comes again, it begins with the oldest change at hand."""
+    from cdc_engine.acts.consumer import consumer_of, forget  # noqa: PLC0415
+    from cdc_engine.config import load_config  # noqa: PLC0415
+    from console.acts.schema import directory_of  # noqa: PLC0415
+
+    directory = directory_of(load_config(), destination)
+    place = consumer_of(directory, client_id).cursor
+    question = f"Forget consumer {client_id} of {destination}? What comes after {place} and is not in memory any more it never gets."
+    if not yes and not typer.confirm(question):
+        screen.print("nothing was changed")
+        return
+    forget(directory, client_id)
+    screen.print(
+        f"{destination}: consumer {client_id} is forgotten by the engine, at once or when it runs", markup=False
+    )

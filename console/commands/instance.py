@@ -1,0 +1,153 @@
+"""The commands of `sluice instance`: engines listed, started, stopped, restarted, released, their logs and their files in conf/."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import click
+import typer
+
+from console.commands.options import JsonOption, errors, screen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cdc_engine.config import SluiceConfig
+    from cdc_engine.keeping.acts import Outcome
+
+instance_app = typer.Typer(
+    name="instance",
+    help="The engines of destinations: list, start, stop, restart, release, log, edit.",
+    no_args_is_help=True,
+)
+
+
+def names(incomplete: str) -> list[str]:
+    """The destinations of conf/, for the shell's completion; none where conf/ cannot be read."""
+    from cdc_engine.config import conf_dir  # noqa: PLC0415
+    from cdc_engine.config.texts import read_texts  # noqa: PLC0415
+    from cdc_engine.errors import SluiceError  # noqa: PLC0415
+
+    try:
+        return [name for name in read_texts(conf_dir()).destinations if name.startswith(incomplete)]
+    except SluiceError:
+        return []
+
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=names, help="A destination of conf/.")]
+WaitOption = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds in which it is to happen.")]
+
+
+@instance_app.command("list")
+def instance_list(as_json: JsonOption = False) -> None:
+    """Show every engine: its state, whether an operator stopped it, which process keeps it, and what its file lacks."""
+    from cdc_engine.config import conf_dir  # noqa: PLC0415
+    from cdc_engine.keeping.in_use import as_kept  # noqa: PLC0415
+    from console.acts.instance import listed, render  # noqa: PLC0415
+
+    found = listed(as_kept(conf_dir()))
+    if as_json:
+        screen.print_json(json.dumps([dataclasses.asdict(each) for each in found]))
+    else:
+        screen.print(render(found))
+
+
+@instance_app.command("start")
+def instance_start(name: NameArgument, wait: WaitOption = 40.0, as_json: JsonOption = False) -> None:
+    """Let an engine run that was stopped, and wait until it does."""
+    from cdc_engine.keeping import acts  # noqa: PLC0415
+
+    _act(acts.start, name, wait, as_json=as_json)
+
+
+@instance_app.command("stop")
+def instance_stop(name: NameArgument, wait: WaitOption = 40.0, as_json: JsonOption = False) -> None:
+    """End an engine; it stays so, over restarts and on every host, until it is started."""
+    from cdc_engine.keeping import acts  # noqa: PLC0415
+
+    _act(acts.stop, name, wait, as_json=as_json)
+
+
+@instance_app.command("restart")
+def instance_restart(name: NameArgument, wait: WaitOption = 40.0, as_json: JsonOption = False) -> None:
+    """End an engine and start it again; the others go on."""
+    from cdc_engine.keeping import acts  # noqa: PLC0415
+
+    _act(acts.restart, name, wait, as_json=as_json)
+
+
+@instance_app.command("release")
+def instance_release(name: NameArgument, wait: WaitOption = 40.0, as_json: JsonOption = False) -> None:
+    """Have the process that keeps an engine give it up, so that another host takes over."""
+    from cdc_engine.keeping import acts  # noqa: PLC0415
+
+    _act(acts.release, name, wait, as_json=as_json)
+
+
+@instance_app.command("log")
+def instance_log(
+    name: NameArgument,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="So many of the newest.")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
+) -> None:
+    """Show what the engine of a destination has logged on this host."""
+    from console.acts.instance import followed, log_lines  # noqa: PLC0415
+
+    config = _known(name)
+    for line in log_lines(config, name, lines):
+        _say(line)
+    if follow:
+        for line in followed(config, name, threading.Event()):
+            _say(line)
+
+
+@instance_app.command("edit")
+def instance_edit(
+    name: NameArgument,
+    file: Annotated[
+        str, typer.Option("--file", metavar="FILE", help="The new text, - for stdin; without it your editor opens.")
+    ] = "",
+) -> None:
+    """Change a destination's file in conf/: put in place once all of conf/ is right with it; its engine then starts with it by itself."""
+    from cdc_engine.config import conf_dir  # noqa: PLC0415
+    from console.acts.instance import changed, text_of  # noqa: PLC0415
+    from console.acts.schema import statement_of  # noqa: PLC0415
+
+    text = statement_of(file) if file else click.edit(text_of(conf_dir(), name), extension=".yaml", require_save=True)
+    if text is None or not changed(conf_dir(), name, text):
+        screen.print(f"{name} is as it was")
+        return
+    screen.print(
+        f"conf/destinations/{name}.yaml is in place; a running engine takes it up within seconds", highlight=False
+    )
+
+
+def _act(act: Callable[[str, Path, float], Outcome], name: str, wait: float, *, as_json: bool) -> None:
+    config = _known(name)
+    outcome = act(name, config.destination_dir(name), wait)
+    if as_json:
+        screen.print_json(json.dumps(dataclasses.asdict(outcome)))
+    else:
+        say = screen if outcome.done else errors
+        say.print(outcome.told, markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(0 if outcome.done else 1)
+
+
+def _known(name: str) -> SluiceConfig:
+    from cdc_engine.config import conf_dir  # noqa: PLC0415
+    from cdc_engine.keeping.in_use import as_kept  # noqa: PLC0415
+    from console.sources import require_destination  # noqa: PLC0415
+
+    config = as_kept(conf_dir()).config
+    require_destination(config, name)
+    return config
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

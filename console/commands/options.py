@@ -1,0 +1,30 @@
+"""What several commands of `sluice` share: where they print, and the options that mean the same everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from console.screen import standard_output
+
+if TYPE_CHECKING:
+    from cdc_engine.config import SluiceConfig
+
+screen = standard_output()
+errors = Console(stderr=True)
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")]
+
+
+def config_now(directory: Path | None = None) -> SluiceConfig:
+    """conf/ as the engines of this host have it: of a wrong file what it said before, and a line on stderr. Raises ConfigurationError."""
+    from cdc_engine.config import conf_dir  # noqa: PLC0415
+    from cdc_engine.keeping.in_use import as_kept  # noqa: PLC0415
+
+    in_use = as_kept((directory or conf_dir()).resolve())
+    for file, why in in_use.refused.items():
+        told = f"{file} in conf/ is not what is in use: {why}"
+        errors.print(told, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    return in_use.config

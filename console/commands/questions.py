@@ -1,0 +1,94 @@
+"""`sluice sql`, `equal`, `history` and `why`: what the lake holds, whether it is what the source holds, and how it came to be."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from console.commands.options import JsonOption, config_now, errors, screen
+
+
+def sql(
+    question: Annotated[str, typer.Argument(metavar="SQL", help='For example "SELECT count(*) FROM shop.orders".')],
+    as_json: JsonOption = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV for a program instead of a table.")] = False,
+    demo_lake: Annotated[
+        bool, typer.Option("--demo", help="Ask the lake of `sluice demo` instead of that of conf/.")
+    ] = False,
+) -> None:
+    """Ask the lake a question in SQL; each captured table is `database.table`. DuckDB answers, Spark need not run."""
+    from console.demo.home import open_home  # noqa: PLC0415
+    from console.lake.sql import ask, render, write_csv, write_json  # noqa: PLC0415
+
+    answer = ask(config_now(open_home(None).conf if demo_lake else None), question)
+    if as_json or as_csv:
+        (write_json if as_json else write_csv)(answer, sys.stdout)
+    else:
+        screen.print(render(answer))
+
+
+def equal(  # noqa: PLR0917  one argument an option
+    destination: str,
+    tables: Annotated[str, typer.Option("--tables", metavar="DATABASE.TABLE,…", help="these alone; all if empty")] = "",
+    sample: Annotated[
+        float,
+        typer.Option("--sample", min=0, max=100, metavar="PERCENT", help="so many of each table's chunks, by chance"),
+    ] = 0,
+    full: Annotated[bool, typer.Option("--full", help="every row; the default")] = False,
+    since_last: Annotated[
+        bool,
+        typer.Option("--since-last", help="the chunks whose rows in the lake changed since they were last compared"),
+    ] = False,
+    settle_seconds: Annotated[
+        float, typer.Option("--settle-seconds", min=0, help="how long merges may take to reach what was read")
+    ] = 300,
+    as_json: JsonOption = False,
+) -> None:
+    """Is the lake what the source holds? Compares while both go on; exit code 1 unless every table was found equal."""
+    from console.lake.equal import compare, extent_of, render  # noqa: PLC0415
+
+    extent = extent_of(sample, full=full, since_last=since_last, settle_seconds=settle_seconds)
+    names = [name.strip() for name in tables.split(",") if name.strip()]
+    results = list(compare(config_now(), destination, names, extent))
+    screen.print_json(json.dumps([each.to_json() for each in results])) if as_json else screen.print(render(results))
+    raise typer.Exit(0 if all(each.equal for each in results) else 1)
+
+
+DestinationOption = Annotated[str, typer.Option("--destination", help="where several capture the table")]
+
+
+def history(
+    table: Annotated[str, typer.Argument(metavar="DATABASE.TABLE")],
+    at: Annotated[
+        str, typer.Option("--at", metavar="WORD", help="the one of a version, FILE:OFFSET, GTID or time (UTC)")
+    ] = "",
+    destination: DestinationOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Which batches made a table what it is: positions, times, changes, versions and runs, from the table's own log."""
+    from console.lake import history as lake  # noqa: PLC0415
+
+    found = lake.history_of(lake.captured_table(config_now(), table, destination))
+    chosen = lake.at(found, at) if at else found
+    screen.print_json(json.dumps([each.to_json() for each in chosen])) if as_json else screen.print(lake.render(chosen))
+    raise typer.Exit(0 if chosen else 1)
+
+
+def why(
+    table: Annotated[str, typer.Argument(metavar="DATABASE.TABLE")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="5, or 7,a of a key with two columns")],
+    destination: DestinationOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """A row's life: every version of the lake that changed it, with its values, time, batch and run; the newest first."""
+    from console.lake import history as lake  # noqa: PLC0415
+    from console.lake import life  # noqa: PLC0415
+
+    steps, gone = life.known_life(lake.captured_table(config_now(), table, destination), key)
+    if gone:
+        errors.print(gone, markup=False, highlight=False, soft_wrap=True)
+    screen.print_json(json.dumps([each.to_json() for each in steps])) if as_json else screen.print(life.render(steps))
+    raise typer.Exit(0 if steps else 1)

@@ -1,0 +1,56 @@
+"""`sluice repair` and its options; what it does: `console.lake.repair`."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from console.commands.options import config_now, errors, screen
+
+
+def repair(  # noqa: PLR0917  one argument an option
+    destination: str,
+    tables: Annotated[
+        str, typer.Option("--tables", metavar="DATABASE.TABLE,…", help="these tables; all that are captured")
+    ] = "",
+    only_plan: Annotated[
+        bool, typer.Option("--plan", help="Compare and show what would be taken anew; change nothing.")
+    ] = False,
+    settle_seconds: Annotated[
+        float, typer.Option("--settle-seconds", help="seconds the merges may take to come up to the source.")
+    ] = 300.0,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")] = False,
+) -> None:
+    """Take the rows that differ from the source anew, while the stream goes on; exit code 1 where something still differs."""
+    from console.lake import repair as act  # noqa: PLC0415
+    from orchestration.run.repair_run import Repaired, RepairWish  # noqa: PLC0415
+
+    names = tuple(dict.fromkeys(name.strip() for name in tables.split(",") if name.strip()))
+    config, wish = config_now(), RepairWish(destination=destination, tables=names, settle_seconds=settle_seconds)
+    planned = act.plan(config, wish)
+    ready = [each for each in planned if not each.refused]
+    if only_plan or not ready:
+        done, all_right = Repaired(plan=planned), not planned
+        lines = [act.rows(planned)] if planned else ["nothing differs"]
+    else:
+        keys = sum(sum(each.keys.values()) for each in ready)
+        if not as_json:
+            screen.print(act.rows(planned))
+        question = f"take {keys} keys of {len(ready)} tables anew?"
+        if not yes and not typer.confirm(question, err=as_json):
+            raise typer.Exit(1)
+        done = act.run(config, wish, planned, _say)
+        all_right, lines = done.all_right, [act.outcome(done)]
+    if as_json:
+        screen.print_json(json.dumps(done.to_json()))
+    else:
+        for line in lines:
+            screen.print(line, markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(0 if all_right else 1)
+
+
+def _say(sentence: str) -> None:
+    errors.print(sentence, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,73 @@
+"""The words of `sluice schema`; what they do is in `console.acts.schema` and `acts.stopped_table`."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from console.commands.options import JsonOption, config_now, screen
+
+schema_app = typer.Typer(
+    name="schema", help="Show tables, and decide on changes of them that wait.", no_args_is_help=True
+)
+TableArgument = Annotated[str, typer.Argument(metavar="DATABASE.TABLE")]
+
+
+@schema_app.command("show")
+def schema_show(destination: str, as_json: JsonOption = False) -> None:
+    """Show the tables of a destination: columns, key, whether changes flow, and which changes would wait for approval."""
+    from console.acts.schema import render_schema, schema_json  # noqa: PLC0415
+
+    tables = schema_json(config_now(), destination)
+    screen.print_json(json.dumps(tables)) if as_json else screen.print(render_schema(tables))
+
+
+@schema_app.command("held")
+def schema_held(destination: Annotated[str, typer.Argument()] = "", as_json: JsonOption = False) -> None:
+    """Show the changes that wait for review, with what each plan would do."""
+    from console.acts.schema import held_changes_of, held_json, render_held  # noqa: PLC0415
+
+    changes = held_changes_of(config_now(), destination)
+    screen.print_json(json.dumps(held_json(changes))) if as_json else screen.print(render_held(changes))
+
+
+@schema_app.command("approve")
+def schema_approve(
+    destination: str,
+    table: TableArgument,
+    plan: Annotated[str, typer.Option("--plan", help="one of those `schema held` names")] = "apply",
+) -> None:
+    """Let the lake follow a held change by one of its plans; the running engine then takes the table up again by itself."""
+    from cdc_engine.acts.stopped_table import approve  # noqa: PLC0415
+    from console.acts.schema import directory_of  # noqa: PLC0415
+
+    record = approve(directory_of(config_now(), destination), table, plan)
+    screen.print(f"{table}: approved `{record.statement}` as {plan}; it goes on from there", markup=False)
+
+
+@schema_app.command("resume")
+def schema_resume(destination: str, table: TableArgument) -> None:
+    """Take a stopped table up again, once the cause of its stop is gone; meeting it again stops it again."""
+    from cdc_engine.acts.stopped_table import resume  # noqa: PLC0415
+    from console.acts.schema import directory_of  # noqa: PLC0415
+
+    stop = resume(directory_of(config_now(), destination), table)
+    screen.print(f"{table}: goes on from its stop at {stop.position} ({stop.state})", markup=False)
+
+
+@schema_app.command("resolve")
+def schema_resolve(
+    destination: str,
+    table: TableArgument,
+    create_table: Annotated[
+        str, typer.Option("--create-table", metavar="FILE", help="with the statement; - for stdin")
+    ],
+) -> None:
+    """Say what a table looks like that stopped in SCHEMA_UNKNOWN or SCHEMA_MISMATCH; it goes on from its stop with that schema."""
+    from cdc_engine.acts.stopped_table import resolve  # noqa: PLC0415
+    from console.acts.schema import directory_of, statement_of  # noqa: PLC0415
+
+    stop = resolve(directory_of(config_now(), destination), table, statement_of(create_table))
+    screen.print(f"{table}: goes on from its stop at {stop.position} with this schema", markup=False)

@@ -1,0 +1,41 @@
+"""The commands of `sluice source`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Annotated
+
+import typer
+
+from console.commands.options import JsonOption, config_now, screen
+
+source_app = typer.Typer(name="source", help="The servers of a destination: master and standbys.", no_args_is_help=True)
+
+
+@source_app.command("list")
+def source_list(destination: str, as_json: JsonOption = False) -> None:
+    """Show the sources of a destination: which is read, and which could be read on from where the stream is."""
+    from console.source.switch import listed, render  # noqa: PLC0415
+
+    sources = listed(config_now(), destination)
+    if as_json:
+        screen.print_json(json.dumps([dataclasses.asdict(each) for each in sources]))
+    else:
+        screen.print(render(sources))
+
+
+@source_app.command("switch")
+def source_switch(
+    destination: str,
+    to: Annotated[int, typer.Option("--to", metavar="N", min=0, help="number in `source list`; 0: the next")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Read another source of a destination from now on; refused where it could not be gone on from there."""
+    from console.source.switch import switch  # noqa: PLC0415
+
+    now = switch(config_now(), destination, to)
+    if as_json:
+        screen.print_json(json.dumps(dataclasses.asdict(now)))
+    else:
+        screen.print(f"{destination} reads {now.address} from now on; a running engine changes with its next heartbeat")

@@ -1,0 +1,60 @@
+"""`sluice repair` as a person sees it: what differs as a table, the act with its sentences. The rules: `orchestration.run.repair_run`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from cdc_engine import destination_files
+from cdc_engine.config import SluiceConfig
+from console.sources import require_destination
+from console.toolchain.errors import SetupError
+from orchestration.ports import MergeFailedError, Ports
+from orchestration.run.repair_run import Listener, Repaired, RepairWish, TableRepair, plan_repair, run_repair
+from orchestration.run.spark_merge import spark_merge
+
+
+def plan(config: SluiceConfig, wish: RepairWish) -> tuple[TableRepair, ...]:
+    """Raises as `plan_repair`, and ConfigurationError for a destination that is none."""
+    require_destination(config, wish.destination)
+    return plan_repair(config, wish)
+
+
+def rows(planned: Sequence[TableRepair]) -> Table:
+    """What differs, a table a line."""
+    shown = Table("table", "chunks", "missing", "surplus", "doubled", "other values", "")
+    for each in planned:
+        counts = [str(each.keys.get(kind, "")) for kind in ("missing", "surplus", "doubled", "value")]
+        shown.add_row(each.name, str(len(each.result.chunks_different)), *counts, each.refused or "ready")
+    return shown
+
+
+def run(
+    config: SluiceConfig, wish: RepairWish, planned: tuple[TableRepair, ...], say: Callable[[str], None]
+) -> Repaired:
+    """Does it. Raises SluiceError, or SetupError where a table could not be merged."""
+    ports = Ports(host=_no_engine, files=lambda: destination_files, merge=spark_merge)
+    try:
+        return run_repair(ports, config, wish, planned, Listener(say=say))
+    except MergeFailedError as error:
+        raise SetupError(str(error)) from error
+
+
+def _no_engine() -> Any:
+    """A repair has no engine and needs none."""
+    raise NotImplementedError
+
+
+def outcome(done: Repaired) -> Table:
+    """What came of it, a table a line."""
+    shown = Table("table", "keys", "rows that came", "changed", "went", "version", "equal now")
+    after = {each.table: each for each in done.after}
+    for each in done.outcomes:
+        counts = (each.source_rows, each.rows_inserted, each.rows_updated, each.rows_deleted, each.delta_version)
+        now = after.get(each.name)
+        shown.add_row(each.name, *map(str, counts), "yes" if now and now.equal else str(now.verdict if now else "?"))
+    for name, why in sorted(done.refused.items()):
+        shown.add_row(name, f"left out: {why}")
+    return shown

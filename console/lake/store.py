@@ -1,0 +1,57 @@
+"""Whether the lake's object store can be used from here: jars, variables, and a question to the store itself. `sluice check` asks."""
+
+from __future__ import annotations
+
+import os
+
+from cdc_engine.config import SluiceConfig
+from console.toolchain.artifacts import EXTRAS
+from console.toolchain.setup import lacking
+from orchestration.ports import MergeFailedError
+from orchestration.run.lake_settings import on_s3, storage_options
+
+SOON = {"connect_timeout": "5s", "timeout": "10s", "retry_timeout": "10s", "max_retries": "1"}
+NAMED = "AWS_ACCESS_KEY_ID"
+
+
+def store_findings(config: SluiceConfig, *, starts_spark: bool) -> tuple[list[str], list[str]]:
+    """Problems and warnings, a sentence each. `starts_spark`: the Spark is ours, with our jars."""
+    problems: list[str] = []
+    warnings = [_jars(), _role(config)] if on_s3(config) and starts_spark else []
+    try:
+        options = storage_options(config.storage_options)
+    except MergeFailedError as error:
+        problems.append(f"{error}; set the variables where `sluice up` is started")
+    else:
+        problems.append(_answer(config.lake, options))
+    return [each for each in problems if each], [each for each in warnings if each]
+
+
+def _jars() -> str:
+    missing = lacking(EXTRAS)
+    return (
+        f"Spark lacks {len(missing)} jars for S3 ({missing[0]}, …): `sluice setup --with s3` fetches them, or the next start of Spark"
+        if missing
+        else ""
+    )
+
+
+def _role(config: SluiceConfig) -> str:
+    given = {
+        name.upper() if name.upper().startswith("AWS_") else f"AWS_{name.upper()}" for name in config.storage_options
+    }
+    named = NAMED in given or NAMED in os.environ
+    return "" if named else f"no credentials are named ({NAMED}): the role of this machine is used, where it has one"
+
+
+def _answer(lake: str, options: dict[str, str]) -> str:
+    """What is wrong with the store, as it says itself; a lake without tables is none."""
+    import deltalake  # noqa: PLC0415  a second to import
+
+    from spark_jobs.object_store import without_secrets  # noqa: PLC0415
+
+    try:
+        deltalake.DeltaTable.is_deltatable(f"{lake}/_sluice_check", storage_options={**options, **SOON})
+    except Exception as error:  # of whatever kind: each store has its own
+        return f"the lake {lake} cannot be read: {without_secrets(str(error), options)}; see storage_options in sluice.yaml"
+    return ""

@@ -1,0 +1,1 @@
+"""`sluice source`: the servers of a destination, and which of them is read."""

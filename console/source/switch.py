@@ -1,0 +1,82 @@
+"""Which of a destination's sources is read, which others could be, and the change from one to another."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from rich.table import Table
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.destination_files import read_ledger
+from cdc_engine.errors import ActRefusedError, ConfigurationError
+from cdc_engine.instance.failover.by_time import by_time_of
+from cdc_engine.instance.failover.failover import ask, sources_of
+from cdc_engine.instance.failover.takeover import Answer, in_turn, refusal
+from cdc_engine.parser.start_position import Epochs
+from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.source.in_use import use
+from cdc_engine.source.server import Source
+from console.sources import require_destination
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Listed:
+    """One source. `number`: its place in conf/, from 1 on. `refused`: why it cannot be read on from, or empty."""
+
+    number: int
+    address: str
+    reading: bool
+    server_uuid: str
+    refused: str
+
+
+def listed(config: SluiceConfig, name: str, ask_source: Callable[[Source, str], Answer] = ask) -> list[Listed]:
+    """All sources of a destination, each asked now, held against where the stream goes on."""
+    destination = require_destination(config, name)
+    ledger = read_ledger(config.destination_dir(name))
+    position, epochs = ledger.resume_position, Epochs(highest=ledger.epoch, unfinished=ledger.unfinished)
+    captured, found = TableFilter(destination.include, destination.exclude).keeps, []
+    for number, (address, source) in enumerate(sources_of(destination).items(), 1):
+        answer = ask_source(source, position.file if position else "")
+        found.append(
+            Listed(
+                number=number,
+                address=address,
+                reading=address == destination.source.address,
+                server_uuid=answer.facts.server_uuid if answer.facts else "",
+                refused=refusal(position, answer, epochs, by_time_of(source, destination.failover, captured)),
+            )
+        )
+    return found
+
+
+def render(sources: list[Listed]) -> Table:
+    shown = Table("source", "address", "", "server", "can be read on from")
+    for each in sources:
+        state = "is read" if each.reading else "stands by"
+        shown.add_row(str(each.number), each.address, state, each.server_uuid, each.refused or "yes")
+    return shown
+
+
+def switch(config: SluiceConfig, name: str, to: int = 0, ask_source: Callable[[Source, str], Answer] = ask) -> Listed:
+    """Has another source read: that of the number, else the next that can be. A running engine changes with its next heartbeat.
+
+    Raises ConfigurationError where conf/ has no such source, ActRefusedError where none can be read on from.
+    """
+    sources = listed(config, name, ask_source)
+    if len(sources) == 1:
+        raise ConfigurationError(
+            f"{name} has one source; name those that stand by under `sources` in its file in conf/"
+        )
+    if not 0 <= to <= len(sources):
+        raise ConfigurationError(f"{name} has the sources 1 to {len(sources)}, not {to}")
+    by_address = {each.address: each for each in sources}
+    reading = next(each.address for each in sources if each.reading)
+    candidates = [sources[to - 1]] if to else [by_address[each] for each in in_turn(tuple(by_address), reading)]
+    able = next((each for each in candidates if not each.refused), None)
+    if able is None:
+        why = "; ".join(f"{each.address}: {each.refused}" for each in candidates)
+        raise ActRefusedError(f"nothing was changed, {reading} is still read: {why}")
+    use(config.destination_dir(name), able.address, "by command")
+    return able

@@ -1,0 +1,109 @@
+"""A real S3 server out of its jar, private to whoever starts it; used by the tests. It keeps all in memory."""
+
+import socket
+import time
+from pathlib import Path
+
+from pyarrow import fs
+
+from console.toolchain.artifacts import load_artifacts
+from console.toolchain.errors import ServerError
+from console.toolchain.java import Java
+from console.toolchain.ports import LOOPBACK, free_port
+from console.toolchain.process import ChildProcess, last_lines
+from console.toolchain.setup import set_up
+
+S3PROXY = "s3proxy"
+ACCESS_KEY, SECRET_KEY = "sluice-lake-access", "sluice-lake-secret"
+REGION = "us-east-1"  # where a bucket is made without saying where
+START_SECONDS_MAX = 60.0
+
+
+class S3Server:
+    """One server on 127.0.0.1 with one bucket."""
+
+    bucket = "lake"
+
+    def __init__(self, folder: Path, port: int | None = None, java: Java | None = None) -> None:
+        self.folder = folder.absolute()
+        self.port = port or free_port()
+        self._java = java
+        self._process: ChildProcess | None = None
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{LOOPBACK}:{self.port}"
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What deltalake is told of it."""
+        return {
+            "aws_endpoint_url": self.endpoint,
+            "aws_region": REGION,
+            "aws_allow_http": "true",
+            "aws_access_key_id": ACCESS_KEY,
+            "aws_secret_access_key": SECRET_KEY,
+        }
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "s3.log"
+
+    def start(self) -> "S3Server":
+        """Start, and return when the bucket is there."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        settings = self.folder / "s3.properties"
+        settings.write_text("\n".join(f"{name}={value}" for name, value in self._settings().items()) + "\n")
+        toolchain = set_up([], delta=False, extras=(S3PROXY,))
+        (artifact,) = load_artifacts(S3PROXY)
+        jar = toolchain.cache.jars / artifact.file_name
+        java = self._java or toolchain.java
+        limits = ["-Xmx160m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        command = [str(java.program), *limits, "-jar", str(jar), "--properties", str(settings)]
+        self._process = ChildProcess(command, self.log)
+        self._wait_until_it_answers()
+        self._make_bucket()
+        return self
+
+    def stop(self) -> None:
+        """Shut down in order."""
+        if self._process:
+            self._process.stop(10)
+
+    def kill(self) -> None:
+        """End with SIGKILL, as a crash would."""
+        if self._process:
+            self._process.kill()
+
+    def _make_bucket(self) -> None:
+        store = fs.S3FileSystem(
+            access_key=ACCESS_KEY,
+            secret_key=SECRET_KEY,
+            region=REGION,
+            endpoint_override=self.endpoint,
+            allow_bucket_creation=True,
+        )
+        store.create_dir(self.bucket)
+
+    def _wait_until_it_answers(self) -> None:
+        end = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < end and self._process is not None and self._process.running:
+            try:
+                socket.create_connection((LOOPBACK, self.port), timeout=2).close()
+            except OSError:
+                time.sleep(0.05)
+            else:
+                return
+        raise ServerError(f"the S3 server did not start; its log {self.log} ends: {last_lines(self.log)}")
+
+    def _settings(self) -> dict[str, str]:
+        return {
+            "s3proxy.endpoint": self.endpoint,
+            "s3proxy.authorization": "aws-v2-or-v4",
+            "s3proxy.identity": ACCESS_KEY,
+            "s3proxy.credential": SECRET_KEY,
+            # the newer ones list folders, which Hadoop makes, as objects without a size
+            "jclouds.provider": "transient",
+            "jclouds.identity": "local",
+            "jclouds.credential": "local",
+        }

@@ -1,0 +1,57 @@
+"""What takes over a mirror takes over the log and the history beside it: they say by their name in Delta whose they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import deltalake
+import pytest
+
+from cdc_engine.config import SluiceConfig, load_config
+from console.lake.tables import DestinationLake
+from console.toolchain.errors import SetupError
+from spark_jobs.beside.side_table import side_app_id_of
+from spark_jobs.tables.table_owner import OWNER_PROPERTY, Owner
+from tests.spark.beside.fix_beside import NAME, Beside, changes, insert
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Beside:
+    found = Beside(tmp_path)
+    directory = found.stage(changes([insert(1, 16)]))
+    found.merge(directory)
+    found.write(directory)
+    return found
+
+
+def config(folder: Path) -> SluiceConfig:
+    (folder / "conf" / "destinations").mkdir(parents=True)
+    (folder / "conf" / "sluice.yaml").write_text(f"data_dir: {folder}/data\nlake: {folder}/lake\n")
+    told = "source: {user: u}\ntables: {shop.orders: {change_log: true, history: true}}\n"
+    (folder / "conf" / "destinations" / "shop.yaml").write_text(told)
+    found = load_config(folder / "conf")
+    found.destination_dir("shop").mkdir(parents=True)
+    return found
+
+
+def own(given: SluiceConfig, ledger_id: str) -> None:
+    lake = DestinationLake(given, "shop")
+    table = lake.table(NAME)
+    assert table is not None
+    lake.own(table, ledger_id)
+
+
+def test_another_ledger_takes_over_what_is_beside_a_mirror_too_history(beside: Beside, tmp_path: Path) -> None:
+    own(config(tmp_path), "ba9876543210")
+    owner = Owner(ledger_id="ba9876543210", destination="shop", table=NAME)
+    mirror = deltalake.DeltaTable(beside.target.path).metadata()
+    assert mirror.configuration[OWNER_PROPERTY] == owner.to_text()
+    for kind, path in (("log", beside.target.change_log), ("history", beside.target.history)):
+        assert deltalake.DeltaTable(path).metadata().name == side_app_id_of("shop", "ba9876543210", kind, NAME)
+
+
+def test_what_is_no_table_beside_a_mirror_is_left_alone_history(beside: Beside, tmp_path: Path) -> None:
+    deltalake.DeltaTable(beside.target.history).alter.set_table_name("somebody's")
+    with pytest.raises(SetupError, match="move it away"):
+        own(config(tmp_path), "ba9876543210")
+    assert deltalake.DeltaTable(beside.target.history).metadata().name == "somebody's"

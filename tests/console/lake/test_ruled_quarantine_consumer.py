@@ -1,0 +1,27 @@
+"""Values that were quarantined before conf/ masked their table are not put back as they were."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cdc_engine.config import SluiceConfig
+from console.lake.quarantine import RULED, _replay_column
+
+
+def test_a_quarantined_value_is_not_put_back_past_a_mask() -> None:
+    config = SluiceConfig.model_validate(
+        {
+            "data_dir": "/nowhere/data",
+            "lake": "/nowhere/lake",
+            "destinations": {
+                "shop": {
+                    "name": "shop",
+                    "source": {"user": "u"},
+                    "tables": {"shop.orders": {"masks": {"note": "null"}}},
+                }
+            },
+        }
+    )
+    record: dict[str, Any] = {"database": "shop", "table": "orders", "column": "note"}
+    found = _replay_column(config, "shop", None, [record, record])
+    assert (found.put_back, found.refused, found.reason) == (0, 2, RULED)

@@ -1,0 +1,17 @@
+"""A signal that comes while a library works is an interrupt all the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from console.stack import signals
+
+
+def test_duckdbs_word_for_an_interrupt_is_one_fault() -> None:
+    with pytest.raises(KeyboardInterrupt), signals.told():
+        raise RuntimeError("Query interrupted") from KeyboardInterrupt()
+
+
+def test_any_other_error_is_told_as_it_is_fault() -> None:
+    with pytest.raises(RuntimeError, match="the like"), signals.told():
+        raise RuntimeError("the like")

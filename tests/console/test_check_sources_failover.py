@@ -1,0 +1,28 @@
+"""`sluice check` looks at every source of a destination, those that stand by too."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdc_engine.config import DestinationConfig
+from console.check import check_sources
+from console.conf_check import unset_passwords
+from console.toolchain.ports import free_port
+
+
+def test_failover_check_names_the_unset_passwords_of_all_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLUICE_STANDBY", raising=False)
+    monkeypatch.setenv("SLUICE_MASTER", "x")
+    sources = [{"password_env": "SLUICE_MASTER"}, {"password_env": "SLUICE_STANDBY"}]
+    assert unset_passwords({"sources": sources}) == ["SLUICE_STANDBY"]
+    assert unset_passwords({"source": sources[1]}) == ["SLUICE_STANDBY"]
+    assert unset_passwords({"sources": 7, "source": "none"}) == []
+
+
+def test_failover_check_asks_those_that_stand_by() -> None:
+    ports = [free_port(), free_port()]
+    sources = [{"user": "root", "port": port} for port in ports]
+    destination = DestinationConfig.model_validate({"name": "shop", "sources": sources})
+    found = list(check_sources(destination))
+    assert [str(port) in each.what for port, each in zip(ports, found, strict=True)] == [True, True]
+    assert all(each.problems for each in found)
