@@ -18,10 +18,7 @@ from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, Write
 
 from benchmarks.binlog_sets import BinlogSet
 from console.screen import standard_output
-from console.toolchain.artifacts import load_artifacts
-from console.toolchain.cache import open_cache
-from console.toolchain.download import fetch
-from console.toolchain.java import provide_java
+from console.toolchain.setup import set_up
 
 COM_BINLOG_DUMP = 0x12
 NON_BLOCKING = 0x01  # the server ends the dump with an EOF packet at the end of its binlog
@@ -74,10 +71,8 @@ def mysql_replication_rows(settings: dict[str, Any], binlog: BinlogSet, seconds_
 
 def java_connector_rows(settings: dict[str, Any], binlog: BinlogSet) -> tuple[int, float]:
     """Events decoded into rows, JSON left as bytes; returns (rows, seconds) of the second reading in one process."""
-    cache, jars = open_cache(), load_artifacts("java-connector")
-    java = provide_java(cache)
-    fetch(cache, java, jars, standard_output())
-    classes = ":".join(str(cache.jars / each.file_name) for each in jars)
+    toolchain = set_up([], delta=False, extras=("java-connector",), screen=standard_output())
+    java, classes = toolchain.java, ":".join(map(str, toolchain.extra_jars))
     address = [settings["host"], str(settings["port"]), settings["user"]]
     done = subprocess.run(
         [

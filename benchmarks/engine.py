@@ -17,12 +17,13 @@ import psutil
 from benchmarks.binlog_sets import BinlogSet, make_bulk, make_oltp, make_varied, prepare
 from benchmarks.contenders import java_connector_rows, mysql_replication_rows, raw_socket_seconds
 from benchmarks.report import median, show, write_json
-from cdc_engine.config import BatchConfig, DestinationConfig, RingConfig, SluiceConfig, SourceConfig, StartConfig
+from cdc_engine.config import BatchConfig, DestinationConfig, RingConfig, SluiceConfig
 from cdc_engine.contracts import ClientIdentity
 from cdc_engine.ha.file_lease import FileLease
 from cdc_engine.instance.engine import Engine
 from cdc_engine.instance.wiring import EngineParts, make_parts
 from cdc_engine.server.service import CanalService
+from cdc_engine.source.settings import SourceConfig, StartConfig
 from console.toolchain.database.server import DatabaseServer
 
 RUNS = 5

@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
-import threading
-from typing import Self
-
 import psutil
 
+from benchmarks.sampler import Sampler
 from console.stack.processes import ProcessFile
 
 SAMPLE_SECONDS = 1.0
 MEBIBYTE = 1 << 20
 
 
-class _Sampler:
-    """Calls `_sample` once a second while the block lasts."""
-
-    def __init__(self) -> None:
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.wait(SAMPLE_SECONDS):
-            self._sample()
-
-    def _sample(self) -> None:
-        raise NotImplementedError
-
-
-class MemoryWatch(_Sampler):
+class MemoryWatch(Sampler):
     """The largest resident size of each process of a pipeline with its children, in MiB, sampled once a second."""
 
     def __init__(self, processes: ProcessFile) -> None:
-        super().__init__()
+        super().__init__(SAMPLE_SECONDS)
         self._processes = processes
         self.peak_mb: dict[str, int] = {}
 
@@ -53,11 +28,11 @@ class MemoryWatch(_Sampler):
             self.peak_mb[name] = max(self.peak_mb.get(name, 0), int(size))
 
 
-class TreeWatch(_Sampler):
+class TreeWatch(Sampler):
     """The largest resident size of a process and all that it started together, in MiB, sampled once a second."""
 
     def __init__(self, pid: int) -> None:
-        super().__init__()
+        super().__init__(SAMPLE_SECONDS)
         self._root = psutil.Process(pid)
         self.peak_mb = 0
 

@@ -15,23 +15,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from benchmarks.merge_batches import DATABASE, DESTINATION, LEDGER_ID, TABLE, StagedFiles
 from benchmarks.report import median, show, write_json
 from console.toolchain.setup import set_up
 from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs.report import TableTarget
 from spark_jobs.run_batch import merge_batch
 from spark_jobs.session import Lane, SparkSettings
+from spark_jobs.tables.table_owner import OWNER_PROPERTY, Owner
 
 SIZES = (1_000, 100_000, 1_000_000)
+OWNER = Owner(ledger_id=LEDGER_ID, destination=DESTINATION, table=f"{DATABASE}.{TABLE}")
 PHASES = (("close", "fresh"), ("anywhere", "fresh"), ("close", "scattered"))
-COLUMNS = [("id", "bigint"), ("k", "int"), ("c", "string"), ("pad", "string")]
 CREATE = """
 CREATE TABLE delta.`{path}` (id BIGINT, k INT, c STRING, pad STRING, _sluice_order_key BIGINT, _sluice_commit_time TIMESTAMP,
-_sluice_operation STRING) USING delta TBLPROPERTIES ('delta.enableDeletionVectors' = '{vectors}')
+_sluice_operation STRING) USING delta TBLPROPERTIES ('delta.enableDeletionVectors' = '{vectors}', '{owner_property}' = '{owner}')
 """
 FILL = """
 INSERT INTO delta.`{path}` SELECT id, CAST(id % 1000 AS INT), sha2(CAST(id AS STRING), 384), sha2(CAST(id AS STRING), 224), 0L,
@@ -45,77 +43,6 @@ WHEN MATCHED THEN UPDATE SET t.k = s.k, t.c = s.c, t.pad = s.pad, t._sluice_orde
 WHEN NOT MATCHED AND s._sluice_operation <> 4 THEN INSERT (id, k, c, pad, _sluice_order_key, _sluice_commit_time, _sluice_operation)
   VALUES (s.id, s.k, s.c, s.pad, s._sluice_order_key, s._sluice_commit_time, 'insert')
 """
-
-
-class StagedFiles:
-    """Makes staged batches of one table as `staging` writes them: 80 % updates, 10 % deletes, 10 % inserts, unique keys."""
-
-    def __init__(self, directory: Path, table_rows: int) -> None:
-        self._directory, self._table_rows = directory, table_rows
-        self._random = np.random.default_rng(11)
-        self._order_key, self._batch = 1, 0
-
-    def make(self, changes: int, keys: str) -> Path:
-        """A batch directory with its manifest."""
-        self._batch += 1
-        ids, operations = self._keys(changes, keys)
-        table = self._rows(ids, operations)
-        folder = self._directory / f"{self._batch}"
-        folder.mkdir(parents=True)
-        pq.write_table(table, folder / "bench.t.0.parquet", compression="lz4")
-        (folder / "manifest.json").write_text(json.dumps(self._manifest(folder, ids, operations)))
-        self._order_key += changes
-        return folder
-
-    def _keys(self, changes: int, keys: str) -> tuple[Any, Any]:
-        operations = self._random.choice(np.array([3, 4, 1], np.int8), changes, p=[0.8, 0.1, 0.1])
-        if keys == "close":
-            first = int(self._random.integers(0, self._table_rows - changes))
-            ids = np.arange(first, first + changes, dtype=np.int64)
-        else:
-            ids = self._random.choice(self._table_rows, changes, replace=False).astype(np.int64)
-        operations[operations == 1] = 3  # a key inside the table exists or was deleted: an update is an upsert
-        return ids, operations
-
-    def _rows(self, ids: Any, operations: Any) -> pa.Table:
-        text = pa.array([f"{number:0119d}" for number in ids])
-        return pa.table(
-            {
-                "_sluice_operation": pa.array(operations, pa.int8()),
-                "_sluice_order_key": pa.array(np.arange(len(ids), dtype=np.int64) + self._order_key),
-                "_sluice_row": pa.array(np.arange(1, len(ids) + 1)),
-                "_sluice_commit_time": pa.array(np.full(len(ids), 1_767_225_600_000_000), pa.timestamp("us", "UTC")),
-                "id": ids,
-                "k": pa.array(ids % 997, pa.int32()),
-                "c": text,
-                "pad": text,
-            }
-        )
-
-    def _manifest(self, folder: Path, ids: Any, operations: Any) -> dict[str, Any]:
-        place = {
-            "epoch": 1,
-            "file": "mysql-bin.000001",
-            "offset": self._order_key,
-            "gtid_set": "",
-            "server_uuid": "",
-            "time_us": 0,
-        }
-        first, last, count = self._order_key, self._order_key + len(ids) - 1, len(ids)
-        deletes = int((operations == 4).sum())
-        size = (folder / "bench.t.0.parquet").stat().st_size
-        times = {"first_commit_time_us": 1, "last_commit_time_us": 1}
-        segment = {
-            "kind": "changes", "file": "bench.t.0.parquet", "size_bytes": size, "version": "0", "rows": count, "inserts": 0,
-            "updates": count - deletes, "deletes": deletes, "key_changes": 0, "unique_keys": True, "first_order_key": first,
-            "last_order_key": last, **times, "key": ["id"], "key_min": [int(ids.min())], "key_max": [int(ids.max())],
-            "columns": [{"name": name, "type": kind, "nullable": name != "id", "mysql_type": kind} for name, kind in COLUMNS],
-        }  # fmt: skip
-        return {
-            "format": 2, "destination": "bench", "epoch": 1, "delivery": self._batch, "start": place, "end": place, "end_order_key": last,
-            "rows": count, "changes": count, "bytes": size, "staged_at_us": 1, **times,
-            "tables": [{"database": "bench", "table": "t", "segments": [segment]}],
-        }  # fmt: skip
 
 
 class SparkClock:
@@ -152,7 +79,10 @@ class Bench:
         self._session, self._vectors = session, vectors
         self._staged = StagedFiles(folder / "staged", table_rows)
         self._sluice, self._bare = folder / "sluice", folder / "bare"
-        session.sql(CREATE.format(path=self._sluice, vectors=str(vectors).lower())).collect()
+        create = CREATE.format(
+            path=self._sluice, vectors=str(vectors).lower(), owner_property=OWNER_PROPERTY, owner=OWNER.to_text()
+        )
+        session.sql(create).collect()
         session.sql(FILL.format(path=self._sluice, rows=table_rows)).collect()
         shutil.copytree(self._sluice, self._bare)
 
@@ -170,16 +100,22 @@ class Bench:
                 else:
                     bare.append(seconds)
             shutil.rmtree(batch)
+            self._forget_old_files()
         return {
             "deletion_vectors": self._vectors, "keys": keys, "table": state, "changes": changes, "sluice_s": median(sluice),
             "bare_s": median(bare), "ratio": median([a / b for a, b in zip(sluice, bare, strict=True)]), "outside_spark_s": median(outside),
         }  # fmt: skip
 
+    def _forget_old_files(self) -> None:
+        """Merges without deletion vectors write the whole table anew each time: what left it goes at once."""
+        for path in (self._sluice, self._bare):
+            self._session.sql(f"VACUUM delta.`{path}` RETAIN 0 HOURS").collect()
+
     def _run_sluice(self, batch: Path) -> tuple[float, float]:
         clock, begun = SparkClock(), time.perf_counter()
         target = TableTarget(path=str(self._sluice), deletion_vectors=self._vectors)
         with clock.running():
-            merge_batch(batch, {"bench.t": target}, self._settings)
+            merge_batch(batch, {OWNER.table: target}, self._settings)
         return time.perf_counter() - begun, clock.seconds
 
     def _run_bare(self, batch: Path) -> tuple[float, float]:
@@ -209,6 +145,7 @@ def run(json_file: Path | None, *, table_rows: int = 10_000_000, runs: int = 3) 
                         rows.append(bench.cell(changes, keys, state, runs))
                         show("merge", rows)
                         write_json(json_file, {"table_rows": table_rows, "runs": runs, "merge": rows})
+                shutil.rmtree(folder / f"vectors-{vectors}")
         finally:
             spark.stop()
 
@@ -216,4 +153,8 @@ def run(json_file: Path | None, *, table_rows: int = 10_000_000, runs: int = 3) 
 def _session(url: str) -> Any:
     from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415  takes two seconds to import
 
-    return SparkSession.builder.remote(url).create()
+    session = SparkSession.builder.remote(url).create()
+    session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    # a VACUUM lists the files by this many tasks, 10 000 of them unless told otherwise
+    session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "4")
+    return session

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from benchmarks.report import median, show, write_json
 from cdc_engine.acts import snapshot as acts
-from cdc_engine.config import DestinationConfig, SluiceConfig, SourceConfig, SparkConfig
+from cdc_engine.config import DestinationConfig, SluiceConfig, SparkConfig
 from cdc_engine.contracts import TableVersion
 from cdc_engine.destination_files import run_lock
 from cdc_engine.instance.tables.table_snapshots import Outside, snapshot_hands
@@ -27,13 +27,11 @@ from cdc_engine.position import Position
 from cdc_engine.snapshot.record import SnapshotRecord
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.snapshot.work import run_all
+from cdc_engine.source.settings import SourceConfig
 from cdc_engine.states import SnapshotState
 from cdc_engine.table_meta.history.source.schema_snapshot import stable_snapshot
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
-from console.toolchain.artifacts import load_artifacts
-from console.toolchain.cache import open_cache
 from console.toolchain.database.server import DatabaseServer
-from console.toolchain.download import fetch
 from console.toolchain.setup import set_up
 from console.toolchain.spark.server import SparkConnectServer
 from orchestration.run.spark_publish import spark_publish
@@ -58,10 +56,8 @@ MORE = (
 def run(json_file: Path | None, rows: int) -> None:
     """Prints and writes rows a second of both ways, the median of the rounds."""
     screen = Console()
-    toolchain = set_up(("mysql-8.0.31",))
-    jdbc = load_artifacts("jdbc")
-    fetch(open_cache(), toolchain.java, jdbc, screen)
-    jars = [*toolchain.delta_jars, *(open_cache().jars / each.file_name for each in jdbc)]
+    toolchain = set_up(("mysql-8.0.31",), extras=("jdbc",), screen=screen)
+    jars = [*toolchain.delta_jars, *toolchain.extra_jars]
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder, contextlib.ExitStack() as stack:
         root = Path(folder)
         server = DatabaseServer("mysql-8.0.31", root / "mysql", options={"default_time_zone": "+00:00"})

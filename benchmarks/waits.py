@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
 
+from benchmarks.sampler import Sampler
 from cdc_engine.destination_files import read_ledger, run_lock_held
 from cdc_engine.errors import SluiceError
 from console.demo.lake import Marked, percentile
@@ -31,27 +30,17 @@ class Way:
     begun: float = 0.0
 
 
-class BatchWatch:
+class BatchWatch(Sampler):
     """Watches the deliveries of a destination while the block lasts."""
 
     def __init__(self, directory: Path) -> None:
+        super().__init__(LOOK_SECONDS)
         self._directory = directory
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
         self.ways: dict[int, Way] = {}
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.wait(LOOK_SECONDS):
-            with contextlib.suppress(SluiceError):
-                self._look()
+    def _sample(self) -> None:
+        with contextlib.suppress(SluiceError):
+            self._look()
 
     def _look(self) -> None:
         batch, now = read_ledger(self._directory).head, time.time()

@@ -398,7 +398,9 @@ class Staged:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoreMetrics:
-    """Figures of one moment of an event store. Sequences count row events since the store was made."""
+    """Figures of one moment of an event store. Sequences count row events since the store was made, but for `forgotten_events`: those that
+    were put and forgotten before an ack, which are put again.
+    """
 
     fill_bytes: int
     fill_events: int
@@ -410,6 +412,7 @@ class StoreMetrics:
     ack_sequence: int
     waiting_transactions: int
     put_wait_seconds: float
+    forgotten_events: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -438,7 +441,7 @@ class MetaPlace:
     destination: str
     directory: Path
     kind: str = "file"
-    url: str = ""
+    url: str = dataclasses.field(default="", repr=False)  # may hold a password
     hosts: str = ""
     session_seconds: float = 30.0
     period_seconds: float = 1.0

@@ -5,7 +5,8 @@
     │   ├── SourceCheckError        all that is wrong with the source, said at once
     │   └── ReplicaClashError       another replica has our server id
     ├── SourceConnectionError       the connection to the source was lost or refused; tried again with back-off
-    │   └── FilesRenumberedError    amid a stream the files' names went back; the next connection decides
+    │   ├── FilesRenumberedError    amid a stream the files' names went back; the next connection decides
+    │   └── StandbyBehindError      a source that took over lacks what was read from the one before; it is waited for
     ├── TableChangedError           a table is not what its schema says while its rows are read: chunk it anew by the schema of now
     ├── LedgerLostError             the ledger is gone, though the destination ran before: the state LEDGER_LOST
     ├── PositionLostError           continuity cannot be proven: the state POSITION_LOST
@@ -15,11 +16,13 @@
     ├── TableStoppedError           one table cannot go on: SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED, …
     ├── LeaseLostError              another process holds the destination
     ├── EngineStartingError         the engine is being started; ask again
+    ├── EngineStoppedError          an operator stopped the engine, for good or for another host
     ├── ActRefusedError             what an operator asked for cannot be done as things stand
     ├── MetaError                   the meta file is unreadable or was written by something else
     │   ├── NotContinuousError      a batch does not begin where the last one ends: read again from there
     │   └── StaleWriteError         another one has written the same text meanwhile: nothing was changed
     ├── StagingError                a batch could not be written: disk full, not permitted
+    ├── PublishError                a broker did not take a message: it is sent again
     └── CanalServiceError           a wrong call of get, ack or rollback (canal.md §6.1)
         ├── NotStartedError · NotSubscribedError · UnknownDestinationError
         ├── ConsumerStoppedError    a table that a consumer wants cannot be read on
@@ -81,6 +84,10 @@ class FilesRenumberedError(SourceConnectionError):
     code = "FILES_RENUMBERED"
 
 
+class StandbyBehindError(SourceConnectionError):
+    code = "STANDBY_BEHIND"
+
+
 class TableChangedError(SluiceError):
     code = "TABLE_CHANGED"
     remedy = Remedy.RETRY
@@ -139,6 +146,10 @@ class EngineStartingError(SluiceError):
     remedy = Remedy.RETRY
 
 
+class EngineStoppedError(SluiceError):
+    code = "STOPPED"
+
+
 class ActRefusedError(SluiceError):
     code = "ACT_REFUSED"
     remedy = Remedy.CALLER
@@ -159,6 +170,11 @@ class StaleWriteError(MetaError):
 
 class StagingError(SluiceError):
     code = "STAGING"
+
+
+class PublishError(SluiceError):
+    code = "PUBLISH"
+    remedy = Remedy.RETRY
 
 
 class CanalServiceError(SluiceError):

@@ -11,18 +11,26 @@ from __future__ import annotations
 
 import atexit
 import concurrent.futures
+import contextlib
 import functools
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from cdc_engine.config import load_config
-from cdc_engine.errors import ConfigurationError, EngineStartingError
+from cdc_engine.errors import ConfigurationError, EngineStartingError, EngineStoppedError, LeaseLostError, SluiceError
+from cdc_engine.keeping import orders
+from cdc_engine.keeping.in_use import conf_in_use
 from cdc_engine.limits import CONNECT_TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
+    from cdc_engine.config import SluiceConfig
     from cdc_engine.instance.engine import Engine
+    from cdc_engine.instance.status import EngineStatus
+    from cdc_engine.operation.operator import Operator
 
+TAKE_UP_SECONDS = 15.0  # for the first change to come and its batch to be staged; what takes longer is met by the ticks
+LEFT_SECONDS = 30.0  # for which an engine that an operator released leaves its destination to other hosts
 START_WAIT_SECONDS = (
     0.8  # what a tick spends on a start before it says STARTING: a start with nothing to compile is done by then
 )
@@ -38,6 +46,7 @@ class Startable(Protocol):
 
 
 Kept = TypeVar("Kept", bound=Startable)
+Told = TypeVar("Told")
 
 
 class EngineSlot(Generic[Kept]):
@@ -48,6 +57,12 @@ class EngineSlot(Generic[Kept]):
         self._lock = threading.Lock()
         self._engine: Kept | None = None
         self._start: concurrent.futures.Future[Kept] | None = None
+        self._closed = False
+
+    @property
+    def occupied(self) -> bool:
+        """Whether an engine is here, or is being started."""
+        return self._engine is not None or self._start is not None
 
     def get(self, wait_seconds: float) -> Kept:
         """The running engine. Raises EngineStartingError while it starts, once what its start raised; the next call then begins another."""
@@ -63,6 +78,14 @@ class EngineSlot(Generic[Kept]):
                 self._start = None
         return start.result()
 
+    def told(self, say: Callable[[Kept], Told]) -> Told | None:
+        """What the engine says; None where none runs."""
+        engine = self._engine
+        try:
+            return say(engine) if engine is not None else None
+        except SluiceError:  # it ends at this moment
+            return None
+
     def stop(self) -> None:
         """Ends the engine; one that is being started is waited for as long as a connection may take."""
         with self._lock:
@@ -70,6 +93,7 @@ class EngineSlot(Generic[Kept]):
         if start is not None:
             concurrent.futures.wait([start], CONNECT_TIMEOUT_SECONDS)
         with self._lock:
+            self._closed = True
             engine, self._engine = self._engine, None
         if engine is not None:
             engine.stop()
@@ -92,23 +116,80 @@ class EngineSlot(Generic[Kept]):
         engine = self._make()
         engine.start()
         with self._lock:
-            self._engine = engine
+            closed = self._closed
+            self._engine = None if closed else engine
+        if closed:  # whoever ended it had waited long enough
+            engine.stop()
+            raise EngineStoppedError(f"the engine of {self._name} was stopped while it started")
         return engine
 
 
 _places: dict[str, EngineSlot[Engine]] = {}
-_lock = threading.Lock()  # of the dictionary, never held while something is waited for
+_made: dict[str, str] = {}  # destination → digest of the file that its newest engine was made with
+_left: dict[str, float] = {}  # destination → until when it is left to other hosts, of the monotonic clock
+_lock = threading.Lock()  # of what is below and the dictionary, never held while something is waited for
+_operator: Operator | None = None
 
 
 def get_or_start(destination: str) -> Engine:
     """The running engine; started if there is none.
 
-    Raises LeaseLostError while another process has the destination, EngineStartingError when the start needs longer than a moment, else
-    a SluiceError.
+    Raises LeaseLostError while another process has the destination, EngineStartingError when the start needs longer than a moment,
+    EngineStoppedError where an operator stopped it, else a SluiceError.
     """
+    left = _left.get(destination, 0.0) - time.monotonic()
+    if left > 0:
+        raise LeaseLostError(
+            f"{destination} was released here by an operator and is left to other hosts; this one may have it again in {left:.0f} s"
+        )
     with _lock:
         place = _places.setdefault(destination, EngineSlot(destination, functools.partial(_make, destination)))
-    return place.get(START_WAIT_SECONDS)
+    try:
+        return place.get(START_WAIT_SECONDS)
+    except (EngineStartingError, EngineStoppedError, LeaseLostError):
+        raise
+    except SluiceError as error:
+        if _operator is not None:
+            _operator.tell_failed(destination, error)
+        raise
+
+
+def kept() -> dict[str, str]:
+    """Destination → digest of the file with which its engine here was made; empty while that begins."""
+    with _lock:
+        return {name: _made.get(name, "") for name, place in _places.items() if place.occupied}
+
+
+def take_up(destination: str) -> None:
+    """Starts the engine, and has its first batch staged, if one waits: nobody waits for that. Raises SluiceError."""
+    _left.pop(destination, None)
+    while True:
+        try:
+            engine = get_or_start(destination)
+            break
+        except EngineStartingError:
+            continue  # the call itself waits for a moment
+    threading.Thread(target=_stage_first, args=(engine,), name=f"take-up-{destination}", daemon=True).start()
+
+
+def _stage_first(engine: Engine) -> None:
+    with contextlib.suppress(SluiceError):
+        engine.hand_out(TAKE_UP_SECONDS)
+
+
+def put_away(destination: str) -> None:
+    """Ends the engine of a destination, if there is one; its lease is free when this returns. The next call starts another."""
+    with _lock:
+        place = _places.pop(destination, None)
+        _made.pop(destination, None)
+    if place is not None:
+        place.stop()
+
+
+def give_up(destination: str) -> None:
+    """As `put_away`; and this process leaves the destination to other hosts for a while."""
+    _left[destination] = time.monotonic() + LEFT_SECONDS
+    put_away(destination)
 
 
 def stop_all() -> None:
@@ -124,10 +205,35 @@ def stop_all() -> None:
 def _make(destination: str) -> Engine:
     from cdc_engine.instance.engine import Engine  # noqa: PLC0415  with it come the kernels, which take a second
 
-    config = load_config()
+    in_use = conf_in_use()
+    config = in_use.config
     if destination not in config.destinations:
         raise ConfigurationError(f"there is no destination {destination}: describe it in conf/destinations")
-    return Engine(config, destination)
+    if (order := orders.stopped(config.destination_dir(destination))) is not None:
+        raise EngineStoppedError(
+            f"{destination} was stopped by {order.by} at {order.when()}; `sluice instance start {destination}` starts it"
+        )
+    _made[destination] = in_use.texts.digest(destination)
+    return Engine(config, destination, on_status=_told(config, destination))
+
+
+def _told(config: SluiceConfig, destination: str) -> Callable[[EngineStatus], None]:
+    """What hears the engine: alarms, and the endpoint for Prometheus beside it. Both are this process's own."""
+    global _operator  # noqa: PLW0603  one a process, as its engines are
+    from cdc_engine.operation.endpoint import keep_served  # noqa: PLC0415  as above
+    from cdc_engine.operation.operator import Operator  # noqa: PLC0415
+
+    with _lock:
+        if _operator is None:
+            _operator = Operator(config.alarms)
+        keep_served(config.metrics.host, config.metrics.port, _statuses)
+    return functools.partial(_operator.see, destination)
+
+
+def _statuses() -> dict[str, EngineStatus | None]:
+    with _lock:
+        places = dict(_places)
+    return {name: place.told(lambda engine: engine.status()) for name, place in places.items()}
 
 
 atexit.register(stop_all)

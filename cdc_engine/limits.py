@@ -13,6 +13,7 @@ RING_EVENTS_MAX = 1_000_000  # row events in the ring; bounds the arrays beside 
 WINDOW_BYTES_MAX = 64 * MEBIBYTE  # of row events kept for consumers beside the lake; most of them are in the ring, too
 BATCH_BYTES_MAX = 256 * MEBIBYTE  # a batch is what waits, up to this; the ring is the usual limit
 BATCH_EVENTS_MAX = 1_000_000  # row events a batch
+FAILOVER_BACK_SECONDS = 60  # that are read once more where a stream goes over to another server by time (canal.md §2.3)
 HEARTBEAT_SECONDS = 15  # the server speaks at least this often on an idle stream (canal.md §2.1)
 READ_TIMEOUT_SECONDS = 25  # heartbeat + 10 s: silence longer than this is a dead connection
 CONNECT_TIMEOUT_SECONDS = 10

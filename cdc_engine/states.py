@@ -81,6 +81,7 @@ class TableState(enum.StrEnum):
     ROWS_ELSEWHERE = "ROWS_ELSEWHERE"
     STATEMENT_FORMAT = "STATEMENT_FORMAT"
     NEWLY_INCLUDED = "NEWLY_INCLUDED"
+    FAILED_OVER_BY_TIME = "FAILED_OVER_BY_TIME"
     RESUME_LOST = "RESUME_LOST"
     SCHEMA_UNKNOWN = "SCHEMA_UNKNOWN"
     SCHEMA_MISMATCH = "SCHEMA_MISMATCH"
@@ -90,6 +91,8 @@ class TableState(enum.StrEnum):
     KEY_NULL = "KEY_NULL"
     IMAGE_NOT_FULL = "IMAGE_NOT_FULL"
     SNAPSHOT_CANCELED = "SNAPSHOT_CANCELED"
+    ROWS_RULE = "ROWS_RULE"  #: its filter or a mask of conf/ does not fit it
+    RULES_CHANGED = "RULES_CHANGED"  #: rows that were merged are of another filter, or of other masks
 
 
 class Act(enum.StrEnum):
@@ -119,14 +122,24 @@ HEALED_BY_ROWS = RESOLVABLE | {
     TableState.STATEMENT_FORMAT,
     TableState.CASCADE_UNSEEN,
     TableState.RESUME_LOST,
+    TableState.FAILED_OVER_BY_TIME,
+    TableState.RULES_CHANGED,
 }
 _STOPS = frozenset(TableState) - {TableState.FLOWING}
 # What such a table lacks is not in the stream after its place: it is not met again there, and waits for an operator.
-UNTIL_ASKED = frozenset({TableState.NEWLY_INCLUDED, TableState.SNAPSHOT_CANCELED})
+UNTIL_ASKED = frozenset(
+    {
+        TableState.NEWLY_INCLUDED,
+        TableState.RULES_CHANGED,
+        TableState.SNAPSHOT_CANCELED,
+        TableState.FAILED_OVER_BY_TIME,
+    }
+)
 TABLE_TRANSITIONS: Mapping[TableState, frozenset[TableState]] = {
     TableState.FLOWING: _STOPS - {TableState.RESUME_LOST},
-    # A stop keeps its first reason; taken up again it flows, or what it needs is no longer on the source.
-    **dict.fromkeys(_STOPS, frozenset({TableState.FLOWING, TableState.RESUME_LOST})),
+    # A stop keeps its first reason; taken up again it flows, or what it needs is no longer on the source, or the lake has it by other
+    # rules than those that conf/ says by now.
+    **dict.fromkeys(_STOPS, frozenset({TableState.FLOWING, TableState.RESUME_LOST, TableState.RULES_CHANGED})),
 }
 
 

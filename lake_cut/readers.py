@@ -31,13 +31,13 @@ def duckdb_views(connection: Any, cut: Cut) -> list[str]:
     return made
 
 
-def spark_views(spark: Any, cut: Cut) -> list[str]:
+def spark_views(spark: Any, cut: Cut, storage_options: Mapping[str, str] | None = None) -> list[str]:
     """Temporary views `database_table` of a Spark session with Delta; their names. Raises CutError."""
     made = []
     for table, database, short in _named(cut):
-        _opened(table, None)
+        _opened(table, storage_options)
         name = f"{database}_{short}"
-        path = _quoted(table.path, "`")
+        path = _quoted(_of_spark(table.path), "`")
         spark.sql(
             f"CREATE OR REPLACE TEMPORARY VIEW {_quoted(name, '`')} AS SELECT * FROM delta.{path} VERSION AS OF {table.version}"
         )
@@ -49,6 +49,11 @@ def _named(cut: Cut) -> Iterator[tuple[CutTable, str, str]]:
     for name, table in sorted(cut.tables.items()):
         database, _, short = name.partition(".")
         yield table, database, short
+
+
+def _of_spark(path: str) -> str:
+    """Spark's client of S3 has a name of its own."""
+    return path.replace("s3://", "s3a://", 1) if path.startswith("s3://") else path
 
 
 def _opened(table: CutTable, storage_options: Mapping[str, str] | None) -> deltalake.DeltaTable:

@@ -2,14 +2,16 @@
 
 A run merges its whole batch whatever assets it selects: the batch is acked as one, so a run of a part of it (re-executed by hand from
 some of its assets) must not succeed on that part alone. The selection only decides what is reported as that asset's materialization;
-the other tables of the batch are reported as plain events. So are, in a run that drains, those of all batches after its first.
+the other tables of the batch are reported as plain events. So are, in a run that drains, those of all batches after its first. A run
+without a batch is a person's who pressed "Materialize": then the rows of the selected tables are read anew.
 """
 
 # no `from __future__ import annotations`: Dagster looks at the type of `context` itself
 
 import collections
+import datetime as dt
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import dagster as dg
@@ -18,22 +20,37 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from cdc_engine.config import SluiceConfig
 from cdc_engine.contracts import TableVersion
+from cdc_engine.errors import SluiceError
 from orchestration.batch_reference import BatchReference, BatchReferenceError, check_tags
+from orchestration.checks import quarantine_evaluation, quarantines
 from orchestration.ports import MergeFailedError, Ports
 from orchestration.run.drain_run import DrainRun, claim_of, drain
 from orchestration.run.merge_run import MergedTable, failure, merge_one, only_writer
-from orchestration.table_catalog import delta_key, engine_key, foreign_keys, source_key, source_schema
+from orchestration.table_catalog import (
+    SourceColumns,
+    checkable,
+    delta_key,
+    engine_key,
+    foreign_keys,
+    group_of,
+    owners_of,
+    source_key,
+    source_schema,
+)
 
 MergeJob = dg.JobDefinition | UnresolvedAssetJobDefinition
 
+# None is required: who presses "Materialize" names no batch
 MERGE_CONFIG = {
-    "destination": dg.Field(str, description="The destination, a file of conf/destinations."),
-    "ledger": dg.Field(str, description="The ledger that the batch is of; another one's runs settle nothing."),
-    "epoch": dg.Field(int, description="The epoch of the batch's end position."),
-    "end_file": dg.Field(str, description="The binlog file of its end position."),
-    "end_offset": dg.Field(int, description="The offset of its end position, bytes."),
-    "delivery": dg.Field(int, description="Which hand-out of these changes it is; never repeats."),
-    "path": dg.Field(str, description="The staged directory, relative to the destination's."),
+    "destination": dg.Field(str, is_required=False, description="The destination, a file of conf/destinations."),
+    "ledger": dg.Field(
+        str, is_required=False, description="The ledger that the batch is of; another one's runs settle nothing."
+    ),
+    "epoch": dg.Field(int, is_required=False, description="The epoch of the batch's end position."),
+    "end_file": dg.Field(str, is_required=False, description="The binlog file of its end position."),
+    "end_offset": dg.Field(int, is_required=False, description="The offset of its end position, bytes."),
+    "delivery": dg.Field(int, is_required=False, description="Which hand-out of these changes it is; never repeats."),
+    "path": dg.Field(str, is_required=False, description="The staged directory, relative to the destination's."),
 }
 DELTA_KINDS = {"deltalake", "spark"}
 
@@ -43,12 +60,14 @@ def merge_name(destination: str) -> str:
     return f"merge_{destination}"
 
 
-def source_specs(destination: str, tables: tuple[TableVersion, ...]) -> list[dg.AssetSpec]:
+def source_specs(config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...]) -> list[dg.AssetSpec]:
     """The external assets: MySQL's tables, and the engine, which is observed once a minute."""
+    settings = config.destinations[destination]
     specs = [
         dg.AssetSpec(
             source_key(destination, table.name),
-            group_name=destination,
+            group_name=group_of(settings, table.name),
+            owners=owners_of(settings, table.name),
             kinds={"mysql"},
             description=f"The table {table.name} in the source of {destination}.",
             metadata={"dagster/column_schema": source_schema(table.columns)} if table.columns else None,
@@ -57,7 +76,8 @@ def source_specs(destination: str, tables: tuple[TableVersion, ...]) -> list[dg.
     ]
     engine = dg.AssetSpec(
         engine_key(destination),
-        group_name=destination,
+        group_name=group_of(settings),
+        owners=owners_of(settings),
         kinds={"mysql", "python"},
         description=f"The engine of {destination}: how far it has read, how far behind it is, and whether it runs.",
     )
@@ -72,6 +92,10 @@ def delta_assets(
     outs: dict[str, dg.AssetOut] = {}
     ins: dict[str, dg.AssetIn] = {}
     upstream: dict[str, set[dg.AssetKey]] = {}
+    table_of = {delta_key(destination, table.name): table.name for table in tables}
+    quarantining = [
+        name for name in checkable(destination, table_of.values()) if quarantines(config, destination, name)
+    ]
     for table in tables:
         name = _port_name(table.name)
         outs[name] = _delta_out(config, destination, table)
@@ -88,7 +112,10 @@ def delta_assets(
     )
     def merge(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[Any]]:
         selected = set(context.selected_asset_keys)
-        op = context.op_execution_context
+        op, sources = context.op_execution_context, SourceColumns(config, destination)
+        if not op.op_config:
+            take_anew(op, config, destination, sorted(table_of[key] for key in selected))
+            return
         for merged in _merged(op, config, destination, ports):
             key = delta_key(destination, merged.outcome.name)
             if merged.outcome.held:
@@ -97,13 +124,35 @@ def delta_assets(
                 selected.remove(key)  # an output is given once in a run
                 yield dg.MaterializeResult(
                     asset_key=key,
-                    metadata=metadata(merged),
+                    metadata=metadata(merged, sources),
                     data_version=dg.DataVersion(str(merged.batch.end)),
                 )
             else:
-                _tell(op, _materialization(key, merged), drains=drains)
+                _tell(op, _materialization(key, merged, sources), drains=drains)
+            if merged.outcome.name in quarantining:
+                tell_quarantine(op, config, destination, merged.outcome.name)
 
     return merge
+
+
+def take_anew(context: dg.OpExecutionContext, config: SluiceConfig, destination: str, names: Sequence[str]) -> None:
+    """Somebody pressed "Materialize": the rows of these tables are asked for, as `sluice snapshot start` does. Raises Failure, a sentence.
+
+    The destination's snapshot job reads and publishes them; that is the materialization.
+    """
+    from cdc_engine.acts.snapshot import start  # noqa: PLC0415  what a merge never needs
+
+    try:
+        asked = start(config.destination_dir(destination), names)
+    except SluiceError as error:
+        raise failure(error) from None
+    for record in asked:
+        context.log.info(
+            "%s: its rows are read anew beside the stream and published whole (%s); `sluice snapshot status` shows how far it is",
+            *(record.name, record.state),
+        )
+        told = {"snapshot_state": dg.MetadataValue.text(str(record.state))}
+        context.log_event(dg.AssetObservation(delta_key(destination, record.name), metadata=told))
 
 
 def merge_job(config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...], ports: Ports) -> MergeJob:
@@ -122,12 +171,13 @@ def merge_job(config: SluiceConfig, destination: str, tables: tuple[TableVersion
 
     @dg.op(name=merge_name(destination), config_schema=MERGE_CONFIG)
     def merge(context: dg.OpExecutionContext) -> None:
+        sources = SourceColumns(config, destination)
         for merged in _merged(context, config, destination, ports):
             key = delta_key(destination, merged.outcome.name)
             if merged.outcome.held:
                 _tell(context, dg.AssetObservation(key, metadata=held_metadata(merged)), drains=drains)
             else:
-                _tell(context, _materialization(key, merged), drains=drains)
+                _tell(context, _materialization(key, merged, sources), drains=drains)
 
     @dg.job(name=name, executor_def=dg.in_process_executor, description=description)
     def job() -> None:
@@ -137,40 +187,56 @@ def merge_job(config: SluiceConfig, destination: str, tables: tuple[TableVersion
 
 
 def _tell(
-    context: dg.OpExecutionContext, event: dg.AssetMaterialization | dg.AssetObservation, *, drains: bool
+    context: dg.OpExecutionContext,
+    event: dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation,
+    *,
+    drains: bool,
 ) -> None:
     """Into Dagster's log. A run that `drains` would keep each event in memory too until it ends: there it is dropped once it is logged."""
-    context.log_event(event)
+    context.log_event(event)  # type: ignore[arg-type]  # it takes evaluations of checks too
     if drains:
         collections.deque(context.consume_events(), maxlen=0)
 
 
-def _materialization(key: dg.AssetKey, merged: MergedTable) -> dg.AssetMaterialization:
+def tell_quarantine(context: dg.OpExecutionContext, config: SluiceConfig, destination: str, table: str) -> None:
+    """The batch is merged by now: that its quarantine cannot be counted is no reason to have it rolled back."""
+    try:
+        found = quarantine_evaluation(config, destination, table)
+    except dg.Failure as error:
+        context.log.warning("%s: nobody can say how many values are in quarantine: %s", table, error.description)
+        return
+    _tell(context, found, drains=config.destinations[destination].runs == "drain")
+
+
+def _materialization(key: dg.AssetKey, merged: MergedTable, sources: SourceColumns) -> dg.AssetMaterialization:
     """As the result of an output says it."""
     return dg.AssetMaterialization(
-        key, metadata=metadata(merged), tags={DATA_VERSION_TAG: dg.DataVersion(str(merged.batch.end)).value}
+        key, metadata=metadata(merged, sources), tags={DATA_VERSION_TAG: dg.DataVersion(str(merged.batch.end)).value}
     )
 
 
-def metadata(merged: MergedTable) -> dict[str, dg.MetadataValue[Any]]:
+def metadata(merged: MergedTable, sources: SourceColumns) -> dict[str, dg.MetadataValue[Any]]:
     """What a materialization says. The same numeric keys of the same types each time, so that Dagster plots unbroken lines."""
     outcome = merged.outcome
     whole = {
         "rows_inserted": outcome.rows_inserted,
         "rows_updated": outcome.rows_updated,
         "rows_deleted": outcome.rows_deleted,
+        "rows_changed": outcome.rows_inserted + outcome.rows_updated + outcome.rows_deleted,
+        "rows_rewritten_unchanged": outcome.rows_copied,
         "source_rows": outcome.source_rows,
         "batch_bytes": outcome.bytes,
         "merge_ms": outcome.merge_ms,
         "files_added": outcome.files_added,
         "files_removed": outcome.files_removed,
+        "files_scanned": outcome.files_scanned,
+        "files_pruned": outcome.files_pruned,
         "delta_version": outcome.delta_version,
         "delta_version_before": outcome.delta_version_before,
         "source_inserts": outcome.source_inserts,
         "source_updates": outcome.source_updates,
         "source_deletes": outcome.source_deletes,
     }
-    columns = [dg.TableColumn(name=name, type=type_name) for name, type_name in outcome.columns]
     return {
         **{name: dg.MetadataValue.int(int(value)) for name, value in whole.items()},
         "lag_seconds": dg.MetadataValue.float(float(merged.lag_seconds)),
@@ -183,7 +249,7 @@ def metadata(merged: MergedTable) -> dict[str, dg.MetadataValue[Any]]:
         "first_commit_time": dg.MetadataValue.timestamp(outcome.first_commit_time_us / 1e6),
         "last_commit_time": dg.MetadataValue.timestamp(outcome.last_commit_time_us / 1e6),
         "dagster/uri": dg.MetadataValue.text(outcome.path),
-        "dagster/column_schema": dg.MetadataValue.table_schema(dg.TableSchema(columns=columns)),
+        **sources.metadata(outcome.name, outcome.columns),
     }
 
 
@@ -221,11 +287,15 @@ def _delta_out(config: SluiceConfig, destination: str, table: TableVersion) -> d
     if told := foreign_keys(config, destination).get(table.name):
         details["foreign_keys"] = dg.MetadataValue.md("\n".join(f"- {sentence}" for sentence in told))
     key = f"keyed by {', '.join(table.key)}" if table.key else "without a key: every change is appended"
+    settings = config.destinations[destination]
+    minutes = settings.table(table.database, table.table).fresh_within_minutes
     return dg.AssetOut(
         key=delta_key(destination, table.name),
         dagster_type=dg.Nothing,
         is_required=False,  # a batch need not have every table that its run selects
-        group_name=destination,
+        group_name=group_of(settings, table.name),
+        owners=owners_of(settings, table.name),
+        freshness_policy=dg.FreshnessPolicy.time_window(fail_window=dt.timedelta(minutes=minutes)) if minutes else None,
         kinds=DELTA_KINDS,
         description=f"{table.name} of {destination}, {key}.",
         metadata=details,

@@ -6,6 +6,7 @@ Executed by hand in the UI they read the files that the engine writes, and come 
 # no `from __future__ import annotations`: Dagster looks at the type of `context` itself
 
 import json
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,18 +15,23 @@ import dagster as dg
 
 from cdc_engine.config import SluiceConfig
 from cdc_engine.contracts import TableVersion
+from orchestration.ports import MergeFailedError
 from orchestration.sensor.observations import (
     ENGINE_CHECK,
     HEALTHY_STATES,
+    LAG,
+    LAG_CHECK,
     TABLE_CHECK,
     TABLES_CHECK,
     TROUBLED,
+    behind,
     result_of,
     stopped_sentence,
     why_stopped,
 )
 from orchestration.table_catalog import checkable, delta_key, engine_key, foreign_keys
 
+QUARANTINE_CHECK = "all_decoded"  # on a Delta table whose undecodable values go to quarantine
 STATUS_FILE = "status.json"  # written about once a second by the engine
 STATUS_SECONDS_MAX = 60.0  # older: nobody writes it
 
@@ -33,36 +39,94 @@ STATUS_SECONDS_MAX = 60.0  # older: nobody writes it
 def destination_checks(
     config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...]
 ) -> dg.AssetChecksDefinition:
-    """One check a table, and two of the engine: it runs, and no table of it stands still."""
+    """One check a table, and three of the engine: it runs, it is not too late, and no table of it stands still.
+
+    A table whose undecodable values go to quarantine has one more: that there are none.
+    """
     names = checkable(destination, [table.name for table in tables])
     engine = engine_key(destination)
     table_of = {delta_key(destination, name): name for name in names}
     keys = foreign_keys(config, destination)
+    late_after = config.destinations[destination].lag_seconds_max
     specs = [
         dg.AssetCheckSpec(ENGINE_CHECK, asset=engine, description="The engine reads the source."),
         dg.AssetCheckSpec(TABLES_CHECK, asset=engine, description="No table has been stopped."),
+        dg.AssetCheckSpec(
+            LAG_CHECK,
+            asset=engine,
+            description=f"What was committed {late_after:g} s ago (lag_seconds_max) is in the lake.",
+        ),
         *(dg.AssetCheckSpec(TABLE_CHECK, asset=key, description=_taken(keys.get(table_of[key]))) for key in table_of),
+        *(
+            dg.AssetCheckSpec(QUARANTINE_CHECK, asset=key, description="All values could be decoded.")
+            for key in table_of
+            if quarantines(config, destination, table_of[key])
+        ),
     ]
 
     @dg.multi_asset_check(name=f"check_{destination}", specs=specs, can_subset=True)
     def check(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
-        failing = read_failures(config.destination_dir(destination), time.time())
+        failing = read_failures(config.destination_dir(destination), time.time(), late_after)
         for key in context.selected_asset_check_keys:
-            if key.name == TABLES_CHECK:
-                why = stopped_sentence(failing)
-            else:
-                why = failing.get("" if key.name == ENGINE_CHECK else table_of[key.asset_key], "")
-            evaluation = result_of(key.asset_key, key.name, why)
-            yield dg.AssetCheckResult(
-                asset_key=key.asset_key,
-                check_name=key.name,
-                passed=evaluation.passed,
-                severity=evaluation.severity,
-                description=evaluation.description,
-                metadata=dict(evaluation.metadata),
-            )
+            if key.name == QUARANTINE_CHECK:
+                yield as_result(quarantine_evaluation(config, destination, table_of[key.asset_key]))
+                continue
+            told = {
+                TABLES_CHECK: stopped_sentence(failing),
+                ENGINE_CHECK: failing.get("", ""),
+                LAG_CHECK: failing.get(LAG, ""),
+            }
+            why = told[key.name] if key.name in told else failing.get(table_of[key.asset_key], "")
+            yield as_result(result_of(key.asset_key, key.name, why))
 
     return check
+
+
+def as_result(evaluation: dg.AssetCheckEvaluation) -> dg.AssetCheckResult:
+    """An event as what a check returns."""
+    return dg.AssetCheckResult(
+        asset_key=evaluation.asset_key,
+        check_name=evaluation.check_name,
+        passed=evaluation.passed,
+        severity=evaluation.severity,
+        description=evaluation.description,
+        metadata=dict(evaluation.metadata),
+    )
+
+
+def quarantines(config: SluiceConfig, destination: str, table: str) -> bool:
+    """Whether values of a "database.table" that cannot be decoded go to quarantine."""
+    return config.destinations[destination].table(*table.split(".", 1)).undecodable == "quarantine"
+
+
+def quarantine_evaluation(config: SluiceConfig, destination: str, table: str) -> dg.AssetCheckEvaluation:
+    """By the quarantine's own table, from which `sluice quarantine replay` takes what it puts back. Raises dg.Failure, a sentence."""
+    from orchestration.run.lake_settings import storage_options, told  # noqa: PLC0415  what a tick never needs
+    from spark_jobs.errors import TableError  # noqa: PLC0415
+    from spark_jobs.quarantine.count import quarantined_by_column  # noqa: PLC0415
+
+    try:
+        path, options = config.quarantine_path(destination), storage_options(config.storage_options)
+        found = quarantined_by_column(path, table, options)
+    except (TableError, MergeFailedError) as error:
+        raise dg.Failure(description=told(config, error), allow_retries=False) from None
+    values = sum(found.values())
+    columns = ", ".join(f"{name} ({count})" for name, count in sorted(found.items()))
+    why = (
+        f"{values} values could not be decoded and are NULL in the lake: {columns}; `sluice quarantine list {destination}` says why, "
+        f"`sluice quarantine replay {destination}` puts them back once they can be"
+    )
+    return dg.AssetCheckEvaluation(
+        asset_key=delta_key(destination, table),
+        check_name=QUARANTINE_CHECK,
+        passed=not values,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=why if values else None,
+        metadata={
+            "quarantined_values": dg.MetadataValue.int(values),
+            "columns": dg.MetadataValue.text(columns or "none"),
+        },
+    )
 
 
 def _taken(told: list[str] | None) -> str:
@@ -70,7 +134,7 @@ def _taken(told: list[str] | None) -> str:
     return " ".join(["The table's changes are taken.", *(f"{sentence}." for sentence in told or ())])
 
 
-def read_failures(directory: Path, now_seconds: float) -> dict[str, str]:
+def read_failures(directory: Path, now_seconds: float, lag_seconds_max: float = math.inf) -> dict[str, str]:
     """What stands still by the engine's status.json, in the form of `observations.failures`."""
     path = directory / STATUS_FILE
     try:
@@ -84,10 +148,13 @@ def read_failures(directory: Path, now_seconds: float) -> dict[str, str]:
         }
         state, reason = str(record["state"]), str(record["reason"])
         troubles = [str(each) for each in record["troubles"]]
+        unsaid_seconds = age_seconds if age_seconds > STATUS_SECONDS_MAX else 0.0
+        late = behind(float(record["lag_seconds"]) + unsaid_seconds, lag_seconds_max)
     except FileNotFoundError:
         return {"": f"STOPPED: {path} does not exist; the engine has not run, start it with ./sluice up"}
     except (OSError, ValueError, KeyError, TypeError) as error:
         return {"": f"UNKNOWN: {path} cannot be read: {type(error).__name__}: {error}"}
+    stopped |= {LAG: late} if late else {}
     if abs(age_seconds) > STATUS_SECONDS_MAX:  # of a time to come: the clock was set back, and nobody has written since
         return {
             **stopped,

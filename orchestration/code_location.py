@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -10,12 +11,15 @@ from orchestration.assets import delta_assets, merge_job, merge_name, source_spe
 from orchestration.checks import destination_checks
 from orchestration.equality_check import equality_check, equality_job, equality_schedule
 from orchestration.run.backfill_jobs import backfill_by_hour_job, backfill_job
+from orchestration.run.instance_jobs import instance_job
+from orchestration.run.maintain_jobs import maintain_job, maintain_schedules
+from orchestration.run.repair_jobs import repair_job
 from orchestration.run.snapshot_run import snapshot_job
 from orchestration.sensor.lake_watch import LakeWatch
 from orchestration.sensor.sensors import engine_sensor
 from orchestration.sensor.snapshot_sensor import snapshot_sensor
 from orchestration.sensor.tick import Line, tick_seconds
-from orchestration.table_catalog import read_tables
+from orchestration.table_catalog import defined_tables
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
 
 def destination_definitions(config: SluiceConfig, destination: str, ports: Ports) -> dg.Definitions:
     """Everything of one destination."""
-    tables = read_tables(config.destination_dir(destination))
+    tables = defined_tables(config, destination)
     job = merge_job(config, destination, tables, ports)
 
     def run_lock_held(directory: Path) -> bool:
@@ -46,21 +50,25 @@ def destination_definitions(config: SluiceConfig, destination: str, ports: Ports
         tick_seconds=tick_seconds(len(config.destinations)),
         lake=LakeWatch(config, destination),
         drains=config.destinations[destination].runs == "drain",
+        lag_seconds_max=config.destinations[destination].lag_seconds_max,
         open_door=open_door,
+        conf_troubles=functools.partial(ports.conf_troubles, destination),
     )
-    assets: list[dg.AssetsDefinition | dg.AssetSpec] = [*source_specs(destination, tables)]
+    assets: list[dg.AssetsDefinition | dg.AssetSpec] = [*source_specs(config, destination, tables)]
     if tables:
         assets.append(delta_assets(config, destination, tables, ports))
     reading = snapshot_job(config, destination, ports)
+    looking_after = maintain_job(config, destination, ports)
     checks, jobs, schedules = (
         [destination_checks(config, destination, tables)],
         [job, reading, backfill_by_hour_job(config, destination, ports)],
-        [],
+        maintain_schedules(config, destination, looking_after),
     )
+    jobs = [*jobs, looking_after]
     if comparison := equality_check(config, destination, tables, ports.compare):
         compare = equality_job(config, destination, tables)
         checks, jobs = [*checks, comparison], [*jobs, compare]
-        schedules = [equality_schedule(config, destination, compare)]
+        schedules = [*schedules, equality_schedule(config, destination, compare)]
     return dg.Definitions(
         assets=assets,
         asset_checks=checks,
@@ -73,5 +81,5 @@ def destination_definitions(config: SluiceConfig, destination: str, ports: Ports
 def build_definitions(config: SluiceConfig, ports: Ports) -> dg.Definitions:
     """The whole code location, on the real ports or on those of a test."""
     parts = [destination_definitions(config, name, ports) for name in sorted(config.destinations)]
-    jobs = [backfill_job(config, ports)] if config.destinations else []
+    jobs = [backfill_job(config, ports), repair_job(config, ports), instance_job(config)] if config.destinations else []
     return dg.Definitions.merge(*parts, dg.Definitions(jobs=jobs, executor=dg.in_process_executor))

@@ -10,7 +10,6 @@ Nothing is imported at module level: every run reads this module again as its ma
 """
 
 DEFINITIONS = "orchestration.definitions"
-TAKE_UP_SECONDS = 15.0  # for the first change to come and its batch to be staged; what takes longer is met by the ticks
 
 # What a run imports, found by PYTHONPROFILEIMPORTTIME; one that lacks is passed over, and a test holds that none does.
 WARM_MODULES = (
@@ -39,6 +38,7 @@ WARM_MODULES = (
     "upath.implementations.local",
     "watchdog.observers.polling",
     "orchestration.drain.caller",
+    "orchestration.reload",
     "orchestration.run.spark_merge",
     "cdc_engine.destination_files",
     "spark_jobs.run_batch",
@@ -53,8 +53,10 @@ def start_runs_warm(definitions_module: str) -> None:
     from multiprocessing import forkserver  # noqa: PLC0415
     from typing import Any  # noqa: PLC0415
 
+    from dagster._grpc.__generated__ import dagster_api_pb2  # noqa: PLC0415
     from dagster._grpc.server import DagsterApiServer  # noqa: PLC0415
 
+    from orchestration import reload  # noqa: PLC0415
     from orchestration.drain.door import closes_when  # noqa: PLC0415
 
     context = multiprocessing.get_context("forkserver")
@@ -66,42 +68,36 @@ def start_runs_warm(definitions_module: str) -> None:
         make(self, *arguments, **options)
         self._mp_ctx = context
         closes_when(self._shutdown_once_executions_finish_event.is_set)
+        reload.watch_over(self)
 
-    DagsterApiServer.__init__ = make_warm  # type: ignore[method-assign]
+    def reload_code(*_: Any) -> Any:  # somebody pressed "Reload"
+        reload.reload_definitions(definitions_module)
+        return dagster_api_pb2.ReloadCodeReply()
+
+    warm: Any = DagsterApiServer
+    warm.__init__, warm.load_anew, warm.show = make_warm, reload.load_anew, reload.show
+    warm.ReloadCode = reload_code
 
 
-def start_engines() -> None:
-    """The engines, beside the server's own start: the first tick finds a backlog staged already. What hinders an engine, its ticks say."""
-    import threading  # noqa: PLC0415
-
-    from cdc_engine.config import load_config  # noqa: PLC0415
+def keep_engines() -> None:
+    """Starts the engines, beside the server's own start: the first tick finds a backlog staged already. What hinders an engine, its ticks
+    say. Then threads of this process hold engines and definitions to conf/, and say in Dagster where no tick comes.
+    """
+    from cdc_engine.config import conf_dir  # noqa: PLC0415
     from cdc_engine.errors import ConfigurationError  # noqa: PLC0415
     from cdc_engine.instance.without_pandas import leave_pandas_out  # noqa: PLC0415
+    from cdc_engine.keeping.conf_watch import ConfWatch  # noqa: PLC0415
+    from cdc_engine.keeping.logs import log_lines  # noqa: PLC0415
 
+    log_lines()
     try:
-        destinations = list(load_config().destinations)
+        watch = ConfWatch(conf_dir(), "code-server")
     except ConfigurationError:
         return  # the definitions, which are loaded next, say what is wrong
     leave_pandas_out()
-    for name in destinations:
-        threading.Thread(target=take_up, args=(name,), name=f"take-up-{name}", daemon=True).start()
+    from orchestration.upkeep import keep_up  # noqa: PLC0415
 
-
-def take_up(destination: str) -> None:
-    """Starts the engine and has its first batch staged, if one waits."""
-    import contextlib  # noqa: PLC0415
-
-    from cdc_engine import launcher  # noqa: PLC0415
-    from cdc_engine.errors import EngineStartingError, SluiceError  # noqa: PLC0415
-
-    with contextlib.suppress(SluiceError):
-        while True:
-            try:
-                engine = launcher.get_or_start(destination)
-                break
-            except EngineStartingError:
-                continue  # the call itself waits for a moment
-        engine.hand_out(TAKE_UP_SECONDS)
+    keep_up(watch)
 
 
 def main() -> None:
@@ -112,9 +108,9 @@ def main() -> None:
 
     arguments = sys.argv[1:]
     module = arguments[arguments.index("-m") + 1] if "-m" in arguments else DEFINITIONS
-    start_runs_warm(module)
     if module == DEFINITIONS:  # other definitions bring their own host of engines
-        start_engines()
+        keep_engines()  # before: what is started warm is to find the conf/ in use
+    start_runs_warm(module)
     cli(["api", "grpc", *arguments], prog_name="dagster")
 
 

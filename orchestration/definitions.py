@@ -1,25 +1,50 @@
 """The code location: `dagster api grpc -m orchestration.definitions` loads it, and so does every run process.
 
-Importing it reads conf/ and one file a destination; it opens no connection and starts no engine and no Spark. A wrong conf/ is one
-ConfigurationError with all that is wrong. Here the ports get what is real: the launcher of this process, the client, and Spark.
+It reads the conf/ in use and one file a destination; it opens no connection and starts no engine and no Spark. A wrong conf/ is one
+ConfigurationError with all that is wrong. Here the ports get what is real: the launcher of this process, or who calls engines elsewhere;
+and Spark.
 """
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from cdc_engine.config import load_config
+from cdc_engine.keeping.in_use import change_since, conf_in_use, stamp, troubles_now
 from orchestration.code_location import build_definitions
 from orchestration.equality_check import compare_with_source
 from orchestration.ports import DestinationFiles, EngineHost, Feed, Ports
 from orchestration.run.spark_merge import spark_merge
 from orchestration.run.spark_publish import spark_publish
 
+if TYPE_CHECKING:
+    from orchestration.remote.caller import RemoteHost
 
-def _launcher() -> EngineHost:
+BUILT_FROM = stamp()  # for `reload`
+_READ = conf_in_use()
+IN_USE = _READ.config
+
+
+@functools.cache
+def _elsewhere() -> RemoteHost:
+    from orchestration.remote.caller import RemoteHost  # noqa: PLC0415  as the launcher
+
+    return RemoteHost(IN_USE)
+
+
+def _host() -> EngineHost:
+    if IN_USE.engine.kind == "remote":
+        return _elsewhere()
     from cdc_engine import launcher  # noqa: PLC0415  starts nothing; a run never comes here
 
     return launcher
+
+
+def _conf_troubles(destination: str) -> tuple[str, ...]:
+    remote = IN_USE.engine.kind == "remote"
+    there = _elsewhere().conf_troubles(destination, _READ.texts.digest(destination)) if remote else ()
+    return (*troubles_now(destination), *there)
 
 
 def _files() -> DestinationFiles:
@@ -35,13 +60,15 @@ def _feed(directory: Path, destination: str) -> Feed:
 
 
 defs = build_definitions(
-    load_config(),
+    IN_USE,
     Ports(
-        host=_launcher,
+        host=_host,
         files=_files,
         merge=spark_merge,
         compare=compare_with_source,
         publish=spark_publish,
         feed=_feed,
+        conf_troubles=_conf_troubles,
+        conf_changed=functools.partial(change_since, _READ.texts),
     ),
 )

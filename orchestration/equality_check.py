@@ -21,6 +21,7 @@ from orchestration.ports import Compare
 from orchestration.table_catalog import checkable, delta_key
 
 EQUAL_CHECK = "equals_source"
+Metadata = dict[str, dg.MetadataValue[Any]]
 NIGHTLY = "17 3 * * *"  # of the schedule that conf/ does not switch on
 # Dagster's config has no type for a word with a hyphen
 MODES: dict[str, Literal["full", "sample", "since-last"]] = {
@@ -56,7 +57,7 @@ def equality_check(
         extent = Extent(mode=MODES[config.mode], percent=config.percent, settle_seconds=config.settle_seconds)
         try:
             for found in compare(settings, destination, sorted(keys), extent):
-                yield result_of(keys[found.table], found)
+                yield result_of(keys[found.table], found, repaired_metadata(settings, destination, found.table))
         except SluiceError as error:
             raise dg.Failure(description=str(error), allow_retries=False) from None
 
@@ -98,9 +99,42 @@ def equality_schedule(
     )
 
 
-def result_of(key: dg.AssetKey, found: TableResult) -> dg.AssetCheckResult:
-    """What a comparison found, with what was looked at and where the source stood then."""
+def repaired_metadata(config: SluiceConfig, destination: str, table: str) -> Metadata:
+    """What the newest repair of a table did, by the table's own log; nothing where there is none."""
+    from orchestration.run.lake_settings import storage_options, target  # noqa: PLC0415  what a merge never needs
+    from spark_jobs.repair.last import last_repair  # noqa: PLC0415
+
+    found = last_repair(target(config, destination, table).path, storage_options(config.storage_options))
+    if found is None:
+        return {}
+    return {
+        "repaired_at": dg.MetadataValue.timestamp(found.committed_at_us / 1e6),
+        "repaired_rows_inserted": dg.MetadataValue.int(found.rows_inserted),
+        "repaired_rows_updated": dg.MetadataValue.int(found.rows_updated),
+        "repaired_rows_deleted": dg.MetadataValue.int(found.rows_deleted),
+        "repaired_in_version": dg.MetadataValue.int(found.version),
+        "repaired_by_run": dg.MetadataValue.text(found.run or "none"),
+    }
+
+
+def evaluation_of(config: SluiceConfig, destination: str, found: TableResult) -> dg.AssetCheckEvaluation:
+    """The check's result as an event of a run that is no run of the check."""
+    key = delta_key(destination, found.table)
+    made = result_of(key, found, repaired_metadata(config, destination, found.table))
+    return dg.AssetCheckEvaluation(
+        asset_key=key,
+        check_name=EQUAL_CHECK,
+        passed=made.passed,
+        metadata=made.metadata,
+        severity=made.severity,
+        description=made.description,
+    )
+
+
+def result_of(key: dg.AssetKey, found: TableResult, more: Metadata | None = None) -> dg.AssetCheckResult:
+    """What a comparison found, with what was looked at and where the source stood then. `more`: of its metadata."""
     metadata: dict[str, dg.MetadataValue[Any]] = {
+        **(more or {}),
         "mode": dg.MetadataValue.text(found.mode),
         "rows": dg.MetadataValue.int(found.rows),
         "rows_in_the_lake": dg.MetadataValue.int(found.lake_rows),
@@ -141,8 +175,10 @@ def compare_with_source(
     from equality.destination import Asked, compare_destination  # noqa: PLC0415
     from orchestration.run.lake_settings import storage_options  # noqa: PLC0415
 
-    source = source_of(config.destinations[destination])
-    asked = Asked(config, destination, source, storage_options(config.storage_options))
+    # the process that this run is a fork of may be older than a change of the source
+    now = config.with_sources_in_use()
+    source = source_of(now.destinations[destination])
+    asked = Asked(now, destination, source, storage_options(config.storage_options))
     yield from compare_destination(asked, tables, extent)
 
 

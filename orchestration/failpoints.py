@@ -23,6 +23,12 @@ AFTER_PUBLISH = "after_publish"  # the lake has the table; the snapshot's record
 BEFORE_BACKFILL = "before_backfill"  # all of the interval is read; nothing is written, nobody waits
 BETWEEN_BACKFILLED = "between_backfilled"  # a table has the backfill's commit, others have not
 AFTER_BACKFILL = "after_backfill"  # every table has its commit; the files are still there
+BEFORE_REPAIR = "before_repair"  # the rows are read and the lake is past them; nothing is written, nobody waits
+BETWEEN_REPAIRED = "between_repaired"  # a table has the repair's commit, others have not
+AFTER_REPAIR = "after_repair"  # every table has its commit; nothing was compared again
+BEFORE_MAINTENANCE = "before_maintenance"  # the run holds the lock; nothing is written
+BETWEEN_MAINTAINED = "between_maintained"  # a table was written anew or vacuumed, others were not
+AFTER_MAINTENANCE = "after_maintenance"  # all are; the run has not ended
 POLL_SECONDS = 0.05
 
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class EngineState(Protocol):
     """A moment of an engine. `state` is a word such as RUNNING or POSITION_LOST, `reason` a sentence or empty.
 
-    `lag_seconds`: behind the source's clock. `cursor`: what is acked; `position`: what was read. `troubles`: what else is wrong,
-    a sentence each.
+    `lag_seconds`: behind the source's clock. `runway_hours`: for how long the source keeps what a restart would read; None: for ever, or
+    nobody knows. `cursor`: what is acked; `position`: what was read. `troubles`: what else is wrong, a sentence each.
     """
 
     @property
@@ -39,6 +39,8 @@ class EngineState(Protocol):
     def cursor(self) -> Position | None: ...
     @property
     def lag_seconds(self) -> float: ...
+    @property
+    def runway_hours(self) -> float | None: ...
     @property
     def rows_per_second(self) -> float: ...
     @property
@@ -86,7 +88,7 @@ class EngineHandle(Protocol):
         """
 
     def tell_lake(self, troubles: tuple[str, ...]) -> None:
-        """What another hand did to the Delta tables, a sentence each, for the engine's status; none when nothing."""
+        """What another hand did to the Delta tables or to conf/, a sentence each, for the engine's status; none when nothing."""
 
     def tell_tick(self) -> None:
         """The sensor has come by; the engine's status says when."""
@@ -184,6 +186,12 @@ class TableOutcome(Protocol):
     def files_added(self) -> int: ...
     @property
     def files_removed(self) -> int: ...
+    @property
+    def rows_copied(self) -> int: ...
+    @property
+    def files_scanned(self) -> int: ...
+    @property
+    def files_pruned(self) -> int: ...
     @property
     def delta_version(self) -> int: ...
     @property
@@ -323,7 +331,11 @@ def no_feed(directory: Path, destination: str) -> Feed:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ports:
-    """Where the definitions reach the rest of Sluice."""
+    """Where the definitions reach the rest of Sluice.
+
+    `conf_troubles`: why the file of a destination in conf/ is not what is in use, or not what its engine uses, a sentence each.
+    `conf_changed`: why a run of a destination is to leave what it has not begun to one with the conf/ of now, or empty.
+    """
 
     host: Callable[[], EngineHost]
     files: Callable[[], DestinationFiles]
@@ -331,3 +343,5 @@ class Ports:
     compare: Compare = no_comparison
     publish: Publish = no_publish
     feed: Callable[[Path, str], Feed] = no_feed
+    conf_troubles: Callable[[str], tuple[str, ...]] = lambda _: ()
+    conf_changed: Callable[[str], str] = lambda _: ""

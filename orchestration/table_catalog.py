@@ -1,32 +1,99 @@
 """Which tables a destination has, for the definitions: read from tables.json, which the engine writes. Opens no connection.
 
 Every run process imports the definitions, so this reads one file a destination and nothing else. A table that was created after the
-code server started is merged all the same; it gets its page with lineage when the code server starts again.
+code server started is merged all the same; it gets its page with lineage when the code location is reloaded.
+
+The engine writes tables.json at any time, and runs build definitions later than the code server that asks for them: a table that is in
+those of one alone could never be merged. So the code server copies the lists when it builds its own, and runs read the copies.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
+import shutil
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 
-from cdc_engine.config import SluiceConfig
+from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import Column, TableVersion
+from cdc_engine.durable_files import make_folder, replace_file
+from cdc_engine.errors import MetaError
+from cdc_engine.keeping.in_use import conf_in_use, tables_in_use
 from cdc_engine.table_meta.history import tables_file
+
+LINEAGE_COLUMNS_MAX = 200  # each is some hundred bytes of every materialization
 
 
 def read_tables(directory: Path) -> tuple[TableVersion, ...]:
-    """The tables of a destination, by name; none before its sources were asked. Raises MetaError, which says what to do."""
-    return tuple(sorted(tables_file.read_tables(directory / tables_file.TABLES_FILE), key=lambda table: table.name))
+    """The tables of a destination in this moment, by name; none before its sources were asked. Raises MetaError, which says what to do."""
+    return _by_name(tables_file.read_tables(directory / tables_file.TABLES_FILE))
+
+
+def defined_tables(config: SluiceConfig, destination: str) -> tuple[TableVersion, ...]:
+    """As `read_tables`, of the list that definitions are built from."""
+    return _by_name(tables_file.read_tables(_list_of_definitions(config, destination)))
+
+
+@contextlib.contextmanager
+def tables_of_now() -> Iterator[None]:
+    """Definitions that are built in the block, and those that runs build from then on, are of the tables of this moment.
+
+    Where the block fails all is as it was. Raises OSError where the lists cannot be copied. Nothing happens where no conf/ was written
+    down: then runs and code server read what is there.
+    """
+    folder = tables_in_use()
+    if folder is None:
+        yield
+        return
+    before, lists = _lists(folder), dict[str, bytes]()
+    config = conf_in_use().config
+    for name in config.destinations:
+        with contextlib.suppress(FileNotFoundError):
+            lists[name] = (config.destination_dir(name) / tables_file.TABLES_FILE).read_bytes()
+    try:
+        _copy(folder, lists)
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            _copy(folder, before) if before is not None else shutil.rmtree(folder)
+        raise
+
+
+def _lists(folder: Path) -> dict[str, bytes] | None:
+    return {path.stem: path.read_bytes() for path in folder.glob("*.json")} if folder.is_dir() else None
+
+
+def _copy(folder: Path, lists: Mapping[str, bytes]) -> None:
+    make_folder(folder)
+    there = _lists(folder) or {}
+    for name in there.keys() - lists.keys():
+        (folder / f"{name}.json").unlink()
+    for name, text in lists.items():
+        if there.get(name) != text:
+            replace_file(folder / f"{name}.json", text)
+
+
+def _list_of_definitions(config: SluiceConfig, destination: str) -> Path:
+    """The copy, which is missing where the tables were not known; the list itself where there are no copies."""
+    folder = tables_in_use()
+    if folder is not None and folder.is_dir():
+        return folder / f"{destination}.json"
+    return config.destination_dir(destination) / tables_file.TABLES_FILE
+
+
+def _by_name(tables: Iterable[TableVersion]) -> tuple[TableVersion, ...]:
+    return tuple(sorted(tables, key=lambda table: table.name))
 
 
 def foreign_keys(config: SluiceConfig, destination: str) -> dict[str, list[str]]:
     """Table → what foreign keys do to its rows without row events, and what the lake makes of it; sentences. Raises MetaError."""
-    cascades = tables_file.read_cascades(config.destination_dir(destination) / tables_file.TABLES_FILE)
+    cascades = tables_file.read_cascades(_list_of_definitions(config, destination))
     notes = tables_file.foreign_key_notes(cascades, config.destinations[destination].cascade_policy)
     return {
         table: [note.sentence for note in found] for table, found in itertools.groupby(notes, lambda note: note.table)
@@ -47,6 +114,18 @@ def source_key(destination: str, name: str) -> dg.AssetKey:
 def engine_key(destination: str) -> dg.AssetKey:
     """The external asset of the engine itself, which is observed once a minute."""
     return dg.AssetKey([destination, "engine"])
+
+
+def owners_of(settings: DestinationConfig, table: str = "") -> tuple[str, ...]:
+    """Of the asset of a "database.table", or of the engine's."""
+    own = settings.table(*table.split(".", 1)).owners if table else ()
+    return own or settings.owners
+
+
+def group_of(settings: DestinationConfig, table: str = "") -> str:
+    """The asset group of a "database.table", or of the engine."""
+    own = settings.table(*table.split(".", 1)).group if table else ""
+    return own or settings.group or settings.name
 
 
 def source_schema(columns: Iterable[Column]) -> dg.TableSchema:
@@ -74,3 +153,43 @@ def checkable(destination: str, names: Iterable[str]) -> list[str]:
         for name, identifier in identifiers.items()
         if re.fullmatch(r"\w+", identifier, re.ASCII) and counts[identifier] == 1
     ]
+
+
+class SourceColumns:
+    """Which columns of the source's tables those of the lake are; looked up as tables.json has them now. For one run."""
+
+    def __init__(self, config: SluiceConfig, destination: str) -> None:
+        self._directory, self._destination = config.destination_dir(destination), destination
+        self._written_ns, self._columns = -1, dict[str, frozenset[str]]()
+
+    def metadata(self, table: str, columns: Sequence[tuple[str, str]]) -> dict[str, dg.MetadataValue[Any]]:
+        """Of a materialization: the columns (name, type) of a "database.table", and which of the source's columns each of them is.
+
+        A column that the source has no more, and what Sluice adds, is none of its.
+        """
+        schema = dg.TableSchema([dg.TableColumn(name=name, type=kind) for name, kind in columns])
+        return {"dagster/column_schema": dg.MetadataValue.table_schema(schema), **self._lineage(table, columns)}
+
+    def _lineage(self, table: str, columns: Sequence[tuple[str, str]]) -> dict[str, dg.MetadataValue[Any]]:
+        there, key = self._known().get(table, frozenset()), source_key(self._destination, table)
+        told = {
+            name: [dg.TableColumnDep(asset_key=key, column_name=name)]
+            for name, _ in columns[:LINEAGE_COLUMNS_MAX]
+            if name in there
+        }
+        return {"dagster/column_lineage": dg.MetadataValue.column_lineage(dg.TableColumnLineage(told))} if told else {}
+
+    def _known(self) -> dict[str, frozenset[str]]:
+        """A batch may have changed tables; a run that drains merges many."""
+        path = self._directory / tables_file.TABLES_FILE
+        try:
+            written_ns = path.stat().st_mtime_ns
+            if written_ns != self._written_ns:
+                self._columns = {
+                    each.name: frozenset(column.name for column in each.columns)
+                    for each in read_tables(self._directory)
+                }
+                self._written_ns = written_ns
+        except (OSError, MetaError):  # what only adorns fails no merge
+            return {}
+        return self._columns

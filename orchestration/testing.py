@@ -40,6 +40,7 @@ class FakeState:
     position: Position | None = None
     cursor: Position | None = None
     lag_seconds: float = 1.5
+    runway_hours: float | None = None
     rows_per_second: float = 100.0
     ring_bytes: int = 512
     ring_bytes_max: int = 1024
@@ -63,6 +64,9 @@ class FakeOutcome:
     merge_ms: int = 40
     files_added: int = 1
     files_removed: int = 0
+    rows_copied: int = 0
+    files_scanned: int = 1
+    files_pruned: int = 4
     delta_version: int = 5
     delta_version_before: int = 4
     source_inserts: int = 1
@@ -334,6 +338,7 @@ class FakePorts:
         self.merge = FakeMerge()
         self.compare = FakeCompare()
         self.feed = FakeFeed(self.engine)
+        self.conf_changed = ""
 
     def ports(self) -> Ports:
         return Ports(
@@ -342,4 +347,5 @@ class FakePorts:
             merge=self.merge,
             compare=self.compare,
             feed=lambda _directory, _destination: self.feed,
+            conf_changed=lambda _destination: self.conf_changed,
         )

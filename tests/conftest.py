@@ -57,13 +57,15 @@ LONGEST = (
 
 @functools.cache
 def group_of(file: str) -> str:
-    """What runs one after the other on one worker: whole stacks, which would starve each other; the one Spark, slow to start and to warm;
-    else the tests of a file, for they share what they start.
+    """What runs one after the other on one worker: whole stacks, which would starve each other; a Spark, slow to start and to warm, of the
+    tests of its own room, and one of all others that have it; else the tests of a file, for they share what they start.
     """
     text = (ROOT / file).read_text()
     if file.startswith("tests/acceptance/") and WHOLE_STACK.search(text):
         return "stacks"
-    return "spark" if USES_SPARK.search(text) else file
+    if USES_SPARK.search(text):
+        return "spark" if file.startswith("tests/spark/") else "spark over servers"
+    return file
 
 
 class Groups(LoadScopeScheduling):

@@ -1,6 +1,6 @@
 """pytest plugin: real database servers and a Spark server, each started when a test first asks for it.
 
-Every server has its own folder and a free port, is stopped at the end, and dies with pytest even if that is killed.
+Every server has its own folder (`memory_folder`) and a free port, is stopped at the end, and dies with pytest even if that is killed.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,12 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from console.toolchain.artifacts import DATABASE_VERSIONS, delta_version
+from console.toolchain.artifacts import DATABASE_VERSIONS, EXTRAS, delta_version
 from console.toolchain.database.options import Options
 from console.toolchain.database.server import DatabaseServer
+from console.toolchain.ports import free_port
+from console.toolchain.shared.kafka import KafkaServer
 from console.toolchain.shared.postgres import PostgresServer
+from console.toolchain.shared.s3 import S3Server
 from console.toolchain.shared.zookeeper import ZooKeeperServer
 from console.toolchain.spark.server import SparkConnectServer
+from spark_jobs.object_store import spark_environment, spark_settings
+from tests.memory_folder import servers_folder
+
+__all__ = ["servers_folder"]
 
 ServerFactory = Callable[..., DatabaseServer]
 
@@ -33,27 +40,27 @@ def _running(version: str, folder: Path) -> Iterator[DatabaseServer]:
 
 
 @pytest.fixture(scope="session")
-def mysql80(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DatabaseServer]:
+def mysql80(servers_folder: Path) -> Iterator[DatabaseServer]:
     """MySQL 8.0.31, shared by the whole run: a test makes its own database in it and leaves the server running."""
-    yield from _running("mysql-8.0.31", tmp_path_factory.mktemp("servers"))
+    yield from _running("mysql-8.0.31", servers_folder)
 
 
 @pytest.fixture(scope="session")
-def mysql57(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DatabaseServer]:
+def mysql57(servers_folder: Path) -> Iterator[DatabaseServer]:
     """MySQL 5.7.22, shared by the whole run."""
-    yield from _running("mysql-5.7.22", tmp_path_factory.mktemp("servers"))
+    yield from _running("mysql-5.7.22", servers_folder)
 
 
 @pytest.fixture(scope="session")
-def mariadb114(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DatabaseServer]:
+def mariadb114(servers_folder: Path) -> Iterator[DatabaseServer]:
     """MariaDB 11.4.5, shared by the whole run."""
-    yield from _running("mariadb-11.4.5", tmp_path_factory.mktemp("servers"))
+    yield from _running("mariadb-11.4.5", servers_folder)
 
 
 @pytest.fixture(scope="session")
-def mariadb1011(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DatabaseServer]:
+def mariadb1011(servers_folder: Path) -> Iterator[DatabaseServer]:
     """MariaDB 10.11.5, shared by the whole run."""
-    yield from _running("mariadb-10.11.5", tmp_path_factory.mktemp("servers"))
+    yield from _running("mariadb-10.11.5", servers_folder)
 
 
 @pytest.fixture
@@ -82,9 +89,35 @@ def fresh_mysql80(fresh_server: ServerFactory) -> ServerFactory:
 
 
 @pytest.fixture(scope="session")
-def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkConnectServer]:
+def s3_place(tmp_path_factory: pytest.TempPathFactory) -> S3Server:
+    """Where the S3 server will be: Spark is told when it starts, and the server starts when a test asks for it."""
+    return S3Server(tmp_path_factory.mktemp("s3"), free_port())
+
+
+@pytest.fixture(scope="session")
+def s3_store(s3_place: S3Server) -> Iterator[S3Server]:
+    """An S3 server, shared by the whole run: a test uses a prefix of its own in it."""
+    try:
+        yield s3_place.start()
+    finally:
+        s3_place.kill()
+
+
+@pytest.fixture(scope="session")
+def kafka41(servers_folder: Path) -> Iterator[KafkaServer]:
+    """Kafka 4.1, shared by the whole run: a test uses topics of its own in it, and starts it again where it killed it."""
+    server = KafkaServer(servers_folder / "kafka")
+    try:
+        yield server.start()
+    finally:
+        server.kill()
+
+
+@pytest.fixture(scope="session")
+def spark_server(tmp_path_factory: pytest.TempPathFactory, s3_place: S3Server) -> Iterator[SparkConnectServer]:
     """A Spark Connect server with Delta, shared by the whole run and not warmed: the first MERGE takes longer."""
-    server = SparkConnectServer(None, tmp_path_factory.mktemp("spark"), memory="2g")
+    server = SparkConnectServer(None, tmp_path_factory.mktemp("spark"), memory="2g", extras=EXTRAS)
+    server.tell(spark_settings(s3_place.options), spark_environment(s3_place.options))
     try:
         yield server.start()
     finally:
@@ -92,9 +125,9 @@ def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkConn
 
 
 @pytest.fixture(scope="session")
-def postgres16(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+def postgres16(servers_folder: Path) -> Iterator[PostgresServer]:
     """Postgres 16, shared by the whole run: a test uses names of its own in it and leaves the server running."""
-    server = PostgresServer(tmp_path_factory.mktemp("postgres"))
+    server = PostgresServer(servers_folder / "postgres")
     try:
         yield server.start()
     finally:

@@ -63,6 +63,9 @@ class PlayedHistory:
     def versions(self, position: Position) -> tuple[TableVersion, ...]:  # noqa: ARG002
         return tuple(self._version(table) for table in TABLES)
 
+    def table_names(self) -> list[tuple[str, str]]:
+        return [(DATABASE, table) for table in TABLES]
+
     def publish(self, position: Position) -> None:
         """tables.json is for Dagster's pages."""
 
@@ -128,7 +131,7 @@ class PlayedParser(EventParser):
         self.actor.stopping = self._stopping.is_set
         super().start(position)
 
-    def _decide(self, connection: SourceConnection) -> DumpStart:
+    def _decide(self, connection: SourceConnection) -> DumpStart | None:
         if isinstance(connection, PlayedConnection):
             connection.note_stream()
         return super()._decide(connection)

@@ -392,7 +392,7 @@ def _go_back(_: World, line: Installation, step: Step) -> None:
     place = places[max(0, len(places) - 1 - step.number)]
     act = SetPosition(
         directory=line.directory,
-        choice=StartChoice(file=place.file, offset=place.offset),
+        find=lambda _: StartChoice(file=place.file, offset=place.offset),
         ask=lambda: facts_of(line),
         confirm=lambda sentence: not any(word in sentence for word in ("never read", "given up", "not taken over")),
         forget_history=lambda: (line.directory / "schema.jsonl").unlink(missing_ok=True),

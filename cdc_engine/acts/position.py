@@ -24,12 +24,13 @@ from cdc_engine.store.prepared import forget_prepared
 class SetPosition:
     """What `set_position` needs of the rest. `confirm`: asked with a sentence, False ends it with nothing changed.
 
-    `ask`: what the source is and has. `forget_history`: the schema history holds for a stream that is not read on.
+    `ask`: what the source is and has; `find`: the exact place there of what was asked for.
+    `forget_history`: the schema history holds for a stream that is not read on.
     `lake_epoch`: the highest epoch of the destination's tables in the lake, 0 where there is none. `take_over`: makes them this ledger's.
     """
 
     directory: Path
-    choice: StartChoice
+    find: Callable[[ServerFacts], StartChoice]
     ask: Callable[[], ServerFacts]
     confirm: Callable[[str], bool]
     forget_history: Callable[[], None]
@@ -45,10 +46,12 @@ def set_position(act: SetPosition) -> Position | None:
     with stopped_destination(act.directory) as meta:
         lake_epoch = act.lake_epoch() if meta.is_new else 0
         ledger = above(meta.ledger, lake_epoch)
-        position = choose(ledger, act.choice, act.ask())
-        if not act.confirm(question(act.directory.name, ledger, position, takes_over=lake_epoch > 0)):
+        facts = act.ask()
+        choice = act.find(facts)
+        position, by_gtid = choose(ledger, choice, facts), bool(choice.gtid_set)
+        if not act.confirm(question(act.directory.name, ledger, position, by_gtid=by_gtid, takes_over=lake_epoch > 0)):
             return None
-        if not read_up_to(ledger, act.choice, position):
+        if not read_up_to(ledger, choice, position):
             # First: what was held has a gap from here on, so the rows are read anew.
             forget_held(act.directory, position)
             # Before the cursor moves: a crash in between costs a stop at their commit and a look at the source, no wrong row.
@@ -111,8 +114,8 @@ def read_up_to(ledger: Ledger, choice: StartChoice, position: Position) -> bool:
     return position.epoch == resume.epoch and position.order_key <= resume.order_key
 
 
-def question(name: str, ledger: Ledger, position: Position, *, takes_over: bool = False) -> str:
-    """What the operator is asked, with what it will mean."""
+def question(name: str, ledger: Ledger, position: Position, *, by_gtid: bool = False, takes_over: bool = False) -> str:
+    """What the operator is asked, with what it will mean. `by_gtid`: a set of transactions was named, which is no place in a file."""
     if takes_over:
         return (
             f"{name} has no ledger, and the lake has tables of it. Take them over with a new ledger that starts at {position}? What "
@@ -121,7 +124,7 @@ def question(name: str, ledger: Ledger, position: Position, *, takes_over: bool 
         )
     if ledger.cursor is None:
         return f"{name} has no position yet. Start at {position}? Rows that changed before are not taken over."
-    comparable = ledger.cursor.epoch == position.epoch and not position.gtid_set
+    comparable = ledger.cursor.epoch == position.epoch and not by_gtid
     back = comparable and position.order_key < ledger.cursor.order_key
     meaning = (
         "Changes are read again; what a table has already is skipped."

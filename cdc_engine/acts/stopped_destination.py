@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from cdc_engine.contracts import DestinationDir
 from cdc_engine.destination_files import lease_holder, run_lock, run_lock_held
 from cdc_engine.errors import CanalServiceError, LeaseLostError
 from cdc_engine.ha.leases import open_lease
@@ -24,7 +25,9 @@ def stopped_destination(directory: Path) -> Iterator[MetaManager]:
         if not lease.try_acquire():
             holder = lease_holder(directory)
             who = f"process {holder.pid} on {holder.host}" if holder else "another process"
-            raise LeaseLostError(f"the engine of {name} runs ({who}); stop it with `sluice down`, then try again")
+            raise LeaseLostError(
+                f"the engine of {name} runs ({who}); stop it with `sluice down`, then try again{_once_killed(directory)}"
+            )
         with no_run(directory):
             meta = open_meta(directory, lease)
             try:
@@ -33,6 +36,14 @@ def stopped_destination(directory: Path) -> Iterator[MetaManager]:
                 meta.close()
     finally:
         lease.release()
+
+
+def _once_killed(directory: Path) -> str:
+    """Among several hosts nobody sees at once that a holder is dead."""
+    place = directory.place if isinstance(directory, DestinationDir) else None
+    if place is None or not place.is_shared:
+        return ""
+    return f"; where it was killed, its lease is free after {place.session_seconds:.0f} s"
 
 
 @contextlib.contextmanager

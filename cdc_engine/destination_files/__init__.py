@@ -6,7 +6,7 @@ Used by `orchestration` inside runs (is my batch the head of the line?) and by t
 
 from cdc_engine.contracts import Holder, OutstandingBatch, StoppedTable
 from cdc_engine.destination_files.lake_tables import LakeTables
-from cdc_engine.destination_files.ledger_reader import head_of_line, lease_holder, read_ledger
+from cdc_engine.destination_files.ledger_reader import head_of_line, lease_holder, ledger_text, read_ledger
 from cdc_engine.destination_files.run_lock import (
     RunLockTimeoutError,
     drain_lock,
@@ -28,6 +28,7 @@ __all__ = [
     "drain_lock_held",
     "head_of_line",
     "lease_holder",
+    "ledger_text",
     "read_ledger",
     "run_lock",
     "run_lock_held",

@@ -9,9 +9,9 @@ from cdc_engine.contracts import Holder, OutstandingBatch
 from cdc_engine.destination_files.run_lock import refuse_if_lost
 from cdc_engine.documents.places import Place
 from cdc_engine.ha.leases import read_holder
-from cdc_engine.meta.managers import read_ledger
+from cdc_engine.meta.managers import ledger_text, read_ledger
 
-__all__ = ["head_of_line", "lease_holder", "read_ledger"]
+__all__ = ["head_of_line", "lease_holder", "ledger_text", "read_ledger"]
 
 
 def head_of_line(place: Place) -> OutstandingBatch | None:

@@ -7,7 +7,6 @@ state that `status` shows; the batches that were handed out stay valid and are s
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,35 +15,33 @@ from pathlib import Path
 import structlog
 
 from cdc_engine.config import DestinationConfig, SluiceConfig
-from cdc_engine.contracts import ClientIdentity, OutstandingBatch, StoppedTable
+from cdc_engine.contracts import ClientIdentity, OutstandingBatch
 from cdc_engine.errors import (
     LeaseLostError,
-    MetaError,
     NotStartedError,
     SluiceError,
     SourceConnectionError,
-    StagingError,
 )
-from cdc_engine.ha.leases import open_lease, open_run_lock
-from cdc_engine.instance.answers import is_view_now, schema_at
-from cdc_engine.instance.consumers.consumers import Consumers
-from cdc_engine.instance.consumers.served import serve
+from cdc_engine.ha.leases import open_lease
+from cdc_engine.instance.consumers.consumers import Consumers, forget_asked_for
+from cdc_engine.instance.consumers.sending import Sending, sending_of
+from cdc_engine.instance.consumers.served import Serving, serving_of
+from cdc_engine.instance.failover.by_time import cannot_repeat, stops_of
+from cdc_engine.instance.failover.failover import Failover, failover_of
 from cdc_engine.instance.hand_out import BatchLimits, HandOut
-from cdc_engine.instance.health import Vitals, troubles
+from cdc_engine.instance.health import Vitals, of_the_disk, troubles
 from cdc_engine.instance.pulse import Pulse
-from cdc_engine.instance.source_watch import SourceWatch
-from cdc_engine.instance.status import EngineStatus, RateMeter, write_status
-from cdc_engine.instance.tables import begin_anew, resume, retake, snapshot_wishes
-from cdc_engine.instance.wiring import EngineParts, make_parts, make_stager
+from cdc_engine.instance.source_watch import SourceWatch, watch_of
+from cdc_engine.instance.status import EngineStatus, RateMeter, figures_of, write_status
+from cdc_engine.instance.tables.engine_acts import EngineActs, Steering
+from cdc_engine.instance.wiring import EngineParts, keyed_tables, make_parts, make_stager
 from cdc_engine.limits import SOURCE_WATCH_SECONDS
-from cdc_engine.meta.resume_requests import ResumeRequest, Wish, requests
+from cdc_engine.meta.manager import begins
 from cdc_engine.parser.event_parser import CONNECTING, STREAMING
 from cdc_engine.parser.start_position import DumpStart
 from cdc_engine.position import Position
 from cdc_engine.server.service import CanalService
-from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import ENDED, EngineState, engine_follows, engine_state
-from cdc_engine.table_meta.schema import TableSchema
 
 log = structlog.get_logger()
 
@@ -55,10 +52,17 @@ REVIVE_SECONDS = 5.0  # between two tries of a parser that ended because its dis
 
 
 class Engine:
-    """One destination. All methods may be called from any thread."""
+    """One destination. All methods may be called from any thread. `on_status`: hears what it says of itself, once a second."""
 
-    def __init__(self, config: SluiceConfig, name: str, *, watch_seconds: float = SOURCE_WATCH_SECONDS) -> None:
-        self.name, self.config = name, config
+    def __init__(
+        self,
+        config: SluiceConfig,
+        name: str,
+        *,
+        watch_seconds: float = SOURCE_WATCH_SECONDS,
+        on_status: Callable[[EngineStatus], None] = lambda _: None,
+    ) -> None:
+        self.name, self.config, self._on_status = name, config, on_status
         self.directory: Path = config.destination_dir(name)
         self._destination: DestinationConfig = config.destinations[name]
         self._client = ClientIdentity(destination=name)
@@ -70,7 +74,7 @@ class Engine:
         self._reason = ""
         self._stopping = threading.Event()
         self._steering = threading.RLock()  # held by who starts or stops the parser
-        self._retakes = retake.Retakes(self._destination, SnapshotRecords(self.directory))
+        self._acts = EngineActs(self._destination, self.directory)
         self._reporter: threading.Thread | None = None
         self._rate = RateMeter()
         self._rows_per_second = 0.0
@@ -78,9 +82,12 @@ class Engine:
         self._lake: tuple[str, ...] = ()
         self._watch_seconds = watch_seconds
         self._watch: SourceWatch | None = None
+        self._failover: Failover | None = None
+        self._gave_way = threading.Event()  # another source is to be read, by another engine
         self._unwatched = threading.Event()  # of the watch that runs: it is to end
         self._pulse = Pulse()
-        self._end_serving: Callable[[], None] = _nothing
+        self._serving: Serving | None = None
+        self._sending: Sending | None = None
         self._changed_at = 0.0  # when the parser last changed its state, of the monotonic clock
 
     # ── life ──
@@ -128,30 +135,33 @@ class Engine:
 
     @property
     def consumers(self) -> Consumers:
-        """Those beside the lake. Raises NotStartedError where there are none to be."""
+        """Those beside the lake. Raises NotStartedError where there are none to be, LeaseLostError where another process has them."""
         consumers = self._rooms.consumers if self._rooms is not None else None
         if consumers is None or self._state == EngineState.LEASE_LOST:
             raise NotStartedError(f"destination:{self.name} should start first")
+        self._lease.check()
         return consumers
 
     def _serve_consumers(self) -> None:
         if self._rooms is not None and self._rooms.consumers is not None:
-            self._end_serving = serve(self._destination.canal_server, self.name, lambda: self.consumers)
+            if self._destination.canal_server.port:
+                self._serving = serving_of(self._destination, lambda: self.consumers)
+                self._serving.begin()
+            self._sending = sending_of(self._destination, lambda: self.consumers)
+            self._sending.begin()
 
     def _stop_serving(self) -> None:
-        """Once: a second end would take another engine's listener away."""
-        end, self._end_serving = self._end_serving, _nothing
-        end()
+        for each in (self._serving, self._sending):
+            if each is not None:
+                each.end()
 
     def _keep_cursors(self) -> None:
         """A thread of its own: a place of the ledger that does not answer must not hold up who looks at the lease."""
-        while (
-            (rooms := self._rooms) is not None
-            and rooms.consumers is not None
-            and not self._stopping.wait(STATUS_SECONDS)
-        ):
+        while (rooms := self._rooms) is not None and not self._stopping.wait(STATUS_SECONDS):
             try:
-                rooms.consumers.keep()
+                forget_asked_for(self.directory, rooms.meta, rooms.consumers)
+                if rooms.consumers is not None:
+                    rooms.consumers.keep()
             except LeaseLostError:
                 return
             except SluiceError as error:
@@ -168,7 +178,7 @@ class Engine:
     @property
     def holds_lease(self) -> bool:
         """Whether the destination is still this engine's. Once False it stays so: another engine must be started."""
-        if self._state == EngineState.LEASE_LOST:
+        if self._state == EngineState.LEASE_LOST or self._gave_way.is_set():
             return False
         try:
             self._lease.check()
@@ -191,13 +201,15 @@ class Engine:
         )
         rooms.parser.start(rooms.meta.ledger.resume_position)
         self._pulse = Pulse()
-        self._watch = SourceWatch(rooms.parser, functools.partial(resume.facts_of, rooms.source), self._watch_seconds)
+        self._watch = watch_of(self._destination, rooms, self._watch_seconds)
+        self._failover = failover_of(self._destination, self.directory, rooms, self._gave_way.set)
 
     def _began_elsewhere(self, start: DumpStart) -> None:
         """The stream goes on where file names count anew (another server): the ledger knows its epoch before the first block comes."""
-        meta, epoch = self._opened().meta, start.position.epoch
-        if meta.ledger.epoch < epoch:
-            meta.update(lambda ledger: ledger.begin_epoch(epoch))
+        rooms, epoch = self._opened(), start.position.epoch
+        if rooms.meta.ledger.epoch < epoch:
+            others = cannot_repeat(self._destination, rooms.history.all_cascades())
+            rooms.meta.update(begins(epoch, stops_of(keyed_tables(self._destination, rooms), start, others)))
 
     def _rewind(self, position: Position | None) -> None:
         """A rollback went further back than the ring: read again from there."""
@@ -215,11 +227,11 @@ class Engine:
 
     def _watch_source(self) -> None:
         """On a thread that nobody waits for: a source may take long not to answer."""
-        if self._watch is not None:
-            self._unwatched = threading.Event()
-            watching = threading.Thread(target=self._watch.run, args=(self._unwatched,), daemon=True)
-            watching.name = f"watch-{self.name}"
-            watching.start()
+        self._unwatched = threading.Event()
+        for watch, word in ((self._watch, "watch"), (self._failover, "failover")):
+            if watch is not None:
+                name = f"{word}-{self.name}"
+                threading.Thread(target=watch.run, args=(self._unwatched,), name=name, daemon=True).start()
 
     # ── batches ──
 
@@ -231,87 +243,16 @@ class Engine:
         """The outstanding batch, else the next as soon as it is staged; None when none is within the time given."""
         deadline = time.monotonic() + timeout_seconds
         while True:
-            self._begin_anew()
-            self._resume_tables()
+            self._carry_out()
             batch = self._handing_out().next(max(0.0, deadline - time.monotonic()))
             if batch is not None or time.monotonic() >= deadline:
                 return batch
 
-    def _begin_anew(self) -> None:
-        """The position is lost: the stream begins where the source is, and all rows are read, where somebody wants that."""
-        if self._state != EngineState.POSITION_LOST or not begin_anew.is_wanted(self._destination, self.directory):
-            return
-        rooms = self._opened()
-        hands = begin_anew.Hands(
-            config=self._destination,
-            directory=self.directory,
-            source=rooms.source,
-            meta=rooms.meta,
-            seed=rooms.history.seed,
-        )
-
-        def begin() -> None:
-            with self._steering:
-                rooms.parser.stop()
-                place = begin_anew.begin(hands)
-                rooms.store.start_at(place)
-                if rooms.window is not None:
-                    rooms.window.begin_at(place)
-                rooms.parser.start(place)
-
-        try:
-            self._handing_out().while_idle(begin)
-        except SourceConnectionError as error:
-            log.warning("not_begun_anew_yet", destination=self.name, reason=str(error))
-
-    def _resume_tables(self) -> None:
-        """Stopped tables that an operator takes up again, or that are taken anew by themselves, once nothing is out."""
-        if self._state != EngineState.RUNNING:
-            return
-        wanted, due = requests(self.directory), self._retakes.due(self._opened().meta.ledger.stopped_tables)
-        if not wanted and not due:
-            return
-        try:
-            self._handing_out().while_idle(lambda: self._fulfil(wanted, due))
-        except SourceConnectionError as error:  # what is in the ring is handed out all the same
-            log.warning("tables_not_resumed_yet", destination=self.name, reason=str(error))
-
-    def _fulfil(self, wanted: tuple[ResumeRequest, ...], due: tuple[StoppedTable, ...]) -> None:
-        """What operators want of single tables, and what is due by itself; no batch is out."""
-        rooms = self._opened()
-        taken: list[TableSchema] = []
-
-        def take_anew(schema: TableSchema, place: Position) -> None:
-            with self._steering:
-                rooms.parser.stop()  # the history is the parser's while it reads
-            taken.append(schema)
-            rooms.history.take_anew(schema, place)
-
-        hands = snapshot_wishes.Hands(
-            meta=rooms.meta,
-            records=SnapshotRecords(self.directory),
-            schema=self._schema_of_stopped,
-            take_anew=take_anew,
-            is_view=lambda stop: is_view_now(rooms.source, stop.database, stop.table),
-            run_lock=lambda: open_run_lock(self.directory),
-        )
-        try:
-            snapshot_wishes.fulfil(wanted, hands)
-            self._retakes.take_up(due, hands)
-        finally:
-            if taken:
-                self._read_again()
-        resumed = [each for each in wanted if each.wish is Wish.RESUME]
-        if resumed:
-            ask = functools.partial(resume.facts_of, rooms.source)
-            resume.take_up(resumed, rooms.meta, ask, self._read_again, self.directory)
-
-    def _schema_of_stopped(self, stop: StoppedTable, place: Position) -> TableSchema | None:
-        """Raises SourceConnectionError where the source must be asked and does not answer."""
-        rooms = self._opened()
-        there = rooms.history.state(stop.database, stop.table, place)
-        ask = functools.partial(schema_at, rooms.source, stop.database, stop.table, str(place))
-        return retake.schema_after(stop, there, ask)
+    def _carry_out(self) -> None:
+        """What is wanted of the tables before the next batch, and of a position that is lost."""
+        parts, hand_out = self._opened(), self._handing_out()
+        steering = Steering(parts=parts, hand_out=hand_out, still=self._steering, read_again=self._read_again)
+        self._acts.carry_out(self._state, steering)
 
     def ack(self, batch: OutstandingBatch) -> None:
         """Raises CanalServiceError when the batch is not outstanding any more."""
@@ -339,7 +280,7 @@ class Engine:
         self._waiting = reason
 
     def tell_lake(self, troubles: tuple[str, ...]) -> None:
-        """What another hand did to the Delta tables, a sentence each, for the status; none when nothing."""
+        """What another hand did to the Delta tables or to conf/, a sentence each, for the status; none when nothing."""
         self._lake = troubles
 
     def tell_tick(self) -> None:
@@ -366,6 +307,7 @@ class Engine:
             position=rooms.parser.position,
             cursor=ledger.cursor,
             lag_seconds=self._lag_seconds(rooms),
+            runway_hours=self._watch.runway_hours() if self._watch is not None else None,
             rows_per_second=round(self._rows_per_second, 1),
             ring_bytes=metrics.fill_bytes,
             ring_bytes_max=metrics.bytes_max,
@@ -376,13 +318,16 @@ class Engine:
             ticked_at_us=self._pulse.ticked_at_us(),
             acked_at_us=self._pulse.acked_at_us(),
             consumers=rooms.consumers.statuses(rooms.parser.position) if rooms.consumers is not None else (),
+            stream=figures_of(rooms.parser.counters, metrics, self._unread_seconds()),
             updated_at_us=time.time_ns() // 1000,
         )
 
     def _lag_seconds(self, rooms: EngineParts) -> float:
         oldest_us = self._oldest_us(rooms)
-        unread = self._watch.behind_seconds() if self._watch is not None else 0.0
-        return round(max(0.0, unread, time.time() - oldest_us / 1e6 if oldest_us else 0.0), 3)
+        return round(max(0.0, self._unread_seconds(), time.time() - oldest_us / 1e6 if oldest_us else 0.0), 3)
+
+    def _unread_seconds(self) -> float:
+        return self._watch.behind_seconds() if self._watch is not None else 0.0
 
     def _oldest_us(self, rooms: EngineParts) -> int:
         """Commit time of the oldest change that is not acked; 0 when all are."""
@@ -404,7 +349,10 @@ class Engine:
                 waiting=bool(self._waiting),
                 failing=self._pulse.failing,
                 unmoved_seconds=self._pulse.unmoved_seconds(rooms.meta.ledger.cursor, waits=waits),
+                runway=self._watch.runway_trouble() if self._watch is not None else "",
                 stream=self._watch.trouble() if self._watch is not None else "",
+                serving=self._serving.trouble if self._serving is not None else "",
+                heartbeat=self._failover.trouble() if self._failover is not None else "",
                 lake=self._lake,
             )
         )
@@ -421,9 +369,13 @@ class Engine:
             try:
                 self._lease.check()
                 self._revive()
+                if self._serving is not None:
+                    self._serving.again()
                 rooms = self._opened()
                 self._rows_per_second = self._rate.read(rooms.parser.counters.row_events)
-                write_status(self.directory / STATUS_FILE, self.status())
+                status = self.status()
+                write_status(self.directory / STATUS_FILE, status)
+                self._on_status(status)
             except LeaseLostError as error:
                 self._unwatched.set()
                 self._lose(str(error))
@@ -434,17 +386,17 @@ class Engine:
     def _lose(self, reason: str) -> None:
         """Another process may have the destination by now: nothing of it is read, staged or written here any more."""
         self._tell(EngineState.LEASE_LOST, reason)
+        self._stop_serving()  # before all that may take time: what goes out now, another sends too
         self._service.stop(self.name)
         with self._steering:
             if self._rooms is not None:
                 self._rooms.parser.stop()
-        self._stop_serving()
         self._close_consumers()
 
     def _revive(self) -> None:
         """A parser that ended because a disk was full goes on by itself once there is room."""
         parser = self._opened().parser
-        if not _of_the_disk(parser.last_error) or time.monotonic() - self._changed_at < REVIVE_SECONDS:
+        if not of_the_disk(parser.last_error) or time.monotonic() - self._changed_at < REVIVE_SECONDS:
             return
         with self._steering:
             if not self._stopping.is_set():
@@ -474,12 +426,3 @@ class Engine:
         if self._hand_out is None:
             raise SourceConnectionError(f"the engine of {self.name} is not started")
         return self._hand_out
-
-
-def _of_the_disk(error: Exception | None) -> bool:
-    """Whether a parser ended because something could not be written: spilled or recorded rows, or the schema history."""
-    return isinstance(error, StagingError) or (isinstance(error, MetaError) and isinstance(error.__cause__, OSError))
-
-
-def _nothing() -> None:
-    """Of an engine that serves nobody beside the lake."""

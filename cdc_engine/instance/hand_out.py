@@ -14,12 +14,12 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 
 from cdc_engine.contracts import NOTHING, Batch, ClientIdentity, OutstandingBatch, Staged, StoppedTable
-from cdc_engine.errors import Remedy, SluiceError
+from cdc_engine.errors import NotStartedError, Remedy, SluiceError
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.manager import MetaManager, stops
 from cdc_engine.ports import Stager
@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 MORE_BYTES_MIN = 1 << 20  # row events within GET_SECONDS: when fewer come, the source is nearly read up to its end
 LIVE_SECONDS_MAX = 2.0  # from a commit until it is taken; more means that the reader is behind, or a clock is
 GET_SECONDS = 0.2  # how long a staging thread waits for the first change before it gives the turn back
+ENDS = "the engine of {} was stopped in this moment"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,23 +69,33 @@ class HandOut:
         return head if head is not None and head.path else None
 
     def next(self, timeout_seconds: float) -> OutstandingBatch | None:
-        """The outstanding batch, else the next one if it is staged within the time. Raises what staging raised."""
+        """The outstanding batch, else the next one if it is staged within the time. Raises what staging raised; NotStartedError after
+        `close`, whose caller may not know of it yet.
+        """
         with self._lock:
             head = self.outstanding()
             if head is not None:
                 return head
             if self._running is None or self._succeeded(self._running):
-                self._running = self._pool.submit(self._try_next)
+                self._running = self._begin()
             running = self._running
         try:
             batch = running.result(timeout_seconds)
         except FutureTimeoutError:
             return None
+        except CancelledError:
+            raise NotStartedError(ENDS.format(self._client.destination)) from None
         finally:
             with self._lock:
                 if running.done() and self._running is running:
                     self._running = None
         return batch
+
+    def _begin(self) -> Future[OutstandingBatch | None]:
+        try:
+            return self._pool.submit(self._try_next)
+        except RuntimeError:  # its own word for a pool that was shut down
+            raise NotStartedError(ENDS.format(self._client.destination)) from None
 
     def ack(self, batch: OutstandingBatch) -> None:
         self._service.ack(self._client, batch.batch_id)

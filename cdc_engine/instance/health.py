@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from cdc_engine import limits
+from cdc_engine.errors import MetaError, StagingError
 
 AT_WORK = frozenset({"STARTED", "CANCELING"})  # states of a run whose process lives
 RESTART = "`./sluice down` and `./sluice up` start all of it anew"
@@ -21,7 +22,8 @@ class Vitals:
     `run`: what the last tick saw of that batch's run, a state of Dagster's, or empty. `waiting`: why its next try is held back.
     `failing`: how many runs in a row could not merge it, and what the newest of them said, or empty. `unmoved_seconds`: for how long
     changes have waited while the cursor stood still.
-    `stream`: what the watch of the source says, `lake`: that of the Delta tables.
+    `stream`: what the watch of the source says, `runway`: that of how long the source keeps its binlog, `heartbeat`: that of its sign of
+    life, `serving`: what keeps clients of Canal out, `lake`: that of the Delta tables.
     """
 
     destination: str
@@ -35,6 +37,9 @@ class Vitals:
     failing: str = ""
     unmoved_seconds: float = 0.0
     stream: str = ""
+    serving: str = ""
+    heartbeat: str = ""
+    runway: str = ""
     lake: tuple[str, ...] = ()
 
 
@@ -47,6 +52,9 @@ def troubles(vitals: Vitals) -> tuple[str, ...]:
         _failing(vitals),
         _no_progress(vitals),
         vitals.stream,
+        vitals.serving,
+        vitals.heartbeat,
+        vitals.runway,
         *vitals.lake,
     )
     return tuple(sentence for sentence in found if sentence)
@@ -104,6 +112,11 @@ def _no_progress(vitals: Vitals) -> str:
         f"changes have waited for {_age(vitals.unmoved_seconds)} and no batch is made of them: does the disk of data_dir answer? The code "
         f"server's log in <data_dir>/logs says more; {RESTART}"
     )
+
+
+def of_the_disk(error: Exception | None) -> bool:
+    """Whether a parser ended because something could not be written: spilled or recorded rows, or the schema history."""
+    return isinstance(error, StagingError) or (isinstance(error, MetaError) and isinstance(error.__cause__, OSError))
 
 
 def _age(seconds: float) -> str:

@@ -44,6 +44,10 @@ class PublishedHistory:
     def follows(self, database: str, table: str) -> bool:
         return self._history.follows(database, table)
 
+    def all_cascades(self) -> tuple[Cascade, ...]:
+        """As `TableHistory.all_cascades`."""
+        return self._history.all_cascades()
+
     def rewind(self, position: Position) -> None:
         self._fence()
         self._history.rewind(position)
@@ -63,6 +67,10 @@ class PublishedHistory:
     def state(self, database: str, table: str, position: Position) -> KnownTable:
         """As `TableHistory.state`; at the cursor or before it also while the parser is at work, which changes nothing there."""
         return self._history.state(database, table, position)
+
+    def versions(self, position: Position) -> tuple[TableVersion, ...]:
+        """As `TableHistory.versions`."""
+        return self._history.versions(position)
 
     def publish(self, position: Position) -> None:
         tables = (*self._history.versions(position), *self._history.stopped_versions(position))

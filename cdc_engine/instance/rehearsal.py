@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from cdc_engine import limits
 from cdc_engine.binlog.column_types import Values, type_of
@@ -23,9 +24,12 @@ from cdc_engine.binlog.entries.messages import EntryMaker
 from cdc_engine.binlog.events.event_types import HEADER_BYTES, LENGTH_AT
 from cdc_engine.binlog.result_rows.decoder import ResultDecoder
 from cdc_engine.binlog.result_rows.result_reader import ResultReader
+from cdc_engine.binlog.row_rules.masks import hashed
 from cdc_engine.binlog.scan.framing import PacketFramer
 from cdc_engine.binlog.scan.scanner import Scanner
 from cdc_engine.binlog.type_codes import TypeCode
+from cdc_engine.brokers.messages import FORMATS, MessageMaker
+from cdc_engine.brokers.routing import Routing, Rules
 from cdc_engine.contracts import Column, TableVersion
 from cdc_engine.instance.consumers.feed import FeedPlace, Selection
 from cdc_engine.instance.consumers.statements import described, wanted_statements
@@ -63,6 +67,7 @@ def rehearse(folder: Path, recording: Path = RECORDING) -> int:
     )
     select_recorded(tables[SELECTED], RESULT.read_bytes())
     finish_addresses()
+    hashed(pa.array([SELECTED]), b"salt")
     return rows
 
 
@@ -112,13 +117,17 @@ def _staged_rows(events: list[bytes], folder: Path, events_max: int, tables: dic
 
 
 def show_entries(window: Window, captured: TableFilter) -> int:
-    """All that the window holds, as entries; how many bytes."""
+    """All that the window holds, as entries and as messages for a broker; how many bytes of entries."""
     tables = CapturedTables([captured])
     selection = Selection(tables=tables, wants=wanted_statements(tables))
     entries, place, shown = EntryMaker("UTC", described), FeedPlace(Place(window.begin)), 0
+    hashed = Routing(Rules(topic="all", partition_hash=r".*\..*:$pk$", partitions_num=3))
+    makers = [MessageMaker(hashed, form, time_zone="UTC", describe=described) for form in FORMATS]
     while (reading := window.read(place.place, limits.READ_BUFFER_BYTES, limits.BATCH_EVENTS_MAX)) and reading.pieces:
         chosen, state = selection.chosen(reading.pieces, place.state)
         shown += len(entries.messages(chosen))
+        for maker in makers:
+            maker.messages(chosen, 1)
         place = FeedPlace(reading.end, state)
     return shown
 

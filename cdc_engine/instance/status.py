@@ -8,9 +8,44 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cdc_engine.contracts import StoppedTable
+from cdc_engine.contracts import StoppedTable, StoreMetrics
 from cdc_engine.instance.consumers.consumers import ConsumerStatus
+from cdc_engine.parser.event_parser import StreamCounters
 from cdc_engine.position import Position
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StreamFigures:
+    """Counters since the engine started, but for `received_at` (seconds since 1970, 0: never), `events_max` (of the ring) and
+    `behind_seconds`: for which the source is known to have what is not read.
+    """
+
+    bytes: int = 0
+    transactions: int = 0
+    row_events: int = 0
+    connections: int = 0
+    received_at: float = 0.0
+    put_wait_seconds: float = 0.0
+    put_sequence: int = 0
+    ack_sequence: int = 0
+    events_max: int = 0
+    behind_seconds: float = 0.0
+
+
+def figures_of(counters: StreamCounters, metrics: StoreMetrics, behind_seconds: float) -> StreamFigures:
+    return StreamFigures(
+        bytes=counters.bytes,
+        transactions=counters.transactions,
+        row_events=counters.row_events,
+        connections=counters.connections,
+        received_at=counters.received_at,
+        put_wait_seconds=metrics.put_wait_seconds,
+        # What was forgotten is done with: both only grow, and between them is what waits.
+        put_sequence=metrics.put_sequence + metrics.forgotten_events,
+        ack_sequence=metrics.ack_sequence + metrics.forgotten_events,
+        events_max=metrics.events_max,
+        behind_seconds=behind_seconds,
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,6 +55,7 @@ class EngineStatus:
     `waiting`: why the next batch is held back after failed runs, or empty.
     `lag_seconds`: now minus the commit time of the oldest transaction that is not acked yet, or the time for which the source's end is
     known to lie ahead of what was read, whichever is more; 0 when all is acked.
+    `runway_hours`: for how long the source still keeps what a restart would read; None: for ever, or not known yet.
     `ticked_at_us`, `acked_at_us`: the sensor's last tick, the last ack of a run's batch; 0 when there was none since the engine started.
     `consumers`: those beside the lake. `troubles`: what else is wrong, a sentence each, with what to do (`health`).
     """
@@ -30,6 +66,7 @@ class EngineStatus:
     position: Position | None = None
     cursor: Position | None = None
     lag_seconds: float = 0.0
+    runway_hours: float | None = None
     rows_per_second: float = 0.0
     ring_bytes: int = 0
     ring_bytes_max: int = 0
@@ -40,6 +77,7 @@ class EngineStatus:
     ticked_at_us: int = 0
     acked_at_us: int = 0
     consumers: tuple[ConsumerStatus, ...] = ()
+    stream: StreamFigures = StreamFigures()
     updated_at_us: int = 0
 
     def to_json(self) -> dict[str, Any]:

@@ -12,35 +12,43 @@ from typing import Any, cast
 
 import structlog
 
-from cdc_engine.binlog.rows.refused_values import ValuePolicy
 from cdc_engine.config import DestinationConfig
-from cdc_engine.contracts import Batch, OutstandingBatch, Staged, StoppedTable
+from cdc_engine.contracts import Batch, OutstandingBatch, Staged, StoppedTable, TableVersion
 from cdc_engine.errors import LedgerLostError, PositionLostError
 from cdc_engine.instance.answers import SchemaAnswers
 from cdc_engine.instance.canal_takeover import choice_after, cursor_of_canal
 from cdc_engine.instance.consumers.consumers import Consumers
 from cdc_engine.instance.consumers.own_stream import OwnStreams
+from cdc_engine.instance.consumers.sending import name_of
 from cdc_engine.instance.consumers.statements import wanted_statements
+from cdc_engine.instance.failover.by_time import by_time_of
 from cdc_engine.instance.published_history import PublishedHistory
 from cdc_engine.instance.tables.filter_change import take_up_new_tables
 from cdc_engine.instance.tables.resume import has_up_to
+from cdc_engine.instance.tables.value_policies import keys_of, policies_of
 from cdc_engine.meta.file_meta import FILE_NAME as LEDGER_FILE
+from cdc_engine.meta.ledger import Ledger
+from cdc_engine.meta.left_consumers import left_consumers
 from cdc_engine.meta.manager import MetaManager, Transition, stops
 from cdc_engine.meta.managers import open_meta
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.event_parser import EventParser
+from cdc_engine.parser.places.decision import Wanted
+from cdc_engine.parser.places.finding import exact_place
+from cdc_engine.parser.places.time_search import choice_at
 from cdc_engine.parser.scan_ddl import scan_ddl
 from cdc_engine.parser.server_facts import ServerFacts, read_facts
 from cdc_engine.parser.source_check import check_source
 from cdc_engine.parser.start_position import DumpStart, Epochs, Lost, StartChoice, decide_start
-from cdc_engine.parser.time_search import choice_at
 from cdc_engine.ports import EventStore, Lease, Stager
 from cdc_engine.position import Position
 from cdc_engine.sink.column_filter import ColumnFilter
 from cdc_engine.sink.event_sink import EventSink
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.source.archive import Archive
 from cdc_engine.source.server import Source
+from cdc_engine.source.settings import SourceConfig
 from cdc_engine.staging.reader import is_whole
 from cdc_engine.staging.staging import stage
 from cdc_engine.store.memory_store import MemoryEventStore
@@ -78,7 +86,12 @@ class EngineParts:
 
 
 def source_of(config: DestinationConfig) -> Source:
-    given = config.source
+    """The one that is read."""
+    return source_at(config, config.source)
+
+
+def source_at(config: DestinationConfig, given: SourceConfig) -> Source:
+    """One of those that conf/ names."""
     return Source(
         destination=config.name,
         host=given.host,
@@ -98,9 +111,16 @@ def epochs_of(meta: MetaManager) -> Epochs:
     return Epochs(highest=ledger.epoch, unfinished=ledger.unfinished)
 
 
-def choice_of(config: DestinationConfig) -> StartChoice:
-    """What conf/ says but for a time, whose place the source is asked for once, when the destination begins (`_first_choice`)."""
-    return StartChoice(file=config.start.file, offset=config.start.offset, gtid_set=config.start.gtid_set)
+def wanted_of(config: DestinationConfig) -> Wanted:
+    """What conf/ says of the place where a destination begins."""
+    start = config.start
+    return Wanted(
+        file=start.file,
+        offset=start.offset if start.file and not start.time else None,
+        gtid_set=start.gtid_set,
+        time_us=time_us(start.time, time.time_ns() // 1000) if start.time else None,
+        earliest=start.earliest,
+    )
 
 
 def make_parts(
@@ -113,9 +133,25 @@ def make_parts(
 ) -> EngineParts:
     """Reads the ledger, decides where to begin (asking the server where there is no cursor), knows the schema there.
 
-    Raises SourceConnectionError, SourceCheckError, PositionLostError, MetaError, ConfigurationError.
+    Raises SourceConnectionError, SourceCheckError, PositionLostError, MetaError, ConfigurationError; nothing is open then.
     """
     meta = open_meta(directory, lease)
+    try:
+        return _parts_around(meta, config, directory, lease, on_state=on_state, on_start=on_start)
+    except BaseException:
+        meta.close()
+        raise
+
+
+def _parts_around(
+    meta: MetaManager,
+    config: DestinationConfig,
+    directory: Path,
+    lease: Lease,
+    *,
+    on_state: Callable[[str, str], None],
+    on_start: Callable[[DumpStart], None],
+) -> EngineParts:
     kept = history_kept(config, directory)
     refuse_lost_ledger(meta, kept, directory)
     meta.update(take_up(directory))  # a ledger that is born now is kept before anything else of the destination
@@ -125,18 +161,19 @@ def make_parts(
     tables = TableFilter(config.include, config.exclude)
     history = TableHistory(kept, tables.keeps, review_of(config, directory))
     begin = _known_begin(config, meta, history, tables, directory)
-    take_up_new_tables(config, directory, history.versions(begin), meta, begin)
+    known = {".".join(name) for name in history.table_names()}
+    take_up_new_tables(config, directory, history.versions(begin), meta, begin, known)
     history.compact(_oldest_needed(meta, begin, directory), COMPACTED_RECORDS_MIN)
     published = PublishedHistory(history, directory / TABLES_FILE, fence=lease.check)
     published.publish(begin)
     store = MemoryEventStore(
         directory / SPILL_DIRECTORY, bytes_max=config.ring.bytes_max, events_max=config.ring.events_max, start=begin
     )
-    window = Window(begin, bytes_max=config.canal_server.window_bytes_max) if config.canal_server.port else None
+    window = Window(begin, bytes_max=config.canal_server.window_bytes_max) if config.has_consumers else None
     sink = EventSink(store, tables, window)
     parser = EventParser(
         source_of(config),
-        choice_of(config),
+        StartChoice(),  # the ledger has a cursor by now
         sink=sink,
         history=published,
         captured=tables.keeps,
@@ -145,6 +182,9 @@ def make_parts(
         on_idle=sink.idle,
         prepared=PreparedFiles(directory / PREPARED_DIRECTORY, lambda: _never_again(meta, store, directory)),
         epochs=lambda: epochs_of(meta),
+        waits=len(config.sources) > 1,
+        by_time=by_time_of(source_of(config), config.failover, tables.keeps),
+        archive=Archive(config.archive) if config.archive else None,
     )
     return EngineParts(
         source=source_of(config),
@@ -154,14 +194,14 @@ def make_parts(
         sink=sink,
         parser=parser,
         window=window,
-        consumers=consumers_of(config, directory, meta, window, sink) if window is not None else None,
+        consumers=consumers_of(config, directory, meta, window, parser, sink) if window is not None else None,
     )
 
 
-def consumers_of(
-    config: DestinationConfig, directory: Path, meta: MetaManager, window: Window, sink: EventSink
+def consumers_of(  # noqa: PLR0917  one caller
+    config: DestinationConfig, directory: Path, meta: MetaManager, window: Window, live: EventParser, sink: EventSink
 ) -> Consumers:
-    """Those beside the lake; they read what the destination captures."""
+    """Those beside the lake; they read what the destination captures. `live`: whose stream they follow where they can."""
     tables = TableFilter(config.include, config.exclude)
     decisions = review_of(config, directory)
     streams = OwnStreams(
@@ -170,7 +210,9 @@ def consumers_of(
         review=dataclasses.replace(SchemaDecisions(), policy=decisions.policy, approved=decisions.approved),
         records=lambda: look_at(history_kept(config, directory)),
         epoch=lambda: meta.ledger.epoch,
-        server_uuid=lambda: meta.ledger.server_uuid,
+        # not the ledger's, which an ack moves: the epoch is of the server that the stream went over to
+        server_uuid=lambda: live.position.server_uuid if live.position else meta.ledger.server_uuid,
+        by_time=by_time_of(source_of(config), config.failover, tables.keeps),
     )
     return Consumers(
         meta,
@@ -179,6 +221,9 @@ def consumers_of(
         held_up=lambda: sink.held_up,
         server_filter=tables,
         wants=wanted_statements,
+        brokers={each.client_id: (name_of(each), each.filter) for each in config.brokers},
+        policies=policies_of(config),
+        kept=ColumnFilter(config.column_include, config.column_exclude).kept,
     )
 
 
@@ -284,7 +329,8 @@ def _known_begin(
     if begin is not None or choice != StartChoice():
         snapshot = _of_then(config, snapshot, first)
     if meta.ledger.cursor is None:  # before the history: whoever has one has begun (`refuse_lost_ledger`)
-        meta.update(lambda ledger: ledger.set_cursor(first))
+        left = left_consumers(directory, cast("Position", first)) if config.has_consumers else ()
+        meta.update(lambda ledger: functools.reduce(Ledger.with_consumer, left, ledger.set_cursor(first)))
     for database, table, reason in snapshot.elsewhere:
         if tables.keeps(database, table):
             stopped = StoppedTable(database=database, table=table, state=ROWS_ELSEWHERE, reason=reason, position=first)
@@ -309,9 +355,7 @@ def _first_choice(config: DestinationConfig, facts: ServerFacts, directory: Path
     if left is not None:
         at_time = functools.partial(choice_at, source_of(config), facts)
         return choice_after(left, by_gtid=facts.gtid_enabled, at_time=at_time)
-    if not config.start.time:
-        return choice_of(config)
-    return choice_at(source_of(config), facts, time_us(config.start.time, time.time_ns() // 1000))
+    return exact_place(source_of(config), facts, wanted_of(config))
 
 
 def _configured_begin(choice: StartChoice, connection: SourceConnection, epochs: Epochs) -> Position:
@@ -321,23 +365,18 @@ def _configured_begin(choice: StartChoice, connection: SourceConnection, epochs:
     return start.position
 
 
-def keys_of(config: DestinationConfig) -> dict[str, tuple[str, ...]]:
-    """By "database.table" the key columns that conf/ names."""
-    return {name: table.key for name, table in config.tables.items() if table.key}
-
-
-def policies_of(config: DestinationConfig) -> dict[str, ValuePolicy]:
-    """By "database.table" what becomes of values that cannot be right, as conf/ says."""
-    return {
-        name: ValuePolicy(zero_dates=table.zero_dates, undecodable=table.undecodable, charsets=table.charsets)
-        for name, table in config.tables.items()
-    }
+def keyed_tables(config: DestinationConfig, rooms: EngineParts) -> list[TableVersion]:
+    """The captured tables where the stream is, each with the key that conf/ names."""
+    begin, keys = rooms.parser.position or rooms.meta.ledger.resume_position, keys_of(config)
+    there = rooms.history.versions(begin) if begin is not None else ()
+    return [dataclasses.replace(each, key=keys.get(each.name, each.key)) for each in there]
 
 
 def make_stager(config: DestinationConfig, directory: Path, meta: MetaManager) -> Stager:
     """`staging` with the destination's columns and keys bound to it."""
     columns = ColumnFilter(config.column_include, config.column_exclude)
     keys, policies = keys_of(config), policies_of(config)
+    logged = frozenset(name for name, table in config.tables.items() if table.change_log)
 
     def stager(batch: Batch, record: OutstandingBatch, more: Callable[[Batch], Batch]) -> Staged:
         stops = {stop.name: stop.position.order_key for stop in meta.ledger.stopped_tables}
@@ -355,6 +394,7 @@ def make_stager(config: DestinationConfig, directory: Path, meta: MetaManager) -
             policies=policies,
             cascade_policy=config.cascade_policy,
             has_up_to=has_up_to(directory, record.start),
+            logged=logged,
             again_up_to=given_up.order_key if (given_up := meta.ledger.given_up) else 0,
         )
         return _described(staged)

@@ -36,6 +36,14 @@ def read_ledger(destination_dir: Path) -> Ledger:
         ) from error
 
 
+def ledger_text(destination_dir: Path) -> str:
+    """The file as it is; empty where there is none, or none that can be read."""
+    try:
+        return (destination_dir / FILE_NAME).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return ""
+
+
 def _not_fenced() -> None:
     """Whoever holds no lease is alone by other means."""
 

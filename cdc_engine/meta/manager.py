@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from cdc_engine.contracts import StoppedTable
@@ -14,6 +15,12 @@ Transition = Callable[[Ledger], Ledger]
 def stops(stopped: StoppedTable) -> Transition:
     """The table stops, unless it has before."""
     return lambda ledger: ledger.stop_table(stopped)
+
+
+def begins(epoch: int, stopped: Iterable[StoppedTable]) -> Transition:
+    """A new epoch, in which tables stop, in one write."""
+    stops_now = tuple(stopped)
+    return lambda ledger: functools.reduce(Ledger.stop_table, stops_now, ledger.begin_epoch(epoch))
 
 
 class MetaManager(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from cdc_engine.documents.places import Place, as_place, documents_of
 from cdc_engine.meta import canal_cursor, file_meta
 from cdc_engine.meta.file_meta import FileMeta
-from cdc_engine.meta.kept_meta import KeptMeta, nobody_else, read_kept_ledger
+from cdc_engine.meta.kept_meta import LEDGER, KeptMeta, nobody_else, read_kept_ledger
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.manager import MetaManager
 from cdc_engine.meta.mirrored_meta import MirroredMeta
@@ -39,6 +39,19 @@ def read_ledger(place: Place) -> Ledger:
     if documents is None:
         return file_meta.read_ledger(place.directory)
     return read_kept_ledger(documents, place.destination)
+
+
+def ledger_text(place: Place) -> str:
+    """The ledger as it is kept, unread: for who shows what is there even where it is no good ledger. Empty where there is none.
+
+    Raises MetaError where nobody answers.
+    """
+    place = as_place(place)
+    documents = documents_of(place)
+    if documents is None:
+        return file_meta.ledger_text(place.directory)
+    kept = documents.read(LEDGER)
+    return kept.text if kept else ""
 
 
 def canal_nodes(host: str, port: int) -> Callable[[Ledger], Mapping[str, str]]:

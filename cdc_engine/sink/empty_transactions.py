@@ -14,17 +14,22 @@ SKIPPED_TRANSACTIONS_MAX = 8192  # after so many the next is handed on, however 
 
 @dataclasses.dataclass(frozen=True)
 class Thinning:
-    """`last_time_us`: commit time of the last one handed on, 0 before the first. `skipped`: transactions left out since."""
+    """`last_time_us`: commit time of the last one handed on, 0 before the first, and `file`, in which it was. `skipped`: transactions left
+    out since.
+    """
 
     last_time_us: int = 0
     skipped: int = 0
+    file: str = ""
 
-    def after(self, time_us: int, transaction_count: int) -> tuple[bool, Thinning]:
+    def after(self, time_us: int, transaction_count: int, file: str) -> tuple[bool, Thinning]:
         """Whether a block of empty transactions, the last committed at `time_us`, moves the cursor; and the state after it.
 
-        Time counts in both directions: a source replaying old events moves the cursor as well.
+        Time counts in both directions: a source replaying old events moves the cursor as well. So does another file, whose beginning has
+        no time of its own: those before it may be purged.
         """
         skipped = self.skipped + transaction_count
-        if abs(time_us - self.last_time_us) > EVENT_TIME_US_MAX or skipped > SKIPPED_TRANSACTIONS_MAX:
-            return True, Thinning(time_us, 0)
-        return False, Thinning(self.last_time_us, skipped)
+        far = abs(time_us - self.last_time_us) > EVENT_TIME_US_MAX or file != self.file
+        if far or skipped > SKIPPED_TRANSACTIONS_MAX:
+            return True, Thinning(time_us, 0, file)
+        return False, Thinning(self.last_time_us, skipped, self.file)

@@ -144,7 +144,9 @@ class EventSink:
 
     def _accept_empty(self, block: Block) -> None:
         empty = last_transaction(without_events(block))
-        due, self._thinning = self._thinning.after(int(empty.transaction_time_us[-1]), block.transaction_count)
+        due, self._thinning = self._thinning.after(
+            int(empty.transaction_time_us[-1]), block.transaction_count, block.file
+        )
         if due:
             self._put(empty)
         else:

@@ -84,6 +84,8 @@ def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """As many rows at a time as make a row group worth writing."""
     pending: list[pa.RecordBatch] = []
     for batch in batches:
+        if not batch.num_rows:  # nothing of it is captured
+            continue
         pending.append(batch)
         rows, size = sum(each.num_rows for each in pending), sum(each.nbytes for each in pending)
         if rows >= ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES:

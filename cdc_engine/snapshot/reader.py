@@ -48,6 +48,11 @@ class Reader:
     def mariadb(self) -> bool:
         return "mariadb" in str(self._session.get_server_info()).lower()  # type: ignore[no-untyped-call]
 
+    def server(self) -> str:
+        """Which server answers, as positions name it."""
+        ((found,),) = self.texts("SELECT @@GLOBAL.server_id" if self.mariadb else "SELECT @@GLOBAL.server_uuid")
+        return f"mariadb-{found}" if self.mariadb else str(found)
+
     @property
     def thread_id(self) -> int:
         """Of the connection, for KILL."""

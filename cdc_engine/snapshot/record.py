@@ -45,7 +45,8 @@ class SnapshotRecord:
     of the rows that are read; `version`: of the table's schema. `high`: where the source's binlog ended once all was read; the stream must
     come past it before the table is published. `label`: the order key that the rows got. `rows`: read so far, of the chunks that are whole.
     `rows_expected`: the server's estimate. Times are seconds since 1970, 0 where it has not come to that. `restarts`: how often the chunks
-    began anew, with the last `reason`; of FAILED why it did. `tries`: how often the same reason kept it from going on.
+    began anew since an operator last let it go on, with the last `reason`; of FAILED why it did. `tries`: how often the same reason kept it
+    from going on.
     """
 
     snapshot_id: str
@@ -134,12 +135,15 @@ class SnapshotRecord:
         return self._to(SnapshotState.PUBLISHED, label=label, published_at=now, reason="")
 
     def again(self, reason: str, *, held_after: int | None = None) -> SnapshotRecord:
-        """All chunks are read anew. `held_after`: the order key of a statement that changed the table; None where all changes count."""
+        """All chunks are read anew. `held_after`: the order key of a statement that changed the table; None where all changes count.
+
+        While nothing was read yet nothing begins anew: it may wait through any number of changes.
+        """
         return self._to(
             SnapshotState.WANTED,
             generation=self.generation + 1,
             held_after=self.held_after if held_after is None else max(self.held_after, held_after),
-            restarts=self.restarts + 1,
+            restarts=self.restarts + (self.began_at is not None),
             reason=reason,
             **_UNREAD,
         )
@@ -159,8 +163,8 @@ class SnapshotRecord:
     def retried(self) -> SnapshotRecord:
         """An operator lets it go on: what was read whole stays where reading goes on, after a failure all is read anew."""
         if self.state == SnapshotState.FAILED:
-            return dataclasses.replace(self.again(self.reason), paused=False)
-        return dataclasses.replace(self, paused=False)
+            return dataclasses.replace(self.again(self.reason), paused=False, restarts=0)
+        return dataclasses.replace(self, paused=False, restarts=0)
 
     def canceled(self) -> SnapshotRecord:
         return self._to(SnapshotState.CANCELED, paused=False)
@@ -212,9 +216,11 @@ def wanted(name: str, since: Position | None, now: float, where: str = "") -> Sn
 
 def is_past(cursor: Position, record: SnapshotRecord) -> bool:
     """Whether all that the rows of a READ snapshot may show was merged or held. `cursor`: up to where the stream was."""
-    if record.high is None or not same_stream(cursor, record):
-        return False
-    high = record.high
+    return record.high is not None and same_stream(cursor, record) and has_come_past(cursor, record.high)
+
+
+def has_come_past(cursor: Position, high: SourceEnd) -> bool:
+    """Whether a cursor of the same stream has all up to a place of its source."""
     if high.file and cursor.order_key >= order_key(cursor.epoch, number_of(high.file), high.offset):
         return True
     return bool(high.executed) and has_executed(cursor.gtid_set, high.executed)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
 from cdc_engine.contracts import Int32s, TableVersion
+from cdc_engine.errors import SourceConnectionError
 from cdc_engine.position import Position
 from cdc_engine.snapshot.chunks import Chunk, chunks
 from cdc_engine.snapshot.exact_place import binlog_end, rows_at_a_place
@@ -45,6 +46,7 @@ class SourceTable:
         self._lock = threading.Lock()
         self._began = time.monotonic()
         self._place: SourceEnd | None = None  # of a table without a key, where its rows were read
+        self._server = ""  # that the stream is read from, once it is known
 
     def rows_expected(self) -> int:
         """As `work.TableReader`; 0 where the server says nothing."""
@@ -56,8 +58,15 @@ class SourceTable:
         return int(rows[0][0] or 0) if rows else 0
 
     def shows(self, position: Position) -> bool:
-        """By the server's executed set, which has a transaction once its rows are visible; without one, a while after the beginning."""
+        """By the server's executed set, which has a transaction once its rows are visible; without one, a while after the beginning.
+
+        From now on each server that is read must be that of the place. Raises SourceConnectionError where it is another.
+        """
+        self._server = position.server_uuid
         reader = self._reader()
+        if self._source is None:
+            self._require_same(reader)
+            _require_executed(reader, position)
         if reader.mariadb or not position.gtid_set:
             return self._source is None and time.monotonic() - self._began >= UNTOLD_SECONDS
         return has_executed(_one_line(reader.texts("SELECT @@GLOBAL.gtid_executed")), position.gtid_set)
@@ -68,7 +77,7 @@ class SourceTable:
     def read(self, chunk: Chunk, path: Path) -> ChunkFacts:
         if self._table.key:
             return self._read(self._reader(), chunk, path)
-        with rows_at_a_place(self._connect, self._table) as (reader, place):
+        with rows_at_a_place(self._connected, self._table) as (reader, place):
             facts = self._read(reader, chunk, path)
         self._place = place
         return facts
@@ -92,6 +101,7 @@ class SourceTable:
         if self._source is None:
             return _end(self._reader())
         with contextlib.closing(self._source()) as reader:
+            self._require_same(reader)
             return _end(reader)
 
     def close(self) -> None:
@@ -105,10 +115,37 @@ class SourceTable:
         """This thread's. One that an error closed is opened anew."""
         reader: Reader | None = getattr(self._own, "reader", None)
         if reader is None or reader.closed:
-            reader = self._own.reader = self._connect()
+            reader = self._own.reader = self._connected()
             with self._lock:
                 self._opened.append(reader)
         return reader
+
+    def _connected(self) -> Reader:
+        reader = self._connect()
+        if self._source is None:
+            self._require_same(reader)
+        return reader
+
+    def _require_same(self, reader: Reader) -> None:
+        """Places of one server mean nothing in another: a source that was switched, or an address that moved amid the reading."""
+        if self._server and (found := reader.server()) != self._server:
+            reader.close()
+            raise SourceConnectionError(
+                f"{reader.source.address} is the server {found}, and the stream was last read from {self._server}: rows of another server "
+                "do not fit its changes. It is tried again, and goes on once a change of the server that is read now has been merged"
+            )
+
+
+def _require_executed(reader: Reader, position: Position) -> None:
+    """A MariaDB has no name but its server id, which one that was built anew has too: it must have all that was read, by each domain."""
+    if not reader.mariadb or not position.gtid_set:
+        return
+    executed = _one_line(reader.texts("SELECT @@GLOBAL.gtid_binlog_pos"))
+    if not has_executed(executed, position.gtid_set):
+        raise SourceConnectionError(
+            f"{reader.source.address} has executed {executed or 'nothing'}, and the stream was read up to {position.gtid_set}: it was "
+            "reset, restored, or is another server, and its rows do not fit the stream's changes. It is tried again"
+        )
 
 
 def _end(reader: Reader) -> SourceEnd:

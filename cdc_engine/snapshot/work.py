@@ -26,6 +26,7 @@ from cdc_engine.snapshot.steps import Decision, Destination, Step, next_step
 from cdc_engine.states import SnapshotState
 
 CHANGED_TRIES_MAX = 30  # a run each: minutes in which the stream comes to what the server has already
+RESTARTS_MAX = 8  # of a snapshot whose rows and held changes did not fit
 VISIBLE_SECONDS_MAX = 60.0  # until the server shows what was read from its binlog
 
 
@@ -57,6 +58,7 @@ class Hands:
     `look`: the destination now, as `steps` wants it, of "database.table". `table`: its columns as they are captured, None where it is not.
     `spark_columns`: (name, Spark type) of a table's columns. `reader`: for one table. `run_lock`: held by who merges.
     `publish`: makes the table of the lake; the label it got. `say`: a line for whoever looks. `progress`: after each chunk.
+    `conf_changed`: why nothing more may be done as conf/ was when the work began, or empty: rows that are hidden by now would be read.
     """
 
     records: SnapshotRecords
@@ -70,6 +72,7 @@ class Hands:
     progress: Callable[[SnapshotRecord], None] = lambda _record: None
     readers: int = 2
     pause: Callable[[float], object] = time.sleep
+    conf_changed: Callable[[], str] = str  # always empty
 
 
 def advance(name: str, hands: Hands) -> Decision:
@@ -79,6 +82,8 @@ def advance(name: str, hands: Hands) -> Decision:
         if record is None:
             return Decision(Step.NOTHING, "there is no snapshot of it")
         decision = next_step(record, hands.look(name))
+        if record.has_work and (changed := hands.conf_changed()):
+            return Decision(Step.WAIT, f"{changed}; the next run goes on")
         match decision.step:
             case Step.NOTHING | Step.WAIT:
                 return decision
@@ -109,7 +114,7 @@ def _begin(record: SnapshotRecord, hands: Hands) -> None:
         reader.close()
     with hands.run_lock():
         there = hands.look(record.name)
-        if there.begin is None or there.version != table.version:
+        if there.begin is None or there.version != table.version or hands.conf_changed():
             return
         begun = hands.records.update(
             record.name,
@@ -137,7 +142,7 @@ def _read(record: SnapshotRecord, hands: Hands) -> bool:
     whole = files.prepare()
     reader = hands.reader(table, record.where)
     try:
-        _wait_until_shown(reader, record.began_at, hands)
+        wait_until_shown(reader, record.began_at, hands.pause)
         try:
             if not is_complete(whole):
                 _read_chunks(record, hands, files, reader, list(whole))
@@ -160,7 +165,7 @@ def _read(record: SnapshotRecord, hands: Hands) -> bool:
     return done.state == SnapshotState.READ
 
 
-def _wait_until_shown(reader: TableReader, position: Position, hands: Hands) -> None:
+def wait_until_shown(reader: TableReader, position: Position, pause: Callable[[float], object]) -> None:
     """What is in the binlog is visible a moment later; a row that is read before that would lack a change that was merged already."""
     deadline = time.monotonic() + VISIBLE_SECONDS_MAX
     while not reader.shows(position):
@@ -168,7 +173,7 @@ def _wait_until_shown(reader: TableReader, position: Position, hands: Hands) -> 
             raise SourceConnectionError(
                 f"the server does not show what it has committed up to {position} within {VISIBLE_SECONDS_MAX:g} s: does a replica lag?"
             )
-        hands.pause(0.2)
+        pause(0.2)
 
 
 def _read_chunks(
@@ -180,7 +185,9 @@ def _read_chunks(
     with ThreadPoolExecutor(hands.readers, thread_name_prefix="chunk") as pool:
         try:
             while (
-                _goes_on(record, _counted(record, hands, whole)) and hands.look(record.name).version == record.version
+                _goes_on(record, _counted(record, hands, whole))
+                and hands.look(record.name).version == record.version
+                and not hands.conf_changed()
             ):
                 while len(reading) < hands.readers and (chunk := next(coming, None)) is not None:
                     reading[pool.submit(reader.read, chunk, files.rows_path(chunk))] = chunk
@@ -221,6 +228,11 @@ def _failing(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
     return lambda now: now.failed(why)
 
 
+def _anew_or_failed(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
+    """Rows that do not fit again and again never will: a source with binlog_row_image MINIMAL and rows that come with gaps."""
+    return lambda now: now.failed(why) if now.restarts >= RESTARTS_MAX else now.again(why)
+
+
 def _beginning_anew(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
     return lambda now: now.again(why)
 
@@ -249,10 +261,12 @@ def _publish(record: SnapshotRecord, hands: Hands) -> bool:
         table = hands.table(record.name)
         if now is None or table is None or next_step(now, hands.look(record.name)).step != Step.PUBLISH:
             return False
+        if hands.conf_changed():  # the lock may have been waited for
+            return False
         try:
             label = hands.publish(now, table)
         except TableChangedError as error:
-            hands.records.update(record.name, _beginning_anew(str(error)))
+            hands.records.update(record.name, _anew_or_failed(str(error)))
             return False
         done = hands.records.update(record.name, lambda each: each.published(label, time.time()))
     hands.records.sweep(record.name)
@@ -280,7 +294,7 @@ def run_all(hands: Hands, seconds: float) -> dict[str, Decision]:
         if errors:
             raise errors[0]
         still = any(each.step == Step.WAIT for each in decisions.values())
-        if not still or time.monotonic() >= deadline:
+        if not still or hands.conf_changed() or time.monotonic() >= deadline:
             return decisions
         stopping.wait(1.0)
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdc_engine.binlog.rows.decoder import OPERATION, Places, RowDecoder
-from cdc_engine.binlog.rows.refused_values import ValuePolicy
+from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
 from cdc_engine.contracts import (
     Block,
     BlockSlice,
@@ -132,8 +132,18 @@ class CascadeRecorder:
         self._directory, self._stop = directory, stop
         self._writers: dict[tuple[TableVersion, tuple[str, ...]], _Writer] = {}
 
-    def take(self, part: BlockSlice, version: TableVersion, chosen: Int64s, first_event: int) -> None:
-        """The row events with these indices (ascending, of this version). `first_event`: number in the batch of the slice's first."""
+    def take(
+        self,
+        part: BlockSlice,
+        version: TableVersion,
+        chosen: Int64s,
+        first_event: int,
+        policy: ValuePolicy = DEFAULT_POLICY,
+    ) -> None:
+        """The row events with these indices (ascending, of this version). `first_event`: number in the batch of the slice's first.
+
+        `policy`: of the table. What it masks is not written here either: where such rows go or change, what they set off is not followed.
+        """
         acting = chosen[_acting(part.block, chosen)]
         own = [each for each in version.cascades if each.parent == (version.database, version.table)]
         for referenced in dict.fromkeys(each.referenced for each in own) if len(acting) else ():
@@ -144,7 +154,9 @@ class CascadeRecorder:
                 )
             else:
                 try:
-                    self._record(part, version, referenced, acting, first_event)
+                    self._record(
+                        part, version, referenced, acting, first_event, masked=policy.rules.masks_any(referenced)
+                    )
                 except TableStoppedError as error:
                     self._unseen(version, error)
 
@@ -168,7 +180,14 @@ class CascadeRecorder:
                 writer.file.close()
 
     def _record(
-        self, part: BlockSlice, version: TableVersion, referenced: tuple[str, ...], acting: Int64s, first_event: int
+        self,
+        part: BlockSlice,
+        version: TableVersion,
+        referenced: tuple[str, ...],
+        acting: Int64s,
+        first_event: int,
+        *,
+        masked: bool,
     ) -> None:
         acting = acting[_telling(part.block, acting, version, referenced)]
         writer = self._writers.get((version, referenced)) or self._writer(version, referenced)
@@ -178,6 +197,8 @@ class CascadeRecorder:
                 raise TableStoppedError(
                     version.database, version.table, TableState.IMAGE_NOT_FULL, f"{where} leaves them out"
                 )
+            if masked and (rows.column(OPERATION).to_numpy() != Operation.UPDATE_AFTER).any():
+                raise TableStoppedError(version.database, version.table, TableState.ROWS_RULE, "conf/ masks them")
             events = acting[writer.decoder.events_of(rows.num_rows)] - part.first_event + first_event
             writer.add(rows, events)
 

@@ -33,6 +33,7 @@ class ChangesSegment:
     `first_commit_time_us` and `last_commit_time_us` are the least and the greatest of the images.
     Every transaction is whole in one segment, so the order keys of neighbours differ. `partial`: images lack columns, and the file has the
     columns of `binlog.rows.partial.partial_schema` and `staging.moves`. `moves`: updates among them that changed the key and lack columns.
+    `log`: the file of a table with a change log, with all preimages, and `log_rows` its images; empty for any other.
     """
 
     kind: str = "changes"
@@ -55,6 +56,8 @@ class ChangesSegment:
     columns: tuple[StagedColumn, ...]
     partial: bool = False
     moves: int = 0
+    log: str = ""
+    log_rows: int = 0
 
     @property
     def changes(self) -> int:

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
 from cdc_engine.contracts import TableChange
 from cdc_engine.errors import TableStoppedError
 from cdc_engine.states import TableState
 
 
-def refuse_rows(change: TableChange, keys: Mapping[str, tuple[str, ...]], lacking: Collection[str]) -> None:
-    """Raises TableStoppedError where the lake does not have the rows that the table brings along, or has them by another key.
+def refuse_rows(
+    change: TableChange,
+    keys: Mapping[str, tuple[str, ...]],
+    lacking: Collection[str],
+    policies: Mapping[str, ValuePolicy],
+) -> None:
+    """Raises TableStoppedError where the lake does not have the rows that the table brings along, or has them by another key or
+    under other rules.
 
     `keys`: by "database.table", the key that conf/ says. `lacking`: tables of whose changes before this place not all are in the lake.
+    `policies`: by "database.table", with the rules of conf/ for rows.
     """
     name, origin = f"{change.database}.{change.table}", change.renamed_from
     if not origin:
@@ -23,6 +31,12 @@ def refuse_rows(change: TableChange, keys: Mapping[str, tuple[str, ...]], lackin
             f"resume {origin}, and this one goes on with it"
         )
         raise TableStoppedError(change.database, change.table, TableState.DDL_UNSUPPORTED, reason)
+    if policies.get(name, DEFAULT_POLICY).rules != policies.get(origin, DEFAULT_POLICY).rules:
+        reason = (
+            f"the table was {origin} before, and conf/ filters or masks the rows of the two otherwise: say the same `rows` and `masks` for "
+            "both, then resume"
+        )
+        raise TableStoppedError(change.database, change.table, TableState.ROWS_RULE, reason)
     key = change.schema.key if change.schema else ()
     if (keys.get(name) or key) != (keys.get(origin) or key):
         reason = (

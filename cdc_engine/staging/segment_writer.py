@@ -86,15 +86,26 @@ def _bound(value: Any) -> Bound:
     return value if isinstance(value, int | str) else None
 
 
+class _NoMoves:
+    """In place of `Moves`, for images whose rows are not followed."""
+
+    moves = 0
+
+    def told(self, batch: pa.RecordBatch, _first_row: int) -> pa.RecordBatch:
+        return batch
+
+
 class SegmentWriter:
     """Writes the segment of one decoder's rows to `path`. Use: `add` in stream order, then `finish` or `discard`.
 
     `first_row`: number of its first row in the table's batch. It becomes a partial one with the first row that lacks columns.
+    `follows_moves`: a partial one then says which row each image is of; a log of changes has no use for it.
     """
 
-    def __init__(self, path: Path, decoder: RowDecoder, first_row: int = 1) -> None:
+    def __init__(self, path: Path, decoder: RowDecoder, first_row: int = 1, *, follows_moves: bool = True) -> None:
         self.path, self.decoder, self.first_row = path, decoder, first_row
-        self._moves: Moves | None = None  # of a partial segment
+        self._follows_moves = follows_moves
+        self._moves: Moves | _NoMoves | None = None  # of a partial segment
         self.pending_bytes = 0
         self.rows = 0
         self._pending: list[pa.RecordBatch] = []
@@ -149,7 +160,8 @@ class SegmentWriter:
 
     def _become_partial(self) -> None:
         """What was taken so far has all its columns; it is written anew as a partial segment says it. So a segment ends for no row."""
-        self._moves = Moves(self.decoder.partial_schema, self.decoder.version.key)
+        key = self.decoder.version.key
+        self._moves = Moves(self.decoder.partial_schema, key) if self._follows_moves else _NoMoves()
         pending, self._pending, self._pending_rows, self.pending_bytes = self._pending, [], 0, 0
         row = self.first_row
         for batch in itertools.chain(self._written(), pending):

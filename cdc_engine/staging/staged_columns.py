@@ -32,7 +32,7 @@ def staged_fills(decoder: RowDecoder, fills: tuple[tuple[str, str], ...]) -> tup
         if name not in types:
             continue
         try:
-            told = told_text(value, types[name])
+            told = decoder.shown_fill(name, told_text(value, types[name]))
         except ValueError as error:
             version = decoder.version
             reason = f"rows that were there got a value in the added column {name} that cannot be decoded: {error}"

@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from cdc_engine.binlog.rows.decoder import OPERATION, Places, RowDecoder
-from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, RefusedValue, ValuePolicy
+from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
 from cdc_engine.contracts import (
     NOTHING,
     Batch,
@@ -43,7 +43,6 @@ from cdc_engine.staging.manifest import (
     ChangesSegment,
     Manifest,
     SchemaSegment,
-    Segment,
     StagedQuarantine,
     StagedTable,
     TruncateSegment,
@@ -53,6 +52,7 @@ from cdc_engine.staging.quarantine import write_quarantine
 from cdc_engine.staging.renamed_rows import refuse_rows
 from cdc_engine.staging.segment_writer import SegmentWriter
 from cdc_engine.staging.staged_columns import staged_columns, staged_fills
+from cdc_engine.staging.table_files import TableFiles
 from cdc_engine.states import TableState
 
 KeptColumns = Callable[[TableVersion], Int32s]
@@ -88,6 +88,7 @@ def stage(
     policies: Mapping[str, ValuePolicy] | None = None,
     cascade_policy: Callable[[str, str], str] = lambda _database, _table: APPLY,
     has_up_to: Callable[[str], int] = lambda _table: 0,
+    logged: Collection[str] = (),
     stopped_at: Mapping[str, int] | None = None,
     again_up_to: int = 0,
 ) -> StagedBatch:
@@ -98,7 +99,8 @@ def stage(
     where they are not the primary key. `left_out`: "database.table" of tables that stopped in an earlier batch: a table that has a gap
     must not go on after it. `policies`: by "database.table" what happens to values that cannot be right, where it is not the default.
     `cascade_policy`: of (database, table): apply, stop or ignore, for what foreign keys change in it. `has_up_to`: of "database.table", the
-    order key up to which the lake has it, where a table that was resumed is behind others. `stopped_at`: of those in `left_out`, the order
+    order key up to which the lake has it, where a table that was resumed is behind others. `logged`: "database.table" of those with a
+    change log, of which all preimages are staged. `stopped_at`: of those in `left_out`, the order
     key of the place from which on the lake lacks their changes; where it is not said, it lacks some from before the batch.
     `again_up_to`: as in the manifest.
 
@@ -111,7 +113,7 @@ def stage(
         raise ValueError("an empty batch is not staged")
     partial = directory / (batch_directory(batch.end, delivery) + ".partial")
     staging = _Staging(partial, batch.start, kept, keys or {}, frozenset(left_out), policies=policies or {})
-    staging.cascade_policy, staging.has_up_to = cascade_policy, has_up_to
+    staging.cascade_policy, staging.has_up_to, staging.logged = cascade_policy, has_up_to, logged
     staging.lacking = {name for name in left_out if (stopped_at or {}).get(name, -1) < batch.start.order_key}
     try:
         shutil.rmtree(partial, ignore_errors=True)
@@ -134,38 +136,6 @@ def stage(
     return StagedBatch(path=path, manifest=manifest, stopped=tuple(staging.stopped.values()))
 
 
-@dataclasses.dataclass
-class _Table:
-    """A table of the batch: its segments so far, and the one being written, if any."""
-
-    database: str
-    table: str
-    segments: list[Segment] = dataclasses.field(default_factory=list)
-    refused: list[RefusedValue] = dataclasses.field(default_factory=list)
-    writer: SegmentWriter | None = None
-    source: TableVersion | None = None  # the version the writer was made for, before key and columns were chosen
-    rows: int = 0  # in all segments
-    places: PlaceFile | None = None
-
-    @property
-    def begun(self) -> SegmentWriter:
-        """The writer, where there must be one."""
-        if self.writer is None:
-            raise ValueError(f"no segment of {self.database}.{self.table} is being written")
-        return self.writer
-
-    def close(self) -> None:
-        if self.writer is not None and self.writer.rows:
-            self.segments.append(self.writer.finish())
-            self.refused += self.writer.decoder.take_refused()
-        self.writer = None
-
-    def discard(self) -> None:
-        if self.writer is not None:
-            self.writer.discard()
-        self.writer = None
-
-
 class _Staging:
     """The tables of one batch while it is being written."""
 
@@ -182,13 +152,14 @@ class _Staging:
         self.policies = policies
         self.directory, self.start, self.kept, self.keys, self.left_out = directory, start, kept, keys, left_out
         self.end, self.byte_count = start, 0  # of what was taken
-        self.tables: dict[str, _Table] = {}
+        self.tables: dict[str, TableFiles] = {}
         self.stopped: dict[str, StoppedTable] = {}
         self.places = Places()
         self.files_begun = self.events = 0
         self.cascades = CascadeRecorder(directory, self._stop_whole)
         self.cascade_policy: Callable[[str, str], str] = lambda _database, _table: APPLY
         self.has_up_to: Callable[[str], int] = lambda _table: 0
+        self.logged: Collection[str] = ()
         self.lacking: Collection[str] = left_out  # tables of whose changes before the batch not all are in the lake
 
     def take_batch(self, batch: Batch) -> None:
@@ -205,7 +176,7 @@ class _Staging:
                     self._change(table, change)
         for version, chosen in runs_by_table(part):
             if version.cascades:
-                self.cascades.take(part, version, chosen, self.events)
+                self.cascades.take(part, version, chosen, self.events, self.policies.get(version.name, DEFAULT_POLICY))
             if version.watched:
                 continue
             with self._table(version.database, version.table) as table:
@@ -220,7 +191,7 @@ class _Staging:
             table.close()
         reached = self._settle_cascades()
         for name in sorted(reached):
-            self.tables.setdefault(".".join(name), _Table(*name))
+            self.tables.setdefault(".".join(name), TableFiles(*name))
         return tuple(
             StagedTable(
                 database=each.database,
@@ -257,6 +228,10 @@ class _Staging:
             unlike = f"dates of {' or '.join(names)} are text in the lake (zero_dates)"
         if any(policy.charsets.keys() & {*cascade.columns, *cascade.referenced} for policy in policies):
             unlike = f"conf/ names another charset of {' or '.join(names)}"
+        if any(policy.rules.touches({*cascade.columns, *cascade.referenced}) for policy in policies):
+            unlike = (
+                f"conf/ masks columns of {' or '.join(names)} that it changes or refers to, or filters rows by them"
+            )
         return dataclasses.replace(
             cascade, key=self.keys.get(names[0]) or cascade.key, doubt=unlike or cascade.doubt, unlike=bool(unlike)
         )
@@ -282,7 +257,8 @@ class _Staging:
 
     def _seen_by(self, below: tuple[str, str], name: tuple[str, str]) -> bool:
         """Whether rows of a table are in the lake as they were when changes of them set off others in the one below it."""
-        return self._live(name) and self.has_up_to(".".join(name)) <= self.has_up_to(".".join(below))
+        whole = not self.policies.get(".".join(name), DEFAULT_POLICY).rules.condition
+        return whole and self._live(name) and self.has_up_to(".".join(name)) <= self.has_up_to(".".join(below))
 
     def _live(self, name: tuple[str, str]) -> bool:
         """Whether the lake follows all changes of a captured table."""
@@ -293,7 +269,10 @@ class _Staging:
     def _stop_cascade(self, name: tuple[str, str], parent: tuple[str, str], *, blind: bool) -> None:
         of = f"rows of {'.'.join(parent)} went or changed, and foreign keys changed rows of this table with them without row events"
         if blind and self.cascade_policy(*name) == APPLY:
-            why = "on the way there is a table whose rows are not followed up to there (not captured, stopped, or `cascades` is not apply)"
+            why = (
+                "on the way there is a table whose rows are not all followed up to there (it is not captured, conf/ filters its rows, it "
+                "stopped, or its `cascades` is not apply)"
+            )
             self._stop_whole(name, TableState.CASCADE_UNSEEN, f"{of}; {why}")
         else:
             self._stop_whole(name, TableState.CASCADE, f"{of}; its policy is cascades: stop")
@@ -326,13 +305,13 @@ class _Staging:
             table.discard()
 
     @contextlib.contextmanager
-    def _table(self, database: str, name: str) -> Iterator[_Table | None]:
+    def _table(self, database: str, name: str) -> Iterator[TableFiles | None]:
         """The table to work on, None if it has stopped. What the work raises as TableStoppedError stops it."""
         full_name = f"{database}.{name}"
         if full_name in self.stopped or full_name in self.left_out:
             yield None
             return
-        table = self.tables.setdefault(full_name, _Table(database, name))
+        table = self.tables.setdefault(full_name, TableFiles(database, name))
         try:
             yield table
         except TableStoppedError as error:
@@ -344,7 +323,7 @@ class _Staging:
             database=database, table=table, state=TableState(state), reason=reason, position=self.start
         )
 
-    def _change(self, table: _Table, change: TableChange) -> None:
+    def _change(self, table: TableFiles, change: TableChange) -> None:
         table.close()
         if change.kind is TableChangeKind.STOPPED:
             self._stop(change.database, change.table, change.state, change.reason)
@@ -352,7 +331,7 @@ class _Staging:
             table.segments.append(TruncateSegment(order_key=change.order_key, commit_time_us=change.time_us))
         elif change.schema is not None:
             decoder = self._decoder(change.schema)
-            refuse_rows(change, self.keys, self.lacking)
+            refuse_rows(change, self.keys, self.lacking, self.policies)
             columns = staged_columns(decoder)
             table.segments.append(
                 SchemaSegment(
@@ -367,24 +346,24 @@ class _Staging:
                 )
             )
 
-    def _rows(self, table: _Table, part: BlockSlice, version: TableVersion, chosen: Int64s) -> None:
+    def _rows(self, table: TableFiles, part: BlockSlice, version: TableVersion, chosen: Int64s) -> None:
         if table.writer is None or table.source != version:
             self._turn_to(table, version, _first_order_key(part, chosen))
         decoder = table.begun.decoder
         for rows in decoder.chunks(part.block, chosen):
             if version.follows:
                 self._note_places(table, rows, chosen[decoder.events_of(rows.num_rows)] - part.first_event)
-            table.begun.add(rows)
-            table.rows += rows.num_rows
+            table.add(rows)
+        table.add_to_log(part.block, chosen)
 
-    def _note_places(self, table: _Table, rows: pa.RecordBatch, events: Int64s) -> None:
+    def _note_places(self, table: TableFiles, rows: pa.RecordBatch, events: Int64s) -> None:
         """Where its rows stand among those of other tables. Rows of before a foreign key was made are before all that it does."""
         if table.places is None:
             table.places = PlaceFile(self.directory / f"places.{self.files_begun}.i64", rows_before=table.rows)
             self.files_begun += 1
         table.places.add(events + self.events, rows.column(OPERATION).to_numpy())
 
-    def _turn_to(self, table: _Table, version: TableVersion, order_key: int) -> None:
+    def _turn_to(self, table: TableFiles, version: TableVersion, order_key: int) -> None:
         """Rows of another version follow: in a segment of their own, unless they are staged as those before.
 
         A segment never ends within a transaction: the lake knows how far a table is by whole transactions.
@@ -392,8 +371,7 @@ class _Staging:
         decoder, writer = self._decoder(version), table.writer
         table.source = version
         if writer is not None and _is_staged_alike(decoder, writer.decoder):
-            table.refused += writer.decoder.take_refused()
-            writer.decoder = decoder
+            table.turn_decoders(decoder, self._decoder(version, every_preimage=True))
             return
         if writer is not None and writer.last_order_key == order_key:
             raise TableStoppedError(
@@ -403,23 +381,25 @@ class _Staging:
                 "the schema of the table changes within a transaction; take the table's rows anew",
             )
         table.close()
-        table.writer = self._writer(decoder, table.rows + 1)
+        table.writer = SegmentWriter(self._new_file(version, "parquet"), decoder, table.rows + 1)
+        if version.name in self.logged:
+            every = self._decoder(version, every_preimage=True)
+            table.log = SegmentWriter(self._new_file(version, "log.parquet"), every, follows_moves=False)
 
-    def _writer(self, decoder: RowDecoder, first_row: int) -> SegmentWriter:
-        """A writer of a segment."""
-        version = decoder.version
-        file = f"{_file_part(version.database)}.{_file_part(version.table)}.{self.files_begun}.parquet"
+    def _new_file(self, version: TableVersion, ending: str) -> Path:
+        file = f"{_file_part(version.database)}.{_file_part(version.table)}.{self.files_begun}.{ending}"
         self.files_begun += 1
-        return SegmentWriter(self.directory / file, decoder, first_row)
+        return self.directory / file
 
-    def _decoder(self, version: TableVersion) -> RowDecoder:
+    def _decoder(self, version: TableVersion, *, every_preimage: bool = False) -> RowDecoder:
         keyed = dataclasses.replace(version, key=self.keys.get(version.name) or version.key)
         policy = self.policies.get(version.name, DEFAULT_POLICY)
-        return RowDecoder(keyed, None if self.kept is None else self.kept(keyed), self.places, policy)
+        kept = None if self.kept is None else self.kept(keyed)
+        return RowDecoder(keyed, kept, self.places, policy, every_preimage=every_preimage)
 
     def _make_room(self) -> None:
         """Writes the largest heaps of waiting rows until all that wait are few enough."""
-        writers = [table.writer for table in self.tables.values() if table.writer is not None]
+        writers = [writer for table in self.tables.values() for writer in table.writers]
         total = sum(writer.pending_bytes for writer in writers)
         for writer in sorted(writers, key=lambda each: -each.pending_bytes):
             if total <= PENDING_BYTES_MAX:

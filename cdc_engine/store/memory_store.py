@@ -82,15 +82,20 @@ class MemoryEventStore:
 
     @property
     def oldest_time_us(self) -> int:
-        """Commit time of the first transaction that is not acked, in microseconds since 1970; 0 when all is acked."""
+        """Commit time of the first transaction that is not acked, in microseconds since 1970; 0 when all is acked.
+
+        An empty one no later than what was acked is none: a file's beginning has the time of the last commit, however long ago that was.
+        """
         with self._changed:
-            acked = self._ring.ack.transactions
-            index = bisect.bisect_right(self._entries, acked, key=lambda entry: entry.complete.transactions)
-            if index == len(self._entries):
-                return 0
-            entry = self._entries[index]
-            assert isinstance(entry.content, Block)  # noqa: S101 - only blocks in memory end a transaction
-            return int(entry.content.transaction_time_us[acked - entry.start.transactions])
+            acked, acked_us = self._ring.ack.transactions, self._acked.time_us if self._acked else 0
+            first = bisect.bisect_right(self._entries, acked, key=lambda entry: entry.complete.transactions)
+            for entry in self._entries[first:]:
+                block = entry.content
+                if isinstance(block, Block) and block.transaction_count:  # only blocks in memory end a transaction
+                    time_us = int(block.transaction_time_us[max(0, acked - entry.start.transactions)])
+                    if not entry.empty or time_us > acked_us:
+                        return time_us
+            return 0
 
     def metrics(self) -> StoreMetrics:
         with self._changed:
@@ -106,6 +111,7 @@ class MemoryEventStore:
             ack_sequence=ring.ack.events,
             waiting_transactions=ring.waiting_transactions,
             put_wait_seconds=waited,
+            forgotten_events=ring.forgotten_events,
         )
 
     def put(self, block: Block) -> None:

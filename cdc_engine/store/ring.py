@@ -25,7 +25,9 @@ class Mark:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ring:
-    """`spilled_events`, `spilled_bytes`: how much of what was put and not yet acked is on disk and takes no memory."""
+    """`spilled_events`, `spilled_bytes`: how much of what was put and not yet acked is on disk and takes no memory.
+    `forgotten_events`: row events that were put, and forgotten before an ack.
+    """
 
     bytes_max: int
     events_max: int
@@ -35,6 +37,7 @@ class Ring:
     ack: Mark = Mark()
     spilled_events: int = 0
     spilled_bytes: int = 0
+    forgotten_events: int = 0
 
     def __post_init__(self) -> None:
         marks = (self.ack, self.get, self.complete, self.put)
@@ -101,6 +104,7 @@ class Ring:
         return dataclasses.replace(
             self,
             put=self.complete,
+            forgotten_events=self.forgotten_events + self.put.events - self.complete.events,
             spilled_events=self.spilled_events - spilled_events,
             spilled_bytes=self.spilled_bytes - spilled_bytes,
         )
@@ -108,5 +112,11 @@ class Ring:
     def cleared(self) -> Ring:
         """Everything not acked is forgotten; it will be put again."""
         return dataclasses.replace(
-            self, put=self.ack, complete=self.ack, get=self.ack, spilled_events=0, spilled_bytes=0
+            self,
+            put=self.ack,
+            complete=self.ack,
+            get=self.ack,
+            forgotten_events=self.forgotten_events + self.put.events - self.ack.events,
+            spilled_events=0,
+            spilled_bytes=0,
         )

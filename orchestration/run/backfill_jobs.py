@@ -4,6 +4,7 @@ of Dagster's backfills. Nobody but a person starts them. What they do: `backfill
 
 # no `from __future__ import annotations`: Dagster looks at the types of `context` and `config` itself
 
+import dataclasses
 import datetime as dt
 import time
 from typing import Any
@@ -17,7 +18,7 @@ from cdc_engine.time_words import SECOND_US, time_us
 from orchestration.ports import MergeFailedError, Ports, TableOutcome
 from orchestration.run.backfill_run import Done, Told, Wish, run_backfill
 from orchestration.run.merge_run import failure
-from orchestration.table_catalog import delta_key
+from orchestration.table_catalog import SourceColumns, delta_key
 
 JOB = "backfill_from_timestamp"
 TAG = "sluice/backfill"
@@ -39,6 +40,10 @@ class FromTimestamp(dg.Config):
     )
     to_time: str = Field(default="", description="Changes before then, in the same form; up to now if empty.")
     tables: list[str] = Field(default=[], description=f"{TABLES}.")
+    into: str = Field(
+        default="",
+        description='"database.table" that is made of the one table in `tables`, as it was at `to_time`; the live table stays as it is.',
+    )
 
 
 class OfPartition(dg.Config):
@@ -54,7 +59,8 @@ def wish_of(config: SluiceConfig, given: FromTimestamp, now_us: int) -> Wish:
     if name not in names:
         raise ConfigurationError(f"there is no destination {name!r}; configured: {', '.join(names)}")
     to_us = time_us(given.to_time, now_us) if given.to_time else None
-    return Wish(destination=name, from_us=time_us(given.from_time, now_us), to_us=to_us, tables=tuple(given.tables))
+    from_us = time_us(given.from_time, now_us)
+    return Wish(destination=name, from_us=from_us, to_us=to_us, tables=tuple(given.tables), into=given.into)
 
 
 def backfill_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
@@ -115,11 +121,14 @@ def backfill_by_hour_job(settings: SluiceConfig, destination: str, ports: Ports)
 def _backfill(context: dg.OpExecutionContext, config: SluiceConfig, wish: Wish, ports: Ports) -> None:
     def done(outcome: TableOutcome) -> None:
         key = delta_key(wish.destination, outcome.name)
-        context.log_event(dg.AssetMaterialization(key, metadata=_of_table(outcome)))
+        columns = SourceColumns(config, wish.destination).metadata(outcome.name, outcome.columns)
+        context.log_event(dg.AssetMaterialization(key, metadata={**_of_table(outcome), **columns}))
 
     try:
         told = Told(say=context.log.info, done=done)
-        made = run_backfill(ports, config, wish, told, run=context.run.run_id, wait_seconds=WAIT_SECONDS)
+        # the process that this run is a fork of may be older than a change of the source
+        now = config.with_sources_in_use()
+        made = run_backfill(ports, now, wish, told, run=context.run.run_id, wait_seconds=WAIT_SECONDS)
     except (SluiceError, MergeFailedError) as error:
         raise failure(error) from None
     context.add_output_metadata(_of_all(wish, made))
@@ -143,4 +152,5 @@ def _of_all(wish: Wish, made: Done) -> dict[str, dg.MetadataValue[Any]]:
         "read_up_to": dg.MetadataValue.text(made.read_to),
         "tables": dg.MetadataValue.int(len(made.outcomes)),
         "left_out": dg.MetadataValue.json(made.refused),
+        **({"rebuilt": dg.MetadataValue.json(dataclasses.asdict(made.rebuilt))} if made.rebuilt else {}),
     }

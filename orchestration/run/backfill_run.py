@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,10 @@ from cdc_engine.config import SluiceConfig
 from cdc_engine.time_words import time_text
 from orchestration import failpoints
 from orchestration.ports import MergeFailedError, Ports, SparkAwayError, TableOutcome
+from orchestration.run import lake_settings
+from orchestration.run.backfill_into import Rebuilt, place_of, run_into
 from orchestration.run.lake_settings import spark_settings, storage_options, target
-from orchestration.run.merge_run import only_writer
+from orchestration.run.merge_run import only_writer_of_rows_read
 from orchestration.run.spark_merge import KeptRecords
 
 if TYPE_CHECKING:
@@ -25,15 +27,21 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wish:
-    """[from_us, to_us) of a destination's tables; `to_us` None: up to now."""
+    """[from_us, to_us) of a destination's tables; `to_us` None: up to now.
+
+    `into`: "database.table" that is made of the one table as it was then, instead of a change of the live one.
+    """
 
     destination: str
     from_us: int
     to_us: int | None
     tables: tuple[str, ...]
+    into: str = ""
 
     def __str__(self) -> str:
         to = "now" if self.to_us is None else time_text(self.to_us)
+        if self.into:
+            return f"{self.destination}: {', '.join(self.tables)} as it was at {to}, as {self.into}"
         return f"{self.destination}: changes from {time_text(self.from_us)} to {to}"
 
 
@@ -48,19 +56,24 @@ class Told:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Done:
-    """What came of it. `refused`: "database.table" → why it was left out. `read_to`: the place up to which changes were looked at."""
+    """What came of it. `refused`: "database.table" → why it was left out. `read_to`: the place up to which changes were looked at.
+
+    `rebuilt`: the table that was made beside the live one, where that was asked for.
+    """
 
     begin: str
     end: str
     read_to: str
     outcomes: tuple[TableOutcome, ...]
     refused: dict[str, str]
+    rebuilt: Rebuilt | None = None
 
     def to_json(self) -> dict[str, Any]:
         counts = ("name", "source_rows", "rows_inserted", "rows_updated", "rows_deleted", "delta_version")
         tables = [{count: getattr(each, count) for count in counts} for each in self.outcomes]
         places = {"begin": self.begin, "end": self.end, "read_to": self.read_to}
-        return {**places, "tables": tables, "refused": self.refused}
+        rebuilt = {"rebuilt": dataclasses.asdict(self.rebuilt)} if self.rebuilt else {}
+        return {**places, "tables": tables, "refused": self.refused, **rebuilt}
 
 
 def run_backfill(
@@ -76,27 +89,37 @@ def run_backfill(
     directory, given = config.destination_dir(wish.destination), config.destinations[wish.destination]
     asked = Asked(from_us=wish.from_us, to_us=wish.to_us, tables=wish.tables)
     told.say(str(wish))
+    if wish.into:
+        place_of(config, wish)
     with folder_of(directory, wait_seconds) as folder:
+        if wish.into:
+            return _done(wish, *run_into(config, wish, told, folder))
         reading = Reading(given, directory, asked, folder, now_us=time.time_ns() // 1000, progress=told.progress)
         reading.read()
         told.say(f"read from {reading.place.begin} to {reading.read_to}: {len(reading.tables)} tables have changes")
         failpoints.reach(failpoints.BEFORE_BACKFILL)
-        with only_writer(ports, config, wish.destination, told.say):
+        with only_writer_of_rows_read(ports, config, wish.destination, told.say):
             outcomes = _merge(config, wish, reading, told, run)
         failpoints.reach(failpoints.AFTER_BACKFILL)
-        return Done(
-            begin=str(reading.place.begin),
-            end=str(reading.place.end if wish.to_us is not None else reading.read_to),
-            read_to=str(reading.read_to),
-            outcomes=tuple(outcomes),
-            refused=dict(reading.refused),
-        )
+        return _done(wish, reading, None, outcomes)
+
+
+def _done(wish: Wish, reading: Reading, rebuilt: Rebuilt | None, outcomes: Sequence[TableOutcome] = ()) -> Done:
+    return Done(
+        begin=str(reading.place.begin),
+        end=str(reading.place.end if wish.to_us is not None else reading.read_to),
+        read_to=str(reading.read_to),
+        outcomes=tuple(outcomes),
+        refused=dict(reading.refused),
+        rebuilt=rebuilt,
+    )
 
 
 def _merge(config: SluiceConfig, wish: Wish, reading: Reading, told: Told, run: str) -> list[TableOutcome]:
     """The caller holds the run lock. Raises MergeFailedError."""
     from cdc_engine.destination_files import LakeTables  # noqa: PLC0415  as in runs: imported where it is used
-    from spark_jobs.backfill.merge import Stretch, merge_backfill  # noqa: PLC0415
+    from spark_jobs.backfill.merge import merge_backfill  # noqa: PLC0415
+    from spark_jobs.backfill.stretch import Stretch  # noqa: PLC0415
     from spark_jobs.errors import SparkJobError, SparkUnavailableError  # noqa: PLC0415
     from spark_jobs.staged_batch import Backfill  # noqa: PLC0415
 
@@ -141,7 +164,7 @@ def _merge(config: SluiceConfig, wish: Wish, reading: Reading, told: Told, run: 
             run=run,
         )
     except SparkUnavailableError as error:
-        raise SparkAwayError(str(error)) from error
+        raise SparkAwayError(lake_settings.told(config, error)) from error
     except SparkJobError as error:
-        raise MergeFailedError(str(error)) from error
+        raise MergeFailedError(lake_settings.told(config, error)) from error
     return merged

@@ -158,10 +158,12 @@ def _next(work: DrainRun, feed: Feed, destination: str, begun: float) -> BatchRe
             )
         )
         try:
+            why = why or work.ports.conf_changed(destination)
             offer = None if why else _answered(lambda: feed.hand_out(HAND_OUT_SECONDS))
+            why = why or work.ports.conf_changed(destination)  # such a batch is for a run with the conf/ of now
         except SluiceError as error:
             offer, why = None, str(error)
-        if offer is None or offer.leave:
+        if offer is None or offer.leave or why:
             work.say(f"this run ends: {why or (offer.leave if offer else '')}")
             return None
         if offer.reference is not None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from spark_jobs.report import TableTarget
     from spark_jobs.session import SparkSettings
 
+S3 = ("s3://", "s3a://")
 LANES_FILE = "spark-sessions.json"  # so that the next run ends what a killed one left running in Spark
 
 
@@ -20,11 +21,38 @@ def spark_settings(config: SluiceConfig, destination: str) -> SparkSettings:
     """Where the Spark of a destination is. The lanes' file is for who holds the run lock."""
     from spark_jobs.session import SparkSettings  # noqa: PLC0415
 
+    inside = bool(config.spark.master)  # a Spark of its own; any other is told by who starts it
     return SparkSettings(
         remote=config.spark.remote,
         master=config.spark.master,
         lanes_file=config.destination_dir(destination) / LANES_FILE,
+        options=store_settings(config) if inside else {},
+        environment=store_environment(config) if inside else {},
     )
+
+
+def on_s3(config: SluiceConfig) -> bool:
+    """Whether the lake, or a table with a path of its own, is in S3."""
+    paths = [table.path for each in config.destinations.values() for table in each.tables.values()]
+    return any(path.startswith(S3) for path in (config.lake, *paths))
+
+
+def store_settings(config: SluiceConfig) -> dict[str, str]:
+    """What a Spark that is started must be set to for the lake's store; no credentials. Raises MergeFailedError naming what lacks."""
+    if not on_s3(config):
+        return {}
+    from spark_jobs import object_store  # noqa: PLC0415  with deltalake, a second to import
+
+    return object_store.spark_settings(storage_options(config.storage_options))
+
+
+def store_environment(config: SluiceConfig) -> dict[str, str]:
+    """The store's credentials, for the environment of a Spark that is started. Raises MergeFailedError naming what lacks."""
+    if not on_s3(config):
+        return {}
+    from spark_jobs import object_store  # noqa: PLC0415
+
+    return object_store.spark_environment(storage_options(config.storage_options))
 
 
 def target(config: SluiceConfig, destination: str, name: str) -> TableTarget:
@@ -34,6 +62,7 @@ def target(config: SluiceConfig, destination: str, name: str) -> TableTarget:
 
     database, _, table = name.partition(".")
     options = config.destinations[destination].table(database, table)
+    change_log, history = config.paths_beside(destination, database, table)
     return TableTarget(
         path=config.table_path(destination, database, table),
         deletes=options.deletes,
@@ -42,7 +71,20 @@ def target(config: SluiceConfig, destination: str, name: str) -> TableTarget:
         layout=Layout(
             partition_by=options.partition_by, cluster_by=options.cluster_by, change_feed=options.change_feed
         ),
+        change_log=change_log,
+        history=history,
     )
+
+
+def told(config: SluiceConfig, error: object) -> str:
+    """An error of the lake in one line, free of what `storage_options` keep secret: it may show what a store was asked with."""
+    from spark_jobs.object_store import without_secrets  # noqa: PLC0415  with deltalake, a second to import
+
+    configured = config.storage_options
+    known = {
+        name: os.environ.get(value[1:], "") if value.startswith("$") else value for name, value in configured.items()
+    }
+    return without_secrets(str(error), known)
 
 
 def storage_options(configured: Mapping[str, str]) -> dict[str, str]:
@@ -51,5 +93,5 @@ def storage_options(configured: Mapping[str, str]) -> dict[str, str]:
         value[1:] for value in configured.values() if value.startswith("$") and value[1:] not in os.environ
     )
     if missing:
-        raise MergeFailedError(f"storage_options name {', '.join(missing)}, which the run's environment does not have")
+        raise MergeFailedError(f"storage_options name {', '.join(missing)}, which this environment does not have")
     return {name: os.environ[value[1:]] if value.startswith("$") else value for name, value in configured.items()}

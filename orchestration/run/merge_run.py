@@ -74,6 +74,17 @@ def only_writer(ports: Ports, config: SluiceConfig, destination: str, say: Calla
         yield
 
 
+@contextlib.contextmanager
+def only_writer_of_rows_read(
+    ports: Ports, config: SluiceConfig, destination: str, say: Callable[[str], None]
+) -> Iterator[None]:
+    """As `only_writer`, for a run that has read what it writes: refused too where conf/, which may hide rows by now, has changed since."""
+    with only_writer(ports, config, destination, say):
+        if why := ports.conf_changed(destination):
+            raise MergeFailedError(f"{why} since this run began and read; nothing was written: start it again")
+        yield
+
+
 def merge_one(
     ports: Ports,
     config: SluiceConfig,

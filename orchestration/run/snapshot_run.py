@@ -6,6 +6,7 @@ It runs beside the merges: only where a snapshot begins, and where a table is pu
 # no `from __future__ import annotations`: Dagster looks at the type of `context` itself
 
 import contextlib
+import functools
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +21,7 @@ from cdc_engine.snapshot.records import SnapshotRecords
 from orchestration import failpoints
 from orchestration.ports import MergeFailedError, Ports, PublishOutcome
 from orchestration.run.merge_run import failure, only_writer
-from orchestration.table_catalog import delta_key
+from orchestration.table_catalog import SourceColumns, delta_key
 
 OBSERVED_SECONDS = 10.0  # between two observations of one table's progress
 WAIT_SECONDS = 20.0  # a run waits so long for the stream; then the sensor begins another when it is time
@@ -44,7 +45,13 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
             context.log.info("another run reads the rows of %s; this one has nothing to do", destination)
             return
         told = _Told(context, config, destination, ports)
-        outside = Outside(run_lock=told.run_lock, publish=told.publish, say=context.log.info, progress=told.progress)
+        outside = Outside(
+            run_lock=told.run_lock,
+            publish=told.publish,
+            say=context.log.info,
+            progress=told.progress,
+            conf_changed=functools.partial(ports.conf_changed, destination),
+        )
         try:
             run_all(snapshot_hands(config, destination, outside), WAIT_SECONDS)
         except (SluiceError, MergeFailedError) as error:
@@ -91,7 +98,9 @@ class _Told:
         failpoints.reach(failpoints.AFTER_CHUNK)
         key, now = delta_key(self._destination, record.name), time.time()
         if (outcome := self._outcomes.pop(record.name, None)) is not None:
-            self._context.log_event(dg.AssetMaterialization(key, metadata=_published(record, outcome)))
+            columns = SourceColumns(self._config, self._destination).metadata(record.name, outcome.columns)
+            told = {**_published(record, outcome), **columns}
+            self._context.log_event(dg.AssetMaterialization(key, metadata=told))
         elif now - self._observed.get(record.name, 0.0) >= OBSERVED_SECONDS:
             self._observed[record.name] = now
             self._context.log_event(dg.AssetObservation(key, metadata=_progress(record, now)))
@@ -110,7 +119,6 @@ def _progress(record: SnapshotRecord, now: float) -> dict[str, dg.MetadataValue[
 
 
 def _published(record: SnapshotRecord, outcome: PublishOutcome) -> dict[str, dg.MetadataValue[Any]]:
-    columns = [dg.TableColumn(name=name, type=kind) for name, kind in outcome.columns]
     return {
         "snapshot_rows": dg.MetadataValue.int(record.rows),
         "snapshot_chunks": dg.MetadataValue.int(record.chunks),
@@ -120,5 +128,4 @@ def _published(record: SnapshotRecord, outcome: PublishOutcome) -> dict[str, dg.
         "rows_inserted": dg.MetadataValue.int(outcome.rows),
         "delta_version": dg.MetadataValue.int(outcome.delta_version),
         "start_position": dg.MetadataValue.text(str(record.began_at)),
-        "dagster/column_schema": dg.MetadataValue.table_schema(dg.TableSchema(columns=columns)),
     }

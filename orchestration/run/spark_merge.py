@@ -21,6 +21,7 @@ from orchestration.run.cuts import keep_cut
 from orchestration.run.lake_settings import spark_settings, storage_options, target
 
 if TYPE_CHECKING:
+    from cdc_engine.snapshot.record import SnapshotRecord
     from spark_jobs.errors import MergeError
     from spark_jobs.snapshot.hold import Held
     from spark_jobs.tables.table_owner import TableRecord
@@ -34,9 +35,12 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]
         SparkUnavailableError,
         StagedBatchError,
     )
+    from spark_jobs.object_store import without_secrets  # noqa: PLC0415
     from spark_jobs.run_batch import merge_batch  # noqa: PLC0415
 
     config = order.config
+    options = storage_options(config.storage_options)
+    told = functools.partial(without_secrets, storage_options=options)
     holds = OpenSnapshots(SnapshotRecords(config.destination_dir(order.destination)))
     try:
         merge_batch(
@@ -45,7 +49,7 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]
             spark_settings(config, order.destination),
             on_table_done=on_table_done,
             refusal=order.refusal,
-            storage_options=storage_options(config.storage_options),
+            storage_options=options,
             quarantine_path=config.quarantine_path(order.destination),
             records=KeptRecords(LakeTables(config.destination_dir(order.destination))),
             holds=holds,
@@ -54,13 +58,13 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]
             on_merged=lambda batch: keep_cut(config, order.destination, order.run, batch, held=holds.names),
         )
     except SparkUnavailableError as error:
-        raise SparkAwayError(str(error)) from error
+        raise SparkAwayError(told(str(error))) from error
     except StagedBatchError as error:
         raise BatchDamagedError(str(error)) from error
     except MergeError as error:
-        raise MergeFailedError(str(error), failures_of(error)) from error
+        raise MergeFailedError(told(str(error)), failures_of(error, told)) from error
     except (SparkJobError, SluiceError) as error:
-        raise MergeFailedError(str(error)) from error
+        raise MergeFailedError(told(str(error))) from error
 
 
 class OpenSnapshots:
@@ -71,10 +75,8 @@ class OpenSnapshots:
         self._open = {each.name: each for each in records.all() if each.is_open}
 
     def get(self, name: str) -> Held | None:
-        from spark_jobs.snapshot.hold import Held  # noqa: PLC0415
-
         record = self._open.get(name)
-        return Held(folder=self._records.changes_dir(record), after=record.held_after) if record else None
+        return self._held(record) if record else None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -82,11 +84,14 @@ class OpenSnapshots:
         return tuple(self._open)
 
     def again(self, name: str, order_key: int, why: str) -> Held:
-        from spark_jobs.snapshot.hold import Held  # noqa: PLC0415
-
         record = self._records.update(name, lambda now: now.again(why, held_after=order_key))
         self._open[name] = record
-        return Held(folder=self._records.changes_dir(record), after=record.held_after)
+        return self._held(record)
+
+    def _held(self, record: SnapshotRecord) -> Held:
+        from spark_jobs.snapshot.hold import Held  # noqa: PLC0415
+
+        return Held(folder=self._records.changes_dir(record), after=record.held_after, restarts=record.restarts)
 
     def fail(self, name: str, why: str) -> None:
         self._records.update(name, lambda now: now.failed(why))
@@ -111,12 +116,14 @@ class KeptRecords:
         self._tables.keep({name: (record.table_id, record.version) for name, record in records.items()})
 
 
-def failures_of(error: MergeError) -> dict[str, TableFailure]:
-    """The tables that failed for reasons of their own. Where none of several could be merged it is the lake: a disk is away."""
+def failures_of(error: MergeError, told: Callable[[str], str] = str) -> dict[str, TableFailure]:
+    """The tables that failed for reasons of their own, `told` without secrets.
+
+    Where none of several could be merged it is the lake: a disk is away."""
     from spark_jobs.errors import MERGE_FAILED  # noqa: PLC0415
     from spark_jobs.tables.table_owner import TABLE_MISSING  # noqa: PLC0415
 
     of_the_lake = {TABLE_MISSING, MERGE_FAILED}
     if len(error.failed) > 1 and not error.merged and all(each.state in of_the_lake for each in error.errors):
         return {}
-    return {each.table: TableFailure(each.state, each.reason, each.for_good) for each in error.errors}
+    return {each.table: TableFailure(each.state, told(each.reason), each.for_good) for each in error.errors}

@@ -11,7 +11,7 @@ from cdc_engine.position import file_number, order_key
 from cdc_engine.snapshot.records import SnapshotRecords
 from orchestration.ports import MergeFailedError, PublishOutcome, SparkAwayError
 from orchestration.run.cuts import amend_cut
-from orchestration.run.lake_settings import spark_settings, storage_options, target
+from orchestration.run.lake_settings import spark_settings, storage_options, target, told
 from orchestration.run.spark_merge import KeptRecords
 
 if TYPE_CHECKING:
@@ -60,11 +60,11 @@ def spark_publish(
         amend_cut(config, destination, record.name, published.label)
         return published
     except ColumnsDifferError as error:
-        raise TableChangedError(f"{record.name}: {error}") from error
+        raise TableChangedError(f"{record.name}: {told(config, error)}") from error
     except SparkUnavailableError as error:
-        raise SparkAwayError(str(error)) from error
+        raise SparkAwayError(told(config, error)) from error
     except (SparkJobError, SluiceError) as error:
-        raise MergeFailedError(str(error)) from error
+        raise MergeFailedError(told(config, error)) from error
 
 
 def _place(record: SnapshotRecord, cursor_key: int) -> int:

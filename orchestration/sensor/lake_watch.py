@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from cdc_engine.destination_files import LakeTables, read_ledger
 from cdc_engine.limits import LAKE_WATCH_SECONDS
 from cdc_engine.snapshot.records import SnapshotRecords
-from orchestration.run.lake_settings import storage_options
+from orchestration.run.lake_settings import storage_options, told
 from orchestration.table_catalog import read_tables
 
 if TYPE_CHECKING:
@@ -86,11 +86,14 @@ class LakeWatch:
         try:
             self._troubles = _shortened(self._found(stopped))
         except Exception as error:  # of whatever kind: a look that ended silently would go on saying that all is well
-            self._troubles = (f"nobody looks at the Delta tables: {str(error) or type(error).__name__}",)
+            self._troubles = (f"nobody looks at the Delta tables: {self._told(error)}",)
         finally:
             now = time.monotonic()
             self._due = began + max(LAKE_WATCH_SECONDS, SHARE * (now - began))
             self._looking.release()
+
+    def _told(self, error: Exception) -> str:
+        return told(self._config, error) or type(error).__name__
 
     def _found(self, stopped: Collection[str]) -> list[str]:
         from spark_jobs.errors import TableError  # noqa: PLC0415  as in runs: imported where it is used
@@ -111,9 +114,9 @@ class LakeWatch:
             try:
                 sentences.append(self._eye.trouble(owner, path, TableRecord(table_id=table_id, version=version)))
             except TableError as error:
-                sentences.append(str(error))
+                sentences.append(self._told(error))
             except Exception as error:  # of whatever kind: what is found of the others must be said all the same
-                sentences.append(f"nobody can look at the Delta table of {name}: {str(error) or type(error).__name__}")
+                sentences.append(f"nobody can look at the Delta table of {name}: {self._told(error)}")
         return [sentence for sentence in sentences if sentence]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 TABLE_CHECK = "flowing"  # on each Delta table: its changes are taken
 TABLES_CHECK = "tables_flowing"  # on the engine: those of all tables are
 ENGINE_CHECK = "running"  # on the engine: it reads the source
+LAG_CHECK = "caught_up"  # on the engine: what it has not merged yet is not too old
+LAG = ":lag"  # its key beside "" and "database.table"
+BEHIND = "BEHIND"
 HEALTHY_STATES = {"RUNNING", "STARTING", "STANDBY"}
 TROUBLED = "TROUBLED"  # it reads, and still not all is well
 WARNING_STATES = {"RECONNECTING"}  # it goes on by itself when the source is back: a warning, not an error
@@ -64,6 +68,7 @@ def observation(destination: str, status: EngineState) -> dg.AssetObservation:
         asset_key=engine_key(destination),
         metadata={
             "lag_seconds": dg.MetadataValue.float(float(status.lag_seconds)),
+            **_runway(status.runway_hours),
             "rows_per_second": dg.MetadataValue.float(float(status.rows_per_second)),
             "ring_fill_ratio": dg.MetadataValue.float(int(status.ring_bytes) / ring_bytes_max),
             "ring_bytes": dg.MetadataValue.int(int(status.ring_bytes)),
@@ -78,13 +83,28 @@ def observation(destination: str, status: EngineState) -> dg.AssetObservation:
     )
 
 
+def _runway(hours: float | None) -> dict[str, dg.MetadataValue[Any]]:
+    """A number is plotted; where the source keeps its binlog for ever, or has not said, there is none."""
+    return {} if hours is None else {"runway_hours": dg.MetadataValue.float(float(hours))}
+
+
 def stopped_sentence(failing: Mapping[str, str]) -> str:
     """All tables that stand still, or empty."""
-    return "; ".join(f"{name}: {why}" for name, why in sorted(failing.items()) if name)
+    return "; ".join(f"{name}: {why}" for name, why in sorted(failing.items()) if name not in {"", LAG})
 
 
-def failures(destination: str, status: EngineState | None) -> dict[str, str]:
-    """What stands still: "" → why the engine does, "database.table" → why the table does."""
+def behind(lag_seconds: float, lag_seconds_max: float) -> str:
+    """Why the check of the lag fails, or empty. The sentence stays the same as the lag grows, so that it is news once."""
+    if lag_seconds <= lag_seconds_max:
+        return ""
+    return (
+        f"{BEHIND}: what the source committed more than {lag_seconds_max:g} s ago (lag_seconds_max) is not in the lake; the plot of "
+        "lag_seconds shows for how long, the check `running` and the runs of the merge job why"
+    )
+
+
+def failures(destination: str, status: EngineState | None, lag_seconds_max: float = math.inf) -> dict[str, str]:
+    """What stands still: "" → why the engine does, "database.table" → why the table does, LAG → that all is too late."""
     if status is None:
         return {}
     found = {
@@ -95,6 +115,8 @@ def failures(destination: str, status: EngineState | None) -> dict[str, str]:
         found[""] = f"{status.state}: {status.reason}" if status.reason else str(status.state)
     elif status.troubles:
         found[""] = f"{TROUBLED}: {'; '.join(status.troubles)}"
+    if late := behind(status.lag_seconds, lag_seconds_max):
+        found[LAG] = late
     return found
 
 
@@ -105,13 +127,15 @@ def why_stopped(destination: str, table: str, state: str, reason: str) -> str:
 
 
 def checks(destination: str, tables: Iterable[str], failing: Mapping[str, str], *, only: set[str]) -> list[AssetEvent]:
-    """The results of the checks in `only` ("" is the engine's own), failed where `failing` says so."""
+    """The results of the checks in `only` ("" and LAG are the engine's own), failed where `failing` says so."""
     found: list[AssetEvent] = [
         result_of(delta_key(destination, name), TABLE_CHECK, failing.get(name, "")) for name in tables if name in only
     ]
     if "" in only:
         found.append(result_of(engine_key(destination), ENGINE_CHECK, failing.get("", "")))
-    if only - {""}:
+    if LAG in only:
+        found.append(result_of(engine_key(destination), LAG_CHECK, failing.get(LAG, "")))
+    if only - {"", LAG}:
         found.append(result_of(engine_key(destination), TABLES_CHECK, stopped_sentence(failing)))
     return found
 
@@ -148,7 +172,7 @@ def due(
 
     `tables`: those with a check of their own. `status` None: the engine did not start, so only its own check has a result.
     """
-    known = {""} if status is None else {"", *tables, *failing}
+    known = {""} if status is None else {"", LAG, *tables, *failing}
     before = published.failing
     if status is None:
         failing = {**{name: why for name, why in (before or {}).items() if name}, **failing}

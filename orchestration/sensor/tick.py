@@ -9,8 +9,10 @@ outstanding in the ledger and the next tick asks for the same run again, under t
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
+import math
 import sys
 import threading
 import time
@@ -27,6 +29,7 @@ from orchestration.sensor.giving_up import tables_to_stop
 from orchestration.sensor.lake_watch import NO_EYE, LakeEye
 from orchestration.sensor.observations import AssetEvent, Published, due, failures
 from orchestration.sensor.settle import Ack, EndRun, LockWatch, Reissue, Rollback, Wait, decide, overdue, strongest
+from orchestration.sensor.silence import hear
 from orchestration.table_catalog import checkable, delta_key
 
 if TYPE_CHECKING:
@@ -56,7 +59,8 @@ class Line:
 
     `run_lock_held`: whether some process holds the run lock of a destination's directory. `tick_seconds`: how long a tick may take.
     `lake`: looks at the Delta tables between runs. `drains`: its runs stay attached; `open_door`: where they find the engine, given the
-    destination's directory.
+    destination's directory. `lag_seconds_max`: from when on the check `caught_up` fails. `conf_troubles`: why
+    its file in conf/ is not what is in use, or none.
     """
 
     destination: str
@@ -66,7 +70,9 @@ class Line:
     tick_seconds: float
     lake: LakeEye = NO_EYE
     drains: bool = False
+    lag_seconds_max: float = math.inf
     open_door: Callable[[Path], None] = lambda _: None
+    conf_troubles: Callable[[], tuple[str, ...]] = tuple
 
 
 class Ticker:
@@ -86,7 +92,9 @@ class Ticker:
         if not self._one_at_a_time.acquire(blocking=False):
             return _answer("an earlier tick is still at work and this one leaves everything to it", [], cursor)
         try:
-            return self._tick(runs, cursor, time.monotonic() + self._line.tick_seconds)
+            answer = self._tick(runs, cursor, time.monotonic() + self._line.tick_seconds)
+            hear(self._line.destination)  # not of one that broke: it has settled nothing
+            return answer
         finally:
             self._one_at_a_time.release()
 
@@ -101,7 +109,7 @@ class Ticker:
                 self._line.open_door(engine.directory)
             status = engine.status()
             self._line.lake.look([f"{each.database}.{each.table}" for each in status.stopped_tables])
-            engine.tell_lake(self._line.lake.troubles())
+            engine.tell_lake((*self._line.lake.troubles(), *self._line.conf_troubles()))
             answer = self._settle_and_hand_out(engine, runs, deadline)
             status = engine.status()  # of now: much may have come while we waited
         except LeaseLostError as error:
@@ -112,15 +120,18 @@ class Ticker:
             answer = f"{error.code}: {error}, so it was settled elsewhere in this moment and the next tick looks again"
         except SluiceError as error:
             answer = trouble = f"{error.code}: {error}"
-        if engine is not None:
-            engine.tell_tick()  # one that broke, for Dagster's storage did not answer, has settled nothing and counts as none
-        failing = failures(self._line.destination, status) | ({"": trouble} if trouble else {})
+        with contextlib.suppress(SluiceError):  # an engine elsewhere may be away by now; the answer stands
+            if engine is not None:
+                engine.tell_tick()  # one that broke, for Dagster's storage did not answer, has settled nothing and counts as none
+        failing = failures(self._line.destination, status, self._line.lag_seconds_max) | (
+            {"": trouble} if trouble else {}
+        )
         published = Published.from_cursor(cursor)
         events, published = due(
             self._line.destination, self._checked, status, failing, published=published, now_seconds=time.time()
         )
         if isinstance(answer, str) and status is not None:
-            answer = f"{answer}; {describe(status)}"
+            answer = "; ".join([answer, describe(status), *self._line.conf_troubles()])
         return _answer(answer, events, published.to_cursor())
 
     def _engine(self, deadline: float) -> EngineHandle:

@@ -39,12 +39,18 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(\./sluice [^`]+)`")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 TESTS = re.compile(r"`((?:tests|cdc_engine|orchestration|spark_jobs|console|benchmarks|docs|conf)/[\w/.-]*\w/?)`")
-WALKS = "CONTRIBUTING.md"  # its Python is run by test_walks
+# Their Python is run by tests/docs/test_walks.py and tests/canal_client/test_docs.py.
+ELSEWHERE = {"CONTRIBUTING.md", "docs/canal.md"}
 RUN = {"python", "sql"}
 SHELL = {"bash", "sh"}
 SHOWN = {"", "json", "yaml", "text"}  # drawings, shapes of files
 LAKES = ("data/lake", ".sluice/demo/lake")
 ORDERS = {"id": pa.array([1, 2, 3]), "status": pa.array(["paid", "open", "paid"])}
+
+PERIOD = {
+    "valid_from": pa.array([dt.datetime(2026, 1, 1, tzinfo=dt.UTC)] * 3),
+    "valid_to": pa.array([None, None, dt.datetime(2026, 6, 1, tzinfo=dt.UTC)]),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +127,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SluiceConfig:
     """A folder as the pages suppose it: `shop.orders` in the lake of conf/ and in the demo's."""
     for folder in LAKES:
         deltalake.write_deltalake(tmp_path / folder / "shop" / "orders", pa.table(ORDERS))
+        deltalake.write_deltalake(tmp_path / folder / "shop" / "orders__history", pa.table(ORDERS | PERIOD))
         publish(tmp_path / folder)
     for conf, lake in ((tmp_path / "conf", LAKES[0]), (tmp_path / ".sluice/demo/conf", LAKES[1])):
         (conf / "destinations").mkdir(parents=True)
@@ -135,7 +142,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SluiceConfig:
 
 
 @pytest.mark.parametrize(
-    "snippet", [each for each in snippets("python") if each.page != WALKS], ids=lambda each: each.page
+    "snippet", [each for each in snippets("python") if each.page not in ELSEWHERE], ids=lambda each: each.page
 )
 def test_a_snippet_in_python_runs(lake: SluiceConfig, snippet: Snippet) -> None:
     said = io.StringIO()

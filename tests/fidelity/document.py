@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cdc_engine.binlog.charsets.collations import CHARSETS
+from tests.fidelity import cases
 from tests.fidelity.catalogue import KINDS, Kind
 from tests.fidelity.pipeline import SERVERS
 
@@ -43,6 +44,8 @@ TAIL = """
 | `undecodable: stop` (default) | the table stops with TYPE_UNSUPPORTED, naming column, position and reason | `test_quarantine_fidelity` |
 | `undecodable: quarantine` | NULL in the row, the bytes in `<lake>/_sluice_quarantine/<destination>`; a key column still stops the table | `test_quarantine_fidelity` |
 | `charsets: {column: charset}` | decodes a column by the charset its bytes really have | `test_quarantine_fidelity` |
+| `rows: condition` | only rows that meet it ([operations.md](operations.md)) | `test_rules_consumer`, `test_expression_consumer` |
+| `masks: {column: hash, null, truncate:n}` | the column shows a digest, nothing, or the beginning of its values | `test_rules_consumer` |
 
 A snapshot keeps to the same choices: its values go through the same decoder (`test_snapshot_fidelity`, `test_snapshot_faults`).
 
@@ -115,8 +118,8 @@ texts in one of both. Such a child is taken anew, CASCADE_UNSEEN.
 
 With MINIMAL images two cases stop in addition, for what would be needed is nowhere: the row of a parent goes to which a foreign key points by
 another key than the primary one (the image has the primary key alone, and the source's row is gone), and a statement changed a child's own
-key in the same batch (the image lacks the columns that the foreign key then set). Of a source with such images a child is not taken anew by
-itself with success: its snapshot needs images with all columns (`binlog_row_image=FULL`) while it is read.
+key in the same batch (the image lacks the columns that the foreign key then set). Such a child is taken anew by itself, as long
+as no row changes its key while it is read: `tests/spark/snapshot/test_publish_partial_fidelity.py`.
 
 ## Statements
 
@@ -158,28 +161,14 @@ statement leaves in SCHEMA_UNKNOWN or SCHEMA_MISMATCH, once the source says what
 
 ## Where each case is tested
 
-`corpus/…` stands for `tests/table_meta/corpus/…`: statements that all four servers take, each followed by a look at information_schema
-(`tests/table_meta/ddl/test_ddl_corpus.py`), and mutated (`tests/table_meta/ddl/test_ddl_mutations.py`).
+Numbers are those of the list of what real sources do around the rows. A corpus (`tests/table_meta/corpus`) holds statements, each followed by a
+look at information_schema on the servers (`tests/table_meta/ddl/test_ddl_corpus.py`), and mutated (`test_ddl_mutations.py`); `additions.txt`, the
+columns that are added to rows that are there. Next to a file is the test in it, or a piece of the statement.
 
-| case | test |
-|---|---|
-| `SET NAMES binary` and a client of any character set | `corpus/client_charsets.sql`, `tests/table_meta/history/test_ddl_mistakes.py` |
-| `text(4294967295)`, lengths of 4 GiB and more | `corpus/keys_and_nulls.sql`, `tests/table_meta/history/test_ddl_mistakes.py` |
-| an exception of ours anywhere stops the tables concerned alone | `tests/table_meta/history/test_ddl_mistakes.py` |
-| foreign keys: named by `check`, `status` and the asset | `tests/console/test_cascade_commands.py`, `tests/orchestration/test_checks.py` |
-| foreign keys: carried out, random trees | `tests/fidelity/tables/test_cascade.py`, `tests/fidelity/tables/test_cascade_corners.py` |
-| EXCHANGE PARTITION and every second table of a statement | `tests/table_meta/history/test_statements.py`, `tests/instance/ddl/test_ddl_retake.py` |
-| MERGE, BLACKHOLE, LIKE of one, RENAME swaps | `tests/table_meta/history/test_statements.py`, `tests/fidelity/test_statements_fidelity.py`, `tests/table_meta/history/test_ddl_renames.py` |
-| names: `20151214`, `1e5`, `0x12`, `` `order-items` ``, no-break spaces, versions of comments, folded letters | `corpus/names.sql`, `tests/table_meta/ddl/test_ddl_names.py` |
-| texts of statements in the exact codecs, `?`, raw bytes in labels after CONVERT | `corpus/client_charsets.sql`, `corpus/alter_charset.sql`, `tests/binlog/charsets/test_charsets.py` |
-| values that rows get from a statement | `tests/table_meta/change/test_ddl_additions.py`, `corpus/additions.txt` |
-| values that only the rows tell | `tests/instance/ddl/test_ddl_retake.py` |
-| CREATE DATABASE without a charset, ALTER IGNORE, two phases, NOT NULL of keys, `SERIAL NULL`, DROP and ADD of a key's column | `corpus/client_charsets.sql`, `corpus/keys_and_nulls.sql`, `tests/table_meta/ddl/test_ddl_names.py` |
-| CREATE TABLE IF NOT EXISTS after a stop | `tests/table_meta/change/test_ddl_policy.py`, `tests/table_meta/history/test_statements.py` |
-| system versioning | `tests/fidelity/tables/test_versioned_fidelity.py` |
-| statements of tools, Vitess' names | `corpus/tools.sql`, `tests/table_meta/history/test_ddl_renames.py`, `tests/instance/ddl/test_ddl_swaps.py` |
-| the catalogue of values | `tests/fidelity/test_matrix.py`, `tests/fidelity/oracle/test_fuzz.py` |
-
+| | case | test |
+|---|---|---|
+"""
+CHARSETS_TAIL = """
 ## Character sets
 
 Every character set of the four servers is decoded as the server converts it, held against the servers by `tests/binlog/charsets/test_charsets.py`, and in
@@ -193,7 +182,7 @@ def rendered() -> str:
     lines = [header, "|---" * (len(SERVERS) + 4) + "|"]
     lines += [_row(group) for group in _groups()]
     charsets = ", ".join(f"`{name}`" for name in sorted(CHARSETS))
-    return f"{HEAD}{chr(10).join(lines)}\n{TAIL}{charsets}.\n"
+    return f"{HEAD}{chr(10).join(lines)}\n{TAIL}{chr(10).join(cases.rows())}\n{CHARSETS_TAIL}{charsets}.\n"
 
 
 def _groups() -> list[list[Kind]]:

@@ -14,6 +14,7 @@ from cdc_engine.table_meta.ddl import declared_type as declared
 from cdc_engine.table_meta.ddl.declared_type import declared_type
 from cdc_engine.table_meta.ddl.lexer import UnreadableError
 from cdc_engine.table_meta.schema import DeclaredColumn
+from tests.fidelity.cases import CASES
 from tests.fidelity.catalogue import KINDS, Kind
 from tests.fidelity.document import PAGE, rendered
 
@@ -44,6 +45,18 @@ def test_every_test_that_the_page_names_is_there() -> None:
     for corpus, path in sorted(paths):
         named = f"table_meta/corpus/{path}" if corpus else path
         assert any(each == named or each.endswith(f"/{named}") for each in there), path
+
+
+def test_every_case_has_a_test_or_a_statement_that_shows_it() -> None:
+    tests = PAGE.parents[1] / "tests"
+    texts = {file: (tests / file).read_text() for _, _, file, _ in CASES}
+    missing = [case for _, case, file, piece in CASES if _searched(piece) not in texts[file]]
+    assert not missing
+    assert {number for number, *_ in CASES} == {str(number) for number in range(1, 12)}
+
+
+def _searched(piece: str) -> str:
+    return f"def {piece}(" if piece.startswith("test_") else piece
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import deltalake
 import pyarrow as pa
 
 from cdc_engine.binlog.rows.refused_values import ValuePolicy
-from cdc_engine.config import DestinationConfig, SluiceConfig, SourceConfig, SparkConfig, TableConfig
+from cdc_engine.config import DestinationConfig, SluiceConfig, SparkConfig, TableConfig
+from cdc_engine.source.settings import SourceConfig
 from console.lake.quarantine import quarantined, render, replay, to_json
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer

@@ -31,13 +31,23 @@ def start(conf: Path, rows: int, environment: dict[str, str] | None = None) -> s
 
 def finished(process: subprocess.Popen[str], seconds_max: float) -> dict[str, Any]:
     """What it printed last."""
+    return answer(output(process, seconds_max))
+
+
+def output(process: subprocess.Popen[str], seconds_max: float) -> str:
+    """All that it printed until its end, which is a good one."""
     try:
-        output, _ = process.communicate(timeout=seconds_max)
+        printed, _ = process.communicate(timeout=seconds_max)
     finally:
         process.kill()
-    assert process.returncode == 0, output
-    answer: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return answer
+    assert process.returncode == 0, printed
+    return printed
+
+
+def answer(printed: str) -> dict[str, Any]:
+    """Its last line."""
+    record: dict[str, Any] = json.loads(printed.splitlines()[-1])
+    return record
 
 
 def peak_bytes() -> int:
@@ -65,8 +75,8 @@ def main(conf: Path, wanted: int) -> None:
         sizes.append(sum(file.stat().st_size for file in (engine.directory / batch.path).iterdir()))
         engine.ack(batch)
     engine.stop()
-    answer = {"rows": rows, "batches": len(sizes), "bytes": sum(sizes), "seconds": time.monotonic() - began}
-    sys.stdout.write(json.dumps({**answer, "peak_bytes": peak_bytes()}) + "\n")
+    measured = {"rows": rows, "batches": len(sizes), "bytes": sum(sizes), "seconds": time.monotonic() - began}
+    sys.stdout.write(json.dumps({**measured, "peak_bytes": peak_bytes()}) + "\n")
 
 
 if __name__ == "__main__":

@@ -118,3 +118,16 @@ def test_stopping_waits_for_an_engine_that_is_being_started() -> None:
     threading.Timer(0.1, bench.gate.set).start()
     bench.place.stop()
     assert bench.made[0].stopped == 1
+
+
+def test_an_engine_that_has_started_after_its_place_was_closed_is_stopped_admin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cdc_engine.launcher.CONNECT_TIMEOUT_SECONDS", 0.01)
+    bench = Bench()
+    with pytest.raises(EngineStartingError):
+        bench.place.get(0.01)
+    bench.place.stop()
+    bench.gate.set()
+    wait_for("it is stopped", lambda: bench.made[0].stopped == 1, 30)
+    assert not bench.made[0].holds_lease

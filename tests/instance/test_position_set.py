@@ -12,8 +12,8 @@ import pytest
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import LeaseLostError
 from cdc_engine.position import Position
-from console.position import Request
-from console.position import move as move_to
+from console.acts.position import move as move_to
+from console.acts.position import request
 from console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
@@ -27,8 +27,8 @@ def executed(captured: Captured) -> str:
 
 
 def move(captured: Captured, *, gtid: str = "", place: str = "") -> Position:
-    request = Request.parse(place, gtid, latest=False)
-    return move_to(captured.config, "shop", request, confirm=lambda _: True, say=lambda _: None)
+    wanted = request(place, gtid, latest=False)
+    return move_to(captured.config, "shop", wanted, confirm=lambda _: True, say=lambda _: None)
 
 
 def test_an_engine_goes_on_behind_the_gtid_set_it_was_given(mysql80: DatabaseServer, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_record_does_not_meet_a_name_that_was_used_again_where_nobody_read_fid
         assert captured.take(engine, 1) == [2]
     decide(captured, "COMMIT", "again")
     prepare(captured, "again", 3)
-    move_to(captured.config, "shop", Request.parse("", "", latest=True), confirm=lambda _: True, say=lambda _: None)
+    move_to(captured.config, "shop", request("", "", latest=True), confirm=lambda _: True, say=lambda _: None)
     decide(captured, "COMMIT", "again")
     with running(captured) as engine:
         wait_for("the stream stops", lambda: engine.status().state == "UNKNOWN_EVENT")

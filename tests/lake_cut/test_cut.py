@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from lake_cut import CutError, deltalake_tables, duckdb_views, read_cut
-from lake_cut.cut import cuts_path
+from lake_cut.cut import SCHEMA, cuts_path
 from spark_jobs import cuts
 from spark_jobs.cuts import Published, amend_newest, publish_cut
+from spark_jobs.maintain.tables import newest_cut_age_hours, prune_cuts
 from spark_jobs.staged_batch import StagedBatch
 from spark_jobs.tables.table_owner import TableRecord
 
@@ -125,6 +127,33 @@ def test_cut_has_a_table_that_was_published_anew_where_it_is_of_that_position(sh
     assert (cut.order_key, cut.tables["shop.items"].version, cut.tables["shop.orders"].version) == (100, 1, 0)
     assert not shop.publish(batch(100, delivery=2)), "the position is still the last one"
     assert not amend_newest(path + "-of-another", "shop.items", anew, 0)
+
+
+def test_cut_that_was_amended_needs_files_since_it_was_first_published(shop: Shop) -> None:
+    path, hour = cuts_path(shop.lake, "shop"), dt.timedelta(hours=1)
+    _published_before(path, 9 * hour)
+    assert newest_cut_age_hours(path) == pytest.approx(9.0, abs=0.1)
+    assert amend_newest(path, "shop.items", (shop.paths["shop.items"], shop.records["shop.items"]), 100)
+    assert newest_cut_age_hours(path) == pytest.approx(9.0, abs=0.1), "the other tables are as they were"
+    assert prune_cuts(path, 8.0) == 2, "both name what VACUUM takes"
+
+
+def test_cut_of_a_version_that_was_left_before_it_was_published_needs_files_since_then(shop: Shop) -> None:
+    path = cuts_path(shop.lake, "shop")
+    shop.merge("shop.items", 7)  # version 1, which no cut came to know
+    for commit in (Path(shop.paths["shop.items"]) / "_delta_log").glob("*1.json"):
+        told = commit.read_text()
+        stamp = re.search(r'"timestamp":(\d+)', told)
+        assert stamp
+        commit.write_text(told.replace(stamp[0], f'"timestamp":{int(stamp[1]) - 5 * 3_600_000}'))
+    assert newest_cut_age_hours(path) == pytest.approx(5.0, abs=0.1)
+    assert newest_cut_age_hours(path, names=["shop.orders"]) == pytest.approx(0.0, abs=0.1)
+
+
+def _published_before(path: str, age: dt.timedelta) -> None:
+    rows = pa.table(DeltaTable(path).scan()).to_pylist()
+    then = [{**row, "published_at": dt.datetime.now(dt.UTC) - age} for row in rows]
+    write_deltalake(path, pa.Table.from_pylist(then, schema=SCHEMA), mode="overwrite")
 
 
 def test_cut_is_found_by_time_and_says_which_tables_stand_still(shop: Shop) -> None:

@@ -73,7 +73,9 @@ class DagsterStack:
 
     def write_runs(self, runs: str) -> None:
         """For the next code server."""
-        (self.conf / "destinations" / "shop.yaml").write_text(f"source: {{user: sluice}}\nruns: {runs}\n")
+        (self.conf / "destinations" / "shop.yaml").write_text(
+            f"source: {{user: sluice}}\nruns: {runs}\nmaintenance: {{optimize: ''}}\n"
+        )
 
     def _start(self, name: str, *arguments: str) -> ChildProcess:
         log = self.root / f"{name}.log"

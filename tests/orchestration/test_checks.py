@@ -17,7 +17,7 @@ from cdc_engine.states import TableState
 from cdc_engine.table_meta.change.policy import Held, Item
 from orchestration.checks import STATUS_FILE, STATUS_SECONDS_MAX, read_failures
 from orchestration.code_location import build_definitions
-from orchestration.sensor.observations import TABLE_CHECK, Published, due, failures
+from orchestration.sensor.observations import LAG, TABLE_CHECK, Published, due, failures
 from orchestration.testing import position
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
@@ -62,6 +62,26 @@ def test_a_file_that_nobody_writes_any_more_fails(tmp_path: Path) -> None:
     assert "shop.orders" in found
 
 
+def test_a_lake_that_is_too_late_fails_a_check_of_its_own_once(tmp_path: Path) -> None:
+    late = status(lag_seconds=31.0)
+    write_status(tmp_path / STATUS_FILE, late)
+    found = failures("shop", late, 30.0)
+    assert list(found) == [LAG]
+    assert read_failures(tmp_path, time.time(), 30.0) == found
+    assert not read_failures(tmp_path, time.time(), 32.0)
+    assert LAG in read_failures(tmp_path, time.time() + 600, 600.0), "nobody has merged since"
+    later = failures("shop", status(lag_seconds=99.0), 30.0)
+    events, published = due("shop", ["shop.orders"], late, found, published=Published(), now_seconds=1e9)
+    passed = {each.check_name: each.passed for each in events if isinstance(each, dg.AssetCheckEvaluation)}
+    assert passed == {"flowing": True, "running": True, "caught_up": False, "tables_flowing": True}
+    events, published = due("shop", ["shop.orders"], late, later, published=published, now_seconds=1e9 + 1)
+    assert not events, "a lag that grows is no news"
+    events, _ = due("shop", ["shop.orders"], status(), {}, published=published, now_seconds=1e9 + 2)
+    assert [(each.check_name, each.passed) for each in events if isinstance(each, dg.AssetCheckEvaluation)] == [
+        ("caught_up", True)
+    ]
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\x00", b'{"state": "RUNNING"}', b'{"updated_at_us": "x"}'])
 def test_a_damaged_file_fails_with_a_sentence(tmp_path: Path, content: bytes) -> None:
     (tmp_path / STATUS_FILE).write_bytes(content)
@@ -90,6 +110,7 @@ def test_every_check_can_be_executed_by_hand(tmp_path: Path, instance: dg.Dagste
     assert found == {
         ("engine", "running"): True,
         ("engine", "tables_flowing"): False,
+        ("engine", "caught_up"): True,
         ("orders", "flowing"): False,
         ("items", "flowing"): True,
         ("orders", "equals_source"): True,

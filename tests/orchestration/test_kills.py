@@ -93,17 +93,22 @@ def test_an_old_run_executed_again_fails_and_touches_nothing(shop: DagsterStack)
     assert shop.lake() == before
 
 
-def test_a_run_outlives_its_code_server_and_is_acked_by_the_next(shop: DagsterStack) -> None:
+def _outlived(shop: DagsterStack) -> int:
+    """The delivery that a run merged whose code server was killed before."""
     shop.shut("before")
     shop.capture(4)
-    orphan = shop.reached("before")
+    assert shop.reached("before")
     merged = delivery(shop)
     shop.kill_code_server()
     shop.code_server = shop.start_code_server()
     shop.open("before")
     shop.wait_until_acked(int((shop.directory / "captured").read_text()))
-    (run,) = shop.runs_of(merged)
-    assert run.status is S.SUCCESS, f"process {orphan} merged it, and its success counts"
+    return merged
+
+
+def test_a_run_outlives_its_code_server_and_is_acked_by_the_next(shop: DagsterStack) -> None:
+    (run,) = shop.runs_of(_outlived(shop))
+    assert run.status is S.SUCCESS, "the process that is left merged it, and its success counts"
 
 
 # ── runs that drain ──
@@ -158,15 +163,7 @@ def test_a_terminated_run_that_drains_is_rolled_back(shop: DagsterStack) -> None
 
 def test_a_run_that_drains_outlives_its_code_server(shop: DagsterStack) -> None:
     attached(shop)
-    shop.shut("before")
-    shop.capture(4)
-    orphan = shop.reached("before")
-    merged = delivery(shop)
-    shop.kill_code_server()
-    shop.code_server = shop.start_code_server()
-    shop.open("before")
-    shop.wait_until_acked(int((shop.directory / "captured").read_text()))
-    assert orphan
+    merged = _outlived(shop)
     assert shop.lake()[-1]["batch"].endswith(f"-{merged}"), "it was merged once, under its own delivery"
 
 

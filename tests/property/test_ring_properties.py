@@ -53,7 +53,7 @@ def test_what_is_on_disk_takes_no_room(size: int, events: int) -> None:
     ring = Ring(bytes_max=100, events_max=10).spilled(Mark(0, events, size))
     assert (ring.fill_bytes, ring.fill_events) == (0, 0)
     assert ring.only_open_transaction
-    assert ring.open_dropped(events, size) == Ring(bytes_max=100, events_max=10)
+    assert ring.open_dropped(events, size) == Ring(bytes_max=100, events_max=10, forgotten_events=events)
 
 
 @pytest.mark.parametrize(

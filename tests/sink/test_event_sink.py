@@ -170,10 +170,17 @@ def test_after_an_interruption_the_transaction_comes_again_whole(
 
 
 def test_thinning_counts_time_in_both_directions() -> None:
-    state = Thinning(100 * SECOND_US, 0)
-    assert not state.after(100 * SECOND_US - EVENT_TIME_US_MAX, 1)[0]
-    assert state.after(100 * SECOND_US - EVENT_TIME_US_MAX - 1, 1)[0]
-    assert state.after(100 * SECOND_US, SKIPPED_TRANSACTIONS_MAX + 1)[0]
+    state = Thinning(100 * SECOND_US, 0, "binlog.000001")
+    assert not state.after(100 * SECOND_US - EVENT_TIME_US_MAX, 1, state.file)[0]
+    assert state.after(100 * SECOND_US - EVENT_TIME_US_MAX - 1, 1, state.file)[0]
+    assert state.after(100 * SECOND_US, SKIPPED_TRANSACTIONS_MAX + 1, state.file)[0]
+
+
+def test_another_file_moves_the_cursor_though_no_time_has_passed() -> None:
+    state = Thinning(100 * SECOND_US, 0, "binlog.000001")
+    due, after = state.after(state.last_time_us, 1, "binlog.000002")
+    assert due
+    assert not after.after(state.last_time_us, 1, "binlog.000002")[0]
 
 
 TRANSACTIONS = st.lists(st.integers(0, 4), max_size=6)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 from cdc_engine.contracts import TableVersion
+from cdc_engine.errors import SourceConnectionError
 from cdc_engine.position import Position
 from cdc_engine.snapshot.chunks import Chunk
 from cdc_engine.snapshot.reader import Reader, open_reader
@@ -106,4 +108,30 @@ def test_a_server_shows_a_place_once_its_snapshot_reads_would(any_server: Databa
         )
     else:
         assert not table.shows(place)  # not at once
+    table.close()
+
+
+def test_failover_snapshot_rows_of_another_server_than_the_stream_is_of_are_refused(
+    any_server: DatabaseServer,
+) -> None:
+    """A source that was switched, or an address that moved: places of one server mean nothing in another."""
+    table = SourceTable(
+        lambda: open_reader(_source(any_server)),
+        TableVersion(database="mysql", table="user", columns=(), key=("User",)),
+        where="",
+        chunk_rows=10,
+    )
+    with closing(open_reader(_source(any_server))) as reader:
+        named = reader.server()
+    table.shows(Position(epoch=1, file="binlog.000001", offset=4, server_uuid=named))
+    table.end()
+    with pytest.raises(SourceConnectionError, match="rows of another server do not fit"):
+        table.shows(Position(epoch=1, file="binlog.000001", offset=4, server_uuid="another"))
+    with pytest.raises(SourceConnectionError, match=f"is the server {named}"):
+        table.end()
+    if named.startswith("mariadb-"):  # one that was built anew has the server id of the one before
+        with pytest.raises(SourceConnectionError, match="it was reset, restored, or is another server"):
+            table.shows(
+                Position(epoch=1, file="binlog.000001", offset=4, server_uuid=named, gtid_set="0-1-999999999,77-1-1")
+            )
     table.close()

@@ -368,6 +368,17 @@ def test_the_record_of_a_snapshot_is_read_as_it_was_kept(world: World) -> None:
     assert SnapshotRecord.from_json(json.loads(json.dumps(record.to_json()))) == record
 
 
+def test_a_snapshot_that_waits_is_not_given_up_for_changes_of_its_table(world: World) -> None:
+    waiting = wanted(NAME, None, 0.0)
+    for _ in range(20):
+        waiting = waiting.again("its key was changed")
+    assert (waiting.restarts, waiting.generation) == (0, 21)
+    begun = waiting.began(world.place(0), version="v", key=("id",), columns=(), rows_expected=0, now=1.0)
+    again = begun.again("its key was changed")
+    assert again.restarts == 1
+    assert again.failed("too often").retried().restarts == 0, "an operator has looked at it"
+
+
 def test_the_progress_of_a_snapshot_says_no_more_than_is_known(world: World) -> None:
     record = dataclasses.replace(
         state(world), state=SnapshotState.READING, reading_at=100.0, rows=50, rows_expected=200
@@ -383,3 +394,23 @@ def test_nothing_is_done_for_a_snapshot_before_the_engine_has_begun(world: World
     assert next_step(state(world), there).step == Step.WAIT
     known = Destination(begin=world.place(0), cursor=world.place(0), version="")
     assert next_step(state(world), known).step == Step.WAIT
+
+
+@pytest.mark.parametrize("calls", range(1, 9))
+def test_what_was_read_under_another_conf_is_neither_read_on_nor_published(world: World, calls: int) -> None:
+    """conf/ changes at each of the moments in which it is asked for; the run that follows reads anew, as the table's version says."""
+    asked = [0]
+
+    def changed() -> str:
+        asked[0] += 1
+        return "destinations/shop.yaml in conf/ has changed" if asked[0] >= calls else ""
+
+    hands = dataclasses.replace(world.hands(), conf_changed=changed)
+    assert run_all(hands, 60.0)[NAME].step == Step.WAIT
+    assert world.published == 0
+    reads = len(world.chunk_reads)
+    assert "the next run goes on" in advance(NAME, hands).why
+    assert len(world.chunk_reads) == reads
+    world.version = "v1-masked"
+    run_all(world.hands(), 0.0)
+    assert (state(world).state, state(world).version) == (SnapshotState.PUBLISHED, "v1-masked")

@@ -42,6 +42,8 @@ RENAMED = {
     "path": "file",
     "directory": "",
     "backfill": "",
+    "again": "",
+    "derived": "",
 }
 
 NAMES = st.text("abcä_`\"' .Ω", min_size=1, max_size=6).filter(
@@ -225,7 +227,10 @@ def on_disk(given_manifest: written.Manifest, folder: Path) -> written.Manifest:
 
 def _with_file(segment: written.ChangesSegment, folder: Path) -> written.ChangesSegment:
     twin = read.ChangesSegment(
-        **{name: getattr(segment, name) for name in names_of(read.ChangesSegment) - {"path", "columns"}},
+        **{
+            name: getattr(segment, name)
+            for name in names_of(read.ChangesSegment) - {"path", "columns", "again", "derived"}
+        },
         path=folder,
         columns=tuple(read.Column(name=each.name, type=each.type) for each in segment.columns),
     )

@@ -11,6 +11,8 @@ import pytest
 
 from cdc_engine.contracts import TableChange, TableChangeKind
 from cdc_engine.errors import BatchNotFoundError
+from cdc_engine.instance.status import figures_of
+from cdc_engine.parser.event_parser import StreamCounters
 from cdc_engine.store.memory_store import MemoryEventStore
 from cdc_engine.store.timeline import SMALL_BYTES_MAX
 from tests.fix_blocks import Source, gtid_set, numbers_in
@@ -182,6 +184,19 @@ def test_empty_transactions_move_the_end_without_a_slice(store: MemoryEventStore
     assert batch.end.gtid_set == gtid_set(2)
 
 
+def test_a_files_beginning_is_no_change_that_waits(store: MemoryEventStore, source: Source) -> None:
+    """It has the time of the last commit, however long ago that was."""
+    source.time_us = 5_000_000
+    store.put(source.block([1]))
+    taken = store.get(MANY, MANY).end
+    assert taken is not None
+    store.ack(taken)
+    store.put(source.block([0]))
+    assert store.oldest_time_us == 0
+    store.put(source.block([1]))
+    assert store.oldest_time_us == source.time_us
+
+
 def test_empty_places_that_nobody_took_replace_each_other(store: MemoryEventStore, source: Source) -> None:
     store.put(source.block([1]))
     for _ in range(5):
@@ -303,6 +318,29 @@ def test_a_lost_connection_forgets_only_the_open_transaction(store: MemoryEventS
     store.put(source.block([], open_events=3))
     store.put(source.block([1]))
     assert numbers_in(store.get(MANY, MANY)) == [0, 1, 2, 3, 4]
+
+
+def test_what_is_told_of_what_was_put_never_goes_back_admin(store: MemoryEventStore, source: Source) -> None:
+    told: list[tuple[int, int]] = []
+
+    def look() -> None:
+        figures = figures_of(StreamCounters(), store.metrics(), 0.0)
+        told.append((figures.put_sequence, figures.ack_sequence))
+
+    store.put(source.block([1, 1]))
+    first = store.get(16, 1)
+    assert first.end is not None
+    store.ack(first.end)
+    look()
+    store.put(source.block([], open_events=1))
+    store.drop_open_transaction()
+    look()
+    store.clear()
+    look()
+    source.number, source.transaction = 1, 1
+    store.put(source.block([1]))
+    look()
+    assert told == [(2, 1), (3, 2), (3, 3), (4, 3)]
 
 
 def test_clear_forgets_everything_and_starts_at_the_acked_position(store: MemoryEventStore, source: Source) -> None:

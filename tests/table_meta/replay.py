@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import struct
 from collections.abc import Iterator
 from typing import Any
 
 import pymysql
 
-from cdc_engine.binlog.events.control import parse_query
+from cdc_engine.binlog.events.control import FileFormat, parse_format_description, parse_query
 from cdc_engine.binlog.events.table_map import TableMap, parse_table_map
 from cdc_engine.contracts import TableChange, TableVersion
 from cdc_engine.errors import TableStoppedError
@@ -21,6 +22,7 @@ from cdc_engine.table_meta.schema import TableSchema
 from console.toolchain.database.server import DatabaseServer
 
 QUERY, TABLE_MAP, HEADER_BYTES, CHECKSUM_BYTES = 2, 19, 19, 4
+MAGIC = b"\xfebin"
 
 
 @contextlib.contextmanager
@@ -64,10 +66,11 @@ class Scene:
     def replay(self, history: TableHistory) -> Replayed:
         """All events since the scene began, in their order."""
         replayed = Replayed([], [], [])
+        tells = file_format(self.server, self.file).tells_timestamps
         for event_type, end, event in events_since(self.server, self.file, self.start):
             position = _position(self.file, end)
             if event_type == QUERY:
-                query = parse_query(event, 0)
+                query = parse_query(event, 0, tells_timestamps=tells)
                 replayed.changes += history.apply(query.text, query.database, position, query.session)
             elif (
                 event_type == TABLE_MAP
@@ -102,12 +105,24 @@ def scene(server: DatabaseServer, database: str, charset: str = "utf8mb4") -> It
 
 def events_since(server: DatabaseServer, file: str, start: int) -> Iterator[tuple[int, int, bytes]]:
     """Type, end offset and bytes without checksum of each event in the binlog file. MariaDB writes end positions of 0: they are counted."""
-    data = (server.data_folder / file).read_bytes()
     at = start
+    for event in _events(server, file, start):
+        at += len(event)
+        yield event[4], at, event[:-CHECKSUM_BYTES]
+
+
+def _events(server: DatabaseServer, file: str, at: int) -> Iterator[bytes]:
+    data = (server.data_folder / file).read_bytes()
     while at < len(data):
-        event_type, size = data[at + 4], struct.unpack_from("<I", data, at + 9)[0]
-        yield event_type, at + size, data[at : at + size - CHECKSUM_BYTES]
+        size = struct.unpack_from("<I", data, at + 9)[0]
+        yield data[at : at + size]
         at += size
+
+
+def file_format(server: DatabaseServer, file: str) -> FileFormat:
+    """As the file's first event tells it."""
+    (event,) = itertools.islice(_events(server, file, len(MAGIC)), 1)
+    return parse_format_description(event)
 
 
 def _end_of_binlog(connection: pymysql.Connection[Any]) -> tuple[str, int]:

@@ -20,13 +20,14 @@ from cdc_engine.instance.backfill import rules
 from cdc_engine.instance.backfill.reading import Stretch
 from cdc_engine.instance.backfill.rules import Asked, TableFacts
 from cdc_engine.instance.backfill.schemas import IntervalSchemas, known_at
-from cdc_engine.instance.wiring import history_kept, keys_of, source_of
+from cdc_engine.instance.tables.value_policies import keys_of
+from cdc_engine.instance.wiring import history_kept, source_of
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.managers import read_ledger
 from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.parser.places.time_search import choice_at, earliest_on_offer
 from cdc_engine.parser.server_facts import ServerFacts, read_facts
 from cdc_engine.parser.start_position import StartChoice
-from cdc_engine.parser.time_search import choice_at, earliest_on_offer
 from cdc_engine.position import Position
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.snapshot.records import SnapshotRecords
@@ -131,6 +132,12 @@ def find_place(config: DestinationConfig, ledger: Ledger, asked: Asked) -> Place
         for each in (begin, end, read_to)
     ]
     return Place(begin=places[0], end=places[1], read_to=places[2], cursor=cursor, facts=facts)
+
+
+def is_followed(ledger: Ledger, directory: Path, name: str) -> bool:
+    """Whether all changes of "database.table" up to the cursor are in the lake: it has not stopped, and its rows are not being read."""
+    record = SnapshotRecords(directory).get(name)
+    return name not in {each.name for each in ledger.stopped_tables} and not (record is not None and record.is_open)
 
 
 def schemas_of(config: DestinationConfig, records: Sequence[Record], place: Place) -> IntervalSchemas:

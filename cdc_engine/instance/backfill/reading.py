@@ -17,7 +17,8 @@ from cdc_engine.binlog.events.recorded import MemoryPrepared
 from cdc_engine.config import DestinationConfig
 from cdc_engine.contracts import NOTHING, Batch, Block, BlockSlice
 from cdc_engine.instance.backfill.schemas import IntervalSchemas
-from cdc_engine.instance.wiring import keys_of, policies_of, source_of
+from cdc_engine.instance.tables.value_policies import keys_of, policies_of
+from cdc_engine.instance.wiring import source_of
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.dump import begin_beside, blocks_to_end
 from cdc_engine.parser.start_position import DumpStart

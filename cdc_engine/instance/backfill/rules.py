@@ -22,11 +22,15 @@ MERGE_SECONDS_A_TABLE, MERGE_SECONDS_A_CHANGE = 4.0, 30e-6
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Asked:
-    """[from_us, to_us), µs since 1970; `to_us` None: up to the end. `tables`: "database.table", all that are captured if empty."""
+    """[from_us, to_us), µs since 1970; `to_us` None: up to the end. `tables`: "database.table", all that are captured if empty.
+
+    `all_or_none`: a table that was named and is refused fails all; else it is left out.
+    """
 
     from_us: int
     to_us: int | None = None
     tables: tuple[str, ...] = ()
+    all_or_none: bool = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,8 +53,9 @@ class TableFacts:
     quarantined: bool = False
 
 
+Refusals = tuple[tuple[Callable[[TableFacts], object], str], ...]
 # The first that is met is told, with what is in braces of the table.
-REFUSALS: tuple[tuple[Callable[[TableFacts], object], str], ...] = (
+REFUSALS: Refusals = (
     (lambda table: table.stop, "it has stopped ({stop}): resume it first, or {instead}"),
     (
         lambda table: table.snapshot,
@@ -69,9 +74,9 @@ REFUSALS: tuple[tuple[Callable[[TableFacts], object], str], ...] = (
 )
 
 
-def refusal(table: TableFacts) -> str:
+def refusal(table: TableFacts, refusals: Refusals = REFUSALS) -> str:
     """Why a table cannot be backfilled, and what to do instead; empty where it can."""
-    found = next((sentence for is_met, sentence in REFUSALS if is_met(table)), "")
+    found = next((sentence for is_met, sentence in refusals if is_met(table)), "")
     shown = "; ".join(table.statements[:SHOWN_STATEMENTS]) + (" …" if len(table.statements) > SHOWN_STATEMENTS else "")
     return found.format(**dataclasses.asdict(table), shown=shown, instead=SNAPSHOT_WAY)
 

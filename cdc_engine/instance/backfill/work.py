@@ -1,4 +1,4 @@
-"""Reads what a backfill needs, and on until the lake is not further than what was read. A run of the backfill job drives it.
+"""Reads what a backfill or a repair needs, and on until the lake is not further than what was read. A run of theirs drives it.
 
 First all of the interval and what followed is read, while merges go on. Then, the run lock held, what the stream has come on meanwhile: no
 table moves any more, and of each the run knows up to where the lake has it.
@@ -18,7 +18,7 @@ from cdc_engine.config import DestinationConfig
 from cdc_engine.errors import ActRefusedError
 from cdc_engine.ha.file_lock import FileLock
 from cdc_engine.instance.backfill import rules
-from cdc_engine.instance.backfill.plan import facts_of, find_place, schemas_of, tables_of
+from cdc_engine.instance.backfill.plan import Place, facts_of, find_place, schemas_of, tables_of
 from cdc_engine.instance.backfill.reading import Stretch
 from cdc_engine.instance.backfill.rules import Asked
 from cdc_engine.instance.wiring import history_kept
@@ -29,15 +29,16 @@ from cdc_engine.staging.staging import StagedBatch
 from cdc_engine.table_meta.history.kept.repository import look_at
 
 POLL_SECONDS = 0.2
+Find = Callable[[DestinationConfig, Ledger, Asked], Place]
 FOLDER, LOCK_FILE = "backfills", "backfill.lock"
 
 
 @contextlib.contextmanager
 def folder_of(directory: Path, wait_seconds: float = 0.0) -> Iterator[Path]:
-    """A folder for one backfill, which goes away with it, and with it what others left that were killed. Raises ActRefusedError.
+    """A folder for one backfill or repair, which goes away with it, and with it what others left that were killed. Raises ActRefusedError.
 
-    One backfill of a destination at a time: two would read the same binlog twice, and wait for each other in the end. `wait_seconds`: how
-    long another one is waited for.
+    One of a destination at a time: two would read the same binlog twice, and wait for each other in the end. `wait_seconds`: how long
+    another one is waited for.
     """
     root = directory / FOLDER
     root.mkdir(parents=True, exist_ok=True)
@@ -45,7 +46,9 @@ def folder_of(directory: Path, wait_seconds: float = 0.0) -> Iterator[Path]:
     deadline = time.monotonic() + wait_seconds
     while not lock.try_acquire():
         if time.monotonic() >= deadline:
-            raise ActRefusedError(f"another backfill of {directory.name} is at work; begin this one when it has ended")
+            raise ActRefusedError(
+                f"another backfill or repair of {directory.name} is at work; begin this one when it has ended"
+            )
         threading.Event().wait(POLL_SECONDS)
     try:
         for left in root.iterdir():
@@ -62,7 +65,10 @@ def folder_of(directory: Path, wait_seconds: float = 0.0) -> Iterator[Path]:
 
 
 class Reading:
-    """One backfill's view of the source. `refused`: "database.table" → why it is left out; it grows as more is known."""
+    """One backfill's view of the source. `refused`: "database.table" → why it is left out; it grows as more is known.
+
+    `find`: where the interval lies; `refusals`: what of it may not be done.
+    """
 
     def __init__(
         self,
@@ -73,13 +79,15 @@ class Reading:
         *,
         now_us: int,
         progress: Callable[[int, int], None] = lambda _read, _all: None,
+        find: Find = find_place,
+        refusals: rules.Refusals = rules.REFUSALS,
     ) -> None:
         """Finds the interval. Raises PositionLostError where the time is gone, ConfigurationError, ActRefusedError."""
         rules.check_asked(asked, now_us)
         self._config, self._directory, self._asked, self._folder = config, directory, asked, folder
-        self._progress = progress
+        self._progress, self._refusals = progress, refusals
         self._ledger = read_ledger(directory)
-        self.place = find_place(config, self._ledger, asked)
+        self.place = find(config, self._ledger, asked)
         self._schemas = schemas_of(config, look_at(history_kept(config, directory)), self.place)
         self.names = tables_of(self._ledger, self._schemas, asked)
         self.staged: list[StagedBatch] = []
@@ -99,9 +107,9 @@ class Reading:
 
     def read(self) -> None:
         """All up to the source's end. Raises ActRefusedError where a table that was asked for is refused, or all; at once if it can."""
-        self._judge()
+        self.judge()
         self._go_on()
-        self._judge()
+        self.judge()
 
     def catch_up(self) -> tuple[str, Position]:
         """The run lock held: reads on where the lake may have more, and judges anew. The ledger's id and its cursor. Raises as `read`."""
@@ -114,7 +122,7 @@ class Reading:
             raise ActRefusedError(
                 f"the source's binlog ends at {self.read_to}, and the lake may be at {need}: ask again"
             )
-        self._judge()
+        self.judge()
         return ledger.ledger_id, cursor
 
     def _go_on(self) -> None:
@@ -136,12 +144,13 @@ class Reading:
             raise ActRefusedError(f"the stream of {self._config.name} went over to another server meanwhile; ask again")
         return cursor
 
-    def _judge(self) -> None:
+    def judge(self) -> None:
+        """What is refused by what is known by now. Raises as `read`."""
         facts = facts_of(self.names, self._config, self._directory, self._schemas, self.staged)
-        found = {each.name: rules.refusal(each) for each in facts}
+        found = {each.name: rules.refusal(each, self._refusals) for each in facts}
         # One that was refused stays so: nothing of it was read while it was.
         self.refused = {**{name: why for name, why in found.items() if why}, **self.refused}
-        named = [name for name in self._asked.tables if name in self.refused]
+        named = [name for name in self._asked.tables if name in self.refused and self._asked.all_or_none]
         if named or len(self.refused) == len(self.names):
             told = "; ".join(f"{name}: {self.refused[name]}" for name in (named or self.names))
             raise ActRefusedError(told or f"{self._config.name} captures no table yet")

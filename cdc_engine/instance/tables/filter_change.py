@@ -1,22 +1,31 @@
-"""Tables that begin in the middle of their life: all of a destination that is new, and those that conf/ newly includes. Asked by `wiring`.
+"""Tables that begin in the middle of their life: all of a destination that is new, those that conf/ newly includes, and those of whose
+rows it says something else. Asked by `wiring`.
 
 `filters.json` says what was captured when the engine last started. A table that exists at the place where the stream goes on, and that
 the patterns of then left out, has rows that no change tells of. Where `snapshot` in conf/ says so they are read; else a table that is newly
-included stops by name and is not half there: that is for an operator to fill or to accept.
+included stops by name and is not half there: that is for an operator to fill or to accept. So does one whose filter of rows or whose masks
+are others than then (RULES_CHANGED): what was merged under the old ones is in the lake, until its rows are taken anew. One that has stopped
+for something else keeps the digest of its old rules: when that stop is lifted it stops for its rules, before anything is staged under them.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from cdc_engine.binlog.row_rules.rules import RowRules
 from cdc_engine.config import DestinationConfig
 from cdc_engine.contracts import StoppedTable, TableVersion
 from cdc_engine.durable_files import keep_file
-from cdc_engine.errors import MetaError
-from cdc_engine.meta.manager import MetaManager, stops
+from cdc_engine.errors import ConfigurationError, MetaError
+from cdc_engine.instance.tables.value_policies import policies_of
+from cdc_engine.meta.manager import MetaManager, Transition, stops
+from cdc_engine.meta.resume_requests import ResumeRequest
 from cdc_engine.position import Position
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.snapshot.record import wanted
@@ -26,27 +35,132 @@ from cdc_engine.states import SnapshotState, TableState
 FILE = "filters.json"
 
 
-def take_up_new_tables(
-    config: DestinationConfig, directory: Path, tables: Iterable[TableVersion], meta: MetaManager, begin: Position
+def take_up_new_tables(  # noqa: PLR0917  one caller
+    config: DestinationConfig,
+    directory: Path,
+    tables: Iterable[TableVersion],
+    meta: MetaManager,
+    begin: Position,
+    known: Collection[str] = (),
 ) -> None:
     """Asks for the rows of the captured `tables` (of `begin`) that were not captured before, or stops them; then keeps the patterns.
 
-    A crash in between does so once more, which changes nothing. Raises MetaError.
+    `known`: "database.table" of all that the schema history ever knew, also of those that stopped. A crash in between does so once more,
+    which changes nothing. Raises MetaError, ConfigurationError.
     """
-    path, now = directory / FILE, {"include": config.include, "exclude": config.exclude}
+    tables = tuple(tables)
+    refuse_misspelled(config, {*(each.name for each in tables), *(stop.name for stop in meta.ledger.stopped_tables)})
+    path, rules = directory / FILE, _digests(config)
+    now = {"include": config.include, "exclude": config.exclude, "rules": rules}
     before = _kept(path)
     if before == now:
         return
     captured = TableFilter(before["include"], before["exclude"]) if before is not None else None
+    old, told = before["rules"] if before is not None else {}, set[str]()
     records = SnapshotRecords(directory)
     for table in tables:
         if captured is not None and captured.keeps(table.database, table.table):
-            continue
-        if config.reads_first_rows(table.database, table.table):
+            if old.get(table.name, "") != rules.get(table.name, "") and _stop_changed(config, meta, table, begin):
+                told.add(table.name)
+        elif config.reads_first_rows(table.database, table.table):
             _want_rows(records, table, begin)
         elif captured is not None:
             meta.update(stops(_stop(table, begin)))
-    keep_file(path, json.dumps(now))
+    there = {*known, *(stop.name for stop in meta.ledger.stopped_tables)} - told
+    waits = {name for name in there if captured is not None and captured.keeps(*name.split(".", 1))}
+    keep_file(path, json.dumps({**now, "rules": _mixed(old, rules, waits)}))
+
+
+def refuse_misspelled(config: DestinationConfig, names: Collection[str]) -> None:
+    """Rules go by a table's exact letters, and `include` by none: raises ConfigurationError where they would silently not hold.
+
+    `names`: "database.table" of those that are captured.
+    """
+    spelled = {name.lower(): name for name in names}
+    for name, table in config.tables.items():
+        there = spelled.get(name.lower(), name)
+        if (table.rows.strip() or table.masks) and name not in names and there != name:
+            raise ConfigurationError(
+                f"tables.{name} of {config.name} has `rows` or `masks`, and the table is {there}: write it {there}, rules go by letters"
+            )
+
+
+def may_resume(
+    config: DestinationConfig, directory: Path, wanted: Sequence[ResumeRequest], meta: MetaManager
+) -> list[ResumeRequest]:
+    """The requests for stopped tables that may go on; the others stop for their rules, which changed while they were stopped."""
+    rules, before = _digests(config), _kept(directory / FILE)
+    old = before["rules"] if before is not None else rules
+    may, held = list[ResumeRequest](), set[str]()
+    for each in wanted:
+        stop = meta.ledger.stopped(each.database, each.table)
+        if stop is None or old.get(each.name, "") == rules.get(each.name, ""):
+            may.append(each)
+            continue
+        meta.update(_restates(_changed(config, stop, stop.position)))
+        held.add(each.name)
+    take_rules(config, directory, held)
+    for each in wanted:
+        if each.name in held:
+            each.path.unlink(missing_ok=True)
+    return may
+
+
+def take_rules(config: DestinationConfig, directory: Path, names: Collection[str]) -> None:
+    """Of these tables the rules of now count from here on: their rows are taken anew under them, or somebody was told that they differ."""
+    before = _kept(directory / FILE)
+    if before is not None and names:
+        rules = _digests(config)
+        others = {name for name in {*before["rules"], *rules} if name not in names}
+        keep_file(directory / FILE, json.dumps({**before, "rules": _mixed(before["rules"], rules, others)}))
+
+
+def _mixed(old: Mapping[str, str], new: Mapping[str, str], waits: Collection[str]) -> dict[str, str]:
+    """The new digests, of tables that wait the old ones."""
+    sources = {name: old if name in waits else new for name in sorted({*old, *new})}
+    return {name: source[name] for name, source in sources.items() if name in source}
+
+
+def _digests(config: DestinationConfig) -> dict[str, str]:
+    """By "database.table" what tells one set of rules from another; it tells no salt."""
+    return {name: _digest(policy.rules) for name, policy in sorted(policies_of(config).items()) if policy.rules}
+
+
+def _digest(rules: RowRules) -> str:
+    words = json.dumps(dataclasses.asdict(rules), sort_keys=True)
+    return hashlib.scrypt(words.encode(), salt=b"sluice rules", n=1 << 12, r=8, p=1, dklen=8).hex()
+
+
+def _stop_changed(config: DestinationConfig, meta: MetaManager, table: TableVersion, begin: Position) -> bool:
+    """Whether its stop says so. One that stopped because its rules did not fit it is taken anew under the new ones; another stop says what
+    it lacks by itself, and its rules are looked at when it is lifted.
+    """
+    there = meta.ledger.stopped(table.database, table.table)
+    if there is None:
+        meta.update(stops(_changed(config, table, begin)))
+    elif there.state is TableState.ROWS_RULE:
+        meta.update(_restates(_changed(config, table, there.position)))
+    return there is None or there.state in {TableState.ROWS_RULE, TableState.RULES_CHANGED}
+
+
+def _restates(stop: StoppedTable) -> Transition:
+    return lambda ledger: ledger.restate_stop(stop)
+
+
+def _changed(config: DestinationConfig, table: TableVersion | StoppedTable, position: Position) -> StoppedTable:
+    options = config.table(table.database, table.table)
+    below = config.table_path.format(destination=config.name, database=table.database, table=table.table)
+    path, wanted = options.path or below, {"__log": options.change_log, "__history": options.history}
+    beside = " and ".join(f"{path}{suffix}" for suffix, there in wanted.items() if there)
+    reason = (
+        "conf/ filters or masks its rows otherwise than when the engine last started, and what is in the lake is as it was said then: its "
+        "rows are taken anew unless `snapshot` is never; `./sluice snapshot start` does it, or say in conf/ what was said before"
+    )
+    if beside:
+        reason += f". What {beside} in the lake had of it stays as it was: move them away, they begin anew"
+    return StoppedTable(
+        database=table.database, table=table.table, state=TableState.RULES_CHANGED, reason=reason, position=position
+    )
 
 
 def _want_rows(records: SnapshotRecords, table: TableVersion, begin: Position) -> None:
@@ -57,13 +171,14 @@ def _want_rows(records: SnapshotRecords, table: TableVersion, begin: Position) -
         records.update(table.name, lambda now: now.again("it was not captured meanwhile", held_after=begin.order_key))
 
 
-def _kept(path: Path) -> dict[str, str] | None:
+def _kept(path: Path) -> Mapping[str, Any] | None:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        return {"include": str(record["include"]), "exclude": str(record["exclude"])}
+        rules = {str(name): str(digest) for name, digest in record.get("rules", {}).items()}
+        return {"include": str(record["include"]), "exclude": str(record["exclude"]), "rules": rules}
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise MetaError(
             f"{path} cannot be read ({error}): remove it, if the include and exclude patterns of conf/ were not changed"
         ) from error

@@ -69,6 +69,8 @@ class Retakes:
         if cursor is None:
             return
         for stop in due:
+            if cursor.epoch < stop.position.epoch:
+                continue  # the stream has gone over to another server, and nothing of that is merged yet
             before = self._records.get(stop.name)
             tries = self._tried.get(stop.name, (0, 0.0))[0] if before is None or before.is_open else 0
             self._tried[stop.name] = (tries + 1, self._clock() + pause_seconds(tries))

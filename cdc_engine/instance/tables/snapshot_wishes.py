@@ -80,7 +80,7 @@ def _cancel(wanted: ResumeRequest, hands: Hands) -> None:
         return
     place = record.since or hands.meta.ledger.cursor
     if place is not None:
-        hands.meta.update(_stopped(wanted, place))
+        hands.meta.update(_stopped(wanted, place, record.reason))
     try:
         hands.records.update(wanted.name, lambda now: now.canceled())
         hands.records.sweep(wanted.name)
@@ -88,11 +88,13 @@ def _cancel(wanted: ResumeRequest, hands: Hands) -> None:
         log.warning("snapshot_not_canceled", table=wanted.name, reason=str(error))
 
 
-def _stopped(wanted: ResumeRequest, place: Position) -> Callable[[Ledger], Ledger]:
+def _stopped(wanted: ResumeRequest, place: Position, why: str) -> Callable[[Ledger], Ledger]:
     reason = (
         f"its snapshot was canceled, and changes since {place} were held for it: `./sluice schema resume` lets it go on from there, "
         "`./sluice snapshot start` takes its rows anew"
     )
+    if TableState.RULES_CHANGED in why:
+        reason += ". Without that the lake keeps the rows that it has as conf/ filtered and masked them before"
     stop = StoppedTable(
         database=wanted.database,
         table=wanted.table,

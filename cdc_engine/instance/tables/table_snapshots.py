@@ -20,6 +20,7 @@ from cdc_engine.binlog.rows.refused_values import ValuePolicy
 from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import TableVersion
 from cdc_engine.documents.places import as_place
+from cdc_engine.instance.tables.value_policies import policy_of
 from cdc_engine.instance.wiring import source_of
 from cdc_engine.meta.file_meta import FILE_NAME as LEDGER_FILE
 from cdc_engine.meta.managers import read_ledger
@@ -38,12 +39,13 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outside:
-    """What a run brings along: the lock of who merges, Spark, and who listens."""
+    """What a run brings along: the lock of who merges, Spark, who listens, and whether conf/ has changed since (a sentence, or empty)."""
 
     run_lock: Callable[[], AbstractContextManager[object]]
     publish: Callable[[SnapshotRecord, TableVersion], int]
     say: Callable[[str], None]
     progress: Callable[[SnapshotRecord], None]
+    conf_changed: Callable[[], str] = str
 
 
 def snapshot_hands(config: SluiceConfig, destination: str, outside: Outside) -> Hands:
@@ -60,6 +62,7 @@ def snapshot_hands(config: SluiceConfig, destination: str, outside: Outside) -> 
         publish=outside.publish,
         say=outside.say,
         progress=outside.progress,
+        conf_changed=outside.conf_changed,
         readers=given.readers,
     )
 
@@ -112,7 +115,8 @@ class _Tables:
 
     def reader(self, table: TableVersion, where: str) -> SourceTable:
         given = self._config.snapshots
-        source = source_of(self._config)
+        now = self._config.reading_now(self._directory)  # the run may be older than a change of the source
+        source = source_of(now)
         replica = given.source is not None and bool(table.key)  # places in a replica's own binlog mean nothing here
         if given.source is not None and replica:
             source = source_of(self._config.model_copy(update={"source": given.source}))
@@ -126,14 +130,11 @@ class _Tables:
             pace=Pace(limits, threads_running=functools.partial(_threads_running, connect)),
             kept=self._columns.kept(table),
             policy=self._policy(table),
-            source=functools.partial(open_reader, source_of(self._config)) if replica else None,
+            source=functools.partial(open_reader, source_of(now)) if replica else None,
         )
 
     def _policy(self, table: TableVersion) -> ValuePolicy:
-        configured = self._config.table(table.database, table.table)
-        return ValuePolicy(
-            zero_dates=configured.zero_dates, undecodable=configured.undecodable, charsets=configured.charsets
-        )
+        return policy_of(table.name, self._config.table(table.database, table.table))
 
 
 def _threads_running(connect: Callable[[], Reader]) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cdc_engine.binlog.block import end_position, without_first
-from cdc_engine.contracts import Block, Int64s, TableChangeKind
+from cdc_engine.contracts import Block, Int64s, TableChange, TableChangeKind
 from cdc_engine.position import Position, file_number, order_key
 
 Key = tuple[int, int, int]
@@ -149,8 +149,8 @@ def cut(blocks: Sequence[Kept], begin: Spot, bytes_max: int, events_max: int) ->
     spot, bytes_left, events_left = begin, bytes_max, events_max
     whole: tuple[int, Spot] | None = None  # pieces up to the last transaction's end, and where that is
     for each in blocks[bisect.bisect_right(blocks, begin, key=lambda each: each.end) :]:
-        if pieces and any(change.kind is TableChangeKind.STOPPED for change in each.block.changes):
-            break  # where one table cannot be read on, a reader must be able to stop
+        if pieces and any(_may_stop_a_reader(change) for change in each.block.changes):
+            break
         piece = _within(each, spot, bytes_left, events_left, first=not pieces)
         if piece is None:
             break
@@ -167,6 +167,11 @@ def cut(blocks: Sequence[Kept], begin: Spot, bytes_max: int, events_max: int) ->
     if whole is not None and whole[1] != spot:
         return tuple(pieces[: whole[0]]), whole[1]
     return tuple(pieces), spot
+
+
+def _may_stop_a_reader(change: TableChange) -> bool:
+    """Where a table cannot be read on, or goes on under the rules of another name, a reader must be able to stop."""
+    return change.kind is TableChangeKind.STOPPED or bool(change.renamed_from)
 
 
 def _within(each: Kept, spot: Spot, bytes_left: int, events_left: int, *, first: bool) -> Piece | None:

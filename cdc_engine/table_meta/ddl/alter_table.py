@@ -23,6 +23,7 @@ from cdc_engine.table_meta.ddl.foreign_key import read_foreign_key
 from cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind, UnreadableError
 from cdc_engine.table_meta.ddl.names import (
     PeriodName,
+    is_vector_index,
     read_key_columns,
     read_table_name,
     read_table_names,
@@ -179,7 +180,7 @@ def _union(action: _Action) -> None:
 
 
 def _versioning(action: _Action) -> None:
-    action.note(SetVersioning(action.words.startswith("ADD")))
+    action.note(SetVersioning(not action.words.startswith("DROP")))
 
 
 def _add_period(action: _Action) -> None:
@@ -194,7 +195,7 @@ def _add_columns(action: _Action) -> None:
     cursor, if_not_exists = action.cursor, action.words.endswith("NOT EXISTS")
     several = cursor.accept_sign("(")
     while True:
-        if several and _read_constraint(action):
+        if (several or is_vector_index(cursor)) and _read_constraint(action):
             pass
         else:
             column = read_column(action.cursor, action.alteration.flavour)
@@ -213,7 +214,7 @@ _INDEX = re.compile(r"(?:INDEX|KEY|PRIMARY|UNIQUE|FULLTEXT|SPATIAL|FOREIGN|CONST
 
 def _read_constraint(action: _Action) -> bool:
     """Whether an index or a constraint stood among columns in parentheses: ADD (a int, KEY (a))."""
-    if not _INDEX.match(action.cursor.words(1)):
+    if not _INDEX.match(action.cursor.words(1)) and not is_vector_index(action.cursor):
         return False
     action.alteration.acted.append(f"ADD {action.cursor.peek().word}")
     if action.cursor.accept("PRIMARY", "KEY"):
@@ -317,7 +318,7 @@ def _rename_table(action: _Action) -> None:
 
 def _convert(action: _Action) -> None:
     charset = None if action.cursor.accept("DEFAULT") else read_charset(action.cursor)
-    if action.cursor.accept("COLLATE"):
+    if action.cursor.accept("COLLATE") and not accept_default(action.cursor):
         charset = read_collation(action.cursor) or charset
     action.note(SetCharset(charset, converts=True))
 
@@ -341,11 +342,13 @@ def _order_by(action: _Action) -> None:
     cursor = action.cursor
     while True:
         cursor.expect_name()
+        while cursor.accept_sign("."):
+            cursor.expect_name()
         if cursor.peek().word in {"ASC", "DESC"}:
             cursor.next()
         behind = cursor.peek(2)
         if cursor.peek().text != "," or not (
-            behind.text == "," or behind.kind is TokenKind.END or behind.word in {"ASC", "DESC"}
+            behind.text in {",", "."} or behind.kind is TokenKind.END or behind.word in {"ASC", "DESC"}
         ):
             return
         cursor.next()
@@ -371,7 +374,7 @@ _ACTIONS: tuple[tuple[str, Callable[[_Action], None]], ...] = (
     (r"ADD PRIMARY KEY (?:IF NOT EXISTS )?", _add_key),
     (r"ADD CONSTRAINT (?:IF NOT EXISTS )?", _add_constraint),
     (r"ADD PARTITION ", _skip_all),
-    (r"ADD SYSTEM VERSIONING ", _versioning),
+    (r"(?:ADD|WITH) SYSTEM VERSIONING ", _versioning),
     (r"ADD PERIOD (?:IF NOT EXISTS )?FOR ", _add_period),
     (r"ADD (?:COLUMN )?(?:IF NOT EXISTS )?", _add_columns),
     (r"DROP PRIMARY KEY ", _drop_key),

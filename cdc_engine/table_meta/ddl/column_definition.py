@@ -15,7 +15,7 @@ from cdc_engine.binlog.rows.history_rows import ROW_END, ROW_START
 from cdc_engine.table_meta.ddl.declared_type import MARIADB, DeclaredType, read_type, read_type_attribute
 from cdc_engine.table_meta.ddl.default_value import Default, constant, read_default, skip_value
 from cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition, read_references
-from cdc_engine.table_meta.ddl.lexer import TokenCursor, UnreadableError
+from cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind, UnreadableError
 
 NATIONAL_CHARSET = "utf8mb3"
 # They follow the last column of an ALTER without a comma.
@@ -103,6 +103,10 @@ def _read_attribute(cursor: TokenCursor, column: ColumnDefinition) -> None:
         if cursor.accept(*words):
             apply(cursor, column)
             return
+    if cursor.peek(1) == Token(TokenKind.SIGN, "=") and cursor.peek().word != "COMPRESSED":
+        cursor.expect_name()  # an attribute of MariaDB's engines
+        _one_token(cursor, column)
+        return
     column.type = read_type_attribute(cursor, column.type)
 
 
@@ -111,7 +115,8 @@ def _set_charset(cursor: TokenCursor, column: ColumnDefinition) -> None:
 
 
 def _set_collation(cursor: TokenCursor, column: ColumnDefinition) -> None:
-    column.charset = read_collation(cursor) or column.charset
+    if not accept_default(cursor):  # MariaDB's: that of the charset
+        column.charset = read_collation(cursor) or column.charset
 
 
 def _fixed_charset(name: str) -> Callable[[TokenCursor, ColumnDefinition], None]:
@@ -242,6 +247,7 @@ _ATTRIBUTES: tuple[tuple[tuple[str, ...], Attribute], ...] = (
     (("CONSTRAINT",), _constraint),
     (("CHECK",), _check),
     (("NOT", "ENFORCED"), _nothing),
+    (("NOT", "SECONDARY"), _nothing),
     (("ENFORCED",), _nothing),
     (("REFERENCES",), _references),
     (("COLUMN_FORMAT",), _one_token),

@@ -17,6 +17,7 @@ from cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition, read_for
 from cdc_engine.table_meta.ddl.lexer import TokenCursor, UnreadableError
 from cdc_engine.table_meta.ddl.names import (
     PeriodName,
+    is_vector_index,
     read_key_columns,
     read_table_name,
     read_table_names,
@@ -66,7 +67,7 @@ def _read_elements(
             periods |= _read_period(cursor)
         elif words == "FOREIGN KEY ":
             foreign_keys.append(read_foreign_key(cursor, symbol))
-        elif _INDEX.match(words):
+        elif _INDEX.match(words) or is_vector_index(cursor):
             skip_to_comma(cursor)
         else:
             columns.append(read_column(cursor, flavour))

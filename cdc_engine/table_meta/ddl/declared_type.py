@@ -11,8 +11,10 @@ import dataclasses
 import functools
 import re
 
+from cdc_engine.binlog.charsets.statement_text import raw_literal
 from cdc_engine.binlog.events.table_map import BLOB_COMPRESSED, VARCHAR_COMPRESSED
 from cdc_engine.binlog.type_codes import TypeCode
+from cdc_engine.table_meta.ddl.default_value import bytes_of
 from cdc_engine.table_meta.ddl.lexer import TokenCursor, TokenKind, UnreadableError, tokens
 
 MYSQL, MARIADB = "mysql", "mariadb"
@@ -65,6 +67,12 @@ _NAMES = {
     },
 }
 _NAME_WORDS_MAX = 3
+
+
+def is_type(word: str) -> bool:
+    """Whether a type's name may begin with a keyword."""
+    return any(name.partition(" ")[0] == word for name in _NAMES)
+
 
 _PLAIN = {
     "tinyint": TypeCode.TINY,
@@ -196,7 +204,7 @@ def declared_type(text: str) -> DeclaredType:
 
 def read_type(cursor: TokenCursor, flavour: str) -> DeclaredType:
     """A type's name and its arguments, without the attributes after it; national types come out as char and varchar."""
-    base = _read_base(cursor)
+    base = _read_qualified(cursor) if flavour == MARIADB and cursor.peek(1).text == "." else _read_base(cursor)
     if base in {"enum", "set"}:
         return DeclaredType(base=base, labels=_read_labels(cursor))
     length, scale = _read_arguments(cursor)
@@ -205,6 +213,23 @@ def read_type(cursor: TokenCursor, flavour: str) -> DeclaredType:
     if length == 0 and flavour == MARIADB and base in _BLOBS:  # TEXT(0) is a text there, in MySQL 8.0 a tinytext
         length = -1
     return _canonical(base, length, scale)
+
+
+# MariaDB's words for a mode whose types are meant (`mariadb_schema.date`), with those that are others there
+_MODES = {"MARIADB_SCHEMA": {}, "ORACLE_SCHEMA": {"date": "datetime"}, "MAXDB_SCHEMA": {"timestamp": "datetime"}}
+_QUALIFIED = {"date", "timestamp", "datetime", "time"}  # no mode has others of these
+
+
+def _read_qualified(cursor: TokenCursor) -> str:
+    mode = _MODES.get(cursor.peek().word)
+    if mode is None:
+        raise UnreadableError(f"the type {cursor.peek().text[:40]!r} is not known")
+    cursor.next()
+    cursor.expect_sign(".")
+    base = _read_base(cursor)
+    if mode and base not in _QUALIFIED:
+        raise UnreadableError(f"the type {base} of another mode is not known")
+    return mode.get(base, base)
 
 
 def _read_base(cursor: TokenCursor) -> str:
@@ -222,9 +247,12 @@ def _read_labels(cursor: TokenCursor) -> tuple[str, ...]:
     labels = []
     while True:
         token = cursor.next()
-        if token.kind is not TokenKind.STRING:
+        if (raw := bytes_of(token)) is not None:
+            labels.append(raw_literal(raw))
+        elif token.kind is TokenKind.STRING:
+            labels.append(token.text.rstrip(" "))  # the server drops a label's trailing blanks
+        else:
             raise cursor.unreadable(token)
-        labels.append(token.text.rstrip(" "))  # the server drops a label's trailing blanks
         if cursor.accept_sign(")"):
             return tuple(labels)
         cursor.expect_sign(",")

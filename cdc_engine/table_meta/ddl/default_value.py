@@ -134,6 +134,12 @@ def _introduced(cursor: TokenCursor) -> Default | None:
     return found
 
 
+def bytes_of(token: Token) -> bytes | None:
+    """What 0x4142, x'4142' or b'101' says; None of any other token."""
+    found = _literal(token)
+    return bytes.fromhex(found.value or "") if found is not None and found.notation is Notation.BYTES else None
+
+
 def _literal(token: Token) -> Default | None:
     if token.kind is TokenKind.STRING:
         return Default(token.text)
@@ -183,7 +189,7 @@ def skip_value(cursor: TokenCursor) -> None:
     if cursor.peek().text == "(" and cursor.peek().kind is TokenKind.SIGN:
         cursor.skip_parentheses()
         return
-    if cursor.accept("NEXT", "VALUE", "FOR"):
+    if cursor.accept("NEXT", "VALUE", "FOR") or cursor.accept("PREVIOUS", "VALUE", "FOR"):
         cursor.expect_name()
     else:
         token = cursor.next()

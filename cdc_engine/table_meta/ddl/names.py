@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cdc_engine.table_meta.ddl.lexer import TokenCursor, TokenKind
+from cdc_engine.table_meta.ddl.declared_type import is_type
+from cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind
 from cdc_engine.table_meta.ddl.statement import TableName
 
 
@@ -55,6 +56,14 @@ def _key_part(cursor: TokenCursor) -> str:
     if cursor.peek().word in {"ASC", "DESC"}:
         cursor.next()
     return column
+
+
+def is_vector_index(cursor: TokenCursor) -> bool:
+    """MariaDB's VECTOR (v) or VECTOR name (v); a column of that name has a type after it."""
+    if cursor.peek().word != "VECTOR":
+        return False
+    opening = Token(TokenKind.SIGN, "(")
+    return cursor.peek(1) == opening or (cursor.peek(2) == opening and not is_type(cursor.peek(1).word))
 
 
 def skip_to_comma(cursor: TokenCursor) -> None:

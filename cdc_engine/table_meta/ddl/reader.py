@@ -247,7 +247,7 @@ _ROUTINES = (
     r"|UNDO|LOGFILE|SPATIAL REFERENCE|INSTANCE|PREPARE|LIBRARY|JSON (?:RELATIONAL )?DUALITY|MATERIALIZED|MASKING|CATALOG)"
 )
 _FORMS: tuple[tuple[str, Reader], ...] = (
-    (r"CREATE (?:OR REPLACE )?TEMPORARY TABLE ", _read_nothing),
+    (r"CREATE (?:OR REPLACE )?TEMPORARY (?:TABLE|SEQUENCE) ", _read_nothing),
     (r"DROP TEMPORARY ", _read_nothing),
     (r"CREATE (?:OR REPLACE )?TABLE (?:IF NOT EXISTS )?", _read_create_table),
     (r"ALTER (?:ONLINE |OFFLINE )?(?:IGNORE )?TABLE (?:IF EXISTS )?", _read_alter_table),

@@ -7,13 +7,15 @@ knows which: its schema of now must not be used for its rows of then.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 from cdc_engine.binlog.charsets.statement_text import Literals
 from cdc_engine.binlog.events.table_map import TableMap
-from cdc_engine.contracts import NO_SESSION, Cascade, StatementSession, TableChange, TableVersion
+from cdc_engine.contracts import NO_SESSION, Cascade, LoggedStatement, StatementSession, TableChange, TableVersion
 from cdc_engine.errors import TableStoppedError
 from cdc_engine.position import Position
 from cdc_engine.table_meta.change.evolution import SCHEMA_UNKNOWN
+from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL
 from cdc_engine.table_meta.ddl.lower_case import lowered
 from cdc_engine.table_meta.ddl.reader import read_statement
 from cdc_engine.table_meta.ddl.statement import (
@@ -80,6 +82,20 @@ class TouchedTables:
         if isinstance(statement, Unread) and not statement.names:
             return set(mentioned_in(there, statement.text) if statement.text else mentioned(there, statement.words))
         return set()
+
+
+def changed_by(captured: Callable[[str, str], bool], statement: LoggedStatement, mariadb: bool) -> str:
+    """The captured table whose columns or name a statement may change; empty where there is none. What cannot be read may change any."""
+    session = statement.session
+    literals = Literals(session.client, session.connection)
+    read = read_statement(statement.text, MARIADB if mariadb else MYSQL, session.sql_mode, literals)
+    for name in _named(read):
+        key = name.key(statement.database, lower_case=False)
+        if captured(*key):
+            return ".".join(key)
+    if database := dropped_database(read):
+        return f"all tables of {database}"
+    return "tables that could not be told" if isinstance(read, Unread) and not read.names else ""
 
 
 def _named(statement: Statement) -> tuple[TableName, ...]:

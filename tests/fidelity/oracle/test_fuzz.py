@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fuzz import fuzz, write_corpus
+from benchmarks.fuzzing.fuzz import fuzz, write_corpus
 from console.toolchain.database.server import DatabaseServer
 
 SEED = 4

@@ -253,9 +253,9 @@ KEY_TYPES = {
 }
 
 
-@pytest.mark.parametrize("server", ["mysql80", "mariadb114"])
+@pytest.mark.parametrize(("server", "way"), [("mysql80", "spark"), ("mariadb114", "small")])
 def test_cascades_of_keys_of_every_type_find_their_rows_in_the_lake_fidelity(
-    server: str, spark_server: SparkConnectServer, tmp_path: Path, request: pytest.FixtureRequest
+    server: str, way: Way, spark_server: SparkConnectServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """One child with a foreign key of each type; its parents are not merged."""
     source: DatabaseServer = request.getfixturevalue(server)
@@ -269,7 +269,8 @@ def test_cascades_of_keys_of_every_type_find_their_rows_in_the_lake_fidelity(
     run(source, f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")
     run(source, *parents, f"CREATE TABLE c (id int PRIMARY KEY, {', '.join([*columns, *keys])})", database=DATABASE)
     pipeline = Pipeline.of(source, DATABASE, tmp_path)
-    lake = Lake(pipeline, SparkSettings(remote=spark_server.url), tmp_path / "lake", ("c",), frozenset(names))
+    settings = SparkSettings(remote=spark_server.url)
+    lake = Lake(pipeline, settings, tmp_path / "lake", ("c",), frozenset(names), way)
     values = list(zip(*KEY_TYPES.values(), strict=True))
     for number, name in enumerate(names):
         gone, changed, _, stays = (row[number] for row in values)

@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import deltalake
 import pyarrow as pa
@@ -200,9 +200,13 @@ SECOND = (
 )
 
 
-@pytest.mark.parametrize("server", ["mysql80", "mariadb114"])
+@pytest.mark.parametrize(("server", "way"), [("mysql80", "spark"), ("mariadb114", "small")])
 def test_ddl_identity_renamed_tables_are_in_the_lake(
-    server: str, request: pytest.FixtureRequest, spark_server: SparkConnectServer, tmp_path: Path
+    server: str,
+    way: Literal["spark", "small"],
+    request: pytest.FixtureRequest,
+    spark_server: SparkConnectServer,
+    tmp_path: Path,
 ) -> None:
     """Each batch comes twice; then all is read and merged again from the beginning, over what is there already."""
     source: DatabaseServer = request.getfixturevalue(server)
@@ -212,7 +216,7 @@ def test_ddl_identity_renamed_tables_are_in_the_lake(
     first, records, settings = pipeline.begin, Records(), SparkSettings(remote=spark_server.url)
 
     def target(name: str) -> TableTarget:
-        return TableTarget(path=str(tmp_path / "lake" / name.split(".")[1]))
+        return TableTarget(path=str(tmp_path / "lake" / name.split(".")[1]), merge=way)
 
     def merge(times: int) -> None:
         for staged in pipeline.batches():

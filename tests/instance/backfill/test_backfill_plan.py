@@ -62,15 +62,17 @@ def test_a_plan_names_statements_and_what_the_history_knows_backfill(captured: C
     base, numbers = int(time.time()) + 1000, f"{captured.database}.numbers"
     insert_at(captured, 0, base)
     with running(captured) as engine:
+        # after the first the history begins, wherever a server notes something of its own between two transactions (MariaDB's checkpoints)
+        insert_at(captured, 3, base + 2)
         insert_at(captured, 1, base + 10)
-        assert captured.take(engine, 1) == [1]
+        assert captured.take(engine, 2) == [3, 1]
         before = plan(captured, Asked(from_us=(base - 5) * SECOND_US, tables=(numbers,)))
         captured.run(f"TRUNCATE TABLE {numbers}")
         insert_at(captured, 2, base + 20)
         assert captured.take(engine, 1) == [2]
         after = plan(captured, Asked(from_us=(base + 5) * SECOND_US, tables=(numbers,)))
     (early,) = before.tables
-    assert (early.refused, early.changes, early.reaches_back) == ("", 2, False), "the stream began after it"
+    assert (early.refused, early.changes, early.reaches_back) == ("", 3, False), "the stream began after it"
     (late,) = after.tables
     assert late.reaches_back
     assert "TRUNCATE TABLE" in late.refused

@@ -17,7 +17,7 @@ from cdc_engine.config import load_config
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import ActRefusedError
 from cdc_engine.instance.engine import Engine
-from console.schema import held_changes_of, held_json, schema_json
+from console.acts.schema import held_changes_of, held_json, schema_json
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
 from orchestration.run.lake_settings import target

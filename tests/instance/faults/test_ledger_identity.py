@@ -11,7 +11,7 @@ from cdc_engine.contracts import OutstandingBatch
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import LedgerLostError
 from cdc_engine.instance.engine import Engine
-from console.position import Request, move
+from console.acts.position import move, request
 from console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
@@ -33,8 +33,8 @@ def test_identity_an_engine_whose_ledger_is_gone_does_not_begin_anew(mysql80: Da
     with pytest.raises(LedgerLostError, match="sluice position set shop"):
         Engine(captured.config, "shop").start()
     assert not (captured.directory / "meta.json").exists()
-    request = Request.parse(f"{place.file}:{place.offset}", "", latest=False)
-    move(captured.config, "shop", request, confirm=lambda _: True, say=lambda _: None)
+    wanted = request(f"{place.file}:{place.offset}", "", latest=False)
+    move(captured.config, "shop", wanted, confirm=lambda _: True, say=lambda _: None)
     with running(captured) as engine:
         assert captured.take(engine, 3) == [3, 4, 5]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from cdc_engine.errors import SourceConnectionError
 from cdc_engine.instance.engine import Engine
 from cdc_engine.instance.source_watch import UNASKED_LOOKS_MAX, SourceWatch
-from cdc_engine.parser.server_facts import ServerFacts
+from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
 from cdc_engine.parser.watch import StreamPlace
 from cdc_engine.position import Position
 from tests.fix_servers import ServerFactory
@@ -114,6 +115,45 @@ def test_fault_a_look_that_breaks_is_not_the_last_one() -> None:
 
     SourceWatch(SilentParser(), breaks, 0.01).run(stopping)
     assert len(asked) == 2
+
+
+def test_failover_the_watch_tells_how_long_the_saved_position_is_kept() -> None:
+    """The second look asks when the file after the saved one was created."""
+    asked: list[tuple[str, ...]] = []
+    created = int(time.time()) - 20 * 3600
+
+    def answers(*files: str) -> ServerFacts:
+        asked.append(files)
+        return ServerFacts(
+            version="8.0.31",
+            mariadb=False,
+            server_uuid="u",
+            gtid_enabled=False,
+            file="binlog.000004",
+            offset=500,
+            logs=tuple(BinaryLog(file=f"binlog.00000{number}", size_bytes=500) for number in (3, 4)),
+            variables={"binlog_expire_logs_seconds": str(24 * 3600)},
+            created={"binlog.000004": created} if "binlog.000004" in files[1:] else {},
+        )
+
+    saved = [Position(epoch=1, file="binlog.000003", offset=900, server_uuid="u")]
+    watch, strict = (
+        SourceWatch(SilentParser(), answers, 60.0, saved=lambda: saved[-1], runway_hours_min=hours) for hours in (3, 12)
+    )
+    assert watch.runway_hours() is None
+    watch.look()
+    watch.look()
+    assert asked == [("binlog.000004",), ("binlog.000004", "binlog.000004")]
+    assert watch.runway_hours() == pytest.approx(4, abs=0.1)
+    assert watch.runway_trouble() == ""
+    strict.look()
+    strict.look()
+    assert "may purge" in strict.runway_trouble()
+    saved.append(Position(epoch=1, file="binlog.000002", offset=900, server_uuid="u"))
+    assert watch.runway_hours() == 0, "the alarm stays when what it warned of has come"
+    assert "a restart would be POSITION_LOST" in watch.runway_trouble()
+    saved.append(Position(epoch=1, file="binlog.000003", offset=900, server_uuid="another server's"))
+    assert watch.runway_hours() is None
 
 
 def test_fault_the_lag_grows_while_the_source_is_ahead_of_a_silent_stream() -> None:

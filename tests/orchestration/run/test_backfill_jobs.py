@@ -11,10 +11,11 @@ import pytest
 
 from cdc_engine.errors import ConfigurationError
 from orchestration.code_location import build_definitions
-from orchestration.ports import Ports
+from orchestration.ports import MergeFailedError, Ports
 from orchestration.run import backfill_jobs
 from orchestration.run.backfill_jobs import FromTimestamp, hours, wish_of
 from orchestration.run.backfill_run import Done, Told, Wish
+from orchestration.run.merge_run import only_writer_of_rows_read
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 NOW_US = 1_772_366_400_000_000  # 2026-03-01T12:00:00Z
@@ -48,7 +49,7 @@ def test_the_launchpad_says_what_each_word_of_a_backfill_means(definitions: dg.D
     (op,) = job.all_node_defs
     asked: Any = op.config_schema
     fields = asked.config_type.fields
-    assert set(fields) == {"destination", "from_time", "to_time", "tables"}
+    assert set(fields) == {"destination", "from_time", "to_time", "tables", "into"}
     assert fields["from_time"].is_required
     assert all(field.description for field in fields.values())
 
@@ -92,3 +93,19 @@ def test_a_backfill_is_of_the_only_destination_or_of_the_one_that_is_named(tmp_p
     assert wish_of(config, FromTimestamp(from_time="-10m"), NOW_US).from_us == NOW_US - 600_000_000
     with pytest.raises(ConfigurationError, match="no destination 'shoe'"):
         wish_of(config, FromTimestamp(from_time="-10m", destination="shoe"), NOW_US)
+
+
+def test_what_was_read_as_conf_was_before_is_not_written(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    fakes = make_fake_ports(config)
+    with only_writer_of_rows_read(fakes.ports(), config, "shop", print):
+        assert fakes.files.held_by is not None
+    fakes.conf_changed = "destinations/shop.yaml in conf/ has changed"
+    with (
+        pytest.raises(
+            MergeFailedError, match=r"has changed since this run began and read; nothing was written: start it again"
+        ),
+        only_writer_of_rows_read(fakes.ports(), config, "shop", print),
+    ):
+        pytest.fail("it may write")
+    assert fakes.files.held_by is None

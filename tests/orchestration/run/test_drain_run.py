@@ -212,6 +212,21 @@ def test_an_engine_that_closes_sends_its_runs_away(shop: Shop) -> None:
     assert shop.feed.calls == ["ack 1", "hand_out"]
 
 
+@pytest.mark.parametrize("at", ["ack 1", "hand_out"])
+def test_a_run_whose_conf_has_changed_settles_its_batch_and_takes_no_other(shop: Shop, at: str) -> None:
+    def change(name: str) -> None:
+        if name == at:
+            shop.engine.capture(3)
+            shop.fakes.conf_changed = "destinations/shop.yaml in conf/ has changed"
+
+    shop.feed.before = change
+    result = shop.run()
+    assert result.success
+    assert shop.engine.acked == [1]
+    assert len(shop.fakes.merge.orders) == 1
+    assert shop.tag(result).endswith(":1"), "a batch that was handed out meanwhile is another run's"
+
+
 def test_what_the_engine_refuses_is_for_the_ticks_to_say(shop: Shop) -> None:
     def refuse(name: str) -> None:
         if name == "hand_out":

@@ -19,11 +19,15 @@ NUMBERS = {
     "rows_inserted": int,
     "rows_updated": int,
     "rows_deleted": int,
+    "rows_changed": int,
+    "rows_rewritten_unchanged": int,
     "source_rows": int,
     "batch_bytes": int,
     "merge_ms": int,
     "files_added": int,
     "files_removed": int,
+    "files_scanned": int,
+    "files_pruned": int,
     "delta_version": int,
     "delta_version_before": int,
     "source_inserts": int,
@@ -181,9 +185,17 @@ def test_a_batch_that_is_rolled_back_between_two_tables_is_merged_no_further(sho
     assert set(materialized(result)) == {ORDERS}
 
 
-def test_a_run_without_its_batch_does_not_start(shop: Shop) -> None:
-    with pytest.raises(dg.DagsterInvalidConfigError):
-        shop.defs.resolve_job_def("merge_shop_job").execute_in_process(instance=shop.instance)
+@pytest.mark.parametrize("config", [{}, {"destination": "shop"}])
+def test_a_run_that_names_no_batch_merges_none(shop: Shop, config: dict[str, str]) -> None:
+    """None of it: the rows of the tables are asked for, which here cannot be yet. A part of it: it is refused."""
+    result = shop.defs.resolve_job_def("merge_shop_job").execute_in_process(
+        run_config={"ops": {"merge_shop": {"config": config}}}, instance=shop.instance, raise_on_error=False
+    )
+    assert not result.success
+    (failed,) = [event for event in result.all_events if event.is_step_failure]
+    told = "a batch is named by" if config else "begun"
+    assert told in str(failed.step_failure_data.user_failure_data)
+    assert not materialized(result)
 
 
 def test_lineage_leads_from_each_mysql_table_to_its_delta_table(shop: Shop) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import sqlite3
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import dagster as dg
@@ -19,11 +23,14 @@ from cdc_engine.limits import TICK_SECONDS_MAX
 from cdc_engine.states import TableState
 from orchestration.batch_reference import BatchReference
 from orchestration.code_location import build_definitions
+from orchestration.ports import EngineHost
+from orchestration.sensor import silence
 from orchestration.sensor.runs import RunStore
 from orchestration.sensor.settle import RunRecord
 from orchestration.sensor.tick import LOOK_SECONDS, SENSOR_WORKERS, tick_seconds
 from orchestration.testing import LEDGER_ID, FakePorts, FakeState, position
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
+from tests.orchestration.remote.fix_host import called
 
 JOB = "merge_shop_job"
 TICK_SECONDS = 1.0  # a tick with nothing to do waits this long
@@ -39,6 +46,7 @@ class Shop:
         *,
         tables: bool = True,
         runs: Literal["batch", "drain"] = "batch",
+        host: Callable[[FakePorts], EngineHost] = lambda fakes: fakes.host,
     ) -> None:
         self.config = make_config(root, runs=runs)
         if tables:
@@ -46,7 +54,8 @@ class Shop:
         self.fakes: FakePorts = make_fake_ports(self.config)
         self.engine = self.fakes.engine
         self.instance = instance
-        self.defs = build_definitions(self.config, self.fakes.ports())
+        engines = host(self.fakes)
+        self.defs = build_definitions(self.config, dataclasses.replace(self.fakes.ports(), host=lambda: engines))
         self.sensor = self.defs.resolve_sensor_def("shop_engine")
         self.cursor: str | None = None
 
@@ -90,11 +99,16 @@ def _look_at(clock: list[float]) -> float:
     return clock[0]
 
 
-@pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+@pytest.fixture(params=["embedded", "remote"])
+def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    """With the engine in this process, and with one that is called over gRPC: all that a tick does is the same."""
     monkeypatch.setattr("orchestration.sensor.tick.TICK_SECONDS_MAX", TICK_SECONDS)
     with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
-        yield Shop(tmp_path, instance)
+        if request.param == "embedded":
+            yield Shop(tmp_path, instance)
+            return
+        with contextlib.ExitStack() as calls:
+            yield Shop(tmp_path, instance, host=lambda fakes: calls.enter_context(called(fakes.host, tmp_path)))
 
 
 def test_a_batch_becomes_a_run_of_just_its_tables(shop: Shop) -> None:
@@ -248,10 +262,12 @@ def test_a_lost_run_of_an_old_delivery_is_ended_too(shop: Shop, monkeypatch: pyt
     assert shop.head().delivery == 2
 
 
-def test_a_lease_held_elsewhere_is_standby_and_names_the_holder(shop: Shop) -> None:
+def test_a_lease_held_elsewhere_is_standby_and_names_the_holder(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silence, "_heard", {})
     shop.fakes.host.holder = 4242
     shop.engine.capture(5)
     answer = shop.tick()
+    assert silence.heard("shop"), "a tick, all the same"
     assert answer.skip_message.startswith("STANDBY: process 4242 runs the engine of shop")
     assert not answer.run_requests
     assert not answer.asset_events
@@ -273,6 +289,17 @@ def test_an_engine_that_cannot_start_is_a_sentence_and_a_failed_check(shop: Shop
     shop.fakes.host.error = None
     published = [e for e in shop.tick().asset_events if isinstance(e, dg.AssetCheckEvaluation)]
     assert [(e.check_name, e.passed) for e in published] == [("running", True)]
+
+
+def test_an_engine_that_goes_away_in_the_end_of_a_tick_takes_no_request_along(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away() -> None:
+        raise StagingError("the engine host does not answer")
+
+    monkeypatch.setattr(shop.engine, "tell_tick", away)
+    shop.engine.capture(3)
+    assert shop.tick().run_requests
 
 
 def test_a_staging_that_fails_is_a_sentence_and_loses_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,7 +406,8 @@ def test_a_tick_beside_a_slow_one_leaves_everything_to_it(shop: Shop, monkeypatc
 def test_observations_are_a_minute_apart_and_have_the_same_numbers(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     start = 1_700_000_000.0
     clock = [start]
-    monkeypatch.setattr("orchestration.sensor.tick.time.time", lambda: clock[0])
+    clocks = SimpleNamespace(time=lambda: clock[0], monotonic=time.monotonic)  # of the tick alone
+    monkeypatch.setattr("orchestration.sensor.tick.time", clocks)
     shop.engine.state = FakeState(position=position(9), cursor=position(4))
     found = []
     for clock[0] in (start, start + 5, start + 59, start + 61, start + 70):
@@ -390,6 +418,14 @@ def test_observations_are_a_minute_apart_and_have_the_same_numbers(shop: Shop, m
     assert shapes[0] == shapes[1]
     assert found[0][0].asset_key == dg.AssetKey(["shop", "engine"])
     assert found[0][0].metadata["ring_fill_ratio"].value == 0.5
+
+
+@pytest.mark.parametrize("hours", [None, 0.0, 7.5], ids=str)
+def test_failover_the_asset_shows_the_runway_where_it_is_known(shop: Shop, hours: float | None) -> None:
+    shop.engine.state = FakeState(runway_hours=hours)
+    (told,) = [event for event in shop.tick().asset_events if isinstance(event, dg.AssetObservation)]
+    assert (told.metadata["runway_hours"].value if hours is not None else None) == hours
+    assert ("runway_hours" in told.metadata) == (hours is not None)
 
 
 def test_a_stopped_table_fails_its_check_once_and_recovers(shop: Shop) -> None:

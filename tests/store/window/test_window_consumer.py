@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_engine.contracts import Block
+from cdc_engine.contracts import Block, TableChange, TableChangeKind
 from cdc_engine.position import Position
 from cdc_engine.store.window.places import Piece, Place
 from cdc_engine.store.window.window import Window
@@ -46,6 +48,25 @@ def test_a_reading_ends_with_a_transaction_where_one_ends_within_its_limits() ->
     rest = window.read(reading.end, 6 * 16, 1 << 20)
     assert rest is not None
     assert (numbers(rest.pieces), rest.end.events) == ([*range(5, 11)], 6)
+
+
+def test_a_reading_ends_before_a_table_that_comes_under_another_name_or_stops_consumer() -> None:
+    window, source = Window(START, bytes_max=1 << 20), Source()
+    renamed = TableChange(
+        kind=TableChangeKind.SCHEMA,
+        database="shop",
+        table="orders",
+        order_key=1,
+        time_us=1,
+        renamed_from="shop.drafts",
+    )
+    for changes in ((), (renamed,), (dataclasses.replace(renamed, kind=TableChangeKind.STOPPED, renamed_from=""),)):
+        window.put(source.block([2], changes=changes))
+    place, found = Place(START), list[list[int]]()
+    while (reading := window.read(place, 1 << 20, 1 << 20)) is not None and reading.pieces:
+        found.append(numbers(reading.pieces))
+        place = reading.end
+    assert found == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_what_is_above_the_bounds_goes_and_whoever_needs_it_is_told() -> None:

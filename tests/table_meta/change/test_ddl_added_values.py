@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_engine.binlog.events.control import parse_query
+from cdc_engine.binlog.events.control import FileFormat, parse_query
 from cdc_engine.contracts import StatementSession
 from cdc_engine.table_meta.change.alteration import Altered, altered
 from cdc_engine.table_meta.ddl.reader import read_statement
@@ -158,6 +158,27 @@ def test_ddl_an_event_tells_its_session() -> None:
     )
     assert session_of(b"\x80\x07\x00\x00").started_us == TIME * 1_000_000 + 7, "MariaDB's microseconds"
     assert session_of(b"\x0c\xfe\x05\x03UTC").time_zone == "UTC", "of too many databases no name is there"
+
+
+@pytest.mark.parametrize(
+    ("version", "tells"),
+    [
+        ("10.11.5-MariaDB-log", True),
+        ("5.5.5-10.5.17-MariaDB", True),
+        ("10.5.16-MariaDB", False),
+        ("10.9.1-MariaDB", False),
+        ("11.4.5-MariaDB", True),
+        ("8.0.31", False),
+        ("MariaDB", False),
+    ],
+)
+def test_ddl_mariadb_says_in_its_flags_whether_a_bare_timestamp_is_null(version: str, tells: bool) -> None:
+    assert FileFormat(version, checksum=True, created=0).tells_timestamps is tells
+    for flags, said in ((1 << 24, True), (0, False)):
+        event = EventFactory(checksum=False).query(
+            "CREATE TABLE t (a timestamp)", status=b"\0" + flags.to_bytes(4, "little")
+        )
+        assert parse_query(event, 0, tells_timestamps=tells).session.explicit_timestamps == (said if tells else None)
 
 
 @given(st.integers(0, len(STATUS)), st.binary(max_size=12))

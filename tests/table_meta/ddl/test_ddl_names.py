@@ -13,7 +13,7 @@ from cdc_engine.position import Position
 from cdc_engine.table_meta.ddl.declared_type import MYSQL
 from cdc_engine.table_meta.ddl.lower_case import lowered
 from cdc_engine.table_meta.ddl.reader import ANSI_QUOTES, ORACLE, read_statement
-from cdc_engine.table_meta.ddl.statement import AlterTable, Nothing, Truncate, Unread
+from cdc_engine.table_meta.ddl.statement import AlterTable, CreateTable, Nothing, Truncate, Unread
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
 from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, TableSchema
@@ -82,6 +82,25 @@ def test_ddl_actions_of_other_engines_change_no_column(action: str) -> None:
     read = read_statement(f"ALTER TABLE t {action}", MYSQL)
     assert isinstance(read, AlterTable)
     assert (read.items, read.rows_lost) == ((), ())
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE t (a int, v vector(3) NOT NULL, VECTOR (v))",
+        "CREATE TABLE t (a int, v vector(3) NOT NULL, VECTOR near (v) DISTANCE=cosine M=6)",
+        "CREATE TABLE t (a int, v vector(3) NOT NULL, VECTOR INDEX (v))",
+        "CREATE TABLE t (a int, vector vector(3))",
+        "CREATE TABLE t (a int, vector varchar (3))",
+    ],
+)
+def test_ddl_an_index_of_vectors_is_no_column(statement: str) -> None:
+    read = read_statement(statement, "mariadb")
+    assert isinstance(read, CreateTable)
+    assert len(read.columns) == 2
+    added = read_statement("ALTER TABLE t ADD VECTOR (v) DISTANCE=cosine, ADD VECTOR near (v), ADD b int", "mariadb")
+    assert isinstance(added, AlterTable)
+    assert len(added.items) == 1
 
 
 def test_ddl_columns_that_a_mode_gives_other_types_are_not_read() -> None:

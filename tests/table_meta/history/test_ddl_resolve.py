@@ -10,13 +10,14 @@ import pytest
 
 from cdc_engine.acts.stopped_table import resolve, schema_of
 from cdc_engine.binlog.events.table_map import Field
-from cdc_engine.config import DestinationConfig, SluiceConfig, SourceConfig
+from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import StoppedTable, TableChange, TableChangeKind
 from cdc_engine.errors import ActRefusedError, SourceConnectionError, TableStoppedError
 from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.resume_requests import requests
 from cdc_engine.position import Position
+from cdc_engine.source.settings import SourceConfig
 from cdc_engine.states import TableState
 from cdc_engine.table_meta.change.policy import PLANS, SchemaDecisions
 from cdc_engine.table_meta.ddl.reader import read_statement

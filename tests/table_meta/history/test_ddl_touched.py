@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from cdc_engine.contracts import NO_SESSION, LoggedStatement
 from cdc_engine.position import Position
+from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.table_meta.ddl.declared_type import MYSQL
-from cdc_engine.table_meta.history.changed_tables import TouchedTables
+from cdc_engine.table_meta.history.changed_tables import TouchedTables, changed_by
 from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
 from cdc_engine.table_meta.schema import ServerFacts, TableSchema
 
@@ -56,3 +58,24 @@ def test_ddl_names_are_folded_where_the_server_folds_them() -> None:
     folding = ServerFacts(flavour=MYSQL, charset="utf8mb4", lower_case_names=True)
     assert touched("ALTER TABLE Orders DROP COLUMN a", folding).names == {ORDERS}
     assert touched("ALTER TABLE Orders DROP COLUMN a").names == {("shop", "Orders")}
+
+
+@pytest.mark.parametrize(
+    ("statement", "changed"),
+    [
+        ("ALTER TABLE orders ADD COLUMN note TEXT", "shop.orders"),
+        ("ALTER TABLE depot.items MODIFY a INT", ""),
+        ("RENAME TABLE depot.items TO shop.Orders", "shop.Orders"),
+        ("ALTER TABLE orders ADD INDEX (a)", ""),
+        ("DROP TEMPORARY TABLE orders", ""),
+        ("GRANT SELECT ON shop.orders TO one", ""),
+        ("TRUNCATE TABLE orders", ""),
+        ("DROP DATABASE depot", "all tables of depot"),
+        ("FROB depot ITEMS", "tables that could not be told"),
+    ],
+)
+def test_ddl_the_captured_table_that_a_logged_statement_changes_failover(statement: str, changed: str) -> None:
+    logged = LoggedStatement(
+        text=statement, database="shop", offset=4, length=40, seconds=0, server=1, session=NO_SESSION
+    )
+    assert changed_by(TableFilter(r"shop\..*").keeps, logged, mariadb=False) == changed

@@ -1,7 +1,7 @@
 """Damages recorded binlog events and reads them, until the time is over; the process that `fuzz` watches. Started as a module of its own.
 
 Checksums are taken off first: with them every damage would end there. What is read must end in rows or in an error of the engine's own
-that names its place. `python -m benchmarks.fuzz_child CORPUS SEED FIRST SECONDS PROGRESS`: CORPUS holds whole binlog files without
+that names its place. `python -m benchmarks.fuzzing.child CORPUS SEED FIRST SECONDS PROGRESS`: CORPUS holds whole binlog files without
 checksums, one after the other; PROGRESS takes the number of each round before it begins, so that a round that crashes is known.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.fuzz_damage import Event, damaged, events_of
+from benchmarks.fuzzing.damage import Event, damaged, events_of
 from cdc_engine import limits
 from cdc_engine.binlog.block import compact
 from cdc_engine.binlog.events.table_map import TableMap

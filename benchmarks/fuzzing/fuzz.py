@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.fuzz_damage import without_checksums
+from benchmarks.fuzzing.damage import without_checksums
 from console.toolchain.database.server import DatabaseServer
 
 SILENCE_SECONDS_MAX = 240.0  # for one round, and for the compiler before the first
@@ -103,11 +103,11 @@ def fuzz(
         arguments = [str(corpus), str(seed), str(first), str(seconds), str(progress)]
         with (Path(folder) / "output").open("w+") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.fuzz_child", *arguments],
+                [sys.executable, "-m", "benchmarks.fuzzing.child", *arguments],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                cwd=Path(__file__).parents[1],
+                cwd=Path(__file__).parents[2],
             )
             what = _watch(process, progress)
             number = struct.unpack("<q", progress.read_bytes())[0]

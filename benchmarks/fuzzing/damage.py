@@ -1,4 +1,4 @@
-"""Events of a binlog as bytes without checksums, and ways to damage them. Pure; used by `fuzz` and `fuzz_child`."""
+"""Events of a binlog as bytes without checksums, and ways to damage them. Pure; used by `fuzz` and `child`."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Damaged binlogs: a process that reads them is to fail by name, and nothing else."""

@@ -1,0 +1,114 @@
+"""Staged batches as `staging` writes them, made without a source: for `bench merge`, which wants many of one kind, quickly.
+
+They are made of staging's own values, so a change of the format is seen here by the type checker, and by a test that a run reads them.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdc_engine.position import Position
+from cdc_engine.staging.manifest import MANIFEST_FILE, ChangesSegment, Manifest, StagedColumn, StagedTable
+
+COLUMNS = [("id", "bigint"), ("k", "int"), ("c", "string"), ("pad", "string")]
+DESTINATION, DATABASE, TABLE = "bench", "bench", "t"
+LEDGER_ID = "benchbench01"
+FILE = "bench.t.0.parquet"
+COMMIT_TIME_US = 1_767_225_600_000_000
+UPDATE, DELETE = 3, 4
+BYTES_A_CHANGE = 16  # of a binlog: the least that tells two places apart
+
+
+class StagedFiles:
+    """Makes staged batches of one table: 90 % updates (upserts where the key is not there), 10 % deletes; each key once a batch."""
+
+    def __init__(self, directory: Path, table_rows: int) -> None:
+        self._directory, self._table_rows = directory, table_rows
+        self._random = np.random.default_rng(11)
+        self._offset, self._batch = 4, 0
+
+    def make(self, changes: int, keys: str) -> Path:
+        """A batch directory with its manifest. `keys`: "close" together, or "anywhere" in the table."""
+        self._batch += 1
+        operations = self._random.choice(np.array([UPDATE, DELETE], np.int8), changes, p=[0.9, 0.1])
+        ids = self._keys(changes, keys)
+        start = self._place()
+        self._offset += BYTES_A_CHANGE * changes
+        folder = self._directory / f"{self._batch}"
+        folder.mkdir(parents=True)
+        pq.write_table(_rows(ids, operations, self._place().order_key), folder / FILE, compression="lz4")
+        manifest = self._manifest(folder, ids, operations, start)
+        (folder / MANIFEST_FILE).write_text(json.dumps(manifest.to_json()))
+        return folder
+
+    def _place(self) -> Position:
+        return Position(epoch=1, file="mysql-bin.000001", offset=self._offset)
+
+    def _keys(self, changes: int, keys: str) -> Any:
+        if keys == "close":
+            first = int(self._random.integers(0, self._table_rows - changes))
+            return np.arange(first, first + changes, dtype=np.int64)
+        return self._random.choice(self._table_rows, changes, replace=False).astype(np.int64)
+
+    def _manifest(self, folder: Path, ids: Any, operations: Any, start: Position) -> Manifest:
+        end, rows, deletes = self._place(), len(ids), int((operations == DELETE).sum())
+        size = (folder / FILE).stat().st_size
+        columns = (StagedColumn(name=name, type=kind, nullable=name != "id", mysql_type=kind) for name, kind in COLUMNS)
+        segment = ChangesSegment(
+            file=FILE,
+            size_bytes=size,
+            version="0",
+            rows=rows,
+            inserts=0,
+            updates=rows - deletes,
+            deletes=deletes,
+            key_changes=0,
+            unique_keys=True,
+            first_order_key=end.order_key,
+            last_order_key=end.order_key,
+            key=("id",),
+            key_min=(int(ids.min()),),
+            key_max=(int(ids.max()),),
+            columns=tuple(columns),
+            first_commit_time_us=COMMIT_TIME_US,
+            last_commit_time_us=COMMIT_TIME_US,
+        )
+        return Manifest(
+            destination=DESTINATION,
+            ledger_id=LEDGER_ID,
+            epoch=1,
+            delivery=self._batch,
+            start=start.to_json(),
+            end=end.to_json(),
+            end_order_key=end.order_key,
+            rows=rows,
+            changes=rows,
+            bytes=size,
+            staged_at_us=COMMIT_TIME_US,
+            tables=(StagedTable(database=DATABASE, table=TABLE, segments=(segment,)),),
+            first_commit_time_us=COMMIT_TIME_US,
+            last_commit_time_us=COMMIT_TIME_US,
+        )
+
+
+def _rows(ids: Any, operations: Any, order_key: int) -> pa.Table:
+    """The images of one transaction."""
+    text = pa.array([f"{number:0119d}" for number in ids])
+    return pa.table(
+        {
+            "_sluice_operation": pa.array(operations, pa.int8()),
+            "_sluice_order_key": pa.array(np.full(len(ids), order_key)),
+            "_sluice_commit_time": pa.array(np.full(len(ids), COMMIT_TIME_US), pa.timestamp("us", "UTC")),
+            "_sluice_row": pa.array(np.arange(1, len(ids) + 1)),
+            "id": ids,
+            "k": pa.array(ids % 997, pa.int32()),
+            "c": text,
+            "pad": text,
+        }
+    )

@@ -1,0 +1,132 @@
+"""What an engine does to its tables between two batches, once nothing is out: it begins anew, takes tables up again, reads their rows anew.
+
+`engine` asks before each batch. Who wants it: operators, by the files that `acts` writes, and conf/ by `snapshot`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import structlog
+
+from cdc_engine.config import DestinationConfig
+from cdc_engine.contracts import StoppedTable
+from cdc_engine.errors import SourceConnectionError
+from cdc_engine.ha.leases import open_run_lock
+from cdc_engine.instance.answers import is_view_now, schema_at
+from cdc_engine.instance.hand_out import HandOut
+from cdc_engine.instance.tables import begin_anew, filter_change, resume, retake, snapshot_wishes
+from cdc_engine.instance.wiring import EngineParts
+from cdc_engine.meta.resume_requests import ResumeRequest, Wish, requests
+from cdc_engine.position import Position
+from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.states import EngineState
+from cdc_engine.table_meta.schema import TableSchema
+
+log = structlog.get_logger()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Steering:
+    """What the acts need of a started engine. `still`: held by who stops or starts the parser. `read_again`: from the cursor."""
+
+    parts: EngineParts
+    hand_out: HandOut
+    still: AbstractContextManager[object]
+    read_again: Callable[[], None]
+
+
+class EngineActs:
+    """Of one destination. Each is a look at a few files while there is nothing to do."""
+
+    def __init__(self, config: DestinationConfig, directory: Path) -> None:
+        self._config, self._directory = config, directory
+        self._retakes = retake.Retakes(config, SnapshotRecords(directory))
+
+    def carry_out(self, state: EngineState, steering: Steering) -> None:
+        """What is wanted, or due, of an engine in that state. A source that does not answer puts it off."""
+        if state == EngineState.POSITION_LOST:
+            self._begin_anew(steering)
+        elif state == EngineState.RUNNING:
+            self._take_up_tables(steering)
+
+    def _begin_anew(self, steering: Steering) -> None:
+        """The position is lost: the stream begins where the source is, and all rows are read, where somebody wants that."""
+        if not begin_anew.is_wanted(self._config, self._directory):
+            return
+        parts = steering.parts
+        hands = begin_anew.Hands(
+            config=self._config,
+            directory=self._directory,
+            source=parts.source,
+            meta=parts.meta,
+            seed=parts.history.seed,
+        )
+
+        def begin() -> None:
+            with steering.still:
+                parts.parser.stop()
+                place = begin_anew.begin(hands)
+                parts.store.start_at(place)
+                if parts.window is not None:
+                    parts.window.begin_at(place)
+                parts.parser.start(place)
+
+        try:
+            steering.hand_out.while_idle(begin)
+        except SourceConnectionError as error:
+            log.warning("not_begun_anew_yet", destination=self._config.name, reason=str(error))
+
+    def _take_up_tables(self, steering: Steering) -> None:
+        """Stopped tables that an operator takes up again, or that are taken anew by themselves."""
+        wanted, due = requests(self._directory), self._retakes.due(steering.parts.meta.ledger.stopped_tables)
+        if not wanted and not due:
+            return
+        try:
+            steering.hand_out.while_idle(lambda: self._fulfil(wanted, due, steering))
+        except SourceConnectionError as error:  # what is in the ring is handed out all the same
+            log.warning("tables_not_resumed_yet", destination=self._config.name, reason=str(error))
+
+    def _fulfil(self, wanted: tuple[ResumeRequest, ...], due: tuple[StoppedTable, ...], steering: Steering) -> None:
+        """What operators want of single tables, and what is due by itself; no batch is out."""
+        parts = steering.parts
+        taken: list[TableSchema] = []
+
+        def take_anew(schema: TableSchema, place: Position) -> None:
+            with steering.still:
+                parts.parser.stop()  # the history is the parser's while it reads
+            taken.append(schema)
+            parts.history.take_anew(schema, place)
+
+        hands = snapshot_wishes.Hands(
+            meta=parts.meta,
+            records=SnapshotRecords(self._directory),
+            schema=functools.partial(schema_of_stopped, parts),
+            take_anew=take_anew,
+            is_view=lambda stop: is_view_now(parts.source, stop.database, stop.table),
+            run_lock=lambda: open_run_lock(self._directory),
+        )
+        try:
+            snapshot_wishes.fulfil(wanted, hands)
+            self._retakes.take_up(due, hands)
+        finally:
+            if taken:
+                names = {f"{each.database}.{each.table}" for each in taken}
+                filter_change.take_rules(self._config, self._directory, names)
+                steering.read_again()
+        asked = [each for each in wanted if each.wish is Wish.RESUME]
+        resumed = filter_change.may_resume(self._config, self._directory, asked, parts.meta) if asked else []
+        if resumed:
+            ask = functools.partial(resume.facts_of, parts.source)
+            resume.take_up(resumed, parts.meta, ask, steering.read_again, self._directory)
+
+
+def schema_of_stopped(parts: EngineParts, stop: StoppedTable, place: Position) -> TableSchema | None:
+    """The schema of a stopped table at a place. Raises SourceConnectionError where the source must be asked and does not answer."""
+    there = parts.history.state(stop.database, stop.table, place)
+    ask = functools.partial(schema_at, parts.source, stop.database, stop.table, str(place))
+    return retake.schema_after(stop, there, ask)

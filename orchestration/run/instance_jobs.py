@@ -1,0 +1,70 @@
+"""The job by which an engine is started, stopped, restarted or released from Dagster's launchpad; what `sluice instance` does."""
+
+# no `from __future__ import annotations`: Dagster looks at the types of `context` and `config` itself
+
+import enum
+
+import dagster as dg
+from pydantic import Field
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.errors import ConfigurationError, SluiceError
+from cdc_engine.keeping import acts
+from orchestration.ports import MergeFailedError
+from orchestration.run.merge_run import failure
+
+JOB = "instance"
+
+
+class Act(enum.Enum):
+    """What is done with an engine."""
+
+    start = "start"
+    stop = "stop"
+    restart = "restart"
+    release = "release"
+
+
+ACTS = {Act.start: acts.start, Act.stop: acts.stop, Act.restart: acts.restart, Act.release: acts.release}
+
+
+class Instance(dg.Config):
+    """What the launchpad asks for."""
+
+    act: Act = Field(
+        description="stop: it stays stopped, over restarts and on every host, until it is started. release: another host takes it."
+    )
+    destination: str = Field(
+        default="", description="A file of conf/destinations; may be empty where there is but one."
+    )
+    wait_seconds: float = Field(default=acts.WAIT_SECONDS, description="In which it is to be seen to happen.")
+
+
+def instance_job(settings: SluiceConfig) -> dg.JobDefinition:
+    """The job; it succeeds once what was asked for was seen to happen."""
+
+    @dg.op(name="act_on_instance")
+    def act_on_instance(context: dg.OpExecutionContext, config: Instance) -> None:
+        names = sorted(settings.destinations)
+        name = config.destination or (names[0] if len(names) == 1 else "")
+        try:
+            if name not in names:
+                raise ConfigurationError(f"there is no destination {name!r}; configured: {', '.join(names)}")
+            outcome = ACTS[config.act](name, settings.destination_dir(name), config.wait_seconds)
+        except SluiceError as error:
+            raise failure(error) from None
+        if not outcome.done:
+            raise failure(MergeFailedError(outcome.told))
+        context.log.info(outcome.told)
+        context.add_output_metadata({"told": outcome.told})
+
+    @dg.job(
+        name=JOB,
+        executor_def=dg.in_process_executor,
+        tags={"sluice/instance": "yes"},
+        description="Starts, stops, restarts or releases the engine of a destination; the others go on. Nothing is lost by it.",
+    )
+    def job() -> None:
+        act_on_instance()
+
+    return job

@@ -1,0 +1,154 @@
+"""The job that looks after a destination's Delta tables, and its two schedules: files written anew where it pays, and files removed."""
+
+# no `from __future__ import annotations`: Dagster looks at the type of `context` and `config` itself
+
+import time
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from pydantic import Field
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.errors import SluiceError
+from orchestration.ports import MergeFailedError, Ports
+from orchestration.run.maintain_run import Looked, MaintainWish, run_maintenance
+from orchestration.run.merge_run import failure
+from orchestration.table_catalog import delta_key
+
+if TYPE_CHECKING:
+    from spark_jobs.maintain.tables import Maintained
+
+TAG = "sluice/maintenance"
+# One whose process was killed would stand for ever, in the way of all others; if it does go on, the run lock keeps it apart from the next.
+LOST_SECONDS = 24 * 3600.0
+UNDER_WAY = [  # no second run is asked for beside one of these: it would only wait for the first
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+
+
+class Maintenance(dg.Config):
+    """What the launchpad asks for."""
+
+    tables: list[str] = Field(default=[], description='"database.table" each; all that the lake has if empty.')
+    optimize: bool = Field(default=True, description="Write files anew where it pays.")
+    force: bool = Field(default=False, description="Write them anew also where it does not pay yet.")
+    vacuum: bool = Field(default=False, description="Remove files that left their table longer ago than conf/ says.")
+
+
+def maintain_name(destination: str) -> str:
+    """The step; the job has the same name with `_job` behind it."""
+    return f"maintain_{destination}"
+
+
+def maintain_job(settings: SluiceConfig, destination: str, ports: Ports) -> dg.JobDefinition:
+    """One step; each table that was written anew or vacuumed is an observation of its asset."""
+
+    @dg.op(name=maintain_name(destination))
+    def maintain(context: dg.OpExecutionContext, config: Maintenance) -> None:
+        def done(made: "Maintained") -> None:
+            key = delta_key(destination, made.name)
+            context.log_event(dg.AssetObservation(key, metadata=_of_table(made)))
+
+        wish = MaintainWish(
+            destination=destination,
+            tables=tuple(config.tables),
+            optimize=config.optimize,
+            vacuum=config.vacuum,
+            force=config.force,
+        )
+        try:
+            made = run_maintenance(ports, settings, wish, context.log.info, done, run=context.run.run_id)
+        except (SluiceError, MergeFailedError) as error:
+            raise failure(error) from None
+        context.add_output_metadata(_of_all(made))
+        if made.failed:
+            raise dg.Failure(description="; ".join(f"{name}: {why}" for name, why in sorted(made.failed.items())))
+
+    @dg.job(
+        name=f"{maintain_name(destination)}_job",
+        executor_def=dg.in_process_executor,
+        tags={TAG: destination},
+        description=(
+            f"Looks after the Delta tables of {destination}, in turn with its merges: writes small files and files with rows that are "
+            "marked as deleted anew where it pays, and removes files that nothing needs any more."
+        ),
+    )
+    def job() -> None:
+        maintain()
+
+    return job
+
+
+def maintain_schedules(config: SluiceConfig, destination: str, job: dg.JobDefinition) -> list[dg.ScheduleDefinition]:
+    """One for OPTIMIZE and one for VACUUM, each switched on where conf/ names a time."""
+    given, minute = config.destinations[destination].maintenance, minute_of(destination)
+    hourly, sundays = f"{minute} * * * *", f"{minute} 4 * * 0"
+    return [
+        _schedule(destination, job, "optimize", given.optimize_at(hourly), hourly, Maintenance()),
+        _schedule(destination, job, "vacuum", given.vacuum, sundays, Maintenance(optimize=False, vacuum=True)),
+    ]
+
+
+def minute_of(destination: str) -> int:
+    """Of the hour, so that many destinations do not all begin at once."""
+    return zlib.crc32(destination.encode()) % 60
+
+
+def _schedule(  # noqa: PLR0917  two callers, above
+    destination: str, job: dg.JobDefinition, act: str, schedule: str, usual: str, given: Maintenance
+) -> dg.ScheduleDefinition:
+    running, stopped = dg.DefaultScheduleStatus.RUNNING, dg.DefaultScheduleStatus.STOPPED
+
+    def asked(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        open_runs = context.instance.get_run_records(dg.RunsFilter(job_name=job.name, statuses=UNDER_WAY))
+        lost = [each for each in open_runs if each.start_time and time.time() - each.start_time > LOST_SECONDS]
+        for each in lost:
+            context.instance.report_run_failed(each.dagster_run, "it has lasted for a day, so its process must be gone")
+        if len(open_runs) > len(lost):
+            return dg.SkipReason(f"a run of {job.name} is under way")
+        return dg.RunRequest(run_config=dg.RunConfig(ops={maintain_name(destination): given}))
+
+    return dg.ScheduleDefinition(
+        name=f"{act}_{destination}_schedule",
+        job=job,
+        execution_fn=asked,
+        cron_schedule=schedule or usual,
+        execution_timezone="UTC",
+        default_status=running if schedule else stopped,
+    )
+
+
+def _of_table(made: "Maintained") -> dict[str, dg.MetadataValue[Any]]:
+    numbers = {
+        "files_before": made.before.files,
+        "files_after": made.after.files,
+        "bytes_before": made.before.bytes,
+        "bytes_after": made.after.bytes,
+        "marked_rows_before": made.before.deleted,
+        "marked_rows_after": made.after.deleted,
+        "files_removed": made.removed_files,
+        "bytes_removed": made.removed_bytes,
+        "delta_version": made.version,
+    }
+    return {
+        "maintenance": dg.MetadataValue.text(f"{made.act}: {made.reason}"),
+        "maintenance_seconds": dg.MetadataValue.float(made.seconds),
+        **{name: dg.MetadataValue.int(number) for name, number in numbers.items()},
+    }
+
+
+def _of_all(made: Looked) -> dict[str, dg.MetadataValue[Any]]:
+    acts = [each.act for each in made.done]
+    return {
+        "tables": dg.MetadataValue.int(len({each.name for each in made.done})),
+        "written_anew": dg.MetadataValue.int(acts.count("compact") + acts.count("cluster")),
+        "vacuumed": dg.MetadataValue.int(acts.count("vacuum")),
+        "retention_hours": dg.MetadataValue.float(made.hours),
+        "cuts_removed": dg.MetadataValue.int(made.cuts),
+        "failed": dg.MetadataValue.json(made.failed),
+    }

@@ -1,0 +1,228 @@
+"""Looks after the Delta tables of a destination: for the jobs of `maintain_jobs`, and for `sluice maintain`.
+
+The run lock is taken for each table on its own, so that merges have their turn between two of them; and not where nothing is to be done.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.destination_files import LakeTables, read_ledger
+from cdc_engine.errors import ConfigurationError
+from orchestration import failpoints
+from orchestration.ports import MergeFailedError, Ports, SparkAwayError
+from orchestration.run.lake_settings import spark_settings, storage_options, target, told
+from orchestration.run.merge_run import only_writer
+from orchestration.run.spark_merge import KeptRecords
+from orchestration.table_catalog import read_tables
+
+if TYPE_CHECKING:
+    from spark_jobs.maintain.tables import Maintained, MaintainedTable
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaintainWish:
+    """`tables`: "database.table", all that the lake has if empty. `force`: files are written anew also where it does not pay yet.
+
+    `retention_hours`: of `vacuum`; None: as conf/ says.
+    """
+
+    destination: str
+    tables: tuple[str, ...] = ()
+    optimize: bool = True
+    vacuum: bool = False
+    force: bool = False
+    retention_hours: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Looked:
+    """What came of it. `failed`: "database.table" → why. `hours`: so long files stayed that left a table; `cuts`: so many were removed."""
+
+    done: tuple[Maintained, ...]
+    failed: dict[str, str]
+    hours: float = 0.0
+    cuts: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "tables": [each.to_json() for each in self.done],
+            "failed": self.failed,
+            "retention_hours": self.hours,
+            "cuts_removed": self.cuts,
+        }
+
+
+def run_maintenance(  # noqa: PLR0917  as `run_backfill`
+    ports: Ports,
+    config: SluiceConfig,
+    wish: MaintainWish,
+    say: Callable[[str], None],
+    done: Callable[[Maintained], None] = lambda _: None,
+    run: str = "",
+) -> Looked:
+    """Looks after each table in turn; one that fails holds up no other. Raises SluiceError, MergeFailedError, or SparkAwayError.
+
+    Doing it again is always safe.
+    """
+    from spark_jobs.errors import SparkUnavailableError, TableError  # noqa: PLC0415  pyspark takes a second to import
+
+    names = _names(config, wish)
+    made: list[Maintained] = []
+    failed: dict[str, str] = {}
+    hours, cuts = 0.0, 0
+    try:
+        if wish.vacuum:
+            hours, cuts = _before_vacuum(ports, config, wish, names, say)
+        for name in names:
+            table = _table(config, wish.destination, name, run)
+            try:
+                found = _one(ports, config, wish, table, say)
+                for each in found:
+                    made.append(each)
+                    say(sentence_of(each))
+                    done(each)
+                for each in _beside(ports, config, wish, table, say):
+                    made.append(each)
+                    say(sentence_of(each))
+            except (TableError, MergeFailedError) as error:
+                failed[name] = told(config, error.reason if isinstance(error, TableError) else error)
+                say(told(config, error))
+                continue
+            failpoints.reach(failpoints.BETWEEN_MAINTAINED)
+    except SparkUnavailableError as error:
+        raise SparkAwayError(told(config, error)) from error
+    except TableError as error:
+        raise MergeFailedError(told(config, error)) from error
+    failpoints.reach(failpoints.AFTER_MAINTENANCE)
+    return Looked(done=tuple(made), failed=failed, hours=hours, cuts=cuts)
+
+
+def sentence_of(made: Maintained) -> str:
+    """What a person reads of one table."""
+    before, after = made.before, made.after
+    files = f"{before.files} files ({before.bytes} bytes) before, {after.files} ({after.bytes}) after"
+    removed = f"; {made.removed_files} files removed" if made.act == "vacuum" else ""
+    return f"{made.name}: {made.act}: {made.reason}; {files}{removed}"
+
+
+def _names(config: SluiceConfig, wish: MaintainWish) -> list[str]:
+    """Raises ConfigurationError for a table that the lake does not have."""
+    there = sorted(LakeTables(config.destination_dir(wish.destination)).tables)
+    if unknown := sorted(set(wish.tables) - set(there)):
+        raise ConfigurationError(
+            f"{', '.join(unknown)}: {wish.destination} has no such table in the lake; it has {', '.join(there) or 'none yet'}"
+        )
+    return sorted(wish.tables) or there
+
+
+def _before_vacuum(
+    ports: Ports, config: SluiceConfig, wish: MaintainWish, names: Sequence[str], say: Callable[[str], None]
+) -> tuple[float, int]:
+    """For how long files must stay, and how many cuts went that name older ones."""
+    from lake_cut.cut import cuts_path  # noqa: PLC0415
+    from spark_jobs.maintain.rule import RETENTION_HOURS, cut_hours  # noqa: PLC0415
+    from spark_jobs.maintain.tables import logged_hours, newest_cut_age_hours, prune_cuts  # noqa: PLC0415
+
+    path, options = cuts_path(config.lake, wish.destination), storage_options(config.storage_options)
+    with only_writer(ports, config, wish.destination, say):
+        hours = _hours(config, wish)
+        if hours > (asked := _asked_hours(config, wish)):
+            say(f"files stay for {hours:.0f} hours instead of {asked:g}, for the newest consistent cut needs them")
+        found = [logged_hours(_table(config, wish.destination, name, "")) for name in names]
+        logged = min((each for each in found if each is not None), default=RETENTION_HOURS)
+        return hours, prune_cuts(path, cut_hours(hours, logged, newest_cut_age_hours(path, options)), options)
+
+
+def _asked_hours(config: SluiceConfig, wish: MaintainWish) -> float:
+    told = config.destinations[wish.destination].maintenance.retention_hours
+    return told if wish.retention_hours is None else wish.retention_hours
+
+
+def _hours(config: SluiceConfig, wish: MaintainWish, names: Collection[str] | None = None) -> float:
+    """For how long files of these tables, or of all, must stay, as of now: while a destination stands still its newest cut grows older.
+
+    Raises TableError.
+    """
+    from lake_cut.cut import cuts_path  # noqa: PLC0415
+    from spark_jobs.maintain.rule import hours_kept  # noqa: PLC0415
+    from spark_jobs.maintain.tables import newest_cut_age_hours  # noqa: PLC0415
+
+    path, options = cuts_path(config.lake, wish.destination), storage_options(config.storage_options)
+    return hours_kept(_asked_hours(config, wish), newest_cut_age_hours(path, options, names))
+
+
+def _one(
+    ports: Ports, config: SluiceConfig, wish: MaintainWish, table: MaintainedTable, say: Callable[[str], None]
+) -> list[Maintained]:
+    """One table; the run lock is taken where there is something to do. Raises TableError, SparkUnavailableError, MergeFailedError."""
+    from spark_jobs.maintain.rule import Act  # noqa: PLC0415
+    from spark_jobs.maintain.tables import catch_up, lags, looked_at, optimize, vacuum  # noqa: PLC0415
+
+    planned = looked_at(table, wanted=wish.force)
+    if planned is None:
+        return []
+    optimizes = wish.optimize and planned.act != Act.NOTHING
+    if not optimizes and not wish.vacuum:
+        # a run that is at work keeps the record itself, and who waited for it here would hold up the other tables
+        if lags(table, planned.before) and not ports.files().run_lock_held(config.destination_dir(wish.destination)):
+            with only_writer(ports, config, wish.destination, say):
+                catch_up(table)
+        return [planned]
+    spark = spark_settings(config, wish.destination)
+    with only_writer(ports, config, wish.destination, say):
+        failpoints.reach(failpoints.BEFORE_MAINTENANCE)
+        found = [optimize(spark, table, wanted=wish.force)] if optimizes else []
+        if wish.vacuum:
+            given = config.destinations[wish.destination].maintenance
+            logged, log_days = given.retention_hours, given.log_days
+            catch_up(table)  # so that the next cut names what is there now
+            hours = _hours(config, wish, (table.name,))
+            found.append(vacuum(spark, table, hours, logged=logged, log_days=log_days))
+    return [each for each in found if each is not None]
+
+
+def _beside(
+    ports: Ports, config: SluiceConfig, wish: MaintainWish, table: MaintainedTable, say: Callable[[str], None]
+) -> list[Maintained]:
+    """Its change log and its history; the run lock as in `_one`. Raises TableError, MergeFailedError."""
+    from spark_jobs.maintain.beside import BesideTable, compact, planned, vacuum  # noqa: PLC0415
+    from spark_jobs.maintain.rule import Act  # noqa: PLC0415
+
+    found: list[Maintained | None] = []
+    given = target(config, wish.destination, table.name)
+    for kind, path in (("log", given.change_log), ("history", given.history)):
+        side = BesideTable(mirror=table, path=path, kind=kind)
+        if not path or (plan := planned(side, wanted=wish.force)) is None:
+            continue
+        optimizes = wish.optimize and plan.act != Act.NOTHING
+        if not optimizes and not wish.vacuum:
+            found.append(plan)
+            continue
+        with only_writer(ports, config, wish.destination, say):
+            if optimizes and (plan := planned(side, wanted=wish.force)) is not None:
+                found.append(compact(side, plan))
+            if wish.vacuum:
+                found.append(vacuum(side, _asked_hours(config, wish)))
+    return [each for each in found if each is not None]
+
+
+def _table(config: SluiceConfig, destination: str, name: str, run: str) -> MaintainedTable:
+    from spark_jobs.maintain.tables import MaintainedTable  # noqa: PLC0415
+    from spark_jobs.tables.table_owner import Owner  # noqa: PLC0415
+
+    directory = config.destination_dir(destination)
+    known = next((each for each in read_tables(directory) if each.name == name), None)
+    configured = config.destinations[destination].table(*name.split(".", 1)).key
+    key = tuple(configured) or (known.key if known else ())
+    return MaintainedTable(
+        owner=Owner(ledger_id=read_ledger(directory).ledger_id, destination=destination, table=name),
+        path=target(config, destination, name).path,
+        key=key[0] if key else "",
+        storage_options=storage_options(config.storage_options),
+        records=KeptRecords(LakeTables(directory)),
+        run=run,
+    )

@@ -1,0 +1,117 @@
+"""The job that repairs: it compares, takes the rows that differ anew, and compares again. What it does: `repair_run`.
+
+Only a person starts it.
+"""
+
+# no `from __future__ import annotations`: Dagster looks at the types of `context` and `config` itself
+
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.errors import ConfigurationError, SluiceError
+from equality.values import TableResult
+from orchestration.equality_check import evaluation_of
+from orchestration.ports import MergeFailedError, Ports, TableOutcome
+from orchestration.run.merge_run import failure
+from orchestration.run.repair_run import Listener, Repaired, RepairWish, plan_repair, run_repair
+from orchestration.table_catalog import SourceColumns, delta_key
+
+JOB = "repair_differences"
+STEP = "take_differences_anew"  # not the job's name: Dagster would take the two for one
+TAG = "sluice/repair"
+WAIT_SECONDS = 6 * 3600.0  # for a backfill, or another repair, of the destination
+
+
+class OfDestination(dg.Config):
+    """What the launchpad asks for."""
+
+    destination: str = Field(
+        default="", description="A file of conf/destinations; may be empty where there is but one."
+    )
+    tables: list[str] = Field(default=[], description='"database.table" each; all that are captured if empty.')
+    only_plan: bool = Field(default=False, description="Compare and say what would be done; change nothing.")
+    settle_seconds: float = Field(default=300.0, description="How long the merges may take to come up to the source.")
+
+
+def wish_of(config: SluiceConfig, given: OfDestination) -> RepairWish:
+    """Raises ConfigurationError for a destination that is none."""
+    names = sorted(config.destinations)
+    name = given.destination or (names[0] if len(names) == 1 else "")
+    if name not in names:
+        raise ConfigurationError(f"there is no destination {name!r}; configured: {', '.join(names)}")
+    return RepairWish(destination=name, tables=tuple(given.tables), settle_seconds=given.settle_seconds)
+
+
+def repair_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
+    """The job; the checks `equals_source` of what it repaired are its last events."""
+
+    @dg.op(name=STEP)
+    def repair(context: dg.OpExecutionContext, config: OfDestination) -> None:
+        try:
+            # the process that this run is a fork of may be older than a change of the source
+            now = settings.with_sources_in_use()
+            wish = wish_of(now, config)
+            plan = plan_repair(now, wish)
+            if config.only_plan:
+                context.add_output_metadata(_of_all(Repaired(plan=plan)))
+                return
+            listener = _listener(context, now, wish)
+            made = run_repair(ports, now, wish, plan, listener, run=context.run.run_id, wait_seconds=WAIT_SECONDS)
+        except (SluiceError, MergeFailedError) as error:
+            raise failure(error) from None
+        context.add_output_metadata(_of_all(made))
+
+    @dg.job(
+        name=JOB,
+        executor_def=dg.in_process_executor,
+        tags={TAG: "yes"},
+        description=(
+            "Compares the Delta tables with their source, and takes the rows that differ anew while the stream goes on: what the stream "
+            "knows better stays, what was deleted stays deleted. `sluice repair NAME --plan` says before what it would do."
+        ),
+    )
+    def job() -> None:
+        repair()
+
+    return job
+
+
+def _listener(context: dg.OpExecutionContext, config: SluiceConfig, wish: RepairWish) -> Listener:
+    def done(outcome: TableOutcome) -> None:
+        key = delta_key(wish.destination, outcome.name)
+        names = (
+            "rows_inserted",
+            "rows_updated",
+            "rows_deleted",
+            "source_rows",
+            "delta_version",
+            "delta_version_before",
+        )
+        told: dict[str, dg.MetadataValue[Any]] = {
+            **{name: dg.MetadataValue.int(int(getattr(outcome, name))) for name in names},
+            **SourceColumns(config, wish.destination).metadata(outcome.name, outcome.columns),
+        }
+        context.log_event(dg.AssetMaterialization(key, description="repaired", metadata=told))
+
+    def checked(result: TableResult) -> None:
+        context.log_event(evaluation_of(config, wish.destination, result))  # type: ignore[arg-type]  # Dagster takes it
+
+    return Listener(say=context.log.info, done=done, checked=checked)
+
+
+def _of_all(made: Repaired) -> dict[str, dg.MetadataValue[Any]]:
+    lines = [
+        f"- {each.name}: "
+        + (each.refused or ", ".join(f"{count} {kind}" for kind, count in each.keys.items() if count))
+        for each in made.plan
+    ]
+    return {
+        "differing_tables": dg.MetadataValue.int(len(made.plan)),
+        "found": dg.MetadataValue.md("\n".join(lines) or "nothing differs"),
+        "repaired_tables": dg.MetadataValue.int(len(made.outcomes)),
+        "equal_again": dg.MetadataValue.int(sum(each.equal for each in made.after)),
+        "left_out": dg.MetadataValue.json(dict(made.refused)),
+    }

@@ -1,0 +1,314 @@
+"""Makes the rows of a destination that differ from the source what the source holds: for the job of `repair_jobs`, and `sluice repair`.
+
+The comparison names the keys. Their rows are read anew beside the stream, and merged once the lake has all that they may show: as in a
+snapshot, but of these keys alone, and with the stream's changes read once more from the binlog instead of held. Then both sides are
+compared again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.errors import ActRefusedError
+from equality.values import Extent, TableResult, Verdict
+from orchestration import failpoints
+from orchestration.ports import MergeFailedError, Ports, SparkAwayError, TableOutcome
+from orchestration.run.cuts import amend_cut
+from orchestration.run.lake_settings import spark_settings, storage_options, target, told
+from orchestration.run.merge_run import only_writer_of_rows_read
+from orchestration.run.spark_merge import KeptRecords
+
+if TYPE_CHECKING:
+    from cdc_engine.instance.backfill.work import Reading
+    from cdc_engine.instance.repair.rows import RowsRead
+    from equality.scope import Scope
+    from spark_jobs.repair.fold import Read
+    from spark_jobs.report import TableReport, TableTarget
+
+KEYLESS = "it has no key, so no row of it can be told from another; take its rows anew with `sluice snapshot start`"
+NO_TABLE = "there is no Delta table of it; take its rows with `sluice snapshot start`"
+TWICE_MARKED = (
+    "the lake has keys twice, and rows that go are only marked there; take its rows anew with `sluice snapshot start`"
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RepairWish:
+    """Which tables of a destination; all that are captured if none is named. `settle_seconds`: how long merges may take to come up."""
+
+    destination: str
+    tables: tuple[str, ...] = ()
+    settle_seconds: float = 300.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Listener:
+    """Who is told what. `done`: a table has its commit; `checked`: it was compared again."""
+
+    say: Callable[[str], None]
+    done: Callable[[TableOutcome], None] = lambda _: None
+    checked: Callable[[TableResult], None] = lambda _: None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableRepair:
+    """What is to be done about one table. `keys`: how many differ, by kind; `refused`: why it is left out, or empty."""
+
+    result: TableResult
+    scope: Scope | None = None
+    refused: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.result.table
+
+    @property
+    def keys(self) -> Mapping[str, int]:
+        return self.scope.counts if self.scope else {}
+
+    def to_json(self) -> dict[str, Any]:
+        return {"refused": self.refused, "keys": dict(self.keys), **self.result.to_json()}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Repaired:
+    """What came of it. `refused`: "database.table" → why it was left out; `after`: of the tables that were repaired, compared again."""
+
+    plan: tuple[TableRepair, ...]
+    outcomes: tuple[TableOutcome, ...] = ()
+    refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    after: tuple[TableResult, ...] = ()
+
+    @property
+    def all_right(self) -> bool:
+        """Whether no table is known to differ any more, and none was left out."""
+        return not self.refused and all(each.equal for each in self.after)
+
+    def to_json(self) -> dict[str, Any]:
+        counts = ("name", "source_rows", "rows_inserted", "rows_updated", "rows_deleted", "delta_version")
+        return {
+            "plan": [each.to_json() for each in self.plan],
+            "tables": [{count: getattr(each, count) for count in counts} for each in self.outcomes],
+            "refused": dict(self.refused),
+            "after": [each.to_json() for each in self.after],
+        }
+
+
+def plan_repair(config: SluiceConfig, wish: RepairWish) -> tuple[TableRepair, ...]:
+    """Compares; what is to be done about each table that differs or cannot be compared. Raises SluiceError. Changes nothing."""
+    from equality.destination import differing  # noqa: PLC0415  with it comes DuckDB
+
+    extent = Extent(settle_seconds=wish.settle_seconds, every_key=True)
+    found = [
+        TableRepair(
+            result=each.result,
+            scope=each.scope,
+            refused=_refusal(config, wish.destination, each.result, each.scope),
+        )
+        for each in differing(_asked(config, wish.destination), wish.tables, extent)
+    ]
+    return tuple(each for each in found if each.scope is not None or each.refused)
+
+
+def _refusal(config: SluiceConfig, destination: str, result: TableResult, scope: Scope | None) -> str:
+    """Why what differs cannot be repaired key by key, and what to do; empty where it can, or nothing differs."""
+    if result.verdict in {Verdict.REFUSED, Verdict.UNDECIDED} and scope is None:
+        return result.reason
+    if result.verdict is Verdict.DIFFERENT and scope is None:
+        return NO_TABLE if result.version < 0 else KEYLESS
+    if scope is None:
+        return ""
+    if scope.counts["doubled"] and target(config, destination, result.table).deletes == "soft":
+        return TWICE_MARKED
+    return scope.refusal and f"{scope.refusal}: take its rows anew with `sluice snapshot start`"
+
+
+def run_repair(
+    ports: Ports,
+    config: SluiceConfig,
+    wish: RepairWish,
+    plan: tuple[TableRepair, ...],
+    listener: Listener,
+    *,
+    run: str = "",
+    wait_seconds: float = 0.0,
+) -> Repaired:
+    """Reads and merges what `plan_repair` found, and compares these tables again. Raises SluiceError or MergeFailedError, a sentence each.
+
+    Doing it again is always safe. `wait_seconds`: for a backfill or another repair of the destination.
+    """
+    from cdc_engine.instance.backfill.work import folder_of  # noqa: PLC0415  with it come the engine's rooms
+
+    refused = {each.name: each.refused for each in plan if each.refused}
+    for name, why in refused.items():
+        listener.say(f"{name} is left out: {why}")
+    scopes = {each.name: each.scope for each in plan if each.scope is not None and not each.refused}
+    if not scopes:
+        return Repaired(plan=plan, refused=refused)
+    with folder_of(config.destination_dir(wish.destination), wait_seconds) as folder:
+        work = _Work(ports, config, wish, listener, folder, run)
+        outcomes = work.do(scopes)
+        refused |= work.refused
+    after = _compared_again(config, wish, tuple(name for name in scopes if name not in refused), listener)
+    return Repaired(plan=plan, outcomes=tuple(outcomes), refused=refused, after=after)
+
+
+def _compared_again(
+    config: SluiceConfig, wish: RepairWish, names: tuple[str, ...], listener: Listener
+) -> tuple[TableResult, ...]:
+    from equality.destination import compare_destination  # noqa: PLC0415
+
+    if not names:
+        return ()
+    found = []
+    extent = Extent(mode="since-last", settle_seconds=wish.settle_seconds)
+    for each in compare_destination(_asked(config, wish.destination), names, extent):
+        listener.checked(each)
+        found.append(each)
+    return tuple(found)
+
+
+def _asked(config: SluiceConfig, destination: str) -> Any:
+    from cdc_engine.instance.wiring import source_of  # noqa: PLC0415
+    from equality.destination import Asked  # noqa: PLC0415
+
+    source = source_of(config.destinations[destination])
+    return Asked(config, destination, source, storage_options(config.storage_options))
+
+
+class _Work:
+    """One repair, in a folder of its own. `refused`: tables that were left out, with why; it grows as more is known."""
+
+    def __init__(  # noqa: PLR0917  one caller
+        self, ports: Ports, config: SluiceConfig, wish: RepairWish, listener: Listener, folder: Path, run: str
+    ) -> None:
+        self._ports, self._config, self._wish = ports, config, wish
+        self._listener, self._folder, self._run = listener, folder, run
+        self.refused: dict[str, str] = {}
+
+    def do(self, scopes: Mapping[str, Scope]) -> list[TableOutcome]:
+        """Raises SluiceError or MergeFailedError."""
+        reading = self._reading(tuple(scopes))
+        rows = self._rows(scopes, reading)
+        if not rows:
+            return []
+        reading.read()
+        failpoints.reach(failpoints.BEFORE_REPAIR)
+        with only_writer_of_rows_read(self._ports, self._config, self._wish.destination, self._listener.say):
+            outcomes = self._merge(reading, scopes, rows)
+        failpoints.reach(failpoints.AFTER_REPAIR)
+        return outcomes
+
+    def _reading(self, names: tuple[str, ...]) -> Reading:
+        from cdc_engine.instance.backfill.rules import Asked  # noqa: PLC0415
+        from cdc_engine.instance.backfill.work import Reading  # noqa: PLC0415
+        from cdc_engine.instance.repair.rules import REFUSALS, from_the_lake  # noqa: PLC0415
+
+        destination = self._wish.destination
+        reading = Reading(
+            self._config.destinations[destination],
+            self._config.destination_dir(destination),
+            Asked(from_us=0, tables=names, all_or_none=False),
+            self._folder,
+            now_us=time.time_ns() // 1000,
+            find=from_the_lake,
+            refusals=REFUSALS,
+        )
+        reading.judge()
+        return reading
+
+    def _rows(self, scopes: Mapping[str, Scope], reading: Reading) -> dict[str, RowsRead]:
+        """The rows of the tables that are not refused, once the lake has all that they may show."""
+        from cdc_engine.instance.repair.rows import SourceRows  # noqa: PLC0415
+
+        source, low = SourceRows(self._config, self._wish.destination), reading.place.begin
+        found: dict[str, RowsRead] = {}
+        for number, (name, scope) in enumerate(scopes.items()):
+            if name in reading.refused:
+                continue
+            folder = self._folder / f"rows-{number}"
+            try:
+                found[name] = source.read(name, scope.conditions(), low, folder)
+            except ActRefusedError as error:
+                self.refused[name] = str(error)
+                continue
+            self._listener.say(f"{name}: {len(scope.keys)} keys differ; {found[name].rows} rows are read anew")
+        for each in found.values():
+            source.wait_until_past(each.high, low, self._wish.settle_seconds)
+        return found
+
+    def _merge(self, reading: Reading, scopes: Mapping[str, Scope], rows: Mapping[str, RowsRead]) -> list[TableOutcome]:
+        """The caller holds the run lock. Raises MergeFailedError."""
+        from cdc_engine.destination_files import LakeTables  # noqa: PLC0415  as in runs: imported where it is used
+        from spark_jobs.backfill.stretch import Stretch  # noqa: PLC0415
+        from spark_jobs.errors import SparkJobError, SparkUnavailableError  # noqa: PLC0415
+        from spark_jobs.repair.merge import merge_repair  # noqa: PLC0415
+        from spark_jobs.staged_batch import REPAIR_KIND, Backfill  # noqa: PLC0415
+
+        destination = self._wish.destination
+        ledger_id, cursor = reading.catch_up()
+        self.refused |= reading.refused
+        names = [name for name in rows if name not in self.refused]
+        began = min(each.read_at_us for each in rows.values())
+        stretch = Stretch(
+            backfill=Backfill(backfill_id=self._folder.name, from_us=began, to_us=0, kind=REPAIR_KIND),
+            destination=destination,
+            ledger_id=ledger_id,
+            epoch=cursor.epoch,
+            folders=[batch.path for batch in reading.staged],
+            changed_up_to=reading.read_to.order_key,
+            lake_at=cursor.order_key,
+            read_to=reading.read_to.order_key,
+            start=reading.place.begin.to_json(),
+            end=cursor.to_json(),
+        )
+        merged: list[TableOutcome] = []
+
+        def done(outcome: TableReport, label: int) -> None:
+            merged.append(outcome)
+            failpoints.reach(failpoints.BETWEEN_REPAIRED)
+            amend_cut(self._config, destination, outcome.name, label)
+            self._listener.say(
+                f"{outcome.name}: {outcome.rows_inserted} rows came, {outcome.rows_updated} changed, {outcome.rows_deleted} went"
+            )
+            self._listener.done(outcome)
+
+        try:
+            merge_repair(
+                stretch,
+                {name: self._chosen(name, scopes[name], rows[name]) for name in names},
+                spark_settings(self._config, destination),
+                on_table_done=done,
+                on_left=lambda name, keys: self._listener.say(
+                    f"{name}: {keys} keys that differed are left alone: the source has no rows of them any more; the next comparison tells"
+                ),
+                storage_options=storage_options(self._config.storage_options),
+                records=KeptRecords(LakeTables(self._config.destination_dir(destination))),
+                run=self._run,
+            )
+        except SparkUnavailableError as error:
+            raise SparkAwayError(told(self._config, error)) from error
+        except SparkJobError as error:
+            raise MergeFailedError(told(self._config, error)) from error
+        return merged
+
+    def _chosen(self, name: str, scope: Scope, rows: RowsRead) -> tuple[TableTarget, Read]:
+        from spark_jobs.repair.fold import Read  # noqa: PLC0415
+        from spark_jobs.staged_batch import Column  # noqa: PLC0415
+
+        keys = list(scope.keys)
+        read = Read(
+            key=rows.key,
+            columns=tuple(Column(name=name, type=kind, nullable=nullable) for name, kind, nullable in rows.columns),
+            files=rows.files,
+            keys=dict(zip(rows.key, scope.values(keys).values(), strict=True)),
+            had=[scope.keys[key].in_source for key in keys],
+            doubled=[scope.keys[key].lake_rows > 1 for key in keys],
+            read_at_us=rows.read_at_us,
+        )
+        return target(self._config, self._wish.destination, name), read

@@ -1,0 +1,129 @@
+"""Each numbered case of what real sources do around the rows, and the test that shows it: the last table of docs/fidelity.md.
+
+A row is (number, case, file, piece). In a test's file the piece is the name of the test; in a corpus it is a piece of the statement.
+`test_document_fidelity` holds that each is there.
+"""
+# ruff: noqa: E501 - rows of a page's table are long
+
+from __future__ import annotations
+
+CORPUS = "table_meta/corpus"
+ADDITIONS = f"{CORPUS}/additions.txt"  # in the words of a column's definition; `table_meta/change/test_ddl_additions.py` plays them
+_CLIENTS, _KEYS, _NAMES = (f"{CORPUS}/{name}.sql" for name in ("client_charsets", "keys_and_nulls", "names"))
+_ALTERS, _TOOLS, _FOREIGN = (f"{CORPUS}/{name}.sql" for name in ("alter_charset", "tools", "foreign_keys"))
+_READ = "table_meta/ddl/test_ddl_names.py"
+_MEANT = "table_meta/history/test_statements.py"
+_MISTAKES = "table_meta/history/test_ddl_mistakes.py"
+_RENAMES = "table_meta/history/test_ddl_renames.py"
+_RETAKE = "instance/ddl/test_ddl_retake.py"
+_CASCADE, _CORNERS = "fidelity/tables/test_cascade.py", "fidelity/tables/test_cascade_corners.py"
+_STATEMENTS = "fidelity/test_statements_fidelity.py"
+_CATALOGUE = "fidelity/catalogue.py"  # `fidelity/test_matrix.py` writes and reads each value
+_ODD = "test_cascades_in_odd_company_are_followed_or_stop_by_name"
+_TREES = "test_random_cascades_are_in_the_staged_images"
+_STOPS = "test_every_captured_table_of_a_statement_stops"
+_RETAKEN = "test_ddl_tables_whose_values_only_their_rows_tell_are_taken_anew_by_themselves_and_equal_select"
+
+CASES: tuple[tuple[str, str, str, str], ...] = (
+    ("1", "`SET NAMES binary`, then DDL", _CLIENTS, "SET NAMES binary"),
+    ("1", "the same, then FLUSH", _CLIENTS, "FLUSH TABLES"),
+    ("1", "the same, then CREATE USER or anything else", _MISTAKES, "test_ddl_a_client_of_any_charset_is_read"),
+    *(("1", f"a client of {name}", _CLIENTS, f"--@client {name}") for name in ("dec8", "hp8", "swe7", "armscii8", "keybcs2", "macce", "geostd8", "eucjpms")),
+    ("1", "`text(4294967295)`", _KEYS, "text(4294967295)"),
+    ("1", "lengths that are 4 GiB in bytes", _KEYS, "text(1073741824) CHARSET utf8mb4"),
+    ("1", "the same of a table outside the filter", _MISTAKES, "test_ddl_a_text_beyond_all_lengths_is_a_longtext"),
+    ("1", "a reader that raises at random: the tables concerned stop by name, the rest goes on", _MISTAKES, "test_ddl_a_mistake_anywhere_stops_the_table_by_name_and_the_rest_goes_on"),
+    ("1", "the same of a statement about a database", _MISTAKES, "test_ddl_a_mistake_about_a_database_stops_what_is_in_it"),
+    ("1", "the same at a table map", _MISTAKES, "test_ddl_a_mistake_at_a_table_map_stops_its_table"),
+    ("2", "foreign keys that cascade are known from the schema, on each server", "table_meta/history/test_ddl_foreign_keys_cascade.py", "test_an_account_that_may_only_read_sees_what_cascades"),
+    ("2", "named by `check` and `status`", "console/test_cascade_commands.py", "test_cascade_of_children_is_named_by_check_and_status"),
+    ("2", "named by the asset and its check", "orchestration/test_checks.py", "test_cascade_of_children_is_named_by_asset_and_check"),
+    ("2", "a policy that stops such children", "staging/test_cascade_events.py", "test_cascade_policies_stop_a_table_at_the_first_event_or_leave_it"),
+    ("2", "`cascades: apply`: random DML on trees of foreign keys (several levels, self-references, SET NULL, key updates) against SELECT, four servers", _CASCADE, _TREES),
+    ("2", "the same in the lake, over several batches", _CASCADE, "test_random_cascades_over_several_batches_are_in_the_lake"),
+    ("2", "keys of every type", _CASCADE, "test_cascades_of_keys_of_every_type_find_their_rows_in_the_lake_fidelity"),
+    ("2", "XA, savepoints, triggers, temporary tables, circles, keys that may be NULL", _CORNERS, _ODD),
+    ("2", "a run that is cut off between children and parents", _CASCADE, "test_fault_a_run_cut_off_between_what_cascades_change_is_finished_by_the_next"),
+    ("2", "a child that is not captured is said; what is below it stops", "staging/test_cascade_events.py", "test_a_cascade_reaches_through_a_table_that_is_not_captured_and_stops_what_is_below"),
+    ("2", "foreign keys made and dropped by DDL", _FOREIGN, "ON DELETE CASCADE"),
+    ("3", "EXCHANGE PARTITION stops both tables", _MEANT, _STOPS),
+    ("3", "and both are taken anew", _RETAKE, _RETAKEN),
+    ("3", "what they look like afterwards", _KEYS, "EXCHANGE PARTITION p0 WITH TABLE p2"),
+    ("3", "RENAME swaps", _RENAMES, "test_ddl_two_captured_tables_that_swap_names_take_their_rows_along"),
+    ("3", "chains and circles of names, with rows, on four servers", "fidelity/tables/test_ddl_renamed_tables.py", "test_ddl_random_renames_are_in_the_staged_batches"),
+    ("3", "tables under a MERGE table", _MEANT, "ENGINE=MERGE UNION=(shop.orders, items)"),
+    ("3", "BLACKHOLE, and LIKE of such a table", _MEANT, "ENGINE=BLACKHOLE"),
+    ("3", "the same where they are there when the stream begins", _STATEMENTS, "test_tables_of_engines_without_rows_of_their_own_stop_from_the_beginning_ddl"),
+    ("3", "LIKE", f"{CORPUS}/create_forms.sql", "LIKE"),
+    ("3", "MariaDB's CONVERT PARTITION and CONVERT TABLE", _MEANT, "CONVERT TABLE items TO PARTITION"),
+    *(("4", f"`db.{name}` unquoted", _READ, f"db.{name}") for name in ("20151214", "1e5", "0x12")),
+    ("4", "the same on the servers", _NAMES, "ALTER TABLE ddl_names.1e5"),
+    ("4", "sql_mode=ORACLE and `` `order-items` ``", _NAMES, "TRUNCATE TABLE `order-items`"),
+    ("4", "a leading no-break space", _NAMES, "CREATE TABLE \u00a0nb"),
+    ("4", "ANSI_QUOTES names with a backslash", _NAMES, 'CREATE TABLE "a\\b"'),
+    ("4", "lower_case_table_names=1 with Σ, İ, ẞ and every other letter", _READ, "test_ddl_names_are_folded_as_the_server_folds_them"),
+    ("4", "digits right after a comment's version", _NAMES, "/*!500011"),
+    ("5", "latin1 81, 8D, 8F, 90, 9D and every other byte of every charset", "binlog/charsets/test_charsets.py", "test_every_charset_of_every_server_has_a_codec_fidelity"),
+    *(("5", f"a client of {name}", _CLIENTS, f"--@client {name}") for name in ("euckr", "cp866", "greek", "sjis", "ujis")),
+    ("5", "labels that the column's charset lacks are `?`", _CLIENTS, "enum('😀', 'y') CHARSET utf8mb3"),
+    ("5", "CONVERT TO leaves raw bytes in labels", _CLIENTS, "ALTER TABLE c1 CONVERT TO CHARACTER SET latin1"),
+    ("6", "`enum('2','1') DEFAULT 1`", ADDITIONS, "enum('2','1') DEFAULT 1"),
+    ("6", "SET alike", ADDITIONS, "set('2','1') DEFAULT 3"),
+    *(("6", f"varchar default `{text}`", ADDITIONS, f"varchar(20) DEFAULT {text}") for text in ("1e3", "007", "00.50", "1.")),
+    ("6", "`float(7,3) DEFAULT 1.23456`", ADDITIONS, "float(7,3) DEFAULT 1.23456"),
+    ("7", "CREATE DATABASE without a charset", _CLIENTS, "SET collation_server = cp1251_general_ci"),
+    ("7", "MariaDB's ALTER IGNORE … ADD UNIQUE", _READ, "test_ddl_alter_ignore_may_delete_rows"),
+    ("7", "ALTER IGNORE … MODIFY … NOT NULL", _KEYS, "ALTER IGNORE TABLE s2 ADD UNIQUE (a), MODIFY b int NOT NULL"),
+    ("7", "`binlog_alter_two_phase`: START, COMMIT, ROLLBACK", _READ, "test_ddl_an_alter_in_two_phases_counts_where_it_commits"),
+    ("7", "the same on the servers, an ALTER that fails too", _KEYS, "SET binlog_alter_two_phase = 1"),
+    ("8", "AUTO_INCREMENT on a key that is not the primary one", _KEYS, "CREATE TABLE a1 (a int, b int AUTO_INCREMENT, KEY (b))"),
+    ("8", "`ADD (…, CONSTRAINT c PRIMARY KEY (a))`", _KEYS, "CONSTRAINT cc PRIMARY KEY (a)"),
+    ("8", "`DROP a, ADD a` of a key's column", _KEYS, "ALTER TABLE k3 DROP a, ADD a int"),
+    ("8", "`SERIAL NULL`", _KEYS, "serial NULL"),
+    ("8", "CREATE TABLE IF NOT EXISTS after a DROP that stopped", "table_meta/change/test_ddl_policy.py", "test_ddl_a_table_that_is_made_anew_loses_the_rows_of_the_one_before"),
+    ("9", "ADD of `datetime NOT NULL DEFAULT '0000-00-00 00:00:00'`", ADDITIONS, "datetime NOT NULL DEFAULT '0000-00-00 00:00:00'"),
+    ("9", "or of `0`", ADDITIONS, "datetime NOT NULL DEFAULT 0"),
+    ("9", "`DEFAULT CURRENT_TIMESTAMP` in a named zone", "table_meta/change/test_ddl_added_values.py", "test_ddl_a_named_zone_has_the_rules_of_the_zone_database"),
+    ("9", "and in `SYSTEM`", "table_meta/history/test_system_zone_ddl.py", "test_rows_there_get_the_time_of_the_system_zone_ddl"),
+    ("9", "generated columns, of constants", ADDITIONS, "varchar(20) AS ('x')"),
+    ("9", "generated columns, of others: taken anew", _RETAKE, _RETAKEN),
+    ("9", "JSON NOT NULL", ADDITIONS, "json NOT NULL"),
+    ("9", "defaults of constant expressions", ADDITIONS, "bigint DEFAULT (60*60*24)"),
+    ("9", "defaults of other expressions: taken anew", ADDITIONS, "varchar(36) DEFAULT (uuid())"),
+    ("9", "`ADD (…, PRIMARY KEY (x))`", _ALTERS, "ADD (h int NOT NULL, PRIMARY KEY (h))"),
+    ("9", "MariaDB's system versioning", "fidelity/tables/test_versioned_fidelity.py", "test_rows_that_the_server_keeps_as_history_are_left_out_fidelity"),
+    ("9", "`DEFAULT DATE '…'`", ADDITIONS, "date DEFAULT DATE '2020-01-02'"),
+    ("9", "`TIMESTAMP'…'`", ADDITIONS, "datetime DEFAULT TIMESTAMP'2020-01-02 03:04:05'"),
+    ("9", "hex labels", f"{CORPUS}/server_suites.sql", "enum(0x41, x'42', b'1000011')"),
+    ("9", "`_utf8mb4 x'41'`", ADDITIONS, "varchar(20) DEFAULT _utf8mb4 x'41'"),
+    ("9", "`CHARACTER SET = DEFAULT`", _ALTERS, "CHARACTER SET = DEFAULT"),
+    ("9", "`decimal(19.5)`", ADDITIONS, "decimal(19.5) DEFAULT 1.5"),
+    ("9", "Vitess' swap names", _RENAMES, "test_ddl_vitess_swaps_over_a_name_of_its_own"),
+    ("9", "the same on the servers", _TOOLS, "_vt_HOLD_"),
+    ("10", "SET of 8 to 63 members", _CATALOGUE, "set(\" + \",\".join(f\"'m{n}'\""),
+    ("10", "ENUM of 255, 256 and 257 labels", _CATALOGUE, "(255, 256, 257)"),
+    ("10", "every `bit(n)`", _CATALOGUE, "range(1, 65)"),
+    ("10", "remainders of decimals", _CATALOGUE, "remainders ="),
+    ("10", "denormal numbers", _CATALOGUE, "4.9e-324"),
+    ("10", "negative times with fractions", _CATALOGUE, "-838:59:59"),
+    ("10", "text in all charsets", "fidelity/test_matrix.py", "test_every_type_is_what_select_returns_fidelity"),
+    ("10", "JSON with duplicate keys", _CATALOGUE, '{"a": 1, "a": 2'),
+    ("10", "YEAR, BIT, ENUM in JSON", _CATALOGUE, "JSON_ARRAY(y, b, e, s)"),
+    ("10", "3 000 keys", _CATALOGUE, "range(3000)"),
+    ("10", "depth 99", _CATALOGUE, '"[" * 99'),
+    ("10", "empty geometry", _CATALOGUE, "010700000000000000"),
+    ("11", "the corpus on all four servers", "table_meta/ddl/test_ddl_corpus.py", "test_every_statement_gives_the_schema_that_the_server_has"),
+    ("11", "random mutations of all of it", "table_meta/ddl/test_ddl_mutations.py", "test_ddl_mutations_give_a_named_stop_or_nothing"),
+    ("11", "damaged events", "fidelity/oracle/test_fuzz.py", "test_damaged_events_end_in_rows_or_named_errors_fidelity"),
+)  # fmt: skip
+
+
+def rows() -> list[str]:
+    """As rows of a table in Markdown."""
+    return [f"| {number} | {case} | {_shown(file, piece)} |" for number, case, file, piece in CASES]
+
+
+def _shown(file: str, piece: str) -> str:
+    fence = "``" if "`" in piece else "`"
+    space = " " if "`" in piece else ""
+    return f"`tests/{file}`: {fence}{space}{piece.removeprefix('--@')}{space}{fence}"

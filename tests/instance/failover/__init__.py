@@ -1,0 +1,1 @@
+"""Several sources of a destination: who takes over, and that no change is lost or comes twice."""

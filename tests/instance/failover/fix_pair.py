@@ -1,0 +1,183 @@
+"""Two servers of which one replicates from the other, a destination that names both, and a lake of two tables in memory."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from cdc_engine.config import SluiceConfig, load_config
+from cdc_engine.contracts import OutstandingBatch
+from cdc_engine.destination_files import read_ledger
+from cdc_engine.errors import SluiceError
+from cdc_engine.instance.engine import Engine
+from cdc_engine.launcher import EngineSlot
+from console.toolchain.database.server import DatabaseServer
+from tests.fix_servers import ServerFactory
+from tests.waiting import wait_for
+
+DATABASE, TABLES = "pair", ("numbers", "notes")  # `notes` has no key
+HEARTBEAT = "heartbeat: {seconds: 0.2, timeout_seconds: 1, retries: 2}"
+
+
+class Lake:
+    """Rows by table, merged as the tables' guard does it: what an order key says is there already is not taken again."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[int]] = {name: [] for name in TABLES}
+        self._committed = dict.fromkeys(TABLES, 0)
+
+    def merge(self, folder: Path, tables: Iterable[str] = TABLES) -> None:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        for table in manifest["tables"]:
+            for segment in table["segments"] if table["table"] in tables else ():
+                if segment["kind"] == "changes":
+                    self._append(table["table"], folder / segment["file"])
+
+    def _append(self, table: str, file: Path) -> None:
+        staged = pq.read_table(file, columns=["n", "_sluice_order_key"]).to_pydict()
+        new = [(n, key) for n, key in zip(*staged.values(), strict=True) if key > self._committed[table]]
+        self.rows[table] += [n for n, _ in new]
+        self._committed[table] = max([self._committed[table], *(key for _, key in new)])
+
+
+class Pair:
+    """`first` is the master at the beginning, `second` its replica."""
+
+    def __init__(self, version: str, fresh_server: ServerFactory, root: Path, *, gtids: bool = True) -> None:
+        without = {} if gtids else {"gtid_mode": "OFF", "enforce_gtid_consistency": "OFF"}
+        self.first, self.second = (
+            fresh_server(version, {"server_id": each, "log_slave_updates": "ON", **without}) for each in (1, 2)
+        )
+        self.mariadb, self._gtids = "mariadb" in version, gtids
+        for server in (self.first, self.second):
+            run(server, "RESET MASTER")
+        self.replicate(self.first, self.second)
+        run(
+            self.first,
+            f"CREATE DATABASE {DATABASE}",
+            f"CREATE TABLE {DATABASE}.numbers (n INT PRIMARY KEY)",
+            f"CREATE TABLE {DATABASE}.notes (n INT)",
+        )
+        wait_for("the tables are there", lambda: (DATABASE,) in asked(self.second, "SHOW DATABASES"))
+        self._root, self._counts = root, itertools.count()
+        self.directory, self.lake = root / "data" / "engine" / "shop", Lake()
+        (root / "conf" / "destinations").mkdir(parents=True)
+        (root / "conf" / "sluice.yaml").write_text(f"data_dir: {root}/data\nlake: {root}/lake\n")
+        self.describe()
+        self.slot = self._slot()
+        self.written: list[int] = []
+        self._began = int(time.time()) + 1000
+
+    def _slot(self) -> EngineSlot[Engine]:
+        return EngineSlot("shop", lambda: Engine(self.config, "shop", watch_seconds=0.5))
+
+    def end_engine(self) -> None:
+        """The next one is made with what is described then; a slot that was stopped stays so."""
+        self.slot.stop()
+        self.slot = self._slot()
+
+    def describe(self, *lines: str) -> None:
+        sources = [f"  - {{user: root, port: {server.port}}}" for server in (self.first, self.second)]
+        text = "\n".join(["sources:", *sources, HEARTBEAT, f"include: {DATABASE}\\..*", *lines, ""])
+        (self._root / "conf" / "destinations" / "shop.yaml").write_text(text)
+
+    @property
+    def config(self) -> SluiceConfig:
+        return load_config(self._root / "conf")
+
+    def replicate(self, master: DatabaseServer, replica: DatabaseServer) -> None:
+        """`replica` follows `master` by GTIDs; what it has already it had before."""
+        by_gtid = "MASTER_USE_GTID = slave_pos, MASTER_SSL = 0" if self.mariadb else "MASTER_AUTO_POSITION = 1"
+        if not self._gtids:
+            file, offset, *_ = asked(master, "SHOW MASTER STATUS")[0]
+            by_gtid = f"MASTER_LOG_FILE = '{file}', MASTER_LOG_POS = {offset}"
+        if self.mariadb:
+            run(replica, "SET GLOBAL gtid_slave_pos = @@gtid_binlog_pos")
+        run(
+            replica,
+            f"CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {master.port}, MASTER_USER = 'root', {by_gtid}",
+            "START SLAVE",
+        )
+
+    def promote(self, replica: DatabaseServer) -> None:
+        run(replica, "STOP SLAVE", "RESET SLAVE ALL")
+
+    def write(self, server: DatabaseServer, count: int = 5) -> None:
+        """New numbers, each in a transaction for both tables; on MariaDB in two domains by turns."""
+        for number in itertools.islice(self._counts, count):
+            domain: tuple[str, ...] = (f"SET SESSION gtid_domain_id = {number % 2 * 7}",) if self.mariadb else ()
+            domain += self._moment(number) if not self._gtids else ()
+            inserts = [f"INSERT INTO {DATABASE}.{table} VALUES ({number})" for table in TABLES]
+            run(server, *domain, "BEGIN", *inserts, "COMMIT")
+            self.written.append(number)
+
+    def _moment(self, number: int) -> tuple[str, ...]:
+        """Ten seconds after the number before, by the binlog; all of them after the file began."""
+        moment = self._began + 10 * number
+        return (f"SET TIMESTAMP = {moment}", f"SET original_commit_timestamp = {moment * 1_000_000 + 1}")
+
+    def wait_until_replicated(self, replica: DatabaseServer) -> None:
+        count = f"SELECT COUNT(*) FROM {DATABASE}.notes"
+        wait_for("the replica has all", lambda: asked(replica, count) == [(len(self.written),)])
+
+    # ── what a tick and a run do ──
+
+    def engine(self) -> Engine | None:
+        try:
+            return self.slot.get(0.5)
+        except SluiceError:
+            return None
+
+    def next_batch(self) -> OutstandingBatch:
+        found: list[OutstandingBatch] = []
+
+        def one() -> bool:
+            engine = self.engine()
+            batch = engine.hand_out(0.2) if engine else None
+            found.extend([batch] if batch else [])
+            return bool(found)
+
+        wait_for("a batch is out", one)
+        return found[0]
+
+    def settle(self, tables: Iterable[str] = TABLES) -> None:
+        """Batches are merged and acked until the lake has all that was written."""
+
+        def all_there() -> bool:
+            engine = self.engine()
+            batch = engine.hand_out(0.2) if engine else None
+            if engine and batch:
+                self.lake.merge(self.directory / batch.path)
+                engine.ack(batch)
+            return all(set(self.lake.rows[name]) >= set(self.written) for name in tables)
+
+        wait_for("the lake has all", all_there)
+
+    def troubles(self) -> tuple[str, ...]:
+        engine = self.engine()
+        return engine.status().troubles if engine else ("it is being started",)
+
+    def check(self) -> None:
+        """Equal tables, each change once: also the table without a key."""
+        for table in TABLES:
+            assert sorted(self.lake.rows[table]) == self.written, table
+
+    def epoch(self) -> int:
+        return read_ledger(self.directory).epoch
+
+
+def run(server: DatabaseServer, *statements: str) -> None:
+    with server.connect() as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def asked(server: DatabaseServer, query: str) -> list[tuple[object, ...]]:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(query)
+        return list(cursor.fetchall())

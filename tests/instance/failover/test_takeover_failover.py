@@ -1,0 +1,281 @@
+"""Who may take over from a source that gives no sign of life, and who may not; and the command that says so. No server is asked."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc_engine.acts.stopped_destination import stopped_destination
+from cdc_engine.config import SluiceConfig, load_config
+from cdc_engine.errors import ActRefusedError, ConfigurationError
+from cdc_engine.instance.failover import failover
+from cdc_engine.instance.failover.failover import Failover, Hands
+from cdc_engine.instance.failover.takeover import Answer, Beats, in_turn, refusal
+from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
+from cdc_engine.parser.start_position import Epochs
+from cdc_engine.position import Position
+from cdc_engine.source.in_use import SOURCE_FILE, address_in_use, use
+from cdc_engine.source.server import Source
+from console.source.switch import listed, switch
+
+A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+B = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
+READ = Position(epoch=2, file="binlog.000003", offset=700, gtid_set=f"{A}:1-60", server_uuid=A, time_us=5)
+STANDBY = ServerFacts(
+    version="8.0.31",
+    mariadb=False,
+    server_uuid=B,
+    gtid_enabled=True,
+    executed=f"{A}:1-60",
+    file="mysql-bin.000001",
+    offset=500,
+    logs=(BinaryLog(file="mysql-bin.000001", size_bytes=500),),
+)
+ONE, TWO, THREE = "one:3306", "two:3306", "three:3306"
+
+
+def refused(position: Position | None = READ, facts: ServerFacts | None = STANDBY, epochs: Epochs | None = None) -> str:
+    return refusal(position, Answer(address=TWO, facts=facts, trouble="refused"), epochs or Epochs(highest=2))
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({}, ""),
+        ({"executed": f"{A}:1-80,{B}:1-3"}, ""),
+        ({"executed": f"{A}:1-59"}, f"has not executed {A}:60"),
+        ({"executed": f"{A}:1-90", "purged": f"{A}:1-70"}, f"purged the binlog with {A}:61-70"),
+        ({"gtid_enabled": False}, "without GTIDs"),
+    ],
+    ids=["all", "more", "behind", "purged", "no-gtids"],
+)
+def test_failover_a_standby_takes_over_only_where_nothing_is_missed(facts: dict[str, Any], words: str) -> None:
+    told = refused(facts=dataclasses.replace(STANDBY, **facts))
+    assert words in told
+    assert bool(told) == bool(words)
+
+
+@pytest.mark.parametrize(
+    ("executed", "purged", "words"),
+    [
+        ("0-1-60,7-1-5", "", ""),
+        ("0-2-61,7-1-5", "0-1-60,7-1-5", ""),
+        ("0-1-60,7-1-4", "", "has not executed"),
+        ("0-1-90,7-1-9", "0-1-60,7-1-6", "purged"),
+        ("0-1-60", "", "has not executed"),
+    ],
+    ids=["all", "more", "behind", "purged", "no-domain"],
+)
+def test_failover_of_mariadb_goes_by_each_domain(executed: str, purged: str, words: str) -> None:
+    read = dataclasses.replace(READ, gtid_set="0-1-60,7-1-5", server_uuid="mariadb-1")
+    facts = dataclasses.replace(STANDBY, mariadb=True, server_uuid="mariadb-2", executed=executed, purged=purged)
+    told = refused(read, facts)
+    assert words in told
+    assert bool(told) == bool(words)
+
+
+def test_failover_waits_while_a_batch_cannot_be_finished_and_begins_anywhere_before_the_first() -> None:
+    assert "merged in part" in refused(epochs=Epochs(highest=2, unfinished="a batch may be merged in part"))
+    assert refused(position=None) == ""
+    assert refused(facts=None) == "refused"
+
+
+def test_failover_goes_around() -> None:
+    assert in_turn((ONE, TWO, THREE), TWO) == (THREE, ONE)
+    assert in_turn((ONE, TWO), TWO) == (ONE,)
+    assert in_turn((ONE, TWO), "gone:1") == (ONE, TWO)
+    assert Beats().after("no").after("none") == Beats(2, "none")
+    assert Beats(2, "none").after("") == Beats()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> SluiceConfig:
+    (tmp_path / "conf" / "destinations").mkdir(parents=True)
+    (tmp_path / "conf" / "sluice.yaml").write_text(f"data_dir: {tmp_path}/data\n")
+    sources = "".join(f"  - {{host: {name}, user: root}}\n" for name in ("one", "two", "three"))
+    heartbeat = "heartbeat: {retries: 1, seconds: 0.01}\n"
+    (tmp_path / "conf" / "destinations" / "shop.yaml").write_text(f"sources:\n{sources}{heartbeat}")
+    return load_config(tmp_path / "conf")
+
+
+def directory(config: SluiceConfig) -> Path:
+    return config.destination_dir("shop")
+
+
+def test_failover_everybody_who_reads_conf_reads_the_source_that_was_chosen(config: SluiceConfig) -> None:
+    assert config.destinations["shop"].source.address == ONE
+    use(directory(config), TWO, "by command")
+    assert config.with_sources_in_use().destinations["shop"].source.address == TWO
+    use(directory(config), "gone:1", "by command")
+    assert config.with_sources_in_use().destinations["shop"].source.address == ONE
+    (directory(config) / SOURCE_FILE).write_text("{")
+    with pytest.raises(ConfigurationError, match="remove it to read the first"):
+        config.with_sources_in_use()
+
+
+def test_failover_conf_names_each_source_once(config: SluiceConfig) -> None:
+    file = directory(config).parents[2] / "conf" / "destinations" / "shop.yaml"
+    for text, words in (
+        ("source: {user: root}\nsources: [{user: root}]\n", "not both"),
+        ("sources: [{user: root}, {user: other}]\n", "one address"),
+        ("sources: []\n", "source"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ConfigurationError, match=words):
+            load_config(file.parents[1])
+
+
+def answering(**facts: ServerFacts | None) -> Any:
+    def answer(source: Source, _file: str) -> Answer:
+        return Answer(address=source.address, facts=facts.get(source.host), trouble=f"{source.host} is away")
+
+    return answer
+
+
+def read_up_to(config: SluiceConfig, position: Position) -> None:
+    directory(config).mkdir(parents=True)
+    with stopped_destination(directory(config)) as meta:
+        meta.update(lambda ledger: ledger.set_cursor(position))
+
+
+def test_failover_by_command_goes_to_the_next_that_can_and_says_why_not(config: SluiceConfig) -> None:
+    read_up_to(config, READ)
+    behind = dataclasses.replace(STANDBY, executed=f"{A}:1-59")
+    ask = answering(two=behind, three=STANDBY)
+    assert next(each.refused for each in listed(config, "shop", ask)) == "one is away"
+    with pytest.raises(ActRefusedError, match=f"{A}:60"):
+        switch(config, "shop", 2, ask)
+    with pytest.raises(ConfigurationError, match="1 to 3"):
+        switch(config, "shop", 4, ask)
+    assert address_in_use(directory(config)) == ""
+    assert switch(config, "shop", 0, ask).address == THREE
+    assert address_in_use(directory(config)) == THREE
+
+
+class Beat:
+    """A heartbeat that gets an answer from all but those who are silent."""
+
+    silent: frozenset[str] = frozenset({"one"})
+
+    def __init__(self, source: Source, _sql: str, _seconds: int) -> None:
+        self._host = source.host
+
+    def failure(self) -> str:
+        return "no answer" if self._host in self.silent else ""
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def made(config: SluiceConfig, monkeypatch: pytest.MonkeyPatch, ask: Any, gave_way: threading.Event) -> Failover:
+    monkeypatch.setattr(failover, "Heartbeat", Beat)
+    monkeypatch.setattr(failover, "ask", ask)
+    hands = Hands(
+        directory=directory(config),
+        position=lambda: READ,
+        epochs=lambda: Epochs(highest=2),
+        lacks=lambda: "",
+        gives_way=gave_way.set,
+    )
+    return Failover(config.destinations["shop"], hands)
+
+
+def test_failover_after_missed_heartbeats_names_who_cannot_take_over_and_takes_the_first_who_can(
+    config: SluiceConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = {"two": dataclasses.replace(STANDBY, executed=f"{A}:1-59")}
+
+    def later(source: Source, file: str) -> Answer:
+        answer: Answer = answering(**answers)(source, file)
+        return answer
+
+    watch = made(config, monkeypatch, later, threading.Event())
+    assert not watch.beat()
+    assert watch.trouble() == ""
+    assert not watch.beat()
+    assert f"{TWO} cannot take over: the server has not executed {A}:60" in watch.trouble()
+    assert f"{THREE} cannot take over: three is away" in watch.trouble()
+    assert address_in_use(directory(config)) == ""
+    answers["three"] = STANDBY
+    assert watch.beat()
+    assert address_in_use(directory(config)) == THREE
+
+
+def test_failover_a_choice_by_command_is_noticed_with_the_next_beat(
+    config: SluiceConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gave_way = threading.Event()
+    watch = made(config, monkeypatch, answering(), gave_way)
+    use(directory(config), TWO, "by command")
+    watch.run(threading.Event())
+    assert gave_way.is_set()
+
+
+def test_failover_takes_nobody_who_would_not_give_the_sign_of_life_either(
+    config: SluiceConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A `heartbeat.sql` that fails everywhere would have the engine go round and round, an epoch each time."""
+    watch = made(config, monkeypatch, answering(two=STANDBY, three=STANDBY), threading.Event())
+    monkeypatch.setattr(Beat, "silent", frozenset({"one", "two", "three"}))
+    assert not any(watch.beat() for _ in range(5))
+    assert f"{TWO} cannot take over: no answer" in watch.trouble()
+    monkeypatch.setattr(Beat, "silent", frozenset({"one", "two"}))
+    assert watch.beat()
+    assert address_in_use(directory(config)) == THREE
+
+
+def test_failover_an_error_of_one_that_stands_by_hides_no_other(
+    config: SluiceConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(source: Source, file: str) -> Answer:
+        if source.host == "two":
+            raise RuntimeError("'cryptography' package is required")
+        answer: Answer = answering(three=STANDBY)(source, file)
+        return answer
+
+    watch = made(config, monkeypatch, ask, threading.Event())
+    assert [watch.beat() for _ in range(2)] == [False, True]
+    assert address_in_use(directory(config)) == THREE
+
+
+def test_failover_leaves_what_was_chosen_while_the_others_were_asked(
+    config: SluiceConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(source: Source, file: str) -> Answer:
+        use(directory(config), THREE, "by command")
+        answer: Answer = answering(two=STANDBY)(source, file)
+        return answer
+
+    watch = made(config, monkeypatch, ask, threading.Event())
+    assert [watch.beat() for _ in range(2)] == [False, False]
+    assert address_in_use(directory(config)) == THREE
+
+
+def test_failover_of_an_engine_that_was_ended_meanwhile_writes_nothing(
+    config: SluiceConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopping, gave_way = threading.Event(), threading.Event()
+
+    def ask(source: Source, file: str) -> Answer:
+        stopping.set()
+        answer: Answer = answering(two=STANDBY)(source, file)
+        return answer
+
+    made(config, monkeypatch, ask, gave_way).run(stopping)
+    assert not gave_way.is_set()
+    assert address_in_use(directory(config)) == ""
+
+
+def test_failover_that_cannot_look_says_so(config: SluiceConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = made(config, monkeypatch, answering(), threading.Event())
+    directory(config).mkdir(parents=True)
+    (directory(config) / SOURCE_FILE).write_text("{")
+    assert not watch.beat_safely()
+    assert "nobody looks whether" in watch.trouble()
+    (directory(config) / SOURCE_FILE).unlink()
+    assert not watch.beat_safely()
+    assert watch.trouble() == ""

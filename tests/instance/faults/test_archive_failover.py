@@ -1,0 +1,153 @@
+"""What the source has purged is read from an archive of its files, and then its own dump goes on: nothing is missing, nothing twice."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import struct
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.destination_files import read_ledger
+from cdc_engine.parser.archived import Header, files_between, foreign, is_closed, rotate_to
+from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
+from cdc_engine.parser.start_position import Lost
+from cdc_engine.position import Position
+from tests.fix_servers import ServerFactory
+from tests.instance.failover.fix_pair import asked
+from tests.instance.fix_destination import Captured, running
+from tests.waiting import wait_for
+
+FACTS = ServerFacts(
+    version="8.0.31",
+    mariadb=False,
+    server_uuid="one",
+    gtid_enabled=False,
+    file="binlog.000006",
+    logs=tuple(BinaryLog(file=f"binlog.00000{number}", size_bytes=900) for number in (5, 6)),
+    variables={"server_id": "7"},
+)
+CURSOR = Position(epoch=1, file="binlog.000003", offset=700, server_uuid="one", file_created=1000)
+
+
+class Archived(Captured):
+    """Its source's files are kept in a folder, each packed in another way."""
+
+    def keep(self, folder: Path) -> list[str]:
+        """All files but the last; what the source still has after that is the last alone."""
+        base = Path(str(asked(self.server, "SELECT @@log_bin_basename")[0][0]))
+        names = [str(row[0]) for row in asked(self.server, "SHOW BINARY LOGS")]
+        folder.mkdir()
+        for number, name in enumerate(names[:-1]):
+            _packed(base.parent / name, folder, number % 3)
+        wait_for("all but the last are purged", lambda: self._purged(names[-1]))
+        return names
+
+    def _purged(self, file: str) -> bool:
+        """A file that a dump thread has open is kept until the thread is gone."""
+        self.run(f"PURGE BINARY LOGS TO '{file}'")
+        return str(asked(self.server, "SHOW BINARY LOGS")[0][0]) == file
+
+    def refused(self, words: str) -> None:
+        with running(self) as engine:
+            wait_for("it is refused", lambda: engine.status().state == "POSITION_LOST")
+            assert words in engine.status().reason
+
+
+def _packed(file: Path, folder: Path, way: int) -> None:
+    if way == 0:
+        shutil.copy(file, folder / file.name)
+    elif way == 1:
+        with gzip.open(folder / f"{file.name}.gz", "wb") as packed:
+            packed.write(file.read_bytes())
+    else:
+        with tarfile.open(folder / f"{file.name}.tar", "w") as packed:
+            packed.add(file, arcname=f"backup/{file.name}")
+
+
+@pytest.mark.parametrize(
+    ("version", "options"),
+    [
+        ("mysql-8.0.31", {}),
+        ("mysql-8.0.31", {"gtid_mode": "OFF", "enforce_gtid_consistency": "OFF"}),
+        ("mariadb-11.4.5", {}),
+    ],
+    ids=["mysql", "mysql-without-gtids", "mariadb"],
+)
+def test_failover_what_is_purged_comes_from_the_archive_and_then_from_the_server(
+    version: str, options: dict[str, str], fresh_server: ServerFactory, tmp_path: Path
+) -> None:
+    captured = Archived(tmp_path, fresh_server(version, options))
+    with running(captured) as engine:
+        captured.insert(range(3))
+        assert captured.take(engine, 3) == [0, 1, 2]
+    for number in range(3, 7):
+        captured.insert([number])
+        captured.run("FLUSH BINARY LOGS")
+    captured.insert([7])
+    names = captured.keep(tmp_path / "archive")
+    captured.refused("purged")
+    captured.describe("archive: archive")
+    begin = read_ledger(captured.directory).cursor
+    assert begin is not None
+    needed = names[names.index(begin.file) + 1]
+    (kept,) = (tmp_path / "archive").glob(f"{needed}*")
+    hidden = kept.rename(tmp_path / kept.name)
+    captured.refused(f"lacks number {int(needed.rpartition('.')[2])}")
+    foreign_file = tmp_path / "archive" / needed
+    foreign_file.write_bytes(b"\xfebin" + bytes(200))
+    captured.refused("is no binlog file")
+    foreign_file.unlink()
+    hidden.rename(kept)
+    with running(captured) as engine:
+        assert captured.take(engine, 5) == [3, 4, 5, 6, 7]
+        captured.insert([8])
+        assert captured.take(engine, 1) == [8]
+        assert engine.status().state == "RUNNING"
+        assert not engine.status().stopped_tables
+    assert captured.saved_epoch() == 1, "it is one stream"
+
+
+@pytest.mark.parametrize(
+    ("archived", "words"),
+    [
+        (("binlog.000003", "binlog.000004"), ""),
+        (("binlog.000003", "binlog.000004", "binlog.000005", "other.000001"), ""),
+        (("binlog.000003",), "lacks number 4 of binlog"),
+        (("binlog.000004",), "lacks number 3 of binlog"),
+        ((), "lacks number 3 of binlog"),
+    ],
+    ids=["all", "more", "gap-after", "gap-before", "none"],
+)
+def test_failover_an_archive_has_no_gap_up_to_the_servers_first_file(archived: tuple[str, ...], words: str) -> None:
+    found = files_between(CURSOR, archived, FACTS, "/archive")
+    if words:
+        assert isinstance(found, Lost)
+        assert words in found.reason
+    else:
+        assert found == ("binlog.000003", "binlog.000004")
+
+
+def test_failover_a_foreign_file_is_refused_by_name() -> None:
+    header = Header(description=b"", created=1000, server_id=7)
+    assert foreign(header, "binlog.000003", 1000, FACTS) == ""
+    assert foreign(header, "binlog.000003", 0, FACTS) == ""
+    assert "created at 1000, the one that was read at 900" in foreign(header, "binlog.000003", 900, FACTS)
+    other = Header(description=b"", created=1000, server_id=8)
+    assert "the server id 8, this server has 7" in foreign(other, "binlog.000003", 1000, FACTS)
+
+
+@pytest.mark.parametrize("checksum", [True, False], ids=["crc32", "none"])
+def test_failover_a_copy_that_was_made_too_early_is_not_whole(checksum: bool) -> None:
+    rotate = rotate_to("binlog.000004", checksum=checksum)
+    assert len(rotate) == len(rotate_to("binlog.000004", checksum=False)) + 4 * checksum
+    assert is_closed(b"events" * 9 + rotate, "binlog.000004")
+    assert not is_closed(b"events" * 9 + rotate, "binlog.000005")
+    assert not is_closed(b"events" * 9 + rotate[:-1], "binlog.000004")
+    assert not is_closed(rotate + b"events" * 9, "binlog.000004")
+    assert not is_closed(b"", "binlog.000004")
+    size = 19 + 4 * checksum
+    stop = struct.pack("<IBIIIH", 0, 3, 7, size, 900, 0) + bytes(4 * checksum)
+    assert is_closed(b"events" * 9 + stop, "binlog.000004")

@@ -1,0 +1,39 @@
+"""An engine that is stopped while somebody asks it for a batch."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cdc_engine.contracts import ClientIdentity
+from cdc_engine.errors import NotStartedError
+from cdc_engine.instance.hand_out import BatchLimits, HandOut
+
+
+def test_admin_who_asks_an_engine_that_ends_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage: Any = None
+    meta: Any = SimpleNamespace(ledger=SimpleNamespace(head=None))
+    limits = BatchLimits(bytes_max=1, events_max=1)
+    asked = HandOut(ClientIdentity(destination="shop"), stage, meta, stage=stage, limits=limits, directory=tmp_path)
+    gate, heard = threading.Event(), list[Exception]()
+    monkeypatch.setattr(asked, "_try_next", lambda: gate.wait(30) and None)
+    assert asked.next(0.01) is None
+    asked._running = None  # another try waits in the line for the one that is at work
+
+    def wait() -> None:
+        with pytest.raises(NotStartedError) as refused:
+            asked.next(30)
+        heard.append(refused.value)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    threading.Timer(0.2, gate.set).start()
+    asked.close()
+    waiting.join(30)
+    assert "the engine of shop was stopped in this moment" in str(heard[0])
+    with pytest.raises(NotStartedError, match="was stopped in this moment"):
+        asked.next(0.0)

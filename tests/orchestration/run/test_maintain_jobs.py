@@ -1,0 +1,162 @@
+"""The job and the schedules that look after a destination's tables, as Dagster shows them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import dagster as dg
+import pytest
+import yaml
+
+from cdc_engine.config.operation import MaintenanceConfig
+from cdc_engine.destination_files import LakeTables
+from orchestration.code_location import build_definitions
+from orchestration.ports import MergeFailedError
+from orchestration.run import maintain_jobs, maintain_run, repair_jobs
+from orchestration.run.maintain_jobs import minute_of
+from orchestration.run.maintain_run import Looked, MaintainWish
+from spark_jobs.maintain.rule import Act, FileFacts
+from spark_jobs.maintain.tables import Maintained
+from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
+
+MADE = Maintained(
+    name="shop.orders",
+    act=Act.COMPACT,
+    reason="21 of its files are small",
+    before=FileFacts(files=21, bytes=900, deleted=3),
+    after=FileFacts(files=1, bytes=800),
+    version=9,
+)
+
+
+def definitions(root: Path, **given: Any) -> dg.Definitions:
+    config = make_config(root)
+    shop = config.destinations["shop"].model_copy(update={"maintenance": MaintenanceConfig(**given)})
+    config = config.model_copy(update={"destinations": {"shop": shop}})
+    write_tables(config.destination_dir("shop"))
+    return build_definitions(config, make_fake_ports(config).ports())
+
+
+@pytest.fixture
+def wishes(monkeypatch: pytest.MonkeyPatch) -> list[MaintainWish]:
+    """What the job asks for, instead of its being done."""
+    found: list[MaintainWish] = []
+
+    def run(*given: Any, run: str) -> Looked:
+        _, _, wish, say, done = given
+        assert run
+        found.append(wish)
+        tell: Callable[[Maintained], None] = done
+        say("looked")
+        tell(MADE)
+        return Looked(done=(MADE,), failed={"shop.odd": "no disk"} if wish.force else {}, hours=168.0, cuts=2)
+
+    monkeypatch.setattr(maintain_jobs, "run_maintenance", run)
+    return found
+
+
+def test_what_was_done_is_in_the_metadata(tmp_path: Path, wishes: list[MaintainWish]) -> None:
+    job = definitions(tmp_path).resolve_job_def("maintain_shop_job")
+    result = job.execute_in_process(run_config={"ops": {"maintain_shop": {"config": {"tables": ["shop.orders"]}}}})
+    assert result.success
+    assert wishes == [MaintainWish(destination="shop", tables=("shop.orders",))]
+    (told,) = result.asset_observations_for_node("maintain_shop")
+    found = {name: value.value for name, value in told.metadata.items()}
+    assert (found["files_before"], found["files_after"], found["bytes_before"], found["bytes_after"]) == (
+        21,
+        1,
+        900,
+        800,
+    )
+    assert (found["marked_rows_before"], found["delta_version"]) == (3, 9)
+    assert found["maintenance"] == "compact: 21 of its files are small"
+
+
+def test_a_table_that_cannot_be_looked_after_fails_the_run_by_name(tmp_path: Path, wishes: list[MaintainWish]) -> None:
+    job = definitions(tmp_path).resolve_job_def("maintain_shop_job")
+    config = {"ops": {"maintain_shop": {"config": {"force": True}}}}
+    result = job.execute_in_process(run_config=config, raise_on_error=False)
+    assert not result.success
+    assert wishes
+    (failed,) = [event for event in result.all_events if event.is_step_failure]
+    assert "shop.odd: no disk" in str(failed.step_failure_data.user_failure_data)
+
+
+def test_schedules_are_on_where_conf_names_a_time(tmp_path: Path, wishes: list[MaintainWish]) -> None:
+    usual = definitions(tmp_path / "usual")
+    given = definitions(tmp_path / "given", optimize="", vacuum="1 2 * * *")
+    running, stopped = dg.DefaultScheduleStatus.RUNNING, dg.DefaultScheduleStatus.STOPPED
+    found = {
+        name: [each.resolve_schedule_def(f"{act}_shop_schedule") for act in ("optimize", "vacuum")]
+        for name, each in (("usual", usual), ("given", given))
+    }
+    assert [(each.cron_schedule, each.default_status) for each in found["usual"]] == [
+        (f"{minute_of('shop')} * * * *", running),
+        (f"{minute_of('shop')} 4 * * 0", stopped),
+    ]
+    assert [(each.cron_schedule, each.default_status) for each in found["given"]] == [
+        (f"{minute_of('shop')} * * * *", stopped),
+        ("1 2 * * *", running),
+    ]
+    for schedule, wish in zip(
+        found["usual"],
+        (MaintainWish(destination="shop"), MaintainWish(destination="shop", optimize=False, vacuum=True)),
+        strict=True,
+    ):
+        with (
+            dg.DagsterInstance.local_temp(str(tmp_path)) as instance,
+            dg.build_schedule_context(instance=instance) as context,
+        ):
+            tick: Any = schedule.evaluate_tick(context)
+        job = usual.resolve_job_def("maintain_shop_job")
+        assert job.execute_in_process(run_config=tick.run_requests[0].run_config).success
+        assert dataclasses.asdict(wishes[-1]) == dataclasses.asdict(wish)
+
+
+def test_a_table_that_waits_in_vain_for_the_lock_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config(tmp_path)
+    LakeTables(config.destination_dir("shop")).keep({"shop.a": ("x", 1), "shop.b": ("y", 1)})
+
+    def one(*given: Any) -> list[Maintained]:
+        if given[3].name == "shop.a":
+            raise MergeFailedError("another run holds the lock")
+        return [MADE]
+
+    monkeypatch.setattr(maintain_run, "_one", one)
+    monkeypatch.setattr(maintain_run, "_table", lambda *given: SimpleNamespace(name=given[2]))
+    ports = make_fake_ports(config).ports()
+    looked = maintain_run.run_maintenance(ports, config, MaintainWish(destination="shop"), lambda _: None)
+    assert looked.failed == {"shop.a": "another run holds the lock"}
+    assert looked.done == (MADE,)
+
+
+def test_no_second_run_is_asked_for_beside_one_that_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = definitions(tmp_path)
+    schedule, job = made.resolve_schedule_def("vacuum_shop_schedule"), made.resolve_job_def("maintain_shop_job")
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        run = instance.create_run_for_job(job)
+        instance.report_dagster_event(dg.DagsterEvent("PIPELINE_START", job.name), run.run_id)
+        with dg.build_schedule_context(instance=instance) as context:
+            tick = schedule.evaluate_tick(context)
+            assert not tick.run_requests
+            assert tick.skip_message == "a run of maintain_shop_job is under way"
+            monkeypatch.setattr(maintain_jobs, "LOST_SECONDS", -1.0)
+            assert schedule.evaluate_tick(context).run_requests, "its process was killed, and nobody else would say so"
+        ended = instance.get_run_by_id(run.run_id)
+    assert ended is not None
+    assert ended.status is dg.DagsterRunStatus.FAILURE
+
+
+def test_destinations_begin_at_minutes_of_their_own_and_few_at_once() -> None:
+    assert len({minute_of(f"shop{number}") for number in range(60)}) > 20
+    settings = yaml.safe_load((Path(__file__).parents[3] / "conf" / "dagster.yaml").read_text())
+    limits = {each["key"]: each["limit"] for each in settings["concurrency"]["runs"]["tag_concurrency_limits"]}
+    assert (limits[maintain_jobs.TAG], limits[repair_jobs.TAG]) == (2, 1)

@@ -1,0 +1,114 @@
+"""The job of a repair as Dagster shows it: what the launchpad asks for, its events, and how a run fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from cdc_engine.errors import ActRefusedError, ConfigurationError
+from equality.canonical import Canonical
+from equality.scope import Scope
+from equality.tables import Differs
+from equality.values import TableResult, Verdict
+from orchestration.code_location import build_definitions
+from orchestration.equality_check import EQUAL_CHECK
+from orchestration.run import repair_jobs
+from orchestration.run.repair_jobs import JOB, STEP, OfDestination, wish_of
+from orchestration.run.repair_run import Listener, Repaired, RepairWish, TableRepair
+from orchestration.testing import FakeOutcome
+from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
+
+KEY = Canonical(name="id", type="BIGINT", select="`id`", from_text="{}", from_delta="{}")
+FOUND = TableRepair(
+    result=TableResult(table="shop.orders", verdict=Verdict.DIFFERENT),
+    scope=Scope((KEY,), {(7,): Differs(in_source=True, lake_rows=0), (8,): Differs(in_source=False, lake_rows=1)}),
+)
+ODD = TableRepair(result=TableResult(table="shop.odd", verdict=Verdict.DIFFERENT), refused="it has no key")
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> dg.JobDefinition:
+    config = make_config(tmp_path)
+    write_tables(config.destination_dir("shop"))
+    return build_definitions(config, make_fake_ports(config).ports()).resolve_job_def(JOB)
+
+
+@pytest.fixture
+def wishes(monkeypatch: pytest.MonkeyPatch) -> list[RepairWish]:
+    """What the job asks for, instead of its being done."""
+    found: list[RepairWish] = []
+
+    def plan(_config: object, wish: RepairWish) -> tuple[TableRepair, ...]:
+        found.append(wish)
+        return FOUND, ODD
+
+    def run(*given: Any, run: str, wait_seconds: float) -> Repaired:
+        _, _, _, planned, listener = given
+        assert isinstance(listener, Listener)
+        assert run
+        assert wait_seconds > 0
+        equal = TableResult(table="shop.orders", verdict=Verdict.EQUAL)
+        listener.done(FakeOutcome(name="shop.orders"))
+        listener.checked(equal)
+        return Repaired(plan=planned, refused={"shop.odd": "it has no key"}, after=(equal,))
+
+    monkeypatch.setattr(repair_jobs, "plan_repair", plan)
+    monkeypatch.setattr(repair_jobs, "run_repair", run)
+    return found
+
+
+def test_the_launchpad_says_what_each_word_of_a_repair_means_equality(job: dg.JobDefinition) -> None:
+    (op,) = job.all_node_defs
+    asked: Any = op.config_schema
+    fields = asked.config_type.fields
+    assert set(fields) == {"destination", "tables", "only_plan", "settle_seconds"}
+    assert all(field.description for field in fields.values())
+
+
+def test_a_repair_ends_with_the_checks_of_what_it_repaired_equality(
+    job: dg.JobDefinition, wishes: list[RepairWish]
+) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        config = {"tables": ["shop.orders"], "settle_seconds": 9.0}
+        result = job.execute_in_process(run_config={"ops": {STEP: {"config": config}}}, instance=instance)
+        assert result.success
+        key = dg.AssetCheckKey(result.asset_materializations_for_node(STEP)[0].asset_key, EQUAL_CHECK)
+        (kept,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=5)
+    assert wishes == [RepairWish(destination="shop", tables=("shop.orders",), settle_seconds=9.0)]
+    assert kept.status.value == "SUCCEEDED"
+    (handled,) = [event for event in result.all_events if event.event_type_value == "STEP_OUTPUT"]
+    told: Any = handled.step_output_data.metadata
+    assert told["found"].value == "- shop.orders: 1 missing, 1 surplus\n- shop.odd: it has no key"
+    assert (told["repaired_tables"].value, told["equal_again"].value) == (0, 1)
+    assert told["left_out"].value == {"shop.odd": "it has no key"}
+
+
+def test_a_plan_of_a_repair_changes_nothing_equality(job: dg.JobDefinition, wishes: list[RepairWish]) -> None:
+    result = job.execute_in_process(run_config={"ops": {STEP: {"config": {"only_plan": True}}}})
+    assert result.success
+    assert len(wishes) == 1
+    assert not result.asset_materializations_for_node(STEP)
+
+
+def test_a_repair_that_cannot_be_fails_with_its_sentence_equality(
+    job: dg.JobDefinition, wishes: list[RepairWish], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*_: Any, **__: Any) -> Repaired:
+        raise ActRefusedError("the stream began anew meanwhile; ask again")
+
+    monkeypatch.setattr(repair_jobs, "run_repair", run)
+    result = job.execute_in_process(run_config={"ops": {STEP: {"config": {}}}}, raise_on_error=False)
+    assert not result.success
+    assert wishes
+    (failed,) = [event for event in result.all_events if event.is_step_failure]
+    assert "began anew" in str(failed.step_failure_data.user_failure_data)
+
+
+def test_a_repair_is_of_the_only_destination_or_of_the_one_that_is_named_equality(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    assert wish_of(config, OfDestination()).destination == "shop"
+    with pytest.raises(ConfigurationError, match="no destination 'other'"):
+        wish_of(config, OfDestination(destination="other"))

@@ -1,0 +1,110 @@
+"""What people who look find at an asset beside its runs: owners, group, freshness, columns with their origin, and its quarantine."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import deltalake
+import pyarrow as pa
+import pytest
+from pydantic import ValidationError
+
+from cdc_engine.config import DestinationConfig, SluiceConfig, TableConfig
+from cdc_engine.source.settings import SourceConfig
+from orchestration.assets import tell_quarantine
+from orchestration.checks import QUARANTINE_CHECK, quarantine_evaluation
+from orchestration.code_location import build_definitions
+from orchestration.table_catalog import SourceColumns, delta_key, engine_key, source_key
+from spark_jobs.errors import TableError
+from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
+
+ORDERS, ITEMS = "shop.orders", "shop.items"
+
+
+def described(root: Path, **given: Any) -> SluiceConfig:
+    """The usual conf/ with more words about the destination."""
+    config = make_config(root)
+    shop = config.destinations["shop"].model_copy(update=given)
+    write_tables(config.destination_dir("shop"))
+    return config.model_copy(update={"destinations": {"shop": shop}})
+
+
+def graph_of(config: SluiceConfig) -> Any:
+    return build_definitions(config, make_fake_ports(config).ports()).resolve_asset_graph()
+
+
+def test_assets_have_the_owners_the_group_and_the_freshness_that_conf_names(tmp_path: Path) -> None:
+    own = TableConfig(owners=("ann@example.org",), group="sales", fresh_within_minutes=30)
+    found = graph_of(described(tmp_path, owners=("team:data",), group="raw", tables={ORDERS: own}))
+    orders, items = found.get(delta_key("shop", ORDERS)), found.get(delta_key("shop", ITEMS))
+    assert (list(orders.owners), orders.group_name) == (["ann@example.org"], "sales")
+    assert (list(items.owners), items.group_name) == (["team:data"], "raw")
+    source, engine = found.get(source_key("shop", ORDERS)), found.get(engine_key("shop"))
+    assert (list(source.owners), source.group_name) == (["ann@example.org"], "sales")
+    assert (list(engine.owners), engine.group_name) == (["team:data"], "raw")
+    assert orders.freshness_policy == dg.FreshnessPolicy.time_window(fail_window=dt.timedelta(minutes=30))
+    assert items.freshness_policy is None, "a table that rarely changes is fresh without a change"
+
+
+def test_without_a_word_the_group_is_the_destination_and_nobody_owns(tmp_path: Path) -> None:
+    orders = graph_of(described(tmp_path)).get(delta_key("shop", ORDERS))
+    assert (list(orders.owners), orders.group_name) == ([], "shop")
+
+
+@pytest.mark.parametrize("words", [{"owners": ("ann",)}, {"owners": ("team:",)}, {"group": "a b"}, {"group": "a/b"}])
+def test_what_dagster_would_refuse_is_refused_in_conf(words: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        TableConfig(**words)
+    with pytest.raises(ValidationError):
+        DestinationConfig(name="shop", source=SourceConfig(user="sluice"), **words)
+
+
+def test_columns_of_the_lake_say_which_of_the_source_they_are(tmp_path: Path) -> None:
+    config = described(tmp_path)
+    sources = SourceColumns(config, "shop")
+    told = sources.metadata(ORDERS, (("id", "bigint"), ("gone", "string"), ("_sluice_order_key", "bigint")))
+    schema, lineage = told["dagster/column_schema"].value, told["dagster/column_lineage"].value
+    assert [column.name for column in schema.columns] == ["id", "gone", "_sluice_order_key"]
+    (origin,) = lineage.deps_by_column.pop("id")
+    assert (origin.asset_key, origin.column_name) == (source_key("shop", ORDERS), "id")
+    assert not lineage.deps_by_column, "the source has no more of them"
+    assert set(sources.metadata("shop.new", (("id", "bigint"),))) == {"dagster/column_schema"}
+    write_tables(config.destination_dir("shop"), ("shop.new",))
+    assert "dagster/column_lineage" in sources.metadata("shop.new", (("id", "bigint"),)), "looked up anew"
+
+
+def test_a_table_whose_values_go_to_quarantine_has_a_check_that_counts_them(tmp_path: Path) -> None:
+    config = described(tmp_path, tables={ORDERS: TableConfig(undecodable="quarantine")})
+    graph = graph_of(config)
+    assert graph.get_check_spec(dg.AssetCheckKey(delta_key("shop", ORDERS), QUARANTINE_CHECK))
+    assert dg.AssetCheckKey(delta_key("shop", ITEMS), QUARANTINE_CHECK) not in graph.asset_check_keys
+    assert quarantine_evaluation(config, "shop", ORDERS).passed, "nothing was ever put there"
+    places = [("shop", "orders", "note"), ("shop", "orders", "note"), ("shop", "items", "x")]
+    names = ("database", "table", "column")
+    there = pa.table({name: [place[at] for place in places] for at, name in enumerate(names)})
+    deltalake.write_deltalake(config.quarantine_path("shop"), there)
+    found = quarantine_evaluation(config, "shop", ORDERS)
+    assert not found.passed
+    assert found.metadata["quarantined_values"].value == 2
+    assert "note (2)" in str(found.description)
+    assert "sluice quarantine replay shop" in str(found.description)
+
+
+def test_a_quarantine_that_cannot_be_read_fails_its_check_and_no_run_that_has_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = described(tmp_path, tables={ORDERS: TableConfig(undecodable="quarantine")})
+    config = config.model_copy(update={"storage_options": {"aws_secret_access_key": "$KEY_OF_THE_LAKE"}})
+    monkeypatch.setenv("KEY_OF_THE_LAKE", "not to be shown")
+
+    def unreadable(path: str, table: str, options: dict[str, str]) -> dict[str, int]:
+        raise TableError(table, f"{path} cannot be read with {options}", own=False)
+
+    monkeypatch.setattr("spark_jobs.quarantine.count.quarantined_by_column", unreadable)
+    with pytest.raises(dg.Failure, match=r"cannot be read with \{'aws_secret_access_key': '\*\*\*'\}"):
+        quarantine_evaluation(config, "shop", ORDERS)
+    with dg.build_op_context() as context:
+        tell_quarantine(context, config, "shop", ORDERS)

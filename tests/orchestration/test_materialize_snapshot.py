@@ -1,0 +1,46 @@
+""" "Materialize" pressed on an asset without naming a batch: the rows of the table are asked for, or a sentence says why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dagster as dg
+
+from cdc_engine.meta.file_meta import FileMeta
+from cdc_engine.position import Position
+from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.states import SnapshotState
+from orchestration.code_location import build_definitions
+from orchestration.table_catalog import delta_key
+from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
+
+
+def pressed(root: Path, *, begun: bool) -> tuple[dg.ExecuteInProcessResult, Path]:
+    """The run of "Materialize" on one table, and the destination's directory."""
+    config = make_config(root)
+    directory = config.destination_dir("shop")
+    write_tables(directory)
+    if begun:
+        cursor = Position(epoch=1, file="b.000001", offset=400)
+        FileMeta(directory).update(lambda ledger: ledger.set_cursor(cursor))
+    job = build_definitions(config, make_fake_ports(config).ports()).resolve_job_def("merge_shop_job")
+    selection = [delta_key("shop", "shop.orders")]
+    return job.execute_in_process(asset_selection=selection, raise_on_error=False), directory
+
+
+def test_materialize_asks_for_the_rows_of_the_table_and_no_other_snapshot(tmp_path: Path) -> None:
+    result, directory = pressed(tmp_path, begun=True)
+    assert result.success
+    (asked,) = SnapshotRecords(directory).all()
+    assert (asked.name, asked.state) == ("shop.orders", SnapshotState.WANTED)
+    assert not result.asset_materializations_for_node("merge_shop"), "the publication will be one"
+    (told,) = result.asset_observations_for_node("merge_shop")
+    assert told.metadata["snapshot_state"].value == "WANTED"
+
+
+def test_materialize_says_why_there_can_be_no_snapshot(tmp_path: Path) -> None:
+    result, directory = pressed(tmp_path, begun=False)
+    assert not result.success
+    (failed,) = [event for event in result.all_events if event.is_step_failure]
+    assert "has not begun yet" in str(failed.step_failure_data.user_failure_data)
+    assert not SnapshotRecords(directory).all()

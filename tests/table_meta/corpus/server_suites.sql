@@ -1,0 +1,31 @@
+CREATE TABLE hex (a enum(0x41, x'42', b'1000011'), b set(0x61, 'b', X'63'));
+CREATE TABLE hex_latin (a enum(0xE4, 'x', 0xFC) CHARSET latin1, b set(0xE9, 'y') CHARSET latin1 COLLATE latin1_bin, c enum(0xC3A9, 0xC3B8) CHARSET utf8mb4);
+CREATE TABLE hex_default (a enum(0xE4, '1', '2') NOT NULL DEFAULT 0xE4) CHARSET latin1;
+ALTER TABLE hex ADD c enum(0x9353, 0x9373) CHARSET sjis, ADD d enum(0x0434, 0x61) CHARSET ucs2, ADD e enum(0x142, 0x2020) CHARSET utf8mb4;
+ALTER TABLE hex_latin MODIFY a enum(0xE4, 'x', 0xFC, 0xDF) CHARSET latin1, ADD d enum(0xE282AC, 'z') CHARSET utf8mb4, ADD e set(b'1100001', 0x62206320) CHARSET ascii;
+CREATE TABLE hex_bytes (a enum(b'1001001') BYTE, b set(0x6162, 0x61) CHARSET binary);
+CREATE TABLE sorted (id int, a int, b varchar(5));
+ALTER TABLE sorted ORDER BY sorted.id, sorted.a DESC, sorted.b;
+ALTER TABLE sorted ADD c int, ORDER BY sorted.id ASC, a, sorted.b DESC, ADD d int;
+--@ mysql80
+CREATE TABLE secondary (a int NOT SECONDARY, b int NOT NULL NOT SECONDARY);
+ALTER TABLE secondary MODIFY a bigint NOT SECONDARY;
+--@ mariadb114 mariadb1011
+CREATE TABLE modes (a DATE, b mariadb_schema.DATE, c mariadb_schema.TIMESTAMP(3) NULL, d mariadb_schema.VARCHAR(5));
+CREATE TABLE modes_of_others (a oracle_schema.DATE, b maxdb_schema.TIMESTAMP, c maxdb_schema.DATE);
+ALTER TABLE modes MODIFY a oracle_schema.DATE, CHANGE b bb mariadb_schema.DATETIME;
+CREATE TEMPORARY SEQUENCE passing;
+CREATE OR REPLACE TEMPORARY SEQUENCE passing ENGINE=InnoDB;
+CREATE SEQUENCE lasting;
+CREATE TABLE numbered (a int DEFAULT NEXT VALUE FOR lasting, b int DEFAULT PREVIOUS VALUE FOR lasting, c int DEFAULT nextval(lasting));
+CREATE TABLE collated (a char(10) COLLATE DEFAULT, b char(10) CHARACTER SET latin1 COLLATE DEFAULT NOT NULL, c text CHARACTER SET utf8mb4 COLLATE DEFAULT) CHARACTER SET latin2 COLLATE latin2_bin;
+ALTER TABLE collated MODIFY a char(9) COLLATE DEFAULT;
+ALTER TABLE collated CONVERT TO CHARACTER SET utf8mb4 COLLATE DEFAULT;
+ALTER TABLE collated CONVERT TO CHARACTER SET DEFAULT COLLATE DEFAULT;
+SET sql_mode = 'IGNORE_BAD_TABLE_OPTIONS';
+CREATE TABLE attributed (a int fkey=vvv, b int `odd`='c,f' other=5 NOT NULL, KEY ab (a) dff=vvv) tkey1='1v1' tkey2=x;
+ALTER TABLE attributed CHANGE a a bigint fkey='v2', ADD c int fkey1=v1 fkey2=v2;
+SET sql_mode = DEFAULT;
+CREATE TABLE versioned (a int);
+ALTER TABLE versioned WITH SYSTEM VERSIONING;
+ALTER TABLE versioned ADD b int;
