@@ -79,6 +79,9 @@ class PlayedHistory:
     def _version(table: str) -> TableVersion:
         return TableVersion(database=DATABASE, table=table, columns=COLUMNS, key=TABLES[table], version="1")
 
+    def all_cascades(self) -> tuple[Cascade, ...]:
+        return ()
+
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002
         return ()
 

@@ -58,6 +58,8 @@ def test_ddl_rows_heal_what_only_they_can_tell_and_nothing_that_an_operator_deci
         TableState.RESUME_LOST,
         TableState.SCHEMA_UNKNOWN,
         TableState.SCHEMA_MISMATCH,
+        TableState.RULES_CHANGED,
+        TableState.FAILED_OVER_BY_TIME,
     }
 
 

@@ -19,6 +19,7 @@ SET collation_connection = latin1_swedish_ci;
 CREATE TABLE n2 (a enum('ж', 'x') CHARSET utf8mb4, b varchar(3) CHARSET utf8mb4 DEFAULT 'ж', ж int);
 SET collation_connection = binary;
 CREATE TABLE n3 (a enum('é', 'x') CHARSET latin1, b enum('xy', 'é') CHARSET utf8mb4, ж int);
+--@ mysql80 mariadb114 mariadb1011
 SET collation_connection = utf32_general_ci;
 CREATE TABLE n5 (a enum('a', 'b') CHARACTER SET binary, b int);
 SET collation_connection = ucs2_general_ci;
@@ -27,6 +28,7 @@ SET collation_connection = latin1_swedish_ci;
 ALTER TABLE n5 ADD e enum('x', 'b') CHARACTER SET binary;
 SET NAMES utf8mb4;
 ALTER TABLE n5 ADD f enum('é', 'b') CHARACTER SET binary;
+--@ all
 SET NAMES binary;
 CREATE TABLE n4 (a enum('é', 'x') CHARSET latin1, ж int);
 ALTER TABLE n4 ADD b enum('é', 'x') CHARSET utf8mb4, ADD c set('x', 'yz') CHARSET ucs2, ADD d varchar(9) CHARSET utf8mb4 DEFAULT 'é';
