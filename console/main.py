@@ -84,6 +84,7 @@ def up(
 
     with signals.heard():
         stack = Stack(config_now(), conf_dir(), screen.print, die_with_parent=foreground)
+        stack.require_startable()
         compile_kernels(open_cache(), screen.print)
         if foreground:
             keep_up(stack)

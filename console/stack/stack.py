@@ -146,14 +146,9 @@ class Stack:
 
     def supervisor(self, patience: Patience) -> Supervisor:
         """What starts all parts and keeps them alive; ports are free, semaphores and Dagster's home are there when this returns."""
-        running = [name for name in self.file.running() if name in STOP_ORDER]
+        parts, running = self._parts(), self._running()
         self.file.remove([SUPERVISOR])
-        parts = self._parts()
-        for part in parts:
-            if isinstance(part, ProcessPart) and part.name not in running:
-                part.require_port()
-        if problem := why_no_run_can_start():
-            raise ServerError(problem[0].upper() + problem[1:])
+        self.require_startable()
         self._write_dagster_home()
         if self.starts_spark and SPARK not in running:
             self._tell_spark_of_the_store()
@@ -161,6 +156,18 @@ class Stack:
         if CODE_SERVER not in running:
             self._discover()
         return Supervisor(parts, self.say, patience, running)
+
+    def require_startable(self) -> None:
+        """Raises what no patience mends, before anything long begins: a port that another program has, a system without semaphores."""
+        running = self._running()
+        for part in self._parts():
+            if isinstance(part, ProcessPart) and part.name not in running:
+                part.require_port()
+        if problem := why_no_run_can_start():
+            raise ServerError(problem[0].upper() + problem[1:])
+
+    def _running(self) -> list[str]:
+        return [name for name in self.file.running() if name in STOP_ORDER]
 
     def _tell_spark_of_the_store(self) -> None:
         try:

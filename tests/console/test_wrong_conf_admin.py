@@ -61,6 +61,9 @@ def test_admin_up_starts_what_is_right(conf: Conf, monkeypatch: pytest.MonkeyPat
         def __init__(self, config: SluiceConfig, *_: Any, **__: Any) -> None:
             begun.append(config)
 
+        def require_startable(self) -> None:
+            """All ports are free."""
+
         def up(self) -> None:
             """All answers."""
 
