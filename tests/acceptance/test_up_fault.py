@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from cdc_engine.config import load_config
-from console.stack.processes import ProcessFile
-from console.stack.stack import CODE_SERVER, ENGINE, SPARK, STOP_ORDER, Stack
+from console.stack.processes import ENGINE, ProcessFile
+from console.stack.stack import CODE_SERVER, SPARK, STOP_ORDER, Stack
 from console.toolchain.cache import open_cache
 from console.toolchain.kernels import compile_kernels
 from console.toolchain.ports import free_port
