@@ -10,7 +10,7 @@ import dagster as dg
 from orchestration.assets import delta_assets, merge_job, merge_name, source_specs
 from orchestration.checks import destination_checks
 from orchestration.equality_check import equality_check, equality_job, equality_schedule
-from orchestration.run.backfill_jobs import backfill_by_hour_job, backfill_job
+from orchestration.run.backfill.jobs import backfill_by_hour_job, backfill_job
 from orchestration.run.instance_jobs import instance_job
 from orchestration.run.maintain_jobs import maintain_job, maintain_schedules
 from orchestration.run.repair_jobs import repair_job

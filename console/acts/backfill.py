@@ -18,7 +18,7 @@ from cdc_engine.time_words import time_us
 from console.sources import require_destination
 from console.toolchain.errors import SetupError
 from orchestration.ports import MergeFailedError, Ports
-from orchestration.run.backfill_run import Done, Told, Wish, run_backfill
+from orchestration.run.backfill.run import Done, Told, Wish, run_backfill
 from orchestration.run.spark_merge import spark_merge
 
 MIB = 1 << 20

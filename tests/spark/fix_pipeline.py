@@ -20,7 +20,7 @@ from cdc_engine.instance.engine import Engine
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
 from orchestration.ports import MergeOrder, Ports
-from orchestration.run.backfill_run import Done, Told, Wish, run_backfill
+from orchestration.run.backfill.run import Done, Told, Wish, run_backfill
 from orchestration.run.lake_settings import spark_settings
 from orchestration.run.spark_merge import spark_merge
 from spark_jobs.session import open_lanes

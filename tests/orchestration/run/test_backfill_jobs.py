@@ -12,9 +12,9 @@ import pytest
 from cdc_engine.errors import ConfigurationError
 from orchestration.code_location import build_definitions
 from orchestration.ports import MergeFailedError, Ports
-from orchestration.run import backfill_jobs
-from orchestration.run.backfill_jobs import FromTimestamp, hours, wish_of
-from orchestration.run.backfill_run import Done, Told, Wish
+from orchestration.run.backfill import jobs as backfill_jobs
+from orchestration.run.backfill.jobs import FromTimestamp, hours, wish_of
+from orchestration.run.backfill.run import Done, Told, Wish
 from orchestration.run.merge_run import only_writer_of_rows_read
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 

@@ -15,8 +15,8 @@ from cdc_engine.position import Position
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
 from orchestration.ports import MergeFailedError, Ports
-from orchestration.run.backfill_into import after_a_quiet_time, base_of, place_of
-from orchestration.run.backfill_run import Done, Told, Wish, run_backfill
+from orchestration.run.backfill.into import after_a_quiet_time, base_of, place_of
+from orchestration.run.backfill.run import Done, Told, Wish, run_backfill
 from orchestration.run.spark_merge import spark_merge
 from spark_jobs.backfill.fold import folded
 from spark_jobs.backfill.into import PastState, build

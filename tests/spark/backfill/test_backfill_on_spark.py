@@ -22,7 +22,7 @@ from console.main import app
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
 from orchestration import failpoints
-from orchestration.run.backfill_run import Done
+from orchestration.run.backfill.run import Done
 from orchestration.run.spark_merge import KeptRecords
 from spark_jobs.tables.lake_look import LakeLook
 from spark_jobs.tables.table_owner import Owner

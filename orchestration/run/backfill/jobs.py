@@ -1,5 +1,5 @@
 """The jobs of a backfill: one with times in its config, for the launchpad; and one a destination whose partitions are hours, for the page
-of Dagster's backfills. Nobody but a person starts them. What they do: `backfill_run`.
+of Dagster's backfills. Nobody but a person starts them. What they do: `run`.
 """
 
 # no `from __future__ import annotations`: Dagster looks at the types of `context` and `config` itself
@@ -16,7 +16,7 @@ from cdc_engine.config import SluiceConfig
 from cdc_engine.errors import ConfigurationError, SluiceError
 from cdc_engine.time_words import SECOND_US, time_us
 from orchestration.ports import MergeFailedError, Ports, TableOutcome
-from orchestration.run.backfill_run import Done, Told, Wish, run_backfill
+from orchestration.run.backfill.run import Done, Told, Wish, run_backfill
 from orchestration.run.merge_run import failure
 from orchestration.table_catalog import SourceColumns, delta_key
 

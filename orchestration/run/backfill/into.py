@@ -1,4 +1,4 @@
-"""`--into`: a past state of one table, in a Delta table of its own beside the live one, to look at and compare. `backfill_run` calls it.
+"""`--into`: a past state of one table, in a Delta table of its own beside the live one, to look at and compare. `run` calls it.
 
 The newest version of the live table that has no change after the stretch's begin, and what the stream brought from there up to the
 stretch's end. The live table, its application ids and the run lock are left alone; merges go on meanwhile.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cdc_engine.instance.backfill.plan import Place
     from cdc_engine.instance.backfill.rules import Asked
     from cdc_engine.instance.backfill.work import Reading
-    from orchestration.run.backfill_run import Told, Wish
+    from orchestration.run.backfill.run import Told, Wish
     from spark_jobs.tables.commit_record import Interval
     from spark_jobs.tables.delta_table import DeltaTable
 

@@ -1,4 +1,4 @@
-"""Takes the changes of a stretch of the past once more: for the jobs of `backfill_jobs`, and for `sluice backfill`.
+"""Takes the changes of a stretch of the past once more: for the jobs of `jobs`, and for `sluice backfill`.
 
 All is read beside the stream; the run lock is held from when what was read has caught up with the lake until the last table is merged.
 """
@@ -16,7 +16,7 @@ from cdc_engine.time_words import time_text
 from orchestration import failpoints
 from orchestration.ports import MergeFailedError, Ports, SparkAwayError, TableOutcome
 from orchestration.run import lake_settings
-from orchestration.run.backfill_into import Rebuilt, place_of, run_into
+from orchestration.run.backfill.into import Rebuilt, place_of, run_into
 from orchestration.run.lake_settings import spark_settings, storage_options, target
 from orchestration.run.merge_run import only_writer_of_rows_read
 from orchestration.run.spark_merge import KeptRecords
