@@ -42,9 +42,8 @@ def test_fault_up_goes_on_when_spark_dies_in_its_warm_up_and_the_code_server_aft
             os.kill(file.running()[name].pid, signal.SIGKILL)
         assert up.wait(SECONDS_MAX) == 0, said.read_text()
         assert said.read_text().count("ended (signal 9)") >= 2
-        assert set(file.running()) == set(STOP_ORDER) - {
-            ENGINE
-        }  # a process of its own only where engine.remote says so
+        # an engine is a process of its own only where engine.remote says so
+        assert set(file.running()) == set(STOP_ORDER) - {ENGINE}
     finally:
         up.kill()
         up.wait()
