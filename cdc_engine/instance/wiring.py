@@ -33,6 +33,7 @@ from cdc_engine.meta.manager import MetaManager, Transition, stops
 from cdc_engine.meta.managers import open_meta
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.event_parser import EventParser
+from cdc_engine.parser.places.binlog_files import BinlogFiles
 from cdc_engine.parser.places.decision import Wanted
 from cdc_engine.parser.places.finding import exact_place
 from cdc_engine.parser.places.time_search import choice_at
@@ -88,6 +89,11 @@ class EngineParts:
 def source_of(config: DestinationConfig) -> Source:
     """The one that is read."""
     return source_at(config, config.source)
+
+
+def archive_of(config: DestinationConfig) -> Archive | None:
+    """The binlog files that are kept beside the source, where conf/ names a place."""
+    return Archive(config.archive) if config.archive else None
 
 
 def source_at(config: DestinationConfig, given: SourceConfig) -> Source:
@@ -184,7 +190,7 @@ def _parts_around(
         epochs=lambda: epochs_of(meta),
         waits=len(config.sources) > 1,
         by_time=by_time_of(source_of(config), config.failover, tables.keeps),
-        archive=Archive(config.archive) if config.archive else None,
+        archive=archive_of(config),
     )
     return EngineParts(
         source=source_of(config),
@@ -353,7 +359,7 @@ def _first_choice(config: DestinationConfig, facts: ServerFacts, directory: Path
     """Canal's cursor, where it left one; else what conf/ says. Raises PositionLostError where the time that either names is gone."""
     left = cursor_of_canal(directory)
     if left is not None:
-        at_time = functools.partial(choice_at, source_of(config), facts)
+        at_time = functools.partial(choice_at, BinlogFiles(source_of(config), facts))
         return choice_after(left, by_gtid=facts.gtid_enabled, at_time=at_time)
     return exact_place(source_of(config), facts, wanted_of(config))
 

@@ -30,14 +30,16 @@ class Archive:
 
     def files(self) -> tuple[str, ...]:
         """Names of the binlog files that are there now, in any order. Raises SourceConnectionError, ConfigurationError."""
+        return tuple(self.sizes())
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of the binlog files that are there now, packed as they are, by name. Raises as `files`."""
         with self._translated():
             store, root = self._store()
             found = store.get_file_info(pafs.FileSelector(root))
-        named = {
-            match["log"]: each.path for each in found if each.is_file and (match := _NAME.fullmatch(each.base_name))
-        }
-        self._paths = named
-        return tuple(named)
+        named = {match["log"]: each for each in found if each.is_file and (match := _NAME.fullmatch(each.base_name))}
+        self._paths = {file: each.path for file, each in named.items()}
+        return {file: each.size or 0 for file, each in named.items()}
 
     @contextlib.contextmanager
     def open(self, file: str) -> Iterator[IO[bytes]]:

@@ -6,7 +6,6 @@ expected of the rest, and the rate is that of this machine and this source.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import tempfile
 from collections.abc import Sequence
@@ -17,16 +16,15 @@ import pyarrow.parquet as pq
 
 from cdc_engine.config import DestinationConfig
 from cdc_engine.instance.backfill import rules
-from cdc_engine.instance.backfill.reading import Stretch
+from cdc_engine.instance.backfill.reading import Stretch, binlog_files
 from cdc_engine.instance.backfill.rules import Asked, TableFacts
 from cdc_engine.instance.backfill.schemas import IntervalSchemas, known_at
 from cdc_engine.instance.tables.value_policies import keys_of
-from cdc_engine.instance.wiring import history_kept, source_of
+from cdc_engine.instance.wiring import history_kept
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.managers import read_ledger
-from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.parser.places.binlog_files import BinlogFiles
 from cdc_engine.parser.places.time_search import choice_at, earliest_on_offer
-from cdc_engine.parser.server_facts import ServerFacts, read_facts
 from cdc_engine.parser.start_position import StartChoice
 from cdc_engine.position import Position
 from cdc_engine.sink.table_filter import TableFilter
@@ -93,7 +91,7 @@ class Place:
     end: Position
     read_to: Position
     cursor: Position
-    facts: ServerFacts
+    files: BinlogFiles
 
 
 def make_plan(config: DestinationConfig, directory: Path, asked: Asked, now_us: int) -> Plan:
@@ -114,13 +112,12 @@ def make_plan(config: DestinationConfig, directory: Path, asked: Asked, now_us: 
 
 def find_place(config: DestinationConfig, ledger: Ledger, asked: Asked) -> Place:
     """Asks the source where the interval lies. Raises as `make_plan`."""
-    source = source_of(config)
-    with contextlib.closing(SourceConnection(source)) as connection:
-        facts = read_facts(connection)
+    files = binlog_files(config)
+    facts = files.facts
     cursor = rules.check_source(config.name, ledger.cursor, facts.server_uuid)
-    begin = choice_at(source, facts, asked.from_us)
+    begin = choice_at(files, asked.from_us)
     read_to = StartChoice(file=facts.file, offset=facts.offset, executed=facts.executed)
-    end = read_to if asked.to_us is None else choice_at(source, facts, asked.to_us)
+    end = read_to if asked.to_us is None else choice_at(files, asked.to_us)
     places = [
         Position(
             epoch=cursor.epoch,
@@ -131,7 +128,7 @@ def find_place(config: DestinationConfig, ledger: Ledger, asked: Asked) -> Place
         )
         for each in (begin, end, read_to)
     ]
-    return Place(begin=places[0], end=places[1], read_to=places[2], cursor=cursor, facts=facts)
+    return Place(begin=places[0], end=places[1], read_to=places[2], cursor=cursor, files=files)
 
 
 def is_followed(ledger: Ledger, directory: Path, name: str) -> bool:
@@ -200,7 +197,7 @@ def _changes(table: StagedTable) -> tuple[ChangesSegment, ...]:
 def _table(facts: TableFacts, staged: StagedBatch, sample: Stretch, place: Place, known: frozenset[str]) -> TablePlan:
     table = next((each for each in staged.manifest.tables if each.name == facts.name), None)
     counted = sum(each.inserts + each.updates + each.deletes for each in _changes(table)) if table else 0
-    _, interval_bytes = rules.files_between(place.facts.logs, place.begin, place.end)
+    _, interval_bytes = rules.files_between(place.files.logs, place.begin, place.end)
     return TablePlan(
         name=facts.name,
         refused=rules.refusal(facts),
@@ -211,8 +208,8 @@ def _table(facts: TableFacts, staged: StagedBatch, sample: Stretch, place: Place
 
 
 def _plan(config: DestinationConfig, asked: Asked, place: Place, sample: Stretch, tables: list[TablePlan]) -> Plan:
-    earliest_us, earliest_file = earliest_on_offer(source_of(config), place.facts)
-    files, size_bytes = rules.files_between(place.facts.logs, place.begin, place.read_to)
+    earliest_us, earliest_file = earliest_on_offer(place.files)
+    files, size_bytes = rules.files_between(place.files.logs, place.begin, place.read_to)
     done = [each for each in tables if not each.refused]
     changes = sum(each.changes for each in done)
     return Plan(

@@ -18,13 +18,22 @@ from cdc_engine.config import DestinationConfig
 from cdc_engine.contracts import NOTHING, Batch, Block, BlockSlice
 from cdc_engine.instance.backfill.schemas import IntervalSchemas
 from cdc_engine.instance.tables.value_policies import keys_of, policies_of
-from cdc_engine.instance.wiring import source_of
+from cdc_engine.instance.wiring import archive_of, source_of
 from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.dump import begin_beside, blocks_to_end
+from cdc_engine.parser.places.binlog_files import BinlogFiles
+from cdc_engine.parser.server_facts import read_facts
 from cdc_engine.parser.start_position import DumpStart
 from cdc_engine.position import Position
 from cdc_engine.sink.column_filter import ColumnFilter
 from cdc_engine.staging.staging import StagedBatch, stage
+
+
+def binlog_files(config: DestinationConfig) -> BinlogFiles:
+    """Those of the source as it is now, with those of its archive. Raises SourceConnectionError, ConfigurationError."""
+    source = source_of(config)
+    with contextlib.closing(SourceConnection(source)) as connection:
+        facts = read_facts(connection)
+    return BinlogFiles(source, facts, archive_of(config))
 
 
 class Stretch:
@@ -71,11 +80,11 @@ class Stretch:
         return staged
 
     def _parts(self) -> Generator[Batch]:
-        with contextlib.closing(SourceConnection(source_of(self._config))) as connection:
-            start = DumpStart(position=self.start, by_gtid=False, executed_known=bool(self.start.gtid_set))
-            framer = begin_beside(connection, start, self._schemas, self._wanted, MemoryPrepared())
-            for block in blocks_to_end(connection, framer):
-                self.bytes = framer.bytes_received
+        files = binlog_files(self._config)
+        start = DumpStart(position=self.start, by_gtid=False, executed_known=bool(self.start.gtid_set))
+        with contextlib.closing(files.blocks(start, self._schemas, self._wanted, MemoryPrepared())) as blocks:
+            for block in blocks:
+                self.bytes = files.bytes_read
                 self._progress(self.bytes)
                 part = self._within(block)
                 if part.last_event or part.changes:

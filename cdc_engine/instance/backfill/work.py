@@ -132,7 +132,7 @@ class Reading:
         self.read_to = stretch.end
 
     def _told(self, read_bytes: int) -> None:
-        _, size_bytes = rules.files_between(self.place.facts.logs, self.place.begin, self.place.read_to)
+        _, size_bytes = rules.files_between(self.place.files.logs, self.place.begin, self.place.read_to)
         self._progress(min(read_bytes, size_bytes), size_bytes)
 
     def _refuse_another(self, ledger: Ledger) -> Position:

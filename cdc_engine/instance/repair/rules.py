@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-
 from cdc_engine.config import DestinationConfig
 from cdc_engine.instance.backfill.plan import Place
+from cdc_engine.instance.backfill.reading import binlog_files
 from cdc_engine.instance.backfill.rules import Asked, Refusals, check_source
-from cdc_engine.instance.wiring import source_of
 from cdc_engine.meta.ledger import Ledger
-from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.server_facts import read_facts
 from cdc_engine.position import Position
 
 REFUSALS: Refusals = (
@@ -31,8 +27,8 @@ REFUSALS: Refusals = (
 
 def from_the_lake(config: DestinationConfig, ledger: Ledger, asked: Asked) -> Place:  # noqa: ARG001  as `work.Find`
     """From the ledger's cursor on: all before is in the lake, and the server shows it. Raises ActRefusedError, SourceConnectionError."""
-    with contextlib.closing(SourceConnection(source_of(config))) as connection:
-        facts = read_facts(connection)
+    files = binlog_files(config)
+    facts = files.facts
     cursor = check_source(config.name, ledger.cursor, facts.server_uuid)
     end = Position(
         epoch=cursor.epoch,
@@ -41,4 +37,4 @@ def from_the_lake(config: DestinationConfig, ledger: Ledger, asked: Asked) -> Pl
         gtid_set=facts.executed,
         server_uuid=facts.server_uuid,
     )
-    return Place(begin=cursor, end=end, read_to=end, cursor=cursor, facts=facts)
+    return Place(begin=cursor, end=end, read_to=end, cursor=cursor, files=files)

@@ -11,15 +11,14 @@ waited for. Where the minute holds what nothing can take twice, there is no way 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable
 
 from cdc_engine.contracts import LoggedStatement
 from cdc_engine.errors import PositionLostError
 from cdc_engine.limits import FAILOVER_BACK_SECONDS
-from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.file_creation import creation_of
+from cdc_engine.parser.places.binlog_files import BinlogFiles
 from cdc_engine.parser.places.time_search import Stretch, choice_at, read_again
 from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.parser.start_position import RESNAPSHOT, DumpStart, Epochs, Lost, StartChoice, in_new_epoch
@@ -50,9 +49,9 @@ def start_by_time(
             f"its binlog_row_image is {image}, and in rows without all their columns a key that moved would take the values of another row",
         )
     try:
-        place = choice_at(source, facts, cursor.time_us - FAILOVER_BACK_SECONDS * SECOND_US)
-        with contextlib.closing(SourceConnection(source)) as connection:
-            stretch = read_again(connection, facts, place, cursor.time_us)
+        files = BinlogFiles(source, facts)
+        place = choice_at(files, cursor.time_us - FAILOVER_BACK_SECONDS * SECOND_US)
+        stretch = read_again(files, place, cursor.time_us)
     except PositionLostError as error:
         return Lost(reason=str(error))
     if not stretch.reached:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-
 from cdc_engine.errors import PositionLostError
-from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.parser.places.binlog_files import BinlogFiles
 from cdc_engine.parser.places.decision import BeginOf, OfTime, Wanted, decide, exact_choice
 from cdc_engine.parser.places.time_search import choice_at, last_end_up_to
 from cdc_engine.parser.server_facts import ServerFacts
@@ -22,8 +20,7 @@ def exact_place(source: Source, facts: ServerFacts, wanted: Wanted) -> StartChoi
     if isinstance(decision, Lost):
         raise PositionLostError(f"{source.address}: {decision}")
     if isinstance(decision, OfTime):
-        return choice_at(source, facts, decision.time_us, file=decision.file)
+        return choice_at(BinlogFiles(source, facts), decision.time_us, file=decision.file)
     if isinstance(decision, BeginOf):
-        with contextlib.closing(SourceConnection(source)) as connection:
-            return last_end_up_to(connection, facts, decision.file, decision.offset)
+        return last_end_up_to(BinlogFiles(source, facts), decision.file, decision.offset)
     return exact_choice(wanted, facts)

@@ -5,7 +5,6 @@ No row is decoded; one file is read, at the speed of the scan, beside whatever s
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
@@ -26,35 +25,30 @@ from cdc_engine.contracts import (
 )
 from cdc_engine.errors import PositionLostError, TableStoppedError
 from cdc_engine.limits import FAILOVER_BACK_SECONDS
-from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.dump import UnwantedRows, begin_beside, blocks_to_end, no_table
-from cdc_engine.parser.file_creation import creation_of
+from cdc_engine.parser.dump import UnwantedRows, no_table
+from cdc_engine.parser.places.binlog_files import BinlogFiles
 from cdc_engine.parser.places.time_place import Ask, Gone, Within, file_of_time, first_at_or_after
-from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.parser.start_position import FIRST_EPOCH, FIRST_OFFSET, DumpStart, StartChoice
 from cdc_engine.position import Position
-from cdc_engine.source.server import Source
 from cdc_engine.time_words import SECOND_US
 
 LATE_US = SECOND_US  # so much later, by its clock, may lie what was logged before
 
 
-def choice_at(source: Source, facts: ServerFacts, time_us: int, file: str = "") -> StartChoice:
+def choice_at(files: BinlogFiles, time_us: int, file: str = "") -> StartChoice:
     """The place before the first transaction that committed at a time or later; of a time after the end, the end.
 
     `file`: it is looked for in this one alone, from its begin to its end.
 
     Raises PositionLostError where the time is gone, with the earliest on offer; SourceConnectionError; what the scan raises.
     """
-    found = Within(file=file) if file else find_file(source, facts, time_us)
+    found = Within(file=file) if file else find_file(files, time_us)
     if isinstance(found, Gone):
-        raise PositionLostError(f"{source.address}: {found}")
-    with contextlib.closing(SourceConnection(source)) as connection:
-        first = functools.partial(_first_of_time, time_us, file)
-        return _place_within(connection, facts, found.file, first)
+        raise PositionLostError(f"{files.source.address}: {found}")
+    return _place_within(files, found.file, functools.partial(_first_of_time, time_us, file))
 
 
-def last_end_up_to(connection: SourceConnection, facts: ServerFacts, file: str, offset: int) -> StartChoice:
+def last_end_up_to(files: BinlogFiles, file: str, offset: int) -> StartChoice:
     """The end of the last transaction up to an offset of a file; the file's begin where none ends before it."""
 
     def first_after(block: Block) -> int:
@@ -63,7 +57,7 @@ def last_end_up_to(connection: SourceConnection, facts: ServerFacts, file: str, 
         after = block.transaction_end > offset
         return int(np.argmax(after)) if after.any() else -1
 
-    return _place_within(connection, facts, file, first_after)
+    return _place_within(files, file, first_after)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -77,12 +71,12 @@ class Stretch:
     commits: list[str] = dataclasses.field(default_factory=list)
 
 
-def read_again(connection: SourceConnection, facts: ServerFacts, begin: StartChoice, time_us: int) -> Stretch:
+def read_again(files: BinlogFiles, begin: StartChoice, time_us: int) -> Stretch:
     """What would be read once more of what was read up to a time. Servers do not log in the exact order of their clocks, so it is looked at
     until all is a minute later, and what was committed a second later counts.
     """
     prepared = _PreparedBefore()
-    return stretch_of(_blocks(connection, facts, begin.file, begin.offset, prepared), prepared.commits, time_us)
+    return stretch_of(_blocks(files, begin.file, begin.offset, prepared), prepared.commits, time_us)
 
 
 def stretch_of(blocks: Iterable[Block], commits: list[str], time_us: int) -> Stretch:
@@ -128,39 +122,31 @@ def _first_of_time(time_us: int, only: str, block: Block) -> int:
     return 0 if only and block.file != only else first_at_or_after(block.transaction_time_us, time_us)
 
 
-def earliest_on_offer(source: Source, facts: ServerFacts) -> tuple[int, str]:
+def earliest_on_offer(files: BinlogFiles) -> tuple[int, str]:
     """The earliest time whose binlog is there, µs since 1970, and its file; (0, "") where none can be read."""
-    files = [log.file for log in facts.logs]
-    for file in files:
-        if created := creation_of(source, file):
-            found = file_of_time(
-                0, (file,), {file: created}, nothing_purged=_nothing_purged(facts) and file == files[0]
-            )
-            return (found.earliest_us, file) if isinstance(found, Gone) else (0, file)
+    for log in files.logs:
+        if created := files.created(log.file):
+            whole = files.nothing_purged and log is files.logs[0]
+            found = file_of_time(0, (log.file,), {log.file: created}, nothing_purged=whole)
+            return (found.earliest_us, log.file) if isinstance(found, Gone) else (0, log.file)
     return 0, ""
 
 
-def _nothing_purged(facts: ServerFacts) -> bool:
-    return facts.gtid_enabled and not facts.purged
-
-
-def find_file(source: Source, facts: ServerFacts, time_us: int) -> Within | Gone:
-    """The binlog file to look in. A connection a file that is asked about. Raises SourceConnectionError."""
+def find_file(files: BinlogFiles, time_us: int) -> Within | Gone:
+    """The binlog file to look in. A connection a file of the server that is asked about. Raises SourceConnectionError."""
     created: dict[str, int] = {}
-    files = [log.file for log in facts.logs]
+    names = [log.file for log in files.logs]
     while True:
-        found = file_of_time(time_us, files, created, nothing_purged=_nothing_purged(facts))
+        found = file_of_time(time_us, names, created, nothing_purged=files.nothing_purged)
         if not isinstance(found, Ask):
             return found
-        created[found.file] = creation_of(source, found.file)
+        created[found.file] = files.created(found.file)
 
 
-def _place_within(
-    connection: SourceConnection, facts: ServerFacts, file: str, first_after: Callable[[Block], int]
-) -> StartChoice:
+def _place_within(files: BinlogFiles, file: str, first_after: Callable[[Block], int]) -> StartChoice:
     """Before the first transaction that `first_after` names: by its index in a block that has some, -1 where it is in none of them."""
     place = StartChoice(file=file, offset=FIRST_OFFSET)
-    for block in _blocks(connection, facts, file, FIRST_OFFSET):
+    for block in _blocks(files, file, FIRST_OFFSET):
         if not block.transaction_count:
             continue
         index = first_after(block)
@@ -172,15 +158,11 @@ def _place_within(
     return place
 
 
-def _blocks(
-    connection: SourceConnection, facts: ServerFacts, file: str, offset: int, prepared: UnwantedRows | None = None
-) -> Iterator[Block]:
+def _blocks(files: BinlogFiles, file: str, offset: int, prepared: UnwantedRows | None = None) -> Iterator[Block]:
     """From a place in a file to the end of the binlog, without any row."""
-    begin = Position(epoch=FIRST_EPOCH, file=file, offset=offset, server_uuid=facts.server_uuid)
+    begin = Position(epoch=FIRST_EPOCH, file=file, offset=offset, server_uuid=files.facts.server_uuid)
     start = DumpStart(position=begin, by_gtid=False, executed_known=False)
-    yield from blocks_to_end(
-        connection, begin_beside(connection, start, _NoHistory(), no_table, prepared or UnwantedRows())
-    )
+    yield from files.blocks(start, _NoHistory(), no_table, prepared or UnwantedRows())
 
 
 def _after(block: Block, transaction: int) -> StartChoice:

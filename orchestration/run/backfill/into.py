@@ -120,10 +120,10 @@ def _from_a_version(config: SluiceConfig, wish: Wish, asked: Any, chosen: list[I
             f"{wish.tables[0]} has no version from {time_text(wish.from_us)} or before that its log still tells: take a later --from"
         )
     begin = Position.from_json(dict(base.end))
-    if begin.file not in {log.file for log in place.facts.logs}:
+    if begin.file not in {log.file for log in place.files.logs}:
         quiet = after_a_quiet_time(told, base, place.begin, place.cursor)
         begin = quiet if quiet is not None and is_followed(ledger, directory, base.table) else begin
-    if begin.file not in {log.file for log in place.facts.logs}:
+    if begin.file not in {log.file for log in place.files.logs}:
         raise PositionLostError(
             f"version {base.version} of {wish.tables[0]} ends at {begin}, and the source has no {begin.file} any more: take a later --from"
         )

@@ -6,12 +6,19 @@ import gzip
 import shutil
 import struct
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
 
 from cdc_engine.destination_files import read_ledger
+from cdc_engine.errors import PositionLostError
+from cdc_engine.instance.backfill.plan import make_plan
+from cdc_engine.instance.backfill.reading import binlog_files
+from cdc_engine.instance.backfill.rules import Asked
 from cdc_engine.parser.archived import Header, files_between, foreign, is_closed, rotate_to
+from cdc_engine.parser.places.binlog_files import archived_before
+from cdc_engine.parser.places.time_search import earliest_on_offer
 from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
 from cdc_engine.parser.start_position import Lost
 from cdc_engine.position import Position
@@ -83,6 +90,7 @@ def test_failover_what_is_purged_comes_from_the_archive_and_then_from_the_server
     with running(captured) as engine:
         captured.insert(range(3))
         assert captured.take(engine, 3) == [0, 1, 2]
+    begun_us = time.time_ns() // 1000
     for number in range(3, 7):
         captured.insert([number])
         captured.run("FLUSH BINARY LOGS")
@@ -108,6 +116,26 @@ def test_failover_what_is_purged_comes_from_the_archive_and_then_from_the_server
         assert engine.status().state == "RUNNING"
         assert not engine.status().stopped_tables
     assert captured.saved_epoch() == 1, "it is one stream"
+    _backfilled_from_the_archive(captured, names, begun_us)
+
+
+def _backfilled_from_the_archive(captured: Archived, names: list[str], from_us: int) -> None:
+    """The past reaches as far back as the archive does, and no foreign file is taken for it."""
+    config, directory = captured.config.destinations["shop"], captured.directory
+    earliest_us, file = earliest_on_offer(binlog_files(config))
+    assert file == names[0]
+    now_us = earliest_us + 10**12
+    made = make_plan(config, directory, Asked(from_us=from_us), now_us)
+    (numbers,) = [each for each in made.tables if each.name.endswith(".numbers")]
+    assert (numbers.refused, made.earliest_file, made.counted) == ("", file, True)
+    assert made.files[0] in names[:-1]
+    assert 6 <= numbers.changes <= 9, "MariaDB tells whole seconds, which the three before may share"
+    (first,) = (captured.conf.parent / "archive").glob(f"{file}*")
+    first.unlink()
+    other = b"\xfebin" + struct.pack("<IBIIIH", 1, 15, 999, 19, 23, 0)
+    (captured.conf.parent / "archive" / file).write_bytes(other)
+    with pytest.raises(PositionLostError, match="the server id 999, this server has"):
+        make_plan(config, directory, Asked(from_us=earliest_us), now_us)
 
 
 @pytest.mark.parametrize(
@@ -128,6 +156,24 @@ def test_failover_an_archive_has_no_gap_up_to_the_servers_first_file(archived: t
         assert words in found.reason
     else:
         assert found == ("binlog.000003", "binlog.000004")
+
+
+@pytest.mark.parametrize(
+    ("archived", "first", "found"),
+    [
+        ((3, 4), "binlog.000005", (3, 4)),
+        ((1, 3, 4, 5), "binlog.000005", (3, 4)),
+        ((3,), "binlog.000005", ()),
+        ((3, 4), "other.000005", ()),
+        ((3, 4), "", ()),
+    ],
+    ids=["all", "gap", "gap-at-the-end", "another-name", "no-file"],
+)
+def test_failover_an_archive_reaches_back_to_its_first_gap_backfill(
+    archived: tuple[int, ...], first: str, found: tuple[int, ...]
+) -> None:
+    logs = [BinaryLog(file=f"binlog.00000{number}", size_bytes=9) for number in archived]
+    assert [int(each.file[-1]) for each in archived_before(logs, first)] == list(found)
 
 
 def test_failover_a_foreign_file_is_refused_by_name() -> None:

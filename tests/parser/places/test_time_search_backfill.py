@@ -10,6 +10,7 @@ import pytest
 
 from cdc_engine.errors import PositionLostError
 from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.parser.places.binlog_files import BinlogFiles
 from cdc_engine.parser.places.time_search import choice_at
 from cdc_engine.parser.server_facts import ServerFacts, read_facts
 from cdc_engine.parser.start_position import StartChoice
@@ -41,6 +42,9 @@ class Clocked:
         with contextlib.closing(SourceConnection(source_of(self.server))) as connection:
             return read_facts(connection)
 
+    def files(self) -> BinlogFiles:
+        return BinlogFiles(source_of(self.server), self.facts())
+
     def file(self, seconds: int) -> None:
         self._at(seconds, "FLUSH BINARY LOGS")
 
@@ -50,7 +54,7 @@ class Clocked:
         return Committed(self.base + seconds, facts.file, facts.offset, facts.executed)
 
     def place(self, seconds: float) -> StartChoice:
-        return choice_at(source_of(self.server), self.facts(), int((self.base + seconds) * SECOND_US))
+        return choice_at(self.files(), int((self.base + seconds) * SECOND_US))
 
     def _at(self, seconds: int, statement: str) -> None:
         moment = self.base + seconds
@@ -102,11 +106,11 @@ def test_a_time_that_is_gone_is_refused_with_the_earliest_that_is_taken_backfill
     clock = Clocked(shop)
     facts = clock.facts()
     with pytest.raises(PositionLostError, match="the earliest time on offer is") as gone:
-        choice_at(source_of(shop), facts, 1)
+        choice_at(clock.files(), 1)
     said = str(gone.value)
     assert facts.logs[0].file in said
     earliest = said.split("the earliest time on offer is ")[1].split(",", maxsplit=1)[0]
-    assert choice_at(source_of(shop), facts, time_us(earliest, 0)).file
+    assert choice_at(clock.files(), time_us(earliest, 0)).file
 
 
 def test_the_search_ends_no_stream_that_runs_backfill(shop: DatabaseServer) -> None:

@@ -1,0 +1,116 @@
+"""The binlog files that there are of a source: those that only its archive still has, then the server's. Read beside whatever stream runs.
+
+Asked by `time_search`, and by backfills, whose stretch may begin before what the server still has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterable
+
+from cdc_engine.binlog.block import end_position
+from cdc_engine.binlog.scan.scanner import Scanner
+from cdc_engine.contracts import Block
+from cdc_engine.errors import PositionLostError
+from cdc_engine.parser.archived import ArchivedStretch, foreign, read_header
+from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.parser.dump import Captured, begin_beside, blocks_to_end
+from cdc_engine.parser.file_creation import creation_of
+from cdc_engine.parser.renumbering import base
+from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
+from cdc_engine.parser.start_position import DumpStart
+from cdc_engine.ports import PreparedTransactions, SchemaHistory
+from cdc_engine.position import file_number
+from cdc_engine.source.archive import Archive
+from cdc_engine.source.server import Source
+
+
+def archived_before(archived: Iterable[BinaryLog], first: str) -> tuple[BinaryLog, ...]:
+    """Those that come right before the server's first file, oldest first and without a gap. Pure."""
+    if not first:
+        return ()
+    kin = {file_number(each.file): each for each in archived if base(each.file) == base(first)}
+    number, found = file_number(first), []
+    while (number := number - 1) in kin:
+        found.append(kin[number])
+    return tuple(reversed(found))
+
+
+class BinlogFiles:
+    """`logs`: oldest first; a packed file has the size of the package. `bytes_read`: of the binlog, by `blocks`, so far.
+
+    Raises SourceConnectionError, ConfigurationError where the archive cannot be read.
+    """
+
+    def __init__(self, source: Source, facts: ServerFacts, archive: Archive | None = None) -> None:
+        self.source, self.facts, self._archive = source, facts, archive
+        first = facts.logs[0].file if facts.logs else ""
+        older = archived_before(_logs_of(archive), first) if archive else ()
+        self._archived = frozenset(each.file for each in older)
+        self.logs = (*older, *facts.logs)
+        self.bytes_read = 0
+
+    @property
+    def nothing_purged(self) -> bool:
+        """Whether the oldest file is the first that the server ever wrote; False where nobody can tell."""
+        return self.facts.gtid_enabled and not self.facts.purged
+
+    def created(self, file: str) -> int:
+        """Seconds since 1970; 0 where nobody has it. Raises PositionLostError where the archive's is of another server."""
+        if self._archive is None or file not in self._archived:
+            return creation_of(self.source, file)
+        with self._archive.open(file) as stream:
+            header = read_header(stream, file)
+        if why := foreign(header, file, 0, self.facts):
+            raise PositionLostError(
+                f"{why}: take it out of the archive {self._archive.place}, and put this server's there"
+            )
+        return header.created
+
+    def blocks(
+        self, start: DumpStart, history: SchemaHistory, captured: Captured, prepared: PreparedTransactions
+    ) -> Generator[Block]:
+        """From a place in one of the files to what is the end now.
+
+        Raises SourceConnectionError, PositionLostError, or what the scan raises.
+        """
+        if self._archive is not None and start.position.file in self._archived:
+            start = yield from self._from_archive(self._archive, start, history, captured, prepared)
+        before = self.bytes_read
+        with contextlib.closing(SourceConnection(self.source)) as connection:
+            framer = begin_beside(connection, start, history, captured, prepared)
+            for block in blocks_to_end(connection, framer):
+                self.bytes_read = before + framer.bytes_received
+                yield block
+
+    def _from_archive(
+        self,
+        archive: Archive,
+        start: DumpStart,
+        history: SchemaHistory,
+        captured: Captured,
+        prepared: PreparedTransactions,
+    ) -> Generator[Block, None, DumpStart]:
+        """Returns where the server goes on."""
+        position = start.position
+        stretch = ArchivedStretch(archive, self.source, position, self.facts)
+        scanner = Scanner(
+            start=position,
+            history=history,
+            captured=captured,
+            checksum=False,
+            executed_known=start.executed_known,
+            packets=False,
+            prepared=prepared,
+        )
+        for block in stretch.blocks(scanner):
+            self.bytes_read += block.byte_count
+            if block.transaction_count:
+                position = end_position(block, block.transaction_count - 1)
+            yield block
+        position = stretch.handed_over(position)
+        return DumpStart(position=position, by_gtid=False, executed_known=bool(position.gtid_set))
+
+
+def _logs_of(archive: Archive) -> list[BinaryLog]:
+    return [BinaryLog(file=file, size_bytes=size) for file, size in archive.sizes().items()]
