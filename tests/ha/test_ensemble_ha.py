@@ -1,0 +1,105 @@
+"""Three ZooKeeper nodes: their leader may die, and the holder takes the lease again; without a majority nobody has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.contracts import MetaPlace
+from cdc_engine.errors import LeaseLostError, SluiceError
+from cdc_engine.ha.leases import open_lease
+from cdc_engine.meta.manager import MetaManager
+from cdc_engine.meta.managers import open_meta, read_ledger
+from cdc_engine.ports import Lease
+from console.toolchain.shared.zookeeper import ZooKeeperEnsemble
+from tests.fix_ledgers import at
+from tests.waiting import wait_for
+
+SECONDS = 6.0  # of a session: an election takes one or two
+
+
+@pytest.fixture
+def ensemble(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
+    nodes = ZooKeeperEnsemble(tmp_path / "zookeeper")
+    try:
+        yield nodes.start()
+    finally:
+        nodes.stop()
+
+
+def succeeds(act: Callable[[], object]) -> bool:
+    try:
+        act()
+    except SluiceError:
+        return False
+    return True
+
+
+def moves_to(meta: MetaManager, place: int) -> Callable[[], object]:
+    return lambda: meta.update(lambda ledger: ledger.set_cursor(at(place)))
+
+
+def test_ha_failover_of_three_zookeeper_nodes(ensemble: ZooKeeperEnsemble, tmp_path: Path) -> None:
+    place = MetaPlace(
+        destination="shop",
+        directory=tmp_path / "shop",
+        kind="zookeeper",
+        hosts=ensemble.hosts,
+        source=("db.example", 3306),
+        session_seconds=SECONDS,
+        address="host-a:4266",
+    )
+    holder, standby = open_lease(place), open_lease(place)
+    try:
+        assert holder.try_acquire()
+        first = open_meta(place, holder)
+        moves_to(first, 4)()
+        _the_leader_dies(ensemble, holder, standby)
+        second = open_meta(place, holder)
+        moves_to(second, 5)()
+        _no_majority(ensemble, second, holder, standby)
+        assert read_ledger(place).cursor == at(5)
+        moves_to(open_meta(place, standby), 9)()
+        for stale in (first, second):
+            with pytest.raises(SluiceError):
+                moves_to(stale, 7)()
+        assert read_ledger(place).cursor == at(9), "what a stale holder wrote is nowhere"
+    finally:
+        for lease in (holder, standby):
+            lease.release()
+
+
+def _the_leader_dies(ensemble: ZooKeeperEnsemble, holder: Lease, standby: Lease) -> None:
+    """Two of three agree on another one within the session: the holder takes the lease again, by a higher token, and nobody else can."""
+    leader = ensemble.leader
+    leader.kill()
+    wait_for("the holder has it again", lambda: succeeds(lambda: _acquired(holder)), 60)
+    assert (holder.token, succeeds(lambda: _acquired(standby))) == (2, False)
+    leader.start()
+
+
+def _no_majority(ensemble: ZooKeeperEnsemble, meta: MetaManager, holder: Lease, standby: Lease) -> None:
+    """Who cannot ask holds nothing, long before anybody else may."""
+    gone = [node for node in ensemble.nodes if node.mode() != "leader"]
+    for node in gone:
+        node.kill()
+    wait_for("the holder knows that it holds nothing", lambda: not succeeds(holder.check), 60)
+    assert not succeeds(lambda: _acquired(standby))
+    with pytest.raises(SluiceError):
+        moves_to(meta, 7)()
+    for node in gone:
+        node.start()
+    with pytest.raises(LeaseLostError):
+        holder.check()  # it is not given back by itself: who had it asks for it as everybody does
+    wait_for("the holder has it again", lambda: succeeds(lambda: _acquired(holder)), 60)
+    assert holder.token == 3
+    holder.release()
+    wait_for("the standby has it", lambda: succeeds(lambda: _acquired(standby)), 60)
+    assert standby.token == 4
+
+
+def _acquired(lease: Lease) -> None:
+    if not lease.try_acquire():
+        raise LeaseLostError("another has it")
