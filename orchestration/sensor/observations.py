@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from cdc_engine.limits import OBSERVATION_SECONDS
 from cdc_engine.states import HEALED_BY_ROWS, way_out
+from orchestration.sensor.chart import Point, chart, later
 from orchestration.table_catalog import delta_key, engine_key
 
 if TYPE_CHECKING:
@@ -38,11 +39,13 @@ AssetEvent = dg.AssetObservation | dg.AssetCheckEvaluation | dg.AssetMaterializa
 class Published:
     """What was published when; the sensor's cursor. Only a memory against repetition: the truth is the engine's.
 
-    `failing`: check → why, of checks whose newest result is a failure; None: nothing was ever published.
+    `failing`: check → why, of checks whose newest result is a failure; None: nothing was ever published. `points`: of the last hour's
+    observations, lag in seconds and rows a second.
     """
 
     observed_at_seconds: float = 0.0
     failing: Mapping[str, str] | None = None
+    points: tuple[Point, ...] = ()
 
     def to_cursor(self) -> str:
         return json.dumps(dataclasses.asdict(self), sort_keys=True)
@@ -56,17 +59,19 @@ class Published:
             return cls(
                 observed_at_seconds=float(record.get("observed_at_seconds", 0.0)),
                 failing=None if failing is None else {str(key): str(why) for key, why in failing.items()},
+                points=tuple((float(lag), float(rate)) for lag, rate in record.get("points", ())),
             )
         except (ValueError, TypeError, AttributeError):
             return cls()
 
 
-def observation(destination: str, status: EngineState) -> dg.AssetObservation:
-    """Where the engine is and how fast, on the engine's asset."""
+def observation(destination: str, status: EngineState, points: Sequence[Point] = ()) -> dg.AssetObservation:
+    """Where the engine is and how fast, on the engine's asset. `points`: up to now, for the chart."""
     ring_bytes_max = max(1, int(status.ring_bytes_max))
     return dg.AssetObservation(
         asset_key=engine_key(destination),
         metadata={
+            **({"chart": dg.MetadataValue.md(chart(points))} if points else {}),
             "lag_seconds": dg.MetadataValue.float(float(status.lag_seconds)),
             **_runway(status.runway_hours),
             "rows_per_second": dg.MetadataValue.float(float(status.rows_per_second)),
@@ -181,8 +186,12 @@ def due(
     )
     minute_over = not 0 <= now_seconds - published.observed_at_seconds < OBSERVATION_SECONDS
     events = checks(destination, tables, failing, only=changed | set(failing) if minute_over else changed)
-    now_published = Published(observed_at_seconds=published.observed_at_seconds, failing=failing)
+    now_published = dataclasses.replace(published, failing=failing)
     if not minute_over:
         return events, now_published
     now_published = dataclasses.replace(now_published, observed_at_seconds=now_seconds)
-    return ([] if status is None else [observation(destination, status)]) + events, now_published
+    if status is None:
+        return events, now_published
+    points = later(published.points, (round(float(status.lag_seconds), 1), round(float(status.rows_per_second), 1)))
+    now_published = dataclasses.replace(now_published, points=points)
+    return [observation(destination, status, points), *events], now_published
