@@ -69,12 +69,12 @@ def draw(picture: Picture, url: str) -> Group:
         f" {engine.reason}   lag {engine.lag_seconds:.0f} s   acked up to {engine.cursor or 'nothing yet'}",
     )
     ran = Text(f"runs {runs.runs}   batches merged {runs.batches}   last run {runs.last}")
-    told = [] if picture.reading is None else [Text(_read_so_far(picture.reading), "cyan")]
+    told = [] if picture.reading is None else [Text(read_so_far(picture.reading), "cyan")]
     where = Text.assemble("Dagster's UI: ", (url, "bold cyan underline"), "   (Ctrl-C stops everything)")
     return Group(shown, state, *told, ran, where)
 
 
-def _read_so_far(record: SnapshotRecord) -> str:
+def read_so_far(record: SnapshotRecord) -> str:
     made = progress(record, time.time())
     percent = "" if made.percent is None else f", {made.percent:.0f} %"
     return f"{record.name} is {record.state}: {made.rows} rows from before{percent}, {made.rows_per_second:.0f} rows/s"

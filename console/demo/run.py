@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -46,6 +47,7 @@ STALL_SECONDS_MAX = (
     600.0  # no ack for so long ends the wait with what is known; a first merge on a busy machine takes minutes
 )
 VIEW_SECONDS = 2.0
+SAY_SECONDS = 5.0  # between two sentences about one thing
 PLAIN_VIEW_SECONDS = 15.0  # where each picture is printed below the last
 
 
@@ -84,6 +86,7 @@ class Demo:
             for name, body in {**TABLES, VISITS: VISITS_BODY}.items()
         }
         self.began = time.time()
+        self._said_at = 0.0
 
     def start(self) -> None:
         """MySQL, then the stack; all answer when this returns."""
@@ -128,6 +131,7 @@ class Demo:
         while time.monotonic() < end:
             pace.raise_failure()
             self.stack.revive()
+            self._say_reading()
             time.sleep(min(1.0, max(0.0, end - time.monotonic())))
         pace.stop()
         self._say(f"{pace.transactions} transactions are in MySQL; waiting until all are acked")
@@ -148,6 +152,16 @@ class Demo:
         record = SnapshotRecords(self.config.destination_dir(DESTINATION)).get(f"{DATABASE}.{VISITS}")
         return record if record is not None and record.is_open else None
 
+    def _say_reading(self) -> None:
+        """How far the rows from before are, now and then; once more when all are in the lake."""
+        record, now = self._reading(), time.monotonic()
+        if record is not None and now - self._said_at >= SAY_SECONDS:
+            self._say(f"  {live.read_so_far(record)}")
+            self._said_at = now
+        elif record is None and self._said_at > 0:
+            self._say(f"  the rows that {VISITS} had before are in the lake; it goes on with the stream")
+            self._said_at = -math.inf
+
     def engine(self) -> DestinationStatus:
         return read_destination(self.config.destination_dir(DESTINATION), DESTINATION, time.time())
 
@@ -162,7 +176,8 @@ class Demo:
             now = time.monotonic()
             if acked > reached:
                 reached, progressed = acked, now
-            if now - said >= 5:
+            self._say_reading()
+            if now - said >= SAY_SECONDS:
                 said = now
                 self._say(f"  {now - started:4.0f} s  {self._progress(end)}")
             if now - started > ACK_SECONDS_MAX or now - progressed > STALL_SECONDS_MAX:
@@ -174,6 +189,7 @@ class Demo:
         records, begun = SnapshotRecords(self.config.destination_dir(DESTINATION)), time.monotonic()
         while (record := records.get(f"{DATABASE}.{VISITS}")) is None or record.is_open:
             self.stack.revive()
+            self._say_reading()
             if record is not None and record.state == SnapshotState.FAILED:
                 raise SetupError(f"The rows of {record.name} could not be read: {record.reason}")
             if time.monotonic() - begun > ACK_SECONDS_MAX:
