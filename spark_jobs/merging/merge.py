@@ -32,6 +32,7 @@ from spark_jobs.staged_batch import (
     last_order_key,
 )
 from spark_jobs.tables import alteration_steps as following
+from spark_jobs.tables.casting import INTEGERS
 from spark_jobs.tables.commit_record import commit_record
 from spark_jobs.tables.delta_table import CommitCounts, DeltaTable, schema_statements, wanted_columns
 from spark_jobs.tables.renamed_table import Origins, nowhere, take_over
@@ -155,9 +156,17 @@ class _TableMerge:
         self.lane.expect(segment.rows + self._rows_met(segment))
         self.lane.sql(fold.staged_view(VIEW, segment))
         left = following.left_columns(segment, self.table)
-        statement = merge_sql.apply_changes(VIEW, segment, self.target, applied_order_key, left)
         scanned = self.table.scanned(segment.key[0], *_bounds(segment)) if segment.key else CommitCounts()
+        applies = merge_sql.append_new if self._all_new(segment, scanned) else merge_sql.apply_changes
+        statement = applies(VIEW, segment, self.target, applied_order_key, left)
         return self._commit(statement, segment.last_order_key) + scanned
+
+    @staticmethod
+    def _all_new(segment: ChangesSegment, scanned: CommitCounts) -> bool:
+        """Whether the files' statistics prove that none has a key of the segment: of whole numbers they are exact, of text they are not."""
+        first = next((each for each in segment.columns if each.name in segment.key[:1]), None)
+        proves = first is not None and first.type in INTEGERS and not first.nullable
+        return proves and not (scanned.files_scanned or segment.partial or segment.again)
 
     def _rows_met(self, segment: ChangesSegment) -> int:
         """Rows of the table that a merge must look at; an append looks at none."""

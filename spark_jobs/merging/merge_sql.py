@@ -35,6 +35,21 @@ def apply_changes(
     return f"MERGE INTO {relation} AS t USING ({source}) AS s ON {condition(segment)} {clauses}"
 
 
+def append_new(
+    view: str, segment: ChangesSegment, target: TableTarget, applied_order_key: int, left: tuple[str, ...] = ()
+) -> str:
+    """What the MERGE does where the table has none of the segment's keys: an INSERT, which reads nothing of the table."""
+    values = {**_source_values(segment, "s."), **fold.metadata_values("s.", fold.KEYED_NAMES)}
+    values |= dict.fromkeys(left, "NULL")
+    soft = target.deletes == "soft"
+    values |= {DELETED: merge_clauses.REMOVES} if soft else {}
+    kept = "" if soft else f" WHERE {merge_clauses.LEAVES}"
+    source = fold.last_images(view, segment, applied_order_key)
+    names = sql_text.identifiers(tuple(values))
+    into = f"INSERT INTO {sql_text.delta_path(target.path)} ({names})"
+    return f"{into} SELECT {', '.join(values.values())} FROM ({source}) AS s{kept}"
+
+
 def append(view: str, segment: ChangesSegment, target: TableTarget, applied_order_key: int) -> str:
     """A table without a key is a log of its changes: every image, with what it is."""
     values = {**_source_values(segment, ""), **fold.metadata_values("", fold.LOG_NAMES)}
