@@ -37,7 +37,9 @@ class Pipeline:
         spark_memory: str = "3g",
         environment: Mapping[str, str] | None = None,
         settings: Mapping[str, Any] | None = None,
+        webserver: bool = True,
     ) -> None:
+        self._webserver = webserver
         self._settings = dict(settings or {})
         self.folder, self.destination = folder, destination
         self._spark_memory, self._environment = spark_memory, environment
@@ -54,6 +56,7 @@ class Pipeline:
             spark_memory=self._spark_memory,
             die_with_parent=True,
             extra_environment=self._environment,
+            webserver=self._webserver,
         )
         self.stack.up()
 

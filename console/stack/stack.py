@@ -69,7 +69,10 @@ Say = Callable[[str], None]
 
 
 class Stack:
-    """The processes of one configuration. `mark` ties them to this data_dir; `die_with_parent` is the demo's leash."""
+    """The processes of one configuration. `mark` ties them to this data_dir; `die_with_parent` is the demo's leash.
+
+    `webserver`: whether anybody is to look at Dagster's pages; all the rest works without.
+    """
 
     def __init__(
         self,
@@ -81,8 +84,10 @@ class Stack:
         die_with_parent: bool = False,
         extra_environment: Mapping[str, str] | None = None,
         port_advice: str = "",
+        webserver: bool = True,
     ) -> None:
         self.config, self.conf, self.say = config, conf.resolve(), say
+        self._webserver = webserver
         self.file = ProcessFile(config.data_dir / "processes.json")
         self.logs = config.data_dir / "logs"
         self.dagster_home = config.data_dir / "dagster"
@@ -202,7 +207,8 @@ class Stack:
             command = [*program, self._spark.url, str(self._spark.folder / "warmup")]
             parts.append(WarmUp(command, (SPARK,), self._spark.folder / "warmup.log", WARM_SECONDS_MAX))
         # the webserver looks for the code server when it starts, and the daemon's first run for Spark
-        parts.append(self._part(WEBSERVER, (CODE_SERVER,), asks_webserver(self.url), ports.webserver))
+        if self._webserver:
+            parts.append(self._part(WEBSERVER, (CODE_SERVER,), asks_webserver(self.url), ports.webserver))
         after = tuple(part.name for part in parts if part.name in dagster)
         return [*parts, self._part(DAEMON, after, asks_daemon(self.dagster_home), 0)]
 

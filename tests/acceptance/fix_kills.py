@@ -102,6 +102,7 @@ class KillBench:
             spark_memory="2g",
             environment={failpoints.VARIABLE: str(self.gates)},
             settings=SETTINGS,
+            webserver=False,
         )
         self.workload = Workload(lambda: self.pipeline.server.connect(autocommit=False))
         self._runs = SETTINGS["runs"]
@@ -223,7 +224,8 @@ def _silent(_: str) -> None:
     """The stack's progress is of no interest here; what fails raises."""
 
 
-@pytest.fixture(scope="session")
+# Gone with the last test of this room: its ticks would take an eighth of a core from the tests of the other rooms until all have run.
+@pytest.fixture(scope="package")
 def kill_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillBench]:
     bench = KillBench(tmp_path_factory.mktemp("kills"))
     try:
