@@ -48,7 +48,7 @@ def needs_of(item: pytest.Item) -> set[str]:
         texts += names_in(item.callspec.params.values())
     if item.nodeid.startswith("tests/acceptance/"):
         return set(BOTH)  # whole stacks
-    return marks_in("\n".join(texts))
+    return {mark for text in texts for mark in marks_in(text)}
 
 
 def names_in(parameters: Iterable[object]) -> list[str]:
@@ -57,10 +57,11 @@ def names_in(parameters: Iterable[object]) -> list[str]:
     return [word for words in values for word in words if isinstance(word, str) and word.isidentifier()]
 
 
-def marks_in(text: str) -> set[str]:
-    """What is needed by a test whose fixtures, parameters and text are these words."""
-    found = {mark for mark, words in NEEDS.items() if words.search(text)}
-    return found | set(BOTH) if STACKS.search(text) else found
+@functools.cache  # thousands of tests share some hundred fixtures
+def marks_in(text: str) -> frozenset[str]:
+    """What is needed by a test whose fixtures, parameters or text are these words."""
+    found = frozenset(mark for mark, words in NEEDS.items() if words.search(text))
+    return found | frozenset(BOTH) if STACKS.search(text) else found
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
