@@ -10,13 +10,18 @@ from typing import TypeVar
 import pytest
 
 T = TypeVar("T")
+FIRST_LOOK_SECONDS, LOOK_SECONDS = 0.005, 0.1
 
 
 def wait_for(what: str, condition: Callable[[], T | None], seconds_max: float = 60.0) -> T:
-    """The first truthy answer of a condition; fails the test when there is none in time."""
-    deadline = time.monotonic() + seconds_max
+    """The first truthy answer of a condition; fails the test when there is none in time.
+
+    Most come within milliseconds, so the first looks follow each other closely; one that takes long is looked at ten times a second.
+    """
+    deadline, pause = time.monotonic() + seconds_max, FIRST_LOOK_SECONDS
     while time.monotonic() < deadline:
         if answer := condition():
             return answer
-        threading.Event().wait(0.1)
+        threading.Event().wait(pause)
+        pause = min(2 * pause, LOOK_SECONDS)
     pytest.fail(f"not within {seconds_max:.0f} s: {what}")

@@ -103,6 +103,7 @@ def _look_at(clock: list[float]) -> float:
 def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     """With the engine in this process, and with one that is called over gRPC: all that a tick does is the same."""
     monkeypatch.setattr("orchestration.sensor.tick.TICK_SECONDS_MAX", TICK_SECONDS)
+    monkeypatch.setattr("orchestration.sensor.tick.LOOK_SECONDS", LOOK_SECONDS / 4)
     with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
         if request.param == "embedded":
             yield Shop(tmp_path, instance)
