@@ -52,7 +52,15 @@ LONGEST = (
     "tests/table_meta",
     "tests/instance",
     "tests/parser",
+    "tests/ha",
+    "tests/brokers",
+    "tests/snapshot",
+    "tests/histories",
+    "tests/equality",
+    "tests/server",
 )
+# Thousands of tests of a few milliseconds: what is left for a worker that has nothing else to do.
+SHORTEST = "tests/style"
 
 
 @functools.cache
@@ -86,4 +94,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _rank(group: str) -> int:
-    return next((at for at, begin in enumerate(LONGEST) if group.startswith(begin)), len(LONGEST))
+    last = len(LONGEST) + group.startswith(SHORTEST)
+    return next((at for at, begin in enumerate(LONGEST) if group.startswith(begin)), last)
