@@ -26,6 +26,7 @@ from orchestration.checks import quarantine_evaluation, quarantines
 from orchestration.ports import MergeFailedError, Ports
 from orchestration.run.drain_run import DrainRun, claim_of, drain
 from orchestration.run.merge_run import MergedTable, failure, merge_one, only_writer
+from orchestration.sensor.observations import TABLE_CHECK, result_of
 from orchestration.table_catalog import (
     SourceColumns,
     checkable,
@@ -93,9 +94,8 @@ def delta_assets(
     ins: dict[str, dg.AssetIn] = {}
     upstream: dict[str, set[dg.AssetKey]] = {}
     table_of = {delta_key(destination, table.name): table.name for table in tables}
-    quarantining = [
-        name for name in checkable(destination, table_of.values()) if quarantines(config, destination, name)
-    ]
+    checked = checkable(destination, table_of.values())
+    quarantining = [name for name in checked if quarantines(config, destination, name)]
     for table in tables:
         name = _port_name(table.name)
         outs[name] = _delta_out(config, destination, table)
@@ -111,7 +111,7 @@ def delta_assets(
         config_schema=MERGE_CONFIG,
     )
     def merge(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[Any]]:
-        selected = set(context.selected_asset_keys)
+        selected, unsaid = set(context.selected_asset_keys), set(checked if drains else ())
         op, sources = context.op_execution_context, SourceColumns(config, destination)
         if not op.op_config:
             take_anew(op, config, destination, sorted(table_of[key] for key in selected))
@@ -131,6 +131,9 @@ def delta_assets(
                 _tell(op, _materialization(key, merged, sources), drains=drains)
             if merged.outcome.name in quarantining:
                 tell_quarantine(op, config, destination, merged.outcome.name)
+            if merged.outcome.name in unsaid:
+                unsaid.remove(merged.outcome.name)
+                tell_flowing(op, key)
 
     return merge
 
@@ -158,7 +161,11 @@ def take_anew(context: dg.OpExecutionContext, config: SluiceConfig, destination:
 def merge_job(config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...], ports: Ports) -> MergeJob:
     """The job that the sensor asks for. Before any table is known it is a bare step that reports every table as an event."""
     name, drains = f"{merge_name(destination)}_job", config.destinations[destination].runs == "drain"
-    description = f"Merges one staged batch of {destination} into its Delta tables. Started by the sensor {destination}_engine only."
+    description = (
+        f"Merges one staged batch of {destination} into its Delta tables: the sensor {destination}_engine starts it. Started by hand, as "
+        'by "Materialize" on a table, it asks for the rows of the selected tables anew; the sensor '
+        f"{destination}_snapshots then starts the run that reads and publishes them."
+    )
     if tables:
         return dg.define_asset_job(
             name,
@@ -206,6 +213,13 @@ def tell_quarantine(context: dg.OpExecutionContext, config: SluiceConfig, destin
         context.log.warning("%s: nobody can say how many values are in quarantine: %s", table, error.description)
         return
     _tell(context, found, drains=config.destinations[destination].runs == "drain")
+
+
+def tell_flowing(context: dg.OpExecutionContext, key: dg.AssetKey) -> None:
+    """Of a run that drains, once for each table: Dagster shows a check's result only until the table is materialized by another run. A run
+    of one batch leaves it at what the sensor said: an event more for each table of each batch would cost more than it tells.
+    """
+    _tell(context, result_of(key, TABLE_CHECK, ""), drains=True)
 
 
 def _materialization(key: dg.AssetKey, merged: MergedTable, sources: SourceColumns) -> dg.AssetMaterialization:
@@ -297,7 +311,7 @@ def _delta_out(config: SluiceConfig, destination: str, table: TableVersion) -> d
         owners=owners_of(settings, table.name),
         freshness_policy=dg.FreshnessPolicy.time_window(fail_window=dt.timedelta(minutes=minutes)) if minutes else None,
         kinds=DELTA_KINDS,
-        description=f"{table.name} of {destination}, {key}.",
+        description=f"The rows of {table.name} in the source of {destination}, {key}.",
         metadata=details,
     )
 

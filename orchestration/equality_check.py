@@ -6,12 +6,12 @@ It takes no lock, and its runs are no merges: both go on beside each other.
 
 # no `from __future__ import annotations`: Dagster looks at the types of `context` and `config` itself
 
-import datetime as dt
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+from pydantic import Field
 
 from cdc_engine.config import SluiceConfig
 from cdc_engine.contracts import TableVersion
@@ -32,11 +32,14 @@ MODES: dict[str, Literal["full", "sample", "since-last"]] = {
 
 
 class EqualityRun(dg.Config):
-    """What one run compares. `mode`: full, sample or since_last; `percent`: of sample."""
+    """What one run compares, as the launchpad asks for it."""
 
-    mode: Literal["full", "sample", "since_last"] = "since_last"
-    percent: float = 10.0
-    settle_seconds: float = 300.0
+    mode: Literal["full", "sample", "since_last"] = Field(
+        default="since_last",
+        description="full: all rows; sample: some of the chunks; since_last: those that changed since they were last found equal.",
+    )
+    percent: float = Field(default=10.0, description="Of the chunks; counts for sample alone.")
+    settle_seconds: float = Field(default=300.0, description="How long the merges may take to come up to the source.")
 
 
 def equality_check(
@@ -147,9 +150,7 @@ def result_of(key: dg.AssetKey, found: TableResult, more: Metadata | None = None
         "position": dg.MetadataValue.text(found.position or "none"),
         "gtid_set": dg.MetadataValue.text(found.gtid_set or "none"),
         "server_uuid": dg.MetadataValue.text(found.server_uuid or "none"),
-        "checked_at": dg.MetadataValue.text(
-            dt.datetime.fromtimestamp(found.checked_at_us / 1e6, dt.UTC).isoformat(" ", "seconds")
-        ),
+        "checked_at": dg.MetadataValue.timestamp(found.checked_at_us / 1e6),
     }
     lines = [f"- chunk {each.chunk}" for each in found.chunks_different] + [f"- {each}" for each in found.differences]
     if lines:

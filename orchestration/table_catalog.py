@@ -160,18 +160,21 @@ class SourceColumns:
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:
         self._directory, self._destination = config.destination_dir(destination), destination
-        self._written_ns, self._columns = -1, dict[str, frozenset[str]]()
+        self._written_ns, self._columns = -1, dict[str, dict[str, str]]()
 
     def metadata(self, table: str, columns: Sequence[tuple[str, str]]) -> dict[str, dg.MetadataValue[Any]]:
         """Of a materialization: the columns (name, type) of a "database.table", and which of the source's columns each of them is.
 
-        A column that the source has no more, and what Sluice adds, is none of its.
+        A column that the source has no more, and what Sluice adds, is none of its; the others are described by the source's own type.
         """
-        schema = dg.TableSchema([dg.TableColumn(name=name, type=kind) for name, kind in columns])
+        there = self._known().get(table, {})
+        schema = dg.TableSchema(
+            [dg.TableColumn(name=name, type=kind, description=there.get(name) or None) for name, kind in columns]
+        )
         return {"dagster/column_schema": dg.MetadataValue.table_schema(schema), **self._lineage(table, columns)}
 
     def _lineage(self, table: str, columns: Sequence[tuple[str, str]]) -> dict[str, dg.MetadataValue[Any]]:
-        there, key = self._known().get(table, frozenset()), source_key(self._destination, table)
+        there, key = self._known().get(table, {}), source_key(self._destination, table)
         told = {
             name: [dg.TableColumnDep(asset_key=key, column_name=name)]
             for name, _ in columns[:LINEAGE_COLUMNS_MAX]
@@ -179,14 +182,14 @@ class SourceColumns:
         }
         return {"dagster/column_lineage": dg.MetadataValue.column_lineage(dg.TableColumnLineage(told))} if told else {}
 
-    def _known(self) -> dict[str, frozenset[str]]:
-        """A batch may have changed tables; a run that drains merges many."""
+    def _known(self) -> dict[str, dict[str, str]]:
+        """Table → column → its type. A batch may have changed tables; a run that drains merges many."""
         path = self._directory / tables_file.TABLES_FILE
         try:
             written_ns = path.stat().st_mtime_ns
             if written_ns != self._written_ns:
                 self._columns = {
-                    each.name: frozenset(column.name for column in each.columns)
+                    each.name: {column.name: column.mysql_type for column in each.columns}
                     for each in read_tables(self._directory)
                 }
                 self._written_ns = written_ns

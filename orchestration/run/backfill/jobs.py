@@ -122,7 +122,8 @@ def _backfill(context: dg.OpExecutionContext, config: SluiceConfig, wish: Wish, 
     def done(outcome: TableOutcome) -> None:
         key = delta_key(wish.destination, outcome.name)
         columns = SourceColumns(config, wish.destination).metadata(outcome.name, outcome.columns)
-        context.log_event(dg.AssetMaterialization(key, metadata={**_of_table(outcome), **columns}))
+        told = {**_of_table(outcome), **columns}
+        context.log_event(dg.AssetMaterialization(key, description="changes of the past taken again", metadata=told))
 
     try:
         told = Told(say=context.log.info, done=done)
@@ -151,6 +152,6 @@ def _of_all(wish: Wish, made: Done) -> dict[str, dg.MetadataValue[Any]]:
         "end_position": dg.MetadataValue.text(made.end),
         "read_up_to": dg.MetadataValue.text(made.read_to),
         "tables": dg.MetadataValue.int(len(made.outcomes)),
-        "left_out": dg.MetadataValue.json(made.refused),
+        **({"left_out": dg.MetadataValue.json(made.refused)} if made.refused else {}),
         **({"rebuilt": dg.MetadataValue.json(dataclasses.asdict(made.rebuilt))} if made.rebuilt else {}),
     }

@@ -16,6 +16,7 @@ from orchestration.code_location import build_definitions
 from orchestration.drain.rules import Attached, why_leave
 from orchestration.ports import FeedAwayError
 from orchestration.run import drain_run
+from orchestration.sensor.observations import TABLE_CHECK
 from orchestration.testing import FakePorts
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
@@ -88,6 +89,16 @@ def test_batch_after_batch_is_merged_told_and_settled_on_its_own(shop: Shop) -> 
     assert all(each["dagster/data_version"] for each in tags)
     assert shop.fakes.files.drained_by is None
     assert shop.fakes.files.held_by is None
+
+
+def test_the_check_of_a_table_counts_for_all_that_a_run_merges_into_it(shop: Shop) -> None:
+    """Dagster shows a check's result until another run materializes the table; once a run is enough."""
+    shop.capture_before("ack 1", "ack 2")
+    result = shop.run()
+    flowing = shop.instance.event_log_storage.get_asset_check_execution_history(
+        dg.AssetCheckKey(ORDERS, TABLE_CHECK), limit=10
+    )
+    assert [(each.run_id, each.status.value) for each in flowing] == [(result.run_id, "SUCCEEDED")]
 
 
 def test_a_batch_is_settled_after_it_was_told(shop: Shop) -> None:
