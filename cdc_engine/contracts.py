@@ -303,7 +303,10 @@ class BlockSlice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Batch:
-    """What `get` hands out: everything in (start, end], ending on a transaction boundary. `batch_id` -1: nothing waits."""
+    """What `get` hands out: everything in (start, end], ending on a transaction boundary. `batch_id` -1: nothing waits.
+
+    `isolated`: a statement that conf/ wants to have a batch of its own.
+    """
 
     batch_id: int
     start: Position | None
@@ -311,6 +314,7 @@ class Batch:
     slices: tuple[BlockSlice, ...] = ()
     event_count: int = 0
     byte_count: int = 0
+    isolated: bool = False
 
     @property
     def empty(self) -> bool:
@@ -319,7 +323,7 @@ class Batch:
     @property
     def stands_alone(self) -> bool:
         """Whether nothing may follow it in the same staged batch."""
-        return not self.event_count and any(part.block.stands_alone for part in self.slices)
+        return self.isolated or (not self.event_count and any(part.block.stands_alone for part in self.slices))
 
 
 NOTHING = Batch(batch_id=-1, start=None, end=None)  #: what `get` hands out when nothing waits

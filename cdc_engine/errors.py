@@ -22,6 +22,9 @@
     │   ├── NotContinuousError      a batch does not begin where the last one ends: read again from there
     │   └── StaleWriteError         another one has written the same text meanwhile: nothing was changed
     ├── StagingError                a batch could not be written: disk full, not permitted
+    │   └── StoreFullError          events could not be stored: disk full, not permitted
+    ├── StoreDamagedError           stored events that cannot be read back
+    ├── StoreUnfitError             stored events that do not fit the ledger, and the source cannot give them again
     ├── PublishError                a broker did not take a message: it is sent again
     └── CanalServiceError           a wrong call of get, ack or rollback (canal.md §6.1)
         ├── NotStartedError · NotSubscribedError · UnknownDestinationError
@@ -170,6 +173,18 @@ class StaleWriteError(MetaError):
 
 class StagingError(SluiceError):
     code = "STAGING"
+
+
+class StoreFullError(StagingError):
+    code = "STORE_FULL"
+
+
+class StoreDamagedError(SluiceError):
+    code = "STORE_DAMAGED"
+
+
+class StoreUnfitError(SluiceError):
+    code = "STORE_UNFIT"
 
 
 class PublishError(SluiceError):

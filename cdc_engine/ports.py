@@ -55,6 +55,9 @@ class EventStore(Protocol):
     def rollback(self) -> None:
         """The next get starts after the last ack again."""
 
+    def go_back(self, position: Position) -> bool:
+        """Whether all that follows `position` is still here; then a rollback goes back no further than that."""
+
     def drop_open_transaction(self) -> None:
         """Forget events after the last transaction end: the connection was lost and they come again."""
 

@@ -33,6 +33,9 @@ class EngineState(enum.StrEnum):
     NOT_CONTINUOUS = "NOT_CONTINUOUS"
     META = "META"
     STAGING = "STAGING"
+    STORE_FULL = "STORE_FULL"
+    STORE_DAMAGED = "STORE_DAMAGED"
+    STORE_UNFIT = "STORE_UNFIT"
     ERROR = "ERROR"  #: a defect of Sluice; its log has the trace
 
 

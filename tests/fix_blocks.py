@@ -61,7 +61,7 @@ class Source:
             event_kind=np.ones(count, np.int8),
             event_version=np.full(count, 2, np.int8),
             event_table=np.broadcast_to(np.asarray(table, np.int32), count).copy(),
-            event_position=self.offset + offsets,
+            event_position=self.offset + offsets + END * np.searchsorted(ends, np.arange(count), "right"),
             event_time_us=np.full(count, self.time_us, np.int64),
             event_place=np.full(count, self.offset, np.int64),
             transaction_events=ends,

@@ -223,7 +223,7 @@ class CanalService:
         destination = self._subscribed(client)
         with destination.taking, destination.settling:
             ledger = destination.meta.update(lambda ledger: _rolled_back(ledger, batch_id))
-            if ledger.cursor is None or _begins_at(destination.store, ledger.cursor):
+            if ledger.cursor is None or destination.store.go_back(ledger.cursor):
                 destination.store.rollback()
             elif destination.rewind is not None:
                 destination.start_again()
@@ -285,9 +285,3 @@ def _handed_out_and_acked(ledger: Ledger, end: Position, start: Position | None)
 
 def _rolled_back(ledger: Ledger, batch_id: int | None) -> Ledger:
     return ledger.rollback() if batch_id is None else ledger.rollback_one(batch_id)
-
-
-def _begins_at(store: EventStore, cursor: Position) -> bool:
-    """Whether the store still holds all that comes after the cursor."""
-    begin = store.acked_position
-    return begin is not None and begin.order_key <= cursor.order_key

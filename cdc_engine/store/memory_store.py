@@ -42,6 +42,8 @@ class HandedOut:
 class MemoryEventStore:
     """Implements `ports.EventStore`. `start`: the position the parser starts from, which is the first batch's start.
 
+    `ddl_isolation`: a statement that changes tables is a batch of its own.
+
     Which thread may put: `drop_open_transaction` or `clear` from another thread than the parser's fences the parser's thread off: its
     puts raise InterruptedError until it calls `drop_open_transaction` itself, on its way to a new connection. Without that, the rest of
     a transaction whose beginning was just forgotten could still be appended.
@@ -54,7 +56,9 @@ class MemoryEventStore:
         bytes_max: int = limits.RING_BYTES_MAX,
         events_max: int = limits.RING_EVENTS_MAX,
         start: Position | None = None,
+        ddl_isolation: bool = False,
     ) -> None:
+        self._isolated = ddl_isolation
         self._ring = Ring(bytes_max=bytes_max, events_max=events_max)
         self._entries: list[Entry] = []
         self._handed_out: list[HandedOut] = []
@@ -126,19 +130,18 @@ class MemoryEventStore:
         with self._changed:
             self._enter()
             self._wait_for_room()
-            if self._ring.full and not block.transaction_count and not block.changes:
-                self._append_to_disk(block)
-            else:
-                self._append(block)
+            self._keep(block)
             self._changed.notify_all()
 
     def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
         """See `ports.EventStore`. A batch of transactions without any row event has no slices: only its end matters."""
         with self._changed:
-            if not self._changed.wait_for(lambda: self._ring.waiting_transactions > 0, timeout_seconds):
+            if not self._changed.wait_for(self._is_ready, timeout_seconds):
                 return NOTHING
             self._entries = with_small_joined(self._entries, self._ring.get)
-            index, transaction = batch_end(self._entries, self._ring.get, byte_count_max, event_count_max)
+            index, transaction = batch_end(
+                self._entries, self._ring.get, byte_count_max, event_count_max, isolated=self._isolated
+            )
             entry = self._entries[index]
             end = HandedOut(_position(entry, transaction), entry.mark(transaction))
             batch = self._batch(end)
@@ -179,19 +182,13 @@ class MemoryEventStore:
     def drop_open_transaction(self) -> None:
         with self._changed:
             self._fence()
-            dropped = [entry for entry in self._entries if entry.start >= self._ring.complete]
-            self._entries = without_open(self._entries, self._ring.complete)
-            self._ring = self._ring.open_dropped(*spilled_in(dropped))
-            self._remove_spill_file_if_unused()
+            self._forget_open()
             self._changed.notify_all()
 
     def clear(self) -> None:
         with self._changed:
             self._fence()
-            self._entries.clear()
-            self._handed_out.clear()
-            self._ring = self._ring.cleared()
-            self._remove_spill_file_if_unused()
+            self._empty()
             self._changed.notify_all()
 
     def start_at(self, position: Position) -> None:
@@ -200,7 +197,38 @@ class MemoryEventStore:
         with self._changed:
             self._acked = position
 
+    def go_back(self, position: Position) -> bool:
+        """See `ports.EventStore`. What was acked is gone from memory."""
+        with self._changed:
+            return self._acked is not None and self._acked.order_key <= position.order_key
+
     # Under the lock.
+
+    def _is_ready(self) -> bool:
+        """Whether a get has something to hand out."""
+        return self._ring.waiting_transactions > 0
+
+    def _keep(self, block: Block) -> None:
+        self._take(block)
+
+    def _take(self, block: Block) -> None:
+        """Into the ring."""
+        if self._ring.full and not block.transaction_count and not block.changes:
+            self._append_to_disk(block)
+        else:
+            self._append(block)
+
+    def _forget_open(self) -> None:
+        dropped = [entry for entry in self._entries if entry.start >= self._ring.complete]
+        self._entries = without_open(self._entries, self._ring.complete)
+        self._ring = self._ring.open_dropped(*spilled_in(dropped))
+        self._remove_spill_file_if_unused()
+
+    def _empty(self) -> None:
+        self._entries.clear()
+        self._handed_out.clear()
+        self._ring = self._ring.cleared()
+        self._remove_spill_file_if_unused()
 
     def _enter(self) -> None:
         me = threading.current_thread()
@@ -213,11 +241,14 @@ class MemoryEventStore:
         self._fenced = None if self._putter in (None, me) else self._putter
 
     def _wait_for_room(self) -> None:
-        while self._ring.full and not self._ring.only_open_transaction:
+        while not self._room():
             started = time.monotonic()
             self._changed.wait()
             self._put_wait_seconds += time.monotonic() - started
             self._enter()
+
+    def _room(self) -> bool:
+        return not self._ring.full or self._ring.only_open_transaction
 
     def _append(self, block: Block) -> None:
         entry = entry_in_memory(block, self._ring.put, self._ring.complete)
@@ -247,12 +278,14 @@ class MemoryEventStore:
 
     def _batch(self, end: HandedOut) -> Batch:
         get = self._ring.get
+        slices, events = slices_between(self._entries, get, end.mark), end.mark.events - get.events
         return Batch(
             batch_id=0,
             start=self._handed_out[-1].position if self._handed_out else self._acked,
             end=end.position,
-            slices=slices_between(self._entries, get, end.mark),
-            event_count=end.mark.events - get.events,
+            slices=slices,
+            isolated=self._isolated and not events and any(each.changes for each in slices),
+            event_count=events,
             byte_count=end.mark.bytes - get.bytes,
         )
 

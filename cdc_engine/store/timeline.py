@@ -46,10 +46,12 @@ class Entry:
         """Whether it has neither row events nor table changes: only the place where its last transaction ends is of use."""
         return isinstance(self.content, Block) and not self.content.event_count and not self.content.changes
 
-    @property
-    def stands_alone(self) -> bool:
-        """Whether it is a batch of its own."""
-        return isinstance(self.content, Block) and self.content.stands_alone
+    def stands_alone(self, *, isolated: bool) -> bool:
+        """Whether it is a batch of its own; `isolated`: so is every statement that changes tables."""
+        if not isinstance(self.content, Block):
+            return False
+        ddl = bool(self.content.changes) and self.content.transaction_count > 0
+        return self.content.stands_alone or (isolated and ddl)
 
     @property
     def small(self) -> bool:
@@ -109,7 +111,9 @@ def _joined(run: Sequence[Entry]) -> Entry:
     return entry_in_memory(join(blocks), run[0].start, run[0].complete)
 
 
-def batch_end(entries: Sequence[Entry], get: Mark, byte_count_max: int, event_count_max: int) -> tuple[int, int]:
+def batch_end(
+    entries: Sequence[Entry], get: Mark, byte_count_max: int, event_count_max: int, *, isolated: bool = False
+) -> tuple[int, int]:
     """Entry and transaction in it with which the next batch ends: the last one within both limits, or else the first there is.
 
     At least one whole transaction waits behind `get`. All of a batch is of one epoch, and a block that stands alone is a batch.
@@ -130,7 +134,8 @@ def batch_end(entries: Sequence[Entry], get: Mark, byte_count_max: int, event_co
         transactions = max(transactions, entry.start.transactions + int(min(fits_bytes, fits_events)))
     transactions = max(transactions, get.transactions + 1)
     index = bisect.bisect_left(entries, transactions, key=lambda entry: entry.complete.transactions)
-    alone = next((place for place in range(first, index + 1) if entries[place].stands_alone), None)
+    places = range(first, index + 1)
+    alone = next((place for place in places if entries[place].stands_alone(isolated=isolated)), None)
     if alone is not None:
         transactions = max(entries[alone].start.transactions, get.transactions + 1)
         index = bisect.bisect_left(entries, transactions, key=lambda entry: entry.complete.transactions)

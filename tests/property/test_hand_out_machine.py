@@ -7,6 +7,7 @@ after the acked prefix is the source's sequence, without a gap, a repetition or 
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -20,11 +21,13 @@ from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.position import Position
 from cdc_engine.server.service import CanalService
 from cdc_engine.store.memory_store import MemoryEventStore
+from cdc_engine.store.opening import GoingOn, StorePlan, open_store
 from tests.fix_blocks import SERVER, Source, numbers_in
 from tests.fix_ledgers import CLIENT
 
 START = Position(epoch=1, file="mysql-bin.000001", offset=4, server_uuid=SERVER)
 RING_EVENTS = 12
+FILES_BYTES = 1 << 15  # so that segments end, go and fill the store
 LIMITS = st.integers(1, 20)
 OPEN_EVENTS = st.one_of(st.integers(0, 4), st.integers(RING_EVENTS, 2 * RING_EVENTS))
 MEMORY_DIR = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - an fsync there costs nothing
@@ -75,10 +78,15 @@ class HandOut(RuleBasedStateMachine):
         self.meta.update(lambda ledger: ledger.restarted(lambda _: True))
         self.model.restart()
         position = self.meta.ledger.resume_position
-        self.store = MemoryEventStore(self.directory / "spill", events_max=RING_EVENTS, start=position)
+        assert position is not None
+        self.store = self._made(position)
         self.service = CanalService()
         self.service.start("shop", self.store, self.meta, rewind=self._rewind)
-        self._read_from(position)
+        self._read_from(self.store.put_position)
+        self.end = position.order_key
+
+    def _made(self, position: Position) -> MemoryEventStore:
+        return MemoryEventStore(self.directory / "spill", events_max=RING_EVENTS, start=position)
 
     def _rewind(self, position: Position | None) -> None:
         assert position is not None
@@ -211,5 +219,42 @@ class HandOut(RuleBasedStateMachine):
             shutil.rmtree(self.directory.parent)
 
 
+class StoredHandOut(HandOut):
+    """The same, with blocks in files: `kind` says which store. After a loss of power the end of the files may be torn off."""
+
+    kind = ""
+
+    def _made(self, position: Position) -> MemoryEventStore:
+        def lost() -> str:
+            return ""
+
+        plan = StorePlan(kind=self.kind, directory=self.directory, events_max=RING_EVENTS, files_bytes_max=FILES_BYTES)
+        going_on = GoingOn(ledger_id=self.meta.ledger.ledger_id, filters="", epoch=1, begin=position, lost=lost)
+        return open_store(plan, going_on, lambda: self.meta.ledger.cursor)
+
+    def _room(self) -> bool:
+        with self.store._changed:
+            return self.store._room()
+
+    @precondition(lambda self: self.model.handed_out)
+    @rule(cut=st.sampled_from((0, 1, 30, 400, 3000)))
+    def power_cut(self, cut: int) -> None:
+        newest = max(self.directory.glob("*/*.events"))
+        os.truncate(newest, max(0, newest.stat().st_size - cut))
+        self._start()
+
+
+class FileHandOut(StoredHandOut):
+    kind = "file"
+
+
+class MixedHandOut(StoredHandOut):
+    kind = "mixed"
+
+
 TestHandOut = HandOut.TestCase
 TestHandOut.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestFileStoreHandOut = FileHandOut.TestCase
+TestFileStoreHandOut.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestMixedStoreHandOut = MixedHandOut.TestCase
+TestMixedStoreHandOut.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)

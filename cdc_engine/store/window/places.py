@@ -140,16 +140,19 @@ def place_at(blocks: Sequence[Kept], spot: Spot) -> Place:
     return Place(end_position(each.block, transaction), spot.events - ended)
 
 
-def cut(blocks: Sequence[Kept], begin: Spot, bytes_max: int, events_max: int) -> tuple[tuple[Piece, ...], Spot]:
+def cut(
+    blocks: Sequence[Kept], begin: Spot, bytes_max: int, events_max: int, *, isolated: bool = False
+) -> tuple[tuple[Piece, ...], Spot]:
     """What follows `begin` within the limits, at least one row event or transaction, and where it ends.
 
-    It ends with a transaction where one ends within the limits, else amid one.
+    It ends with a transaction where one ends within the limits, else amid one. `isolated`: a statement that changes tables comes alone.
     """
     pieces: list[Piece] = []
     spot, bytes_left, events_left = begin, bytes_max, events_max
     whole: tuple[int, Spot] | None = None  # pieces up to the last transaction's end, and where that is
     for each in blocks[bisect.bisect_right(blocks, begin, key=lambda each: each.end) :]:
-        if pieces and any(_may_stop_a_reader(change) for change in each.block.changes):
+        alone = isolated and bool(each.block.changes)
+        if pieces and (alone or any(_may_stop_a_reader(change) for change in each.block.changes)):
             break
         piece = _within(each, spot, bytes_left, events_left, first=not pieces)
         if piece is None:
@@ -162,7 +165,7 @@ def cut(blocks: Sequence[Kept], begin: Spot, bytes_max: int, events_max: int) ->
         events_left -= piece.last_event - piece.first_event
         if _ends_with_a_transaction(piece):
             whole = (len(pieces), spot)
-        if spot < each.end or min(bytes_left, events_left) <= 0:
+        if alone or spot < each.end or min(bytes_left, events_left) <= 0:
             break
     if whole is not None and whole[1] != spot:
         return tuple(pieces[: whole[0]]), whole[1]

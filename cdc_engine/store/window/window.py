@@ -38,9 +38,13 @@ def _never() -> bool:
 
 
 class Window:
-    """`start`: where the stream begins that is put. `bytes_max`: of row events that are kept; one block may be more."""
+    """`start`: where the stream begins that is put. `bytes_max`: of row events that are kept; one block may be more.
 
-    def __init__(self, start: Position, *, bytes_max: int, waits: bool = False) -> None:
+    `isolated`: a statement that changes tables is read alone.
+    """
+
+    def __init__(self, start: Position, *, bytes_max: int, waits: bool = False, isolated: bool = False) -> None:
+        self._isolated = isolated
         self._bytes_max, self._waits = bytes_max, waits
         self._blocks: list[Kept] = []
         self._bytes = 0
@@ -130,7 +134,7 @@ class Window:
                     self._read = spot
                     self._evict()
                     self._changed.notify_all()
-                pieces, end = cut(self._blocks, spot, bytes_max, events_max)
+                pieces, end = cut(self._blocks, spot, bytes_max, events_max, isolated=self._isolated)
                 if pieces:
                     return Reading(pieces, self._place_of(end))
                 left = deadline - time.monotonic()

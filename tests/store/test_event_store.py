@@ -1,4 +1,4 @@
-"""The store: what a get hands out, what ack, rollback and a lost connection do to it, and when a put waits."""
+"""The three stores, one contract: what a get hands out, what ack, rollback and a lost connection do to it, and when a put waits."""
 
 from __future__ import annotations
 
@@ -16,14 +16,20 @@ from cdc_engine.parser.event_parser import StreamCounters
 from cdc_engine.store.memory_store import MemoryEventStore
 from cdc_engine.store.timeline import SMALL_BYTES_MAX
 from tests.fix_blocks import Source, gtid_set, numbers_in
+from tests.store.fix_stores import KINDS, START, make_store
 
 MANY = 1 << 40
 DEADLINE_SECONDS = 10.0
 
 
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> MemoryEventStore:
-    return MemoryEventStore(tmp_path / "spill", bytes_max=1 << 20, events_max=1000)
+def store(kind: str, tmp_path: Path) -> MemoryEventStore:
+    return make_store(kind, tmp_path, bytes_max=1 << 20, events_max=1000)
 
 
 @pytest.fixture
@@ -140,10 +146,10 @@ def test_ddl_a_table_that_took_another_name_is_a_batch_of_its_own(store: MemoryE
 @pytest.mark.parametrize("first", [True, False], ids=["before its rows", "between its rows"])
 @pytest.mark.parametrize("events_max", [1, 1000], ids=["a full ring", "room"])
 def test_table_changes_within_a_transaction_are_handed_out_with_it(
-    tmp_path: Path, source: Source, first: bool, events_max: int
+    kind: str, tmp_path: Path, source: Source, first: bool, events_max: int
 ) -> None:
     """A table that stops at its table map, or CREATE TABLE ... SELECT: the transaction goes on after the change."""
-    store = MemoryEventStore(tmp_path / "spill", events_max=events_max)
+    store = make_store(kind, tmp_path, events_max=events_max)
     if not first:
         store.put(source.block([], open_events=2))
     store.put(source.block([], changes=(change(),)))
@@ -249,8 +255,8 @@ def test_neighbours_between_which_transactions_were_left_out_keep_their_gtids(
     assert batch.end.gtid_set == gtid_set(3)
 
 
-def test_large_neighbours_stay_as_they_are(tmp_path: Path, source: Source) -> None:
-    store = MemoryEventStore(tmp_path, bytes_max=4 * SMALL_BYTES_MAX)
+def test_large_neighbours_stay_as_they_are(kind: str, tmp_path: Path, source: Source) -> None:
+    store = make_store(kind, tmp_path, bytes_max=4 * SMALL_BYTES_MAX)
     blocks = [source.block([1], size=SMALL_BYTES_MAX) for _ in range(2)]
     for block in blocks:
         store.put(block)
@@ -357,9 +363,10 @@ def test_clear_forgets_everything_and_starts_at_the_acked_position(store: Memory
     assert batch.start == first.end
 
 
-def test_put_waits_while_full_and_goes_on_after_an_ack(tmp_path: Path, source: Source) -> None:
-    store = MemoryEventStore(tmp_path, bytes_max=1 << 20, events_max=4)
-    store.put(source.block([2, 2]))
+def test_put_waits_while_full_and_goes_on_after_an_ack(kind: str, tmp_path: Path, source: Source) -> None:
+    files_bytes_max = 8192 if kind == "file" else 1
+    store = make_store(kind, tmp_path, events_max=4, files_bytes_max=files_bytes_max, segment_bytes=1, start=START)
+    store.put(source.block([2, 2], size=4096))
     blocks = [source.block([1]), source.block([1])]
 
     def put_all() -> None:
@@ -393,9 +400,11 @@ def test_get_waits_for_the_end_of_a_transaction(store: MemoryEventStore, source:
     assert [numbers_in(batch) for batch in batches] == [[0, 1]]
 
 
-def test_a_fenced_thread_can_put_no_more_until_it_drops_the_stream_itself(tmp_path: Path, source: Source) -> None:
+def test_a_fenced_thread_can_put_no_more_until_it_drops_the_stream_itself(
+    kind: str, tmp_path: Path, source: Source
+) -> None:
     """Else the rest of a transaction could follow whose beginning was forgotten while the thread waited."""
-    store = MemoryEventStore(tmp_path, bytes_max=1 << 20, events_max=2)
+    store = make_store(kind, tmp_path, bytes_max=1 << 20, events_max=2, files_bytes_max=1, start=START)
     store.put(source.block([2]))
     errors: list[BaseException] = []
     stages: list[str] = []

@@ -1,0 +1,111 @@
+"""A store whose newest blocks may be in files only: a ring in memory that is filled from an `EventLog`, block by block, as it has room.
+
+`FileEventStore` and `MixedEventStore` say what goes into the log; all that get, ack and rollback mean is the memory store's. All is done
+under its lock. Where nothing waits in the log, a block that is put goes straight into the ring and is never read back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from cdc_engine import limits
+from cdc_engine.contracts import Batch, Block, StoreMetrics
+from cdc_engine.errors import StagingError
+from cdc_engine.position import Position
+from cdc_engine.store.files.log import EventLog
+from cdc_engine.store.files.reader import Dropped, LogReader
+from cdc_engine.store.memory_store import MemoryEventStore
+
+
+class BackedEventStore(MemoryEventStore):
+    """`log` is begun or opened; `reader` reads it from `start` on."""
+
+    def __init__(
+        self,
+        spill_dir: Path,
+        log: EventLog,
+        reader: LogReader,
+        *,
+        files_bytes_max: int,
+        bytes_max: int = limits.RING_BYTES_MAX,
+        events_max: int = limits.RING_EVENTS_MAX,
+        start: Position | None = None,
+        ddl_isolation: bool = False,
+    ) -> None:
+        super().__init__(
+            spill_dir, bytes_max=bytes_max, events_max=events_max, start=start, ddl_isolation=ddl_isolation
+        )
+        self._log, self._reader, self._files_bytes_max = log, reader, files_bytes_max
+
+    @property
+    def oldest_time_us(self) -> int:
+        with self._changed:
+            self._refill(blocks_max=1)
+        return super().oldest_time_us
+
+    def metrics(self) -> StoreMetrics:
+        """`spilled_bytes` counts what waits in the log."""
+        with self._changed:
+            put, read = self._log.mark, self._reader.place.mark
+        metrics = super().metrics()
+        return dataclasses.replace(
+            metrics,
+            spilled_bytes=metrics.spilled_bytes + max(0, put.bytes - read.bytes),
+            put_sequence=metrics.put_sequence + max(0, put.events - read.events),
+            waiting_transactions=metrics.waiting_transactions + max(0, put.transactions - read.transactions),
+        )
+
+    def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
+        """See `ports.EventStore`. Raises StoreDamagedError where what is next cannot be read back."""
+        batch = super().get(byte_count_max, event_count_max, timeout_seconds)
+        self._log.sync_if_due()
+        return batch
+
+    def drop_open_transaction(self) -> None:
+        with self._changed:
+            self._fence()
+            self._drop()
+            self._changed.notify_all()
+
+    # Under the lock.
+
+    def _is_ready(self) -> bool:
+        self._refill()
+        return super()._is_ready()
+
+    def _drop(self) -> None:
+        """Of what the log has not handed to the ring, the log says so in its place."""
+        at_end = self._reader.at_end
+        self._log.drop_open()
+        if at_end:
+            self._forget_open()
+
+    @property
+    def _ring_has_room(self) -> bool:
+        return not self._ring.full or self._ring.only_open_transaction
+
+    def _refill(self, blocks_max: int = limits.RING_EVENTS_MAX) -> None:
+        for _ in range(blocks_max):
+            before = self._reader.place
+            if not self._ring_has_room or (found := self._reader.next()) is None:
+                return
+            if isinstance(found, Dropped):
+                self._forget_open()
+                continue
+            try:
+                self._take(found)
+            except StagingError:  # a transaction larger than the ring, and no room to spill it
+                self._reader.go_to(before)
+                raise
+
+    def _store(self, block: Block) -> None:
+        """Into the log, and into the ring where that is next. On StoreFullError nothing has changed."""
+        straight = self._reader.at_end and self._ring_has_room
+        dropped = self._log.has_dropped
+        self._log.append(block)
+        if straight:
+            if dropped:
+                self._forget_open()
+            self._take(block)
+            self._reader.go_to(self._log.end_place)

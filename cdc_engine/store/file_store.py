@@ -1,0 +1,122 @@
+"""The `EventStore` in files: each block is in a segment file before it can be handed out, and a restart of the engine goes on from there.
+
+What is acked stays in the files while `files_bytes_max` allows it, for consumers that are behind and for batches that must be cut anew.
+What is not acked is never removed: a put waits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+from cdc_engine import limits
+from cdc_engine.contracts import Block
+from cdc_engine.errors import StoreFullError
+from cdc_engine.position import Position
+from cdc_engine.store.backed_store import BackedEventStore
+from cdc_engine.store.files.log import EventLog
+from cdc_engine.store.files.reader import LogReader
+from cdc_engine.store.window.places import key_of
+
+
+class FileEventStore(BackedEventStore):
+    """Implements `ports.EventStore`. `settled`: up to where nothing will be asked for again, whatever crashes: the ledger's cursor."""
+
+    def __init__(
+        self,
+        spill_dir: Path,
+        log: EventLog,
+        reader: LogReader,
+        *,
+        files_bytes_max: int,
+        settled: Callable[[], Position | None],
+        bytes_max: int = limits.RING_BYTES_MAX,
+        events_max: int = limits.RING_EVENTS_MAX,
+        start: Position | None = None,
+        ddl_isolation: bool = False,
+    ) -> None:
+        super().__init__(
+            spill_dir,
+            log,
+            reader,
+            files_bytes_max=files_bytes_max,
+            bytes_max=bytes_max,
+            events_max=events_max,
+            start=start,
+            ddl_isolation=ddl_isolation,
+        )
+        self._settled = settled
+
+    @property
+    def log(self) -> EventLog:
+        """For consumers, which read it beside the store."""
+        return self._log
+
+    @property
+    def put_position(self) -> Position | None:
+        with self._changed:
+            return self._log.end
+
+    def put(self, block: Block) -> None:
+        """See `ports.EventStore`. Raises InterruptedError when the stream was dropped, StoreFullError; the store is as it was then."""
+        super().put(block)
+        self._log.sync_if_due()
+
+    def ack(self, end: Position) -> None:
+        super().ack(end)
+        with self._changed:
+            self._trim()
+            self._changed.notify_all()
+
+    def go_back(self, position: Position) -> bool:
+        """Also behind what was acked, as far as the files reach."""
+        with self._changed:
+            if self._acked is not None and self._acked.order_key <= position.order_key:
+                return True
+            found = self._log.reader_at(position)
+            if found is None or found[1] is None:
+                return False
+            forgotten = self._ring.forgotten_events
+            self._empty()
+            self._ring = dataclasses.replace(self._ring, forgotten_events=forgotten)  # nothing is put again
+            self._reader, self._acked = found[0], position
+            return True
+
+    def clear(self) -> None:
+        """See `ports.EventStore`. The files are gone, too. Raises StoreFullError."""
+        with self._changed:
+            self._begin_at(self._acked or self._log.start)
+
+    def start_at(self, position: Position) -> None:
+        with self._changed:
+            self._begin_at(position)
+
+    # Under the lock.
+
+    def _keep(self, block: Block) -> None:
+        self._store(block)
+
+    def _begin_at(self, position: Position) -> None:
+        self._fence()
+        self._empty()
+        self._log.begin(position)
+        self._acked, self._reader = position, self._log.reader_at_end()
+        self._changed.notify_all()
+
+    def _room(self) -> bool:
+        self._trim()
+        return self._log.size_bytes < self._files_bytes_max or self._only_open()
+
+    def _only_open(self) -> bool:
+        """Every whole transaction is settled: waiting would be waiting for ever."""
+        settled = self._settled()
+        return settled is None or key_of(self._log.end) <= key_of(settled)
+
+    def _trim(self) -> None:
+        settled = self._settled()
+        if settled is not None:
+            try:
+                self._log.trim(key_of(settled), self._files_bytes_max)
+            except OSError as error:
+                raise StoreFullError(f"{self._log.directory} does not let go of what is acked: {error}") from error

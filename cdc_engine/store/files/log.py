@@ -1,0 +1,323 @@
+"""The event files of one destination, as one log: appended to by the parser's thread under the store's lock, read by any number of readers.
+
+What is promised: after a crash of the process all that was appended is there; after a loss of power all but the last second, for a
+segment is synced when the next one begins and at least every SYNC_SECONDS while something is put. What a torn tail lost is read again
+from the source, from the log's own end. A start begins a new segment, so nothing is ever written behind what a crash left.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import structlog
+
+from cdc_engine.binlog.block import end_position
+from cdc_engine.contracts import Block
+from cdc_engine.durable_files import sync
+from cdc_engine.errors import StoreDamagedError, StoreFullError
+from cdc_engine.position import Position
+from cdc_engine.store.files.encoding import Counts, Names, arrays_of, described, names_record, text_of
+from cdc_engine.store.files.reader import DROPPED, LogReader, ReadPlace
+from cdc_engine.store.files.record import BLOCK, DROP, NAMES, Arrays, TornError, Where, write_record
+from cdc_engine.store.files.segment import (
+    Segment,
+    SegmentFile,
+    make_segment,
+    numbers_in,
+    path_of,
+    read_segment,
+)
+from cdc_engine.store.ring import Mark
+from cdc_engine.store.window.places import Key, key_of
+
+EVENTS_DIRECTORY, GONE = "events", "events.gone"
+SYNC_SECONDS = 1.0
+
+log = structlog.get_logger()
+
+
+class EventLog:
+    """`ledger_id`, `filters`: written into each segment. `segment_bytes`: after so many a new one begins, between two transactions."""
+
+    def __init__(self, directory: Path, *, ledger_id: str, filters: str, segment_bytes: int) -> None:
+        self.directory, self._ledger_id, self._filters = directory, ledger_id, filters
+        self._segment_bytes = segment_bytes
+        self._segments: tuple[Segment, ...] = ()
+        self._file: SegmentFile | None = None
+        self._place: ReadPlace | None = None  # where the next record goes
+        self._last: Block | None = None  # the last that ends a transaction, without its bytes
+        self._names: tuple[object, int, object, int] = (None, 0, None, 0)
+        self._drops, self._synced_at, self._unsynced = False, time.monotonic(), False
+
+    def begin(self, start: Position) -> None:
+        """Forgets all that was written, at once and also after a crash: what is appended now begins at `start`. Raises StoreFullError."""
+        try:
+            forget_events(self.directory.parent, self.directory.name)
+            # One is left out: a reader of what was there finds that it does not go on here.
+            number = self._segments[-1].number + 2 if self._segments else 1
+            self._segments, self._last, self._drops = (), None, False
+            self._roll(start, Mark(), number, 0)
+        except OSError as error:
+            raise _full(self.directory, error) from error
+
+    def open(self) -> bool:
+        """Reads what was written before; whether there is anything. A tail that was torn is said and counts no more.
+
+        Nothing can be appended before `go_on`. Raises StoreDamagedError, StoreFullError.
+        """
+        shutil.rmtree(self.directory.with_name(GONE), ignore_errors=True)
+        try:
+            found = _whole_segments(self.directory)
+            if not found:
+                return False
+            self._segments = tuple(found)
+            self._take_up(found[-1])
+        except OSError as error:
+            raise _full(self.directory, error) from error
+        return True
+
+    def go_on(self) -> None:
+        """What is appended now goes into a segment of its own, behind what was read. Raises StoreFullError."""
+        newest, at = self._segments[-1], self._at
+        try:
+            if newest.size > newest.first:
+                self._roll(self.end, at.complete, newest.number + 1, newest.size)
+            else:
+                newest.path.unlink()
+                self._segments = self._segments[:-1]
+                self._roll(newest.start, newest.mark, newest.number, newest.before_bytes)
+        except OSError as error:
+            raise _full(self.directory, error) from error
+
+    def append(self, block: Block) -> None:
+        """Raises StoreFullError; then the log is as it was, and the next one overwrites what a failed write left."""
+        at, segment = self._at, self._at.segment
+        try:
+            if self._drops:
+                self._write(DROP, b"", ())
+                self._place = dataclasses.replace(self._at, mark=self._at.complete)
+                self._drops = False
+            if segment.size - segment.first >= self._segment_bytes and at.mark == at.complete:
+                self.sync()
+                self._roll(self.end, at.complete, segment.number + 1, segment.size)
+            self._append_names(block)
+            self._write(BLOCK, text_of(described(block)), arrays_of(block))
+        except OSError as error:
+            raise _full(self.directory, error) from error
+        counts, at = Counts.of(block), self._at
+        mark = at.mark.plus(*dataclasses.astuple(counts.all))
+        complete = at.mark.plus(*dataclasses.astuple(counts.whole)) if block.transaction_count else at.complete
+        self._place = dataclasses.replace(at, mark=mark, complete=complete)
+        if block.transaction_count:
+            self._last = dataclasses.replace(block, buffer=np.zeros(0, np.uint8))
+
+    def drop_open(self) -> None:
+        """What is open is forgotten; written with the next block, for after a crash it is forgotten anyway."""
+        self._drops = self._drops or self._at.mark != self._at.complete
+
+    def sync(self) -> None:
+        """What was appended is on disk. Raises OSError."""
+        file, self._unsynced, self._synced_at = self._file, False, time.monotonic()
+        if file is not None:
+            os.fdatasync(file.descriptor)
+
+    def sync_if_due(self) -> None:
+        """By any thread, without the store's lock. Raises StoreFullError."""
+        spent = self._at.segment.size >= self._segment_bytes  # the next block begins another, and would wait for this
+        if self._unsynced and (spent or time.monotonic() - self._synced_at >= SYNC_SECONDS):
+            try:
+                self.sync()
+            except OSError as error:
+                raise _full(self.directory, error) from error
+
+    def trim(self, acked: Key, bytes_max: int) -> None:
+        """Removes the oldest segments while there are more bytes than that and all of a segment is acked."""
+        before, segments = len(self._segments), list(self._segments)
+        while len(segments) > 1 and segments[1].key <= acked and sum(each.size for each in segments) > bytes_max:
+            segments.pop(0).path.unlink(missing_ok=True)
+        if len(segments) < before:
+            self._segments = tuple(segments)
+            sync(self.directory)
+
+    def trim_read(self, reader: LogReader) -> bool:
+        """Removes the segments that lie before a reader; whether there were any."""
+        kept = tuple(each for each in self._segments if each.number >= reader.place.segment.number)
+        gone = self._segments[: len(self._segments) - len(kept)]
+        for each in gone:
+            each.path.unlink(missing_ok=True)
+        self._segments = kept
+        return bool(gone)
+
+    @property
+    def has_dropped(self) -> bool:
+        """Whether what is open was dropped, and the next block will say so."""
+        return self._drops
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was appended since it began."""
+        return len(self._segments) == 1 and self._segments[0].size == self._segments[0].first
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files."""
+        return sum(each.size for each in self._segments)
+
+    @property
+    def start(self) -> Position:
+        """Where the oldest that is kept begins."""
+        return self._segments[0].start
+
+    @property
+    def end(self) -> Position:
+        """Of the last whole transaction."""
+        if self._last is None:
+            return self._segments[-1].start
+        return end_position(self._last, self._last.transaction_count - 1)
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Ledger and filters that the newest content was written under."""
+        return self._segments[-1].ledger_id, self._segments[-1].filters
+
+    @property
+    def mark(self) -> Mark:
+        """All that was put, but for what is open and was dropped."""
+        return self._at.complete if self._drops else self._at.mark
+
+    def after(self, segment: Segment) -> Segment | None:
+        """See `reader.Segments`."""
+        segments = self._segments
+        index = segment.number + 1 - segments[0].number
+        if index < 0:
+            raise FileNotFoundError(f"what follows {segment.path} was removed")
+        return segments[index] if index < len(segments) else None
+
+    def reader_at_end(self) -> LogReader:
+        return LogReader(self, self.end_place)
+
+    @property
+    def end_place(self) -> ReadPlace:
+        return dataclasses.replace(self._at)
+
+    def reader_at(self, position: Position) -> tuple[LogReader, Position | None] | None:
+        """A reader of all that follows a place, and that place as the log knows it where a transaction ends exactly there.
+
+        None where the log begins after it or ends before it. Raises StoreDamagedError.
+        """
+        key = key_of(position)
+        segments = [each for each in self._segments if each.key <= key]
+        if not segments or key > key_of(self.end):
+            return None
+        reader = LogReader(self, ReadPlace.beginning(segments[-1]))
+        return reader, reader.find(key)
+
+    # ── writing ──
+
+    @property
+    def _at(self) -> ReadPlace:
+        if self._place is None:
+            raise RuntimeError("the log was neither begun nor opened")
+        return self._place
+
+    def _write(self, kind: int, text: bytes, arrays: Arrays) -> None:
+        if self._file is None:
+            raise RuntimeError("the log was neither begun nor opened")
+        at = self._at
+        head = write_record(Where(self._file.descriptor, at.offset, at.seed), kind, text, arrays)
+        self._place = at.behind(head)
+        at.segment.size = self._place.offset
+        self._unsynced = True
+
+    def _append_names(self, block: Block) -> None:
+        now = (block.tables, len(block.tables), block.gtid_sources, len(block.gtid_sources))
+        same = all(one is other for one, other in zip(now[::2], self._names[::2], strict=True))
+        if same and now[1::2] == self._names[1::2]:
+            return
+        names = Names(tuple(block.tables), tuple(block.gtid_sources))
+        self._write(NAMES, text_of(names_record(names, self._at.names)), ())
+        self._place = dataclasses.replace(self._at, names=names)
+        self._names = now
+
+    def _roll(self, start: Position, mark: Mark, number: int, before_bytes: int) -> None:
+        path = path_of(self.directory, number)
+        segment = Segment(path, number, self._ledger_id, self._filters, start, mark, before_bytes, 0, 0, 0)
+        self._file, segment = make_segment(self.directory, segment)
+        self._segments = (*self._segments, segment)
+        self._place, self._last = ReadPlace.beginning(segment), None
+        self._names = (None, 0, None, 0)
+
+    def _take_up(self, newest: Segment) -> None:
+        """Reads the newest segment up to where it is whole."""
+        reader, size = LogReader(self, ReadPlace.beginning(newest)), newest.size
+        last: Block | None = None
+        end = reader.place  # where the last whole transaction ended
+        try:
+            while (found := reader.next()) is not None:
+                if found is not DROPPED and found.transaction_count:
+                    last, end = (
+                        dataclasses.replace(found, buffer=np.zeros(0, np.uint8)),
+                        dataclasses.replace(reader.place),
+                    )
+        except StoreDamagedError as error:
+            log.warning(
+                "stored_tail_cut",
+                file=str(newest.path),
+                kept_bytes=end.offset,
+                cut_bytes=size - end.offset,
+                why=str(error.__cause__),
+            )
+        newest.size, self._last, self._place = end.offset, last, end
+
+
+def forget_events(destination_dir: Path, name: str = EVENTS_DIRECTORY) -> None:
+    """What is stored is worth nothing any more, also after a crash: it comes again from the source. Raises StoreFullError."""
+    directory, gone = destination_dir / name, destination_dir / GONE
+    try:
+        shutil.rmtree(gone, ignore_errors=True)
+        if directory.exists():
+            directory.rename(gone)
+            sync(destination_dir)
+            shutil.rmtree(gone, ignore_errors=True)
+    except OSError as error:
+        raise _full(directory, error) from error
+
+
+def _whole_segments(directory: Path) -> list[Segment]:
+    """The newest that follow each other without a gap, each with the size that the next one says."""
+    found: list[Segment] = []
+    for number in reversed(numbers_in(directory) if directory.is_dir() else []):
+        path = path_of(directory, number)
+        if found and number != found[0].number - 1:
+            log.warning("stored_before_a_gap", file=str(path), next=found[0].number)
+            break
+        try:
+            segment = read_segment(path, number)
+        except TornError as error:
+            if found:
+                raise StoreDamagedError(
+                    f"{path} cannot be read ({error}): bring it back, or remove {directory}"
+                ) from error
+            log.warning("stored_tail_cut", file=str(path), kept_bytes=0, cut_bytes=path.stat().st_size, why=str(error))
+            path.unlink()
+            continue
+        if found:
+            if segment.size < found[0].before_bytes:
+                raise StoreDamagedError(
+                    f"{path} has {segment.size} bytes, the one after it says {found[0].before_bytes}: bring it back, or remove {directory}"
+                )
+            segment.size = found[0].before_bytes
+        found.insert(0, segment)
+    return found
+
+
+def _full(directory: Path, error: OSError) -> StoreFullError:
+    return StoreFullError(
+        f"events could not be stored in {directory} ({error.strerror or error}): free space there or correct its permissions; nothing is "
+        "lost, the stream goes on from the last transaction that was stored as soon as there is room"
+    )

@@ -1,0 +1,240 @@
+"""Reads the blocks of an `EventLog` in order: for the store's own ring, and for consumers that are behind. One thread at a time.
+
+What was put and forgotten again (a lost connection) is in the files too: `DROPPED` says to forget what is open.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import enum
+import os
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+
+from cdc_engine.binlog.block import end_position, without_first
+from cdc_engine.contracts import Block
+from cdc_engine.errors import StoreDamagedError
+from cdc_engine.position import Position, file_number
+from cdc_engine.store.files.encoding import NO_NAMES, Counts, Names, block_of, empty_arrays, names_of
+from cdc_engine.store.files.record import (
+    BLOCK,
+    DROP,
+    NAMES,
+    Head,
+    TornError,
+    Where,
+    read_arrays,
+    read_head,
+    read_text,
+    verify,
+)
+from cdc_engine.store.files.segment import Segment, SegmentFile
+from cdc_engine.store.ring import Mark
+from cdc_engine.store.window.places import Key
+
+
+class Dropped(enum.Enum):
+    """Its only value says that the open transaction was forgotten."""
+
+    DROPPED = "dropped"
+
+
+DROPPED = Dropped.DROPPED
+
+
+class Segments(Protocol):
+    """Where a reader finds what follows."""
+
+    def after(self, segment: Segment) -> Segment | None:
+        """The next one, None while there is none. Raises FileNotFoundError where it was removed."""
+
+
+@dataclasses.dataclass
+class ReadPlace:
+    """Between two records. `mark`: what was put up to here; `complete`: up to the last transaction's end. `seed`: of the record before."""
+
+    segment: Segment
+    offset: int
+    seed: int
+    mark: Mark
+    complete: Mark
+    names: Names = NO_NAMES
+    pending: Block | None = None  # what is left of the record before
+
+    @classmethod
+    def beginning(cls, segment: Segment) -> ReadPlace:
+        return cls(segment, segment.first, segment.seed, segment.mark, segment.mark)
+
+    def passed(self, record: dict[str, Any], head: Head) -> ReadPlace:
+        """After a block that is not looked at further."""
+        complete = _plus(self.mark, Mark(*record["whole"])) if record["sizes"][2] else self.complete
+        mark = _plus(self.mark, Mark(*record["all"]))
+        return dataclasses.replace(self, mark=mark, complete=complete, pending=None).behind(head)
+
+    def behind(self, head: Head) -> ReadPlace:
+        return dataclasses.replace(self, offset=self.offset + head.size, seed=head.checksum)
+
+
+class LogReader:
+    """Begins at `place`. Whatever is read is verified first."""
+
+    def __init__(self, segments: Segments, place: ReadPlace) -> None:
+        self._segments, self.place = segments, place
+        self._file: SegmentFile | None = None
+
+    @property
+    def at_end(self) -> bool:
+        """Whether nothing follows at this moment."""
+        if self.place.pending is not None:
+            return False
+        # Before the size is looked at: a segment that has one after it grows no more.
+        following = self._segments.after(self.place.segment)
+        return following is None and self.place.offset >= self.place.segment.size
+
+    def go_to(self, place: ReadPlace) -> None:
+        if place.segment is not self.place.segment:
+            self._file = None
+        self.place = place
+
+    def next(self) -> Block | Dropped | None:
+        """What follows; None at the end. Raises StoreDamagedError, FileNotFoundError where the segment was removed meanwhile."""
+        if self.place.pending is not None:
+            block, self.place = self.place.pending, dataclasses.replace(self.place, pending=None)
+            self._count(block)
+            return block
+        while True:
+            following = self._segments.after(self.place.segment)
+            if self.place.offset < self.place.segment.size:
+                found = self._record()
+                if found is not None:
+                    return found
+            elif following is not None:
+                self.go_to(ReadPlace.beginning(following))
+                return DROPPED
+            else:
+                return None
+
+    def find(self, key: Key) -> Position | None:
+        """Goes to the first thing after the transaction end `key` in this segment; its position where a transaction ends exactly there.
+
+        Else what follows is still all that comes after `key`, and None is answered.
+        """
+        last: ReadPlace | None = None  # before the last block that ends at `key` or before it
+        for at, record in self._blocks(self.place):
+            end = (record["epoch"], file_number(record["file"]), record["end"])
+            if record["end"] < 0:
+                continue
+            if end > key:
+                self.go_to(at)
+                return self._within(key, last)
+            last = at
+        return self._tail_of(key, last) if last is not None else self._from_start(key)
+
+    # ── one record ──
+
+    def _record(self) -> Block | Dropped | None:
+        at, where = self.place, self._where(self.place)
+        try:
+            head = read_head(where, at.segment.size)
+            record, text = read_text(where, head)
+            if head.kind == BLOCK:
+                arrays = empty_arrays(record)
+                read_arrays(where, head, text, list(arrays.values()))
+                block = block_of(record, arrays, at.names)
+                self._count(block)
+                self.place = self.place.behind(head)
+                return block
+            verify(where, head)
+        except (TornError, OSError, KeyError, TypeError, ValueError) as error:
+            raise _damaged(at, error) from error
+        self.place = at.behind(head)
+        if head.kind == NAMES:
+            self.place.names = names_of(record, at.names)
+            return None
+        if head.kind == DROP:
+            self.place.mark = self.place.complete
+            return DROPPED
+        raise _damaged(at, TornError(f"a record of kind {head.kind}"))
+
+    def _count(self, block: Block) -> None:
+        counts, at = Counts.of(block), self.place
+        complete = _plus(at.mark, counts.whole) if block.transaction_count else at.complete
+        self.place = dataclasses.replace(at, mark=_plus(at.mark, counts.all), complete=complete)
+
+    def _where(self, at: ReadPlace) -> Where:
+        if self._file is None:
+            self._file = SegmentFile(at.segment.path, os.O_RDONLY)
+        return Where(self._file.descriptor, at.offset, at.seed)
+
+    # ── the search ──
+
+    def _blocks(self, place: ReadPlace) -> Iterator[tuple[ReadPlace, dict[str, Any]]]:
+        """Those of the segment from `place` on, each as the place before it and its text; nothing of them is verified."""
+        at = place
+        while at.offset < at.segment.size:
+            try:
+                where = self._where(at)
+                head = read_head(where, at.segment.size)
+                record, _ = read_text(where, head)
+                if head.kind == BLOCK:
+                    yield at, record
+                    at = at.passed(record, head)
+                    continue
+                at = at.behind(head)
+                if head.kind == NAMES:
+                    at.names = names_of(record, at.names)
+                elif head.kind == DROP:
+                    at.mark = at.complete
+            except (TornError, OSError, KeyError, TypeError, ValueError) as error:
+                raise _damaged(at, error) from error
+
+    def _within(self, key: Key, last: ReadPlace | None) -> Position | None:
+        """The next block ends beyond `key`; `last` is before the block that ends before it."""
+        before = copy.copy(self.place)
+        block = self._record()
+        if not isinstance(block, Block):
+            raise _damaged(before, TornError("a block was to be there"))
+        ended = 0
+        if (block.epoch, file_number(block.file)) == key[:2]:
+            ended = int(np.searchsorted(block.transaction_end, key[2], "right"))
+        if not ended:
+            return self._tail_of(key, last) if last is not None else self._from_start(key)
+        rest = without_first(block, ended)
+        counts = Counts.of(rest).all if rest is not None else Mark()
+        end = _minus(self.place.mark, counts)
+        self.place = dataclasses.replace(self.place, mark=end, complete=end, pending=rest)
+        return end_position(block, ended - 1) if int(block.transaction_end[ended - 1]) == key[2] else None
+
+    def _tail_of(self, key: Key, last: ReadPlace) -> Position | None:
+        """To the end of the last transaction of the block at `last`."""
+        self.go_to(copy.copy(last))
+        block = self._record()
+        if not isinstance(block, Block):
+            raise _damaged(last, TornError("a block was to be there"))
+        end = self.place.complete
+        rest = without_first(block, block.transaction_count)
+        self.place = dataclasses.replace(self.place, mark=end, complete=end, pending=rest)
+        position = end_position(block, block.transaction_count - 1)
+        return position if (block.epoch, file_number(block.file), position.offset) == key else None
+
+    def _from_start(self, key: Key) -> Position | None:
+        self.go_to(ReadPlace.beginning(self.place.segment))
+        return self.place.segment.start if self.place.segment.key == key else None
+
+
+def _plus(mark: Mark, more: Mark) -> Mark:
+    return mark.plus(more.transactions, more.events, more.bytes)
+
+
+def _minus(mark: Mark, less: Mark) -> Mark:
+    return mark.plus(-less.transactions, -less.events, -less.bytes)
+
+
+def _damaged(at: ReadPlace, error: Exception) -> StoreDamagedError:
+    return StoreDamagedError(
+        f"{at.segment.path} cannot be read at byte {at.offset} ({error}): what follows is read again from the source once the folder "
+        f"{at.segment.path.parent} is removed while the engine is stopped; bring the file back where the source has purged it"
+    )

@@ -1,0 +1,134 @@
+"""The framing of an event file: records one after the other, each with lengths and a checksum that goes on from the record before.
+
+A record that is torn, changed, or left over from another writing of the file does not continue the checksums: it is none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+HEAD = struct.Struct("<4sIIQI")  # mark, kind, bytes of the text, bytes of arrays, CRC32
+MARK = b"SLE1"
+SEGMENT, NAMES, BLOCK, DROP = 1, 2, 3, 4
+TEXT_BYTES_MAX = 1 << 30
+CHECK_BYTES = 1 << 20  # read at a time while a record is verified
+CALL_BYTES_MAX = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
+
+Arrays = Sequence[npt.NDArray[Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Where:
+    """An open file, the byte where a record begins, and the checksum of the record before it."""
+
+    descriptor: int
+    offset: int
+    seed: int = 0
+
+
+class TornError(Exception):
+    """What lies there is no whole record."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """`checksum`: over kind, lengths and content, from that of the record before on; the next record goes on from it."""
+
+    kind: int
+    text_bytes: int
+    array_bytes: int
+    checksum: int
+
+    @property
+    def size(self) -> int:
+        return HEAD.size + self.text_bytes + self.array_bytes
+
+
+def write_record(at: Where, kind: int, text: bytes, arrays: Arrays) -> Head:
+    """Writes one; what it is then. Raises OSError, and a part of it may be there."""
+    contents = [memoryview(text), *(array.view(np.uint8).data for array in arrays if array.nbytes)]
+    sizes = (len(text), sum(len(each) for each in contents[1:]))
+    checksum = _seeded(kind, *sizes, at.seed)
+    for each in contents:
+        checksum = zlib.crc32(each, checksum)
+    head = Head(kind, *sizes, checksum)
+    _write_all(at.descriptor, [memoryview(HEAD.pack(MARK, kind, *sizes, checksum)), *contents], at.offset)
+    return head
+
+
+def read_head(at: Where, end: int) -> Head:
+    """Of the record there, which lies before the byte `end`. Raises TornError, OSError."""
+    offset = at.offset
+    found = os.pread(at.descriptor, HEAD.size, offset)
+    if len(found) < HEAD.size or found[:4] != MARK:
+        raise TornError(f"no record at byte {offset}")
+    _, kind, text_bytes, array_bytes, checksum = HEAD.unpack(found)
+    head = Head(kind, text_bytes, array_bytes, checksum)
+    if text_bytes > TEXT_BYTES_MAX or offset + head.size > end:
+        raise TornError(f"the record at byte {offset} goes beyond the end, {end}")
+    return head
+
+
+def read_text(at: Where, head: Head) -> tuple[dict[str, Any], bytes]:
+    """The record's JSON, not verified yet, and its bytes. Raises TornError, OSError."""
+    text = os.pread(at.descriptor, head.text_bytes, at.offset + HEAD.size)
+    try:
+        found = json.loads(text) if text else {}
+    except ValueError as error:
+        raise TornError(f"the text of the record at byte {at.offset}: {error}") from error
+    return found, text
+
+
+def read_arrays(at: Where, head: Head, text: bytes, arrays: Arrays) -> None:
+    """Fills the arrays and verifies the whole record. Raises TornError, OSError."""
+    if sum(array.nbytes for array in arrays) != head.array_bytes:
+        raise TornError(f"the record at byte {at.offset} has {head.array_bytes} bytes of arrays")
+    checksum = zlib.crc32(text, _seeded(head.kind, head.text_bytes, head.array_bytes, at.seed))
+    place = at.offset + HEAD.size + head.text_bytes
+    for array in arrays:
+        view = array.view(np.uint8).data if array.nbytes else memoryview(b"")
+        while view:
+            count = os.preadv(at.descriptor, [view[:CALL_BYTES_MAX]], place)
+            if not count:
+                raise TornError(f"the file ends at byte {place}")
+            checksum = zlib.crc32(view[:count], checksum)
+            view, place = view[count:], place + count
+    if checksum != head.checksum:
+        raise TornError(f"the checksum of the record at byte {at.offset} does not match")
+
+
+def verify(at: Where, head: Head) -> None:
+    """Raises TornError unless the record is the one that was written."""
+    checksum = _seeded(head.kind, head.text_bytes, head.array_bytes, at.seed)
+    place, end = at.offset + HEAD.size, at.offset + head.size
+    while place < end:
+        piece = os.pread(at.descriptor, min(CHECK_BYTES, end - place), place)
+        if not piece:
+            break
+        checksum, place = zlib.crc32(piece, checksum), place + len(piece)
+    if checksum != head.checksum:
+        raise TornError(f"the checksum of the record at byte {at.offset} does not match")
+
+
+def _seeded(kind: int, text_bytes: int, array_bytes: int, seed: int) -> int:
+    return zlib.crc32(HEAD.pack(MARK, kind, text_bytes, array_bytes, seed))
+
+
+def _write_all(descriptor: int, views: list[memoryview], offset: int) -> None:
+    total = sum(len(view) for view in views)
+    written = os.pwritev(descriptor, views, offset) if total < CALL_BYTES_MAX else 0
+    for view in views if written < total else ():
+        skipped = min(written, len(view))
+        written, offset, rest = written - skipped, offset + skipped, view[skipped:]
+        while rest:
+            count = os.pwrite(descriptor, rest[:CALL_BYTES_MAX], offset)
+            rest, offset = rest[count:], offset + count

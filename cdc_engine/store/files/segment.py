@@ -1,0 +1,126 @@
+"""One event file: its first record says what it is, blocks follow. Made and removed by `log`, read by `reader`.
+
+A segment begins between two transactions, and says up to where the one before it counts: what lies behind that was torn off by a crash,
+belonged to a transaction that never ended, or was written by a process that had lost the destination.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import weakref
+from pathlib import Path
+from typing import Any
+
+from cdc_engine.durable_files import make_folder, sync
+from cdc_engine.errors import StoreDamagedError
+from cdc_engine.position import Position
+from cdc_engine.store.files.encoding import text_of
+from cdc_engine.store.files.record import (
+    HEAD,
+    SEGMENT,
+    TornError,
+    Where,
+    read_arrays,
+    read_head,
+    read_text,
+    write_record,
+)
+from cdc_engine.store.ring import Mark
+from cdc_engine.store.window.places import Key, key_of
+
+SUFFIX, FORMAT = ".events", 1
+
+
+@dataclasses.dataclass(eq=False)
+class Segment:
+    """`start`: the place between transactions where it begins; `mark`: what was put before it. `before_bytes`: of the segment before it,
+    how much counts. `first`: where its blocks begin, after a record of checksum `seed`. `size`: how much of it counts now.
+    """
+
+    path: Path
+    number: int
+    ledger_id: str
+    filters: str
+    start: Position
+    mark: Mark
+    before_bytes: int
+    first: int
+    seed: int
+    size: int
+
+    @property
+    def key(self) -> Key:
+        return key_of(self.start)
+
+
+def path_of(directory: Path, number: int) -> Path:
+    return directory / f"{number:012d}{SUFFIX}"
+
+
+def numbers_in(directory: Path) -> list[int]:
+    """Of the segments in a directory, ascending. Raises StoreDamagedError where another file bears their suffix."""
+    try:
+        return sorted(int(path.name.removesuffix(SUFFIX)) for path in directory.glob(f"*{SUFFIX}"))
+    except ValueError as error:
+        raise StoreDamagedError(f"{directory} holds a file that Sluice did not write ({error}): remove it") from error
+
+
+class SegmentFile:
+    """An open descriptor, closed with the last that uses it."""
+
+    def __init__(self, path: Path, flags: int) -> None:
+        self.descriptor = os.open(path, flags, 0o600)
+        weakref.finalize(self, os.close, self.descriptor)
+
+
+def make_segment(directory: Path, segment: Segment) -> tuple[SegmentFile, Segment]:
+    """The segment with its first record, on disk under its name when it returns. Raises OSError; nothing is there then."""
+    make_folder(directory)
+    record: dict[str, Any] = {
+        "format": FORMAT,
+        "ledger_id": segment.ledger_id,
+        "filters": segment.filters,
+        "start": segment.start.to_json(),
+        "mark": dataclasses.astuple(segment.mark),
+        "before_bytes": segment.before_bytes,
+    }
+    file = SegmentFile(segment.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    try:
+        head = write_record(Where(file.descriptor, 0), SEGMENT, text_of(record), ())
+        os.fsync(file.descriptor)
+        sync(directory)
+    except OSError:
+        with contextlib.suppress(OSError):
+            segment.path.unlink()
+        raise
+    return file, dataclasses.replace(segment, first=head.size, seed=head.checksum, size=head.size)
+
+
+def read_segment(path: Path, number: int) -> Segment:
+    """What its first record says; `size` is the whole file's. Raises TornError where that is none, StoreDamagedError, OSError."""
+    file = SegmentFile(path, os.O_RDONLY)
+    size = os.fstat(file.descriptor).st_size
+    if size < HEAD.size:
+        raise TornError(f"{path} has {size} bytes")
+    at = Where(file.descriptor, 0)
+    head = read_head(at, size)
+    record, text = read_text(at, head)
+    read_arrays(at, head, text, ())
+    if head.kind != SEGMENT or record.get("format") != FORMAT:
+        raise StoreDamagedError(
+            f"{path} is of format {record.get('format')}, this version reads {FORMAT}: let the version that wrote it hand out what is in it"
+        )
+    return Segment(
+        path=path,
+        number=number,
+        ledger_id=record["ledger_id"],
+        filters=record["filters"],
+        start=Position.from_json(record["start"]),
+        mark=Mark(*record["mark"]),
+        before_bytes=record["before_bytes"],
+        first=head.size,
+        seed=head.checksum,
+        size=size,
+    )

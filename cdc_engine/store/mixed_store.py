@@ -1,0 +1,61 @@
+"""The `EventStore` in memory first: what does not fit into the ring goes to files, in order, and comes into the ring as that empties.
+
+A backlog is then bounded by a disk and not by memory, and the source is read on while batches wait. Nothing of it survives the process.
+"""
+
+from __future__ import annotations
+
+from cdc_engine import limits
+from cdc_engine.contracts import Block
+from cdc_engine.position import Position
+from cdc_engine.store.backed_store import BackedEventStore
+
+ANYWHERE = Position(epoch=0, file="", offset=0)  # the overflow is not read by its places
+
+
+class MixedEventStore(BackedEventStore):
+    """Implements `ports.EventStore`. `log`: begun, and empty."""
+
+    @property
+    def put_position(self) -> Position | None:
+        with self._changed:
+            end = ANYWHERE if self._reader.at_end else self._log.end
+        return super().put_position if end == ANYWHERE else end
+
+    def clear(self) -> None:
+        """See `ports.EventStore`. Raises StoreFullError."""
+        with self._changed:
+            self._begin_anew()
+
+    def start_at(self, position: Position) -> None:
+        with self._changed:
+            self._begin_anew()
+            self._acked = position
+
+    # Under the lock.
+
+    def _keep(self, block: Block) -> None:
+        if self._reader.at_end and self._ring_has_room:
+            self._clear_log()
+            self._take(block)
+        else:
+            self._store(block)
+
+    def _begin_anew(self) -> None:
+        self._fence()
+        self._empty()
+        self._clear_log()
+        self._changed.notify_all()
+
+    def _clear_log(self) -> None:
+        if not self._log.is_empty:
+            self._log.begin(ANYWHERE)
+            self._reader = self._log.reader_at_end()
+
+    def _room(self) -> bool:
+        return (self._reader.at_end and self._ring_has_room) or self._log.size_bytes < self._files_bytes_max
+
+    def _refill(self, blocks_max: int = limits.RING_EVENTS_MAX) -> None:
+        super()._refill(blocks_max)
+        if self._log.trim_read(self._reader):
+            self._changed.notify_all()

@@ -1,0 +1,169 @@
+"""Makes the store that conf/ names; decides whether what an earlier process stored goes on from where the ledger is. For `instance`.
+
+Stored events that do not fit are thrown away and read again from the source; where the source no longer has them they are left as they
+are, and the engine says STORE_UNFIT: nothing is lost before an operator has decided.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from cdc_engine import limits
+from cdc_engine.errors import StoreDamagedError, StoreUnfitError
+from cdc_engine.position import Position
+from cdc_engine.store.file_store import FileEventStore
+from cdc_engine.store.files.log import EVENTS_DIRECTORY, EventLog, forget_events
+from cdc_engine.store.files.reader import LogReader
+from cdc_engine.store.memory_store import MemoryEventStore
+from cdc_engine.store.mixed_store import ANYWHERE, MixedEventStore
+from cdc_engine.store.window.places import key_of
+
+SPILL_DIRECTORY, OVERFLOW_DIRECTORY = "spill", "overflow"
+SEGMENTS_MIN = 8  # files of a full store: it is freed by whole ones
+
+log = structlog.get_logger()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StorePlan:
+    """What conf/ says. `directory`: of the destination. `files_bytes_max`: of event files, `bytes_max` and `events_max` of the ring."""
+
+    kind: str
+    directory: Path
+    files_bytes_max: int = limits.STORE_BYTES_MAX
+    bytes_max: int = limits.RING_BYTES_MAX
+    events_max: int = limits.RING_EVENTS_MAX
+    ddl_isolation: bool = False
+
+    def log(self, going_on: GoingOn) -> EventLog:
+        """Of its event files, neither begun nor opened."""
+        return EventLog(
+            self.directory / (OVERFLOW_DIRECTORY if self.kind == "mixed" else EVENTS_DIRECTORY),
+            ledger_id=going_on.ledger_id,
+            filters=going_on.filters,
+            segment_bytes=min(limits.SEGMENT_BYTES, self.files_bytes_max // SEGMENTS_MIN),
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GoingOn:
+    """Where the ledger is: its id, the highest epoch it began, and where the next batch begins. `filters`: a digest of what is captured.
+
+    `lost`: asks the source; why it can no longer be read from `begin` on, empty where it can. Raises SourceConnectionError.
+    """
+
+    ledger_id: str
+    filters: str
+    epoch: int
+    begin: Position
+    lost: Callable[[], str]
+
+
+def open_store(plan: StorePlan, going_on: GoingOn, settled: Callable[[], Position | None]) -> MemoryEventStore:
+    """`settled`: the ledger's cursor. Raises StoreUnfitError, StoreDamagedError, StoreFullError, SourceConnectionError."""
+    spill, events = plan.directory / SPILL_DIRECTORY, plan.log(going_on)
+    if plan.kind == "file":
+        forget_events(plan.directory, OVERFLOW_DIRECTORY)
+        reader = _taken_up(events, going_on)
+        return FileEventStore(
+            spill,
+            events,
+            reader,
+            files_bytes_max=plan.files_bytes_max,
+            settled=settled,
+            bytes_max=plan.bytes_max,
+            events_max=plan.events_max,
+            start=going_on.begin,
+            ddl_isolation=plan.ddl_isolation,
+        )
+    _leave_files(dataclasses.replace(plan, kind="file"), going_on)
+    ring = {"bytes_max": plan.bytes_max, "events_max": plan.events_max}
+    if plan.kind == "memory":
+        return MemoryEventStore(spill, **ring, start=going_on.begin, ddl_isolation=plan.ddl_isolation)
+    events.begin(ANYWHERE)
+    return MixedEventStore(
+        spill,
+        events,
+        events.reader_at_end(),
+        files_bytes_max=plan.files_bytes_max,
+        bytes_max=plan.bytes_max,
+        events_max=plan.events_max,
+        start=going_on.begin,
+        ddl_isolation=plan.ddl_isolation,
+    )
+
+
+def misfit(events: EventLog, going_on: GoingOn) -> str:
+    """Why an opened log does not go on from there, else empty. Raises StoreDamagedError."""
+    ledger_id, filters = events.identity
+    begin = going_on.begin
+    if ledger_id != going_on.ledger_id:
+        return f"it was written under the ledger {ledger_id}, and this one is {going_on.ledger_id}"
+    if filters != going_on.filters:
+        return "what conf/ captures (include, exclude) has changed since"
+    if events.end.epoch > going_on.epoch:
+        return f"it goes on in epoch {events.end.epoch}, which the ledger never began ({going_on.epoch})"
+    found = events.reader_at(begin)
+    if found is None:
+        return f"it holds {events.start} to {events.end}, and the ledger goes on at {begin}"
+    there = found[1]
+    if there is None:
+        return f"no transaction in it ends at {begin}, where the ledger goes on"
+    if another_file(there, begin):
+        return f"its {there.file} is another file of that name than the ledger's"
+    return ""
+
+
+def another_file(there: Position, begin: Position) -> bool:
+    """Of two files of one name: made at another time, or by another server. What is not known says nothing."""
+    created = there.file_created and begin.file_created and there.file_created != begin.file_created
+    uuid = there.server_uuid and begin.server_uuid and there.server_uuid != begin.server_uuid
+    return bool(created or uuid)
+
+
+def _taken_up(events: EventLog, going_on: GoingOn) -> LogReader:
+    """What was stored, where it goes on; else nothing, and it begins where the ledger is."""
+    try:
+        if not events.open():
+            events.begin(going_on.begin)
+            return events.reader_at_end()
+        why = misfit(events, going_on)
+    except StoreDamagedError as error:
+        if lost := going_on.lost():
+            raise StoreDamagedError(f"{error} (it does not: {lost})") from error
+        why = str(error)
+    else:
+        if why and key_of(events.end) > key_of(going_on.begin):
+            _refuse_if_lost(events, going_on, why)
+    if why:
+        where = {"directory": str(events.directory), "read_again_from": str(going_on.begin)}
+        log.warning("stored_thrown_away", why=why, **where)
+        events.begin(going_on.begin)
+        return events.reader_at_end()
+    events.go_on()
+    found = events.reader_at(going_on.begin)
+    if found is None:
+        raise RuntimeError(f"{going_on.begin} was found, and is gone")
+    log.info("stored_taken_up", directory=str(events.directory), begin=str(going_on.begin), end=str(events.end))
+    return found[0]
+
+
+def _refuse_if_lost(events: EventLog, going_on: GoingOn, why: str) -> None:
+    if lost := going_on.lost():
+        raise StoreUnfitError(
+            f"the events in {events.directory} cannot be handed out: {why}. Nor can they be read again: {lost}. Undo what was changed, so "
+            f"that they fit; or remove {events.directory}, and the position is lost, with the ways out of that"
+        )
+
+
+def _leave_files(before: StorePlan, going_on: GoingOn) -> None:
+    """Of stores that conf/ named before."""
+    events = before.log(going_on)
+    if events.open() and key_of(events.end) > key_of(going_on.begin):
+        _refuse_if_lost(events, going_on, "conf/ names a store of another kind now")
+    forget_events(before.directory)
+    forget_events(before.directory, OVERFLOW_DIRECTORY)
