@@ -17,6 +17,7 @@ from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.parser.start_position import Epochs, Lost, StartChoice, decide_start
 from cdc_engine.position import Position
 from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.store.files.forget import forget_events
 from cdc_engine.store.prepared import forget_prepared
 
 
@@ -57,6 +58,8 @@ def set_position(act: SetPosition) -> Position | None:
             # Before the cursor moves: a crash in between costs a stop at their commit and a look at the source, no wrong row.
             forget_prepared(act.directory)
             act.forget_history()
+        # Also before: what is stored may hold rows that were left out, and somebody wants them read again.
+        forget_events(act.directory)
         if lake_epoch:
             # Before the ledger is kept: a crash in between leaves tables of nobody, which the next try takes.
             act.take_over(ledger.ledger_id)

@@ -25,6 +25,22 @@ class RingConfig(Strict):
 class BatchConfig(Strict):
     bytes_max: int = Field(limits.BATCH_BYTES_MAX, ge=1)
     events_max: int = Field(limits.BATCH_EVENTS_MAX, ge=1)
+    ddl_isolation: bool = Field(False, description="a statement that changes captured tables is a batch of its own")
+
+
+class StoreConfig(Strict):
+    """Where events wait between the source and the batches."""
+
+    kind: Literal["memory", "file", "mixed"] = Field(
+        "memory",
+        description="the ring alone; files that a restart goes on from without reading the source again; or the ring, and files for what "
+        "does not fit into it",
+    )
+    bytes_max: int = Field(
+        limits.STORE_BYTES_MAX,
+        ge=limits.SEGMENT_BYTES,
+        description="of files; reading waits where so much is not merged yet",
+    )
 
 
 SnapshotPolicy = Literal["initial", "when_needed", "when_stopped", "never"]
@@ -94,6 +110,7 @@ class DestinationConfig(AssetsOfDestination, Strict):
         description="SQLAlchemy URL of a database that keeps the schema history, its password as $NAME; empty: a file",
     )
     ring: RingConfig = RingConfig()
+    store: StoreConfig = StoreConfig()
     batch: BatchConfig = BatchConfig()
     schema_changes: SchemaChangesConfig = SchemaChangesConfig()
     cascades: Literal["apply", "stop", "ignore"] = Field(

@@ -199,7 +199,7 @@ class Engine:
         self._hand_out = HandOut(
             self._client, self._service, rooms.meta, stage=stager, limits=limits, directory=self.directory
         )
-        rooms.parser.start(rooms.meta.ledger.resume_position)
+        rooms.parser.start(rooms.store.put_position or rooms.meta.ledger.resume_position)
         self._pulse = Pulse()
         self._watch = watch_of(self._destination, rooms, self._watch_seconds)
         self._failover = failover_of(self._destination, self.directory, rooms, self._gave_way.set)

@@ -21,8 +21,10 @@ from cdc_engine.instance.consumers.consumers import Consumers
 from cdc_engine.instance.consumers.own_stream import OwnStreams
 from cdc_engine.instance.consumers.sending import name_of
 from cdc_engine.instance.consumers.statements import wanted_statements
+from cdc_engine.instance.consumers.stored_stream import StoredStreams
 from cdc_engine.instance.failover.by_time import by_time_of
 from cdc_engine.instance.published_history import PublishedHistory
+from cdc_engine.instance.stored import store_of
 from cdc_engine.instance.tables.filter_change import take_up_new_tables
 from cdc_engine.instance.tables.resume import has_up_to
 from cdc_engine.instance.tables.value_policies import keys_of, policies_of
@@ -52,7 +54,8 @@ from cdc_engine.source.server import Source
 from cdc_engine.source.settings import SourceConfig
 from cdc_engine.staging.reader import is_whole
 from cdc_engine.staging.staging import stage
-from cdc_engine.store.memory_store import MemoryEventStore
+from cdc_engine.store.file_store import FileEventStore
+from cdc_engine.store.files.forget import EVENTS_DIRECTORY
 from cdc_engine.store.prepared import PREPARED_DIRECTORY, PreparedFiles, forget_prepared
 from cdc_engine.store.window.window import Window
 from cdc_engine.table_meta.change.evolution import ROWS_ELSEWHERE
@@ -67,7 +70,7 @@ from cdc_engine.time_words import time_us
 
 COMPACTED_RECORDS_MIN = 500  # of the schema history; fewer are left where they are
 SCHEMA_FILE = "schema.jsonl"
-SPILL_DIRECTORY, STAGING_DIRECTORY = "spill", "staging"
+STAGING_DIRECTORY = "staging"
 
 log = structlog.get_logger()
 
@@ -167,15 +170,14 @@ def _parts_around(
     tables = TableFilter(config.include, config.exclude)
     history = TableHistory(kept, tables.keeps, review_of(config, directory))
     begin = _known_begin(config, meta, history, tables, directory)
+    store = store_of(config, source_of(config), meta, begin, directory)
     known = {".".join(name) for name in history.table_names()}
     take_up_new_tables(config, directory, history.versions(begin), meta, begin, known)
     history.compact(_oldest_needed(meta, begin, directory), COMPACTED_RECORDS_MIN)
     published = PublishedHistory(history, directory / TABLES_FILE, fence=lease.check)
-    published.publish(begin)
-    store = MemoryEventStore(
-        directory / SPILL_DIRECTORY, bytes_max=config.ring.bytes_max, events_max=config.ring.events_max, start=begin
-    )
-    window = Window(begin, bytes_max=config.canal_server.window_bytes_max) if config.has_consumers else None
+    goes_on = store.put_position or begin  # after what is stored
+    published.publish(goes_on)
+    window = window_of(config, goes_on)
     sink = EventSink(store, tables, window)
     parser = EventParser(
         source_of(config),
@@ -200,12 +202,25 @@ def _parts_around(
         sink=sink,
         parser=parser,
         window=window,
-        consumers=consumers_of(config, directory, meta, window, parser, sink) if window is not None else None,
+        consumers=consumers_of(config, directory, meta, window, parser, sink, store) if window is not None else None,
     )
 
 
+def window_of(config: DestinationConfig, begin: Position) -> Window | None:
+    """For consumers beside the lake, where there are any."""
+    if not config.has_consumers:
+        return None
+    return Window(begin, bytes_max=config.canal_server.window_bytes_max, isolated=config.batch.ddl_isolation)
+
+
 def consumers_of(  # noqa: PLR0917  one caller
-    config: DestinationConfig, directory: Path, meta: MetaManager, window: Window, live: EventParser, sink: EventSink
+    config: DestinationConfig,
+    directory: Path,
+    meta: MetaManager,
+    window: Window,
+    live: EventParser,
+    sink: EventSink,
+    store: EventStore,
 ) -> Consumers:
     """Those beside the lake; they read what the destination captures. `live`: whose stream they follow where they can."""
     tables = TableFilter(config.include, config.exclude)
@@ -219,11 +234,14 @@ def consumers_of(  # noqa: PLR0917  one caller
         # not the ledger's, which an ack moves: the epoch is of the server that the stream went over to
         server_uuid=lambda: live.position.server_uuid if live.position else meta.ledger.server_uuid,
         by_time=by_time_of(source_of(config), config.failover, tables.keeps),
+        isolated=config.batch.ddl_isolation,
     )
     return Consumers(
         meta,
         window,
-        open_own=streams.open,
+        open_own=StoredStreams(store.log, streams.open, isolated=streams.isolated).open
+        if isinstance(store, FileEventStore)
+        else streams.open,
         held_up=lambda: sink.held_up,
         server_filter=tables,
         wants=wanted_statements,
@@ -254,8 +272,8 @@ def _oldest_needed(meta: MetaManager, begin: Position, directory: Path) -> Posit
 
 def _never_again(meta: MetaManager, store: EventStore, directory: Path) -> Position | None:
     """Up to where nothing will be read again."""
-    acked = store.acked_position
-    return None if acked is None else _oldest_needed(meta, acked, directory)
+    places = [place for place in (store.acked_position, meta.ledger.cursor) if place is not None]
+    return _oldest_needed(meta, min(places, key=lambda each: each.order_key), directory) if places else None
 
 
 def review_of(config: DestinationConfig, directory: Path) -> SchemaDecisions:
@@ -285,7 +303,7 @@ def refuse_lost_ledger(meta: MetaManager, kept: Path | Repository, directory: Pa
         return
     traces = [
         path
-        for path in (directory / STAGING_DIRECTORY, directory / PREPARED_DIRECTORY)
+        for path in (directory / STAGING_DIRECTORY, directory / PREPARED_DIRECTORY, directory / EVENTS_DIRECTORY)
         if path.is_dir() and any(path.iterdir())
     ]
     if has_records(kept):

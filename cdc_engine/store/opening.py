@@ -16,7 +16,8 @@ from cdc_engine import limits
 from cdc_engine.errors import StoreDamagedError, StoreUnfitError
 from cdc_engine.position import Position
 from cdc_engine.store.file_store import FileEventStore
-from cdc_engine.store.files.log import EVENTS_DIRECTORY, EventLog, forget_events
+from cdc_engine.store.files.forget import EVENTS_DIRECTORY, forget_events
+from cdc_engine.store.files.log import EventLog
 from cdc_engine.store.files.reader import LogReader
 from cdc_engine.store.memory_store import MemoryEventStore
 from cdc_engine.store.mixed_store import ANYWHERE, MixedEventStore

@@ -41,7 +41,6 @@ LEFT = (
     ("canal.instance.filter.dml.insert", "true", "all changes are read: skip inserts in the consumer"),
     ("canal.instance.filter.dml.update", "true", "all changes are read: skip updates in the consumer"),
     ("canal.instance.filter.dml.delete", "true", "all changes are read: `deletes: soft` keeps rows in the lake"),
-    ("canal.instance.get.ddl.isolation", "true", "a DDL comes in its place among the others of its batch"),
     ("canal.auto.reset.latest.pos.mode", "true", "a lost position stops the engine as POSITION_LOST; `snapshot: when_needed` reads anew"),
     ("canal.instance.enableDruid", "true", "the password is encrypted there: put the plain one into the environment variable"),
 )  # fmt: skip
@@ -127,6 +126,9 @@ def destination_of(name: str, settings: Settings, cursors: Cursors, findings: Fi
         record["brokers"] = brokers
     else:
         record["canal_server"] = _canal_server(settings, findings)
+    if settings.get("canal.instance.get.ddl.isolation").lower() == "true":
+        record["batch"] = {"ddl_isolation": True}
+        findings.taken.append("canal.instance.get.ddl.isolation: a statement that changes tables is a batch of its own")
     record["snapshot"] = "when_stopped"
     for key, word, what in LEFT:
         if settings.get(key).lower() == word:

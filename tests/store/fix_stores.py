@@ -7,7 +7,8 @@ from pathlib import Path
 from cdc_engine import limits
 from cdc_engine.position import Position
 from cdc_engine.store.file_store import FileEventStore
-from cdc_engine.store.files.log import EVENTS_DIRECTORY, EventLog
+from cdc_engine.store.files.forget import EVENTS_DIRECTORY
+from cdc_engine.store.files.log import EventLog
 from cdc_engine.store.memory_store import MemoryEventStore
 from cdc_engine.store.mixed_store import ANYWHERE, MixedEventStore
 from tests.fix_blocks import SERVER

@@ -33,6 +33,7 @@ class OwnStreams:
     """What such a stream is made of. `records`: of the schema history, asked when one begins.
 
     `epoch`, `server_uuid`: of the live stream. `by_time`: finds a place by the clock, where the live stream may.
+    `isolated`: as of `Window`.
     """
 
     source: Source
@@ -42,6 +43,7 @@ class OwnStreams:
     epoch: Callable[[], int]
     server_uuid: Callable[[], str]
     by_time: ByTime | None = None
+    isolated: bool = False
 
     def open(self, client_id: int, place: Place) -> SourceStream:
         """Raises PositionLostError where no schema is known at the place."""
@@ -68,6 +70,7 @@ class OwnStreams:
             epoch=self.epoch,
             anew=anew,
             by_time=by_time,
+            isolated=self.isolated,
         )
 
     def _from(self, begin: Position) -> Position:
@@ -104,9 +107,10 @@ class SourceStream:
         epoch: Callable[[], int],
         anew: str,
         by_time: ByTime | None = None,
+        isolated: bool = False,
     ) -> None:
         self._anew = anew
-        self._window = Window(begin, bytes_max=OWN_BYTES_MAX, waits=True)
+        self._window = Window(begin, bytes_max=OWN_BYTES_MAX, waits=True, isolated=isolated)
         self._parser = EventParser(
             source,
             StartChoice(),

@@ -28,6 +28,7 @@ from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.snapshot.record import wanted
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.source.server import Source
+from cdc_engine.store.files.forget import forget_events
 from cdc_engine.store.prepared import forget_prepared
 from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot, is_of_users, stable_snapshot
 
@@ -59,6 +60,7 @@ def begin(hands: Hands) -> Position:
     tables = [each.version() for each in snapshot.tables if captured.keeps(each.database, each.table)]
     want_all(SnapshotRecords(hands.directory), tables, place)
     forget_prepared(hands.directory)
+    forget_events(hands.directory)
     hands.seed(snapshot, place)
     hands.meta.update(lambda ledger: ledger.set_cursor(place))
     begin_done(hands.directory)

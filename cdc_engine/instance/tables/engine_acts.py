@@ -25,6 +25,7 @@ from cdc_engine.meta.resume_requests import ResumeRequest, Wish, requests
 from cdc_engine.position import Position
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import EngineState
+from cdc_engine.store.files.forget import forget_events
 from cdc_engine.table_meta.schema import TableSchema
 
 log = structlog.get_logger()
@@ -99,6 +100,7 @@ class EngineActs:
         def take_anew(schema: TableSchema, place: Position) -> None:
             with steering.still:
                 parts.parser.stop()  # the history is the parser's while it reads
+            forget_events(self._directory)  # they lack the table's rows, and a crash must not go on from them
             taken.append(schema)
             parts.history.take_anew(schema, place)
 

@@ -27,6 +27,7 @@ from cdc_engine.parser.start_position import Lost, StartChoice, decide_start
 from cdc_engine.position import Position
 from cdc_engine.source.server import Source
 from cdc_engine.states import TableState
+from cdc_engine.store.files.forget import forget_events
 
 RESUMED_FILE = "resumed.json"
 
@@ -67,6 +68,7 @@ def take_up(
             # A stop may lie after the cursor: the batch that met it was rolled back.
             begin = min([*places, *filter(None, [meta.ledger.cursor])], key=lambda place: place.order_key)
             resumed = {stop.name for stop in stops if stop not in lost}
+            forget_events(folder)  # they lack the rows of the stopped tables, and a crash must not go on from them
             meta.update(lambda ledger: ledger.set_cursor(begin, resumed))
             read_again()
     for each in wanted:

@@ -19,9 +19,10 @@ import structlog
 from cdc_engine.binlog.block import end_position
 from cdc_engine.contracts import Block
 from cdc_engine.durable_files import sync
-from cdc_engine.errors import StoreDamagedError, StoreFullError
+from cdc_engine.errors import StoreDamagedError
 from cdc_engine.position import Position
 from cdc_engine.store.files.encoding import Counts, Names, arrays_of, described, names_record, text_of
+from cdc_engine.store.files.forget import GONE, forget_events, store_full
 from cdc_engine.store.files.reader import DROPPED, LogReader, ReadPlace
 from cdc_engine.store.files.record import BLOCK, DROP, NAMES, Arrays, TornError, Where, write_record
 from cdc_engine.store.files.segment import (
@@ -35,7 +36,6 @@ from cdc_engine.store.files.segment import (
 from cdc_engine.store.ring import Mark
 from cdc_engine.store.window.places import Key, key_of
 
-EVENTS_DIRECTORY, GONE = "events", "events.gone"
 SYNC_SECONDS = 1.0
 
 log = structlog.get_logger()
@@ -63,7 +63,7 @@ class EventLog:
             self._segments, self._last, self._drops = (), None, False
             self._roll(start, Mark(), number, 0)
         except OSError as error:
-            raise _full(self.directory, error) from error
+            raise store_full(self.directory, error) from error
 
     def open(self) -> bool:
         """Reads what was written before; whether there is anything. A tail that was torn is said and counts no more.
@@ -78,7 +78,7 @@ class EventLog:
             self._segments = tuple(found)
             self._take_up(found[-1])
         except OSError as error:
-            raise _full(self.directory, error) from error
+            raise store_full(self.directory, error) from error
         return True
 
     def go_on(self) -> None:
@@ -92,7 +92,7 @@ class EventLog:
                 self._segments = self._segments[:-1]
                 self._roll(newest.start, newest.mark, newest.number, newest.before_bytes)
         except OSError as error:
-            raise _full(self.directory, error) from error
+            raise store_full(self.directory, error) from error
 
     def append(self, block: Block) -> None:
         """Raises StoreFullError; then the log is as it was, and the next one overwrites what a failed write left."""
@@ -108,7 +108,7 @@ class EventLog:
             self._append_names(block)
             self._write(BLOCK, text_of(described(block)), arrays_of(block))
         except OSError as error:
-            raise _full(self.directory, error) from error
+            raise store_full(self.directory, error) from error
         counts, at = Counts.of(block), self._at
         mark = at.mark.plus(*dataclasses.astuple(counts.all))
         complete = at.mark.plus(*dataclasses.astuple(counts.whole)) if block.transaction_count else at.complete
@@ -133,7 +133,7 @@ class EventLog:
             try:
                 self.sync()
             except OSError as error:
-                raise _full(self.directory, error) from error
+                raise store_full(self.directory, error) from error
 
     def trim(self, acked: Key, bytes_max: int) -> None:
         """Removes the oldest segments while there are more bytes than that and all of a segment is acked."""
@@ -275,19 +275,6 @@ class EventLog:
         newest.size, self._last, self._place = end.offset, last, end
 
 
-def forget_events(destination_dir: Path, name: str = EVENTS_DIRECTORY) -> None:
-    """What is stored is worth nothing any more, also after a crash: it comes again from the source. Raises StoreFullError."""
-    directory, gone = destination_dir / name, destination_dir / GONE
-    try:
-        shutil.rmtree(gone, ignore_errors=True)
-        if directory.exists():
-            directory.rename(gone)
-            sync(destination_dir)
-            shutil.rmtree(gone, ignore_errors=True)
-    except OSError as error:
-        raise _full(directory, error) from error
-
-
 def _whole_segments(directory: Path) -> list[Segment]:
     """The newest that follow each other without a gap, each with the size that the next one says."""
     found: list[Segment] = []
@@ -314,10 +301,3 @@ def _whole_segments(directory: Path) -> list[Segment]:
             segment.size = found[0].before_bytes
         found.insert(0, segment)
     return found
-
-
-def _full(directory: Path, error: OSError) -> StoreFullError:
-    return StoreFullError(
-        f"events could not be stored in {directory} ({error.strerror or error}): free space there or correct its permissions; nothing is "
-        "lost, the stream goes on from the last transaction that was stored as soon as there is room"
-    )

@@ -1,0 +1,82 @@
+"""A consumer that is behind reads the files of the event store, where they have its place, and the source only where they do not.
+
+Nothing is asked of the source then, and it may have purged what is read. At the end of the files the window of the live stream goes on.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from cdc_engine.errors import StoreDamagedError
+from cdc_engine.instance.consumers.feed import OwnStream
+from cdc_engine.store.files.log import EventLog
+from cdc_engine.store.files.reader import Dropped, LogReader
+from cdc_engine.store.opening import another_file
+from cdc_engine.store.window.places import Place, Reading
+from cdc_engine.store.window.window import Window
+
+NEVER_FULL = 1 << 62  # it holds one block at a time: the next is read when there is nothing left of it
+
+
+class StoredStreams:
+    """`otherwise`: begins a stream that reads the source, for a consumer of that id. `isolated`: as of `Window`."""
+
+    def __init__(self, log: EventLog, otherwise: Callable[[int, Place], OwnStream], *, isolated: bool = False) -> None:
+        self._log, self._otherwise, self._isolated = log, otherwise, isolated
+        self._spent: dict[int, Place] = {}  # where the files had nothing for a consumer
+
+    def open(self, client_id: int, place: Place) -> OwnStream:
+        """Raises what `otherwise` raises."""
+        if self._spent.pop(client_id, None) != place:
+            try:
+                found = self._log.reader_at(place.position)
+            except (StoreDamagedError, FileNotFoundError):
+                found = None
+            if found is not None and not found[0].at_end:
+                there = found[1]
+                if there is None or not another_file(there, place.position):
+                    spent = functools.partial(self._spent.__setitem__, client_id, place)
+                    return StoredStream(found[0], place, spent, isolated=self._isolated)
+        return self._otherwise(client_id, place)
+
+
+class StoredStream:
+    """Implements `feed.OwnStream`. `reader`: of what follows `begin`. `spent`: told where that was nothing."""
+
+    def __init__(self, reader: LogReader, begin: Place, spent: Callable[[], object], *, isolated: bool = False) -> None:
+        self._reader, self._spent, self._gave = reader, spent, False
+        self._window = Window(begin.position, bytes_max=NEVER_FULL, waits=True, isolated=isolated)
+
+    def read(
+        self, place: Place, bytes_max: int, events_max: int, timeout_seconds: float, given_up: Callable[[], bool]
+    ) -> Reading | None:
+        """As a window, and never waits: None at the end of the files, and where they were removed."""
+        del timeout_seconds
+        while not given_up():
+            found = self._window.read(place, bytes_max, events_max)
+            if found is None or found.pieces:
+                self._gave = True
+                return found
+            if not self._more():
+                if not self._gave:
+                    self._spent()
+                return None
+        return Reading((), place)
+
+    def wake(self) -> None:
+        """It never waits."""
+
+    def close(self) -> None:
+        self._window.close()
+
+    def _more(self) -> bool:
+        try:
+            following = self._reader.next()
+            if isinstance(following, Dropped):
+                self._window.drop_open()
+            elif following is not None:
+                self._window.put(following)
+        except (FileNotFoundError, InterruptedError):
+            return False
+        return following is not None

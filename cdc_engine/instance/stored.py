@@ -1,0 +1,54 @@
+"""The event store of a destination: as conf/ names it, and where it goes on from the ledger. Used by `wiring`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from cdc_engine.config import DestinationConfig
+from cdc_engine.meta.manager import MetaManager
+from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.parser.server_facts import read_facts
+from cdc_engine.parser.start_position import Epochs, Lost, StartChoice, decide_start
+from cdc_engine.position import Position
+from cdc_engine.source.server import Source
+from cdc_engine.store.memory_store import MemoryEventStore
+from cdc_engine.store.opening import GoingOn, StorePlan, open_store
+
+
+def store_of(
+    config: DestinationConfig, source: Source, meta: MetaManager, begin: Position, directory: Path
+) -> MemoryEventStore:
+    """Raises StoreUnfitError, StoreDamagedError, StoreFullError; SourceConnectionError where the source must be asked."""
+    plan = StorePlan(
+        kind=config.store.kind,
+        directory=directory,
+        files_bytes_max=config.store.bytes_max,
+        bytes_max=config.ring.bytes_max,
+        events_max=config.ring.events_max,
+        ddl_isolation=config.batch.ddl_isolation,
+    )
+    going_on = GoingOn(
+        ledger_id=meta.ledger.ledger_id,
+        filters=_digest(config),
+        epoch=meta.ledger.epoch,
+        begin=begin,
+        lost=lambda: _why_lost(source, begin, Epochs(highest=meta.ledger.epoch, unfinished=meta.ledger.unfinished)),
+    )
+    return open_store(plan, going_on, lambda: meta.ledger.cursor)
+
+
+def _digest(config: DestinationConfig) -> str:
+    """Of what is captured: rows of other tables were dropped before they were stored."""
+    return hashlib.sha256(json.dumps([config.include, config.exclude]).encode()).hexdigest()[:16]
+
+
+def _why_lost(source: Source, begin: Position, epochs: Epochs) -> str:
+    """Why the source cannot be read from there on; empty where it can."""
+    connection = SourceConnection(source)
+    try:
+        start = decide_start(begin, StartChoice(), read_facts(connection, begin.file), epochs)
+    finally:
+        connection.close()
+    return str(start) if isinstance(start, Lost) else ""

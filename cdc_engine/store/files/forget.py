@@ -1,0 +1,32 @@
+"""Removes stored events that are worth nothing any more. Used by `log`, and by acts that have rows read again from the source."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from cdc_engine.durable_files import sync
+from cdc_engine.errors import StoreFullError
+
+EVENTS_DIRECTORY, GONE = "events", "events.gone"
+
+
+def forget_events(destination_dir: Path, name: str = EVENTS_DIRECTORY) -> None:
+    """What is stored is worth nothing any more, also after a crash: it comes again from the source. Raises StoreFullError."""
+    directory, gone = destination_dir / name, destination_dir / GONE
+    try:
+        shutil.rmtree(gone, ignore_errors=True)
+        if directory.exists():
+            directory.rename(gone)
+            sync(destination_dir)
+            shutil.rmtree(gone, ignore_errors=True)
+    except OSError as error:
+        raise store_full(directory, error) from error
+
+
+def store_full(directory: Path, error: OSError) -> StoreFullError:
+    """What an operator reads of it."""
+    return StoreFullError(
+        f"events could not be stored in {directory} ({error.strerror or error}): free space there or correct its permissions; nothing is "
+        "lost, the stream goes on from the last transaction that was stored as soon as there is room"
+    )

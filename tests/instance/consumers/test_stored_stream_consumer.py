@@ -1,0 +1,105 @@
+"""A consumer that is behind reads the event files: all that follows its place, amid transactions too, and the source where they end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.contracts import TableChange, TableChangeKind
+from cdc_engine.instance.consumers.feed import OwnStream
+from cdc_engine.instance.consumers.stored_stream import StoredStream, StoredStreams
+from cdc_engine.store.window.places import Piece, Place, Reading
+from tests.fix_blocks import Source, numbers_of
+from tests.store.fix_stores import START, log_in
+
+MANY = 1 << 40
+
+
+class TheSource(OwnStream):
+    """What a consumer gets where the files do not have its place."""
+
+    def read(self, place: Place, *_: object) -> Reading | None:
+        return Reading((), place)
+
+    def wake(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def never() -> bool:
+    return False
+
+
+def numbers(pieces: Sequence[Piece]) -> list[int]:
+    return [each for piece in pieces for each in numbers_of(piece.block, piece.first_event, piece.last_event)]
+
+
+def read_all(stream: OwnStream, place: Place, events: int) -> list[list[int]]:
+    found = []
+    while (reading := stream.read(place, MANY, events, 0.0, never)) is not None:
+        found.append(numbers(reading.pieces))
+        place = reading.end
+    stream.close()
+    return found
+
+
+@pytest.mark.parametrize("events", [1, 2, 3, 1000])
+@pytest.mark.parametrize("segment_bytes", [1, 1 << 20])
+def test_all_that_follows_any_place_comes_once_and_in_order(tmp_path: Path, events: int, segment_bytes: int) -> None:
+    log, source = log_in(tmp_path, segment_bytes), Source()
+    log.begin(START)
+    log.append(source.block([2, 1], open_events=2))
+    number, transaction, offset = 3, 2, log.end.offset
+    log.append(source.block([], open_events=2))
+    log.drop_open()  # the connection was lost
+    source.number, source.transaction, source.offset = number, transaction, offset
+    log.append(source.block([5]))
+    log.append(source.block([4]))
+    streams, place = StoredStreams(log, lambda *_: TheSource()), Place(START)
+    for taken in range(12):
+        stream = streams.open(1, place)
+        assert isinstance(stream, StoredStream)
+        assert [each for part in read_all(stream, place, events) for each in part] == list(range(taken, 12))
+        one = streams.open(1, place).read(place, MANY, 1, 0.0, never)
+        assert one is not None
+        place = one.end
+    assert isinstance(streams.open(1, place), TheSource)
+
+
+def test_a_place_that_the_files_do_not_have_is_read_from_the_source(tmp_path: Path) -> None:
+    log, source = log_in(tmp_path, 1), Source()
+    source.block([1])
+    log.begin(START)
+    before = Place(START)
+    for _ in range(4):
+        log.append(source.block([1]))
+    streams = StoredStreams(log, lambda *_: TheSource())
+    stream = streams.open(1, before)
+    assert numbers(stream.read(before, MANY, 1, 0.0, never).pieces) == [1]  # type: ignore[union-attr]
+    log.trim((9, 0, 0), 0)
+    assert isinstance(streams.open(1, before), TheSource)
+
+
+def test_an_open_transaction_at_the_end_of_the_files_is_not_asked_for_again_and_again(tmp_path: Path) -> None:
+    log, source = log_in(tmp_path), Source()
+    log.begin(START)
+    log.append(source.block([], open_events=2))
+    streams = StoredStreams(log, lambda *_: TheSource())
+    assert read_all(streams.open(1, Place(START)), Place(START), 1000) == [[0, 1]]
+    amid = Place(START, 2)
+    assert read_all(streams.open(1, amid), amid, 1000) == []
+    assert isinstance(streams.open(1, amid), TheSource)
+    assert isinstance(streams.open(1, amid), StoredStream)  # it may have gone on
+
+
+def test_a_ddl_statement_comes_alone_where_conf_says_so(tmp_path: Path) -> None:
+    change = TableChange(kind=TableChangeKind.TRUNCATE, database="shop", table="orders", order_key=1, time_us=0)
+    log, source = log_in(tmp_path), Source()
+    log.begin(START)
+    log.append(source.block([1, 1]))
+    log.append(source.block([0], changes=(change,)))
+    log.append(source.block([1]))
+    for isolated, wanted in ((True, [[0, 1], [], [2]]), (False, [[0, 1], [], [2]])):
+        stream = StoredStreams(log, lambda *_: TheSource(), isolated=isolated).open(1, Place(START))
+        assert read_all(stream, Place(START), 1000) == wanted
