@@ -105,12 +105,15 @@ def workers_of(cores: int, memory_bytes: int) -> int:
 def _passes(name: str, command: Sequence[str], environment: Mapping[str, str], screen: Console) -> bool:
     screen.rule(f"{name}: {' '.join(command)}", align="left")
     began = time.monotonic()
+    psutil.cpu_percent()  # what the next call tells counts from here
     process = subprocess.Popen([sys.executable, "-m", *command], cwd=PROJECT_ROOT, env=environment)
     try:
         code = process.wait()
     except KeyboardInterrupt:
         code = process.wait() or 1  # the check got the same Ctrl-C; let it put its servers away
-    screen.print(f"{name}: {'passed' if code == 0 else f'failed ({code})'} in {time.monotonic() - began:.0f} s")
+    # whether more workers, or less work, would make it faster
+    busy = f"the processors {psutil.cpu_percent():.0f} % busy"
+    screen.print(f"{name}: {'passed' if code == 0 else f'failed ({code})'} in {time.monotonic() - began:.0f} s, {busy}")
     return code == 0
 
 
