@@ -180,14 +180,24 @@ def _remote_lanes(settings: SparkSettings, count: int) -> Iterator[list[Lane]]:
     _remember(settings, [first, *ids])
     model, lanes = Lane(_attach(settings.remote, first)), list[Lane]()
     try:
-        model.configure({**LANE_SETTINGS, **settings.options, **SHARED_WORKERS})
-        for session_id in ids:
-            lanes.append(_copy(model, session_id, settings))
+        _open(model, lanes, ids, settings)
         yield lanes
     finally:
         for lane in (model, *lanes):
             _release(lane.session)
         _forget(settings)
+
+
+def _open(model: Lane, lanes: list[Lane], ids: list[str], settings: SparkSettings) -> None:
+    """Raises SparkUnavailableError where Spark took the connection and is gone at the first request."""
+    try:
+        model.configure({**LANE_SETTINGS, **settings.options, **SHARED_WORKERS})
+        lanes.extend(_copy(model, session_id, settings) for session_id in ids)
+    except Exception as error:
+        if is_away(error):
+            sentence = f"Spark went away while sessions were opened at {settings.remote} ({first_line(error)})"
+            raise SparkUnavailableError(f"{sentence}; it is tried again") from error
+        raise
 
 
 def _copy(model: Lane, session_id: str, settings: SparkSettings) -> Lane:

@@ -1,0 +1,37 @@
+"""Spark that takes a connection and is gone at the first request is away, as one that takes none."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+
+from spark_jobs import session
+from spark_jobs.errors import SparkUnavailableError
+from spark_jobs.session import SparkSettings, open_lanes
+
+
+class SparkConnectGrpcException(Exception):  # noqa: N818  the client's own name, by which it is known
+    """What the client raises."""
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(SparkConnectGrpcException("Socket closed"), SparkUnavailableError), (ValueError("no such setting"), ValueError)],
+)
+def test_fault_spark_that_dies_while_sessions_are_opened_is_away(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, expected: type[Exception]
+) -> None:
+    released: list[str] = []
+
+    def fails(*_: Any) -> NoReturn:
+        raise error
+
+    client = SimpleNamespace(release_session=lambda: released.append("session"), close=lambda: None)
+    attached = SimpleNamespace(conf=SimpleNamespace(set=fails), client=client)
+    monkeypatch.setattr(session, "_require_listening", lambda _: None)
+    monkeypatch.setattr(session, "_attach", lambda *_: attached)
+    with pytest.raises(expected, match=str(error)), open_lanes(SparkSettings(), 1):
+        pass
+    assert released == ["session"]
