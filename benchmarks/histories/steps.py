@@ -28,12 +28,13 @@ class Scenario:
     """What there is. `gtids`: two servers with GTIDs, else one without. `from_beginning`: where a destination without a cursor starts.
 
     `second`: another destination with a source of its own that writes the same tables ("shard"), or a second installation of the same
-    destination on the same lake ("copy").
+    destination on the same lake ("copy"). `store`: where events wait, as `store.kind` in conf/.
     """
 
     gtids: bool = True
     from_beginning: bool = False
     second: Second = ""
+    store: str = "memory"
 
     def __str__(self) -> str:
         servers = "two servers with GTIDs, B standing by for A" if self.gtids else "one server without GTIDs"
@@ -43,7 +44,8 @@ class Scenario:
             "shard": "two destinations, each with a source of its own, that write the same tables",
             "copy": "one destination, installed twice on the same lake",
         }[self.second]
-        return f"{servers}; {others}, which starts {start}"
+        waits = "" if self.store == "memory" else f"; the store is {self.store}"
+        return f"{servers}; {others}, which starts {start}{waits}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -208,12 +208,13 @@ class World:
 
     def _config(self, name: str, destinations: dict[str, str]) -> SluiceConfig:
         start = {"file": "binlog.000001"} if self.scenario.from_beginning else {}
+        rest = {"include": r"shop\..*", "start": start, "store": {"kind": self.scenario.store}}
         return SluiceConfig.model_validate(
             {
                 "data_dir": str(self.folder / name),
                 "lake": "played://lake",  # no folder of this machine: there is nothing to sync
                 "destinations": {
-                    each: {"name": each, "source": {"host": host, "user": "u"}, "include": r"shop\..*", "start": start}
+                    each: {"name": each, "source": {"host": host, "user": "u"}, **rest}
                     for each, host in destinations.items()
                 },
             }
