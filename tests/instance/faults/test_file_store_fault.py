@@ -1,0 +1,119 @@
+"""An engine that is killed, whose source purges what was read meanwhile: it goes on from its files, and every row comes once.
+
+The engine that is killed is a process of its own that nobody asks for batches, so that all it read lies in the files alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.errors import StoreUnfitError
+from cdc_engine.instance.engine import Engine
+from console.toolchain.database.server import DatabaseServer
+from tests.instance.engine_process import ROOT
+from tests.instance.fix_destination import Captured, running
+from tests.waiting import wait_for
+
+READS = """
+import sys, time
+from pathlib import Path
+from cdc_engine.config import load_config
+from cdc_engine.instance.engine import Engine
+Engine(load_config(Path(sys.argv[1])), "shop").start()
+time.sleep(600)
+"""
+FILE, MEMORY = "store: {kind: file}", "store: {kind: memory}"
+
+
+@pytest.fixture
+def shop(mysql80: DatabaseServer, tmp_path: Path) -> Captured:
+    captured = Captured(tmp_path, mysql80)
+    captured.describe(FILE)
+    return captured
+
+
+@contextmanager
+def reading(shop: Captured) -> Iterator[subprocess.Popen[bytes]]:
+    """An engine that reads and hands nothing out; ends by SIGKILL."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen([sys.executable, "-c", READS, str(shop.conf)], env=environment)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+def wait_until_read(shop: Captured) -> None:
+    """Until the engine's status says that it stands at the source's end."""
+    with shop.server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW MASTER STATUS")
+        file, offset = cursor.fetchone()[:2]
+
+    def there() -> bool:
+        path = shop.directory / "status.json"
+        position = json.loads(path.read_text())["position"] if path.exists() else None
+        return position is not None and (position["file"], position["offset"]) >= (file, offset)
+
+    wait_for(f"all up to {file}:{offset} is read", there, seconds_max=90.0)
+
+
+def purge_before_now(shop: Captured) -> None:
+    with shop.server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW MASTER STATUS")
+        cursor.execute(f"PURGE BINARY LOGS TO '{cursor.fetchone()[0]}'")
+
+
+def test_fault_a_killed_engine_goes_on_from_its_file_store_though_the_source_purged(shop: Captured) -> None:
+    with running(shop) as engine:
+        shop.insert(range(10))
+        assert shop.take(engine, 10) == list(range(10))
+    with reading(shop):
+        shop.insert(range(10, 40), filler_bytes=2000)
+        shop.run("FLUSH BINARY LOGS")
+        shop.run(f"ALTER TABLE {shop.database}.numbers ADD COLUMN note VARCHAR(20)")
+        shop.run(f"INSERT INTO {shop.database}.numbers SELECT n + 100, filler, 'late' FROM {shop.database}.numbers")
+        wait_until_read(shop)
+    purge_before_now(shop)
+    newest = max(shop.directory.glob("events/*.events"))
+    newest.write_bytes(newest.read_bytes() + b"SLE1 torn off")
+    shop.run(f"INSERT INTO {shop.database}.numbers (n) VALUES (500)")
+    shop.describe(MEMORY)
+    with pytest.raises(StoreUnfitError, match=r"another kind now. Nor can they be read again: .*purged"):
+        Engine(shop.config, "shop").start()
+    shop.describe(FILE)
+    with running(shop) as engine:
+        wanted = [*range(10, 40), *range(100, 140), 500]
+        assert shop.take(engine, len(wanted)) == wanted
+        assert engine.hand_out(0.0) is None
+
+
+def test_fault_a_full_disk_under_the_file_store_is_a_state_and_ends(
+    shop: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.pwritev
+    full = [True]
+
+    def pwritev(descriptor: int, views: list[memoryview], offset: int) -> int:
+        if full and str(Path(f"/proc/self/fd/{descriptor}").readlink()).endswith(".events"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, views, offset)
+
+    with running(shop) as engine:
+        monkeypatch.setattr(os, "pwritev", pwritev)
+        shop.insert(range(5))
+        wait_for("the engine says it", lambda: engine.status().state == "STORE_FULL")
+        assert "No space left on device" in engine.status().reason
+        full.clear()
+        assert shop.take(engine, 5) == list(range(5))
+        wait_for("the engine reads again", lambda: engine.status().state == "RUNNING")
