@@ -10,7 +10,7 @@ import dataclasses
 from pathlib import Path
 
 from cdc_engine import limits
-from cdc_engine.contracts import Batch, Block, StoreMetrics
+from cdc_engine.contracts import Block, StoreMetrics
 from cdc_engine.errors import StagingError
 from cdc_engine.position import Position
 from cdc_engine.store.files.log import EventLog
@@ -55,12 +55,6 @@ class BackedEventStore(MemoryEventStore):
             put_sequence=metrics.put_sequence + max(0, put.events - read.events),
             waiting_transactions=metrics.waiting_transactions + max(0, put.transactions - read.transactions),
         )
-
-    def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
-        """See `ports.EventStore`. Raises StoreDamagedError where what is next cannot be read back."""
-        batch = super().get(byte_count_max, event_count_max, timeout_seconds)
-        self._log.sync_if_due()
-        return batch
 
     def drop_open_transaction(self) -> None:
         with self._changed:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cdc_engine import limits
-from cdc_engine.contracts import Block
+from cdc_engine.contracts import Batch, Block
 from cdc_engine.errors import StoreFullError
 from cdc_engine.position import Position
 from cdc_engine.store.backed_store import BackedEventStore
@@ -60,8 +60,13 @@ class FileEventStore(BackedEventStore):
 
     def put(self, block: Block) -> None:
         """See `ports.EventStore`. Raises InterruptedError when the stream was dropped, StoreFullError; the store is as it was then."""
+        self._log.sync_if_due()  # before: an error after it would have the block put twice
         super().put(block)
-        self._log.sync_if_due()
+
+    def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
+        """See `ports.EventStore`. Raises StoreDamagedError where what is next cannot be read back, StoreFullError."""
+        self._log.sync_if_due()  # also of a stream that is silent now
+        return super().get(byte_count_max, event_count_max, timeout_seconds)
 
     def ack(self, end: Position) -> None:
         super().ack(end)

@@ -13,6 +13,7 @@ import pytest
 from cdc_engine.contracts import TableChange, TableChangeKind
 from cdc_engine.errors import StoreDamagedError, StoreFullError, StoreUnfitError
 from cdc_engine.position import Position
+from cdc_engine.store.files import log
 from cdc_engine.store.memory_store import MemoryEventStore
 from cdc_engine.store.opening import GoingOn, StorePlan, open_store
 from tests.fix_blocks import SERVER, Source, numbers_in
@@ -207,6 +208,31 @@ def test_fault_a_full_disk_says_so_and_loses_nothing(
     wanted = list(range(2, 12))
     assert numbers_in(store.get(MANY, MANY)) == wanted
     assert numbers_in(shop.open().get(MANY, MANY)) == wanted
+
+
+def test_fault_a_disk_that_does_not_sync_leaves_nothing_half_done(
+    shop: Restarts, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is put or handed out in spite of an error would come twice, or never."""
+    store = shop.open()
+    store.put(source.block([1]))
+    block = source.block([1])
+
+    def fails(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(log, "SYNC_SECONDS", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", fails)
+        with pytest.raises(StoreFullError, match="Input/output error"):
+            store.put(block)
+    assert store.metrics().put_sequence == 1
+    store.put(block)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", fails)
+        with pytest.raises(StoreFullError, match="Input/output error"):
+            store.get(MANY, MANY)
+    assert numbers_in(store.get(MANY, MANY)) == [0, 1]
 
 
 def test_files_are_bounded_by_what_is_acked_and_a_rollback_reaches_as_far_as_they_do(

@@ -123,8 +123,13 @@ class EventLog:
     def sync(self) -> None:
         """What was appended is on disk. Raises OSError."""
         file, self._unsynced, self._synced_at = self._file, False, time.monotonic()
-        if file is not None:
+        if file is None:
+            return
+        try:
             os.fdatasync(file.descriptor)
+        except OSError:
+            self._unsynced = True
+            raise
 
     def sync_if_due(self) -> None:
         """By any thread, without the store's lock. Raises StoreFullError."""
