@@ -15,8 +15,14 @@ def beside_sentence(config: SluiceConfig) -> str:
     told = []
     for kind in ("change_log", "history"):
         wanted = _wanting(config, kind)
-        told.append(f"{kind}: {', '.join(f'{table} of {name}' for name, table in wanted) or 'none'}")
+        told.append(
+            f"{kind}: {', '.join(f'{table} of {name}{_alone(config, name, table)}' for name, table in wanted) or 'none'}"
+        )
     return f"tables beside mirrors: {'; '.join(told)}"
+
+
+def _alone(config: SluiceConfig, destination: str, table: str) -> str:
+    return "" if config.destinations[destination].tables[table].mirror else " (no mirror)"
 
 
 def beside_problems(config: SluiceConfig) -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cdc_engine.binlog.rows.history_rows import HIDDEN
 from cdc_engine.config import DestinationConfig, SluiceConfig
+from cdc_engine.contracts import TableVersion
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.sink.column_filter import ColumnFilter
@@ -21,12 +22,19 @@ from cdc_engine.table_meta.history.source.schema_snapshot import read_snapshot
 from cdc_engine.table_meta.schema import TableSchema
 from equality.chunks import Chunks
 from equality.compare import Choose, Comparison, Sums
+from equality.history_side import HistorySide
 from equality.kept import KeptSums
 from equality.lake_side import LakeSide
 from equality.merged import DestinationMerged, Merged
 from equality.scope import Scope
 from equality.source_side import SourceSide
-from equality.table_plan import RefusedError, plan, refuse_stopped
+from equality.table_plan import (
+    RefusedError,
+    expected_types,
+    plan,
+    refuse_log_alone,
+    refuse_stopped,
+)
 from equality.values import Extent, TableResult, Verdict
 
 
@@ -58,7 +66,7 @@ class Differing:
 
 
 def compare_destination(asked: Asked, tables: Sequence[str], extent: Extent) -> Iterator[TableResult]:
-    """One result a table, as they are found; all captured tables where none is named.
+    """One result a table, as they are found; all captured tables where none is named, but those that have a change log alone.
 
     Raises ConfigurationError for a table that is not captured, SourceConnectionError where the source does not answer.
     """
@@ -77,7 +85,8 @@ def differing(asked: Asked, tables: Sequence[str], extent: Extent) -> Iterator[D
                 raise ConfigurationError(
                     f"{asked.name} captures no table {name!r}; it captures {', '.join(sorted(found)) or 'none'}"
                 )
-        for name in sorted(tables or found):
+        comparable = [name for name in found if asked.settings.table(*name.split(".", 1)).tells_rows]
+        for name in sorted(tables or comparable):
             yield _compared(asked, side, name, found.get(name), extent)
 
 
@@ -102,13 +111,13 @@ def _compare(asked: Asked, side: SourceSide, schema: TableSchema, extent: Extent
         raise RefusedError(
             f"its rows are being read ({reading.state}), and its changes are held; compare it once they are published"
         )
-    lake = LakeSide(name, asked.config.table_path(asked.name, schema.database, schema.table), asked.storage_options)
-    if not lake.exists:
-        return Differing(result=_without_lake(side, schema, lake, extent))
     version = schema.version()
     columns = ColumnFilter(asked.settings.column_include, asked.settings.column_exclude)
     hidden = {index for index, each in enumerate(version.columns) if each.generated in HIDDEN}
     kept_columns = [int(index) for index in columns.kept(version) if int(index) not in hidden]
+    lake = _lake(asked, version, kept_columns)
+    if not lake.exists:
+        return Differing(result=_without_lake(side, schema, lake, extent))
     planned = plan(version, kept_columns, asked.settings, lake.columns(), whole_doubles=side.whole_doubles)
     kept = KeptSums(asked.directory)
     known = kept.get(planned, lake.table_id) if planned.key else None
@@ -124,6 +133,15 @@ def _compare(asked: Asked, side: SourceSide, schema: TableSchema, extent: Extent
         kept.keep(planned, lake.table_id, found.chunks, found.equal_sums, compared=compared)
     scope = Scope(planned.key_columns, found.keys) if found.keys else None
     return Differing(result=found.result, scope=scope)
+
+
+def _lake(asked: Asked, version: TableVersion, kept: Sequence[int]) -> LakeSide:
+    """The table's mirror; without one what is open in its history. Raises RefusedError."""
+    refuse_log_alone(version, asked.settings)
+    path = asked.config.kept_path(asked.name, version.database, version.table)
+    if asked.settings.table(version.database, version.table).mirror:
+        return LakeSide(version.name, path, asked.storage_options)
+    return HistorySide(version.name, path, asked.storage_options, expected_types(version, kept, asked.settings))
 
 
 def _without_lake(side: SourceSide, schema: TableSchema, lake: LakeSide, extent: Extent) -> TableResult:

@@ -98,6 +98,22 @@ def plan(
     )
 
 
+def expected_types(version: TableVersion, kept: Sequence[int], settings: DestinationConfig) -> dict[str, str]:
+    """Column → the Spark type that it is to have in the lake. Raises RefusedError."""
+    zero_dates = settings.table(version.database, version.table).zero_dates
+    columns = [version.columns[index] for index in kept]
+    return {column.name: _expected(version, column, zero_dates) for column in columns}
+
+
+def refuse_log_alone(version: TableVersion, settings: DestinationConfig) -> None:
+    """Raises RefusedError of a table of which conf/ wants its change log and nothing else."""
+    if not settings.table(version.database, version.table).tells_rows:
+        raise RefusedError(
+            f"{version.name} has a change log instead of a mirror: it says what changed, and not which rows there are; `history` in place "
+            "of it, or beside it, can be compared"
+        )
+
+
 def _masked(version: TableVersion, options: TableConfig, key: Sequence[str]) -> set[str]:
     """Columns that show something else in the lake, in lower case: they are left out. Raises RefusedError where the rest says nothing."""
     if options.rows:

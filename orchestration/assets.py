@@ -296,12 +296,14 @@ def _merged(
 
 
 def _delta_out(config: SluiceConfig, destination: str, table: TableVersion) -> dg.AssetOut:
-    path = config.table_path(destination, table.database, table.table)
+    path = config.kept_path(destination, table.database, table.table)
     details: dict[str, Any] = {"dagster/uri": path}
     if told := foreign_keys(config, destination).get(table.name):
         details["foreign_keys"] = dg.MetadataValue.md("\n".join(f"- {sentence}" for sentence in told))
     key = f"keyed by {', '.join(table.key)}" if table.key else "without a key: every change is appended"
     settings = config.destinations[destination]
+    if not settings.table(table.database, table.table).mirror:
+        key = "its history instead of its rows" if path.endswith("__history") else "its change log instead of its rows"
     minutes = settings.table(table.database, table.table).fresh_within_minutes
     return dg.AssetOut(
         key=delta_key(destination, table.name),

@@ -46,7 +46,7 @@ def equality_check(
     config: SluiceConfig, destination: str, tables: Sequence[TableVersion], compare: Compare
 ) -> dg.AssetChecksDefinition | None:
     """One check a table; none before any table is known."""
-    table_of, settings = _tables(destination, tables), config
+    table_of, settings = _tables(config, destination, tables), config
     if not table_of:
         return None
     specs = [
@@ -77,7 +77,7 @@ def equality_job(
         percent=bounds.percent,
         settle_seconds=bounds.settle_seconds,
     )
-    keys = [dg.AssetCheckKey(key, EQUAL_CHECK) for key in _tables(destination, tables)]
+    keys = [dg.AssetCheckKey(key, EQUAL_CHECK) for key in _tables(config, destination, tables)]
     return dg.define_asset_job(
         f"{_step(destination)}_job",
         selection=dg.AssetSelection.checks(*keys),
@@ -187,6 +187,8 @@ def _step(destination: str) -> str:
     return f"equal_{destination}"
 
 
-def _tables(destination: str, tables: Sequence[TableVersion]) -> dict[dg.AssetKey, str]:
-    """The tables that can have a check, by their assets' keys."""
-    return {delta_key(destination, name): name for name in checkable(destination, [table.name for table in tables])}
+def _tables(config: SluiceConfig, destination: str, tables: Sequence[TableVersion]) -> dict[dg.AssetKey, str]:
+    """The tables that can have a check, by their assets' keys; one that has a change log alone has nothing to be compared."""
+    settings = config.destinations[destination]
+    names = [table.name for table in tables if settings.table(table.database, table.table).tells_rows]
+    return {delta_key(destination, name): name for name in checkable(destination, names)}

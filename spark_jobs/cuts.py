@@ -61,14 +61,13 @@ def publish_cut(
 
 def amend_newest(
     path: str,
-    name: str,
-    table: tuple[str, TableRecord],
+    amended: Mapping[str, tuple[str, TableRecord]],
     label: int,
     storage_options: Mapping[str, str] | None = None,
 ) -> bool:
-    """Whether the newest cut was written once more with another state of one table: (path, id and version).
+    """Whether the newest cut was written once more with another state of a table and of what is beside it: name → (path, id and version).
 
-    `label`: the order key up to which the table has its changes. Where that is above the cut's the next batch's cut has the table: what it
+    `label`: the order key up to which they have its changes. Where that is above the cut's the next batch's cut has the table: what it
     has of a batch that is not in all tables belongs to no cut yet. Raises TableError where Delta refuses.
     """
     options = dict(storage_options or {}) or None
@@ -77,9 +76,9 @@ def amend_newest(
         newest = newest_row(log) if log is not None else None
         if newest is None or label > newest["order_key"]:
             return False
-        place, record = table
         tables = json.loads(newest["tables"])
-        tables[name] = {"path": place, "version": record.version, "table_id": record.table_id, "stopped": False}
+        for name, (place, record) in amended.items():
+            tables[name] = {"path": place, "version": record.version, "table_id": record.table_id, "stopped": False}
         row = {**newest, "published_at": dt.datetime.now(dt.UTC), "tables": json.dumps(tables)}
         _sync(path, _appended(log, path, pa.Table.from_pylist([row], schema=SCHEMA), None, options))
     except (DeltaError, OSError) as error:

@@ -13,7 +13,8 @@ from spark_jobs.tables.layout import PLAIN, Layout
 class TableTarget:
     """The Delta table of a source table. `path`: absolute, or a URL that Spark and deltalake both know.
 
-    `merge`: the way that conf/ asks for. `change_log`, `history`: the tables beside it, empty where there are none.
+    `merge`: the way that conf/ asks for. `change_log`, `history`: the tables beside it, empty where there are none. `mirror`: whether there
+    is a table with its rows at `path` at all, or only what would be beside it.
     """
 
     path: str
@@ -23,11 +24,17 @@ class TableTarget:
     layout: Layout = PLAIN
     change_log: str = ""
     history: str = ""
+    mirror: bool = True
 
     @property
     def beside(self) -> bool:
         """Whether there are tables beside it."""
         return bool(self.change_log or self.history)
+
+    @property
+    def kept(self) -> str:
+        """The path of what has most of it."""
+        return self.path if self.mirror else self.history or self.change_log
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

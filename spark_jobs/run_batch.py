@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 
-from spark_jobs.beside.write import Share, names_given, refuse_unlogged, write_beside
+from spark_jobs.beside.write import Share, names_given, refuse_unlogged, write_alone, write_beside
 from spark_jobs.cascades.derive import carried_out
 from spark_jobs.errors import (
     LAKE_TROUBLE,
@@ -86,6 +86,7 @@ def merge_batch(
         run=run,
         origin_of=target_of or tables.get,
         renamed=names_given(batch),
+        records=records,
     )
     held = (share(staged=table, target=tables[table.name]) for table in batch.tables)
     _write_beside_held(held, reports, errors)
@@ -99,7 +100,7 @@ def merge_batch(
             work.run_id, work.holds = run, holds
             work.run_small(told, reports, errors)
             work.run(told, reports, errors)
-            work.run_beside(reports, errors)
+            work.run_beside(told, reports, errors)
     if errors:
         raise _batch_error(batch, reports, errors)
     on_merged(batch)
@@ -134,7 +135,7 @@ class _Work:
         self, done: Callable[[TableReport], None], reports: dict[str, TableReport], errors: dict[str, Exception]
     ) -> None:
         """Merges what is small in one job, and adds what became of it. Raises SparkUnavailableError."""
-        small = [table for table in self._largest_first() if self._may_be_small(table)]
+        small = [table for table in self._mirrored() if self._may_be_small(table)]
         if not small or self._refusal():
             return
         with self._lane() as lane:
@@ -150,8 +151,10 @@ class _Work:
             else:
                 self._reasons[name] = result.declined
 
-    def _largest_first(self) -> list[StagedTable]:
-        return sorted(self._batch.tables, key=lambda table: table.bytes, reverse=True)
+    def _mirrored(self) -> list[StagedTable]:
+        """Those that are merged, the largest first."""
+        found = [table for table in self._batch.tables if self._targets[table.name].mirror]
+        return sorted(found, key=lambda table: table.bytes, reverse=True)
 
     def _may_be_small(self, table: StagedTable) -> bool:
         wish = self._targets[table.name].merge
@@ -174,7 +177,7 @@ class _Work:
         self, done: Callable[[TableReport], None], reports: dict[str, TableReport], errors: dict[str, Exception]
     ) -> None:
         """Merges what is left, each table by Spark, and adds what became of them."""
-        left = [table for table in self._largest_first() if table.name not in reports and table.name not in errors]
+        left = [table for table in self._mirrored() if table.name not in reports and table.name not in errors]
         with ThreadPoolExecutor(self._lane_count, thread_name_prefix="merge") as pool:
             futures: dict[Future[TableReport], str] = {pool.submit(self._merge, table): table.name for table in left}
             for future in as_completed(futures):
@@ -204,9 +207,13 @@ class _Work:
                 reason=reason,
             )
 
-    def run_beside(self, reports: dict[str, TableReport], errors: dict[str, Exception]) -> None:
-        """Brings the tables beside those that were merged up to the batch; one that could not be makes its table fail."""
-        wanted = [table for table in self._batch.tables if table.name in reports and self._targets[table.name].beside]
+    def run_beside(
+        self, done: Callable[[TableReport], None], reports: dict[str, TableReport], errors: dict[str, Exception]
+    ) -> None:
+        """Brings the tables beside those that were merged up to the batch, and what there is of those without a mirror; one that could not
+        be makes its table fail.
+        """
+        wanted = [table for table in self._batch.tables if self._is_due_beside(table.name, reports)]
         if not wanted:
             return
         with self._lane() as lane:
@@ -214,11 +221,21 @@ class _Work:
                 try:
                     if why := self._refusal():
                         raise TableError(table.name, why, own=False)
-                    write_beside(lane, self._share(table))
+                    if table.name in self.refused:
+                        raise self.refused[table.name]
+                    if self._targets[table.name].mirror:
+                        write_beside(lane, self._share(table))
+                    else:
+                        reports[table.name] = write_alone(lane, self._share(table))
+                        done(reports[table.name])
                 except Exception as error:  # told with those of the merges
                     errors[table.name] = error
                 if table.name in errors:
-                    del reports[table.name]
+                    reports.pop(table.name, None)
+
+    def _is_due_beside(self, name: str, reports: Mapping[str, TableReport]) -> bool:
+        target = self._targets[name]
+        return name in reports if target.mirror and target.beside else not target.mirror
 
     def _share(self, table: StagedTable) -> Share:
         return Share(
@@ -229,6 +246,7 @@ class _Work:
             run=self.run_id,
             origin_of=self.target_of,
             renamed=names_given(self._batch),
+            records=self._records,
         )
 
     @contextmanager

@@ -200,8 +200,10 @@ class DestinationConfig(AssetsOfDestination, Strict):
         return {**self.schema_changes.model_dump(), **declared, **own}
 
     def cascade_policy(self, database: str, table: str) -> str:
-        """apply, stop or ignore, for what foreign keys change in one table."""
-        return self.table(database, table).cascades or self.cascades
+        """apply, stop or ignore, for what foreign keys change in one table. They are carried out on its rows, which only a mirror has."""
+        options = self.table(database, table)
+        word = options.cascades or self.cascades
+        return "stop" if word == "apply" and not options.mirror else word
 
     def merge_way(self, database: str, table: str) -> Literal["auto", "spark", "small"]:
         """Who merges one table."""

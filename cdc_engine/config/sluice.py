@@ -118,7 +118,7 @@ class SluiceConfig(Strict):
         return f"{self.lake}/_sluice_quarantine/{destination}"
 
     def table_path(self, destination: str, database: str, table: str) -> str:
-        """Where a source table is in the lake."""
+        """Where the mirror of a source table is in the lake."""
         settings = self.destinations[destination]
         below = settings.table_path.format(destination=destination, database=database, table=table)
         return settings.table(database, table).path or f"{self.lake}/{below}"
@@ -128,6 +128,13 @@ class SluiceConfig(Strict):
         options = self.destinations[destination].table(database, table)
         path = self.table_path(destination, database, table)
         return f"{path}__log" if options.change_log else "", f"{path}__history" if options.history else ""
+
+    def kept_path(self, destination: str, database: str, table: str) -> str:
+        """Where most is kept of a source table: its mirror, else its history, else its change log."""
+        if self.destinations[destination].table(database, table).mirror:
+            return self.table_path(destination, database, table)
+        log, history = self.paths_beside(destination, database, table)
+        return history or log
 
 
 def path_clashes(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> list[str]:

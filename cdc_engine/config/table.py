@@ -52,6 +52,7 @@ class TableConfig(AssetOfTable, Strict):
     partition_by: tuple[str, ...] = Field((), description="columns that a table is partitioned by when it is made")
     cluster_by: tuple[str, ...] = Field((), description="columns of Delta's liquid clustering, which OPTIMIZE sorts by")
     change_feed: bool = Field(False, description="Delta's change data feed, from then on")
+    mirror: bool = Field(True, description="off: no table with its rows, only its change_log or its history")
     change_log: bool = Field(
         False, description="also a table with every change, before and after, appended to: <path>__log"
     )
@@ -81,10 +82,23 @@ class TableConfig(AssetOfTable, Strict):
         SchemaChangesConfig(), description="the words that differ from the destination's"
     )
 
+    @property
+    def tells_rows(self) -> bool:
+        """Whether the lake says which rows there are: a change log alone does not."""
+        return self.mirror or self.history
+
     @model_validator(mode="after")
     def _one_layout(self) -> TableConfig:
         if self.partition_by and self.cluster_by:
             raise ValueError("Delta partitions a table or clusters it: leave partition_by or cluster_by out")
+        return self
+
+    @model_validator(mode="after")
+    def _something(self) -> TableConfig:
+        if not self.mirror and not (self.change_log or self.history):
+            raise ValueError("mirror: false leaves nothing of the table: say change_log or history, or exclude it")
+        if not self.mirror and (self.partition_by or self.cluster_by or self.change_feed or self.deletes == "soft"):
+            raise ValueError("partition_by, cluster_by, change_feed and deletes are of the mirror, and mirror is false")
         return self
 
     @model_validator(mode="after")

@@ -10,6 +10,7 @@ import json
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from cdc_engine.documents.contract import NOT_THERE
 from cdc_engine.documents.places import Place, as_place, documents_of
@@ -19,8 +20,14 @@ from cdc_engine.errors import MetaError
 FILE_NAME, DOCUMENT = "lake-tables.json", "lake-tables"
 
 
+Kept = dict[str, dict[str, tuple[str, int]]]  # name → MAIN, or the kind of a table beside, → (id, version)
+MAIN = ""
+
+
 class LakeTables:
-    """Each table's (id, version). Its methods may be called from any thread of one process, the holder of the run lock."""
+    """Each table's (id, version), and those of what is beside it. Its methods may be called from any thread of one process, the holder of
+    the run lock. A table without a mirror has only what would be beside that.
+    """
 
     def __init__(self, destination_dir: Place) -> None:
         """Raises MetaError where the record is there and cannot be understood."""
@@ -33,35 +40,56 @@ class LakeTables:
 
     def get(self, name: str) -> tuple[str, int] | None:
         """Id and version; None where no run has left the table yet."""
-        return self._tables.get(name)
+        return self._tables.get(name, {}).get(MAIN)
 
     @property
     def tables(self) -> dict[str, tuple[str, int]]:
         """Id and version of all that runs have left."""
-        return dict(self._tables)
+        return {name: kept[MAIN] for name, kept in self._tables.items() if MAIN in kept}
+
+    @property
+    def names(self) -> list[str]:
+        """All of which runs have left something."""
+        return sorted(self._tables)
+
+    def beside(self, name: str) -> dict[str, tuple[str, int]]:
+        """Kind ("log", "history") → id and version, of those that runs have left."""
+        return {kind: kept for kind, kept in self._tables.get(name, {}).items() if kind != MAIN}
 
     def keep(self, tables: Mapping[str, tuple[str, int]]) -> None:
         """Id and version by name; on disk when it returns. Raises MetaError."""
-        with self._lock:
-            if any(self._tables.get(name) != kept for name, kept in tables.items()):
-                self._write({**self._tables, **tables})
+        self._keep({(name, MAIN): kept for name, kept in tables.items()})
 
-    def forget(self, name: str) -> None:
-        """As if no run had left the table. Raises MetaError."""
-        with self._lock:
-            if name in self._tables:
-                self._write({other: kept for other, kept in self._tables.items() if other != name})
+    def keep_beside(self, name: str, kind: str, kept: tuple[str, int]) -> None:
+        """The same of a table beside. Raises MetaError."""
+        self._keep({(name, kind): kept})
 
-    def _write(self, tables: dict[str, tuple[str, int]]) -> None:
-        record = {name: {"id": table_id, "version": version} for name, (table_id, version) in sorted(tables.items())}
-        text = json.dumps(record, indent=1) + "\n"
+    def forget(self, name: str, *, whole: bool = True) -> None:
+        """As if no run had left the table, nor what is beside it if `whole`. Raises MetaError."""
+        with self._lock:
+            left = {} if whole else {kind: kept for kind, kept in self._tables.get(name, {}).items() if kind != MAIN}
+            if left != self._tables.get(name, {}):
+                others = {other: kept for other, kept in self._tables.items() if other != name}
+                self._write({**others, name: left} if left else others)
+
+    def _keep(self, found: Mapping[tuple[str, str], tuple[str, int]]) -> None:
+        with self._lock:
+            if all(self._tables.get(name, {}).get(kind) == kept for (name, kind), kept in found.items()):
+                return
+            tables = {name: dict(kept) for name, kept in self._tables.items()}
+            for (name, kind), kept in found.items():
+                tables.setdefault(name, {})[kind] = kept
+            self._write(tables)
+
+    def _write(self, tables: Kept) -> None:
+        text = json.dumps({name: _record(kept) for name, kept in sorted(tables.items())}, indent=1) + "\n"
         if self._documents is None:
             keep_file(self._path, text)
         else:
             self._version = self._documents.write(DOCUMENT, text, version=self._version)
         self._tables = tables
 
-    def _read(self) -> dict[str, tuple[str, int]]:
+    def _read(self) -> Kept:
         if self._documents is None:
             return _read(self._path)
         kept = self._documents.read(DOCUMENT)
@@ -71,7 +99,13 @@ class LakeTables:
         return _parsed(kept.text, f"{DOCUMENT} in {self._documents}")
 
 
-def _read(path: Path) -> dict[str, tuple[str, int]]:
+def _record(kept: Mapping[str, tuple[str, int]]) -> dict[str, Any]:
+    told = {kind: {"id": table_id, "version": version} for kind, (table_id, version) in sorted(kept.items())}
+    main: dict[str, Any] = told.pop(MAIN, {})
+    return {**main, "beside": told} if told else main
+
+
+def _read(path: Path) -> Kept:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -81,10 +115,16 @@ def _read(path: Path) -> dict[str, tuple[str, int]]:
     return _parsed(text, str(path))
 
 
-def _parsed(text: str, where: str) -> dict[str, tuple[str, int]]:
+def _parsed(text: str, where: str) -> Kept:
     try:
         record = json.loads(text)
-        return {str(name): (str(kept["id"]), int(kept["version"])) for name, kept in record.items()}
+        return {
+            str(name): {
+                str(kind): (str(each["id"]), int(each["version"]))
+                for kind, each in {**({MAIN: kept} if "id" in kept else {}), **kept.get("beside", {})}.items()
+            }
+            for name, kept in record.items()
+        }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable(where, error) from error
 

@@ -31,13 +31,14 @@ Match = Callable[[Interval], bool]
 
 @dataclasses.dataclass(frozen=True)
 class LakeTable:
-    """A captured table and where it is in the lake. `key`: as it is merged, empty for a change log."""
+    """A captured table and where it is in the lake. `key`: as it is merged, empty for a change log. `mirror`: whether it has its rows."""
 
     destination: str
     name: str
     path: str
     key: tuple[str, ...]
     storage_options: dict[str, str]
+    mirror: bool = True
 
     def log(self, version: int | None = None) -> Any:
         """The Delta table, of a version; raises SetupError where it is not there."""
@@ -65,8 +66,9 @@ def captured_table(config: SluiceConfig, name: str, destination: str = "") -> La
         raise ConfigurationError(f"{who} the table {name!r}{more}")
     ((owner, table),) = found.items()
     settings = config.destinations[owner].table(table.database, table.table)
-    path = config.table_path(owner, table.database, table.table)
-    return LakeTable(owner, name, path, tuple(settings.key) or table.key, storage_options(config.storage_options))
+    path = config.kept_path(owner, table.database, table.table)
+    key, options = tuple(settings.key) or table.key, storage_options(config.storage_options)
+    return LakeTable(owner, name, path, key, options, mirror=settings.mirror)
 
 
 def history_of(table: LakeTable) -> list[Interval]:

@@ -154,6 +154,9 @@ def known_life(table: LakeTable, key: str) -> tuple[list[Step], str]:
 
 def parse_key(table: LakeTable, text: str) -> dict[str, str]:
     """Key column → value as it was typed."""
+    if not table.mirror:
+        told = f"ask {table.path} with `sluice sql`: a row's versions, or its changes, are rows there"
+        raise ConfigurationError(f"{table.name} has no mirror whose versions would tell a row's life; {told}")
     if not table.key:
         raise ConfigurationError(f"{table.name} has no key: its Delta table has every change, ask it with `sluice sql`")
     parts = text.split(",") if len(table.key) > 1 else [text]

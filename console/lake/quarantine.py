@@ -36,6 +36,7 @@ RUN_LOCK_SECONDS = 30.0  # a run that drains gives way between two batches
 Record = dict[str, Any]
 # such a value is from before the rules: neither masked, nor known to be of a row within the condition
 RULED = "conf/ filters or masks the rows of the table by now (rows, masks): take its rows anew instead"
+UNMIRRORED = "the table has no mirror, and versions and changes stay as they were written: take its rows anew instead"
 
 
 @dataclasses.dataclass
@@ -125,6 +126,8 @@ def _replay_column(config: SluiceConfig, destination: str, lane: Any, records: l
     result = Replayed(_name(first), first["column"])
     if options.rows or options.masks:
         return dataclasses.replace(result, refused=len(records), reason=RULED)
+    if not options.mirror:
+        return dataclasses.replace(result, refused=len(records), reason=UNMIRRORED)
     column = column_of(first["layout"])
     column = dataclasses.replace(column, charset=options.charsets.get(column.name, column.charset))
     decoded: dict[int, Any] = {}  # by number of the record

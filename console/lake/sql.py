@@ -1,6 +1,7 @@
 """`sluice sql`: one question in SQL to the lake, answered by DuckDB, which reads the Delta tables itself; Spark need not run.
 
-Each captured table is a view `database.table`. Only local lakes: DuckDB's readers of object stores would have to be downloaded.
+Each captured table is a view `database.table`, its change log `database.table__log`, its history `database.table__history`. Only local
+lakes: DuckDB's readers of object stores would have to be downloaded.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from rich.console import Group
 from rich.table import Table
 
 from cdc_engine.config import SluiceConfig
+from cdc_engine.contracts import TableVersion
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 from console.toolchain.errors import SetupError
 
@@ -56,17 +58,26 @@ class Answer:
 
 
 def lake_tables(config: SluiceConfig) -> list[LakeTable]:
-    """Captured tables of all destinations that have been merged. What two capture is `destination_database.table` for the second."""
+    """Captured tables of all destinations that have been merged, and what is beside them.
+
+    What two capture is `destination_database.table` for the second.
+    """
     found: dict[tuple[str, str], LakeTable] = {}
     for destination in sorted(config.destinations):
         for table in read_tables(config.destination_dir(destination) / TABLES_FILE):
-            path = config.table_path(destination, table.database, table.table)
-            database = (
-                table.database if (table.database, table.table) not in found else f"{destination}_{table.database}"
-            )
-            if (Path(path) / "_delta_log").is_dir():
-                found[database, table.table] = LakeTable(database, table.table, path)
+            for name, path in _paths(config, destination, table):
+                database = table.database if (table.database, name) not in found else f"{destination}_{table.database}"
+                if path and (Path(path) / "_delta_log").is_dir():
+                    found[database, name] = LakeTable(database, name, path)
     return list(found.values())
+
+
+def _paths(config: SluiceConfig, destination: str, table: TableVersion) -> list[tuple[str, str]]:
+    """(name, path): its mirror, then what is beside that; where conf/ wants one."""
+    log, history = config.paths_beside(destination, table.database, table.table)
+    mirror = config.destinations[destination].table(table.database, table.table).mirror
+    path = config.table_path(destination, table.database, table.table) if mirror else ""
+    return [(table.table, path), (f"{table.table}__log", log), (f"{table.table}__history", history)]
 
 
 def ask(config: SluiceConfig, question: str) -> Answer:

@@ -66,7 +66,9 @@ class DestinationLake:
         path = self._path(name)
         try:
             log = self._open(path)
-            return _described(name, path, log) if log is not None else None
+            if log is None:
+                return None
+            return _described(name, path, log) if self._has_mirror(name) else _described_beside(name, path, log)
         except (DeltaError, OSError) as error:
             raise SetupError(f"the log of the Delta table {path} cannot be read: {error}") from error
 
@@ -85,27 +87,30 @@ class DestinationLake:
         log = self._open(table.path)
         if log is None:
             raise SetupError(f"the Delta table {table.path} is gone")
-        if owner != table.owner:
+        if self._has_mirror(table.name) and owner != table.owner:
             try:
                 log.alter.set_table_properties({OWNER_PROPERTY: owner.to_text()}, raise_if_not_exists=False)
             except (DeltaError, OSError) as error:
                 raise SetupError(f"the owner of the Delta table {table.path} cannot be written: {error}") from error
         self._own_beside(table.name, ledger_id)
-        self._records.keep({table.name: (table.table_id, self._open(table.path).version())})
+        if self._has_mirror(table.name):
+            self._records.keep({table.name: (table.table_id, self._open(table.path).version())})
 
     def _own_beside(self, name: str, ledger_id: str) -> None:
         """Its change log and its history too: their names in Delta say whose they are. What they lack the next run sees."""
-        database, _, table = name.partition(".")
-        paths = self._config.paths_beside(self._destination, database, table)
-        for kind, path in zip((LOG, HISTORY), paths, strict=True):
+        records = self._records
+        for kind, path in self._beside(name):
             try:
                 log = self._open(path) if path else None
-                wanted = side_app_id_of(self._destination, ledger_id, kind, name)
-                if log is None or log.metadata().name == wanted:
+                if log is None:
                     continue
-                if not is_beside(str(log.metadata().name or ""), kind):
+                wanted, has = side_app_id_of(self._destination, ledger_id, kind, name), str(log.metadata().name or "")
+                if not is_beside(has, kind):
                     raise SetupError(f"the Delta table {path} is none that Sluice made beside {name}: move it away")
-                log.alter.set_table_name(wanted)
+                if has != wanted:
+                    log.alter.set_table_name(wanted)
+                    log = self._open(path)
+                records.keep_beside(name, kind, (str(log.metadata().id), log.version()))
             except (DeltaError, OSError) as error:
                 raise SetupError(f"the owner of the Delta table {path} cannot be written: {error}") from error
 
@@ -119,7 +124,15 @@ class DestinationLake:
 
     def _path(self, name: str) -> str:
         database, _, table = name.partition(".")
-        return self._config.table_path(self._destination, database, table)
+        return self._config.kept_path(self._destination, database, table)
+
+    def _has_mirror(self, name: str) -> bool:
+        return self._config.destinations[self._destination].table(*name.split(".", 1)).mirror
+
+    def _beside(self, name: str) -> list[tuple[str, str]]:
+        """(kind, path or nothing) of what is beside a mirror."""
+        database, _, table = name.partition(".")
+        return list(zip((LOG, HISTORY), self._config.paths_beside(self._destination, database, table), strict=True))
 
     def _open(self, path: str) -> Any:
         options = storage_options(self._config.storage_options)
@@ -146,6 +159,24 @@ def _described(name: str, path: str, log: Any) -> LakeTable:
     )
 
 
+def _described_beside(name: str, path: str, log: Any) -> LakeTable:
+    """What there is instead of a mirror: its name in Delta says whose it is."""
+    told = str(log.metadata().name or "")
+    parts = told.split("/", 4)
+    ours = len(parts) == SIDE_PARTS and parts[0] == "sluice"
+    owner = Owner(ledger_id=parts[2], destination=parts[1], table=parts[4]) if ours else None
+    applied = log.transaction_version(told) if ours else None
+    return LakeTable(
+        name=name,
+        path=path,
+        table_id=str(log.metadata().id),
+        version=log.version(),
+        owner=owner,
+        epoch=epoch_of(applied) if applied is not None and applied >= 0 else 0,
+        delivery=_highest_delivery(log, owner),
+    )
+
+
 def _highest_key(log: Any) -> int:
     """The greatest order key of a row, by the files' statistics; -1 where they say nothing."""
     files: Any = pa.table(log.get_add_actions(flatten=True))
@@ -167,6 +198,7 @@ def _highest_delivery(log: Any, owner: Owner | None) -> int:
 
 
 COMMITS_LOOKED_AT = 100
+SIDE_PARTS = 5  # of the name of a table beside a mirror: sluice/destination/ledger/kind/table
 
 
 def accept(

@@ -12,37 +12,60 @@ if TYPE_CHECKING:
 
     from cdc_engine.config import SluiceConfig
     from spark_jobs.staged_batch import StagedBatch
+    from spark_jobs.tables.table_owner import TableRecord
+
+    Place = tuple[str, TableRecord]
 
 
 def keep_cut(
     config: SluiceConfig, destination: str, run: str, batch: StagedBatch, *, held: Collection[str] = ()
 ) -> None:
-    """The run's last commit: all tables of the destination at the batch's end. `held`: those whose rows are being read, which stand still.
+    """The run's last commit: all tables of the destination at the batch's end, and their logs and histories. `held`: those whose rows are
+    being read, which stand still; what is beside them does not.
 
     Raises SparkJobError where Delta refuses.
     """
     from lake_cut.cut import cuts_path  # noqa: PLC0415
     from spark_jobs.cuts import Published, publish_cut  # noqa: PLC0415
-    from spark_jobs.tables.table_owner import TableRecord  # noqa: PLC0415
 
     directory = config.destination_dir(destination)
-    tables = {
-        name: (target(config, destination, name).path, TableRecord(table_id=table_id, version=version))
-        for name, (table_id, version) in LakeTables(directory).tables.items()
-    }
+    records = LakeTables(directory)
+    mirrors = [_mirror(config, destination, records, name) for name in records.names]
+    beside = {name: _beside(config, destination, records, name) for name in records.names}
     stopped = {each.name for each in read_ledger(directory).stopped_tables}
-    published = Published(tables=tables, stopped=stopped | set(held), run=run)
+    standing = {*stopped, *held, *(each for name in stopped for each in beside.get(name, ()))}
+    tables = {name: place for found in (*beside.values(), *mirrors) for name, place in found.items()}
+    published = Published(tables=tables, stopped=standing, run=run)
     publish_cut(batch, cuts_path(config.lake, destination), published, storage_options(config.storage_options))
 
 
 def amend_cut(config: SluiceConfig, destination: str, table: str, label: int) -> None:
-    """A snapshot of the table was published, with its changes up to the order key `label`. Raises SparkJobError where Delta refuses."""
+    """A table was made right beside the stream, with its changes up to the order key `label`. Raises SparkJobError where Delta refuses."""
     from lake_cut.cut import cuts_path  # noqa: PLC0415
     from spark_jobs.cuts import amend_newest  # noqa: PLC0415
+
+    records = LakeTables(config.destination_dir(destination))
+    there = {**_beside(config, destination, records, table), **_mirror(config, destination, records, table)}
+    if there:
+        amend_newest(cuts_path(config.lake, destination), there, label, storage_options(config.storage_options))
+
+
+def _mirror(config: SluiceConfig, destination: str, records: LakeTables, name: str) -> dict[str, Place]:
+    """Of a table: none, or where its mirror is, and what it was left as."""
     from spark_jobs.tables.table_owner import TableRecord  # noqa: PLC0415
 
-    kept = LakeTables(config.destination_dir(destination)).get(table)
-    if kept is not None:
-        there = target(config, destination, table).path, TableRecord(table_id=kept[0], version=kept[1])
-        path = cuts_path(config.lake, destination)
-        amend_newest(path, table, there, label, storage_options(config.storage_options))
+    given, kept = target(config, destination, name), records.get(name)
+    return {name: (given.path, TableRecord(table_id=kept[0], version=kept[1]))} if given.mirror and kept else {}
+
+
+def _beside(config: SluiceConfig, destination: str, records: LakeTables, name: str) -> dict[str, Place]:
+    """The same of its change log and its history, as `table__log` and `table__history`, where conf/ wants them."""
+    from spark_jobs.tables.table_owner import TableRecord  # noqa: PLC0415
+
+    given, kept = target(config, destination, name), records.beside(name)
+    paths = {"log": given.change_log, "history": given.history}
+    return {
+        f"{name}__{kind}": (paths[kind], TableRecord(table_id=table_id, version=version))
+        for kind, (table_id, version) in kept.items()
+        if paths.get(kind)
+    }

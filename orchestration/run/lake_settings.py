@@ -73,6 +73,7 @@ def target(config: SluiceConfig, destination: str, name: str) -> TableTarget:
         ),
         change_log=change_log,
         history=history,
+        mirror=options.mirror,
     )
 
 

@@ -80,8 +80,8 @@ def run_maintenance(  # noqa: PLR0917  as `run_backfill`
         for name in names:
             table = _table(config, wish.destination, name, run)
             try:
-                found = _one(ports, config, wish, table, say)
-                for each in found:
+                mirror = target(config, wish.destination, name).mirror
+                for each in _one(ports, config, wish, table, say) if mirror else ():
                     made.append(each)
                     say(sentence_of(each))
                     done(each)
@@ -111,7 +111,7 @@ def sentence_of(made: Maintained) -> str:
 
 def _names(config: SluiceConfig, wish: MaintainWish) -> list[str]:
     """Raises ConfigurationError for a table that the lake does not have."""
-    there = sorted(LakeTables(config.destination_dir(wish.destination)).tables)
+    there = LakeTables(config.destination_dir(wish.destination)).names
     if unknown := sorted(set(wish.tables) - set(there)):
         raise ConfigurationError(
             f"{', '.join(unknown)}: {wish.destination} has no such table in the lake; it has {', '.join(there) or 'none yet'}"
@@ -132,7 +132,8 @@ def _before_vacuum(
         hours = _hours(config, wish)
         if hours > (asked := _asked_hours(config, wish)):
             say(f"files stay for {hours:.0f} hours instead of {asked:g}, for the newest consistent cut needs them")
-        found = [logged_hours(_table(config, wish.destination, name, "")) for name in names]
+        mirrors = [name for name in names if target(config, wish.destination, name).mirror]
+        found = [logged_hours(_table(config, wish.destination, name, "")) for name in mirrors]
         logged = min((each for each in found if each is not None), default=RETENTION_HOURS)
         return hours, prune_cuts(path, cut_hours(hours, logged, newest_cut_age_hours(path, options)), options)
 
@@ -206,7 +207,7 @@ def _beside(
             if optimizes and (plan := planned(side, wanted=wish.force)) is not None:
                 found.append(compact(side, plan))
             if wish.vacuum:
-                found.append(vacuum(side, _asked_hours(config, wish)))
+                found.append(vacuum(side, _hours(config, wish, (side.name,))))
     return [each for each in found if each is not None]
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from spark_jobs.report import TableReport, TableTarget
 
 KEYLESS = "it has no key, so no row of it can be told from another; take its rows anew with `sluice snapshot start`"
+NO_MIRROR = "it has no mirror whose rows could be merged anew; take its rows anew with `sluice snapshot start`"
 NO_TABLE = "there is no Delta table of it; take its rows with `sluice snapshot start`"
 TWICE_MARKED = (
     "the lake has keys twice, and rows that go are only marked there; take its rows anew with `sluice snapshot start`"
@@ -123,6 +124,8 @@ def _refusal(config: SluiceConfig, destination: str, result: TableResult, scope:
         return NO_TABLE if result.version < 0 else KEYLESS
     if scope is None:
         return ""
+    if not target(config, destination, result.table).mirror:
+        return NO_MIRROR
     if scope.counts["doubled"] and target(config, destination, result.table).deletes == "soft":
         return TWICE_MARKED
     return scope.refusal and f"{scope.refusal}: take its rows anew with `sluice snapshot start`"

@@ -115,6 +115,18 @@ class KeptRecords:
     def keep_all(self, records: Mapping[str, TableRecord]) -> None:
         self._tables.keep({name: (record.table_id, record.version) for name, record in records.items()})
 
+    def beside(self, name: str, kind: str) -> TableRecord | None:
+        from spark_jobs.tables.table_owner import TableRecord  # noqa: PLC0415
+
+        kept = self._tables.beside(name).get(kind)
+        return TableRecord(table_id=kept[0], version=kept[1]) if kept else None
+
+    def keep_beside(self, name: str, kind: str, record: TableRecord) -> None:
+        self._tables.keep_beside(name, kind, (record.table_id, record.version))
+
+    def forget_mirror(self, name: str) -> None:
+        self._tables.forget(name, whole=False)
+
 
 def failures_of(error: MergeError, told: Callable[[str], str] = str) -> dict[str, TableFailure]:
     """The tables that failed for reasons of their own, `told` without secrets.

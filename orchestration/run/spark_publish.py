@@ -49,6 +49,7 @@ def spark_publish(
         epoch=ledger.epoch,
         start=record.began_at.to_json() if record.began_at else {},
         end=ledger.cursor.to_json() if ledger.cursor else {},
+        since=record.began_at.order_key if record.began_at else -1,
     )
     try:
         published = publish_snapshot(

@@ -101,23 +101,34 @@ class LakeWatch:
         from spark_jobs.tables.table_owner import Owner, TableRecord  # noqa: PLC0415
 
         directory = self._config.destination_dir(self._destination)
-        records, ledger = LakeTables(directory).tables, read_ledger(directory)
+        records, ledger = LakeTables(directory), read_ledger(directory)
         captured = {table.name for table in read_tables(directory)}
         being_read = {each.name for each in SnapshotRecords(directory).all() if each.is_open}  # made anew in the end
         self._eye = self._eye or LakeLook(storage_options(self._config.storage_options))
         sentences = []
-        for name, (table_id, version) in records.items():
+        for name in records.names:
             if name in stopped or name in being_read or (captured and name not in captured):
                 continue
             owner = Owner(ledger_id=ledger.ledger_id, destination=self._destination, table=name)
-            path = self._config.table_path(self._destination, *name.split(".", 1))
             try:
-                sentences.append(self._eye.trouble(owner, path, TableRecord(table_id=table_id, version=version)))
+                for path, (table_id, version) in self._kept(records, name):
+                    sentences.append(self._eye.trouble(owner, path, TableRecord(table_id=table_id, version=version)))
             except TableError as error:
                 sentences.append(self._told(error))
             except Exception as error:  # of whatever kind: what is found of the others must be said all the same
                 sentences.append(f"nobody can look at the Delta table of {name}: {self._told(error)}")
         return [sentence for sentence in sentences if sentence]
+
+    def _kept(self, records: LakeTables, name: str) -> list[tuple[str, tuple[str, int]]]:
+        """(path, as the last run left it) of a table's mirror; of one without, of what there is instead."""
+        table = name.split(".", 1)
+        if self._config.destinations[self._destination].table(*table).mirror:
+            found = {self._config.table_path(self._destination, *table): records.get(name)}
+        else:
+            log, history = self._config.paths_beside(self._destination, *table)
+            beside = records.beside(name)
+            found = {history: beside.get("history"), log: beside.get("log")}
+        return [(path, kept) for path, kept in found.items() if path and kept]
 
 
 def _shortened(sentences: list[str]) -> tuple[str, ...]:

@@ -43,8 +43,14 @@ def merge_backfill(
             if segment is None:
                 return None
             table = staged_table(name, segment)
-            report = merge_table(
-                *(lanes[0], stretch.batch(table), table, tables[name], options), records=records, run=run, reason=REASON
+            mending = stretch.mending(lanes[0], table, tables[name], up_to[name], options, records, run)
+            report = mending.do(
+                lambda: merge_table(
+                    *(lanes[0], stretch.batch(table), table, tables[name], options),
+                    records=records,
+                    run=run,
+                    reason=REASON,
+                )
             )
             on_table_done(report)
             return report

@@ -9,12 +9,14 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from spark_jobs.beside.mending import Mending
 from spark_jobs.errors import MergeError, SparkUnavailableError, TableError
 from spark_jobs.report import TableReport, TableTarget
-from spark_jobs.session import first_line, is_away
+from spark_jobs.session import Lane, first_line, is_away
 from spark_jobs.staged_batch import Backfill, ChangesSegment, StagedBatch, StagedTable, app_id_of
+from spark_jobs.tables.commit_record import commit_record
 from spark_jobs.tables.delta_table import DeltaTable
-from spark_jobs.tables.table_owner import Owner
+from spark_jobs.tables.table_owner import Owner, TableRecords
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,31 @@ class Stretch:
             end=self.end,
             tables=(table,),
             backfill=dataclasses.replace(self.backfill, backfill_id=f"{self.backfill.backfill_id}{which}"),
+        )
+
+    def mending(  # noqa: PLR0917  two callers, alike
+        self,
+        lane: Lane,
+        table: StagedTable,
+        target: TableTarget,
+        up_to: int,
+        storage_options: Mapping[str, str],
+        records: TableRecords,
+        run: str,
+    ) -> Mending:
+        """What holds the table's history against its mirror. `table`: with one segment; `up_to`: where the lake has it."""
+        (segment,) = table.changes
+        batch = self.batch(table)
+        return Mending(
+            lane=lane,
+            folder=self.folders[0].parent / "history",
+            owner=batch.owner(table),
+            target=target,
+            key=segment.key,
+            place=(up_to, int(str(self.end.get("time_us") or 0))),
+            record=commit_record(batch, table, segment, run),
+            storage_options=storage_options,
+            records=records,
         )
 
     def changes(self, staged: Iterable[StagedBatch], name: str, up_to: int, act: str) -> list[ChangesSegment]:

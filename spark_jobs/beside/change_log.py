@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from spark_jobs.beside.side_table import NO_HOOKS, SideTable, types_of
 from spark_jobs.cascades.files import DERIVED
 from spark_jobs.staged_batch import (
     ChangesSegment,
+    Column,
     SchemaSegment,
     Segment,
     TruncateSegment,
@@ -57,6 +58,32 @@ def append_event(
     """A row for what no segment tells, once at a place (order key, commit time in µs). `table`: under an id of its own."""
     rows = event_row(_without_images(), operation, *place, json.dumps(told))
     return _append(table, rows.schema, rows.to_batches, place[0], user_metadata)
+
+
+def append_read(
+    table: SideTable,
+    chunks: Sequence[Path],
+    columns: Sequence[Column],
+    *,
+    since: int,
+    place: tuple[int, int],
+    told: Mapping[str, Any],
+    user_metadata: str,
+) -> bool:
+    """Where there is no mirror: the rows that were read, and the row that says so, in one commit; once for an id (`table`) of its own.
+
+    `since`: the order key whose changes each of the rows has; `place`: as of `append_event`.
+    """
+    if table.applied >= 0:
+        return False
+    types = {field.name: field.type for field in pq.read_schema(chunks[0])}
+    own = LogRows(names=placed(table.name, columns, _images_of(table)).names, types=types)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from event_row(own.schema, READ, *place, json.dumps(told)).to_batches()
+        yield from (own.read(batch, READ, since, place[1]) for path in chunks for batch in _batches(path))
+
+    return _append(table, own.schema, batches, place[0], user_metadata)
 
 
 def _append_changes(table: SideTable, segment: ChangesSegment, user_metadata: str) -> bool:

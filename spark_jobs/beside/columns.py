@@ -41,7 +41,7 @@ def placed(name: str, columns: Sequence[Column], there: Mapping[str, str], taken
         wanted = column.name
         spelled, kind = known.get(wanted.lower(), (wanted, column.type))
         if kind != column.type:
-            wanted = _typed(column.name, column.type)
+            wanted = typed_name(column.name, column.type)
             spelled, kind = known.get(wanted.lower(), (wanted, column.type))
         if kind != column.type:
             why = f"its column {column.name} is {column.type} by now, and {spelled} is a column of another type"
@@ -98,11 +98,14 @@ def taken_over(
 
 def _variants(name: str, there: Mapping[str, str], wanted: str) -> tuple[tuple[str, str], ...]:
     """Columns of the history in which a column of the source was. `wanted`: where one has this type it is that one."""
-    known = [(ours, kind) for ours, kind in there.items() if ours.lower() in {name.lower(), _typed(name, kind).lower()}]
+    known = [
+        (ours, kind) for ours, kind in there.items() if ours.lower() in {name.lower(), typed_name(name, kind).lower()}
+    ]
     return tuple([each for each in known if each[1] == wanted] or known)
 
 
-def _typed(name: str, kind: str) -> str:
+def typed_name(name: str, kind: str) -> str:
+    """Of the column that goes on for one whose type became this one."""
     return f"{name}__{re.sub(r'[^a-z0-9]+', '_', kind).strip('_')}"
 
 

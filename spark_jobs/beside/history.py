@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,7 @@ from spark_jobs.tables.delta_table import DeltaTable
 KIND = "history"
 READ, COLUMNS, RENAMED = "read", "columns", "renamed"  # what else is committed, each counted by itself
 VIEW = "sluice_history"
+KEY_PROPERTY = "sluice.key"  # of the table: the columns of the source that its versions close by
 IMAGE_NOT_FULL = "IMAGE_NOT_FULL"
 OUT = "or take `history` of it out of conf/"
 KEYLESS = f"it has no key, so no row of it has a history; name columns in `key`, {OUT} (change_log needs none)"
@@ -149,6 +151,25 @@ class History:
         ours = sql_text.delta_path(self.table.path)
         query = differs.query(f"(SELECT * FROM {relation})", ours, sql_text.identifier, "timestamp_micros")
         return self._by_spark(query, keys, at.row_count, commit)
+
+    def take_read(
+        self,
+        selection: str,
+        read: tuple[Sequence[Column], pa.Schema],
+        key: Sequence[str],
+        place: tuple[int, int],
+        user_metadata: str,
+    ) -> bool:
+        """As `take`, of rows that no mirror has: `selection` is Spark's, with our columns; `read`: the others, and how files have them."""
+        names = self._give(read[0], key, read[1], (place[0], user_metadata))
+        differs = history_sql.Differs(names=names, key=tuple(key), order_key=place[0], time_us=place[1])
+        ours = sql_text.delta_path(self.table.path)
+        query = differs.query(f"({selection})", ours, sql_text.identifier, "timestamp_micros")
+        commit = dataclasses.replace(self._aside(place[0], user_metadata), reads=True)
+        differed = self._by_spark(query, _spelled(names, key), self._row_count, commit)
+        if place[0] > self.table.applied:
+            self.table.mark(place[0], user_metadata)
+        return differed
 
     def _commit(self, order_key: int, user_metadata: str) -> Commit:
         return Commit(table=self.table, order_key=order_key, user_metadata=user_metadata)
@@ -245,9 +266,22 @@ class History:
             fields = [pa.field(place.names[column.name], types.field(column.name).type) for column in columns]
             own = [pa.field(column.name, PERIOD_TYPES[column.name]) for column in PERIOD]
             told = f"Every version of every row of {self.table.name}, with the time it was valid. Sluice writes it."
-            self.table.make(pa.schema([*fields, *own]), {}, told)
+            self.table.make(pa.schema([*fields, *own]), {KEY_PROPERTY: json.dumps(list(key))}, told)
             return place.names
+        self._keep_key(key)
         return self._widen(columns, key, at).names
+
+    @property
+    def kept_key(self) -> tuple[str, ...]:
+        """The key that its rows were last told by, for a batch that names none: a TRUNCATE alone."""
+        known = {} if self.table.log is None else self.table.log.metadata().configuration
+        return tuple(json.loads(known.get(KEY_PROPERTY, "[]")))
+
+    def _keep_key(self, key: Sequence[str]) -> None:
+        if self.kept_key != tuple(key):
+            told = {KEY_PROPERTY: json.dumps(list(key))}
+            self.table.log.alter.set_table_properties(told, raise_if_not_exists=False)
+            self.table.open()
 
     def _widen(
         self,

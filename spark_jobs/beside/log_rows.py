@@ -73,6 +73,23 @@ class LogRows:
             if fresh.any():
                 yield self._batch(images, changes[fresh], numbers[fresh])
 
+    def read(self, batch: pa.RecordBatch, operation: str, order_key: int, commit_time_us: int) -> pa.RecordBatch:
+        """Rows that were read, not changed: each has its `after`, and no number. `order_key`: every change up to there is in them."""
+        rows = pa.Table.from_batches([batch])
+        count = rows.num_rows
+        every = np.arange(count, dtype=np.int64)
+        nothing: Any = pa.array(np.zeros(count, np.int64))
+        columns: list[Any] = [
+            pa.array([operation]).take(nothing),
+            pa.array([order_key], pa.int64()).take(nothing),
+            pa.nulls(count, pa.int64()),
+            pa.array([commit_time_us]).cast(COMMIT_TIME_TYPE).take(nothing),
+            self._image(rows, np.full(count, -1)),
+            self._image(rows, every),
+            *(pa.nulls(count, field.type) for field in TAIL),
+        ]
+        return pa.RecordBatch.from_arrays([_flat(each) for each in columns], schema=self.schema)
+
     def _batch(self, images: pa.Table, changes: Numbers, numbers: Numbers) -> pa.RecordBatch:
         operations = np.asarray(images[OPERATION]).astype(np.int64)
         kinds = operations[changes]

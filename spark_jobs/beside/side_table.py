@@ -25,7 +25,7 @@ from spark_jobs import sql_text
 from spark_jobs.durable_lake import before_checkpoint, sync_commits
 from spark_jobs.errors import TableError
 from spark_jobs.staged_batch import Column, StagedBatch, StagedTable
-from spark_jobs.tables.table_owner import TABLE_OWNED
+from spark_jobs.tables.table_owner import TABLE_OWNED, TableRecord
 
 TRIES_MAX = 5
 CHECKPOINT_COMMITS = 50
@@ -96,6 +96,11 @@ class SideTable:
         return -1 if self.log is None else int(self.log.version())
 
     @property
+    def record(self) -> TableRecord:
+        """What a run leaves of it."""
+        return TableRecord(table_id=str(self.log.metadata().id), version=self.version)
+
+    @property
     def columns(self) -> dict[str, str]:
         """Names of columns → Spark's names of their types."""
         return {} if self.log is None else types_of(self.log.schema().fields)
@@ -110,6 +115,7 @@ class SideTable:
                 description=told,
                 configuration={"delta.checkpointInterval": str(CHECKPOINT_COMMITS), **properties},
                 storage_options=dict(self.storage_options) or None,
+                raise_if_key_not_exists=False,
             )
         if self.open().log is None:
             raise TableError(
@@ -152,12 +158,12 @@ class SideTable:
             break
         return True
 
-    def mark(self, order_key: int, user_metadata: str) -> None:
-        """A commit without rows: the table has all up to there."""
+    def mark(self, order_key: int, user_metadata: str, name: str = PLACE_PROPERTY) -> None:
+        """A commit without rows: the table has all up to there, or what else the property's name says."""
         self.commit(
             order_key,
             lambda: self.log.alter.set_table_properties(
-                {PLACE_PROPERTY: str(order_key)},
+                {name: str(order_key)},
                 raise_if_not_exists=False,
                 commit_properties=self.properties(order_key, user_metadata),
                 post_commithook_properties=NO_HOOKS,

@@ -1,4 +1,5 @@
-"""Brings the tables beside a mirror up to a batch, after the mirror has it: the change log, and the history. `run_batch` calls it.
+"""Brings the tables beside a mirror up to a batch, after the mirror has it: the change log, and the history. `run_batch` calls it; also
+where there is no mirror.
 
 Each table has its own application id, so each knows by itself what it has of the batch: where a run dies between the mirror's commit and
 theirs, the batch comes again, the mirror is skipped, and they are finished.
@@ -8,20 +9,24 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import time
 from collections.abc import Callable, Mapping
 
 from deltalake.exceptions import DeltaError
 
 from spark_jobs.beside import change_log, history
+from spark_jobs.beside.alone import kinds_of, refuse_other_name, refuse_unless_left, report
+from spark_jobs.beside.mending import is_due, settle
 from spark_jobs.beside.side_table import FEATURES, SideTable, side_app_id, side_app_id_of
 from spark_jobs.errors import LAKE_TROUBLE, SparkJobError, StagedBatchError, TableError
-from spark_jobs.merging.merge import staged_at
-from spark_jobs.report import TableTarget
+from spark_jobs.merging.merge import NO_RECORDS, staged_at, writer_of
+from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.session import Lane, first_line, is_away
 from spark_jobs.staged_batch import ChangesSegment, SchemaSegment, Segment, StagedBatch, StagedTable, last_order_key
 from spark_jobs.tables.commit_record import commit_record
 from spark_jobs.tables.delta_table import DeltaTable, Snapshot
 from spark_jobs.tables.renamed_table import nowhere
+from spark_jobs.tables.table_owner import TableRecords
 
 FOLDER = "history"  # of a batch, for what Spark merges into histories
 # deltalake of a store that does not answer
@@ -42,16 +47,24 @@ class Share:
     run: str = ""
     origin_of: Callable[[str], TableTarget | None] = nowhere
     renamed: frozenset[tuple[str, int]] = frozenset()
+    records: TableRecords = NO_RECORDS
 
     def is_named_at(self, name: str, order_key: int) -> bool:
         """Whether another table gets a name at a place of the batch: tables that swap theirs."""
         return (name, order_key) in self.renamed
 
     def table(self, path: str, kind: str) -> SideTable:
-        """Raises TableError where it is another's."""
-        return SideTable(
-            self.staged.name, path, side_app_id(self.batch, self.staged, kind), self.storage_options
-        ).open()
+        """Raises TableError where it is another's; without a mirror, also where it is not what the last run left."""
+        name = self.staged.name
+        table = SideTable(name, path, side_app_id(self.batch, self.staged, kind), self.storage_options).open()
+        if not self.target.mirror:
+            refuse_unless_left(writer_of(self.batch, self.staged), self.records.beside(name, kind), table)
+        return table
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether there is a mirror that was merged up to here: also right after conf/ said that it wants none any more."""
+        return self.target.mirror or self.records.get(self.staged.name) is not None
 
     def record(self, segment: Segment) -> str:
         """What the commit of a segment says of itself."""
@@ -88,6 +101,8 @@ def write_beside(lane: Lane | None, share: Share) -> None:
             _write_log(share)
         if target.history:
             _write_history(lane, share)
+        if not target.mirror:
+            share.records.forget_mirror(name)
     except SparkJobError:
         raise
     except (DeltaError, OSError) as error:
@@ -96,6 +111,14 @@ def write_beside(lane: Lane | None, share: Share) -> None:
         if is_away(error):
             raise
         raise TableError(name, f"a table beside it could not be written: {first_line(error)}") from error
+
+
+def write_alone(lane: Lane | None, share: Share) -> TableReport:
+    """The same of a table without a mirror. Raises as `write_beside`."""
+    began, (kind, path) = time.monotonic(), kinds_of(share.target)[0]
+    before = share.table(path, kind).version
+    write_beside(lane, share)
+    return report(share.staged, share.target, before, share.table(path, kind), began)
 
 
 def _failure(name: str, error: Exception) -> TableError:
@@ -110,10 +133,11 @@ def _failure(name: str, error: Exception) -> TableError:
 
 def _write_log(share: Share) -> None:
     table = share.table(share.target.change_log, change_log.KIND)
-    _tell_gap(table, share)
+    if share.has_rows:
+        _tell_gap(table, share)
     for segment in share.staged.segments:
         change_log.append_segment(table, segment, share.record(segment))
-    _keep(table, share.batch)
+    _keep(table, share, change_log.KIND)
 
 
 def _write_history(lane: Lane | None, share: Share) -> None:
@@ -121,9 +145,13 @@ def _write_history(lane: Lane | None, share: Share) -> None:
     table = share.table(target.history, history.KIND)
     given = history.History(table=table, folder=batch.directory / FOLDER, lane=lane, by_spark=target.merge == "spark")
     mirror = DeltaTable(staged.name, target.path, batch.app_id(staged), share.storage_options)
-    _begin(given, mirror, share)
+    if share.has_rows:
+        _begin(given, mirror, share)
     for segment in staged.segments:
         if isinstance(segment, SchemaSegment) and segment.renamed_from:
+            if not target.mirror and table.applied < segment.order_key:
+                _leave_old_name(given, share, segment)
+                refuse_other_name(staged.name, segment)
             if table.applied < segment.order_key:
                 place = (segment.order_key, segment.commit_time_us)
                 version = mirror.refresh().version
@@ -131,21 +159,24 @@ def _write_history(lane: Lane | None, share: Share) -> None:
             _leave_old_name(given, share, segment)
         else:
             given.apply(segment, share.record(segment))
-    _keep(table, batch)
+    _keep(table, share, history.KIND)
 
 
 def _begin(given: history.History, mirror: DeltaTable, share: Share) -> None:
     """A history that did not see all that the mirror had before the batch takes it over: one that begins, or was cut off for a while."""
     table, segments = given.table, share.staged.segments
     first, before = _before(mirror, segments)
-    if not before.exists or (table.applied >= 0 and table.applied >= before.applied_order_key):
+    seen_all = table.applied >= 0 and table.applied >= before.applied_order_key
+    if not before.exists or (seen_all and not is_due(table)):
         return
     if before.applied_order_key < 0 and not mirror.at(before.version).row_count:
         return
     record = share.record(segments[0])
-    if key := _key_before(segments, before):
+    key = _key_before(segments, before) if _keys(segments) else _there(given.kept_key, before)
+    if key:
         at = before.applied_order_key if before.applied_order_key >= 0 else first - 1
         given.take(mirror, before.version, key, (at, _began_us(share)), record)
+        settle(table, record)
     elif (
         not _renames(segments)
         and (keys := _keys(segments))
@@ -153,6 +184,7 @@ def _begin(given: history.History, mirror: DeltaTable, share: Share) -> None:
     ):
         # by the key of now it cannot be told what was: it has what the batch made of the mirror, and its versions within are not
         given.take(mirror, mirror.snapshot.version, keys[-1], _ends(segments[-1]), record)
+        settle(table, record)
 
 
 def _tell_gap(table: SideTable, share: Share) -> None:
@@ -194,6 +226,11 @@ def _key_before(segments: tuple[Segment, ...], before: Snapshot) -> tuple[str, .
     }
     named = next(iter(_keys(segments)), ())
     key = tuple(name if name.lower() in before.columns else renames.get(name.lower(), name) for name in named)
+    return _there(key, before)
+
+
+def _there(key: tuple[str, ...], before: Snapshot) -> tuple[str, ...]:
+    """The key where the mirror had its columns, else none."""
     return key if all(name.lower() in before.columns for name in key) else ()
 
 
@@ -207,7 +244,7 @@ def _leave_old_name(given: history.History, share: Share, segment: SchemaSegment
     table = SideTable(segment.renamed_from, origin.history, app_id, share.storage_options).open()
     left = dataclasses.replace(given, table=table)
     left.leave(segment.order_key, segment.commit_time_us, share.record(segment))
-    _keep(table, batch)
+    _keep(table, share, history.KIND)
 
 
 def _keys(segments: tuple[Segment, ...]) -> list[tuple[str, ...]]:
@@ -231,6 +268,8 @@ def _first_order_key(segments: tuple[Segment, ...]) -> int:
     return segment.first_order_key if isinstance(segment, ChangesSegment) else last_order_key(segment)
 
 
-def _keep(table: SideTable, batch: StagedBatch) -> None:
+def _keep(table: SideTable, share: Share, kind: str) -> None:
+    """On disk first, then what was left is known. `table`: it may be the one of a name that another table had."""
     if table.log is not None:
-        table.keep_on_disk(staged_at(batch))
+        table.keep_on_disk(staged_at(share.batch))
+        share.records.keep_beside(table.name, kind, table.record)

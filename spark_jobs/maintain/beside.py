@@ -1,7 +1,7 @@
 """Looks after a table beside a mirror: small files are joined, and files that left it are removed. A run calls it, holding the run lock.
 
 deltalake does both: a log is only appended to, and what merges by key in a history meets is its open rows, so files in the order of a key
-would help neither. No reader's cut names such a table, so its files stay for as long as it was asked, and not longer.
+would help neither. Readers' cuts name such a table as they do a mirror, so what was done is what the next cut names.
 """
 
 from __future__ import annotations
@@ -95,8 +95,10 @@ def vacuum(given: BesideTable, hours: float) -> Maintained | None:
 
 
 def _done(given: BesideTable, plan: Maintained, since: int, began: float) -> Maintained:
-    version = given.open().version
+    side = given.open()
+    version = side.version
     sync_commits(given.path, since, version)
+    given.mirror.records.keep_beside(given.mirror.name, given.kind, side.record)
     after = facts_of(given.table) or plan.before
     return dataclasses.replace(plan, after=after, version=version, seconds=round(time.monotonic() - began, 3))
 

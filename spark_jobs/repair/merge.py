@@ -69,11 +69,19 @@ class _OneTable:
         fold = repaired(name, read, segments, path, up_to)
         if left := int(fold.lost.sum()):
             self.on_left(name, left)
-        if fold.segment is None:
+        if (segment := fold.segment) is None:
             return None
-        if (away := cleared(read, fold.lost, path.with_suffix(".doubled"), up_to)) is not None:
+        away = cleared(read, fold.lost, path.with_suffix(".doubled"), up_to)
+        given = self.lane, staged_table(name, segment), target, up_to
+        mending = self.stretch.mending(*given, self.options, self.records, self.run)
+        return mending.do(lambda: self._write(name, target, segment, away))
+
+    def _write(
+        self, name: str, target: TableTarget, segment: ChangesSegment, away: ChangesSegment | None
+    ) -> TableReport:
+        if away is not None:
             self._merge(name, target, away, "-doubled")
-        return self._merge(name, target, fold.segment)
+        return self._merge(name, target, segment)
 
     def _merge(self, name: str, target: TableTarget, segment: ChangesSegment, which: str = "") -> TableReport:
         table = staged_table(name, segment)

@@ -81,7 +81,7 @@ def hold_table(staged: StagedTable, target: TableTarget, holds: Holds, held: Hel
             rows += _hold(staged.name, segment, held)
         else:
             held = holds.again(staged.name, segment.order_key, _why(segment))
-    return _report(staged, target, rows, round((time.monotonic() - started) * 1000))
+    return report_of(staged, target.kept, rows, round((time.monotonic() - started) * 1000))
 
 
 def held_files(folder: Path) -> list[Path]:
@@ -161,8 +161,8 @@ def _why(segment: Segment) -> str:
     return "the table was truncated" if isinstance(segment, TruncateSegment) else "the table was altered"
 
 
-def _report(staged: StagedTable, target: TableTarget, rows: int, milliseconds: int) -> TableReport:
-    """Of a table of which the lake has nothing new: no commit, no version."""
+def report_of(staged: StagedTable, path: str, rows: int, milliseconds: int) -> TableReport:
+    """Of a table whose changes are held, of which the lake has nothing new: no commit, no version."""
     changes = staged.changes
     whole = [each for each in staged.segments if not isinstance(each, ChangesSegment)]
     times = [each.commit_time_us for each in whole]
@@ -170,7 +170,7 @@ def _report(staged: StagedTable, target: TableTarget, rows: int, milliseconds: i
     return TableReport(
         database=staged.database,
         table=staged.table,
-        path=target.path,
+        path=path,
         rows_inserted=0,
         rows_updated=0,
         rows_deleted=0,

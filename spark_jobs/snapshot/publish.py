@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_jobs.beside import change_log
+from spark_jobs.beside.alone import kinds_of
 from spark_jobs.beside.history import KIND as HISTORY
 from spark_jobs.beside.history import History
 from spark_jobs.beside.side_table import SideTable, side_app_id_of
@@ -37,6 +38,7 @@ from spark_jobs.tables.renamed_table import carried_properties, is_mapped
 from spark_jobs.tables.table_owner import Owner, TableRecord, TableRecords, refuse_others
 
 OURS = "_sluice_"  # how columns of a staged file begin that are not the table's
+AGAIN = "the stream is read again and has to come to where the table was already; it is tried again"
 SNAPSHOT_PROPERTY = "sluice.snapshot"  # which snapshot the table was made from
 
 
@@ -48,8 +50,8 @@ class ColumnsDifferError(Exception):
 class Publication:
     """What is to be published. `columns`: of the rows, as staged. `chunks`, `changes`: folders of Parquet files; `rows`: of all chunks.
 
-    `place`: the order key that all is merged up to, or that a table without a key was read at. `read_at_us`: commit time of the rows.
-    `run`, `epoch`, `start`, `end`: for the record of the commit.
+    `place`: the order key that all is merged up to, or that a table without a key was read at; `since`: that up to which each row has all
+    changes. `read_at_us`: commit time of the rows. `run`, `epoch`, `start`, `end`: for the record of the commit.
     """
 
     snapshot_id: str
@@ -66,6 +68,7 @@ class Publication:
     epoch: int
     start: Mapping[str, Any]
     end: Mapping[str, Any]
+    since: int = -1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,20 +117,16 @@ def publish(
     if (rows := _row_count(given.chunks)) != given.rows:
         raise ColumnsDifferError(f"{rows} rows lie where {given.rows} were read")
     label = max(given.place, held_up_to(given.changes))
+    if not given.target.mirror:
+        lane.expect(rows + _row_count(given.changes))
+        return _publish_alone(lane, given, label, storage_options, records)
     table = DeltaTable(given.owner.table, given.target.path, app_id_of(given.owner), storage_options)
     before = table.refresh()
     refuse_others(given.owner, table.found(None))
     if label < before.applied_order_key:
-        why = "the stream is read again and has to come to where the table was already; it is tried again"
-        raise TableError(given.owner.table, why, own=False)
+        raise TableError(given.owner.table, AGAIN, own=False)
     lane.expect(rows + _row_count(given.changes))
-    given.changes.mkdir(parents=True, exist_ok=True)
-    lane.sql(parquet_view(publish_sql.CHUNKS_VIEW, given.chunks, publish_sql.chunk_types(given.columns)))
-    partial = _partial(given)
-    types = publish_sql.change_types(given.columns, partial=partial)
-    lane.sql(parquet_view(publish_sql.CHANGES_VIEW, given.changes, types))
-    if partial:
-        _check_completed(lane, given)
+    partial = _show(lane, given)
     if label > before.applied_order_key:
         lane.commit_as(app_id_of(given.owner), label, _record(given, label))
     else:
@@ -139,8 +138,8 @@ def publish(
     except OSError as error:
         why = f"what was committed to {given.target.path} is not on disk: {error}; it is tried again"
         raise TableError(given.owner.table, why) from error
-    _tell_log(given, label, storage_options)
-    _tell_history(lane, given, table, label, storage_options)
+    _tell_log(given, label, storage_options, records)
+    _tell_history(lane, given, table, label, storage_options, records)
     records.keep(given.owner.table, TableRecord(table_id=after.table_id, version=after.version))
     counts = table.last_commit()
     return Published(
@@ -153,7 +152,58 @@ def publish(
     )
 
 
-def _tell_log(given: Publication, label: int, storage_options: Mapping[str, str]) -> None:
+def _show(lane: Lane, given: Publication) -> bool:
+    """Makes views of what was read and held; whether images lack columns. Raises ColumnsDifferError where those are nowhere."""
+    given.changes.mkdir(parents=True, exist_ok=True)
+    lane.sql(parquet_view(publish_sql.CHUNKS_VIEW, given.chunks, publish_sql.chunk_types(given.columns)))
+    partial = _partial(given)
+    types = publish_sql.change_types(given.columns, partial=partial)
+    lane.sql(parquet_view(publish_sql.CHANGES_VIEW, given.changes, types))
+    if partial:
+        _check_completed(lane, given)
+    return partial
+
+
+def _publish_alone(
+    lane: Lane, given: Publication, label: int, storage_options: Mapping[str, str], records: TableRecords
+) -> Published:
+    """Of a table without a mirror: what was read is appended to its log, and what is open in its history is held against it."""
+    started, owner, place, record = time.monotonic(), given.owner, (label, given.read_at_us), _record(given, label)
+    chunks, found = sorted(given.chunks.glob("*.parquet")), list[SideTable]()
+    for kind, path in kinds_of(given.target):
+        began, app_id = time.time(), side_app_id_of(owner.destination, owner.ledger_id, kind, owner.table)
+        side = SideTable(owner.table, path, app_id, storage_options).open()
+        if label < side.applied:
+            raise TableError(owner.table, AGAIN, own=False)
+        if kind == HISTORY and given.key:
+            history = History(table=side, folder=given.chunks.parent, lane=lane, by_spark=given.target.merge == "spark")
+            selection = publish_sql.selection(_rows(given, label, partial=_show(lane, given)))
+            history.take_read(selection, (given.columns, pq.read_schema(chunks[0])), given.key, place, record)
+        elif kind == change_log.KIND:
+            aside = side.aside(f"{change_log.READ}/{given.snapshot_id}/{given.chunks.name}")
+            told = {"snapshot": given.snapshot_id, "rows": given.rows, "after": side.applied}
+            since = given.since if given.key else given.place
+            change_log.append_read(
+                aside, chunks, given.columns, since=since, place=place, told=told, user_metadata=record
+            )
+        if side.open().log is not None:
+            side.keep_on_disk(began)
+            records.keep_beside(owner.table, kind, side.record)
+            found.append(side)
+    records.forget_mirror(owner.table)
+    return Published(
+        rows=given.rows,
+        label=label,
+        delta_version=found[0].version if found else -1,
+        files=0,
+        seconds=time.monotonic() - started,
+        columns=tuple(found[0].columns.items()) if found and given.target.history else (),
+    )
+
+
+def _tell_log(
+    given: Publication, label: int, storage_options: Mapping[str, str], records: TableRecords = NO_RECORDS
+) -> None:
     """A row that the table was read: what befell it while it stood still is in no row of its log. One that is not there begins later."""
     if not given.target.change_log:
         return
@@ -166,10 +216,16 @@ def _tell_log(given: Publication, label: int, storage_options: Mapping[str, str]
     place = (label, given.read_at_us)
     change_log.append_event(side.aside(change_log.READ), change_log.READ, place, told, _record(given, label))
     side.open().keep_on_disk(began)
+    records.keep_beside(owner.table, change_log.KIND, side.record)
 
 
-def _tell_history(
-    lane: Lane, given: Publication, table: DeltaTable, label: int, storage_options: Mapping[str, str]
+def _tell_history(  # noqa: PLR0917  one caller
+    lane: Lane,
+    given: Publication,
+    table: DeltaTable,
+    label: int,
+    storage_options: Mapping[str, str],
+    records: TableRecords,
 ) -> None:
     """Rows that were read open versions where they were read; what the history has open and the table no longer has closes there."""
     if not given.target.history or not given.key:
@@ -182,6 +238,7 @@ def _tell_history(
     history.take(table, table.snapshot.version, given.key, place, _record(given, label))
     if side.log is not None:
         side.keep_on_disk(began)
+        records.keep_beside(owner.table, HISTORY, side.record)
 
 
 def _rows(given: Publication, label: int, *, partial: bool) -> publish_sql.Rows:

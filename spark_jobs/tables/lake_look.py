@@ -43,9 +43,9 @@ class LakeLook:
 
         Raises TableError where its log cannot be read.
         """
-        seen = self._seen.get(owner.table)
-        if seen is None or (seen.path, seen.record) != (path, record) or not _unchanged(seen):
-            seen = self._seen[owner.table] = self._look(owner, path, record)
+        seen = self._seen.get(path)
+        if seen is None or seen.record != record or not _unchanged(seen):
+            seen = self._seen[path] = self._look(owner, path, record)
         return seen.sentence
 
     def _look(self, owner: Owner, path: str, record: TableRecord) -> _Seen:

@@ -61,6 +61,9 @@ class Origins:
         place = self.target_of(origin)
         if place is None:
             raise TableError(name, f"the table was {origin} before, and nobody said where that is in the lake")
+        if not place.mirror:
+            why = f"the table was {origin} before, of which conf/ wants no mirror; take its rows with `sluice snapshot start`"
+            raise TableError(name, why, state=DDL_UNSUPPORTED, for_good=True)
         owner, record = self.batch.owner_of(origin), self.records.get(origin)
         table = DeltaTable(name, place.path, app_id_of(owner), self.storage_options)
         table.refresh()

@@ -54,11 +54,17 @@ class TableRecord:
 
 
 class TableRecords(Protocol):
-    """What earlier runs of the destination left, by "database.table"; kept on disk before the batch counts as merged."""
+    """What earlier runs of the destination left, by "database.table"; kept on disk before the batch counts as merged.
+
+    `beside`: what is beside it, by kind. `forget_mirror`: it has none any more.
+    """
 
     def get(self, name: str) -> TableRecord | None: ...
     def keep(self, name: str, record: TableRecord) -> None: ...
     def keep_all(self, records: Mapping[str, TableRecord]) -> None: ...
+    def beside(self, name: str, kind: str) -> TableRecord | None: ...
+    def keep_beside(self, name: str, kind: str, record: TableRecord) -> None: ...
+    def forget_mirror(self, name: str) -> None: ...
 
 
 class NoRecords:
@@ -72,6 +78,15 @@ class NoRecords:
 
     def keep_all(self, records: Mapping[str, TableRecord]) -> None:
         """Nothing is kept."""
+
+    def beside(self, name: str, kind: str) -> TableRecord | None:  # noqa: ARG002
+        return None
+
+    def keep_beside(self, name: str, kind: str, record: TableRecord) -> None:
+        """Nothing is kept."""
+
+    def forget_mirror(self, name: str) -> None:
+        """Nothing was kept."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -98,3 +98,27 @@ def test_check_names_what_can_have_no_history(tmp_path: Path) -> None:
     assert "a.x of shop has a column valid_to" in clash
     assert "a.y of shop has no key" in keyless
     assert "change_log: a.y of shop; history: a.x of shop, a.y of shop" in beside_sentence(config)
+
+
+def test_without_a_mirror_there_is_its_history_or_its_log_history(tmp_path: Path) -> None:
+    words = "tables: {sales.a: {mirror: false, history: true, change_log: true}, sales.b: {mirror: false, change_log: true}}"
+    config = load_config(conf(tmp_path, words))
+    paths = [config.kept_path("shop", "sales", name) for name in ("a", "b", "c")]
+    assert [path.removeprefix(f"{config.lake}/sales/") for path in paths] == ["a__history", "b__log", "c"]
+    settings = config.destinations["shop"]
+    assert [settings.table("sales", name).tells_rows for name in ("a", "b", "c")] == [True, False, True]
+    assert [settings.cascade_policy("sales", name) for name in ("a", "c")] == ["stop", "apply"]
+    assert "sales.b of shop (no mirror)" in beside_sentence(config)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("mirror: false", "leaves nothing of the table"),
+        ("mirror: false, history: true, cluster_by: [a]", "are of the mirror"),
+        ("mirror: false, change_log: true, deletes: soft", "are of the mirror"),
+    ],
+)
+def test_words_that_need_a_mirror_are_refused_without_one_history(tmp_path: Path, words: str, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        load_config(conf(tmp_path, f"tables: {{sales.a: {{{words}}}}}"))

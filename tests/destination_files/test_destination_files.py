@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cdc_engine import destination_files
+from cdc_engine.destination_files.lake_tables import LakeTables
 from cdc_engine.errors import MetaError
 from cdc_engine.ha.file_lease import FileLease
 from cdc_engine.meta.file_meta import FileMeta
@@ -101,3 +102,24 @@ def test_one_run_drains_at_a_time(tmp_path: Path) -> None:
             assert not another
         assert destination_files.drain_lock_held(tmp_path)
     assert not destination_files.drain_lock_held(tmp_path)
+
+
+def test_what_runs_left_is_known_of_tables_and_of_what_is_beside_them(tmp_path: Path) -> None:
+    records = LakeTables(tmp_path)
+    records.keep({"shop.orders": ("mirror", 3)})
+    records.keep_beside("shop.orders", "history", ("versions", 5))
+    records.keep_beside("shop.log", "log", ("changes", 7))
+    records.forget("shop.orders", whole=False)
+    again = LakeTables(tmp_path)
+    assert (again.names, again.tables) == (["shop.log", "shop.orders"], {})
+    assert again.beside("shop.orders") == {"history": ("versions", 5)}
+    again.keep({"shop.orders": ("mirror", 4)})
+    assert LakeTables(tmp_path).get("shop.orders") == ("mirror", 4)
+    again.forget("shop.orders")
+    assert LakeTables(tmp_path).names == ["shop.log"]
+
+
+def test_a_record_from_before_there_was_anything_beside_is_read(tmp_path: Path) -> None:
+    (tmp_path / "lake-tables.json").write_text('{"shop.orders": {"id": "mirror", "version": 3}}')
+    assert LakeTables(tmp_path).tables == {"shop.orders": ("mirror", 3)}
+    assert LakeTables(tmp_path).beside("shop.orders") == {}

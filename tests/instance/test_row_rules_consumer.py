@@ -230,6 +230,8 @@ def test_rules_that_change_between_two_starts_stop_the_table(tmp_path: Path, mon
     assert start(orders={"masks": masks, "rows": "id > 1"}) == changed
     assert start() == changed
     assert start() == []
+    log, history = {"mirror": False, "change_log": True}, {"mirror": False, "history": True}
+    assert [start(orders=words) for words in (log, log, history, {})] == [changed, [], changed, changed]
 
 
 def test_a_table_whose_rules_did_not_fit_is_taken_anew_under_those_that_do(tmp_path: Path) -> None:

@@ -120,20 +120,20 @@ def test_cut_has_a_table_that_was_published_anew_where_it_is_of_that_position(sh
     shop.merge("shop.items", 7)
     anew = shop.paths["shop.items"], shop.records["shop.items"]
     path = cuts_path(shop.lake, "shop")
-    assert not amend_newest(path, "shop.items", anew, 101), "it has changes of a batch that is not in all tables"
+    assert not amend_newest(path, {"shop.items": anew}, 101), "it has changes of a batch that is not in all tables"
     assert read_cut(shop.lake, "shop").tables["shop.items"].version == 0
-    assert amend_newest(path, "shop.items", anew, 100)
+    assert amend_newest(path, {"shop.items": anew}, 100)
     cut = read_cut(shop.lake, "shop")
     assert (cut.order_key, cut.tables["shop.items"].version, cut.tables["shop.orders"].version) == (100, 1, 0)
     assert not shop.publish(batch(100, delivery=2)), "the position is still the last one"
-    assert not amend_newest(path + "-of-another", "shop.items", anew, 0)
+    assert not amend_newest(path + "-of-another", {"shop.items": anew}, 0)
 
 
 def test_cut_that_was_amended_needs_files_since_it_was_first_published(shop: Shop) -> None:
     path, hour = cuts_path(shop.lake, "shop"), dt.timedelta(hours=1)
     _published_before(path, 9 * hour)
     assert newest_cut_age_hours(path) == pytest.approx(9.0, abs=0.1)
-    assert amend_newest(path, "shop.items", (shop.paths["shop.items"], shop.records["shop.items"]), 100)
+    assert amend_newest(path, {"shop.items": (shop.paths["shop.items"], shop.records["shop.items"])}, 100)
     assert newest_cut_age_hours(path) == pytest.approx(9.0, abs=0.1), "the other tables are as they were"
     assert prune_cuts(path, 8.0) == 2, "both name what VACUUM takes"
 

@@ -99,6 +99,10 @@ class Pipeline:
         """The same of those that are marked as deleted."""
         return self._rows(deltalake.DeltaTable(self.path), "_sluice_deleted")
 
+    def open_versions(self) -> dict[int, str]:
+        """The same of what is open in its history."""
+        return self._rows(deltalake.DeltaTable(f"{self.path}__history"), "is_current")
+
     def _rows(self, log: deltalake.DeltaTable, condition: str) -> dict[int, str]:
         statement = f"SELECT n, filler FROM t WHERE {condition}"
         found = deltalake.QueryBuilder().register("t", log).execute(statement).read_all()

@@ -228,6 +228,7 @@ class Records:
 
     def __init__(self) -> None:
         self.kept: dict[str, TableRecord] = {}
+        self.kept_beside: dict[tuple[str, str], TableRecord] = {}
 
     def get(self, name: str) -> TableRecord | None:
         return self.kept.get(name)
@@ -237,3 +238,12 @@ class Records:
 
     def keep_all(self, records: Mapping[str, TableRecord]) -> None:
         self.kept.update(records)
+
+    def beside(self, name: str, kind: str) -> TableRecord | None:
+        return self.kept_beside.get((name, kind))
+
+    def keep_beside(self, name: str, kind: str, record: TableRecord) -> None:
+        self.kept_beside[name, kind] = record
+
+    def forget_mirror(self, name: str) -> None:
+        self.kept.pop(name, None)

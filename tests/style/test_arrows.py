@@ -119,6 +119,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "cdc_engine.destination_files",
         "cdc_engine.snapshot",
         "spark_jobs.sql_text",
+        "spark_jobs.beside.columns",
     },
 }
 FOREIGN: dict[str, set[str]] = {

@@ -177,6 +177,7 @@ def facts_of(
             unread=unread.get(name, ""),
             partial=name in partial,
             quarantined=name in bad,
+            mirror=config.table(*name.split(".", 1)).mirror,
         )
         for name in names
     )

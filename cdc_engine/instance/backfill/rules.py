@@ -38,7 +38,7 @@ class TableFacts:
     """What is known of a table. `stop`, `snapshot`: the state it is in, empty where none. `follows`: its rows change with others'.
 
     `statements`: those of the interval that concern it, each with its place. `unread`: why its rows cannot be decoded. `partial`: images
-    lack columns. `quarantined`: values of it could not be decoded.
+    lack columns. `quarantined`: values of it could not be decoded. `mirror`: whether the lake has a table with its rows.
     """
 
     name: str
@@ -51,6 +51,7 @@ class TableFacts:
     unread: str = ""
     partial: bool = False
     quarantined: bool = False
+    mirror: bool = True
 
 
 Refusals = tuple[tuple[Callable[[TableFacts], object], str], ...]
@@ -62,6 +63,10 @@ REFUSALS: Refusals = (
         "a snapshot of it is {snapshot}, which takes its rows anew: wait for its end, or cancel it",
     ),
     (lambda table: not table.known, "its columns are not known where the lake is: the engine has not met it yet"),
+    (
+        lambda table: not table.mirror,
+        "it has no mirror, and its log and history take each change once, as it comes; {instead}",
+    ),
     (lambda table: not table.key, "it has no key, so nobody can tell whose rows its changes were; {instead}"),
     (lambda table: table.follows, "foreign keys change its rows without row events; {instead}"),
     (

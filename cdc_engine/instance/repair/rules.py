@@ -13,6 +13,7 @@ REFUSALS: Refusals = (
     (lambda table: table.stop, "it has stopped ({stop}): resume it first, or {instead}"),
     (lambda table: table.snapshot, "a snapshot of it is {snapshot}, which takes its rows anew: wait for its end"),
     (lambda table: not table.known, "its columns are not known where the lake is: the engine has not met it yet"),
+    (lambda table: not table.mirror, "it has no mirror whose rows could be merged anew; {instead}"),
     (lambda table: not table.key, "it has no key, so no row of it can be told from another; {instead}"),
     (lambda table: table.follows, "foreign keys change its rows without row events; {instead}"),
     (lambda table: table.statements, "statements concerned it meanwhile ({shown}): ask again"),

@@ -122,8 +122,15 @@ def _mixed(old: Mapping[str, str], new: Mapping[str, str], waits: Collection[str
 
 
 def _digests(config: DestinationConfig) -> dict[str, str]:
-    """By "database.table" what tells one set of rules from another; it tells no salt."""
-    return {name: _digest(policy.rules) for name, policy in sorted(policies_of(config).items()) if policy.rules}
+    """By "database.table" what tells one set of rules from another; it tells no salt.
+
+    Of a table without a mirror also what there is instead: a mirror that comes later, or a history in place of a log, lacks all rows from
+    before.
+    """
+    rules = {name: _digest(policy.rules) for name, policy in policies_of(config).items() if policy.rules}
+    alone = {name: table for name, table in config.tables.items() if not table.mirror}
+    instead = {name: "history" if table.history else "log" for name, table in alone.items()}
+    return {name: "/".join(filter(None, (rules.get(name), instead.get(name)))) for name in sorted({*rules, *instead})}
 
 
 def _digest(rules: RowRules) -> str:
@@ -153,8 +160,9 @@ def _changed(config: DestinationConfig, table: TableVersion | StoppedTable, posi
     path, wanted = options.path or below, {"__log": options.change_log, "__history": options.history}
     beside = " and ".join(f"{path}{suffix}" for suffix, there in wanted.items() if there)
     reason = (
-        "conf/ filters or masks its rows otherwise than when the engine last started, and what is in the lake is as it was said then: its "
-        "rows are taken anew unless `snapshot` is never; `./sluice snapshot start` does it, or say in conf/ what was said before"
+        "conf/ filters or masks its rows otherwise, or says otherwise whether it has a mirror, than when the engine last started, and what "
+        "is in the lake is as it was said then: its rows are taken anew unless `snapshot` is never; `./sluice snapshot start` does it, or "
+        "say in conf/ what was said before"
     )
     if beside:
         reason += f". What {beside} in the lake had of it stays as it was: move them away, they begin anew"

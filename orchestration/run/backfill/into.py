@@ -49,6 +49,10 @@ def place_of(config: SluiceConfig, wish: Wish) -> str:
         raise ConfigurationError("--into makes one table: name the one that it is of by --tables DATABASE.TABLE")
     if not NAME.fullmatch(wish.into):
         raise ConfigurationError(f"--into {wish.into!r} is no DATABASE.TABLE")
+    if not config.destinations[wish.destination].table(*wish.tables[0].split(".", 1)).mirror:
+        raise ConfigurationError(
+            f"{wish.tables[0]} has no mirror to begin with: ask its history, or its change log, what it was (`sluice sql`)"
+        )
     database, _, table = wish.into.partition(".")
     path = config.table_path(wish.destination, database, table)
     if path in _taken(config):

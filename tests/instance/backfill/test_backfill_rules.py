@@ -27,6 +27,7 @@ def place(file: int, offset: int, server: str = "one") -> Position:
         ({"stop": "DDL_HELD"}, ("DDL_HELD", "resume it first")),
         ({"snapshot": "READING"}, ("a snapshot of it is READING", "wait for its end")),
         ({"known": False}, ("columns are not known",)),
+        ({"mirror": False}, ("no mirror", "snapshot start")),
         ({"key": ()}, ("no key", "snapshot start")),
         ({"follows": True}, ("foreign keys", "snapshot start")),
         ({"statements": ("ALTER a", "TRUNCATE b", "c", "d")}, ("ALTER a; TRUNCATE b; c …", "later --from")),
@@ -44,7 +45,7 @@ def test_a_table_that_cannot_be_read_anew_is_refused_with_what_to_do_backfill(
 
 def test_every_refusal_has_a_case_and_a_table_without_any_is_ready_backfill() -> None:
     assert not rules.refusal(READY)
-    assert len(REFUSALS) == 9
+    assert len(REFUSALS) == 10
 
 
 def test_an_interval_holds_something_and_began_backfill() -> None:

@@ -47,6 +47,11 @@ class Beside:
             path=path, merge="small", deletion_vectors=False, change_log=f"{path}__log", history=f"{path}__history"
         )
 
+    @property
+    def paths(self) -> dict[str, str]:
+        """Of what is beside it, by kind."""
+        return {"log": self.target.change_log, "history": self.target.history}
+
     def stage(self, *segments: Segment, ledger_id: str = LEDGER_ID) -> Path:
         return stage(
             self.folder / "staging", {self.name: segments}, delivery=next(self.deliveries), ledger_id=ledger_id

@@ -22,8 +22,8 @@ from spark_jobs.snapshot.publish import Publication
 from spark_jobs.staged_batch import app_id_of
 from spark_jobs.tables.delta_table import DeltaTable
 from spark_jobs.tables.table_owner import OWNER_PROPERTY, Owner
-from tests.spark.beside.fix_beside import NAME, Beside, changes, delete, insert, update
-from tests.spark.staged import LEDGER_ID, TIME_US
+from tests.spark.beside.fix_beside import NAME, ORDERS, Beside, changes, delete, insert, update
+from tests.spark.staged import LEDGER_ID, TIME_US, SchemaChange, Segment, Truncate
 
 
 @pytest.fixture
@@ -81,6 +81,21 @@ def test_words_that_were_out_of_conf_for_a_while_leave_a_gap_that_is_told_histor
         (4, "D", 80, None, True),
     ]
     assert log(beside) == [("insert", 16)] * 3 + [("gap", 80), ("update", 80)]
+
+
+@pytest.mark.parametrize("statement", [Truncate(96), SchemaChange(96, ORDERS)], ids=["truncate", "schema"])
+def test_a_gap_that_ends_with_a_statement_alone_is_made_good_too_history(beside: Beside, statement: Segment) -> None:
+    both(beside, beside.stage(changes([insert(1, 16, "a")])))
+    both(beside, beside.stage(changes([update(1, 32, "A"), insert(2, 48, "b")])), change_log="", history="")
+    directory = beside.stage(statement)
+    for _ in range(2):
+        beside.write(directory)
+    gone = isinstance(statement, Truncate)
+    assert beside.history() == [
+        (1, "a", 16, 32, False),
+        (1, "A", 32, 96 if gone else None, not gone),
+        (2, "b", 48, 96 if gone else None, not gone),
+    ]
 
 
 def test_where_nothing_is_left_out_there_is_no_gap_history(beside: Beside) -> None:

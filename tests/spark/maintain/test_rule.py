@@ -31,7 +31,7 @@ from spark_jobs.maintain.rule import (
     log_hours,
 )
 from spark_jobs.maintain.tables import CLUSTERED_PROPERTY, MaintainedTable, catch_up, facts_of, lags, logged_hours
-from spark_jobs.tables.table_owner import Owner, TableRecord
+from spark_jobs.tables.table_owner import NoRecords, Owner, TableRecord
 
 DEEP = FileFacts(files=9, large_files=9, fresh_files=3, rows=9, depth=DEPTH_MAX + 0.1)
 
@@ -152,7 +152,7 @@ def test_files_count_as_fresh_until_all_is_in_order(tmp_path: Path, monkeypatch:
     assert (after.large_files, after.fresh_files) == (1, 0)
 
 
-class Kept:
+class Kept(NoRecords):
     """`TableRecords` in memory."""
 
     def __init__(self, record: TableRecord) -> None:

@@ -91,7 +91,7 @@ def test_what_differs_is_taken_anew_while_the_stream_goes_on_repair_equality(
     spark_server: SparkConnectServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pipeline = Broken(tmp_path, request.getfixturevalue(kind), spark_server)
+    pipeline = Broken(tmp_path, request.getfixturevalue(kind), spark_server, history=True)
     numbers = pipeline.name
     with running(pipeline.captured) as engine:
         pipeline.captured.insert(range(8))
@@ -114,10 +114,12 @@ def test_what_differs_is_taken_anew_while_the_stream_goes_on_repair_equality(
             assert done.all_right, done
             (planned,) = done.plan
             assert planned.keys == {"missing": 1, "surplus": 2, "doubled": 1, "value": 2}
+            assert pipeline.open_versions() == pipeline.rows(), "the history is held against what was repaired"
             assert not pipeline.repair().plan, "nothing differs any more"
         pipeline.change(f"INSERT INTO {numbers} VALUES (1, 'again')", f"DELETE FROM {numbers} WHERE n = 3")
         pipeline.merge(engine)
         assert pipeline.rows() == {0: "", 1: "again", 2: "newest", 4: "new", 5: "new", 7: "new", 70: "at last"}
+        assert pipeline.open_versions() == pipeline.rows()
         assert not engine.status().stopped_tables
     table = captured_table(pipeline.config, numbers)
     found = [each for each in history_of(table) if each.kind == "repair"]

@@ -93,7 +93,7 @@ class Reading:
         targets = {self.name: self.lake.target(self.name, **options)}
         merge_batch(directory, targets, self.lake.spark, holds=self.holds, records=self.records)
 
-    def publish(self, place: int, **options: Any) -> Published:
+    def publish(self, place: int, *, since: int = -1, **options: Any) -> Published:
         given = Publication(
             snapshot_id="0123456789ab",
             owner=Owner(ledger_id=LEDGER_ID, destination="shop", table=self.name),
@@ -107,6 +107,7 @@ class Reading:
             rows=sum(pq.read_metadata(path).num_rows for path in (self.lake.folder / f"{self.name}-chunks").iterdir()),
             changes=self.holds.open[self.name].folder,
             place=place,
+            since=since,
             read_at_us=1_700_000_000_000_000,
             run="the-run",
             epoch=1,

@@ -1,0 +1,59 @@
+"""The lake's side of a table without a mirror: what is open in its history, as the rows of it. `destination` makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
+
+from equality.lake_side import LakeSide
+from equality.table_plan import ORDER_KEY, RefusedError, TablePlan
+from spark_jobs.beside.columns import typed_name
+
+CURRENT, FROM_KEY = "is_current", "_sluice_from_order_key"
+
+
+class HistorySide(LakeSide):
+    """`wanted`: column of the source → Spark type; in the history it may go on under another name since its type changed."""
+
+    def __init__(self, name: str, path: str, storage_options: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+        self._wanted = wanted
+        super().__init__(name, path, storage_options)
+
+    def columns(self) -> dict[str, str]:
+        there = super().columns()
+        if not there:
+            return {}
+        found = {name: there[theirs] for name in self._wanted if (theirs := self._find(there, name))}
+        return {**found, ORDER_KEY: there[FROM_KEY]}
+
+    def spelled(self, name: str) -> str:
+        """As the history has it."""
+        own = next(each for each in self._wanted if each.lower() == name.lower())
+        return self._find(super().columns(), own)
+
+    def rows(self, plan: TablePlan, condition: str = "") -> Any:
+        names = [*(column.name for column in plan.columns), ORDER_KEY]
+        wanted = [*(self.spelled(column.name) for column in plan.columns), FROM_KEY]
+        current = f"{CURRENT} = true AND ({condition})" if condition else f"{CURRENT} = true"
+        try:
+            reader = pa.RecordBatchReader.from_stream(self._log.scan(columns=wanted, predicate=current))
+        except (DeltaError, OSError) as error:
+            raise RefusedError(f"the Delta table {self.path} cannot be read: {error}") from error
+        fields = [field.with_name(names[wanted.index(field.name)]) for field in reader.schema]
+        schema = pa.schema(fields)
+        return pa.RecordBatchReader.from_batches(schema, _renamed(reader, schema))
+
+    def _find(self, there: Mapping[str, str], name: str) -> str:
+        """The column of the history that a column of the source goes to; empty where there is none."""
+        spelled = {each.lower(): each for each in there}
+        kind = self._wanted[name]
+        ways = [spelled.get(each.lower(), "") for each in (name, typed_name(name, kind))]
+        return next((way for way in ways if way and there[way] == kind), ways[0])
+
+
+def _renamed(reader: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for batch in reader:
+        yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)

@@ -1,0 +1,70 @@
+"""A table that conf/ wants no mirror of: its change log or its history is all that the lake has, so they are held to what a mirror is.
+
+`write` asks before it writes them, `run_batch` reports what was done, `publish_alone` asks the same before a publication.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+from spark_jobs.beside import change_log, history
+from spark_jobs.beside.side_table import SideTable
+from spark_jobs.errors import TableError
+from spark_jobs.report import TableReport, TableTarget
+from spark_jobs.snapshot.hold import report_of
+from spark_jobs.staged_batch import SchemaSegment, StagedTable, epoch_of
+from spark_jobs.tables.renamed_table import DDL_UNSUPPORTED
+from spark_jobs.tables.table_owner import Found, TableRecord, Writer, refuse_unless_ours
+
+REASON = "conf/ wants no mirror of it"
+
+
+def kinds_of(target: TableTarget) -> list[tuple[str, str]]:
+    """(kind, path) of what is beside the mirror, or there instead of it; that which has most of the table first."""
+    every = ((history.KIND, target.history), (change_log.KIND, target.change_log))
+    return [(kind, path) for kind, path in every if path]
+
+
+def refuse_unless_left(writer: Writer, record: TableRecord | None, table: SideTable) -> None:
+    """Raises TableError with a state where the table is not the one that the last run left: nothing could make it good unseen."""
+    refuse_unless_ours(writer, record, _found(writer, record, table))
+
+
+def _found(writer: Writer, record: TableRecord | None, table: SideTable) -> Found:
+    if table.log is None:
+        return Found(exists=False, path=table.path)
+    later = table.version - record.version if record else 0
+    return Found(
+        exists=True,
+        path=table.path,
+        table_id=str(table.log.metadata().id),
+        version=table.version,
+        owner=writer.owner.to_text(),  # `SideTable.open` refuses another's
+        applied_epoch=epoch_of(table.applied) if table.applied >= 0 else -1,
+        commits=table.log.history(later) if later > 0 else (),
+    )
+
+
+def refuse_other_name(name: str, segment: SchemaSegment) -> None:
+    """Raises TableError: rows of a table that got another name are taken over from a mirror."""
+    why = (
+        f"the table was {segment.renamed_from} before, and without a mirror nobody says which rows it has; take them with "
+        "`sluice snapshot start`"
+    )
+    raise TableError(name, why, state=DDL_UNSUPPORTED, for_good=True)
+
+
+def report(staged: StagedTable, target: TableTarget, before: int, after: SideTable, began: float) -> TableReport:
+    """What was done to the one that has most of the table. `before`: its version; `began`: of the monotonic clock."""
+    told = report_of(staged, target.kept, staged.rows, round((time.monotonic() - began) * 1000))
+    return dataclasses.replace(
+        told,
+        held=False,
+        way="small",
+        reason=REASON,
+        delta_version=after.version,
+        delta_version_before=before,
+        skipped=after.version == before,
+        columns=tuple(after.columns.items()) if target.history else (),
+    )
