@@ -13,7 +13,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from cdc_engine.brokers.publisher import Message, too_large, unknown_place
+from cdc_engine.brokers.publisher import Message, ended_amid, too_large, unknown_place
 from cdc_engine.errors import ConfigurationError, PublishError
 
 LOOK_SECONDS = 0.1
@@ -78,7 +78,7 @@ class KafkaPublisher:
                 break
         while left[0] and not failed:
             if given_up():
-                raise PublishError("the sender was ended amid a batch: it comes again")
+                raise ended_amid()
             self._producer.poll(LOOK_SECONDS)
         if failed:
             raise self._why(*failed[0])

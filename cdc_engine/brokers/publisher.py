@@ -62,7 +62,7 @@ class MemoryPublisher:
     def send(self, messages: Sequence[Message], given_up: Callable[[], bool]) -> None:
         for message in messages:
             if given_up():
-                raise PublishError("the sender was ended amid a batch: it comes again")
+                raise ended_amid()
             self._keep(message)
 
     def _keep(self, message: Message) -> None:
@@ -80,10 +80,14 @@ class MemoryPublisher:
         """Nothing is open."""
 
 
+def ended_amid() -> PublishError:
+    return PublishError("the sender was ended amid a batch: it comes again")
+
+
 def too_large(message: Message, limit: str) -> PublishError:
     return PublishError(
-        f"a message of {len(message.body)} bytes for topic {message.topic} is larger than the broker takes ({limit}): raise that limit at "
-        "the broker, for the topic and in `options`, or let batch_bytes_max of this broker in conf/ be smaller"
+        f"a message of {len(message.body)} bytes for topic {message.topic} is larger than the broker takes ({limit}): raise that limit, "
+        "or let batch_bytes_max of this broker in conf/ be smaller"
     )
 
 

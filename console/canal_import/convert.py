@@ -19,8 +19,8 @@ from cdc_engine.errors import ConfigurationError
 from cdc_engine.meta.left_consumers import LeftConsumer, write_left_consumers
 from cdc_engine.meta.managers import ledger_text
 from console.canal_import.cursors import Cursors, from_file, from_zookeeper
-from console.canal_import.properties import Settings, instances, read_properties
-from console.canal_import.rules import Findings, destination_name, destination_of, not_looked_at, server_of
+from console.canal_import.properties import Settings, Told, instances, read_properties
+from console.canal_import.rules import destination_name, destination_of, not_looked_at, server_of
 
 SERVER_FILE, INSTANCE_FILE = "canal.properties", "instance.properties"
 SESSION_SECONDS = 30.0
@@ -33,7 +33,7 @@ class Imported:
     """`files`: written. `findings`: by destination; "" for the server's own."""
 
     files: list[Path]
-    findings: dict[str, Findings]
+    findings: dict[str, Told]
 
     def sentences(self) -> list[str]:
         """For a person: what was taken over, what was not, and which secrets are to be set."""
@@ -56,7 +56,7 @@ def import_canal(folder: Path, target: Path) -> Imported:
         raise ConfigurationError(f"there is no {SERVER_FILE} in {folder}: name Canal's conf folder")
     shared = read_properties(folder / SERVER_FILE)
     server = Settings((shared,), os.environ)
-    found = {"": Findings()}
+    found = {"": Told()}
     texts: dict[Path, dict[str, Any]] = {target / "sluice.yaml": server_of(server, found[""])}
     clients: dict[str, Cursors] = {}
     hosts = texts[target / "sluice.yaml"].get("meta", {}).get("hosts", "")
@@ -68,7 +68,7 @@ def import_canal(folder: Path, target: Path) -> Imported:
     for name in names:
         settings = Settings((read_properties(folder / name / INSTANCE_FILE), shared), os.environ, set(server.asked))
         cursors = _cursors(name, hosts) if hosts else from_file(_data_folder(folder, server) / name)
-        own, findings = destination_name(name), Findings()
+        own, findings = destination_name(name), Told()
         if own != name:
             findings.left.append(f"the name {name}: a destination is called {own} here, and clients must ask for that")
         path = target / "destinations" / f"{own}.yaml"
@@ -111,7 +111,7 @@ def _write(texts: dict[Path, dict[str, Any]], target: Path) -> None:
         replace_file(path, HEAD + yaml.safe_dump(record, sort_keys=False, allow_unicode=True))
 
 
-def _leave_consumers(config: SluiceConfig, name: str, cursors: Cursors, findings: Findings) -> list[Path]:
+def _leave_consumers(config: SluiceConfig, name: str, cursors: Cursors, findings: Told) -> list[Path]:
     """Each client of Canal's goes on where the destination begins, which is no later than where it stood. The file for that."""
     if _has_ledger(config, name):
         findings.left.append(

@@ -50,6 +50,21 @@ def _unescaped(text: str) -> str:
 
 
 @dataclasses.dataclass
+class Told:
+    """What a person is told of an import: sentences, and by variable what each secret is."""
+
+    taken: list[str] = dataclasses.field(default_factory=list)
+    left: list[str] = dataclasses.field(default_factory=list)
+    secrets: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def secret(self, name: str, what: str, key: str) -> str:
+        """The variable that the secret is to be in. `name`: of the destination. `key`: Canal's."""
+        variable = f"{re.sub(r'[^A-Z0-9]', '_', name.upper())}_{what}"
+        self.secrets[variable] = f"{key} of {name}"
+        return variable
+
+
+@dataclasses.dataclass
 class Settings:
     """Of one instance, or of the server alone: the environment, then the files in this order. A blank value counts as unset.
 

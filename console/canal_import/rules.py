@@ -5,7 +5,6 @@ Nothing is left out silently: what nobody looked up is said too.
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import re
 from typing import Any
@@ -14,7 +13,7 @@ from cdc_engine.config import DestinationConfig
 from console.canal_import.brokers import brokers_of
 from console.canal_import.cursors import Cursors
 from console.canal_import.filters import not_captured
-from console.canal_import.properties import Settings
+from console.canal_import.properties import Settings, Told
 from console.canal_import.standby import sources_of
 
 EXCLUDE = str(DestinationConfig.model_fields["exclude"].default)
@@ -54,22 +53,13 @@ SET = (
 )  # fmt: skip
 
 
-@dataclasses.dataclass
-class Findings:
-    """What is told: sentences."""
-
-    taken: list[str] = dataclasses.field(default_factory=list)
-    left: list[str] = dataclasses.field(default_factory=list)
-    secrets: dict[str, str] = dataclasses.field(default_factory=dict)
-
-
 def destination_name(name: str) -> str:
     """As a file of conf/destinations may be called."""
     found = re.sub(r"[^a-z0-9_]", "_", name.lower())
     return found if NAME.fullmatch(found) else f"d_{found}"[:63]
 
 
-def server_of(settings: Settings, findings: Findings) -> dict[str, Any]:
+def server_of(settings: Settings, findings: Told) -> dict[str, Any]:
     """conf/sluice.yaml."""
     record: dict[str, Any] = {}
     hosts = settings.get("canal.zkServers")
@@ -105,7 +95,7 @@ def _given(settings: Settings) -> set[str]:
     return {key for file in settings.files for key in file if file[key]}
 
 
-def destination_of(name: str, settings: Settings, cursors: Cursors, findings: Findings) -> dict[str, Any]:
+def destination_of(name: str, settings: Settings, cursors: Cursors, findings: Told) -> dict[str, Any]:
     """One file of conf/destinations."""
     record = sources_of(settings, _source(name, settings, findings), findings.taken, findings.left)
     record["include"] = settings.get("canal.instance.filter.regex", r".*\..*")
@@ -121,7 +111,7 @@ def destination_of(name: str, settings: Settings, cursors: Cursors, findings: Fi
     start = _start(settings, cursors, findings)
     if start:
         record["start"] = start
-    brokers = brokers_of(name, settings, findings.taken, findings.left, findings.secrets)
+    brokers = brokers_of(name, settings, findings)
     if brokers:  # Canal's own server is off then
         record["brokers"] = brokers
     else:
@@ -149,7 +139,7 @@ def _cut_filters(cursors: Cursors, include: str) -> list[str]:
     ]
 
 
-def _source(name: str, settings: Settings, findings: Findings) -> dict[str, Any]:
+def _source(name: str, settings: Settings, findings: Told) -> dict[str, Any]:
     """Of the master and its standby, but for the address."""
     source: dict[str, Any] = {"user": settings.get("canal.instance.dbUsername", "canal")}
     if settings.get("canal.instance.dbPassword"):
@@ -168,7 +158,7 @@ def _source(name: str, settings: Settings, findings: Findings) -> dict[str, Any]
     return source
 
 
-def _start(settings: Settings, cursors: Cursors, findings: Findings) -> dict[str, Any]:
+def _start(settings: Settings, cursors: Cursors, findings: Told) -> dict[str, Any]:
     """A cursor wins over what the file says, as in Canal."""
     file, gtid = settings.get("canal.instance.master.journal.name"), settings.get("canal.instance.master.gtid")
     offset, time_ms = (
@@ -198,7 +188,7 @@ def _start(settings: Settings, cursors: Cursors, findings: Findings) -> dict[str
     return start
 
 
-def _say_without_cursor(placed: bool, looked_in: str, findings: Findings) -> None:
+def _say_without_cursor(placed: bool, looked_in: str, findings: Told) -> None:
     """`placed`: the properties name a place."""
     if placed:
         findings.taken.append(f"where to begin, as the properties say: no client's cursor was found in {looked_in}")
@@ -215,7 +205,7 @@ def _moment(milliseconds: int) -> str:
     return dt.datetime.fromtimestamp(milliseconds // 1000, dt.UTC).isoformat()
 
 
-def _canal_server(settings: Settings, findings: Findings) -> dict[str, Any]:
+def _canal_server(settings: Settings, findings: Told) -> dict[str, Any]:
     server: dict[str, Any] = {"port": settings.number("canal.port", CANAL_PORT)}
     password = settings.get("canal.passwd")
     user, address = settings.get("canal.user"), settings.get("canal.ip", ANYWHERE)

@@ -1,4 +1,4 @@
-"""Gets packages of Debian or Ubuntu: installed where we are root, else unpacked into the cache; called by java and libraries.
+"""Gets packages of Debian or Ubuntu: installed where we are root, else unpacked into the cache; called by java and others.
 
 Without root `apt-get download` needs no rights, and `dpkg-deb -x` unpacks a package anywhere.
 """
@@ -45,9 +45,28 @@ def provide(cache: Cache, candidates: Sequence[str]) -> Path | None:
     if package is None:
         raise CommandFailedError(f"no package of {', '.join(candidates)} is known to apt")
     if not is_root():
-        return _unpack(cache, package)
+        return _unpack(cache, package, [package])
     _install(package)
     return None
+
+
+def unpacked(cache: Cache, name: str, packages: Sequence[str]) -> Path:
+    """The folder of that name in the cache with all of the packages in it, which are nowhere installed: no service of theirs begins.
+
+    What they need of the system beside each other must be there.
+    """
+    target = cache.debian / name
+    if not target.exists():
+        if not shutil.which("apt-get"):
+            raise CommandFailedError("this system has no apt-get")
+        try:
+            _unpack(cache, name, packages)
+        except CommandFailedError:
+            if not is_root():
+                raise
+            _run(["apt-get", "update", "-q"])
+            _unpack(cache, name, packages)
+    return target
 
 
 def _install(package: str) -> None:
@@ -58,13 +77,13 @@ def _install(package: str) -> None:
         _run(["apt-get", "install", "-q", "-y", "--no-install-recommends", package])
 
 
-def _unpack(cache: Cache, package: str) -> Path:
-    target = cache.debian / package
-    scratch = cache.debian / f"{package}.new"
+def _unpack(cache: Cache, name: str, packages: Sequence[str]) -> Path:
+    target = cache.debian / name
+    scratch = cache.debian / f"{name}.new"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     try:
-        _run(["apt-get", "download", "-q", package], folder=scratch)
+        _run(["apt-get", "download", "-q", *packages], folder=scratch)
         for archive in scratch.glob("*.deb"):
             _run(["dpkg-deb", "-x", str(archive), str(scratch)])
             archive.unlink()

@@ -1,11 +1,8 @@
-"""A real Kafka: the promises of a broker, and a destination's changes through it while it, and the engine, are killed."""
+"""A real Kafka keeps the promises of a broker; `test_broker_kills` kills it."""
 
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -14,12 +11,8 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from cdc_engine.brokers.kafka import KafkaPublisher, settings_of
 from cdc_engine.brokers.publisher import Publisher
 from cdc_engine.errors import ConfigurationError
-from cdc_engine.instance.engine import Engine
-from console.toolchain.database.server import DatabaseServer
 from console.toolchain.shared.kafka import KafkaServer
 from tests.brokers.publisher_contract import Place, PublisherContract
-from tests.instance import engine_process
-from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
 
 NAMES = (f"topic_{number}" for number in itertools.count(1))
@@ -80,70 +73,3 @@ def test_broker_options_of_kafka_that_are_none_are_said_without_their_values() -
     with pytest.raises(ConfigurationError, match=r"no\.such\.option") as refused:
         KafkaPublisher({**settings, "no.such.option": "1"})
     assert "hidden" not in str(refused.value)
-
-
-@pytest.fixture
-def captured(mysql80: DatabaseServer, kafka41: KafkaServer, tmp_path: Path) -> Captured:
-    made = Captured(tmp_path, mysql80)
-    options = "{delivery.timeout.ms: 2000, request.timeout.ms: 1000, socket.timeout.ms: 1000}"
-    make_topic(kafka41, made.database)
-    made.describe(
-        "brokers:",
-        f"- {{kind: kafka, servers: '{kafka41.servers}', topic: {made.database}, partitions_num: {PARTITIONS}, client_id: 7,",
-        f"   partition_hash: '.*\\..*:$pk$', options: {options}}}",
-    )
-    return made
-
-
-def numbers(server: KafkaServer, captured: Captured, count: int) -> Iterator[list[int]]:
-    """Those of each partition, once all up to `count` are there."""
-    per_partition: dict[int, list[int]] = {}
-
-    def everything() -> bool:
-        for partition in range(PARTITIONS):
-            bodies = read(server, captured.database, partition, 0)
-            per_partition[partition] = [
-                int(row["n"]) for body in bodies for row in json.loads(body)["data"] or () if "n" in row
-            ]
-        return {number for found in per_partition.values() for number in found} >= set(range(count))
-
-    wait_for(f"{count} numbers in Kafka", everything)
-    yield from per_partition.values()
-
-
-def stands_still(engine: Engine) -> Callable[[], bool]:
-    def stopped() -> bool:
-        (consumer,) = engine.status().consumers
-        return consumer.state == "STOPPED" and "did not confirm" in consumer.reason and "kafka" in consumer.name
-
-    return stopped
-
-
-def test_broker_and_engine_are_killed_amid_batches_and_kafka_has_every_change_in_order(
-    captured: Captured, kafka41: KafkaServer
-) -> None:
-    process = engine_process.start(captured.conf, 1 << 40)
-    try:
-        captured.wait_until_running()
-        captured.insert(range(40), filler_bytes=1 << 14)
-        wait_for("some are sent", lambda: bool(read(kafka41, captured.database, 0, 0)))
-    finally:
-        process.kill()  # ours, whatever it does now
-        process.communicate()
-    captured.insert(range(40, 60), filler_bytes=1 << 14)
-    engine = Engine(captured.config, "shop")
-    engine.start()
-    try:
-        captured.insert(range(60, 70))
-        kafka41.kill()
-        captured.insert(range(70, 90))
-        wait_for("the status says why", stands_still(engine))
-        kafka41.start()
-        captured.insert(range(90, 100))
-        for found in numbers(kafka41, captured, 100):
-            assert found
-            first = list(dict.fromkeys(found))
-            assert first == sorted(first)
-        wait_for("it goes on", lambda: not engine.status().consumers[0].reason)
-    finally:
-        engine.stop()

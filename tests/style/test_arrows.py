@@ -68,7 +68,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cdc_engine.ha": VALUES | {"cdc_engine.documents"},
     "cdc_engine.staging": VALUES | {"cdc_engine.binlog"},
     "cdc_engine.server": VALUES | {"cdc_engine.meta"},
-    "cdc_engine.brokers": VALUES | {"cdc_engine.binlog"},
+    "cdc_engine.brokers": VALUES | {"cdc_engine.binlog", "cdc_engine.config.brokers"},
     "cdc_engine.server.protocol": VALUES,
     "cdc_engine.destination_files": VALUES | {"cdc_engine.meta", "cdc_engine.ha", "cdc_engine.documents"},
     "cdc_engine.instance": VALUES
@@ -142,12 +142,14 @@ FOREIGN: dict[str, set[str]] = {
     },
     "prometheus_client": {"cdc_engine.operation"},
     "confluent_kafka": {"cdc_engine.brokers.kafka"},
+    "pika": {"cdc_engine.brokers.rabbitmq"},
     "sqlalchemy": {"cdc_engine.documents.sql", "cdc_engine.sql_url", "cdc_engine.table_meta.history.kept"},
     "typer": {"console", "spark_jobs", "benchmarks"},
     "socket": {
         "cdc_engine.source",
         "cdc_engine.parser",
         "cdc_engine.ha",
+        "cdc_engine.brokers.rocketmq",
         "console",
         "cdc_engine.destination_files",
         "cdc_engine.server.protocol",

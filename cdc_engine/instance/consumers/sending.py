@@ -11,7 +11,7 @@ from cdc_engine.brokers.publisher import Publisher
 from cdc_engine.brokers.routing import Routing, Rules
 from cdc_engine.brokers.sender import Sender
 from cdc_engine.config import DestinationConfig
-from cdc_engine.config.brokers import BrokerConfig, KafkaConfig
+from cdc_engine.config.brokers import BrokerConfig, KafkaConfig, PartitionedConfig, RabbitConfig, RocketConfig
 from cdc_engine.errors import ConfigurationError, NotSubscribedError, SluiceError
 from cdc_engine.instance.consumers.consumers import Consumers, Service
 from cdc_engine.instance.consumers.feed import Chosen
@@ -23,7 +23,7 @@ from cdc_engine.sink.column_filter import ColumnFilter
 def rules_of(config: BrokerConfig) -> Rules:
     """A broker without partitions has one."""
     rules = Rules(topic=config.topic, dynamic_topic=config.dynamic_topic, exact_names=config.format == "flat")
-    if not isinstance(config, KafkaConfig):
+    if not isinstance(config, PartitionedConfig):
         return rules
     return dataclasses.replace(
         rules,
@@ -38,8 +38,7 @@ def rules_of(config: BrokerConfig) -> Rules:
 
 def name_of(config: BrokerConfig) -> str:
     """For people: what it is and where."""
-    where = config.servers if isinstance(config, KafkaConfig) else getattr(config, "server", "")
-    return f"{getattr(config, 'kind', 'broker')} {where}"
+    return f"{getattr(config, 'kind', 'broker')} {getattr(config, 'servers', '')}"
 
 
 class Sending:
@@ -110,4 +109,12 @@ def open_publisher(config: BrokerConfig) -> Publisher:
         from cdc_engine.brokers.kafka import KafkaPublisher, settings_of  # noqa: PLC0415
 
         return KafkaPublisher(settings_of(config.servers, config.options))
+    if isinstance(config, RabbitConfig):
+        from cdc_engine.brokers import rabbitmq  # noqa: PLC0415
+
+        return rabbitmq.RabbitPublisher(rabbitmq.place_of(config))
+    if isinstance(config, RocketConfig):
+        from cdc_engine.brokers import rocketmq  # noqa: PLC0415
+
+        return rocketmq.RocketPublisher(rocketmq.place_of(config))
     raise ConfigurationError(f"no such broker: {config}")

@@ -1,4 +1,4 @@
-"""Canal's Kafka mode as `brokers` of conf/: a conf that Sluice takes and Kafka's client too, with no secret in it."""
+"""Canal's modes that send to brokers as `brokers` of conf/: a conf that Sluice takes, and the broker's client too, with no secret in it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from cdc_engine.brokers import rabbitmq
 from cdc_engine.brokers.kafka import KafkaPublisher, settings_of
 from cdc_engine.config import load_config
+from cdc_engine.config.brokers import KafkaConfig, RabbitConfig, RocketConfig, SecretConfig
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.instance.consumers.sending import rules_of
 from cdc_engine.meta.left_consumers import FILE_NAME
@@ -50,6 +52,7 @@ def test_broker_of_canal_is_one_of_sluice(tmp_path: Path) -> None:
     shop = load_config(tmp_path / "conf").destinations["example"]
     (kafka,) = shop.brokers
     assert not shop.canal_server.port
+    assert isinstance(kafka, KafkaConfig)
     assert (kafka.client_id, kafka.format, kafka.bytes_max) == (1001, "flat", 102400)
     assert kafka.servers == "kafka1:9092,kafka2:9092"
     rules = rules_of(kafka)
@@ -72,8 +75,80 @@ def test_broker_of_canal_by_older_names_and_in_protobuf(tmp_path: Path) -> None:
     older = "canal.serverMode = kafka\ncanal.mq.servers = old:9092\ncanal.mq.flatMessage = false\ncanal.mq.lingerMs = 5"
     import_canal(canal_folder(tmp_path, older), tmp_path / "conf")
     (kafka,) = load_config(tmp_path / "conf").destinations["example"].brokers
+    assert isinstance(kafka, KafkaConfig)
     assert (kafka.servers, kafka.format, kafka.options["linger.ms"]) == ("old:9092", "protobuf", "5")
     assert kafka.bytes_max == 51200
+
+
+RABBIT = """
+canal.serverMode = rabbitMQ
+rabbitmq.host = rabbit1:5673
+rabbitmq.virtual.host = /shop
+rabbitmq.exchange = changes
+rabbitmq.username = alice
+rabbitmq.password = open-sesame
+rabbitmq.queue = all
+rabbitmq.routingKey = example
+rabbitmq.deliveryMode = DIRECT
+canal.mq.partitionHash = .*:$pk$
+"""
+
+
+def test_broker_rabbitmq_of_canal_is_one_of_sluice(tmp_path: Path) -> None:
+    found = import_canal(canal_folder(tmp_path, RABBIT), tmp_path / "conf")
+    (rabbit,) = load_config(tmp_path / "conf").destinations["example"].brokers
+    assert isinstance(rabbit, RabbitConfig)
+    assert (rabbit.servers, rabbit.virtual_host, rabbit.user) == ("rabbit1:5673", "/shop", "alice")
+    assert (rabbit.exchange, rabbit.queue) == ("changes", "all")
+    assert (rabbit.routing_key, rabbit.exchange_type, rabbit.topic) == ("example", "direct", "example")
+    said = "\n".join(found.sentences())
+    assert "set the environment variable EXAMPLE_RABBITMQ_PASSWORD to rabbitmq.password of example" in said
+    assert "canal.mq.partitionHash: a queue of RabbitMQ has no partitions" in said
+    assert "open-sesame" not in said + "".join(file.read_text() for file in found.files)
+    assert rabbit.password is not None
+    assert rabbit.password.value({"EXAMPLE_RABBITMQ_PASSWORD": "open-sesame"}) == "open-sesame"
+
+
+def test_broker_rabbitmq_of_a_uri_and_an_older_name(tmp_path: Path) -> None:
+    uri = "canal.serverMode = rabbitMQ\ncanal.mq.servers = amqps://bob:open%2Fsesame@rabbit2/%2Fv\nrabbitmq.routingKey = alone"
+    found = import_canal(canal_folder(tmp_path, uri), tmp_path / "conf")
+    (rabbit,) = load_config(tmp_path / "conf").destinations["example"].brokers
+    assert isinstance(rabbit, RabbitConfig)
+    assert (rabbit.servers, rabbit.user, rabbit.virtual_host) == ("rabbit2", "bob", "/v")
+    assert rabbit.tls is not None
+    said = "\n".join(found.sentences())
+    assert "Sluice verifies it: say tls.ca_file" in said
+    assert "without the others Canal binds nothing" in said
+    assert "sesame" not in said + "".join(file.read_text() for file in found.files)
+
+
+ROCKET = """
+canal.serverMode = rocketMQ
+rocketmq.producer.group = canal
+rocketmq.namespace = shop
+rocketmq.namesrv.addr = names1:9876;names2:9876
+rocketmq.retry.times.when.send.failed = 3
+rocketmq.vip.channel.enabled = true
+rocketmq.tag = changes
+canal.aliyun.accessKey = alice
+canal.aliyun.secretKey = open-sesame
+canal.mq.enableDynamicQueuePartition = true
+"""
+
+
+def test_broker_rocketmq_of_canal_is_one_of_sluice(tmp_path: Path) -> None:
+    hashed = "canal.mq.partitionsNum = 3\ncanal.mq.partitionHash = .*:$pk$"
+    found = import_canal(canal_folder(tmp_path, ROCKET, hashed), tmp_path / "conf")
+    (rocket,) = load_config(tmp_path / "conf").destinations["example"].brokers
+    assert isinstance(rocket, RocketConfig)
+    assert (rocket.servers, rocket.group, rocket.namespace) == ("names1:9876;names2:9876", "canal", "shop")
+    assert (rocket.tag, rocket.access_key, rules_of(rocket).partitions_num) == ("changes", "alice", 3)
+    said = "\n".join(found.sentences())
+    assert "set the environment variable EXAMPLE_ROCKETMQ_SECRET to canal.aliyun.secretKey of example" in said
+    assert "NOT carried over: rocketmq.vip.channel.enabled" in said
+    assert "NOT carried over: canal.mq.enableDynamicQueuePartition" in said
+    assert "not known" not in said
+    assert "open-sesame" not in said + "".join(file.read_text() for file in found.files)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +168,44 @@ def test_broker_in_conf_that_is_wrong_is_said_without_its_secret(tmp_path: Path,
     with pytest.raises(ConfigurationError, match=said) as refused:
         load_config(tmp_path / "conf")
     assert "open-sesame" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("kind: rabbitmq, servers: 'rabbit:99:1'", "'rabbit:99:1' is no address: say host:port"),
+        ("kind: rabbitmq, servers: rabbit, routing_key: all", "say queue, exchange, routing_key and exchange_type"),
+        ("kind: rabbitmq, servers: rabbit, password: {}", "say env, the name of a variable"),
+        ("kind: rabbitmq, servers: rabbit, partitions_num: 3", "partitions_num"),
+        ("kind: rocketmq, servers: names, access_key: alice", "say access_key and secret_key, both"),
+        ("kind: rocketmq, servers: ''", "servers"),
+        ("kind: pulsar, servers: pulsar", "'kafka', 'rabbitmq', 'rocketmq'"),
+    ],
+)
+def test_broker_of_another_kind_that_is_wrong_is_said(tmp_path: Path, lines: str, said: str) -> None:
+    (tmp_path / "conf" / "destinations").mkdir(parents=True)
+    text = f"source: {{user: root}}\nbrokers:\n- {{topic: all, {lines}}}\n"
+    (tmp_path / "conf" / "destinations" / "shop.yaml").write_text(text)
+    with pytest.raises(ConfigurationError, match=said):
+        load_config(tmp_path / "conf")
+
+
+def test_broker_secret_is_in_a_file_or_a_variable_and_in_no_error(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    with pytest.raises(ConfigurationError, match=r"secret with the secret of a broker cannot be read: No such file"):
+        SecretConfig(file=file).value()
+    file.write_text("open-sesame\n")
+    assert SecretConfig(file=file).value() == "open-sesame"
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigurationError, match="it is no text"):
+        SecretConfig(file=file).value()
+    with pytest.raises(ConfigurationError, match="variable RABBIT_SECRET with the secret of a broker is not set"):
+        SecretConfig(env="RABBIT_SECRET").value({})
+    rabbit = RabbitConfig(kind="rabbitmq", servers="rabbit", topic="t", password=SecretConfig(env="RABBIT_SECRET"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RABBIT_SECRET", "open-sesame")
+        place = rabbitmq.place_of(rabbit)
+    assert "open-sesame" not in f"{place} {place!r} {place.parameters()}"
 
 
 def test_brokers_of_one_number_are_refused(tmp_path: Path) -> None:

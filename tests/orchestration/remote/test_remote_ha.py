@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import ipaddress
 import os
 import threading
 import typing
@@ -12,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from pydantic import ValidationError
 
 from cdc_engine.config import EngineConfig
@@ -36,6 +31,7 @@ from orchestration.remote.caller import EngineAwayError, RemoteEngine, RemoteHos
 from orchestration.remote.host import METHODS, HostServer
 from orchestration.remote.wire import EngineRefusedError, RemoteState, state_of, state_to_json
 from orchestration.testing import FakeEngine, FakeHost, FakeState, position
+from tests.certificates import make_certificate
 from tests.orchestration.remote.fix_host import called, config_at, server_of
 from tests.waiting import wait_for
 
@@ -300,29 +296,6 @@ def test_ha_a_port_that_another_has_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=f"cannot listen at 127.0.0.1:{first.port}"):
         server_of(engines, config_at(tmp_path, 1), f"127.0.0.1:{first.port}")
     first.close()
-
-
-def make_certificate(folder: Path) -> tuple[Path, Path]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "engine")])
-    now = dt.datetime.now(dt.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(7)
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    paths = folder / "engine.pem", folder / "engine.key"
-    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    form = serialization.PrivateFormat.PKCS8
-    paths[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
-    return paths
 
 
 def test_ha_tls_lets_in_who_trusts_the_certificate_and_nobody_else(tmp_path: Path) -> None:

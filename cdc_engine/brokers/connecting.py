@@ -1,0 +1,21 @@
+"""What several brokers' clients need to connect. Asked by `rabbitmq` and `rocketmq`."""
+
+from __future__ import annotations
+
+import ssl
+
+from cdc_engine.config.brokers import BrokerTlsConfig
+from cdc_engine.errors import ConfigurationError
+
+
+def tls_context(config: BrokerTlsConfig) -> ssl.SSLContext:
+    """Verifies certificate and host name. Raises ConfigurationError where a file cannot be used."""
+    try:
+        context = ssl.create_default_context(cafile=str(config.ca_file) if config.ca_file else None)
+        if config.certificate_file:
+            context.load_cert_chain(config.certificate_file, config.key_file)
+    except (OSError, ssl.SSLError) as error:
+        files = [str(file) for file in (config.ca_file, config.certificate_file, config.key_file) if file]
+        why = getattr(error, "strerror", None) or error
+        raise ConfigurationError(f"brokers.tls: {', '.join(files)} cannot be used: {why}") from None
+    return context

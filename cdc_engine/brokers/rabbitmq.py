@@ -1,0 +1,307 @@
+"""RabbitMQ as a `Publisher`, by pika: confirmed, persistent, and to no key that has no queue. The only file that knows RabbitMQ.
+
+A batch is published without waiting between its messages, in their order on one channel, and counts as sent once the broker has confirmed
+every one. A connection whose batch failed is cut off with all that it still holds: nothing of it comes after the batch is sent anew.
+One that stood idle for longer than its heartbeat was closed by the broker, with nothing on its way: it is opened again without a word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import re
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pika
+from pika import exceptions
+from pika.spec import Basic
+
+from cdc_engine.brokers.connecting import tls_context
+from cdc_engine.brokers.publisher import Message, ended_amid, too_large
+from cdc_engine.config.brokers import RabbitConfig, addresses_of
+from cdc_engine.errors import PublishError
+
+LOOK_SECONDS = 0.1
+OPEN_SECONDS, CONFIRM_SECONDS, HEARTBEAT_SECONDS = 10.0, 30.0, 60
+UNCONFIRMED_MAX, UNCONFIRMED_BYTES_MAX = 2000, 8 << 20
+PORT, TLS_PORT = 5672, 5671
+# What Canal sends, MessageProperties.PERSISTENT_TEXT_PLAIN.
+PROPERTIES = pika.BasicProperties(content_type="text/plain", delivery_mode=2, priority=0)
+TOO_LARGE = re.compile(r"message size (\d+) is larger than configured max size (\d+)")
+NO_EXCHANGE = "no exchange"
+
+# It tells each try of a connection at length, as errors; what went wrong is in ours.
+logging.getLogger("pika").setLevel(logging.CRITICAL)
+
+
+@dataclasses.dataclass(frozen=True)
+class RabbitPlace:
+    """Where it is sent to, as conf/ says, with the secret."""
+
+    config: RabbitConfig
+    password: str = dataclasses.field(repr=False)
+    context: ssl.SSLContext | None = dataclasses.field(repr=False)
+
+    def __str__(self) -> str:
+        return f"RabbitMQ at {self.config.servers}"
+
+    def parameters(self) -> list[pika.ConnectionParameters]:
+        """Of each server."""
+        port = PORT if self.context is None else TLS_PORT
+        return [
+            pika.ConnectionParameters(
+                host=host,
+                port=number,
+                virtual_host=self.config.virtual_host,
+                credentials=pika.PlainCredentials(self.config.user, self.password),
+                heartbeat=HEARTBEAT_SECONDS,
+                socket_timeout=OPEN_SECONDS / 2,
+                stack_timeout=OPEN_SECONDS,
+                ssl_options=None if self.context is None else pika.SSLOptions(self.context, host),
+            )
+            for host, number in addresses_of(self.config.servers, port)
+        ]
+
+
+def place_of(config: RabbitConfig) -> RabbitPlace:
+    """Raises ConfigurationError where the secret or a certificate cannot be read."""
+    password = config.password.value() if config.password else "guest" if config.user == "guest" else ""
+    return RabbitPlace(config, password, tls_context(config.tls) if config.tls else None)
+
+
+class RabbitPublisher:
+    """Implements `Publisher`. Connects when something is sent."""
+
+    def __init__(self, place: RabbitPlace) -> None:
+        self._place = place
+        self._link: _Link | None = None
+
+    def send(self, messages: Sequence[Message], given_up: Callable[[], bool]) -> None:
+        if not messages:
+            return
+        if self._link is None or not self._link.alive():
+            self.close()
+            self._link = self._opened(given_up)
+        self._link.publish(messages, given_up)
+
+    def _opened(self, given_up: Callable[[], bool]) -> _Link:
+        """To the first server that lets us in."""
+        errors = []
+        for parameters in self._place.parameters():
+            link = _Link(self._place, parameters)
+            try:
+                link.open(given_up)
+            except PublishError as error:
+                link.cut()
+                errors.append(error)
+            else:
+                return link
+        raise errors[-1]
+
+    def close(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.cut()
+
+
+class _Link:
+    """One connection with one channel; its loop turns in the thread that sends, and only while it waits."""
+
+    def __init__(self, place: RabbitPlace, parameters: pika.ConnectionParameters) -> None:
+        self._place, self._where = place, f"{parameters.host}:{parameters.port}"
+        self._failed: PublishError | None = None
+        self._blocked = ""
+        self._ready = False
+        self._unconfirmed: dict[int, Message] = {}
+        self._number = self._bytes = 0
+        self._heard = time.monotonic()
+        self._channel: Any = None
+        self._connection: Any = pika.SelectConnection(
+            parameters,
+            on_open_callback=self._opened,
+            on_open_error_callback=lambda _, error: self._fail(self._not_let_in(error)),
+            on_close_callback=lambda _, reason: self._fail(self._gone(str(reason))),
+        )
+        self._connection.add_on_connection_blocked_callback(self._note_blocked)
+        self._connection.add_on_connection_unblocked_callback(self._note_blocked)
+
+    def open(self, given_up: Callable[[], bool]) -> None:
+        """Returns once messages may be published. Raises PublishError."""
+        end = time.monotonic() + OPEN_SECONDS
+        while not self._ready:
+            if time.monotonic() > end:
+                raise self._gone(f"no answer in {OPEN_SECONDS:g} s")
+            self._wait(given_up)
+
+    def alive(self) -> bool:
+        """Whether it may be used, as far as can be known without sending; what the broker said meanwhile is read."""
+        if self._failed is None:
+            self._turn(0.0)
+        return self._failed is None and self._connection.is_open and self._channel.is_open
+
+    def publish(self, messages: Sequence[Message], given_up: Callable[[], bool]) -> None:
+        """Returns once all are confirmed. Raises PublishError."""
+        self._heard = time.monotonic()
+        for message in messages:
+            while len(self._unconfirmed) >= UNCONFIRMED_MAX or self._bytes > UNCONFIRMED_BYTES_MAX:
+                self._wait(given_up)
+            if self._failed or given_up():
+                raise self._failed or ended_amid()
+            self._put(message)
+        while self._unconfirmed:
+            self._wait(given_up)
+        if self._failed:
+            raise self._failed
+
+    def cut(self) -> None:
+        """Drops what it still holds: a connection that is closed in order is sent the rest of it first."""
+        with contextlib.suppress(Exception):  # it may be gone in any way, and nothing of it is wanted
+            transport = self._connection._transport  # noqa: SLF001  there is no other way
+            if transport is not None:
+                transport.abort()
+                self._turn(0.0)
+        with contextlib.suppress(Exception):
+            self._connection.ioloop.close()
+
+    def _put(self, message: Message) -> None:
+        self._number += 1
+        self._unconfirmed[self._number] = message
+        self._bytes += len(message.body)
+        try:
+            self._channel.basic_publish(
+                self._place.config.exchange, message.topic, message.body, PROPERTIES, mandatory=True
+            )
+        except exceptions.AMQPError as error:
+            self._fail(self._gone(type(error).__name__))
+
+    def _wait(self, given_up: Callable[[], bool]) -> None:
+        """A moment. Raises PublishError."""
+        self._turn(LOOK_SECONDS)
+        if self._failed:
+            raise self._failed
+        if given_up():
+            raise ended_amid()
+        if self._unconfirmed and time.monotonic() - self._heard > CONFIRM_SECONDS:
+            raise self._gone(self._blocked or f"it confirmed nothing for {CONFIRM_SECONDS:g} s")
+
+    def _turn(self, seconds: float) -> None:
+        loop = self._connection.ioloop
+        handle = loop.call_later(seconds, loop.stop)
+        loop.start()
+        loop.remove_timeout(handle)
+
+    # ── said by the broker, in the loop ──
+
+    def _opened(self, connection: Any) -> None:
+        connection.channel(on_open_callback=self._channel_opened)
+
+    def _channel_opened(self, channel: Any) -> None:
+        self._channel = channel
+        channel.add_on_close_callback(lambda _, reason: self._fail(self._closed(reason)))
+        channel.add_on_return_callback(self._returned)
+        config = self._place.config
+        steps: list[Callable[..., object]] = []
+        if config.queue:
+            steps.append(functools.partial(channel.queue_declare, config.queue, durable=True))
+        if config.routing_key:
+            steps.append(
+                functools.partial(
+                    channel.exchange_declare, config.exchange, exchange_type=config.exchange_type, durable=True
+                )
+            )
+            steps.append(functools.partial(channel.queue_bind, config.queue, config.exchange, config.routing_key))
+        steps.append(functools.partial(channel.confirm_delivery, self._confirmed))
+        self._next(steps)
+
+    def _next(self, steps: list[Callable[..., object]], _answer: object = None) -> None:
+        if not steps:
+            self._ready = True
+            self._connection.ioloop.stop()
+            return
+        steps[0](callback=functools.partial(self._next, steps[1:]))
+
+    def _confirmed(self, frame: Any) -> None:
+        self._heard = time.monotonic()
+        tag, several = frame.method.delivery_tag, frame.method.multiple
+        found = [number for number in self._unconfirmed if number <= tag] if several else [tag]
+        taken = [self._unconfirmed.pop(number) for number in found if number in self._unconfirmed]
+        self._bytes -= sum(len(each.body) for each in taken)
+        if isinstance(frame.method, Basic.Nack):
+            topic = taken[0].topic if taken else "?"
+            self._fail(self._gone(f"it refused a message for topic {topic}: its queue is full, or cannot keep it"))
+        elif len(self._unconfirmed) < UNCONFIRMED_MAX // 2:
+            self._connection.ioloop.stop()
+
+    def _returned(self, _channel: Any, method: Any, _properties: Any, _body: bytes) -> None:
+        exchange = f"bind one to exchange {method.exchange} by that routing key" if method.exchange else "of that name"
+        self._fail(
+            PublishError(
+                f"{self._place} has no topic {method.routing_key}: no queue takes it; make it there ({exchange}), or correct topic, "
+                "dynamic_topic and exchange"
+            )
+        )
+
+    def _note_blocked(self, _connection: Any, frame: Any) -> None:
+        reason = getattr(frame.method, "reason", "")
+        self._blocked = f"it takes nothing for now: {reason}" if reason else ""
+
+    def _fail(self, error: PublishError) -> None:
+        self._failed = self._failed or error
+        self._connection.ioloop.stop()
+
+    # ── in words ──
+
+    def _gone(self, why: str) -> PublishError:
+        return PublishError(
+            f"{self._place} did not confirm a batch ({why}): see that it runs and can be reached; it is tried again"
+        )
+
+    def _not_let_in(self, error: object) -> PublishError:
+        said = _innermost(error)
+        if isinstance(error, exceptions.ProbableAuthenticationError) or "ACCESS_REFUSED" in said:
+            return PublishError(
+                f"{self._place} does not let user {self._place.config.user} in: see to user and password in conf/"
+            )
+        if isinstance(error, exceptions.ProbableAccessDeniedError) or "NOT_ALLOWED" in said:
+            return PublishError(
+                f"{self._place} does not let user {self._place.config.user} use virtual_host {self._place.config.virtual_host}: make it "
+                "there and let that user write to it"
+            )
+        return self._gone(f"no connection to {self._where}: {said}")
+
+    def _closed(self, reason: Any) -> PublishError:
+        """Why the broker closed the channel."""
+        said = getattr(reason, "reply_text", str(reason))
+        if size := TOO_LARGE.search(said):
+            lengths = {len(each.body): each for each in self._unconfirmed.values()}
+            found = lengths.get(int(size[1]), Message("?", 0, b""))
+            return too_large(found, f"max_message_size of RabbitMQ is {size[2]}")
+        if NO_EXCHANGE in said:
+            return PublishError(
+                f"{self._place} has no exchange {self._place.config.exchange}: make it there, or let conf/ say queue, routing_key and "
+                "exchange_type too, then it is declared"
+            )
+        if "ACCESS_REFUSED" in said:
+            return PublishError(
+                f"{self._place} does not let user {self._place.config.user} write: {said}; see to that user's permissions"
+            )
+        if "PRECONDITION_FAILED" in said:
+            return PublishError(
+                f"{self._place} has a queue or exchange of another kind than conf/ says: {said}; correct queue and exchange_type"
+            )
+        return self._gone(said)
+
+
+def _innermost(error: object) -> str:
+    """What the system, or the broker, said: the client wraps it up to four times."""
+    while True:
+        inner = [*getattr(error, "exceptions", ()), getattr(error, "exception", None), *getattr(error, "args", ())]
+        found = [each for each in inner if isinstance(each, BaseException)]
+        if not found:
+            return f"{type(error).__name__}: {error}"
+        error = found[-1]

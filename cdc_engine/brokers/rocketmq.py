@@ -1,0 +1,253 @@
+"""RocketMQ as a `Publisher`, by its remoting protocol: to the queue that Canal would choose, each queue's messages in turn.
+
+A broker takes requests of one connection with several threads, so a queue has one request on its way at most: several messages in it, of
+which the broker keeps all or none. The queues of a batch go side by side. docs/decisions says why this is no library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from cdc_engine.brokers import rocketmq_wire as wire
+from cdc_engine.brokers.connecting import tls_context
+from cdc_engine.brokers.publisher import Message, ended_amid, too_large
+from cdc_engine.brokers.rocketmq_wire import Answer, Queue
+from cdc_engine.config.brokers import RocketConfig, address_of, addresses_of
+from cdc_engine.errors import PublishError
+
+LOOK_SECONDS = 0.1
+OPEN_SECONDS, ANSWER_SECONDS, ROUTE_SECONDS = 5.0, 10.0, 30.0
+PORT = 9876
+REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX = 1 << 20, 500
+SAID_MAX = 300
+SEPARATOR = "%"  # of namespace and name
+
+
+@dataclasses.dataclass(frozen=True)
+class RocketPlace:
+    """Where it is sent to, as conf/ says, with the secret."""
+
+    config: RocketConfig
+    secret: str = dataclasses.field(repr=False)
+    context: ssl.SSLContext | None = dataclasses.field(repr=False)
+
+    def __str__(self) -> str:
+        return f"RocketMQ by name servers {self.config.servers}"
+
+    @property
+    def key(self) -> tuple[str, str] | None:
+        return (self.config.access_key, self.secret) if self.config.access_key else None
+
+    def named(self, name: str) -> str:
+        """Within the namespace."""
+        return f"{self.config.namespace}{SEPARATOR}{name}" if self.config.namespace else name
+
+
+def place_of(config: RocketConfig) -> RocketPlace:
+    """Raises ConfigurationError where the secret or a certificate cannot be read."""
+    secret = config.secret_key.value() if config.secret_key else ""
+    return RocketPlace(config, secret, tls_context(config.tls) if config.tls else None)
+
+
+class RocketPublisher:
+    """Implements `Publisher`. Connects when something is sent."""
+
+    def __init__(self, place: RocketPlace) -> None:
+        self._place = place
+        self._connections: dict[str, _Connection] = {}
+        self._routes: dict[str, tuple[float, list[Queue]]] = {}
+
+    def send(self, messages: Sequence[Message], given_up: Callable[[], bool]) -> None:
+        queued: dict[tuple[str, Queue], list[Message]] = {}
+        for message in messages:
+            queue = wire.queue_of(self._queues(message.topic, given_up), message.partition)
+            queued.setdefault((message.topic, queue), []).append(message)
+        in_turn = [[(topic, queue, some) for some in self._some(own)] for (topic, queue), own in queued.items()]
+        for side_by_side in itertools.zip_longest(*in_turn):
+            asked = []
+            for topic, queue, some in filter(None, side_by_side):
+                if given_up():
+                    raise ended_amid()
+                connection = self._connection(queue.address, queue.broker)
+                asked.append((connection, connection.ask(*self._request(topic, queue, some)), some))
+            for connection, number, some in asked:
+                self._check(connection.answer(number, given_up), connection, some)
+
+    def close(self) -> None:
+        connections, self._connections = self._connections, {}
+        for connection in connections.values():
+            connection.close()
+
+    def _some(self, messages: Sequence[Message]) -> Iterator[list[Message]]:
+        """As many as one request takes."""
+        some: list[Message] = []
+        size = 0
+        for message in messages:
+            full = size + len(message.body) > REQUEST_BYTES_MAX or len(some) == REQUEST_MESSAGES_MAX
+            if some and (full or not self._place.config.batches):
+                yield some
+                some, size = [], 0
+            some.append(message)
+            size += len(message.body)
+        yield some
+
+    def _request(self, topic: str, queue: Queue, some: Sequence[Message]) -> tuple[int, dict[str, str], bytes]:
+        config = self._place.config
+        fields = wire.send_fields(self._place.named(config.group), self._place.named(topic), queue)
+        written = [(each.body, wire.properties(config.tag, config.namespace)) for each in some]
+        if len(written) == 1:
+            return wire.one_message(*written[0], fields)
+        return wire.several_messages(written, fields)
+
+    def _queues(self, topic: str, given_up: Callable[[], bool]) -> list[Queue]:
+        """Those that are written to. Raises PublishError."""
+        asked, queues = self._routes.get(topic, (0.0, []))
+        if queues and time.monotonic() - asked < ROUTE_SECONDS:
+            return queues
+        errors: list[PublishError] = []
+        for host, port in addresses_of(self._place.config.servers, PORT):
+            try:
+                queues = self._route(f"{host}:{port}", topic, given_up)
+            except PublishError as error:
+                errors.append(error)
+                continue
+            self._routes[topic] = (time.monotonic(), queues)
+            return queues
+        raise errors[-1]
+
+    def _route(self, address: str, topic: str, given_up: Callable[[], bool]) -> list[Queue]:
+        connection = self._connection(address, "")
+        fields = {"topic": self._place.named(topic), "acceptStandardJsonOnly": "true"}
+        answer = connection.answer(connection.ask(wire.GET_ROUTE, fields, b""), given_up)
+        if answer.code == wire.TOPIC_NOT_EXIST:
+            raise self._no_topic(topic)
+        if answer.code != wire.SUCCESS:
+            raise connection.gone(f"code {answer.code}, {answer.remark[:SAID_MAX]}")
+        queues = wire.queues_of(topic, answer.body)
+        if not queues:
+            raise PublishError(
+                f"{self._place}: no broker that runs takes messages for topic {topic}: start its brokers"
+            )
+        return queues
+
+    def _connection(self, address: str, broker: str) -> _Connection:
+        if not address:
+            raise PublishError(f"{self._place}: broker {broker} has no master that runs: start it; it is tried again")
+        found = self._connections.get(address)
+        if found is None:
+            found = self._connections[address] = _Connection(self._place, address)
+        return found
+
+    def _check(self, answer: Answer, connection: _Connection, some: Sequence[Message]) -> None:
+        """Raises PublishError where the messages are not kept."""
+        if answer.code == wire.SUCCESS:
+            return
+        topic, said = some[0].topic, answer.remark[:SAID_MAX]
+        if answer.code == wire.TOPIC_NOT_EXIST:
+            raise self._no_topic(topic)
+        if answer.code == wire.MESSAGE_ILLEGAL:
+            largest = max(some, key=lambda each: len(each.body))
+            raise too_large(largest, f"maxMessageSize of RocketMQ's broker, which said: {said}")
+        if answer.code in wire.KEPT_IN_PART:
+            raise connection.gone(
+                f"{wire.KEPT_IN_PART[answer.code]}: the message is kept, but not as safe as the broker is to keep it"
+            )
+        if answer.code == wire.NO_PERMISSION:
+            raise PublishError(
+                f"{self._place} does not let us write to topic {topic} ({said}): see to its permissions, and to access_key and secret_key"
+            )
+        raise connection.gone(f"code {answer.code}, {said}")
+
+    def _no_topic(self, topic: str) -> PublishError:
+        return PublishError(
+            f"{self._place} has no topic {self._place.named(topic)}: start the brokers that have it, which the name servers forget when "
+            "they end; or make it there, with as many queues as partitions_num in conf/ says; or correct topic, dynamic_topic and namespace"
+        )
+
+
+class _Connection:
+    """To one server; a request's answer is waited for when it is wanted."""
+
+    def __init__(self, place: RocketPlace, address: str) -> None:
+        self._place, self._address = place, address
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, Answer] = {}
+        self._received = b""
+        self._socket: socket.socket | None = None
+
+    def ask(self, code: int, fields: dict[str, str], body: bytes) -> int:
+        """The request's number. Raises PublishError."""
+        number = next(self._numbers)
+        frame = wire.request(code, number, fields, body, self._place.key)
+        try:
+            self._open().sendall(frame)
+        except OSError as error:
+            raise self.gone(error.strerror or str(error)) from None
+        return number
+
+    def answer(self, number: int, given_up: Callable[[], bool]) -> Answer:
+        """Raises PublishError where none comes."""
+        end = time.monotonic() + ANSWER_SECONDS
+        while number not in self._answers:
+            if given_up():
+                raise ended_amid()
+            if time.monotonic() > end:
+                raise self.gone(f"no answer in {ANSWER_SECONDS:g} s")
+            self._receive()
+        return self._answers.pop(number)
+
+    def gone(self, why: str) -> PublishError:
+        return PublishError(
+            f"{self._place}: {self._address} did not confirm a message ({why}): see that it runs and can be reached; it is tried again"
+        )
+
+    def close(self) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.close()
+
+    def _open(self) -> socket.socket:
+        if self._socket is None:
+            host, port = address_of(self._address, PORT)
+            plain = socket.create_connection((host, port), timeout=OPEN_SECONDS)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            context = self._place.context
+            self._socket = context.wrap_socket(plain, server_hostname=host) if context else plain
+        self._socket.settimeout(ANSWER_SECONDS)
+        return self._socket
+
+    def _receive(self) -> None:
+        """What comes in a moment."""
+        opened = self._open()
+        opened.settimeout(LOOK_SECONDS)
+        try:
+            data = opened.recv(1 << 16)
+        except TimeoutError:
+            return
+        except OSError as error:
+            raise self.gone(error.strerror or str(error)) from None
+        if not data:
+            raise self.gone("it closed the connection")
+        self._received += data
+        try:
+            self._take_frames()
+        except (ValueError, KeyError, struct.error) as error:
+            raise self.gone(f"its answer cannot be read: {error}") from None
+
+    def _take_frames(self) -> None:
+        while len(self._received) >= 4:
+            (length,) = struct.unpack_from(">i", self._received)
+            if not 0 <= length <= wire.FRAME_BYTES_MAX:
+                raise ValueError(f"a frame of {length} bytes")
+            if len(self._received) < 4 + length:
+                return
+            number, answer = wire.answer_of(self._received[4 : 4 + length])
+            self._received = self._received[4 + length :]
+            self._answers[number] = answer

@@ -1,0 +1,176 @@
+"""RocketMQ's remoting protocol, as far as a producer needs it: requests, answers, routes, signatures. Pure; asked by `rocketmq`.
+
+A frame is its length, its header's length (the highest byte says how it is written: 0 is JSON), the header, and a body. A producer asks a
+name server for a topic's route, and sends each queue's messages to the master that has it.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import datetime as dt
+import hmac
+import itertools
+import json
+import re
+import secrets
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cdc_engine.errors import PublishError
+
+SEND_MESSAGE_V2, SEND_BATCH_MESSAGE, GET_ROUTE = 310, 320, 105
+SUCCESS, SYSTEM_BUSY, MESSAGE_ILLEGAL, NO_PERMISSION, TOPIC_NOT_EXIST = 0, 2, 13, 16, 17
+# The master has it and its disk, or a replica that it waits for, has not.
+KEPT_IN_PART = {10: "its disk was too slow", 11: "it has no replica", 12: "its replica was too slow"}
+VERSION = 401  # 4.9.4: the oldest that is answered in JSON as others read it
+MASTER = "0"
+WRITABLE = 1 << 1
+MAGIC = struct.Struct(">ii")
+# Older name servers write a map's numbers as keys without quotes.
+BARE_KEY = re.compile(rb"([{,])(\d+):")
+DEFAULT_TOPIC, DEFAULT_QUEUES = "TBW102", 4  # of a topic that a broker makes by itself
+BETWEEN, AFTER = "\x01", "\x02"  # name and value, and after them
+FRAME_BYTES_MAX = 64 << 20
+
+_sender, _count = secrets.token_bytes(10), itertools.count()
+
+
+@dataclasses.dataclass(frozen=True)
+class Queue:
+    """`number`: of the broker's. `address`: of its master, empty where it has none now."""
+
+    broker: str
+    number: int
+    address: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    code: int
+    remark: str
+    body: bytes
+
+
+def request(
+    code: int, number: int, fields: Mapping[str, str], body: bytes = b"", key: tuple[str, str] | None = None
+) -> bytes:
+    """A frame. `number`: comes back with the answer. `key`: access key and secret, by which it is signed."""
+    header = {
+        "code": code,
+        "extFields": signed(fields, body, *key) if key else dict(fields),
+        "flag": 0,
+        "language": "PYTHON",
+        "opaque": number,
+        "serializeTypeCurrentRPC": "JSON",
+        "version": VERSION,
+    }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    return MAGIC.pack(4 + len(text) + len(body), len(text)) + text + body
+
+
+def signed(fields: Mapping[str, str], body: bytes, access_key: str, secret: str) -> dict[str, str]:
+    """With HMAC-SHA1 of the values by their names' order, and of the body."""
+    found = {**fields, "AccessKey": access_key}
+    content = "".join(found[name] for name in sorted(found)).encode() + body
+    return {**found, "Signature": base64.b64encode(hmac.digest(secret.encode(), content, "sha1")).decode()}
+
+
+def answer_of(frame: bytes) -> tuple[int, Answer]:
+    """Of a frame without its length: the request's number, and what is answered. Raises ValueError where it is none."""
+    (length,) = struct.unpack_from(">i", frame)
+    if length >> 24:
+        raise ValueError("the header of an answer is not JSON")
+    header = json.loads(frame[4 : 4 + (length & 0xFFFFFF)])
+    return int(header["opaque"]), Answer(
+        int(header["code"]), header.get("remark") or "", frame[4 + (length & 0xFFFFFF) :]
+    )
+
+
+def queues_of(topic: str, body: bytes) -> list[Queue]:
+    """The queues that a topic is written to, in the order of RocketMQ's own client, of a name server's answer. Raises PublishError."""
+    route: dict[str, Any] = json.loads(BARE_KEY.sub(rb'\1"\2":', body))
+    masters = {
+        each["brokerName"]: each["brokerAddrs"].get(MASTER, "")
+        for each in route["brokerDatas"]
+        if each.get("brokerAddrs")
+    }
+    if ordered := route.get("orderTopicConf"):
+        pairs = [word.split(":") for word in ordered.split(";") if word]
+        return [Queue(name, number, masters.get(name, "")) for name, count in pairs for number in range(int(count))]
+    if route.get("topicQueueMappingByBroker"):
+        raise PublishError(
+            f"topic {topic} of RocketMQ is a static one, whose queues move between brokers: Sluice does not send to these; make another"
+        )
+    return [
+        Queue(each["brokerName"], number, masters[each["brokerName"]])
+        for each in sorted(route["queueDatas"], key=lambda each: str(each["brokerName"]))
+        if each["perm"] & WRITABLE and masters.get(each["brokerName"])
+        for number in range(each["writeQueueNums"])
+    ]
+
+
+def queue_of(queues: Sequence[Queue], partition: int) -> Queue:
+    """As Canal chooses it."""
+    return queues[partition % len(queues)]
+
+
+def properties(tag: str, namespace: str) -> str:
+    """Of one message, as RocketMQ's own client writes them: its id, by which consoles find it, its tag."""
+    found = {"UNIQ_KEY": message_id(), "WAIT": "true"}
+    if tag:
+        found["TAGS"] = tag
+    if namespace:
+        found["INSTANCE_ID"] = namespace
+    return _written(found)
+
+
+def _written(found: Mapping[str, str]) -> str:
+    return "".join(f"{name}{BETWEEN}{value}{AFTER}" for name, value in found.items())
+
+
+def message_id() -> str:
+    """16 bytes: who sent it, milliseconds of the month, a count."""
+    now = time.time()
+    month = dt.datetime.fromtimestamp(now).astimezone().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    passed = int((now - month.timestamp()) * 1000) & 0x7FFFFFFF
+    return (_sender + struct.pack(">iH", passed, next(_count) & 0xFFFF)).hex().upper()
+
+
+def one_message(body: bytes, written: str, fields: Mapping[str, str]) -> tuple[int, dict[str, str], bytes]:
+    """Code, fields and body of a request. `written`: its properties. `fields`: of `send_fields`."""
+    return SEND_MESSAGE_V2, {**fields, "i": written, "m": "false"}, body
+
+
+def several_messages(
+    messages: Sequence[tuple[bytes, str]], fields: Mapping[str, str]
+) -> tuple[int, dict[str, str], bytes]:
+    """The same of bodies and properties that go into one queue together, in their order.
+
+    What the request itself says of properties wins over what each message says: so it says nothing of ids.
+    """
+    parts = []
+    for body, own in messages:
+        text = own.encode()
+        parts.append(struct.pack(">iiiii", 22 + len(body) + len(text), 0, 0, 0, len(body)))
+        parts += [body, struct.pack(">H", len(text)), text]
+    return SEND_BATCH_MESSAGE, {**fields, "i": _written({"WAIT": "true"}), "m": "true"}, b"".join(parts)
+
+
+def send_fields(group: str, topic: str, queue: Queue) -> dict[str, str]:
+    """Of a request that sends; one letter each, as the protocol has it since 3.2."""
+    return {
+        "a": group,
+        "b": topic,
+        "c": DEFAULT_TOPIC,
+        "d": str(DEFAULT_QUEUES),
+        "e": str(queue.number),
+        "f": "0",
+        "g": str(time.time_ns() // 1_000_000),
+        "h": "0",
+        "j": "0",
+        "k": "false",
+        "n": queue.broker,
+    }

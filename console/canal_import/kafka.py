@@ -1,0 +1,100 @@
+"""Canal's kafka.* → a broker of conf/. Pure; asked by `brokers`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from console.canal_import.properties import Settings, Told
+
+SERVERS = "127.0.0.1:9092"
+# Of Canal's older names, the newer ones.
+OLDER = {
+    "kafka.bootstrap.servers": "canal.mq.servers",
+    "kafka.compression.type": "canal.mq.compressionType",
+    "kafka.batch.size": "canal.mq.batchSize",
+    "kafka.linger.ms": "canal.mq.lingerMs",
+    "kafka.max.request.size": "canal.mq.maxRequestSize",
+    "kafka.buffer.memory": "canal.mq.bufferMemory",
+    "kafka.acks": "canal.mq.acks",
+}
+# Settings of Kafka's Java producer that librdkafka has under the same name, or another.
+SAME = (
+    *("batch.size", "linger.ms", "compression.type", "security.protocol", "sasl.mechanism", "request.timeout.ms"),
+    *("delivery.timeout.ms", "client.id", "metadata.max.age.ms", "connections.max.idle.ms", "reconnect.backoff.ms"),
+    *("reconnect.backoff.max.ms", "retry.backoff.ms", "ssl.endpoint.identification.algorithm", "client.dns.lookup"),
+)
+RENAMED = {"max.request.size": "message.max.bytes", "send.buffer.bytes": "socket.send.buffer.bytes"}
+BY_ITSELF = {
+    "acks": "all",
+    "retries": "a message is sent again until delivery.timeout.ms, then its batch",
+    "max.in.flight.requests.per.connection": "the idempotent producer keeps the order with several",
+}
+JAAS = re.compile(r"""(username|password)\s*=\s*\\?["']([^"'\\]*)""")
+
+
+def kafka_of(name: str, settings: Settings, told: Told) -> dict[str, Any]:
+    """What Kafka has beside the rules that all brokers have."""
+    found: dict[str, Any] = {"servers": _kafka(settings, "kafka.bootstrap.servers") or SERVERS}
+    if options := _options(name, settings, told):
+        found["options"] = options
+    told.taken.append(
+        "canal.serverMode kafka: acks is all and the producer idempotent. An update that moves a row to another partition is a delete "
+        "there and an insert here, which keeps each key's order; `key_changes: update` is Canal's way"
+    )
+    return found
+
+
+def _kafka(settings: Settings, key: str) -> str:
+    """An older name wins over the newer one, as in Canal."""
+    older = settings.get(OLDER[key]) if key in OLDER else ""
+    return older or settings.get(key)
+
+
+def _options(name: str, settings: Settings, told: Told) -> dict[str, str]:
+    left = told.left
+    given = {key for file in settings.files for key in file if file[key]}
+    names = {key.removeprefix("kafka.") for key in given if key.startswith("kafka.")}
+    names |= {key.removeprefix("kafka.") for key, older in OLDER.items() if older in given}
+    found: dict[str, str] = {}
+    for option in sorted(names - {"bootstrap.servers"}):
+        value = _kafka(settings, f"kafka.{option}")
+        if option in SAME:
+            found[option] = value
+        elif option in RENAMED:
+            found[RENAMED[option]] = value
+        elif option == "buffer.memory":
+            found["queue.buffering.max.kbytes"] = str(max(1, int(value) // 1024)) if value.isdigit() else value
+        elif option == "sasl.jaas.config":
+            found |= _login(name, value, told)
+        elif option in BY_ITSELF:
+            _say_by_itself(option, value, left)
+        elif option.startswith("kerberos."):
+            _say_kerberos(option, value, left)
+        else:
+            left.append(
+                f"kafka.{option}: a setting of Kafka's Java client; `options` of the broker takes those of librdkafka"
+            )
+    return found
+
+
+def _say_by_itself(option: str, value: str, left: list[str]) -> None:
+    if option == "acks" and value not in {"all", "-1"}:
+        left.append(f"kafka.acks {value}: it is always all, for with less a message may be lost after its ack")
+
+
+def _say_kerberos(option: str, value: str, left: list[str]) -> None:
+    if option == "kerberos.enable" and value.lower() == "true":
+        left.append(
+            "kafka.kerberos.enable: name librdkafka's sasl.kerberos.* in `options` of the broker, in place of a JAAS file"
+        )
+
+
+def _login(name: str, value: str, told: Told) -> dict[str, str]:
+    """User and password of a JAAS line; the password goes into a variable of the environment."""
+    found = dict(JAAS.findall(value))
+    if set(found) != {"username", "password"}:
+        told.left.append("kafka.sasl.jaas.config: say sasl.username and sasl.password in `options` of the broker")
+        return {}
+    variable = told.secret(name, "KAFKA_PASSWORD", "password in kafka.sasl.jaas.config")
+    return {"sasl.username": found["username"], "sasl.password": f"${variable}"}

@@ -1,0 +1,63 @@
+"""Canal's rabbitmq.* → a broker of conf/. Pure; asked by `brokers`."""
+
+from __future__ import annotations
+
+import urllib.parse
+from typing import Any
+
+from console.canal_import.properties import Settings, Told
+
+SERVER = "127.0.0.1"
+SAME = (("rabbitmq.exchange", "exchange"), ("rabbitmq.virtual.host", "virtual_host"), ("rabbitmq.username", "user"))
+BINDING = (("rabbitmq.routingKey", "routing_key"), ("rabbitmq.deliveryMode", "exchange_type"))
+
+
+def rabbitmq_of(name: str, settings: Settings, told: Told) -> dict[str, Any]:
+    """What RabbitMQ has beside the rules that all brokers have."""
+    found = _address(name, settings.get("canal.mq.servers") or settings.get("rabbitmq.host") or SERVER, told)
+    found |= {own: settings.get(key) for key, own in SAME if settings.get(key)}
+    if settings.get("rabbitmq.password"):
+        found["password"] = {"env": told.secret(name, "RABBITMQ_PASSWORD", "rabbitmq.password")}
+    if settings.get("canal.aliyun.accessKey"):
+        told.left.append(
+            "canal.aliyun.accessKey: Alibaba's own login to RabbitMQ, whose password changes with the time, is not there: name a user "
+            "and a password"
+        )
+    if queue := settings.get("rabbitmq.queue"):
+        found["queue"] = queue
+    found |= _binding(settings, told, bindable={"queue", "exchange"} <= found.keys())
+    told.taken.append(
+        "canal.serverMode rabbitMQ: every message is confirmed before its ack. One that no queue takes is lost in Canal; here the consumer "
+        "is STOPPED until a queue is there"
+    )
+    return found
+
+
+def _address(name: str, text: str, told: Told) -> dict[str, Any]:
+    """Of host, host:port, or a URI."""
+    if not text.startswith("amqp"):
+        return {"servers": text}
+    uri = urllib.parse.urlsplit(text)
+    found: dict[str, Any] = {"servers": f"{uri.hostname}:{uri.port}" if uri.port else uri.hostname or SERVER}
+    if uri.username:
+        found["user"] = urllib.parse.unquote(uri.username)
+    if uri.password:
+        found["password"] = {"env": told.secret(name, "RABBITMQ_PASSWORD", "the password in rabbitmq.host")}
+    if len(uri.path) > 1:
+        found["virtual_host"] = urllib.parse.unquote(uri.path[1:])
+    if uri.scheme == "amqps":
+        found["tls"] = {}
+        told.left.append("rabbitmq.host is amqps: Canal believes any certificate, Sluice verifies it: say tls.ca_file")
+    return found
+
+
+def _binding(settings: Settings, told: Told, *, bindable: bool) -> dict[str, Any]:
+    """Canal declares and binds where all is said, and else nothing."""
+    said = {own: settings.get(key) for key, own in BINDING}
+    if all(said.values()) and bindable:
+        return {**said, "exchange_type": said["exchange_type"].lower()}
+    if any(said.values()):
+        told.left.append(
+            "rabbitmq.routingKey, rabbitmq.deliveryMode: without the others Canal binds nothing, nor does Sluice"
+        )
+    return {}

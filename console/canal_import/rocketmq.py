@@ -1,0 +1,42 @@
+"""Canal's rocketmq.* → a broker of conf/. Pure; asked by `brokers`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from console.canal_import.properties import Settings, Told
+
+SERVERS = "127.0.0.1:9876"
+# Key, its older name, which wins, and ours.
+SAME = (
+    ("rocketmq.namesrv.addr", "canal.mq.servers", "servers"),
+    ("rocketmq.producer.group", "canal.mq.producerGroup", "group"),
+    ("rocketmq.namespace", "canal.mq.namespace", "namespace"),
+    ("rocketmq.tag", "", "tag"),
+)
+TRACED = "messages are not traced: switch it on at the consumers, or leave it"
+LEFT = (
+    ("rocketmq.enable.message.trace", "true", TRACED),
+    ("rocketmq.vip.channel.enabled", "true", "the broker's ordinary port is used, which takes the same requests"),
+    ("canal.mq.accessChannel", "cloud", "messages are not traced at Alibaba's"),
+)
+
+
+def rocketmq_of(name: str, settings: Settings, told: Told) -> dict[str, Any]:
+    """What RocketMQ has beside the rules that all brokers have."""
+    found: dict[str, Any] = {"servers": SERVERS}
+    for key, older, own in SAME:
+        if text := (settings.get(older) if older else "") or settings.get(key):
+            found[own] = text
+    if key := settings.get("canal.aliyun.accessKey"):
+        settings.get("canal.aliyun.secretKey")
+        found["access_key"] = key
+        found["secret_key"] = {"env": told.secret(name, "ROCKETMQ_SECRET", "canal.aliyun.secretKey")}
+    for left, word, why in LEFT:
+        if settings.get(left).lower() == word:
+            told.left.append(f"{left}: {why}")
+    told.taken.append(
+        "canal.serverMode rocketMQ: by the same name servers, to the same queues. A message is sent until its broker keeps it, whatever "
+        "rocketmq.retry.times.when.send.failed says; a topic must be there, with its queues"
+    )
+    return found

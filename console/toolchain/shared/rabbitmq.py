@@ -1,0 +1,151 @@
+"""A real RabbitMQ out of Debian's packages, unpacked and not installed, one node on the loopback; used by the tests."""
+
+import os
+import socket
+import stat
+import time
+from pathlib import Path
+
+from console.toolchain.cache import locked, open_cache
+from console.toolchain.debian import unpacked
+from console.toolchain.errors import ServerError
+from console.toolchain.ports import LOOPBACK, free_port
+from console.toolchain.process import ChildProcess, last_lines
+
+RABBITMQ = "rabbitmq-server"
+PACKAGES = (
+    RABBITMQ,
+    *(
+        f"erlang-{name}"
+        for name in (
+            *("asn1", "base", "crypto", "eldap", "inets", "mnesia", "os-mon", "parsetools", "public-key"),
+            *("runtime-tools", "ssl", "syntax-tools", "tools", "xmerl"),
+        )
+    ),
+)
+START_SECONDS_MAX = 90.0
+MESSAGE_BYTES_MAX = 2 << 20
+# One thread that does not spin while it waits, and no port of Erlang's own beyond the loopback.
+ERLANG_WORDS = (
+    "+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none +A 4 -kernel inet_dist_use_interface {127,0,0,1} "
+    "-kernel prevent_overlapping_partitions false"
+)
+# Debian's `erl` says where it was installed to.
+ERL = """#!/bin/sh
+export EMU=beam PROGNAME=erl ROOTDIR={root} BINDIR={programs}
+exec {programs}/erlexec "$@"
+"""
+
+
+class RabbitServer:
+    """One node on 127.0.0.1. `certificate`: PEM files, it and its key, of a port with TLS."""
+
+    user = password = "guest"  # noqa: S105  RabbitMQ's own, which it takes on the loopback alone
+
+    def __init__(self, folder: Path, certificate: tuple[Path, Path] | None = None) -> None:
+        self.folder = folder.absolute()
+        self.port, self.tls_port, self._inner, self._names = (free_port() for _ in range(4))
+        self._certificate = certificate
+        self._processes: list[ChildProcess] = []
+
+    @property
+    def servers(self) -> str:
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def tls_servers(self) -> str:
+        return f"{LOOPBACK}:{self.tls_port}"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "rabbitmq.log"
+
+    def start(self) -> "RabbitServer":
+        """On the same port and folder as before; return when it answers."""
+        root = _packages()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (erlang,) = root.glob("usr/lib/erlang/erts-*/bin")
+        erl = self.folder / "erl"
+        erl.write_text(ERL.format(root=root / "usr/lib/erlang", programs=erlang))
+        erl.chmod(erl.stat().st_mode | stat.S_IXUSR)
+        self._write_settings()
+        environment = self._environment()
+        (program,) = root.glob("usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server")
+        names = [str(erlang / "epmd"), "-address", LOOPBACK, "-port", str(self._names)]
+        self._processes = [ChildProcess(names, self.folder / "epmd.log")]
+        _wait_for_port(self._names, self._processes, self.folder / "epmd.log")
+        self._processes.append(ChildProcess([str(program)], self.log, environment=environment, folder=self.folder))
+        _wait_for_port(self.port, self._processes, self.log)
+        return self
+
+    def stop(self) -> None:
+        """Shut down in order."""
+        for process in reversed(self._processes):
+            process.stop(20)
+
+    def kill(self) -> None:
+        """End with SIGKILL, as a crash would."""
+        for process in reversed(self._processes):
+            process.kill()
+
+    def _write_settings(self) -> None:
+        lines = [
+            f"listeners.tcp.1 = {LOOPBACK}:{self.port}",
+            f"max_message_size = {MESSAGE_BYTES_MAX}",
+            "vm_memory_high_watermark.absolute = 256MB",
+            "disk_free_limit.absolute = 10MB",
+            "log.console = true",
+            "log.file = false",
+        ]
+        if self._certificate:
+            certificate, key = self._certificate
+            lines += [
+                f"listeners.ssl.1 = {LOOPBACK}:{self.tls_port}",
+                f"ssl_options.certfile = {certificate}",
+                f"ssl_options.keyfile = {key}",
+                f"ssl_options.cacertfile = {certificate}",
+                "ssl_options.verify = verify_none",
+            ]
+        (self.folder / "rabbitmq.conf").write_text("\n".join(lines) + "\n")
+        (self.folder / "plugins").write_text("[].\n")
+
+    def _environment(self) -> dict[str, str]:
+        folder = str(self.folder)
+        own = {
+            "NODENAME": "sluice@localhost",
+            "DIST_PORT": str(self._inner),
+            "MNESIA_BASE": f"{folder}/data",
+            "LOG_BASE": f"{folder}/logs",
+            "CONFIG_FILE": f"{folder}/rabbitmq",
+            "CONF_ENV_FILE": f"{folder}/none",
+            "ENABLED_PLUGINS_FILE": f"{folder}/plugins",
+            "SERVER_ADDITIONAL_ERL_ARGS": ERLANG_WORDS,
+        }
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("RABBITMQ_")}
+        return {
+            **kept,
+            **{f"RABBITMQ_{name}": value for name, value in own.items()},
+            "HOME": folder,  # its cookie is there
+            "PATH": f"{folder}:{os.environ.get('PATH', '')}",
+            "ERL_EPMD_PORT": str(self._names),
+            "ERL_EPMD_ADDRESS": LOOPBACK,
+            "ERL_CRASH_DUMP_SECONDS": "0",
+        }
+
+
+def _packages() -> Path:
+    cache = open_cache()
+    with locked(cache):
+        return unpacked(cache, RABBITMQ, PACKAGES)
+
+
+def _wait_for_port(port: int, processes: list[ChildProcess], log: Path) -> None:
+    end = time.monotonic() + START_SECONDS_MAX
+    while time.monotonic() < end and all(process.running for process in processes):
+        try:
+            socket.create_connection((LOOPBACK, port), timeout=2).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    raise ServerError(f"RabbitMQ did not start; its log {log} ends: {last_lines(log)}")

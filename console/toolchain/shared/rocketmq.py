@@ -1,0 +1,141 @@
+"""A real RocketMQ out of its jars: a name server and a broker that wants to know who sends; used by the tests."""
+
+import functools
+import os
+import socket
+import time
+from pathlib import Path
+
+from console.toolchain.artifacts import load_artifacts
+from console.toolchain.errors import ServerError
+from console.toolchain.ports import LOOPBACK, free_port
+from console.toolchain.process import ChildProcess, last_lines
+from console.toolchain.setup import set_up
+
+ROCKETMQ = "rocketmq"
+START_SECONDS_MAX = 90.0
+MESSAGE_BYTES_MAX = 2 << 20
+LIMITS = ("-Xmx192m", "-Xss512k", "-XX:MaxDirectMemorySize=128m")
+OPENED = ("--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED")
+NAME_SERVER, BROKER = "org.apache.rocketmq.namesrv.NamesrvStartup", "org.apache.rocketmq.broker.BrokerStartup"
+# A broker alone, with few threads and small files; a topic that is not made is none.
+BROKER_SETTINGS = {
+    "brokerClusterName": "sluice",
+    "brokerName": "sluice",
+    "brokerId": "0",
+    "brokerRole": "ASYNC_MASTER",
+    "autoCreateTopicEnable": "false",
+    "maxMessageSize": str(MESSAGE_BYTES_MAX),
+    "mappedFileSizeCommitLog": str(64 << 20),
+    "mappedFileSizeConsumeQueue": "600000",
+    "timerWheelEnable": "false",
+    "messageIndexEnable": "false",
+    "authenticationEnabled": "true",
+    "authenticationProvider": "org.apache.rocketmq.auth.authentication.provider.DefaultAuthenticationProvider",
+    "authenticationMetadataProvider": "org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider",
+}
+
+
+class RocketServer:
+    """On 127.0.0.1. The name server goes on while the broker is killed and started again. `certificate`: of TLS, it and its key, PEM."""
+
+    access_key, secret = "sluice-tests", "open-sesame-rocket"
+
+    def __init__(self, folder: Path, certificate: tuple[Path, Path] | None = None) -> None:
+        self.folder = folder.absolute()
+        self.name_port, self.broker_port, self._replica_port = free_port(), _port_with_another(), free_port()
+        self._certificate = certificate
+        self._names: ChildProcess | None = None
+        self._broker: ChildProcess | None = None
+
+    @property
+    def servers(self) -> str:
+        return f"{LOOPBACK}:{self.name_port}"
+
+    @property
+    def broker_log(self) -> Path:
+        return self.folder / "broker.log"
+
+    def start(self) -> "RocketServer":
+        """On the same ports and folder as before; return when both answer."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self._names is None or not self._names.running:
+            names = {"listenPort": str(self.name_port), "bindAddress": LOOPBACK}
+            self._names = self._begin(NAME_SERVER, names, self.folder / "names.log")
+        self._broker = self._begin(BROKER, self._settings(), self.broker_log)
+        _wait_for_port(self.name_port, self._names, self.folder / "names.log")
+        _wait_for_port(self.broker_port, self._broker, self.broker_log)
+        return self
+
+    def kill(self) -> None:
+        """End all with SIGKILL."""
+        self.kill_broker()
+        if self._names:
+            self._names.kill()
+
+    def kill_broker(self) -> None:
+        """As a crash would."""
+        if self._broker:
+            self._broker.kill()
+
+    def _begin(self, program: str, settings: dict[str, str], log: Path) -> ChildProcess:
+        file = log.with_suffix(".conf")
+        file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        words = (*LIMITS, *OPENED, *self._tls(), f"-Duser.home={self.folder}", program, "-c", str(file))
+        environment = {**os.environ, "ROCKETMQ_HOME": str(self.folder)}
+        return ChildProcess([*java_command(), *words], log, environment=environment, folder=self.folder)
+
+    def _tls(self) -> list[str]:
+        """The same port takes connections with TLS and without."""
+        if self._certificate is None:
+            return []
+        certificate, key = self._certificate
+        names = {"mode": "permissive", "certPath": certificate, "keyPath": key, "need.client.auth": "none"}
+        return ["-Dtls.test.mode.enable=false", *(f"-Dtls.server.{name}={value}" for name, value in names.items())]
+
+    def _settings(self) -> dict[str, str]:
+        key = f'"{self.access_key}","{{}}":"{self.secret}"'
+        return {
+            **BROKER_SETTINGS,
+            "namesrvAddr": self.servers,
+            "listenPort": str(self.broker_port),
+            "haListenPort": str(self._replica_port),
+            "bindAddress": LOOPBACK,
+            "brokerIP1": LOOPBACK,
+            "brokerIP2": LOOPBACK,
+            "storePathRootDir": str(self.folder / "store"),
+            "initAuthenticationUser": '{"username":' + key.format("password") + "}",
+            "innerClientAuthenticationCredentials": '{"accessKey":' + key.format("secretKey") + "}",
+        }
+
+
+@functools.cache
+def java_command() -> tuple[str, ...]:
+    """Java with all of RocketMQ's jars; what it is to run comes behind."""
+    toolchain = set_up([], delta=False, extras=(ROCKETMQ,))
+    jars = [str(toolchain.cache.jars / each.file_name) for each in load_artifacts(ROCKETMQ)]
+    return (str(toolchain.java.program), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", ":".join(jars))
+
+
+def _port_with_another() -> int:
+    """A free port; a broker opens the one two below it too."""
+    while True:
+        port = free_port()
+        with socket.socket() as beside:
+            try:
+                beside.bind((LOOPBACK, port - 2))
+            except OSError:
+                continue
+            return port
+
+
+def _wait_for_port(port: int, process: ChildProcess, log: Path) -> None:
+    end = time.monotonic() + START_SECONDS_MAX
+    while time.monotonic() < end and process.running:
+        try:
+            socket.create_connection((LOOPBACK, port), timeout=2).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    raise ServerError(f"RocketMQ did not start; its log {log} ends: {last_lines(log)}")

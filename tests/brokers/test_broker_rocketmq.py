@@ -1,0 +1,158 @@
+"""A real RocketMQ, read by its own client: the promises of a broker, tags and namespaces, and each reason why it takes nothing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from cdc_engine.brokers import rocketmq, rocketmq_wire
+from cdc_engine.brokers.publisher import Message, Publisher
+from cdc_engine.brokers.rocketmq import RocketPublisher, place_of
+from cdc_engine.brokers.rocketmq_wire import Queue, queues_of, signed
+from cdc_engine.config.brokers import RocketConfig
+from cdc_engine.errors import PublishError
+from console.toolchain.ports import LOOPBACK
+from console.toolchain.shared.rocketmq import RocketServer
+from tests.brokers.publisher_contract import Place, PublisherContract, never
+from tests.brokers.rocket_messages import Read, RocketMessages, make_topic
+from tests.waiting import wait_for
+
+NAMES = (f"topic_{number}" for number in itertools.count(1))
+QUEUES = 3
+SECRET = "ROCKET_TEST_SECRET"  # noqa: S105
+
+
+@pytest.fixture(scope="module")
+def judge(rocketmq53: RocketServer) -> Iterator[RocketMessages]:
+    made = RocketMessages(rocketmq53)
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SECRET, RocketServer.secret)
+
+
+def publisher(server: RocketServer, **said: object) -> RocketPublisher:
+    record = {"kind": "rocketmq", "servers": server.servers, "topic": "all", "access_key": server.access_key}
+    return RocketPublisher(place_of(RocketConfig.model_validate({**record, "secret_key": {"env": SECRET}, **said})))
+
+
+def refused(publisher: RocketPublisher, topic: str) -> str:
+    """Why a message is not taken."""
+    with pytest.raises(PublishError) as found:
+        publisher.send([Message(topic, 0, b"1")], never)
+    publisher.close()
+    return str(found.value)
+
+
+class RocketPlaceOfTests:
+    partitions = QUEUES
+
+    def __init__(self, server: RocketServer, judge: RocketMessages) -> None:
+        self._server, self._judge = server, judge
+
+    def topic(self) -> str:
+        return make_topic(self._server, next(NAMES), QUEUES)
+
+    def publisher(self) -> Publisher:
+        return publisher(self._server)
+
+    def read(self, topic: str, partition: int, count: int) -> list[bytes]:
+        def enough() -> list[bytes]:
+            found = [each.body for each in self._judge.read(topic, partition)]
+            return found if len(found) >= count else []
+
+        return wait_for(f"{count} messages in {topic} {partition}", enough)
+
+
+class TestRocket(PublisherContract):
+    @pytest.fixture
+    def place(self, rocketmq53: RocketServer, judge: RocketMessages) -> Place:
+        return RocketPlaceOfTests(rocketmq53, judge)
+
+
+def test_broker_rocketmq_gets_tags_and_ids_within_a_namespace_one_by_one_too(
+    rocketmq53: RocketServer, judge: RocketMessages
+) -> None:
+    topic = next(NAMES)
+    make_topic(rocketmq53, f"shop%{topic}", QUEUES)
+    one_by_one = publisher(rocketmq53, namespace="shop", tag="changes", batches=False)
+    together = publisher(rocketmq53, namespace="shop", tag="changes")
+    for number, sender in enumerate((one_by_one, together)):
+        sender.send([Message(topic, QUEUES + 1, b"%d" % (number * 10 + each)) for each in range(3)], never)
+        sender.close()
+
+    def all_of_them() -> list[Read]:
+        read = judge.read(f"shop%{topic}", 1)
+        return read if len(read) == 6 else []
+
+    found = wait_for("all six", all_of_them)
+    assert [each.body for each in found] == [b"0", b"1", b"2", b"10", b"11", b"12"]
+    assert {each.tag for each in found} == {"changes"}
+    assert len({each.id for each in found}) == 6
+
+
+def test_broker_rocketmq_says_whom_it_does_not_let_in_and_no_secret(
+    rocketmq53: RocketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make_topic(rocketmq53, next(NAMES), 1)
+    assert "open-sesame" not in refused(publisher(rocketmq53, servers=f"{LOOPBACK}:1"), topic)
+    monkeypatch.setenv(SECRET, "wrong-sesame")
+    wrong = refused(publisher(rocketmq53), topic)
+    assert "does not let us write" in wrong
+    assert "see to its permissions, and to access_key and secret_key" in wrong
+    assert "sesame" not in wrong
+
+
+def test_broker_rocketmq_is_sent_to_by_tls_where_its_certificate_is_known(
+    rocketmq53: RocketServer, judge: RocketMessages
+) -> None:
+    topic = make_topic(rocketmq53, next(NAMES), 1)
+    sender = publisher(rocketmq53, tls={"ca_file": str(rocketmq53.folder / "engine.pem")})
+    sender.send([Message(topic, 0, b"1")], never)
+    sender.close()
+    assert [each.body for each in wait_for("it", lambda: judge.read(topic, 0))] == [b"1"]
+    assert "certificate verify failed" in refused(publisher(rocketmq53, tls={}), topic)
+
+
+def test_broker_rocketmq_messages_of_a_request_are_few_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rocketmq, "REQUEST_BYTES_MAX", 10)
+    monkeypatch.setattr(rocketmq, "REQUEST_MESSAGES_MAX", 3)
+    config = RocketConfig(kind="rocketmq", servers="names", topic="all")
+    bodies = [b"aaaa", b"bbbb", b"cccc", b"dddddddddddddd", b"e", b"f", b"g", b"h"]
+    some = list(RocketPublisher(place_of(config))._some([Message("all", 0, each) for each in bodies]))
+    assert [[each.body for each in one] for one in some] == [
+        [b"aaaa", b"bbbb"],
+        [b"cccc"],
+        [b"dddddddddddddd"],
+        [b"e", b"f", b"g"],
+        [b"h"],
+    ]
+
+
+ROUTE = b"""{"brokerDatas":[{"brokerAddrs":{0:"10.0.0.2:10911",1:"10.0.0.3:10911"},"brokerName":"b"},
+{"brokerAddrs":{0:"10.0.0.1:10911"},"brokerName":"a"},{"brokerAddrs":{1:"10.0.0.4:10911"},"brokerName":"c"}],"queueDatas":[
+{"brokerName":"b","perm":6,"readQueueNums":9,"writeQueueNums":2},{"brokerName":"a","perm":6,"readQueueNums":1,"writeQueueNums":1},
+{"brokerName":"c","perm":6,"readQueueNums":1,"writeQueueNums":1},{"brokerName":"d","perm":4,"readQueueNums":1,"writeQueueNums":1}]%s}"""
+
+
+def test_broker_rocketmq_queues_are_those_of_its_own_client() -> None:
+    """By broker and number; without a master or the right to write there are none, but in an ordered topic, which waits for it."""
+    queues = queues_of("t", ROUTE % b"")
+    assert queues == [Queue("a", 0, "10.0.0.1:10911"), Queue("b", 0, "10.0.0.2:10911"), Queue("b", 1, "10.0.0.2:10911")]
+    assert [rocketmq_wire.queue_of(queues, number).number for number in range(5)] == [0, 0, 1, 0, 0]
+    ordered = queues_of("t", ROUTE % b',"orderTopicConf":"c:2;a:1"')
+    assert ordered == [Queue("c", 0, ""), Queue("c", 1, ""), Queue("a", 0, "10.0.0.1:10911")]
+    with pytest.raises(PublishError, match="topic t of RocketMQ is a static one"):
+        queues_of("t", ROUTE % b',"topicQueueMappingByBroker":{"a":{}}')
+
+
+def test_broker_rocketmq_request_is_signed_by_its_values_in_the_order_of_their_names() -> None:
+    found = signed({"b": "topic", "a": "group"}, b"body", "alice", "open-sesame")
+    assert found["AccessKey"] == "alice"
+    assert found["Signature"] == signed({"a": "group", "b": "topic"}, b"body", "alice", "open-sesame")["Signature"]
+    assert found["Signature"] != signed({"b": "topic", "a": "group"}, b"other", "alice", "open-sesame")["Signature"]
