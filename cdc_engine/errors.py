@@ -14,6 +14,7 @@
     │   ├── ChecksumError           CRC32 of an event does not match
     │   └── UnknownEventError       an event that could carry rows and is not understood
     ├── TableStoppedError           one table cannot go on: SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED, …
+    ├── NotATableError              row events of what is no table: a sequence
     ├── LeaseLostError              another process holds the destination
     ├── EngineStartingError         the engine is being started; ask again
     ├── EngineStoppedError          an operator stopped the engine, for good or for another host
@@ -138,6 +139,12 @@ class TableStoppedError(SluiceError):
 
     def __str__(self) -> str:
         return f"table {self.database}.{self.table} stopped: {self.state}: {self.reason}"
+
+
+class NotATableError(SluiceError):
+    """Row events of a sequence, which is no table and has none in the lake: they are passed over."""
+
+    code = "NOT_A_TABLE"
 
 
 class LeaseLostError(SluiceError):

@@ -53,7 +53,7 @@ def test_each_state_has_its_line_in_the_docs_and_each_line_its_state(section: st
 @pytest.mark.parametrize("kind", error_classes(), ids=lambda kind: kind.__name__)
 def test_an_error_that_ends_an_engine_has_its_state(kind: type[SluiceError]) -> None:
     ends_one_table_or_none = (
-        kind.code in {"TABLE_STOPPED", "TABLE_CHANGED", "FILES_RENUMBERED", "STANDBY_BEHIND", "PUBLISH"}
+        kind.code in {"TABLE_STOPPED", "TABLE_CHANGED", "NOT_A_TABLE", "FILES_RENUMBERED", "STANDBY_BEHIND", "PUBLISH"}
         or kind.remedy is Remedy.CALLER
     )
     if not ends_one_table_or_none:

@@ -12,7 +12,7 @@ ADDITIONS = f"{CORPUS}/additions.txt"  # in the words of a column's definition; 
 _CLIENTS, _KEYS, _NAMES = (f"{CORPUS}/{name}.sql" for name in ("client_charsets", "keys_and_nulls", "names"))
 _ALTERS, _TOOLS, _FOREIGN = (f"{CORPUS}/{name}.sql" for name in ("alter_charset", "tools", "foreign_keys"))
 _READ = "table_meta/ddl/test_ddl_names.py"
-_MEANT = "table_meta/history/test_statements.py"
+_MEANT = "table_meta/history/test_ddl_statements.py"
 _MISTAKES = "table_meta/history/test_ddl_mistakes.py"
 _RENAMES = "table_meta/history/test_ddl_renames.py"
 _RETAKE = "instance/ddl/test_ddl_retake.py"
@@ -56,7 +56,9 @@ CASES: tuple[tuple[str, str, str, str], ...] = (
     ("3", "the same where they are there when the stream begins", _STATEMENTS, "test_tables_of_engines_without_rows_of_their_own_stop_from_the_beginning_ddl"),
     ("3", "LIKE", f"{CORPUS}/create_forms.sql", "LIKE"),
     ("3", "MariaDB's CONVERT PARTITION and CONVERT TABLE", _MEANT, "CONVERT TABLE items TO PARTITION"),
+    ("3", "MariaDB's sequences", _MEANT, "test_ddl_row_events_of_a_sequence_are_of_no_table"),
     *(("4", f"`db.{name}` unquoted", _READ, f"db.{name}") for name in ("20151214", "1e5", "0x12")),
+    ("4", "columns with their table before them", _READ, "test_ddl_a_column_may_have_its_table_before_it"),
     ("4", "the same on the servers", _NAMES, "ALTER TABLE ddl_names.1e5"),
     ("4", "sql_mode=ORACLE and `` `order-items` ``", _NAMES, "TRUNCATE TABLE `order-items`"),
     ("4", "a leading no-break space", _NAMES, "CREATE TABLE \u00a0nb"),

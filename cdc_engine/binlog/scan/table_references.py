@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from cdc_engine.binlog.events.table_map import parse_table_map
 from cdc_engine.contracts import Bytes, Cascade, TableChange, TableChangeKind, TableVersion
-from cdc_engine.errors import TableStoppedError
+from cdc_engine.errors import NotATableError, TableStoppedError
 from cdc_engine.ports import SchemaHistory
 from cdc_engine.position import Position
 from cdc_engine.states import TableState
@@ -62,6 +62,8 @@ class TableReferences:
             if told:
                 raise TableStoppedError(*name, TableState.CASCADE_UNSEEN, "it has stopped before")
             version = self._history.resolve(table_map, position)
+        except NotATableError:
+            return NOT_CAPTURED, ()
         except TableStoppedError as error:
             self._stopped.add(name)
             own = (stopped_change(error, position),) if captured and not told else ()

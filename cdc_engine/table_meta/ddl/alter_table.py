@@ -258,7 +258,7 @@ def _add_constraint(action: _Action) -> None:
 
 
 def _drop_column(action: _Action) -> None:
-    action.note(DropColumn(action.cursor.expect_name(), action.if_exists))
+    action.note(DropColumn(action.cursor.expect_last_name(), action.if_exists))
     if action.cursor.peek().word in {"RESTRICT", "CASCADE"}:
         action.cursor.next()
 
@@ -273,7 +273,7 @@ def _drop_index(action: _Action) -> None:
 
 
 def _drop_foreign_key(action: _Action) -> None:
-    name = action.cursor.expect_name()
+    name = action.cursor.expect_last_name()
     if name.upper() == "PRIMARY" and "CONSTRAINT" in action.words:
         action.note(DropKey())
     else:
@@ -281,7 +281,7 @@ def _drop_foreign_key(action: _Action) -> None:
 
 
 def _change_column(action: _Action) -> None:
-    name = action.cursor.expect_name()
+    name = action.cursor.expect_last_name()
     definition = read_column(action.cursor, action.alteration.flavour)
     action.note(ChangeColumn(name, definition, action.if_exists))
     _note_references(action, definition)
@@ -301,7 +301,7 @@ def _rename_column(action: _Action) -> None:
 
 def _alter_column(action: _Action) -> None:
     """SET DEFAULT and DROP DEFAULT are for rows to come; SET VISIBLE changes what SELECT * shows."""
-    name = action.cursor.expect_name()
+    name = action.cursor.expect_last_name()
     if action.cursor.accept("SET", "DEFAULT"):
         action.note(SetDefault(name, read_default(action.cursor), action.if_exists))
     elif action.cursor.peek().word == "DROP" and action.cursor.peek(1).word == "DEFAULT":

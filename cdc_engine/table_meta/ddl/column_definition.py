@@ -52,9 +52,7 @@ class ColumnDefinition:
 
 def read_column(cursor: TokenCursor, flavour: str) -> ColumnDefinition:
     """Name, type and attributes, up to the comma or parenthesis behind. Raises UnreadableError at what is not understood."""
-    name = cursor.expect_name()
-    while cursor.accept_sign("."):  # MariaDB and MySQL 5.7 take `table.column` and `database.table.column`
-        name = cursor.expect_name()
+    name = cursor.expect_last_name()
     first = cursor.peek().word
     second = cursor.peek(1).word
     column = ColumnDefinition(name, read_type(cursor, flavour), literals=cursor.literals)

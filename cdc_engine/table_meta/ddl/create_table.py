@@ -116,6 +116,9 @@ def _read_options(cursor: TokenCursor, statement: CreateTable) -> CreateTable:
         elif cursor.accept("UNION"):
             cursor.accept_sign("=")
             statement = dataclasses.replace(statement, union=read_table_names(cursor))
+        elif cursor.accept("SEQUENCE"):
+            cursor.accept_sign("=")
+            statement = dataclasses.replace(statement, sequence=cursor.next().text not in {"0", "NO"})
         elif cursor.accept("WITH", "SYSTEM", "VERSIONING"):
             statement = dataclasses.replace(statement, versioned=True)
         elif cursor.accept("PARTITION", "BY"):

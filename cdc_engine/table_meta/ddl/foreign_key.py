@@ -47,6 +47,7 @@ def read_foreign_key(cursor: TokenCursor, symbol: str) -> ForeignKeyDefinition:
 
 def read_references(cursor: TokenCursor, columns: tuple[str, ...]) -> ForeignKeyDefinition:
     """What stands after REFERENCES: `t (c) MATCH FULL ON DELETE SET NULL ON UPDATE NO ACTION`."""
+    cursor.accept_sign(".")
     database, table = "", cursor.expect_name()
     if cursor.accept_sign("."):
         database, table = table, cursor.expect_name()

@@ -230,6 +230,15 @@ class TokenCursor:
             raise self.unreadable(token)
         return token.text
 
+    def expect_last_name(self) -> str:
+        """`c` of `c`, `t.c`, `d.t.c` or `.c`, as MySQL 5.7 and MariaDB take a column's name."""
+        if self.accept_sign("."):
+            return self.expect_name()
+        name = self.expect_name()
+        while self.accept_sign("."):
+            name = self.expect_name()
+        return name
+
     def expect_number(self) -> int:
         token = self.next()
         if not token.text.isdecimal():

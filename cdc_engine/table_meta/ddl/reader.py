@@ -164,6 +164,8 @@ def _read_create_table(reading: Reading) -> Statement:
         statement = read_create_table(reading.cursor, name, reading.flavour)
     except UnreadableError as error:
         return Unread(reading.kind, str(error), names=(name,))
+    if statement.sequence:
+        return Nothing(reading.kind)
     return dataclasses.replace(
         statement, kind=reading.kind, replaces="REPLACE" in reading.kind, if_not_exists="EXISTS" in reading.kind
     )

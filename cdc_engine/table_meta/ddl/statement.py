@@ -41,6 +41,7 @@ class CreateTable:
 
     `foreign_keys`: in the statement's order, with those of columns. `engine`: as said, empty for the server's default.
     `union`: the tables that the rows of a MERGE table are in. `versioned`: MariaDB keeps what its rows were (WITH SYSTEM VERSIONING).
+    `sequence`: it is no table, but a sequence of MariaDB (SEQUENCE=1).
     """
 
     kind: str
@@ -56,6 +57,7 @@ class CreateTable:
     engine: str = ""
     union: tuple[TableName, ...] = ()
     versioned: bool = False
+    sequence: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,6 +27,9 @@ _OLD_FORMATS = {
     TypeCode.DATETIME2: TypeCode.DATETIME,
     TypeCode.TIME2: TypeCode.TIME,
 }
+# of a sequence of MariaDB: its four bounds have one type of integers (11.5: any), then increment, cache, cycles
+_INTEGERS = {TypeCode.TINY, TypeCode.SHORT, TypeCode.INT24, TypeCode.LONG, TypeCode.LONGLONG}
+_BOUNDS, _SETTINGS = 4, (TypeCode.LONGLONG, TypeCode.LONGLONG, TypeCode.TINY, TypeCode.LONGLONG)
 _COLUMNS_SHOWN_MAX = 8
 VECTOR_ITEM_BYTES = 4
 HIDING_BYTES = {4, 16}  # of INET4; of UUID and INET6
@@ -177,6 +180,18 @@ def _map_column(table_map: TableMap, index: int, collation: int) -> Column:
         nullable=table_map.nullable[index],
     )
     return dataclasses.replace(column, mysql_type=derived_type(column, charset.bytes_max if charset else 0))
+
+
+def is_sequence(table_map: TableMap) -> bool:
+    """Whether the columns are those of a sequence, whose row events (of MariaDB) look like those of a table."""
+    bounds = table_map.type_codes[:_BOUNDS]
+    return (
+        table_map.type_codes[_BOUNDS:] == _SETTINGS
+        and len(set(bounds)) == 1
+        and set(bounds) <= _INTEGERS
+        and not any(table_map.nullable)
+        and (table_map.names is None or table_map.names[0] == "next_not_cached_value")
+    )
 
 
 def _told_key(table_map: TableMap) -> tuple[str, ...] | None:

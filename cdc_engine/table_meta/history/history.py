@@ -21,7 +21,7 @@ from typing import Any
 from cdc_engine.binlog.charsets.statement_text import Literals
 from cdc_engine.binlog.events.table_map import TableMap
 from cdc_engine.contracts import NO_SESSION, Cascade, StatementSession, TableChange, TableVersion
-from cdc_engine.errors import MetaError, SluiceError, TableStoppedError
+from cdc_engine.errors import MetaError, NotATableError, SluiceError, TableStoppedError
 from cdc_engine.position import Position
 from cdc_engine.states import TableState
 from cdc_engine.table_meta.change.evolution import ROWS_ELSEWHERE, SCHEMA_UNKNOWN
@@ -36,7 +36,7 @@ from cdc_engine.table_meta.history.cascades import Cascades
 from cdc_engine.table_meta.history.concerned import databases_in
 from cdc_engine.table_meta.history.ddl_context import DdlContext, Effect
 from cdc_engine.table_meta.history.effects import effects_of, refused
-from cdc_engine.table_meta.history.fitting import fit
+from cdc_engine.table_meta.history.fitting import fit, is_sequence
 from cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, KnownTable, TableKey
 from cdc_engine.table_meta.history.kept.repository import Record, RecordKind, Repository, SchemaRepository
 from cdc_engine.table_meta.history.questions import Question, Unknown
@@ -100,6 +100,8 @@ class TableHistory:
         if isinstance(state, Stopped):
             raise TableStoppedError(table_map.database, table_map.table, state.state, state.reason)
         server = self._known.server(position.order_key) or _UNKNOWN_SERVER
+        if not isinstance(state, TableSchema) and server.flavour == MARIADB and is_sequence(table_map):
+            raise NotATableError(f"{table_map.database}.{table_map.table} is a sequence")
         schema = state if isinstance(state, TableSchema) else None
         version, learnt = self._fitted(table_map, schema, mariadb=server.flavour == MARIADB)
         if learnt is not None and schema is not None:  # a table map says nothing of foreign keys

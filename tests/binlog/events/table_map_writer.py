@@ -78,7 +78,12 @@ def table_map_body(
 
 def table_map_of(schema: TableSchema, fields: list[tuple[int, bytes]] | None = None) -> TableMap:
     """What a server would send for a table of this schema, without any optional field but those given."""
+    return parse_table_map(table_map_bytes(schema, fields))
+
+
+def table_map_bytes(schema: TableSchema, fields: list[tuple[int, bytes]] | None = None) -> bytes:
+    """The body of the event that `table_map_of` parses."""
     columns = [
         column_bytes(column.type_code, column.metadata, nullable=column.nullable) for column in schema.version().columns
     ]
-    return parse_table_map(table_map_body(schema.database, schema.table, columns, fields))
+    return table_map_body(schema.database, schema.table, columns, fields)

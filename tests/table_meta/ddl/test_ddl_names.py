@@ -13,7 +13,16 @@ from cdc_engine.position import Position
 from cdc_engine.table_meta.ddl.declared_type import MYSQL
 from cdc_engine.table_meta.ddl.lower_case import lowered
 from cdc_engine.table_meta.ddl.reader import ANSI_QUOTES, ORACLE, read_statement
-from cdc_engine.table_meta.ddl.statement import AlterTable, CreateTable, Nothing, Truncate, Unread
+from cdc_engine.table_meta.ddl.statement import (
+    AlterTable,
+    ChangeColumn,
+    CreateTable,
+    DropColumn,
+    Nothing,
+    SetDefault,
+    Truncate,
+    Unread,
+)
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
 from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, TableSchema
@@ -101,6 +110,26 @@ def test_ddl_an_index_of_vectors_is_no_column(statement: str) -> None:
     added = read_statement("ALTER TABLE t ADD VECTOR (v) DISTANCE=cosine, ADD VECTOR near (v), ADD b int", "mariadb")
     assert isinstance(added, AlterTable)
     assert len(added.items) == 1
+
+
+@pytest.mark.parametrize("name", ["t.a", "d.t.a", ".a", "`d`.`t`.`a`", "d.1t.a"])
+def test_ddl_a_column_may_have_its_table_before_it(name: str) -> None:
+    read = read_statement(
+        f"ALTER TABLE .t DROP {name}, CHANGE {name} {name} int, MODIFY {name} int, ALTER {name} SET DEFAULT 1",
+        "mariadb",
+    )
+    assert isinstance(read, AlterTable)
+    drop, change, modify, default = read.items
+    assert isinstance(drop, DropColumn)
+    assert isinstance(default, SetDefault)
+    assert (drop.name, default.name) == ("a", "a")
+    for item in (change, modify):
+        assert isinstance(item, ChangeColumn)
+        assert (item.name, item.definition.name) == ("a", "a")
+    assert isinstance(read_statement(f"ALTER TABLE t DROP FOREIGN KEY {name}", "mysql"), AlterTable)
+    made = read_statement("CREATE TABLE t (a int REFERENCES .p (id), FOREIGN KEY (a) REFERENCES .p (id))", "mysql")
+    assert isinstance(made, CreateTable)
+    assert {key.parent for key in made.foreign_keys} == {("", "p")}
 
 
 def test_ddl_columns_that_a_mode_gives_other_types_are_not_read() -> None:

@@ -1,7 +1,7 @@
 """The schema as the server has it now, from information_schema, over a PyMySQL connection given by the caller. Feeds `history.seed`.
 
-Views and sequences are left out: they have no row events of their own. System-versioned tables have columns in their row events that
-information_schema does not show, unless they were named.
+Views and sequences are left out: they are no tables, though sequences have row events. System-versioned tables have columns in their row
+events that information_schema does not show, unless they were named.
 """
 
 from __future__ import annotations

@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from cdc_engine.binlog.scan.table_references import NOT_CAPTURED, TableReferences
 from cdc_engine.contracts import TableChange, TableChangeKind
-from cdc_engine.errors import TableStoppedError
+from cdc_engine.errors import NotATableError, TableStoppedError
 from cdc_engine.position import Position
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
 from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, TableSchema
-from tests.binlog.events.table_map_writer import table_map_of
+from tests.binlog.events.table_map_writer import table_map_bytes, table_map_of
 
 ID = DeclaredColumn(name="id", type="int", nullable=False)
 NAME = DeclaredColumn(name="name", type="varchar(20)", charset="utf8mb4")
@@ -272,3 +274,32 @@ def test_a_default_charset_comes_from_table_database_and_server_in_turn(history:
     (change,) = history.apply("CREATE TABLE b (c text, d text COLLATE koi8r_bin) CHARSET ucs2", "shop", at(300))
     assert change.schema is not None
     assert [column.charset for column in change.schema.columns] == ["ucs2", "koi8r"]
+
+
+BOUNDS = ("next_not_cached_value", "minimum_value", "maximum_value", "start_value", "increment")
+SEQUENCE = (
+    *(DeclaredColumn(name=name, type="bigint", nullable=False) for name in BOUNDS),
+    DeclaredColumn(name="cache_size", type="bigint unsigned", nullable=False),
+    DeclaredColumn(name="cycle_option", type="tinyint unsigned", nullable=False),
+    DeclaredColumn(name="cycle_count", type="bigint", nullable=False),
+)
+
+
+def test_ddl_row_events_of_a_sequence_are_of_no_table(tmp_path: Path) -> None:
+    """MariaDB logs what NEXTVAL takes as rows. A table that is known may have such columns; what has others stops as ever."""
+    made = TableHistory(tmp_path / "schema.jsonl", captured)
+    known = table("known", *SEQUENCE)
+    made.seed(Snapshot(ServerFacts(flavour="mariadb", charset="utf8mb4"), (("shop", "utf8mb4"),), (known,)), at(100))
+    columns = ", ".join(f"{column.name} {column.type} NOT NULL" for column in SEQUENCE)
+    for statement in ("CREATE SEQUENCE s", f"CREATE TABLE s ({columns}) ENGINE=InnoDB SEQUENCE=1 COMMENT='x'"):
+        assert made.apply(statement, "shop", at(200)) == ()
+        assert made.state("shop", "s", at(200)) is None
+    for unseen in ("s", "seen_by_no_statement"):
+        with pytest.raises(NotATableError):
+            made.resolve(table_map_of(table(unseen, *SEQUENCE)), at(300))
+        body = np.frombuffer(table_map_bytes(table(unseen, *SEQUENCE)), np.uint8)
+        assert TableReferences(made, captured).reference(body, at(300)) == (NOT_CAPTURED, ())
+    assert made.resolve(table_map_of(known), at(300)).table == "known"
+    for others in (SEQUENCE[1:], (*SEQUENCE[:-1], dataclasses.replace(SEQUENCE[-1], nullable=True))):
+        with pytest.raises(TableStoppedError):
+            made.resolve(table_map_of(table("s", *others)), at(300))
