@@ -39,8 +39,10 @@ def _no_client_of_zookeeper_stays() -> Iterator[None]:
 
 
 ROOT = Path(__file__).parents[1]
-# The one Spark as a fixture of a test, or of what it imports.
-USES_SPARK = re.compile(r"\b(spark_server: SparkConnectServer|lake: Lake|ddl\.test_ddl_review import)\b")
+# The one Spark as a fixture of a test, of what it imports, or of a fixture of it.
+USES_SPARK = re.compile(
+    r"\b(spark_server: SparkConnectServer|lake: Lake|shop: ShopStack|ddl\.test_ddl_review import)\b"
+)
 WHOLE_STACK = re.compile(r"\bKillBench\b|\"console\.main\"")
 # Begun first, so that no worker is left with one of them at the end. A folder stands for the groups of its files.
 LONGEST = (

@@ -26,6 +26,7 @@ class Pipeline:
     """`destination`: the name of the one destination, and of the one database it captures. `settings`: what else its file says.
 
     The server is started by whoever uses this, for it needs its tables before `start`: they become assets with the code server.
+    `spark`: the address of a Spark that runs already; one of its own is started without.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class Pipeline:
         destination: str,
         say: Callable[[str], None],
         *,
+        spark: str = "",
         spark_memory: str = "3g",
         environment: Mapping[str, str] | None = None,
         settings: Mapping[str, Any] | None = None,
@@ -42,7 +44,7 @@ class Pipeline:
         self._webserver = webserver
         self._settings = dict(settings or {})
         self.folder, self.destination = folder, destination
-        self._spark_memory, self._environment = spark_memory, environment
+        self._spark, self._spark_memory, self._environment = spark, spark_memory, environment
         options: dict[str, str | int | None] = {"max_binlog_size": 1 << 30, "default_time_zone": "+00:00"}
         self.server = DatabaseServer("mysql-8.0.31", folder / "mysql", options=options)
         self._say = say
@@ -115,7 +117,7 @@ class Pipeline:
             "data_dir": str(self.folder / "data"),
             "lake": str(self.folder / "lake"),
             "ports": {"webserver": free_port(), "code_server": free_port(), "spark_connect": spark},
-            "spark": {"remote": f"sc://127.0.0.1:{spark}"},
+            "spark": {"remote": self._spark or f"sc://127.0.0.1:{spark}"},
         }
         (conf / "sluice.yaml").write_text(yaml.safe_dump(main))
         self._write_destination(conf)

@@ -31,8 +31,11 @@ def first_available(candidates: Sequence[str]) -> str | None:
     return None
 
 
-def provide(cache: Cache, candidates: Sequence[str]) -> Path | None:
-    """Return the folder the first available package was unpacked into, None when it was installed into the system."""
+def provide(cache: Cache, candidates: Sequence[str], *, whole: bool = False) -> Path | None:
+    """Return the folder the first available package was unpacked into, None when it was installed into the system.
+
+    `whole`: what it depends on and the system lacks is unpacked with it; an installation brings that anyway.
+    """
     for candidate in candidates:
         if (cache.debian / candidate).exists():
             return cache.debian / candidate
@@ -45,7 +48,7 @@ def provide(cache: Cache, candidates: Sequence[str]) -> Path | None:
     if package is None:
         raise CommandFailedError(f"no package of {', '.join(candidates)} is known to apt")
     if not is_root():
-        return _unpack(cache, package, [package])
+        return _unpack(cache, package, [package, *(dependencies_lacking(package) if whole else ())])
     _install(package)
     return None
 
@@ -67,6 +70,13 @@ def unpacked(cache: Cache, name: str, packages: Sequence[str]) -> Path:
             _run(["apt-get", "update", "-q"])
             _unpack(cache, name, packages)
     return target
+
+
+def dependencies_lacking(package: str) -> list[str]:
+    """What an installation of a package would bring with it; apt needs no rights to say so."""
+    told = _run(["apt-get", "install", "-s", "--no-install-recommends", package])
+    installed = [line.split()[1] for line in told.splitlines() if line.startswith("Inst ")]
+    return [name for name in installed if name != package]
 
 
 def _install(package: str) -> None:
@@ -104,7 +114,7 @@ def _redirect_links(root: Path) -> None:
             link.symlink_to(relative)
 
 
-def _run(command: list[str], folder: Path | None = None) -> None:
+def _run(command: list[str], folder: Path | None = None) -> str:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     try:
         done = subprocess.run(
@@ -115,3 +125,4 @@ def _run(command: list[str], folder: Path | None = None) -> None:
     if done.returncode != 0:
         last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
         raise CommandFailedError(f"`{' '.join(command)}` failed: {''.join(last)}")
+    return done.stdout

@@ -81,6 +81,8 @@ def test_each_check_that_fails_fails_the_run_and_all_are_run(
         ("def test(spark_server: SparkConnectServer) -> None:", {"spark"}),
         ("lake\nspark_server", {"spark"}),
         ("made = DagsterStack(folder)", {"servers"}),
+        ("made = ShopStack(folder, spark_server.url)", {"servers", "spark"}),
+        ("page\nbrowser", {"browser"}),
         ("bench = KillBench(folder)", {"servers", "spark"}),
         ("def test(server: DatabaseServer) -> None: lake = tmp_path", set()),
     ],

@@ -1,0 +1,36 @@
+"""The browser and what it looks at, as fixtures of this folder alone; and a picture of each page on which a test failed."""
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Error, Page
+
+from tests.browser.fix_shop_browser import PICTURES_OPTION, browser, page, pictures, shop
+
+__all__ = ["browser", "page", "pictures", "shop"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        PICTURES_OPTION,
+        type=Path,
+        metavar="FOLDER",
+        help="keep the pictures that docs/ shows, in docs/images for example",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What a person would have seen when a test failed."""
+    report = yield
+    seen = getattr(item, "funcargs", {}).get("page")
+    if report.failed and isinstance(seen, Page):
+        picture = item.funcargs["tmp_path_factory"].getbasetemp() / f"{item.name}.png"  # type: ignore[attr-defined]
+        try:
+            text = seen.inner_text("body")
+            seen.screenshot(path=picture)
+        except Error as error:
+            text = str(error)
+        report.sections.append((f"the page {seen.url}, kept as {picture}", text))
+    return report

@@ -1,0 +1,167 @@
+"""pytest plugin: a small shop behind Dagster's own pages, and Chromium before them; one of each for all browser tests.
+
+The MySQL, the code server with the engine, the webserver and the daemon are those of `sluice up`; Spark is the one that other tests share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
+
+from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.states import SnapshotState
+from console.stack.pipeline import Pipeline
+from console.toolchain.shared.chromium import provide_chromium
+from console.toolchain.spark.server import SparkConnectServer
+from tests.waiting import wait_for
+
+DATABASE = "shop"
+PICTURES_OPTION = "--pictures"
+RUN_SECONDS_MAX = 90.0
+PAGE_SECONDS_MAX = 30.0
+WINDOW = ViewportSize(width=1280, height=800)
+CUSTOMERS = 400
+FIRST_BINLOG = "binlog.000001"
+MAGIC_BYTES, HEADER_BYTES = 4, 19
+IN_USE = 1  # a flag of the event that begins a file; its checksum is that of the event without it
+TABLES = {
+    "customers": """
+        id INT UNSIGNED NOT NULL PRIMARY KEY,
+        email VARCHAR(120) NOT NULL,
+        tier ENUM('basic', 'silver', 'gold') NOT NULL,
+        balance DECIMAL(12,2) NOT NULL,
+        updated_at DATETIME(6) NOT NULL""",
+    "orders": """
+        id BIGINT UNSIGNED NOT NULL PRIMARY KEY,
+        customer_id INT UNSIGNED NOT NULL,
+        status ENUM('new', 'paid', 'sent') NOT NULL,
+        total DECIMAL(14,2) NOT NULL,
+        placed_at DATETIME(6) NOT NULL""",
+}
+SETTINGS: dict[str, Any] = {
+    "owners": ["team:shop"],
+    "maintenance": {"optimize": ""},
+    "tables": {
+        f"{DATABASE}.customers": {"snapshot": "initial", "group": "people"},
+        f"{DATABASE}.orders": {"owners": ["orders@example.com"], "group": "sales"},
+    },
+}
+
+
+class ShopStack:
+    """The stack, and the traffic on its source."""
+
+    def __init__(self, folder: Path, spark: str) -> None:
+        self.pipeline = Pipeline(folder, DATABASE, _silent, spark=spark, settings=SETTINGS)
+        self._orders = 0
+
+    def start(self) -> None:
+        self.pipeline.server.start()
+        begin_hours_ago(self.pipeline.server.data_folder / FIRST_BINLOG)
+        self._run(f"CREATE DATABASE {DATABASE} DEFAULT CHARACTER SET utf8mb4")
+        self._run(*(f"CREATE TABLE {DATABASE}.{name} ({body})" for name, body in TABLES.items()))
+        many = ", ".join(f"({n}, 'c{n}@example.com', 'basic', {n}.50, NOW(6))" for n in range(1, CUSTOMERS + 1))
+        self._run(f"INSERT INTO {DATABASE}.customers VALUES {many}")
+        self.pipeline.start()
+
+    def sell(self, count: int) -> None:
+        """Orders come, some are paid, one is withdrawn, and customers rise; returns when all of it is in the lake."""
+        first = self._orders + 1
+        self._orders += count
+        many = ", ".join(
+            f"({n}, {n % CUSTOMERS + 1}, 'new', {n * 3}.99, NOW(6))" for n in range(first, self._orders + 1)
+        )
+        self._run(
+            f"INSERT INTO {DATABASE}.orders VALUES {many}",
+            f"UPDATE {DATABASE}.orders SET status = 'paid' WHERE id % 3 = 0 AND status = 'new'",
+            f"DELETE FROM {DATABASE}.orders WHERE id = {first}",
+            f"UPDATE {DATABASE}.customers SET tier = 'gold', updated_at = NOW(6) WHERE id = {first % CUSTOMERS}",
+        )
+        self.pipeline.wait_until_acked(self.pipeline.end(), RUN_SECONDS_MAX)
+
+    def wait_until_published(self, table: str, after: float = 0.0) -> None:
+        """Until a snapshot of a table that was asked for at or after then (seconds since 1970) is published."""
+        records = SnapshotRecords(self.pipeline.directory)
+
+        def published() -> bool:
+            record = records.get(f"{DATABASE}.{table}")
+            return record is not None and record.state == SnapshotState.PUBLISHED and record.wanted_at >= after
+
+        wait_for(f"{table} is published", published, RUN_SECONDS_MAX)
+
+    def _run(self, *statements: str) -> None:
+        with self.pipeline.server.connect() as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+
+def begin_hours_ago(binlog: Path, hours: int = 3) -> None:
+    """Rewrites when a binlog file began: a server of a minute's age has no whole hour on offer, and no ten minutes."""
+    with binlog.open("r+b") as file:
+        file.seek(MAGIC_BYTES)
+        began, kind, server_id, size, end, flags = struct.unpack("<IBIIIH", file.read(HEADER_BYTES))
+        header = struct.pack("<IBIIIH", began - hours * 3600, kind, server_id, size, end, flags & ~IN_USE)
+        body = file.read(size - HEADER_BYTES - 4)
+        file.write(struct.pack("<I", zlib.crc32(header + body)))
+        file.seek(MAGIC_BYTES)
+        file.write(header[:-2] + struct.pack("<H", flags))
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory, spark_server: SparkConnectServer) -> Iterator[ShopStack]:
+    """A shop whose customers were there before, with three batches of orders in the lake."""
+    made = ShopStack(tmp_path_factory.mktemp("shop"), spark_server.url)
+    try:
+        made.start()
+        for count in (20, 60, 40):
+            made.sell(count)
+        made.wait_until_published("customers")
+        yield made
+    finally:
+        made.pipeline.stop()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium."""
+    found = provide_chromium()
+    with sync_playwright() as play:
+        started = play.chromium.launch(executable_path=found.program, env={**os.environ, **found.environment})
+        with contextlib.closing(started):
+            yield started
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, shop: ShopStack) -> Iterator[Page]:
+    """One window for all tests; addresses are below the webserver's."""
+    expect.set_options(timeout=PAGE_SECONDS_MAX * 1000)
+    context = browser.new_context(base_url=shop.pipeline.stack.url, viewport=WINDOW, timezone_id="UTC", locale="en-GB")
+    context.set_default_timeout(PAGE_SECONDS_MAX * 1000)
+    with contextlib.closing(context):
+        yield context.new_page()
+
+
+@pytest.fixture
+def pictures(page: Page, request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Keeps what the window shows as NAME.png, where the option asks for it."""
+    folder: Path | None = request.config.getoption(PICTURES_OPTION, None)
+
+    def keep(name: str) -> None:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            page.mouse.move(0, 0)
+            page.screenshot(path=folder / f"{name}.png", animations="disabled")
+
+    return keep
+
+
+def _silent(_: str) -> None:
+    pass

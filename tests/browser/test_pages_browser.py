@@ -1,0 +1,122 @@
+"""What a person sees and presses in Dagster's pages: ticks, a batch's run, a table, its checks, a backfill from the launchpad, and
+"Materialize". The tests follow each other on one stack, and take the pictures that docs/ shows.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.browser.fix_shop_browser import RUN_SECONDS_MAX, ShopStack
+
+LOCATION = "/locations/__repository__@sluice"
+TABLES = ("customers", "orders")
+RUN_MS_MAX = RUN_SECONDS_MAX * 1000
+Keep = Callable[[str], None]
+pytestmark = pytest.mark.timeout(600)  # the first may have to get the browser
+
+
+def button(page: Page, begins: str) -> Locator:
+    """By its words: an icon's name comes before them in its accessible name."""
+    return page.get_by_role("button").filter(has_text=re.compile(f"^{begins}"))
+
+
+def said(page: Page, text: str) -> Locator:
+    """The first place that says just this."""
+    return page.get_by_text(text, exact=True).first
+
+
+def wait_for_success(page: Page) -> None:
+    """On the page of a run: until it has ended, and well."""
+    expect(page.get_by_text(re.compile("^(Success|Failure|Canceled)$")).first).to_be_visible(timeout=RUN_MS_MAX)
+    expect(said(page, "Success")).to_be_visible()
+    expect(page.get_by_text("STEP_FAILURE")).to_have_count(0)
+
+
+def execute_all_checks(page: Page, table: str) -> None:
+    """On the page of a table's checks: until all of them are green."""
+    page.goto(f"/assets/shop/shop/{table}?view=checks")
+    button(page, "Execute all").click()
+    expect(page.get_by_text("Succeeded", exact=True)).to_have_count(2, timeout=RUN_MS_MAX)
+
+
+def test_the_page_of_the_sensor_shows_ticks_and_no_error(page: Page, shop: ShopStack) -> None:
+    page.goto(f"{LOCATION}/sensors/shop_engine")
+    expect(page.get_by_text("Runs the engine of shop: ")).to_be_visible()
+    expect(said(page, "merge_shop_job")).to_be_visible()
+    ticks = page.get_by_text(re.compile(r"^\d+ runs? requested$"))
+    expect(ticks.nth(2)).to_be_visible()
+    expect(page.get_by_text(re.compile("^(Failed|Failure|Error)$"))).to_have_count(0)
+
+
+def test_the_run_of_a_batch_succeeded_and_says_what_it_did(page: Page, shop: ShopStack) -> None:
+    page.goto(f"{LOCATION}/jobs/merge_shop_job/runs")
+    page.locator("a[href^='/runs/']").first.click()
+    wait_for_success(page)
+    expect(said(page, "merge_shop")).to_be_visible()
+    page.get_by_placeholder("Filter…").fill("type:ASSET_MATERIALIZATION")
+    for told in ("rows_inserted", "start_position", "end_gtid_set"):
+        expect(said(page, told)).to_be_visible()
+    expect(said(page, "dagster/column_lineage")).to_be_attached()
+
+
+def test_the_page_of_a_table_says_where_its_rows_come_from(page: Page, shop: ShopStack, pictures: Keep) -> None:
+    page.goto("/assets/shop/shop/orders?view=overview")
+    for told in ("orders@example.com", "sales", "Delta Lake", "merge_shop_job", "bigint unsigned", "decimal(14,2)"):
+        expect(said(page, told)).to_be_visible()
+    expect(page.get_by_text("Never materialized")).to_have_count(0)
+    pictures("table")
+    page.goto("/assets/shop/shop/orders?view=events")
+    for told in (
+        "rows_inserted",
+        "start_position",
+        "end_position",
+        "start_gtid_set",
+        "server_uuid",
+        "last_commit_time",
+    ):
+        expect(said(page, told)).to_be_visible()
+    page.goto("/assets/shop/shop/orders?view=lineage")
+    for kind in ("MySQL", "Delta Lake"):
+        expect(said(page, kind)).to_be_visible()
+
+
+def test_execute_on_the_check_of_equality_compares_and_passes(page: Page, shop: ShopStack, pictures: Keep) -> None:
+    page.goto("/assets/shop/shop/orders?view=checks&checkDetail=equals_source")
+    button(page, "Execute$").click()
+    expect(said(page, "Passed")).to_be_visible(timeout=RUN_MS_MAX)
+    for told in ("rows_in_the_lake", "rows_different", "gtid_set", "since-last"):
+        expect(said(page, told)).to_be_visible()
+    pictures("checks")
+
+
+def test_a_backfill_from_the_launchpad_ends_with_every_check_green(page: Page, shop: ShopStack, pictures: Keep) -> None:
+    page.goto(f"{LOCATION}/jobs/backfill_from_timestamp/playground")
+    expect(page.get_by_text('Missing required config entry "from_time"')).to_be_visible()
+    editor = page.locator(".CodeMirror").first
+    editor.click()
+    page.keyboard.press("Control+a")
+    page.keyboard.insert_text("ops:\n  take_again_from_timestamp:\n    config:\n      from_time: -10m\n")
+    expect(said(page, "No errors")).to_be_visible()
+    pictures("launchpad")
+    button(page, "Launch Run").click()
+    page.wait_for_url("**/runs/*")
+    wait_for_success(page)
+    expect(page.get_by_text("2 tables have changes")).to_be_visible()
+    for table in TABLES:
+        execute_all_checks(page, table)
+
+
+def test_materialize_on_a_table_reads_its_rows_anew(page: Page, shop: ShopStack) -> None:
+    pressed = time.time()
+    page.goto("/assets/shop/shop/customers?view=overview")
+    button(page, "Materialize").first.click()
+    expect(page.get_by_text("Launched run")).to_be_visible()
+    shop.wait_until_published("customers", pressed)
+    page.goto("/assets/shop/shop/customers?view=events")
+    expect(said(page, "snapshot_rows")).to_be_visible()
+    expect(said(page, "400")).to_be_visible()
