@@ -152,8 +152,8 @@ statement leaves in SCHEMA_UNKNOWN or SCHEMA_MISMATCH, once the source says what
 | MySQL 9's JSON duality views, libraries, `SECONDARY_LOAD PARTITION`, `VECTOR` | they change no table, but a `VECTOR` column, which is followed | `test_ddl_names.py` |
 | what mysqldump, mydumper, pt-online-schema-change, gh-ost, Vitess, Django, Rails, Flyway, Liquibase, WordPress, phpMyAdmin, MySQL Workbench and sysbench send | as the servers have it afterwards | `corpus/tools.sql` |
 | rows changed in statement form (`binlog_format` STATEMENT or MIXED, also LOAD DATA) | no: the tables that the statement writes to are taken anew, STATEMENT_FORMAT, and the children of their foreign keys, CASCADE_UNSEEN. Where it names a view, or calls a function, all tables of the database do. What triggers did to other tables is not known | `test_statement_format_fidelity.py`, `test_statements_fidelity.py` |
-| MariaDB's sequences, whose row events look like those of a table | no tables of the lake, and no stops; the values that tables get from them are in their rows | `test_ddl_statements.py` |
-| names of columns with their table's and database's before them (`DROP t.a`, `CHANGE d.t.a b int`, `MODIFY .a int`), which MySQL 5.7 and MariaDB take | yes | `test_ddl_names.py` |
+| MariaDB's sequences, whose row events look like those of a table | no tables of the lake, and no stops; the values that tables get from them are in their rows | `test_statements_fidelity.py` |
+| names of columns with their table's and database's before them (`DROP t.a`, `CHANGE d.t.a b int`, `MODIFY .a int`), which MySQL 5.7 and MariaDB take | yes | `corpus/names.sql` |
 | `UPDATE` over an outer join, whose table map says that all columns may be NULL | yes | `test_statements_fidelity.py` |
 | MariaDB's `ALTER IGNORE` with an action that may delete rows (a key, CHECK, a changed column, CONVERT, partitions) | taken anew, DDL_UNSUPPORTED; other actions are followed | `test_ddl_names.py` |
 | MariaDB's `binlog_alter_two_phase` | an ALTER counts where it commits, not where it begins or rolls back | `corpus/keys_and_nulls.sql` |

@@ -158,3 +158,35 @@ def test_a_label_that_the_servers_do_not_show_is_not_taken_for_a_question_mark_f
         ("b?", "x,?y"),
         ("\U0001f600", "x,\U0001f600y"),
     ]
+
+
+@pytest.mark.parametrize("metadata", ["MINIMAL", "FULL"])
+@pytest.mark.parametrize("name", ["mariadb1011", "mariadb114"])
+def test_ddl_of_sequences_makes_no_table(
+    name: str, metadata: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Their row events look like those of a table of eight columns."""
+    server: DatabaseServer = request.getfixturevalue(name)
+    columns = (
+        "next_not_cached_value bigint NOT NULL, minimum_value bigint NOT NULL, maximum_value bigint NOT NULL, "
+        "start_value bigint NOT NULL, increment bigint NOT NULL, cache_size bigint unsigned NOT NULL, "
+        "cycle_option tinyint unsigned NOT NULL, cycle_count bigint NOT NULL"
+    )
+    with row_metadata(server, metadata):
+        pipeline = begun(server, tmp_path, "CREATE SEQUENCE before_it")
+        run(
+            server,
+            "SELECT NEXTVAL(before_it)",
+            "CREATE SEQUENCE s",
+            f"CREATE TABLE s2 ({columns}) SEQUENCE=1",
+            "CREATE TABLE numbered (id bigint DEFAULT NEXTVAL(s) PRIMARY KEY, v int)",
+            "INSERT INTO numbered (v) VALUES (1), (NEXTVAL(s2))",
+            "ALTER SEQUENCE s RESTART 70",
+            "INSERT INTO numbered (v) VALUES (3)",
+            "DROP SEQUENCE s2",
+            database=DATABASE,
+        )
+        staged = pipeline.staged()
+    assert stops(staged) == {}
+    assert {table.table for table in staged.manifest.tables} == {"numbered"}
+    assert ids(staged, "numbered") == [1, 2, 70]
