@@ -22,7 +22,7 @@ def local_path(word: str, root: Path | None) -> Path:
     Raises ValueError with what to write instead.
     """
     if URI.match(word):
-        raise ValueError(f"{word} is in an object store; only the lake may be there, this must be a folder")
+        raise ValueError(f"{word} is in an object store; only lake and staging may be there, this must be a folder")
     if not word or word.startswith("~"):
         raise ValueError(f"{word!r} names no folder that is the same for every process; write the whole path")
     if root is None and not Path(word).is_absolute():

@@ -440,6 +440,8 @@ class MetaPlace:
     `kind`: file, memory, sql, zookeeper, mixed or period_mixed, as conf/ explains them. `directory`: of the destination's files. `url`:
     SQLAlchemy's, of `sql`. `hosts`: "host:port,…" of ZooKeeper. `session_seconds`: after so long without a word a holder has lost what
     it held. `address`: "host:port" by which others find this host. `source`: (host, port) of the source, for Canal's cursor.
+    `staging`: prefix of an object store where staged batches are; empty: in `directory`. `storage_options`: (name, value) of that store, as
+    conf/ says them: secrets by the names of their variables.
     """
 
     destination: str
@@ -451,6 +453,21 @@ class MetaPlace:
     period_seconds: float = 1.0
     address: str = ""
     source: tuple[str, int] = ("", 0)
+    staging: str = ""
+    storage_options: tuple[tuple[str, str], ...] = ()
+
+    def staged_url(self, ledger_id: str = "", path: str = "") -> str:
+        """Where the store has a batch's files: of the ledger that handed it out under `path`. Empty: they are in `directory` alone.
+
+        A ledger has a folder of its own there: a batch of another one may have the same name. Without them: where all are.
+        """
+        parts = (self.staging, self.destination, ledger_id, path.rpartition("/")[2])
+        return "/".join(part for part in parts if part) if self.staging else ""
+
+    @property
+    def lent_url(self) -> str:
+        """Where a run puts files of its own for Spark to read; empty: Spark reads them where they are."""
+        return f"{self.staging}/_sluice_lent/{self.destination}" if self.staging else ""
 
     @property
     def is_shared(self) -> bool:

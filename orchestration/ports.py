@@ -221,7 +221,7 @@ class MergeOrder:
     """One batch to merge: `batch_dir` is its staged directory, `tables` the "database.table" in it.
 
     `refusal`: asked before each table, from any thread: why this batch may no longer be merged, or empty. `run`: the run's id,
-    which the commits keep.
+    which the commits keep. `stored`: URL of the same files in an object store; empty: they are in `batch_dir` alone.
     """
 
     config: SluiceConfig
@@ -230,6 +230,7 @@ class MergeOrder:
     tables: Sequence[str]
     refusal: Callable[[], str] = str  # always empty
     run: str = ""
+    stored: str = ""
 
 
 class Merge(Protocol):

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 
+from spark_jobs.at_hand import at_hand
 from spark_jobs.beside.write import Share, names_given, refuse_unlogged, write_alone, write_beside
 from spark_jobs.cascades.derive import carried_out
 from spark_jobs.errors import (
@@ -55,6 +56,7 @@ def merge_batch(
     run: str = "",
     holds: Holds = NO_HOLDS,
     on_merged: Callable[[StagedBatch], object] = lambda _: None,
+    stored: str = "",
 ) -> list[TableReport]:
     """Merges the tables of the batch that are asked for; reports in the manifest's order.
 
@@ -64,47 +66,51 @@ def merge_batch(
     `on_table_done` is called in this thread after each table.
     `refusal` is asked right before each table, in any thread: why this batch may no longer be merged, or empty.
     `run`: the id of the run that merges, which the commits keep. `on_merged`: called once the batch is in all of its tables.
-    `storage_options`: deltalake's, where the lake is not local. `quarantine_path`: the Delta table for values that could not be decoded.
+    `storage_options`: deltalake's, where lake or staged files are not local. `stored`: URL of the batch's files in an object store; a run
+    copies to `batch_dir` or beside it what it reads itself. `quarantine_path`: the Delta table for values that could not be decoded.
     Raises StagedBatchError before anything is merged; SparkUnavailableError when Spark is or goes away; MergeError after the other tables
     have finished when one could not be merged. Calling it again with the same batch is always safe.
     """
-    batch = read_staged_batch(batch_dir)
-    unknown = sorted(tables.keys() - {table.name for table in batch.tables})
-    if unknown:
-        raise StagedBatchError(f"{batch_dir} has no changes of {', '.join(unknown)}, which are to be merged from it")
-    batch = dataclasses.replace(batch, tables=tuple(table for table in batch.tables if table.name in tables))
-    refuse_unlogged(batch, tables)
-    append_quarantine(batch, quarantine_path, storage_options or {})
-    if not batch.tables:
-        return []
-    told = on_table_done or _ignore
-    reports, errors, merged = _hold_tables(batch, tables, refusal, holds, told)
-    share = functools.partial(
-        Share,
-        batch=batch,
-        storage_options=storage_options or {},
-        run=run,
-        origin_of=target_of or tables.get,
-        renamed=names_given(batch),
-        records=records,
-    )
-    held = (share(staged=table, target=tables[table.name]) for table in batch.tables)
-    _write_beside_held(held, reports, errors)
-    if merged.tables:
-        with open_lanes(spark, min(parallelism, len(merged.tables))) as lanes:
-            merged, refused = _carried_out(merged, tables, storage_options or {}, lanes[0], refusal)
-            work = _Work(merged, tables, storage_options or {}, lanes, refusal=refusal, records=records)
-            # rows that are being read are read anew instead
-            work.refused = {name: error for name, error in refused.items() if holds.get(name) is None}
-            work.target_of = target_of or tables.get
-            work.run_id, work.holds = run, holds
-            work.run_small(told, reports, errors)
-            work.run(told, reports, errors)
-            work.run_beside(told, reports, errors)
-    if errors:
-        raise _batch_error(batch, reports, errors)
-    on_merged(batch)
-    return [reports[table.name] for table in batch.tables]
+    with at_hand(batch_dir, stored, storage_options or {}) as folder:
+        batch = read_staged_batch(folder, stored)
+        unknown = sorted(tables.keys() - {table.name for table in batch.tables})
+        if unknown:
+            raise StagedBatchError(
+                f"{batch_dir} has no changes of {', '.join(unknown)}, which are to be merged from it"
+            )
+        batch = dataclasses.replace(batch, tables=tuple(table for table in batch.tables if table.name in tables))
+        refuse_unlogged(batch, tables)
+        append_quarantine(batch, quarantine_path, storage_options or {})
+        if not batch.tables:
+            return []
+        told = on_table_done or _ignore
+        reports, errors, merged = _hold_tables(batch, tables, refusal, holds, told)
+        share = functools.partial(
+            Share,
+            batch=batch,
+            storage_options=storage_options or {},
+            run=run,
+            origin_of=target_of or tables.get,
+            renamed=names_given(batch),
+            records=records,
+        )
+        held = (share(staged=table, target=tables[table.name]) for table in batch.tables)
+        _write_beside_held(held, reports, errors)
+        if merged.tables:
+            with open_lanes(spark, min(parallelism, len(merged.tables))) as lanes:
+                merged, refused = _carried_out(merged, tables, storage_options or {}, lanes[0], refusal)
+                work = _Work(merged, tables, storage_options or {}, lanes, refusal=refusal, records=records)
+                # rows that are being read are read anew instead
+                work.refused = {name: error for name, error in refused.items() if holds.get(name) is None}
+                work.target_of = target_of or tables.get
+                work.run_id, work.holds = run, holds
+                work.run_small(told, reports, errors)
+                work.run(told, reports, errors)
+                work.run_beside(told, reports, errors)
+        if errors:
+            raise _batch_error(batch, reports, errors)
+        on_merged(batch)
+        return [reports[table.name] for table in batch.tables]
 
 
 class _Work:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_jobs.errors import SparkUnavailableError
+from spark_jobs.lent_files import Lending, LentFiles, lent_files
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,8 @@ SMALL_ROWS_MAX = 200_000  # of the changes and the rows of the files they may me
 class SparkSettings:
     """Where Spark is. `master` wins if set; `options` are settings of the sessions (of `spark.jars`, … too, with `master`).
 
-    `environment`: credentials, for the process of a `master`: a setting would stand in its command line.
+    `environment`: credentials, for the process of a `master`: a setting would stand in its command line. `lending`: where Spark reads
+    files of the run.
     """
 
     remote: str = f"sc://127.0.0.1:{CONNECT_PORT}"
@@ -73,6 +75,7 @@ class SparkSettings:
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     lanes_file: Path | None = None
+    lending: Lending = dataclasses.field(default_factory=Lending)
 
 
 class Lane:
@@ -84,6 +87,7 @@ class Lane:
     def __init__(self, session: Any, *, shares_workers: bool = True) -> None:
         self.session = session
         self.shares_workers = shares_workers
+        self.lent = LentFiles(Lending())
         self._small = False
 
     def configure(self, settings: Mapping[str, str]) -> None:
@@ -124,7 +128,9 @@ class Lane:
 def open_lanes(settings: SparkSettings, count: int) -> Iterator[list[Lane]]:
     """`count` sessions, released at the end. Raises SparkUnavailableError within CONNECT_SECONDS_MAX + a few retries."""
     opened = _classic_lanes(settings, count) if settings.master else _remote_lanes(settings, count)
-    with opened as lanes:
+    with lent_files(settings.lending) as lent, opened as lanes:
+        for lane in lanes:
+            lane.lent = lent
         yield lanes
 
 

@@ -48,7 +48,7 @@ class ChangesSegment:
     `partial`: images lack columns, and the file says which. `moves`: updates that changed the key and lack columns. `again`: the images are
     not news but what their keys have at `last_order_key`: they also replace rows of just that place. `log`: file of the batch's folder with
     every preimage too, `log_rows` images, for the table's change log; empty where there is none. `derived`: it has images that foreign keys
-    brought.
+    brought. `stored`: the file's URL where Spark reads it in an object store; empty: it is `path` alone.
     """
 
     path: Path
@@ -73,6 +73,7 @@ class ChangesSegment:
     log: str = ""
     log_rows: int = 0
     derived: bool = False
+    stored: str = ""
 
     @property
     def staged_types(self) -> dict[str, str]:
@@ -205,6 +206,7 @@ class StagedBatch:
 
     `backfill`: it is a backfill or a repair and no batch of the stream, whose place in the tables it leaves as it is.
     `again_up_to`: order key up to which it may be merged in part from files that are gone, with what had been derived of them.
+    `stored`: URL of the directory in an object store, of which `directory` is a copy then; empty: there is none.
     """
 
     directory: Path
@@ -219,6 +221,7 @@ class StagedBatch:
     end_order_key: int = -1
     backfill: Backfill | None = None
     again_up_to: int = 0
+    stored: str = ""
 
     def app_id(self, table: StagedTable) -> str:
         """The name under which Delta remembers the last order key of this table. Its epochs share it: an order key has its own."""
@@ -244,8 +247,11 @@ def epoch_of(order_key: int) -> int:
     return order_key >> (63 - EPOCH_BITS)
 
 
-def read_staged_batch(directory: Path) -> StagedBatch:
-    """Reads the manifest and checks every file it names. Raises StagedBatchError, one sentence, at the first thing wrong."""
+def read_staged_batch(directory: Path, stored: str = "") -> StagedBatch:
+    """Reads the manifest and checks every file it names. `stored`: where Spark finds the same files, empty: there.
+
+    Raises StagedBatchError, one sentence, at the first thing wrong.
+    """
     manifest = directory / MANIFEST
     record = _read_json(manifest)
     if record.get("format") != FORMAT:
@@ -268,7 +274,20 @@ def read_staged_batch(directory: Path) -> StagedBatch:
             raise StagedBatchError(
                 f"{path} is named by the manifest and does not exist; roll the batch back to have it staged again"
             )
-    return batch
+    return _in_store(batch, stored) if stored else batch
+
+
+def _in_store(batch: StagedBatch, stored: str) -> StagedBatch:
+    def table(each: StagedTable) -> StagedTable:
+        segments = (
+            dataclasses.replace(segment, stored=f"{stored}/{segment.path.name}")
+            if isinstance(segment, ChangesSegment)
+            else segment
+            for segment in each.segments
+        )
+        return dataclasses.replace(each, segments=tuple(segments))
+
+    return dataclasses.replace(batch, stored=stored, tables=tuple(table(each) for each in batch.tables))
 
 
 def _read_json(manifest: Path) -> dict[str, Any]:

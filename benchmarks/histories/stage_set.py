@@ -37,6 +37,7 @@ from cdc_engine.errors import MetaError
 from cdc_engine.instance import engine, hand_out, wiring
 from cdc_engine.meta import file_meta, ledger_record
 from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.staging import batches
 from spark_jobs.session import Lane
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield engine, "make_stager", make_played_stager
     yield hand_out, "ThreadPoolExecutor", InlinePool
     yield hand_out, "GET_SECONDS", MOMENT_SECONDS
-    yield hand_out, "shutil", GuardedFiles
+    yield batches, "shutil", GuardedFiles
     yield ledger_record, "json", _PlainJson
     yield orchestration.sensor.tick, "due", lambda *_, published, **__: ([], published)  # what Dagster's pages plot
     yield file_meta, "replace_file", _keep_ledger

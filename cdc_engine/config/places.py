@@ -15,3 +15,8 @@ ArchivePlace = Annotated[str, AfterValidator(lambda word, info: config_paths.arc
 StorageOptions = Annotated[dict[str, str], AfterValidator(config_paths.storage_options)]
 PathTemplate = Annotated[str, AfterValidator(config_paths.path_template)]
 DatabaseUrl = Annotated[str, AfterValidator(lambda url, info: config_paths.database_url(url, root_of(info)))]
+
+
+def is_in_a_store(location: str) -> bool:
+    """Of a location as it was read: whether it is a prefix of an object store."""
+    return config_paths.URI.match(location) is not None

@@ -13,7 +13,7 @@ from cdc_engine.config.consumers import EVERYWHERE, CanalServerConfig
 from cdc_engine.config.destination import DestinationConfig
 from cdc_engine.config.engine import EngineConfig
 from cdc_engine.config.operation import AlarmConfig, MetricsConfig
-from cdc_engine.config.places import DatabaseUrl, StorageOptions, TableLocation
+from cdc_engine.config.places import DatabaseUrl, StorageOptions, TableLocation, TablePath, is_in_a_store
 from cdc_engine.contracts import DestinationDir, MetaPlace
 from cdc_engine.source.settings import LocalPath, Strict
 
@@ -66,9 +66,10 @@ class SluiceConfig(Strict):
     """The whole of conf/."""
 
     data_dir: LocalPath = Path("data")
-    staging: LocalPath | None = Field(
-        None,
-        description="folder of the destinations' files that all engine hosts and runs reach; empty: <data_dir>/engine",
+    staging: TablePath = Field(
+        "",
+        description="folder of the destinations' files that all engine hosts and runs reach; empty: <data_dir>/engine. Or a prefix of an "
+        "object store for staged batches: the other files are in <data_dir>/engine then",
     )
     meta: MetaConfig = MetaConfig()
     lake: TableLocation = Field("data/lake", description="directory or object-store prefix of the Delta tables")
@@ -78,7 +79,7 @@ class SluiceConfig(Strict):
     metrics: MetricsConfig = MetricsConfig()
     alarms: tuple[AlarmConfig, ...] = ()
     storage_options: StorageOptions = Field(
-        {}, description="for deltalake when the lake is not local; secrets as $NAME of the environment"
+        {}, description="of the store of lake and staging, in deltalake's words; secrets as $NAME of the environment"
     )
     destinations: dict[str, DestinationConfig] = Field({})
 
@@ -88,10 +89,10 @@ class SluiceConfig(Strict):
 
     def meta_place(self, destination: str) -> MetaPlace:
         """Where the ledger and the leases of one destination are."""
-        captured = self.destinations.get(destination)
+        captured, stored = self.destinations.get(destination), is_in_a_store(self.staging)
         return MetaPlace(
             destination=destination,
-            directory=(self.staging or self.data_dir / "engine") / destination,
+            directory=(Path(self.staging) if self.staging and not stored else self.data_dir / "engine") / destination,
             kind=self.meta.kind,
             url=self.meta.url,
             hosts=self.meta.hosts,
@@ -99,6 +100,8 @@ class SluiceConfig(Strict):
             period_seconds=self.meta.period_seconds,
             address=self.meta.address or self._found_at(captured),
             source=(captured.source.host, captured.source.port) if captured else ("", 0),
+            staging=self.staging if stored else "",
+            storage_options=tuple(self.storage_options.items()) if stored else (),
         )
 
     def _found_at(self, captured: DestinationConfig | None) -> str:

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import functools
 import logging
-import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -25,7 +24,7 @@ from cdc_engine.meta.manager import MetaManager, stops
 from cdc_engine.ports import Stager
 from cdc_engine.position import Position
 from cdc_engine.server.service import CanalService
-from cdc_engine.staging.reader import is_whole
+from cdc_engine.staging.batches import StagedBatches
 from cdc_engine.states import TableState
 
 logger = logging.getLogger(__name__)
@@ -56,7 +55,7 @@ class HandOut:
         directory: Path,
     ) -> None:
         self._client, self._service, self._meta, self._stage, self._limits = client, service, meta, stage, limits
-        self._directory = directory
+        self._directory, self._batches = directory, StagedBatches(directory)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"stage-{client.destination}")
         self._lock = threading.Lock()
         self._running: Future[OutstandingBatch | None] | None = None
@@ -107,7 +106,7 @@ class HandOut:
 
         Raises CanalServiceError when the batch is not outstanding any more.
         """
-        if not damaged and is_whole(self._directory / batch.path):
+        if not damaged and self._batches.is_whole(batch):
             self._meta.update(lambda ledger: ledger.redeliver(batch.batch_id))
             return
         self._service.rollback(self._client, batch.batch_id)
@@ -164,7 +163,7 @@ class HandOut:
         with contextlib.ExitStack() as undo:
             undo.callback(self._service.rollback, self._client)
             staged = self._stage(batch, record, _Rest(self._service, self._client, self._limits))
-            undo.callback(shutil.rmtree, staged.path, ignore_errors=True)
+            undo.callback(self._batches.remove, staged.path, record.ledger_id)
             handed_out = self._keep(batch, record, staged)
             undo.pop_all()
         return handed_out
@@ -177,8 +176,9 @@ class HandOut:
             self._meta.update(stops(stopped))
         if not staged.tables:
             self._service.ack(self._client, batch.batch_id)
-            shutil.rmtree(staged.path, ignore_errors=True)
+            self._batches.remove(staged.path, record.ledger_id)
             return None
+        self._batches.publish(staged.path, record.ledger_id)
         self.first_commit_time_us = staged.first_commit_time_us
         path = str(staged.path.relative_to(self._directory))
         ledger = self._meta.update(
@@ -190,7 +190,7 @@ class HandOut:
 
     def _remove(self, batch: OutstandingBatch) -> None:
         if batch.path:
-            shutil.rmtree(self._directory / batch.path, ignore_errors=True)
+            self._batches.remove(self._directory / batch.path, batch.ledger_id)
 
 
 class _Rest:

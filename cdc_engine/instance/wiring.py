@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -52,7 +51,8 @@ from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.source.archive import Archive
 from cdc_engine.source.server import Source
 from cdc_engine.source.settings import SourceConfig
-from cdc_engine.staging.reader import is_whole
+from cdc_engine.staging.batches import FOLDER as STAGING_DIRECTORY
+from cdc_engine.staging.batches import StagedBatches
 from cdc_engine.staging.staging import stage
 from cdc_engine.store.file_store import FileEventStore
 from cdc_engine.store.files.forget import EVENTS_DIRECTORY
@@ -70,7 +70,6 @@ from cdc_engine.time_words import time_us
 
 COMPACTED_RECORDS_MIN = 500  # of the schema history; fewer are left where they are
 SCHEMA_FILE = "schema.jsonl"
-STAGING_DIRECTORY = "staging"
 
 log = structlog.get_logger()
 
@@ -290,7 +289,7 @@ def review_of(config: DestinationConfig, directory: Path) -> SchemaDecisions:
 
 def take_up(directory: Path) -> Transition:
     """A batch that was never staged to its end, or whose files are gone, is taken anew from the cursor; the others wait on."""
-    return lambda ledger: ledger.restarted(lambda batch: is_whole(directory / batch.path))
+    return lambda ledger: ledger.restarted(StagedBatches(directory).is_whole)
 
 
 def refuse_lost_ledger(meta: MetaManager, kept: Path | Repository, directory: Path) -> None:
@@ -301,13 +300,11 @@ def refuse_lost_ledger(meta: MetaManager, kept: Path | Repository, directory: Pa
     """
     if meta.ledger.cursor is not None:
         return
-    traces = [
-        path
-        for path in (directory / STAGING_DIRECTORY, directory / PREPARED_DIRECTORY, directory / EVENTS_DIRECTORY)
-        if path.is_dir() and any(path.iterdir())
-    ]
+    traces: list[Path | str] = [staged] if (staged := StagedBatches(directory).trace()) else []
+    kept_here = (directory / PREPARED_DIRECTORY, directory / EVENTS_DIRECTORY)
+    traces += [path for path in kept_here if path.is_dir() and any(path.iterdir())]
     if has_records(kept):
-        traces.append(kept if isinstance(kept, Path) else Path("the schema history in its database"))
+        traces.append(kept if isinstance(kept, Path) else "the schema history in its database")
     if traces:
         what = "is gone" if meta.is_new else "knows no position"
         raise LedgerLostError(
@@ -319,12 +316,9 @@ def refuse_lost_ledger(meta: MetaManager, kept: Path | Repository, directory: Pa
 
 
 def remove_strays(meta: MetaManager, directory: Path) -> None:
-    """What a process that was killed left in the staging directory: no record of the ledger names it, so no run will ever read it."""
-    named = {directory / batch.path for batch in meta.ledger.outstanding}
-    staging = directory / STAGING_DIRECTORY
-    for path in staging.iterdir() if staging.is_dir() else ():
-        if path not in named:
-            shutil.rmtree(path, ignore_errors=True)
+    """What a process that was killed left of staged batches: no record of the ledger names it, so no run will ever read it."""
+    named = [batch.path for batch in meta.ledger.outstanding if batch.path]
+    StagedBatches(directory).remove_others(meta.ledger.ledger_id, named)
 
 
 def _known_begin(

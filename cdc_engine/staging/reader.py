@@ -4,6 +4,7 @@ by themselves (spark_jobs)."""
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -34,6 +35,11 @@ def is_whole(directory: Path) -> bool:
         manifest = read_manifest(directory)
     except StagingError:
         return False
+    return has_all(manifest, lambda file: _size_bytes(directory / file))
+
+
+def has_all(manifest: Manifest, size_bytes: Callable[[str], int]) -> bool:
+    """Whether every file that the manifest names is there with its bytes. `size_bytes`: of a file, -1 where there is none."""
     changes = (
         segment for table in manifest.tables for segment in table.segments if isinstance(segment, ChangesSegment)
     )
@@ -41,9 +47,9 @@ def is_whole(directory: Path) -> bool:
     if manifest.quarantine is not None:
         sizes[manifest.quarantine.file] = manifest.quarantine.size_bytes
     others = [events.file for events in manifest.cascades] + [table.places for table in manifest.tables if table.places]
-    if any(_size_bytes(directory / file) < 0 for file in others):
+    if any(size_bytes(file) < 0 for file in others):
         return False
-    return all(_size_bytes(directory / file) == size_bytes for file, size_bytes in sizes.items())
+    return all(size_bytes(file) == wanted for file, wanted in sizes.items())
 
 
 def _size_bytes(file: Path) -> int:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 
 from cdc_engine.config import SluiceConfig
+from cdc_engine.config.places import is_in_a_store
 from console.toolchain.artifacts import EXTRAS
 from console.toolchain.setup import lacking
+from object_stores.errors import StoreError
+from object_stores.folder import StoreFolder
+from object_stores.options import without_secrets
 from orchestration.ports import MergeFailedError
 from orchestration.run.lake_settings import on_s3, storage_options
 
@@ -23,7 +27,7 @@ def store_findings(config: SluiceConfig, *, starts_spark: bool) -> tuple[list[st
     except MergeFailedError as error:
         problems.append(f"{error}; set the variables where `sluice up` is started")
     else:
-        problems.append(_answer(config.lake, options))
+        problems += [_answer(config.lake, options), _answer_of_staging(config, options)]
     return [each for each in problems if each], [each for each in warnings if each]
 
 
@@ -44,11 +48,20 @@ def _role(config: SluiceConfig) -> str:
     return "" if named else f"no credentials are named ({NAMED}): the role of this machine is used, where it has one"
 
 
+def _answer_of_staging(config: SluiceConfig, options: dict[str, str]) -> str:
+    """What is wrong with the store of staged batches, where they are in one."""
+    staging = config.staging if is_in_a_store(config.staging) else ""
+    try:
+        if staging:
+            StoreFolder(staging, options).read("_sluice_check")
+    except StoreError as error:
+        return f"staging cannot be read: {error}; see storage_options in sluice.yaml"
+    return ""
+
+
 def _answer(lake: str, options: dict[str, str]) -> str:
     """What is wrong with the store, as it says itself; a lake without tables is none."""
     import deltalake  # noqa: PLC0415  a second to import
-
-    from spark_jobs.object_store import without_secrets  # noqa: PLC0415
 
     try:
         deltalake.DeltaTable.is_deltatable(f"{lake}/_sluice_check", storage_options={**options, **SOON})

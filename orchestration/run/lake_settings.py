@@ -6,10 +6,13 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from object_stores.errors import StoreError
+from object_stores.options import resolved, without_secrets
 from orchestration.ports import MergeFailedError
 
 if TYPE_CHECKING:
     from cdc_engine.config import SluiceConfig
+    from spark_jobs.lent_files import Lending
     from spark_jobs.report import TableTarget
     from spark_jobs.session import SparkSettings
 
@@ -28,13 +31,22 @@ def spark_settings(config: SluiceConfig, destination: str) -> SparkSettings:
         lanes_file=config.destination_dir(destination) / LANES_FILE,
         options=store_settings(config) if inside else {},
         environment=store_environment(config) if inside else {},
+        lending=_lending(config, destination),
     )
 
 
+def _lending(config: SluiceConfig, destination: str) -> Lending:
+    """Where Spark reads what a run writes for it: in the store that has the staged batches, if one has."""
+    from spark_jobs.lent_files import Lending  # noqa: PLC0415
+
+    url = config.meta_place(destination).lent_url
+    return Lending(url=url, storage_options=storage_options(config.storage_options) if url else {})
+
+
 def on_s3(config: SluiceConfig) -> bool:
-    """Whether the lake, or a table with a path of its own, is in S3."""
+    """Whether the lake, a table with a path of its own, or what is staged is in S3."""
     paths = [table.path for each in config.destinations.values() for table in each.tables.values()]
-    return any(path.startswith(S3) for path in (config.lake, *paths))
+    return any(path.startswith(S3) for path in (config.lake, config.staging, *paths))
 
 
 def store_settings(config: SluiceConfig) -> dict[str, str]:
@@ -79,8 +91,6 @@ def target(config: SluiceConfig, destination: str, name: str) -> TableTarget:
 
 def told(config: SluiceConfig, error: object) -> str:
     """An error of the lake in one line, free of what `storage_options` keep secret: it may show what a store was asked with."""
-    from spark_jobs.object_store import without_secrets  # noqa: PLC0415  with deltalake, a second to import
-
     configured = config.storage_options
     known = {
         name: os.environ.get(value[1:], "") if value.startswith("$") else value for name, value in configured.items()
@@ -89,10 +99,8 @@ def told(config: SluiceConfig, error: object) -> str:
 
 
 def storage_options(configured: Mapping[str, str]) -> dict[str, str]:
-    """`$NAME` values read from the environment, here and nowhere else: they are secrets. Raises MergeFailedError naming what lacks."""
-    missing = sorted(
-        value[1:] for value in configured.values() if value.startswith("$") and value[1:] not in os.environ
-    )
-    if missing:
-        raise MergeFailedError(f"storage_options name {', '.join(missing)}, which this environment does not have")
-    return {name: os.environ[value[1:]] if value.startswith("$") else value for name, value in configured.items()}
+    """`$NAME` values read from the environment: they are secrets. Raises MergeFailedError naming what lacks."""
+    try:
+        return resolved(configured)
+    except StoreError as error:
+        raise MergeFailedError(str(error)) from None

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from cdc_engine.errors import SluiceError
+from cdc_engine.table_meta.history.tables_file import TABLES_FILE
 from orchestration import failpoints
 from orchestration.batch_reference import BatchReference
 from orchestration.ports import (
@@ -119,10 +120,17 @@ def merge_one(
             return str(error)
         return ""
 
+    stored = config.meta_place(reference.destination).staged_url(reference.ledger, reference.path)
+    if stored and not (directory / TABLES_FILE).is_file():
+        raise MergeFailedError(
+            f"{directory} does not have {TABLES_FILE}: this host does not see the engine's folder, which has the records of snapshots, and "
+            "nothing was written; mount <data_dir>/engine here under the same path"
+        )
     order = MergeOrder(
         config=config,
         destination=reference.destination,
         batch_dir=directory / reference.path,
+        stored=stored,
         tables=head.tables,
         refusal=refusal,
         run=run,

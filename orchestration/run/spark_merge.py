@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from cdc_engine.destination_files import LakeTables
 from cdc_engine.errors import SluiceError
 from cdc_engine.snapshot.records import SnapshotRecords
+from object_stores.options import without_secrets
 from orchestration.ports import (
     BatchDamagedError,
     MergeFailedError,
@@ -35,7 +36,6 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]
         SparkUnavailableError,
         StagedBatchError,
     )
-    from spark_jobs.object_store import without_secrets  # noqa: PLC0415
     from spark_jobs.run_batch import merge_batch  # noqa: PLC0415
 
     config = order.config
@@ -55,6 +55,7 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]
             holds=holds,
             target_of=functools.partial(target, config, order.destination),
             run=order.run,
+            stored=order.stored,
             on_merged=lambda batch: keep_cut(config, order.destination, order.run, batch, held=holds.names),
         )
     except SparkUnavailableError as error:

@@ -360,7 +360,9 @@ class History:
             path = self.folder / f"{hashlib.sha256(table.path.encode()).hexdigest()[:16]}.parquet"
             pq.write_table(source, path, compression="none")
             kinds = {**self.table.columns, CLOSES: "boolean"}
-            self._lane.sql(parquet_view(VIEW, path, {name: kinds[name] for name in source.column_names}))
+            self._lane.sql(
+                parquet_view(VIEW, self._lane.lent.place(path), {name: kinds[name] for name in source.column_names})
+            )
             return self._by_spark(f"SELECT * FROM {VIEW}", keys, rows, commit)
         values = {_quoted(name): f"s.{_quoted(name)}" for name in self._schema().names}
         properties = table.properties(commit.order_key, commit.user_metadata)

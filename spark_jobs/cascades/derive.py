@@ -48,7 +48,7 @@ class _Derivation:
     def __init__(
         self, lane: Lane, batch: StagedBatch, targets: Mapping[str, TableTarget], storage_options: Mapping[str, str]
     ) -> None:
-        self._lane, self._batch = lane, batch
+        self._lane, self._batch, self._storage_options = lane, batch, storage_options
         live = {name for events in batch.cascades for name in events.live}
         self._staged = {table.name: table for table in batch.tables if table.name in live}
         cascades = [each for events in batch.cascades for each in events.cascades if each.child in self._staged]
@@ -78,7 +78,7 @@ class _Derivation:
                 except TableError as error:
                     errors[name] = error
         refused = {name: error.reason for name, error in errors.items()}
-        cascade_files.keep(self._batch, list(changed.values()), refused)
+        cascade_files.keep(self._batch, list(changed.values()), refused, self._storage_options)
         return changed, refused
 
     def _play(self) -> Play:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from object_stores.errors import StoreError
+from object_stores.folder import StoreFolder
 from spark_jobs.cascades.play import Derived
 from spark_jobs.cascades.rows import places_of
 from spark_jobs.durable_lake import sync
-from spark_jobs.errors import StagedBatchError, TableError
+from spark_jobs.errors import SparkJobError, StagedBatchError, TableError
 from spark_jobs.merging.fold import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE
 from spark_jobs.staged_batch import (
     COMMIT_TIME,
@@ -76,7 +78,8 @@ def with_derived(batch: StagedBatch, table: StagedTable, lake: DeltaTable, deriv
         if piece.derived:
             path = folder / f"{_file_part(table)}.{number}.parquet"
             number += 1
-            segment = _written(path, table, lake, piece, rows_before)
+            stored = f"{batch.stored}/{FOLDER}/{path.name}" if batch.stored else ""
+            segment = dataclasses.replace(_written(path, table, lake, piece, rows_before), stored=stored)
         if segment is None:
             continue
         rows_before += segment.rows if isinstance(segment, ChangesSegment) else 0
@@ -271,8 +274,13 @@ def _us(commit_time: Any) -> int:
 # ── kept for a run that repeats the batch ──
 
 
-def keep(batch: StagedBatch, changed: Sequence[StagedTable], refused: dict[str, str]) -> None:
-    """Writes what was derived, for good. `refused`: table → why it cannot be followed."""
+def keep(
+    batch: StagedBatch,
+    changed: Sequence[StagedTable],
+    refused: dict[str, str],
+    storage_options: Mapping[str, str],
+) -> None:
+    """Writes what was derived, for good. `refused`: table → why it cannot be followed. Raises SparkJobError where a store fails."""
     folder = batch.directory / FOLDER
     folder.mkdir(exist_ok=True)
     kept = {table.name: [_kept(batch, table, segment) for segment in table.segments] for table in changed}
@@ -282,6 +290,18 @@ def keep(batch: StagedBatch, changed: Sequence[StagedTable], refused: dict[str, 
     temporary.replace(folder / MANIFEST)
     sync(folder)
     sync(batch.directory)
+    if batch.stored:
+        _put(batch, folder, storage_options)
+
+
+def _put(batch: StagedBatch, folder: Path, storage_options: Mapping[str, str]) -> None:
+    """Also to the batch's store, where Spark reads it and another host finds it. Raises SparkJobError."""
+    try:
+        StoreFolder(batch.stored, storage_options).put(folder, last=MANIFEST, below=f"{FOLDER}/")
+    except StoreError as error:
+        raise SparkJobError(
+            f"what foreign keys changed could not be put into the store: {error}; it is tried again"
+        ) from None
 
 
 def _kept(batch: StagedBatch, table: StagedTable, segment: Segment) -> Any:
@@ -323,4 +343,5 @@ def _read(batch: StagedBatch, table: StagedTable, item: Any) -> Segment:
     path = batch.directory / FOLDER / item["path"]
     if not path.is_file() or path.stat().st_size != item["size_bytes"]:
         raise ValueError(f"{path} is not there as it was written")
-    return ChangesSegment(**{**item, **lists, "columns": columns, "path": path})
+    stored = f"{batch.stored}/{FOLDER}/{item['path']}" if batch.stored else ""
+    return ChangesSegment(**{**item, **lists, "columns": columns, "path": path, "stored": stored})

@@ -8,9 +8,10 @@ the new, and keys that swap within a transaction come out right without a case o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from spark_jobs import sql_text
+from spark_jobs.lent_files import LentFiles
+from spark_jobs.object_store import spark_path
 from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW, ChangesSegment
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 1, 2, 3, 4
@@ -19,17 +20,17 @@ LOG_NAMES = {INSERT: "insert", UPDATE_BEFORE: "update_preimage", UPDATE_AFTER: "
 RANK = "_sluice_rank"
 
 
-def staged_view(view: str, segment: ChangesSegment) -> str:
-    """A view of the staged file."""
-    return parquet_view(view, segment.path, segment.staged_types)
+def staged_view(view: str, segment: ChangesSegment, lent: LentFiles) -> str:
+    """A view of the staged file: where its store has it, else as the run lends it."""
+    return parquet_view(view, segment.stored or lent.place(segment.path), segment.staged_types)
 
 
-def parquet_view(view: str, path: Path, types: Mapping[str, str]) -> str:
-    """A view of a Parquet file, or of all in a folder. The columns are named, so Spark reads no footer to find them out."""
+def parquet_view(view: str, place: str, types: Mapping[str, str]) -> str:
+    """A view of a Parquet file, or of all in a folder, by its URL. The columns are named, so Spark reads no footer to find them out."""
     columns = ", ".join(f"{sql_text.identifier(name)} {type_name}" for name, type_name in types.items())
-    place = sql_text.text(path.resolve().as_uri())
+    path = sql_text.text(spark_path(place))
     return (
-        f"CREATE OR REPLACE TEMPORARY VIEW {sql_text.identifier(view)} ({columns}) USING parquet OPTIONS (path {place})"
+        f"CREATE OR REPLACE TEMPORARY VIEW {sql_text.identifier(view)} ({columns}) USING parquet OPTIONS (path {path})"
     )
 
 

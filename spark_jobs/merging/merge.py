@@ -154,7 +154,7 @@ class _TableMerge:
     def _change(self, segment: ChangesSegment, applied_order_key: int) -> CommitCounts:
         self._give_columns(segment.columns, segment.key)
         self.lane.expect(segment.rows + self._rows_met(segment))
-        self.lane.sql(fold.staged_view(VIEW, segment))
+        self.lane.sql(fold.staged_view(VIEW, segment, self.lane.lent))
         left = following.left_columns(segment, self.table)
         scanned = self.table.scanned(segment.key[0], *_bounds(segment)) if segment.key else CommitCounts()
         applies = merge_sql.append_new if self._all_new(segment, scanned) else merge_sql.apply_changes

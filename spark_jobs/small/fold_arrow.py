@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from object_stores.files import opened
 from spark_jobs.merging import fold
 from spark_jobs.staged_batch import (
     BIRTH,
@@ -56,9 +57,10 @@ class Lake:
     deleted: Mask
 
 
-def staged_images(segment: ChangesSegment) -> pa.Table:
-    """All images of the segment's file, in the order of the stream."""
-    return pq.read_table(segment.path, columns=list(segment.staged_types), memory_map=False)
+def staged_images(segment: ChangesSegment, storage_options: Mapping[str, str]) -> pa.Table:
+    """All images of the segment's file, in the order of the stream; `storage_options` are of the store that has it, if one has."""
+    file = opened(segment.stored, storage_options) if segment.stored else segment.path
+    return pq.read_table(file, columns=list(segment.staged_types), memory_map=False)
 
 
 def fresh_images(images: pa.Table, applied_order_key: int) -> pa.Table:

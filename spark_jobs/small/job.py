@@ -14,8 +14,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from object_stores.options import without_secrets
 from spark_jobs.errors import SparkUnavailableError, TableError
-from spark_jobs.object_store import without_secrets
 from spark_jobs.report import TableReport
 from spark_jobs.session import Lane, SparkSettings, first_line, is_away, open_lanes
 from spark_jobs.small.merge import Declined, SmallJob, merge_small
@@ -98,16 +98,18 @@ def _run(lane: Lane, jobs: Sequence[SmallJob]) -> dict[int, dict[str, Any]]:
 
 
 def _shipped(work: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with all of this package that it uses, for executors that do not have it.
+    """The function with all of our packages that it uses, for executors that do not have it.
 
     Other modules go by name. Errors of deltalake name a module that is not there: the code reaches them by the one that is.
     """
     from pyspark import cloudpickle  # noqa: PLC0415
 
+    import object_stores  # noqa: PLC0415
     import spark_jobs  # noqa: PLC0415
 
     register: Any = cloudpickle.register_pickle_by_value
     register(spark_jobs)
+    register(object_stores)
     return work
 
 

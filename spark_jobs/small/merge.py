@@ -104,7 +104,7 @@ def _merge_once(job: SmallJob) -> tuple[TableReport, TableRecord] | Declined:
     table.refresh()
     writer = writer_of(job.batch, job.staged)
     refuse_stranger(table, writer, job.known)
-    merge = _SmallMerge(table, job.target, app_id, writer, "")
+    merge = _SmallMerge(table, job.target, app_id, writer, "", job.storage_options)
     choice = choose(job.target.merge, merge.facts(job.staged, makes=job.makes_tables))
     if choice.way == "spark":
         return Declined(reason=choice.reason)
@@ -136,6 +136,7 @@ class _SmallMerge:
     app_id: str
     writer: Writer
     user_metadata: str
+    storage_options: Mapping[str, str]
 
     def facts(self, staged: StagedTable, *, makes: bool) -> Facts:
         snapshot = self.table.snapshot
@@ -216,7 +217,7 @@ class _SmallMerge:
             self._make(segment)
         if not isinstance(segment, ChangesSegment):
             return CommitCounts()
-        images = fold_arrow.staged_images(segment)
+        images = fold_arrow.staged_images(segment, self.storage_options)
         if not segment.key:
             rows = fold_arrow.fresh_images(images, applied_order_key)
             return self._append(self._rows(rows, segment, fold.LOG_NAMES), segment.last_order_key)

@@ -155,10 +155,11 @@ def publish(
 def _show(lane: Lane, given: Publication) -> bool:
     """Makes views of what was read and held; whether images lack columns. Raises ColumnsDifferError where those are nowhere."""
     given.changes.mkdir(parents=True, exist_ok=True)
-    lane.sql(parquet_view(publish_sql.CHUNKS_VIEW, given.chunks, publish_sql.chunk_types(given.columns)))
+    chunks, changes = lane.lent.place(given.chunks), lane.lent.place(given.changes)
+    lane.sql(parquet_view(publish_sql.CHUNKS_VIEW, chunks, publish_sql.chunk_types(given.columns)))
     partial = _partial(given)
     types = publish_sql.change_types(given.columns, partial=partial)
-    lane.sql(parquet_view(publish_sql.CHANGES_VIEW, given.changes, types))
+    lane.sql(parquet_view(publish_sql.CHANGES_VIEW, changes, types))
     if partial:
         _check_completed(lane, given)
     return partial

@@ -12,7 +12,7 @@ from console.stack.stack import Stack
 from orchestration.run.lake_settings import on_s3, spark_settings, store_environment, store_settings
 from tests.config.test_deployment_ha import CONFS, write
 
-S3, GCS, AZURE = CONFS[-3:]
+S3, GCS, AZURE, CLUSTER = CONFS[-4:]
 
 
 def test_s3_the_conf_of_the_page_tells_spark_and_deltalake_one_store(
@@ -62,7 +62,28 @@ def test_s3_a_secret_that_stands_in_conf_is_refused_and_not_told(tmp_path: Path,
     assert "very-secret" not in str(refused.value)
 
 
-@pytest.mark.parametrize("key", ["staging", "data_dir"])
-def test_s3_a_folder_in_an_object_store_is_refused(tmp_path: Path, key: str) -> None:
-    with pytest.raises(ConfigurationError, match="only the lake may be there"):
-        load_config(write(tmp_path, f"{key}: s3://bucket/staging\n"))
+def test_s3_a_folder_in_an_object_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="only lake and staging may be there"):
+        load_config(write(tmp_path, "data_dir: s3://bucket/staging\n"))
+
+
+def test_s3_staged_batches_may_be_there_and_the_other_files_are_in_the_folder(tmp_path: Path) -> None:
+    options = "{aws_region: eu-central-1, aws_secret_access_key: $LAKE_SECRET_KEY}"
+    text = f"data_dir: /srv/sluice\nstaging: s3://bucket/staged/\nstorage_options: {options}\n"
+    config = load_config(write(tmp_path, text))
+    place = config.meta_place("shop")
+    assert str(config.destination_dir("shop")) == "/srv/sluice/engine/shop"
+    assert place.staged_url("0123456789ab", "staging/1-2-3-4") == "s3://bucket/staged/shop/0123456789ab/1-2-3-4"
+    assert place.lent_url == "s3://bucket/staged/_sluice_lent/shop"
+    assert ("aws_secret_access_key", "$LAKE_SECRET_KEY") in place.storage_options
+    assert on_s3(config)
+    local = load_config(write(tmp_path / "other", "staging: /mnt/shared\n"))
+    assert str(local.destination_dir("shop")) == "/mnt/shared/shop"
+    assert (local.meta_place("shop").staged_url("l", "p"), local.meta_place("shop").lent_url) == ("", "")
+    assert local.meta_place("shop").storage_options == ()
+
+
+def test_s3_the_conf_of_the_cluster_has_staging_in_the_store_and_the_ledger_in_a_database(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, CLUSTER))
+    place = config.meta_place("shop")
+    assert (place.staging, place.kind, str(place.directory)) == ("s3://bucket/staged", "sql", "/srv/sluice/engine/shop")

@@ -107,7 +107,7 @@ def test_delta_itself_drops_a_transaction_it_has(merged: tuple[Lake, ChangesSegm
     """As where another run committed after this one looked."""
     lake, segment = merged
     with open_lanes(lake.spark, 1) as (lane,):
-        lane.sql(fold.staged_view("v", segment))
+        lane.sql(fold.staged_view("v", segment, lane.lent))
         lane.commit_as(f"sluice/shop/{LEDGER_ID}/shop.log", segment.last_order_key, "{}")
         lane.sql(merge_sql.append("v", segment, lake.target("shop.log"), applied_order_key=-1))
     assert len(lake.rows("shop.log", "id")) == len(ROWS)
@@ -117,7 +117,7 @@ def test_a_second_write_without_its_transaction_is_refused(merged: tuple[Lake, C
     """What Spark Connect's client may do after a broken line must not write unguarded."""
     lake, segment = merged
     with open_lanes(lake.spark, 1) as (lane,):
-        lane.sql(fold.staged_view("v", segment))
+        lane.sql(fold.staged_view("v", segment, lane.lent))
         lane.commit_as(f"sluice/shop/{LEDGER_ID}/shop.log", segment.last_order_key + 1, "{}")
         statement = merge_sql.append("v", segment, lake.target("shop.log"), applied_order_key=-1)
         lane.sql(statement)

@@ -44,6 +44,7 @@ RENAMED = {
     "backfill": "",
     "again": "",
     "derived": "",
+    "stored": "",
 }
 
 NAMES = st.text("abcä_`\"' .Ω", min_size=1, max_size=6).filter(
@@ -229,7 +230,7 @@ def _with_file(segment: written.ChangesSegment, folder: Path) -> written.Changes
     twin = read.ChangesSegment(
         **{
             name: getattr(segment, name)
-            for name in names_of(read.ChangesSegment) - {"path", "columns", "again", "derived"}
+            for name in names_of(read.ChangesSegment) - {"path", "columns", "again", "derived", "stored"}
         },
         path=folder,
         columns=tuple(read.Column(name=each.name, type=each.type) for each in segment.columns),

@@ -40,9 +40,9 @@ NUMBERS = {
 class Shop:
     """One destination's merge job with everything around it."""
 
-    def __init__(self, root: Path, instance: dg.DagsterInstance) -> None:
+    def __init__(self, root: Path, instance: dg.DagsterInstance, **said: Any) -> None:
         self.instance = instance
-        config = make_config(root)
+        config = make_config(root).model_copy(update=said)
         write_tables(config.destination_dir("shop"))
         self.fakes = make_fake_ports(config, ("shop.orders", "shop.items", "shop.created_since"))
         self.defs = build_definitions(config, self.fakes.ports())
@@ -106,6 +106,21 @@ def test_a_run_reports_every_table_of_its_batch_also_one_without_an_asset(shop: 
     (order,) = shop.fakes.merge.orders
     assert order.batch_dir == shop.fakes.engine.directory / batch.path
     assert shop.fakes.engine.head is not None, "the run does not ack"
+
+
+def test_s3_a_run_is_told_the_url_of_its_batch_and_refused_where_it_does_not_see_the_engines_folder(
+    tmp_path: Path,
+) -> None:
+    with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
+        shop = Shop(tmp_path, instance, staging="s3://bucket/staged")
+        batch, reference = shop.hand_out()
+        assert shop.run(reference).success
+        (order,) = shop.fakes.merge.orders
+        assert order.stored == f"s3://bucket/staged/shop/{batch.ledger_id}/{batch.path.removeprefix('staging/')}"
+        (shop.fakes.engine.directory / "tables.json").unlink()
+        failed = shop.run(reference)
+        assert "this host does not see the engine's folder" in shop.why_failed(failed)
+        assert len(shop.fakes.merge.orders) == 1
 
 
 def test_a_run_of_some_of_the_assets_merges_the_whole_batch_all_the_same(shop: Shop) -> None:

@@ -1,0 +1,62 @@
+"""The one file that opens pyarrow's file system of a store. Used by `folder`, and by Spark's tasks for a single file."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from object_stores.errors import StoreError
+from object_stores.options import YES, known, without_secrets
+
+S3 = ("s3://", "s3a://")
+CONNECT_SECONDS, REQUEST_SECONDS = 5.0, 60.0
+
+
+def file_system(url: str, options: Mapping[str, str]) -> tuple[Any, str]:
+    """pyarrow's file system, and the path in it. `options`: `storage_options` with their values.
+
+    Without credentials S3 takes those of the environment or the role of the machine; other stores always do. Raises StoreError.
+    """
+    with told(url, options):
+        if url.startswith(S3):
+            return _s3(known(options)), url.partition("://")[2].rstrip("/")
+        store, path = pafs.FileSystem.from_uri(url)
+        return store, path.rstrip("/")
+
+
+def opened(url: str, options: Mapping[str, str]) -> Any:
+    """A file of the store to read from, at any place of it. Raises StoreError."""
+    store, path = file_system(url, options)
+    with told(url, options):
+        return store.open_input_file(path)
+
+
+@contextlib.contextmanager
+def told(url: str, options: Mapping[str, str]) -> Iterator[None]:
+    """What pyarrow raises of a store becomes a StoreError; what is not there is FileNotFoundError as it is."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (OSError, pa.ArrowException, ValueError) as error:
+        raise StoreError(f"{url}: {without_secrets(str(error), options)}") from None
+
+
+def _s3(said: Mapping[str, str]) -> Any:
+    endpoint = said.get("endpoint", "")
+    given: dict[str, Any] = {
+        "access_key": said.get("access_key_id"),
+        "secret_key": said.get("secret_access_key"),
+        "session_token": said.get("session_token"),
+        "region": said.get("region"),
+        "endpoint_override": endpoint or None,
+        "scheme": endpoint.partition("://")[0] if "://" in endpoint else None,
+        "connect_timeout": CONNECT_SECONDS,
+        "request_timeout": REQUEST_SECONDS,
+        "force_virtual_addressing": said.get("virtual_hosted", "").lower() in YES or None,
+    }
+    return pafs.S3FileSystem(**{name: value for name, value in given.items() if value is not None})

@@ -1,0 +1,65 @@
+"""`storage_options` of conf/: deltalake's words for a store, which of them are secrets, and their values. Pure but for the environment."""
+
+from __future__ import annotations
+
+import os
+import re
+import urllib.parse
+from collections.abc import Mapping
+
+from object_stores.errors import StoreError
+
+SECRET_CHARS_MIN = 6
+DRAWN = re.compile(r"\x1b\[[0-9;]*m|↳")  # deltalake draws its causes as a tree, in colours
+# deltalake's name, in lower case and without aws_ → ours; it takes all of these
+NAMES = {
+    "region": "region",
+    "default_region": "region",
+    "endpoint": "endpoint",
+    "endpoint_url": "endpoint",
+    "allow_http": "allow_http",
+    "virtual_hosted_style_request": "virtual_hosted",
+    "conditional_put": "conditional_put",
+    "access_key_id": "access_key_id",
+    "secret_access_key": "secret_access_key",
+    "session_token": "session_token",
+    "token": "session_token",
+}
+CREDENTIALS = {  # of the environment, where AWS's own client looks
+    "access_key_id": "AWS_ACCESS_KEY_ID",
+    "secret_access_key": "AWS_SECRET_ACCESS_KEY",
+    "session_token": "AWS_SESSION_TOKEN",
+}
+PLAIN = frozenset(NAMES.values()) - frozenset(CREDENTIALS)
+YES = frozenset({"1", "true", "on", "yes", "y"})  # as deltalake reads them
+
+
+def known(storage_options: Mapping[str, str]) -> dict[str, str]:
+    """Our name of each option of S3 that we know → its value."""
+    return {found: value for name, value in storage_options.items() if (found := _name(name))}
+
+
+def resolved(configured: Mapping[str, str]) -> dict[str, str]:
+    """`$NAME` values read from the environment: they are secrets. Raises StoreError naming what lacks."""
+    missing = sorted(
+        value[1:] for value in configured.values() if value.startswith("$") and value[1:] not in os.environ
+    )
+    if missing:
+        raise StoreError(f"storage_options name {', '.join(missing)}, which this environment does not have")
+    return {name: os.environ[value[1:]] if value.startswith("$") else value for name, value in configured.items()}
+
+
+def without_secrets(text: str, storage_options: Mapping[str, str]) -> str:
+    """An error of a store, in one line: it may show what it was asked with. An option that we do not know is taken for a secret."""
+    text = " ".join(DRAWN.sub("", text).split())
+    hidden = [value for name, value in storage_options.items() if _name(name) not in PLAIN]
+    for value in sorted(hidden, key=len, reverse=True):
+        for form in (value, urllib.parse.quote(value, safe=""), urllib.parse.quote_plus(value)):
+            if len(value) >= SECRET_CHARS_MIN:
+                text = text.replace(form, "***")
+    return text
+
+
+def _name(option: str) -> str:
+    """What deltalake's option is to us; empty for one that we do not know."""
+    return NAMES.get(option.lower().removeprefix("aws_"), "")

@@ -1,0 +1,250 @@
+"""Staged batches in an object store: whole or not there, removed by what the ledger knows, brought to where a run reads.
+
+On an S3 server, and on pyarrow's own store in a folder, which stands for one where a test is about crashes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import uuid
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cdc_engine.contracts import DestinationDir, MetaPlace, OutstandingBatch
+from cdc_engine.errors import LedgerLostError, StagingError
+from cdc_engine.instance.wiring import refuse_lost_ledger
+from cdc_engine.meta.memory_meta import MemoryMeta
+from cdc_engine.staging.batches import StagedBatches
+from console.lake.store import store_findings
+from console.toolchain.shared.s3 import ACCESS_KEY, SECRET_KEY, S3Server
+from object_stores.folder import StoreFolder
+from spark_jobs.at_hand import FETCHED, at_hand
+from spark_jobs.errors import SparkJobError, StagedBatchError
+from spark_jobs.lent_files import Lending, LentFiles
+from spark_jobs.staged_batch import read_staged_batch
+from tests.fix_ledgers import LEDGER
+from tests.orchestration.fix_location import make_config
+from tests.spark.staged import INSERT, Changes, Image, Schema, stage
+from tests.staging.test_stager_contract import no_more, orders, record, staging
+
+NAMED = {"aws_access_key_id": "$LAKE_ACCESS", "aws_secret_access_key": "$LAKE_SECRET"}
+OTHER = "ffffffffffff"
+
+
+@dataclasses.dataclass
+class Store:
+    """A prefix of its own in a store; `options`: with values, `named`: as conf/ says them."""
+
+    url: str
+    options: dict[str, str]
+    named: dict[str, str]
+
+    def directory(self, root: Path, host: str = "host") -> DestinationDir:
+        place = MetaPlace(
+            destination="shop",
+            directory=root / host / "shop",
+            staging=self.url,
+            storage_options=tuple(self.named.items()),
+        )
+        return DestinationDir.of(place)
+
+    def batch(self, name: str, ledger: str = LEDGER.ledger_id) -> StoreFolder:
+        return StoreFolder(f"{self.url}/shop/{ledger}/{name}", self.options)
+
+
+@pytest.fixture
+def folder_store(tmp_path: Path) -> Store:
+    return Store((tmp_path / "store").as_uri(), {}, {})
+
+
+@pytest.fixture
+def s3_prefix(s3_store: S3Server, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("LAKE_ACCESS", ACCESS_KEY)
+    monkeypatch.setenv("LAKE_SECRET", SECRET_KEY)
+    monkeypatch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
+    url = f"s3://{s3_store.bucket}/{uuid.uuid4().hex[:12]}"
+    return Store(url, s3_store.options, {**s3_store.options, **NAMED})
+
+
+def staged_at(directory: Path, delivery: int = 7) -> tuple[Path, OutstandingBatch]:
+    """A batch of three rows in the folder, and the ledger's record of it."""
+    part = orders(1, 2, 3)
+    made = staging(directory, MemoryMeta(LEDGER))(part, record(part, delivery), no_more)
+    known = dataclasses.replace(record(part, delivery), path=str(made.path.relative_to(directory)), rows=3)
+    return made.path, known
+
+
+def require_life_of_a_batch(store: Store, tmp_path: Path) -> None:
+    """From staging to the ack, with a run on this host and one on another."""
+    directory = store.directory(tmp_path)
+    batches = StagedBatches(directory)
+    assert batches.trace() == ""
+    folder, known = staged_at(directory)
+    batches.publish(folder, LEDGER.ledger_id)
+    stored = store.batch(folder.name)
+    assert stored.sizes() == {file.name: file.stat().st_size for file in folder.iterdir()}
+    assert batches.is_whole(known)
+    with at_hand(folder, stored.url, store.options) as here:
+        assert here == folder
+    elsewhere = store.directory(tmp_path, "another") / known.path
+    with at_hand(elsewhere, stored.url, store.options) as here:
+        brought = read_staged_batch(here, stored.url)
+        (segment,) = brought.tables[0].changes
+        assert segment.stored == f"{stored.url}/{segment.path.name}"
+        assert pq.read_table(segment.path).num_rows == 3
+        assert (here / "manifest.json").stat().st_mtime <= json.loads((here / "manifest.json").read_text())[
+            "staged_at_us"
+        ] / 1e6
+    assert not list(elsewhere.parent.iterdir())
+    batches.publish(folder, OTHER)
+    batches.remove_others(LEDGER.ledger_id, [known.path])
+    assert batches.is_whole(known)
+    batches.remove_others(LEDGER.ledger_id, [])
+    assert not batches.is_whole(known)
+    assert not folder.exists()
+    assert str(batches.trace()) == f"{store.url}/shop"
+    with (
+        pytest.raises(StagedBatchError, match="never staged whole, or was removed"),
+        at_hand(folder, stored.url, store.options),
+    ):
+        pass
+    batches.remove(folder, OTHER)
+    assert batches.trace() == ""
+
+
+def test_s3_a_batch_is_whole_until_it_is_acked_and_others_are_left_alone(s3_prefix: Store, tmp_path: Path) -> None:
+    require_life_of_a_batch(s3_prefix, tmp_path)
+
+
+def test_s3_a_batch_lives_the_same_in_a_store_that_is_a_folder(folder_store: Store, tmp_path: Path) -> None:
+    require_life_of_a_batch(folder_store, tmp_path)
+
+
+def test_s3_fault_what_was_put_in_part_is_no_batch(
+    folder_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash between two files, and one amid putting it again over an older one of that name."""
+    directory = folder_store.directory(tmp_path)
+    folder, known = staged_at(directory)
+    batches, put = StagedBatches(directory), StoreFolder._put
+
+    def breaks(self: StoreFolder, file: Path, name: str) -> None:
+        if name == "manifest.json":
+            raise KeyboardInterrupt
+        put(self, file, name)
+
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(StoreFolder, "_put", breaks)
+            with pytest.raises(KeyboardInterrupt):
+                batches.publish(folder, LEDGER.ledger_id)
+        assert folder_store.batch(folder.name).sizes()
+        assert not batches.is_whole(known)
+        batches.publish(folder, LEDGER.ledger_id)
+        assert batches.is_whole(known)
+    segment = next(file.name for file in folder.glob("*.parquet"))
+    (tmp_path / "store" / "shop" / LEDGER.ledger_id / folder.name / segment).write_bytes(b"short")
+    assert not batches.is_whole(known)
+
+
+def test_s3_fault_what_an_older_run_derived_on_this_host_is_not_taken_for_the_stores(
+    folder_store: Store, tmp_path: Path
+) -> None:
+    """It was killed before it could put it; a run on another host derived anew, and merged by that."""
+    folder = stage(
+        tmp_path / "staging", {"shop.orders": [Changes(Schema({"id": "int"}), [Image(INSERT, 1, {"id": 1})])]}
+    )
+    stored = folder_store.batch(folder.name)
+    stored.put(folder, last="manifest.json")
+    for name in ("derived.json", "orders.0.parquet"):
+        (folder / "derived").mkdir(exist_ok=True)
+        (folder / "derived" / name).write_text("old.")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "derived.json").write_text("new.")
+    stored.put(tmp_path / "new", last="derived.json", below="derived/")
+    with at_hand(folder, stored.url, {}) as here:
+        assert here == folder
+        assert {file.name: file.read_text() for file in (here / "derived").iterdir()} == {"derived.json": "new."}
+
+
+def test_s3_a_lost_ledger_is_seen_by_what_the_store_has(folder_store: Store, tmp_path: Path) -> None:
+    directory = folder_store.directory(tmp_path)
+    folder, _ = staged_at(directory)
+    StagedBatches(directory).publish(folder, OTHER)
+    shutil.rmtree(directory)
+    with pytest.raises(LedgerLostError, match=r"store/shop is there"):
+        refuse_lost_ledger(MemoryMeta(), directory / "schema.jsonl", directory)
+
+
+def test_s3_what_a_run_lends_to_spark_is_there_until_its_lanes_close(folder_store: Store, tmp_path: Path) -> None:
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    pq.write_table(pa.table({"n": [1, 2]}), rows / "one.parquet")
+    url = f"{folder_store.url}/_sluice_lent/shop"
+    left = StoreFolder(f"{url}/1000000000-killed", {})
+    left.put(rows)
+    lent = LentFiles(Lending(url=url))
+    places = [lent.place(rows), lent.place(rows / "one.parquet")]
+    assert all(place.startswith(f"{url}/") for place in places)
+    assert StoreFolder(places[0], {}).sizes() == {"_lent": 0, "one.parquet": (rows / "one.parquet").stat().st_size}
+    assert not left.sizes()
+    lent.close()
+    assert StoreFolder(url, {}).sizes() == {}
+    assert LentFiles(Lending()).place(rows) == rows.as_uri()
+
+
+@pytest.mark.parametrize("trouble", ["refused", "away"])
+def test_s3_a_store_that_fails_is_told_without_credentials_and_nothing_is_lost(
+    s3_prefix: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    directory = s3_prefix.directory(tmp_path)
+    folder, known = staged_at(directory)
+    batches = StagedBatches(directory)
+    batches.publish(folder, LEDGER.ledger_id)
+    monkeypatch.setenv("LAKE_SECRET", "another-secret")
+    options = {**s3_prefix.options, "aws_secret_access_key": "another-secret"}
+    if trouble == "away":
+        s3_prefix.named["aws_endpoint_url"] = options["aws_endpoint_url"] = "http://127.0.0.1:1"
+    failing, fresh = (StagedBatches(s3_prefix.directory(tmp_path, host)) for host in ("host", "another"))
+    told = []
+    for act in (lambda: failing.publish(folder, LEDGER.ledger_id), lambda: failing.is_whole(known), fresh.trace):
+        with pytest.raises(StagingError) as raised:
+            act()
+        told.append(str(raised.value))
+    with pytest.raises(SparkJobError) as away, at_hand(folder, s3_prefix.batch(folder.name).url, options):
+        pass
+    assert not isinstance(away.value, StagedBatchError)
+    monkeypatch.delenv("LAKE_SECRET")
+    with pytest.raises(StagingError, match="LAKE_SECRET"):
+        failing.is_whole(known)
+    for secret in (SECRET_KEY, ACCESS_KEY, "another-secret"):
+        assert secret not in f"{told} {away.value} {failing._place!r} {directory!r} {s3_prefix.batch('x')!r}"
+    monkeypatch.setenv("LAKE_SECRET", SECRET_KEY)
+    failing.remove(tmp_path / "staging" / "gone", LEDGER.ledger_id)
+    assert batches.is_whole(known)
+
+
+def test_s3_check_asks_the_store_of_staging(s3_prefix: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"staging": s3_prefix.url, "storage_options": s3_prefix.named}
+    config = make_config(tmp_path).model_copy(update=said)
+    assert store_findings(config, starts_spark=False) == ([], [])
+    monkeypatch.setenv("LAKE_SECRET", "another-secret")
+    (problem,), _ = store_findings(config, starts_spark=False)
+    assert problem.startswith(f"staging cannot be read: {s3_prefix.url}: ")
+    assert "another-secret" not in problem
+
+
+def test_s3_what_was_brought_by_a_killed_run_goes_with_the_next(folder_store: Store, tmp_path: Path) -> None:
+    directory = folder_store.directory(tmp_path)
+    folder, known = staged_at(directory)
+    StagedBatches(directory).publish(folder, LEDGER.ledger_id)
+    elsewhere = folder_store.directory(tmp_path, "another") / known.path
+    left = elsewhere.with_name(f"1-1-1-1{FETCHED}")
+    left.mkdir(parents=True)
+    with at_hand(elsewhere, folder_store.batch(folder.name).url, {}):
+        assert not left.exists()
