@@ -1,0 +1,134 @@
+"""A standalone Spark cluster out of pyspark's own jars: a master and its workers, private to whoever starts it; used by the tests.
+
+The Connect server that runs attach to is another process (`server`), with `settings` here; its tasks are the workers'.
+"""
+
+import json
+import os
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from console.toolchain.errors import ServerError
+from console.toolchain.java import Java
+from console.toolchain.ports import LOOPBACK, free_port
+from console.toolchain.process import ChildProcess, last_lines
+from console.toolchain.python_packages import pyspark_home
+from console.toolchain.setup import set_up
+from console.toolchain.spark.server import FOREIGN_VARIABLES
+
+MASTER_CLASS = "org.apache.spark.deploy.master.Master"
+WORKER_CLASS = "org.apache.spark.deploy.worker.Worker"
+START_SECONDS_MAX = 120.0
+POLL_SECONDS = 0.2
+DAEMON_MEMORY, EXECUTOR_MEMORY = "192m", "1g"
+
+
+class SparkCluster:
+    """One master and `workers` of one core each on 127.0.0.1. `environment`: of the workers and so of their executors: credentials."""
+
+    def __init__(
+        self, folder: Path, environment: Mapping[str, str], *, workers: int = 2, java: Java | None = None
+    ) -> None:
+        self.folder, self._given, self._count, self._java = folder.absolute(), dict(environment), workers, java
+        self._port, self._page = free_port(), free_port()
+        self._master: ChildProcess | None = None
+        self._workers: list[ChildProcess] = []
+
+    @property
+    def url(self) -> str:
+        """What `spark.master` of an application is."""
+        return f"spark://{LOOPBACK}:{self._port}"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Of the Connect server: one executor a worker."""
+        return {
+            "spark.master": self.url,
+            "spark.executor.cores": "1",
+            "spark.executor.memory": EXECUTOR_MEMORY,
+            "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -Xss4m",
+        }
+
+    def start(self) -> "SparkCluster":
+        """Start, and return when all workers are known to the master."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            ports = ("--port", str(self._port), "--webui-port", str(self._page))
+            self._master = self._begin("master", MASTER_CLASS, *ports)
+            self._wait("the master answers", lambda: self._asked() is not None)
+            for number in range(self._count):
+                self.add_worker(number)
+            self._wait("all workers are there", lambda: self.alive == self._count)
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def add_worker(self, number: int) -> None:
+        """One more; it is there when `alive` says so."""
+        folder = self.folder / f"worker-{number}"
+        size = ("--cores", "1", "--memory", EXECUTOR_MEMORY, "--work-dir", str(folder))
+        self._workers.append(self._begin(folder.name, WORKER_CLASS, *size, "--webui-port", str(free_port()), self.url))
+
+    def kill_worker(self, number: int) -> None:
+        """SIGKILL to a worker and its executor, as where a machine is lost."""
+        self._workers[number].kill()
+
+    @property
+    def alive(self) -> int:
+        """Workers that the master counts."""
+        return int((self._asked() or {}).get("aliveworkers", 0))
+
+    @property
+    def logs(self) -> list[Path]:
+        """Of master, workers and executors."""
+        return [
+            path
+            for path in self.folder.rglob("*")
+            if path.is_file() and (path.suffix == ".log" or path.name in {"stderr", "stdout"})
+        ]
+
+    def kill(self) -> None:
+        """End all of it."""
+        for process in (*self._workers, self._master):
+            if process is not None:
+                process.kill()
+
+    def _begin(self, name: str, of_class: str, *arguments: str) -> ChildProcess:
+        program = str(pyspark_home() / "bin" / "spark-class")
+        command = [program, of_class, "--host", LOOPBACK, *arguments]
+        return ChildProcess(command, self.folder / f"{name}.log", environment=self._environment(), folder=self.folder)
+
+    def _environment(self) -> dict[str, str]:
+        java = self._java or set_up([]).java
+        own = {key: value for key, value in os.environ.items() if key not in FOREIGN_VARIABLES}
+        ours = {
+            "JAVA_HOME": str(java.home),
+            "SPARK_HOME": str(pyspark_home()),
+            "SPARK_LOCAL_IP": LOOPBACK,
+            "SPARK_DAEMON_MEMORY": DAEMON_MEMORY,
+            "SPARK_LOCAL_DIRS": str(self.folder / "scratch"),
+            "PYSPARK_PYTHON": sys.executable,
+        }
+        return {**own, **self._given, **ours}
+
+    def _asked(self) -> dict[str, Any] | None:
+        try:
+            with urllib.request.urlopen(f"http://{LOOPBACK}:{self._page}/json/", timeout=5) as answer:
+                found: dict[str, Any] = json.load(answer)
+        except (OSError, ValueError):
+            return None
+        return found
+
+    def _wait(self, what: str, answers: Any) -> None:
+        end = time.monotonic() + START_SECONDS_MAX
+        while not answers():
+            processes = [process for process in (self._master, *self._workers) if process is not None]
+            if time.monotonic() > end or not all(process.running for process in processes):
+                told = "; ".join(f"{log.name}: {last_lines(log)}" for log in self.folder.glob("*.log"))
+                raise ServerError(f"the Spark cluster did not come up, {what} was not seen: {told}")
+            time.sleep(POLL_SECONDS)
