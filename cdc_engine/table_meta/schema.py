@@ -30,6 +30,10 @@ ROWS_ELSEWHERE = frozenset(
         "SEQUENCE",
     )
 )
+# other names of engines, and those that have foreign keys
+_ENGINE_NAMES = {"MERGE": "MRG_MYISAM", "HEAP": "MEMORY", "MARIA": "ARIA"} | dict.fromkeys(
+    ("INNODB", "NDB", "NDBCLUSTER"), ""
+)
 VERSION_DIGITS = 16  # 64 bits of a digest: no table ever has so many versions that two meet
 
 
@@ -111,7 +115,7 @@ class ForeignKey:
 class TableSchema:
     """`charset`: default of columns to come. `key`: the primary key's columns in its order. `foreign_keys`: by name.
 
-    `engine`: one of ROWS_ELSEWHERE, or empty for those that keep their rows.
+    `engine`: in capitals; empty for those that have foreign keys, and where none was said, which is taken for InnoDB.
     """
 
     database: str
@@ -163,10 +167,16 @@ def with_row_times(schema: TableSchema) -> TableSchema:
     return dataclasses.replace(schema, key=key, columns=schema.columns if ends else (*schema.columns, *ROW_TIMES))
 
 
-def rows_elsewhere(engine: str) -> str:
-    """An engine's name as `TableSchema.engine` has it. MERGE is another name of MRG_MYISAM."""
+def kept_engine(engine: str) -> str:
+    """An engine's name as `TableSchema.engine` has it."""
     name = engine.upper()
-    return "" if name not in ROWS_ELSEWHERE else "MRG_MYISAM" if name == "MERGE" else name
+    return _ENGINE_NAMES.get(name, name)
+
+
+def rows_elsewhere(engine: str) -> str:
+    """The engine, as `TableSchema.engine` has it, where its tables do not keep their rows; else empty."""
+    name = kept_engine(engine)
+    return name if name in ROWS_ELSEWHERE else ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

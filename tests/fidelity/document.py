@@ -107,6 +107,7 @@ InnoDB changes child rows without row events (all MariaDB, MySQL before 9.6). Wi
 | a run that is cut off: before what was derived is kept, after it, with children merged and not their parents, and the other way round | `test_cascade.py`; where the staged files are lost then, what is below such a child stops (CASCADE_UNSEEN) |
 | XA, savepoints, triggers and procedures, statements of several tables, temporary tables of the parent's name, CREATE TABLE … SELECT, system-versioned tables, circles, keys that are generated, may be NULL or are not unique | `tests/fidelity/tables/test_cascade_corners.py` |
 | a child that is renamed | `tests/fidelity/tables/test_ddl_renamed_tables.py` |
+| a parent of an engine without foreign keys (MEMORY, MyISAM: foreign_key_checks=0), which the foreign keys do not follow when it is renamed | all four servers, `tests/table_meta/corpus/foreign_keys.sql` |
 | foreign keys made, dropped and renamed by DDL, inline REFERENCES where the server honours them, generated names | all four servers after each statement, `tests/table_meta/corpus/foreign_keys.sql` |
 | a parent that is not captured; a child that cannot be followed, which stops (CASCADE, CASCADE_UNSEEN) | `tests/staging/test_cascade_events.py` |
 

@@ -22,7 +22,7 @@ from cdc_engine.snapshot.record import SnapshotRecord, wanted
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import HEALED_BY_ROWS, RESOLVABLE
 from cdc_engine.table_meta.history.kept.known_schemas import KnownTable
-from cdc_engine.table_meta.schema import Dropped, Stopped, TableSchema
+from cdc_engine.table_meta.schema import Dropped, Stopped, TableSchema, rows_elsewhere
 
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 5.0, 3600.0  # between two tries of a table that is not published in between
 
@@ -122,4 +122,4 @@ def schema_after(stop: StoppedTable, there: KnownTable, ask: Callable[[], TableS
     found = there.schema if isinstance(there, Stopped) else there
     if found is None or stop.state in RESOLVABLE:
         found = ask()
-    return found if found is not None and not found.engine else None
+    return found if found is not None and not rows_elsewhere(found.engine) else None

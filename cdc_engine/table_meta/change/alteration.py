@@ -45,7 +45,7 @@ from cdc_engine.table_meta.ddl.statement import (
     SetVersioning,
     SetVisible,
 )
-from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema, rows_elsewhere, with_row_times
+from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema, kept_engine, with_row_times
 
 _TEXT_PREFIX_BYTES = {"tinytext": 1, "text": 2, "mediumtext": 3}  # a longtext stays one
 
@@ -91,7 +91,7 @@ def altered(
     additions = _placed(statement, schema, slots, charset, session)
     key = _key(statement, schema, slots)
     columns = tuple(in_key(slot.column, (*key, *_in_periods(statement, slots))) for slot in slots)
-    engine = rows_elsewhere(statement.engine) if statement.engine else schema.engine
+    engine = kept_engine(statement.engine) if statement.engine else schema.engine
     after = dataclasses.replace(schema, charset=charset, columns=columns, key=key, engine=engine)
     fills, unknown = _fills(additions, session)
     names = {column.name: slot.was.name for column, slot in zip(columns, slots, strict=True) if slot.was}

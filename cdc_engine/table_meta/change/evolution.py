@@ -18,7 +18,7 @@ from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
 from cdc_engine.table_meta.ddl.declared_type import DeclaredType, declared_type, fitted
 from cdc_engine.table_meta.ddl.default_value import Default, Notation
 from cdc_engine.table_meta.ddl.statement import CreateTable, TableName
-from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema, rows_elsewhere, with_row_times
+from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema, kept_engine, with_row_times
 
 SchemaOf = Callable[[TableName], TableSchema | None]
 Fills = tuple[tuple[str, str], ...]
@@ -64,7 +64,7 @@ def created(
         charset=charset,
         columns=columns,
         key=key,
-        engine=rows_elsewhere(statement.engine),
+        engine=kept_engine(statement.engine),
     )
     schema = with_row_times(schema) if statement.versioned else schema
     return dataclasses.replace(schema, foreign_keys=of_created(statement, schema, rules))

@@ -22,13 +22,6 @@ from cdc_engine.table_meta.ddl.statement import (
 from cdc_engine.table_meta.schema import ForeignKey, TableSchema
 
 TableKey = tuple[str, str]
-# Those that have foreign keys; empty: the server's default, taken for InnoDB.
-ENGINES = {
-    "",
-    "innodb",
-    "ndb",
-    "ndbcluster",
-}
 
 
 class ForeignKeyRules(NamedTuple):
@@ -50,7 +43,7 @@ RULES_OF_SHOWN = ForeignKeyRules()  # of what SHOW CREATE TABLE prints: all is s
 
 def of_created(statement: CreateTable, schema: TableSchema, rules: ForeignKeyRules) -> tuple[ForeignKey, ...]:
     """The foreign keys of a table just created as `schema`."""
-    if statement.engine.lower() not in ENGINES:
+    if schema.engine:
         return ()
     found: tuple[ForeignKey, ...] = ()
     for definition in statement.foreign_keys:
@@ -62,6 +55,8 @@ def of_altered(
     statement: AlterTable, before: TableSchema, after: TableSchema, rules: ForeignKeyRules
 ) -> tuple[ForeignKey, ...]:
     """The foreign keys of a table that a statement altered from `before` to `after` (whose own are still those of before)."""
+    if after.engine:
+        return ()
     found, highest = before.foreign_keys, _highest(before.foreign_keys, before.table)
     for item in statement.items:
         if isinstance(item, DropForeignKey):

@@ -9,6 +9,7 @@ Pure; used by `evolution`.
 from __future__ import annotations
 
 import dataclasses
+import re
 
 from cdc_engine.binlog.rows.history_rows import ROW_END, ROW_START
 from cdc_engine.contracts import NO_SESSION, StatementSession
@@ -51,6 +52,7 @@ _FRACTIONS = {"time", "datetime", "timestamp"}  # printed with as many digits as
 _BY_SERVER = {"timestamp"}  # without a DEFAULT it has one or none by a setting of the server
 TIME_TRUNCATE_FRACTIONAL, TIME_ROUND_FRACTIONAL = 1 << 32, 1 << 34  # bits of sql_mode, MySQL's and MariaDB's
 EMPTY_STRING_IS_NULL = 1 << 32  # MariaDB's
+NO_ZERO_IN_DATE = 1 << 23
 
 
 def initial_value(column: ColumnDefinition, session: StatementSession = NO_SESSION) -> str | None:
@@ -62,7 +64,7 @@ def initial_value(column: ColumnDefinition, session: StatementSession = NO_SESSI
         raise InitialValueUnknownError("it is AUTO_INCREMENT")
     if column.generated:
         return _generated(column, session)
-    if column.default is None:
+    if column.default is None or _is_passed_over(column, column.default, session):
         if column.type.base in _BY_SERVER and not column.says_null and not session.explicit_timestamps:
             raise InitialValueUnknownError("a TIMESTAMP without NULL and DEFAULT has them from the server's settings")
         return None if column.nullable else _zero(column.type)
@@ -107,7 +109,20 @@ def _default(column: ColumnDefinition, default: Default, session: StatementSessi
     )
     if default.notation is Notation.CLOCK:
         return _clock(told, default, session)
-    return literal_value.stored(told, default)
+    return _without_zero_in_date(literal_value.stored(told, default), column.type, session)
+
+
+def _is_passed_over(column: ColumnDefinition, default: Default, session: StatementSession) -> bool:
+    """Of a text, MySQL takes DEFAULT '' with a warning where the session is not strict, and has none."""
+    texts = session.flavour == MYSQL and column.type.base.endswith(("text", "blob"))
+    return texts and default.notation is Notation.STRING and not default.value
+
+
+def _without_zero_in_date(value: str | None, declared: DeclaredType, session: StatementSession) -> str | None:
+    """A date without a day or a month is the zero date for a session with NO_ZERO_IN_DATE; a strict one refuses it."""
+    if value is None or declared.base not in {"date", "datetime"} or not session.sql_mode & NO_ZERO_IN_DATE:
+        return value
+    return re.sub(r"[1-9]", "0", value) if "-00" in value[:10] else value
 
 
 def _constant(column: ColumnDefinition, default: Default, session: StatementSession, otherwise: str) -> Default:

@@ -27,13 +27,26 @@ _REMAINS = (
 
 
 def moved(pairs: list[tuple[TableKey, TableKey]]) -> dict[TableKey, TableKey | None]:
-    """For each name in the pairs, executed from left to right: the name that its table had before, None where it means none now."""
+    """For each name in the pairs, executed from left to right: the name that its table had before, None where it means none now.
+
+    Of a name that is given away twice the first was a temporary table of the session (MariaDB).
+    """
     now: dict[TableKey, TableKey | None] = {}
-    for old, new in pairs:
+    for place, (old, new) in enumerate(pairs):
+        if _is_given_away_again(old, pairs[place + 1 :]):
+            continue
         origin = now.get(old, old)
         now[old] = None
         now[new] = origin
     return now
+
+
+def _is_given_away_again(name: TableKey, pairs: list[tuple[TableKey, TableKey]]) -> bool:
+    """Before another table got the name."""
+    for old, new in pairs:
+        if name in (old, new):
+            return old == name
+    return False
 
 
 def carries_on(name: TableKey, origin: TableKey, now: dict[TableKey, TableKey | None]) -> bool:

@@ -377,7 +377,7 @@ _ACTIONS: tuple[tuple[str, Callable[[_Action], None]], ...] = (
     (r"(?:ADD|WITH) SYSTEM VERSIONING ", _versioning),
     (r"ADD PERIOD (?:IF NOT EXISTS )?FOR ", _add_period),
     (r"ADD (?:COLUMN )?(?:IF NOT EXISTS )?", _add_columns),
-    (r"DROP PRIMARY KEY ", _drop_key),
+    (r"DROP (?:CONSTRAINT )?PRIMARY KEY ", _drop_key),
     (r"DROP (?:FOREIGN KEY|CONSTRAINT) (?:IF EXISTS )?", _drop_foreign_key),
     (r"DROP (?:INDEX|KEY|CHECK) (?:IF EXISTS )?", _drop_index),
     (r"DROP PARTITION ", _rows_lost_all),

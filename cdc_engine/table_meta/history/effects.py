@@ -87,7 +87,10 @@ def _pointing(statement: Statement, context: DdlContext, effects: list[Effect]) 
 def _new_names(
     statement: Statement, context: DdlContext
 ) -> tuple[dict[TableKey, TableKey], dict[TableKey, dict[str, str]]]:
-    """Tables that a statement gives other names, and by table the columns, as `foreign_keys.pointing` takes them."""
+    """Tables that a statement gives other names, and by table the columns, as `foreign_keys.pointing` takes them.
+
+    Of those that foreign keys can point at: what points at a table of MEMORY or MyISAM (foreign_key_checks=0) goes on to name it as before.
+    """
     pairs: list[tuple[TableKey, TableKey]] = []
     columns: dict[TableKey, dict[str, str]] = {}
     if isinstance(statement, RenameTables):
@@ -97,7 +100,12 @@ def _new_names(
         pairs = [(name, context.full_name(statement.renames_to))] if statement.renames_to else []
         if names := foreign_keys.column_names(statement):
             columns[name] = names
-    return {origin: name for name, origin in moved(pairs).items() if origin is not None}, columns
+    new = {origin: name for name, origin in moved(pairs).items() if origin is not None}
+    apart = {name for name in (*new, *columns) if getattr(context.schema(name), "engine", "")}
+    return (
+        {origin: name for origin, name in new.items() if origin not in apart},
+        {name: names for name, names in columns.items() if name not in apart},
+    )
 
 
 def _pointed(
@@ -205,7 +213,7 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[Effect]:
         yield _stop(context, name, statement.kind, error)
         return
     schema = dataclasses.replace(schema, table=name[1])
-    if apart := elsewhere(schema.engine):
+    if apart := elsewhere(rows_elsewhere(schema.engine)):
         yield _stop(context, name, statement.kind, apart, schema)
         return
     anew = isinstance(there, Dropped) or (isinstance(there, TableSchema) and statement.replaces)

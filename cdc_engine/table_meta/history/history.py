@@ -105,7 +105,7 @@ class TableHistory:
         schema = state if isinstance(state, TableSchema) else None
         version, learnt = self._fitted(table_map, schema, mariadb=server.flavour == MARIADB)
         if learnt is not None and schema is not None:  # a table map says nothing of foreign keys
-            learnt = dataclasses.replace(learnt, foreign_keys=schema.foreign_keys)
+            learnt = dataclasses.replace(learnt, foreign_keys=schema.foreign_keys, engine=schema.engine)
         return version, learnt
 
     def _fitted(

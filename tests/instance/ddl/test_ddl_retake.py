@@ -36,6 +36,7 @@ from tests.waiting import wait_for
 CURSOR = Position(epoch=1, file="mysql-bin.000001", offset=4096)
 T = TableSchema(database="shop", table="t", charset="utf8mb4", columns=())
 HOLE = TableSchema(database="shop", table="t", charset="utf8mb4", columns=(), engine="BLACKHOLE")
+ARIA = TableSchema(database="shop", table="t", charset="utf8mb4", columns=(), engine="ARIA")
 
 
 def stopped(state: TableState = TableState.DDL_UNSUPPORTED, table: str = "t") -> StoppedTable:
@@ -98,6 +99,7 @@ def conf_of(folder: Path, tables: str, word: str = "") -> Any:
         (TableState.SCHEMA_MISMATCH, HOLE, T, True),
         (TableState.SCHEMA_UNKNOWN, None, T, True),
         (TableState.DDL_UNSUPPORTED, Stopped(state="DDL_UNSUPPORTED", reason="", schema=HOLE), None, False),
+        (TableState.DDL_UNSUPPORTED, Stopped(state="DDL_UNSUPPORTED", reason="", schema=ARIA), ARIA, False),
         (TableState.DDL_UNSUPPORTED, Stopped(state="DDL_UNSUPPORTED", reason="", schema=T, gone=True), None, False),
         (TableState.DDL_UNSUPPORTED, Dropped(schema=T), None, False),
     ],

@@ -27,3 +27,4 @@ CREATE TABLE s26 (a enum('e''','e,f','(g)',')h'), b int, c set('1,','2') default
 CREATE TABLE s27 (a varchar(16383), b text) charset utf8mb4;
 CREATE TABLE s28 (a char(1) charset utf8, b varchar(2) charset utf8mb3, c text charset utf8) charset utf8;
 CREATE TABLE s29 (a enum(0x61,0x62), b set(x'63'), c enum(_latin1'x', _utf8mb4 'ü')) charset utf8mb4;
+CREATE TABLE zero_bytes (a varbinary(5) DEFAULT '\0', b varbinary(5) DEFAULT 'a\0b', c binary(3) DEFAULT 'a\0b', d varbinary(5) NOT NULL DEFAULT '\0a', e binary(2) NOT NULL DEFAULT 'x', f varbinary(5) DEFAULT x'ff00', g varbinary(5) NOT NULL DEFAULT x'ff00', h varbinary(4) DEFAULT 'ab', i varchar(4) DEFAULT 'a\0', j binary(2), k varbinary(3) NOT NULL DEFAULT '');

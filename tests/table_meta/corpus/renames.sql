@@ -62,3 +62,10 @@ CREATE TABLE ddl_renames2.x (b varchar(3));
 CREATE OR REPLACE DATABASE ddl_renames2;
 CREATE TABLE ddl_renames2.y (b varchar(3));
 DROP DATABASE ddl_renames2;
+--@ mariadb114 mariadb1011
+CREATE TABLE hidden (a int);
+CREATE TEMPORARY TABLE hidden (b int);
+RENAME TABLE hidden TO passing, hidden TO seen;
+CREATE TEMPORARY TABLE seen (b int);
+RENAME TABLE seen TO seen2, seen TO seen3, seen3 TO seen4;
+DROP TABLE passing;

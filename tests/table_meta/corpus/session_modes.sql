@@ -74,6 +74,13 @@ SET autocommit = 0;
 CREATE TABLE ac (a int);
 ALTER TABLE ac ADD b int;
 SET autocommit = 1;
+SET sql_mode = 'NO_ZERO_IN_DATE';
+CREATE TABLE zd (a date DEFAULT '2012-02-00', b datetime DEFAULT '2012-00-03 12:12:12', c datetime(2) DEFAULT '2012-02-00 01:02:03.45', d date DEFAULT '0000-00-00', e date DEFAULT '2012-02-03', f date DEFAULT '0000-01-01');
+ALTER TABLE zd ADD g datetime DEFAULT '2012-02-00', ADD h date NOT NULL DEFAULT '2012-00-00';
+SET sql_mode = '';
+CREATE TABLE zd2 (a date DEFAULT '2012-02-00', b text DEFAULT '', c blob NOT NULL DEFAULT '', d longtext DEFAULT '');
+ALTER TABLE zd2 ADD e mediumtext DEFAULT '', ADD f tinyblob NOT NULL DEFAULT '';
+SET sql_mode = DEFAULT;
 --@ mysql80
 SET SESSION default_collation_for_utf8mb4 = utf8mb4_general_ci;
 CREATE TABLE dc (a varchar(5)) CHARACTER SET utf8mb4;

@@ -39,6 +39,7 @@ from cdc_engine.table_meta.schema import (
     ForeignKey,
     ServerFacts,
     TableSchema,
+    kept_engine,
     rows_elsewhere,
     with_row_times,
 )
@@ -111,7 +112,7 @@ def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bo
         databases = tuple((name, charset_name(charset)) for name, charset in _rows(cursor, _DATABASES))
         shown = {(row[0], row[1]): row[2:] for row in _rows(cursor, _TABLES) if captured(row[0], row[1])}
         collations = {name: each[0] for name, each in shown.items()}
-        engines = {name: found for name, each in shown.items() if (found := rows_elsewhere(each[1] or ""))}
+        engines = {name: found for name, each in shown.items() if (found := kept_engine(each[1] or ""))}
         versioned = {name for name, each in shown.items() if each[2] == "SYSTEM VERSIONED"}
         names = tuple(sorted({database for database, _ in collations}))
         columns: dict[tuple[str, str], list[Any]] = defaultdict(list)
@@ -202,6 +203,8 @@ def _foreign_keys(cursor: Cursor, databases: tuple[str, ...], flavour: str) -> d
 def _elsewhere(cursor: Cursor, engines: dict[tuple[str, str], str], flavour: str) -> Iterator[tuple[str, str, str]]:
     """(database, table, reason) of tables whose rows are not what their row events say: by their engine, and those under a MERGE table."""
     for name, engine in sorted(engines.items()):
+        if not rows_elsewhere(engine):
+            continue
         yield (*name, f"the rows of a table of ENGINE={engine} are not what its row events say")
         statement: Statement | None = None
         if engine == "MRG_MYISAM":
@@ -230,7 +233,7 @@ class _Notation(enum.Enum):
 
     EXPRESSION = "MariaDB"  #: as in DDL
     TEXT = "MySQL 5.7"  #: a constant's text
-    HEXADECIMAL = "MySQL 8.0"  #: as TEXT, but of a binary string 0x616263
+    HEXADECIMAL = "MySQL 8.0"  #: as TEXT, but of a binary string 0x616263, up to its first byte of zero
 
 
 def _notation(flavour: str, version: str) -> _Notation:
@@ -338,25 +341,46 @@ def _is_cut(shown: str, default: Default, notation: _Notation, declared: Declare
     """Whether more may stand after what is shown: digits of a float, and bytes that are no text."""
     if declared.base == "float" and declared.scale < 0:
         return len(re.sub(r"[-+.]|e.*", "", shown).strip("0")) > FLOAT_DIGITS_SHOWN
-    if not declared.is_binary_string or notation is _Notation.HEXADECIMAL or default.notation is not Notation.STRING:
+    if not declared.is_binary_string or default.notation is not Notation.STRING:
         return False
+    if notation is _Notation.HEXADECIMAL:
+        return shown.startswith("0x")
     value = default.value or ""
     return notation is _Notation.TEXT or "?" in value or not value.isascii()
 
 
 def _with_cut_defaults(cursor: Cursor, table: TableSchema, shown: list[Any], notation: _Notation) -> TableSchema:
     """Asks the server itself for defaults that information_schema cuts; those of NOT NULL columns it does not tell without a row."""
-    asked = [
+    cut = [
         column
         for column, (*_, extra, default) in zip(table.columns, shown, strict=False)
-        if not column.default and column.nullable and default is not None and "GENERATED" not in extra
+        if not column.default and default is not None and "GENERATED" not in extra
         and _is_cut(default, Default(default), notation, declared_type(column.type))
     ]  # fmt: skip
-    if not asked:
-        return table
-    told = dict(zip((column.name for column in asked), _asked(cursor, table, asked), strict=True))
+    asked = [column for column in cut if column.nullable]
+    told = dict(zip((column.name for column in asked), _asked(cursor, table, asked), strict=True)) if asked else {}
+    if notation is not _Notation.EXPRESSION and len(asked) < len(cut):
+        told |= _printed(cursor, table, [column for column in cut if not column.nullable])
     columns = tuple(dataclasses.replace(each, default=told.get(each.name, each.default)) for each in table.columns)
     return dataclasses.replace(table, columns=columns)
+
+
+def _printed(cursor: Cursor, table: TableSchema, columns: list[DeclaredColumn]) -> dict[str, tuple[str | None, ...]]:
+    """By column, from SHOW CREATE TABLE: those of bytes that are all ASCII there, for another is shown as `?`."""
+    try:
+        statement = _shown_table(cursor, (table.database, table.table), MYSQL)
+    except MySQLError:  # no right to see it
+        return {}
+    read = {each.name: each.default for each in statement.columns} if isinstance(statement, CreateTable) else {}
+    found: dict[str, tuple[str | None, ...]] = {}
+    for column in columns:
+        default, declared = read.get(column.name), declared_type(column.type)
+        text = default.value if default is not None and default.notation is Notation.STRING else None
+        if declared.is_binary_string and text is not None and text.isascii() and UNKNOWN not in text:
+            bytes_as_hex = Default(text.encode().hex(), Notation.BYTES)
+            definition = ColumnDefinition(column.name, declared, column.charset, nullable=False, default=bytes_as_hex)
+            found[column.name] = known_default(definition)
+    return found
 
 
 def _asked(cursor: Cursor, table: TableSchema, columns: list[DeclaredColumn]) -> list[tuple[str | None, ...]]:
