@@ -90,7 +90,7 @@ def test_failover_what_is_purged_comes_from_the_archive_and_then_from_the_server
     with running(captured) as engine:
         captured.insert(range(3))
         assert captured.take(engine, 3) == [0, 1, 2]
-    begun_us = time.time_ns() // 1000
+    begun_us = wait_for("the time is one on offer", lambda: _now_on_offer(captured))
     for number in range(3, 7):
         captured.insert([number])
         captured.run("FLUSH BINARY LOGS")
@@ -117,6 +117,13 @@ def test_failover_what_is_purged_comes_from_the_archive_and_then_from_the_server
         assert not engine.status().stopped_tables
     assert captured.saved_epoch() == 1, "it is one stream"
     _backfilled_from_the_archive(captured, names, begun_us)
+
+
+def _now_on_offer(captured: Archived) -> int:
+    """µs since 1970, once the second is over in which the server's first file began, which is on offer while nothing is purged; else 0."""
+    now_us = time.time_ns() // 1000
+    earliest_us, _ = earliest_on_offer(binlog_files(captured.config.destinations["shop"]))
+    return now_us if earliest_us + 10**6 <= now_us else 0
 
 
 def _backfilled_from_the_archive(captured: Archived, names: list[str], from_us: int) -> None:
