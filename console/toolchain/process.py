@@ -14,6 +14,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from console.toolchain.ports import listens
+
 POLL_SECONDS = 0.05
 # A shell lets what it starts in the background ignore SIGINT. A child must not inherit that: Dagster has SIGTERM do what SIGINT does.
 LISTENS = ("/usr/bin/env", "--default-signal=INT")
@@ -117,6 +119,16 @@ def last_lines(log: Path, count: int = 5) -> str:
         return "no log was written"
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     return " | ".join(line.strip() for line in lines[-count:] if line.strip())
+
+
+def wait_until_listening(port: int, processes: Sequence[ChildProcess], deadline_seconds: float) -> bool:
+    """Wait for what was started to accept connections on 127.0.0.1; false when one of them ended, or none did by the deadline."""
+    end = time.monotonic() + deadline_seconds
+    while time.monotonic() < end and all(process.running for process in processes):
+        if listens(port):
+            return True
+        time.sleep(POLL_SECONDS)
+    return False
 
 
 def wait_until_gone(pid: int, deadline_seconds: float) -> bool:

@@ -1,7 +1,6 @@
 """A real Kafka out of its jars, one node that is broker and controller; used by the tests."""
 
 import shutil
-import socket
 import time
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from console.toolchain.artifacts import load_artifacts
 from console.toolchain.errors import ServerError
 from console.toolchain.java import Java
 from console.toolchain.ports import LOOPBACK, free_port
-from console.toolchain.process import ChildProcess, last_lines
+from console.toolchain.process import ChildProcess, last_lines, wait_until_listening
 from console.toolchain.python_packages import pyspark_jar
 from console.toolchain.setup import set_up
 
@@ -52,7 +51,7 @@ class KafkaServer:
             words = ("kafka.tools.StorageTool", "format", "--standalone", "-t", CLUSTER_ID, "-c", str(settings))
             self._finish(ChildProcess([*command, *words], self.folder / "format.log"))
         self._process = ChildProcess([*command, "kafka.Kafka", str(settings)], self.log)
-        self._wait_until_it_answers()
+        self._require_answers(self._process)
         return self
 
     def stop(self) -> None:
@@ -80,16 +79,9 @@ class KafkaServer:
             log = self.folder / "format.log"
             raise ServerError(f"Kafka's folder could not be made; {log} ends: {last_lines(log)}")
 
-    def _wait_until_it_answers(self) -> None:
-        end = time.monotonic() + START_SECONDS_MAX
-        while time.monotonic() < end and self._process is not None and self._process.running:
-            try:
-                socket.create_connection((LOOPBACK, self.port), timeout=2).close()
-            except OSError:
-                time.sleep(0.05)
-            else:
-                return
-        raise ServerError(f"Kafka did not start; its log {self.log} ends: {last_lines(self.log)}")
+    def _require_answers(self, process: ChildProcess) -> None:
+        if not wait_until_listening(self.port, (process,), START_SECONDS_MAX):
+            raise ServerError(f"Kafka did not start; its log {self.log} ends: {last_lines(self.log)}")
 
     def _settings(self) -> dict[str, str]:
         inner = {

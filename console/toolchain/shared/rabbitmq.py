@@ -1,16 +1,14 @@
 """A real RabbitMQ out of Debian's packages, unpacked and not installed, one node on the loopback; used by the tests."""
 
 import os
-import socket
 import stat
-import time
 from pathlib import Path
 
 from console.toolchain.cache import locked, open_cache
 from console.toolchain.debian import unpacked
 from console.toolchain.errors import ServerError
 from console.toolchain.ports import LOOPBACK, free_port
-from console.toolchain.process import ChildProcess, last_lines
+from console.toolchain.process import ChildProcess, last_lines, wait_until_listening
 
 RABBITMQ = "rabbitmq-server"
 PACKAGES = (
@@ -73,9 +71,9 @@ class RabbitServer:
         (program,) = root.glob("usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server")
         names = [str(erlang / "epmd"), "-address", LOOPBACK, "-port", str(self._names)]
         self._processes = [ChildProcess(names, self.folder / "epmd.log")]
-        _wait_for_port(self._names, self._processes, self.folder / "epmd.log")
+        _require_answers(self._names, self._processes, self.folder / "epmd.log")
         self._processes.append(ChildProcess([str(program)], self.log, environment=environment, folder=self.folder))
-        _wait_for_port(self.port, self._processes, self.log)
+        _require_answers(self.port, self._processes, self.log)
         return self
 
     def stop(self) -> None:
@@ -139,13 +137,6 @@ def _packages() -> Path:
         return unpacked(cache, RABBITMQ, PACKAGES)
 
 
-def _wait_for_port(port: int, processes: list[ChildProcess], log: Path) -> None:
-    end = time.monotonic() + START_SECONDS_MAX
-    while time.monotonic() < end and all(process.running for process in processes):
-        try:
-            socket.create_connection((LOOPBACK, port), timeout=2).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    raise ServerError(f"RabbitMQ did not start; its log {log} ends: {last_lines(log)}")
+def _require_answers(port: int, processes: list[ChildProcess], log: Path) -> None:
+    if not wait_until_listening(port, processes, START_SECONDS_MAX):
+        raise ServerError(f"RabbitMQ did not start; its log {log} ends: {last_lines(log)}")

@@ -3,13 +3,12 @@
 import functools
 import os
 import socket
-import time
 from pathlib import Path
 
 from console.toolchain.artifacts import load_artifacts
 from console.toolchain.errors import ServerError
 from console.toolchain.ports import LOOPBACK, free_port
-from console.toolchain.process import ChildProcess, last_lines
+from console.toolchain.process import ChildProcess, last_lines, wait_until_listening
 from console.toolchain.setup import set_up
 
 ROCKETMQ = "rocketmq"
@@ -63,8 +62,8 @@ class RocketServer:
             names = {"listenPort": str(self.name_port), "bindAddress": LOOPBACK}
             self._names = self._begin(NAME_SERVER, names, self.folder / "names.log")
         self._broker = self._begin(BROKER, self._settings(), self.broker_log)
-        _wait_for_port(self.name_port, self._names, self.folder / "names.log")
-        _wait_for_port(self.broker_port, self._broker, self.broker_log)
+        _require_answers(self.name_port, self._names, self.folder / "names.log")
+        _require_answers(self.broker_port, self._broker, self.broker_log)
         return self
 
     def kill(self) -> None:
@@ -129,13 +128,6 @@ def _port_with_another() -> int:
             return port
 
 
-def _wait_for_port(port: int, process: ChildProcess, log: Path) -> None:
-    end = time.monotonic() + START_SECONDS_MAX
-    while time.monotonic() < end and process.running:
-        try:
-            socket.create_connection((LOOPBACK, port), timeout=2).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    raise ServerError(f"RocketMQ did not start; its log {log} ends: {last_lines(log)}")
+def _require_answers(port: int, process: ChildProcess, log: Path) -> None:
+    if not wait_until_listening(port, (process,), START_SECONDS_MAX):
+        raise ServerError(f"RocketMQ did not start; its log {log} ends: {last_lines(log)}")

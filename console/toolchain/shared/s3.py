@@ -1,7 +1,5 @@
 """A real S3 server out of its jar, private to whoever starts it; used by the tests. It keeps all in memory."""
 
-import socket
-import time
 from pathlib import Path
 
 from pyarrow import fs
@@ -10,7 +8,7 @@ from console.toolchain.artifacts import load_artifacts
 from console.toolchain.errors import ServerError
 from console.toolchain.java import Java
 from console.toolchain.ports import LOOPBACK, free_port
-from console.toolchain.process import ChildProcess, last_lines
+from console.toolchain.process import ChildProcess, last_lines, wait_until_listening
 from console.toolchain.setup import set_up
 
 S3PROXY = "s3proxy"
@@ -61,7 +59,7 @@ class S3Server:
         limits = ["-Xmx160m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
         command = [str(java.program), *limits, "-jar", str(jar), "--properties", str(settings)]
         self._process = ChildProcess(command, self.log)
-        self._wait_until_it_answers()
+        self._require_answers(self._process)
         self._make_bucket()
         return self
 
@@ -85,16 +83,9 @@ class S3Server:
         )
         store.create_dir(self.bucket)
 
-    def _wait_until_it_answers(self) -> None:
-        end = time.monotonic() + START_SECONDS_MAX
-        while time.monotonic() < end and self._process is not None and self._process.running:
-            try:
-                socket.create_connection((LOOPBACK, self.port), timeout=2).close()
-            except OSError:
-                time.sleep(0.05)
-            else:
-                return
-        raise ServerError(f"the S3 server did not start; its log {self.log} ends: {last_lines(self.log)}")
+    def _require_answers(self, process: ChildProcess) -> None:
+        if not wait_until_listening(self.port, (process,), START_SECONDS_MAX):
+            raise ServerError(f"the S3 server did not start; its log {self.log} ends: {last_lines(self.log)}")
 
     def _settings(self) -> dict[str, str]:
         return {
