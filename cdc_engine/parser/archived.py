@@ -21,10 +21,12 @@ from cdc_engine.binlog.scan.scanner import Scanner
 from cdc_engine.binlog.scan.state import ScanStatus
 from cdc_engine.contracts import Block, Bytes
 from cdc_engine.errors import BinlogFormatError, PositionLostError
+from cdc_engine.parser.dump import Captured
 from cdc_engine.parser.file_creation import creation_of
 from cdc_engine.parser.renumbering import base
 from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.parser.start_position import FIRST_OFFSET, RESNAPSHOT, Lost
+from cdc_engine.ports import PreparedTransactions, SchemaHistory
 from cdc_engine.position import Position, file_number
 from cdc_engine.source.archive import Archive
 from cdc_engine.source.server import Source
@@ -102,6 +104,20 @@ class ArchivedStretch:
             raise PositionLostError(str(found))
         self.files, self._archive, self._cursor, self._facts = found, archive, cursor, facts
         self._source = source
+
+    def scanner(
+        self, history: SchemaHistory, captured: Captured, prepared: PreparedTransactions, *, executed_known: bool
+    ) -> Scanner:
+        """From the cursor on, of events as they lie in files: no packets around them, and checksums as each file says."""
+        return Scanner(
+            start=self._cursor,
+            history=history,
+            captured=captured,
+            checksum=False,
+            executed_known=executed_known,
+            packets=False,
+            prepared=prepared,
+        )
 
     def blocks(self, scanner: Scanner) -> Iterator[Block]:
         """Raises PositionLostError on a foreign file, and what the scan raises."""

@@ -257,15 +257,7 @@ class EventParser:
             RECONNECTING, f"the source has purged what comes next: {count} archived files are read, from {first} on"
         )
         self._rewind(begin)
-        scanner = Scanner(
-            start=begin,
-            history=self._history,
-            captured=self._captured,
-            checksum=False,
-            executed_known=bool(begin.gtid_set),
-            packets=False,
-            prepared=self._prepared,
-        )
+        scanner = stretch.scanner(self._history, self._captured, self._prepared, executed_known=bool(begin.gtid_set))
         for block in stretch.blocks(scanner):
             if self._stopping.is_set():
                 return

@@ -9,7 +9,6 @@ import contextlib
 from collections.abc import Generator, Iterable
 
 from cdc_engine.binlog.block import end_position
-from cdc_engine.binlog.scan.scanner import Scanner
 from cdc_engine.contracts import Block
 from cdc_engine.errors import PositionLostError
 from cdc_engine.parser.archived import ArchivedStretch, foreign, read_header
@@ -94,15 +93,7 @@ class BinlogFiles:
         """Returns where the server goes on."""
         position = start.position
         stretch = ArchivedStretch(archive, self.source, position, self.facts)
-        scanner = Scanner(
-            start=position,
-            history=history,
-            captured=captured,
-            checksum=False,
-            executed_known=start.executed_known,
-            packets=False,
-            prepared=prepared,
-        )
+        scanner = stretch.scanner(history, captured, prepared, executed_known=start.executed_known)
         for block in stretch.blocks(scanner):
             self.bytes_read += block.byte_count
             if block.transaction_count:
