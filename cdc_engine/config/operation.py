@@ -1,11 +1,11 @@
-"""Who outside may ask how the engines are, who is told, what Dagster shows, and when the lake's files are looked after."""
+"""Who outside may ask how the engines are, what Dagster shows, and when the lake's files are looked after."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from cdc_engine.time_words import cron
 
@@ -55,22 +55,6 @@ class MetricsConfig(BaseModel):
 
     port: int = Field(0, ge=0, le=65535, description="11112 is Canal's; 0: nothing listens")
     host: str = Field("127.0.0.1", description="address to listen on; it asks for no password")
-
-
-class AlarmConfig(BaseModel):
-    """Who is told when an engine or a table stops, or something is wrong, and when it is over."""
-
-    model_config = STRICT
-
-    kind: Literal["log", "webhook"]
-    url: str = Field("", description="of a webhook, which gets a POST of JSON; $NAME: as that variable says")
-    headers: dict[str, str] = Field({}, description="of a webhook; values may be $NAME of the environment")
-
-    @model_validator(mode="after")
-    def _reachable(self) -> AlarmConfig:
-        if self.kind == "webhook" and not self.url.startswith(("http://", "https://", "$")):
-            raise ValueError("a webhook needs a url: http://…, https://… or $NAME")
-        return self
 
 
 class MaintenanceConfig(BaseModel):

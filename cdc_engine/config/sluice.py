@@ -9,10 +9,11 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from cdc_engine.config.alarms import AlarmConfig
 from cdc_engine.config.consumers import EVERYWHERE, CanalServerConfig
 from cdc_engine.config.destination import DestinationConfig
 from cdc_engine.config.engine import EngineConfig
-from cdc_engine.config.operation import AlarmConfig, MetricsConfig
+from cdc_engine.config.operation import MetricsConfig
 from cdc_engine.config.places import DatabaseUrl, StorageOptions, TableLocation, TablePath, is_in_a_store
 from cdc_engine.contracts import DestinationDir, MetaPlace
 from cdc_engine.source.settings import LocalPath, Strict

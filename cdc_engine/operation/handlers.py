@@ -1,6 +1,6 @@
-"""Tells alarms: into the log, or to a webhook. A thread each, so that none waits for another; an engine for none. Started by `operator`.
+"""Tells alarms: into the log, to a webhook, by email. A thread each: none waits for another, an engine for none. Started by `operator`.
 
-What a webhook does not take is tried again, then dropped with a line in the log: `sluice status` says the same for as long as it holds.
+What is not taken is tried again, then dropped with a line in the log: `sluice status` says the same for as long as it holds.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import smtplib
 import threading
 import time
 import urllib.error
@@ -17,9 +18,10 @@ from typing import Any
 
 import structlog
 
-from cdc_engine.config.operation import AlarmConfig
+from cdc_engine.config.alarms import AlarmConfig
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.operation.alarms import Alarm
+from cdc_engine.operation.letters import to_mail_server
 
 WAITING_MAX = 1000
 TRIES, PAUSE_SECONDS = 5, 1.0
@@ -77,6 +79,8 @@ def handler_of(config: AlarmConfig) -> Handler:
     """Raises ConfigurationError where an environment variable is not set."""
     if config.kind == "log":
         return to_log
+    if config.kind == "email":
+        return to_mail_server(config, _filled(config.password))
     return to_webhook(_filled(config.url), {name: _filled(value) for name, value in config.headers.items()})
 
 
@@ -144,8 +148,12 @@ class _Told:
 
 
 def _why(error: Exception) -> str:
-    """Without the address, which may have a secret in it."""
+    """Without the address, and without a server's own words, which may have a secret in them."""
     if isinstance(error, urllib.error.HTTPError):
         redirect = ", a redirect: name the address itself in alarms" if 300 <= error.code < 400 else ""
         return f"answered {error.code}{redirect}"
+    if isinstance(error, smtplib.SMTPResponseException):
+        return f"answered {error.smtp_code}"
+    if isinstance(error, smtplib.SMTPRecipientsRefused):
+        return f"answered {', '.join(sorted({str(code) for code, _ in error.recipients.values()}))} to each address"
     return type(error).__name__

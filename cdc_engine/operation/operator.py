@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from cdc_engine.config.operation import AlarmConfig
+from cdc_engine.config.alarms import AlarmConfig
 from cdc_engine.errors import SluiceError
 from cdc_engine.instance.status import EngineStatus
 from cdc_engine.operation.alarms import Watcher, failed, matters

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from cdc_engine.config.operation import AlarmConfig
+from cdc_engine.config.alarms import AlarmConfig
 from cdc_engine.contracts import StoppedTable
 from cdc_engine.errors import ConfigurationError, LedgerLostError
 from cdc_engine.instance.status import EngineStatus

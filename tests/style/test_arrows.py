@@ -88,7 +88,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "cdc_engine.table_meta",
     },
     "cdc_engine.operation": VALUES
-    | {"cdc_engine.config.operation", "cdc_engine.instance.status", "cdc_engine.server.protocol.traffic"},
+    | {"cdc_engine.config.alarms", "cdc_engine.instance.status", "cdc_engine.server.protocol.traffic"},
     "cdc_engine.keeping": VALUES | {"cdc_engine.config", "cdc_engine.destination_files"},
     "cdc_engine.launcher": VALUES
     | {"cdc_engine.config", "cdc_engine.instance", "cdc_engine.operation", "cdc_engine.keeping"},

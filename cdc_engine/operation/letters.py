@@ -1,0 +1,76 @@
+"""Alarms by email, with the standard library's SMTP client. Chosen by `handlers`."""
+
+from __future__ import annotations
+
+import email.utils
+import smtplib
+import ssl
+from collections.abc import Callable
+from email.message import EmailMessage
+
+import structlog
+
+from cdc_engine.config.alarms import AlarmConfig
+from cdc_engine.errors import ConfigurationError
+from cdc_engine.operation.alarms import Alarm
+
+ANSWER_SECONDS = 10.0
+SUBJECT_MAX = 120
+OUR_NAME = (
+    "sluice"  # to the server; the host's own would be asked of a name server, which may take longer than all else
+)
+
+log = structlog.get_logger()
+
+
+def letter(alarm: Alarm, sender: str, to: tuple[str, ...]) -> EmailMessage:
+    """Its subject begins as those of all alarms of the destination, for who sorts them."""
+    found = EmailMessage()
+    subject = f"Sluice {alarm.destination}: {alarm.state}{' is over' if alarm.over else ''}, {alarm.key}"
+    found["Subject"] = " ".join(subject.split())[:SUBJECT_MAX]
+    found["From"], found["To"] = sender, ", ".join(to)
+    found["Date"], found["Message-ID"] = email.utils.localtime(), email.utils.make_msgid(domain=OUR_NAME)
+    found["Auto-Submitted"] = "auto-generated"
+    found.set_content(f"{alarm.text}\n\n`sluice status {alarm.destination}` says how it is now.\n")
+    return found
+
+
+def to_mail_server(config: AlarmConfig, password: str) -> Callable[[Alarm], None]:
+    """A connection for each alarm: they are few, and one that is kept would be closed by then. Raises ConfigurationError."""
+    context = _trusted(config)
+
+    def tell(alarm: Alarm) -> None:
+        with _connection(config, context) as server:
+            if config.user:
+                server.login(config.user, password)
+            refused = server.send_message(letter(alarm, config.sender, config.to))
+        for address, (code, _) in refused.items():
+            # No error: tried again, the others would get it once more.
+            log.error(
+                "alarm_not_taken", destination=alarm.destination, about=alarm.key, to=address, reason=f"answered {code}"
+            )
+
+    return tell
+
+
+def _connection(config: AlarmConfig, context: ssl.SSLContext) -> smtplib.SMTP:
+    host, port = config.mail_server
+    if config.encryption == "tls":
+        return smtplib.SMTP_SSL(host, port, OUR_NAME, timeout=ANSWER_SECONDS, context=context)
+    server = smtplib.SMTP(host, port, OUR_NAME, timeout=ANSWER_SECONDS)
+    try:
+        if config.encryption == "starttls":
+            server.starttls(context=context)
+    except BaseException:
+        server.close()
+        raise
+    return server
+
+
+def _trusted(config: AlarmConfig) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=config.ca_file)
+    except OSError as error:
+        raise ConfigurationError(
+            f"alarms: the file {config.ca_file} with the authorities of the mail server cannot be read: {error.strerror or error}"
+        ) from None
