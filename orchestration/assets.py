@@ -35,6 +35,7 @@ from orchestration.table_catalog import (
     foreign_keys,
     group_of,
     owners_of,
+    size_metadata,
     source_key,
     source_schema,
 )
@@ -263,6 +264,7 @@ def metadata(merged: MergedTable, sources: SourceColumns) -> dict[str, dg.Metada
         "first_commit_time": dg.MetadataValue.timestamp(outcome.first_commit_time_us / 1e6),
         "last_commit_time": dg.MetadataValue.timestamp(outcome.last_commit_time_us / 1e6),
         "dagster/uri": dg.MetadataValue.text(outcome.path),
+        **size_metadata(outcome.table_rows, outcome.table_bytes),
         **sources.metadata(outcome.name, outcome.columns),
     }
 

@@ -164,6 +164,7 @@ class TableOutcome(Protocol):
 
     `way`: "spark" or "small", who merged it; `reason`: why.
     `held`: the table's rows are being read, so its changes wait beside the lake.
+    `table_rows`, `table_bytes`: what the table has since, as far as its log says.
     """
 
     @property
@@ -214,6 +215,10 @@ class TableOutcome(Protocol):
     def reason(self) -> str: ...
     @property
     def held(self) -> bool: ...
+    @property
+    def table_rows(self) -> int | None: ...
+    @property
+    def table_bytes(self) -> int | None: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -285,7 +290,7 @@ def no_comparison(*_: object, **__: object) -> Iterator[TableResult]:
 class PublishOutcome(Protocol):
     """What the publication of a snapshot did; `spark_jobs.snapshot.publish.Published` is one.
 
-    `label`: the order key up to which the table has its changes.
+    `label`: the order key up to which the table has its changes. `table_rows`, `table_bytes`: as in `TableOutcome`.
     """
 
     @property
@@ -300,6 +305,10 @@ class PublishOutcome(Protocol):
     def seconds(self) -> float: ...
     @property
     def columns(self) -> tuple[tuple[str, str], ...]: ...
+    @property
+    def table_rows(self) -> int | None: ...
+    @property
+    def table_bytes(self) -> int | None: ...
 
 
 class Publish(Protocol):

@@ -155,6 +155,15 @@ def checkable(destination: str, names: Iterable[str]) -> list[str]:
     ]
 
 
+def size_metadata(rows: int | None, size_bytes: int | None) -> dict[str, dg.MetadataValue[Any]]:
+    """Of a materialization or an observation: what Dagster shows as a table's row count and storage; nothing of what is not known.
+
+    It shows the last materialization's, else the last observation's.
+    """
+    told = {"dagster/row_count": rows, "dagster/size_bytes": size_bytes}
+    return {name: dg.MetadataValue.int(int(number)) for name, number in told.items() if number is not None}
+
+
 class SourceColumns:
     """Which columns of the source's tables those of the lake are; looked up as tables.json has them now. For one run."""
 

@@ -78,6 +78,8 @@ class FakeOutcome:
     way: str = "spark"
     reason: str = "the table is new"
     held: bool = False
+    table_rows: int | None = 7
+    table_bytes: int | None = 700
 
 
 def position(offset: int) -> Position:

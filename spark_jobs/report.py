@@ -46,6 +46,7 @@ class TableReport:
     batch already. `held`: its rows are being read, so the changes wait beside the lake. Order keys are those of the batch's first and last
     change. `way`: who merged it, and `reason`, why. `rows_copied`: rows that no change was of, written anew with their files.
     `files_scanned`, `files_pruned`: files that merges looked into, and that the keys' statistics spared them.
+    `table_rows`, `table_bytes`: what the table has since, as far as its log says.
     """
 
     database: str
@@ -76,6 +77,8 @@ class TableReport:
     rows_copied: int = 0
     files_scanned: int = 0
     files_pruned: int = 0
+    table_rows: int | None = None
+    table_bytes: int | None = None
 
     @property
     def name(self) -> str:

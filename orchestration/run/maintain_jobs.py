@@ -14,7 +14,7 @@ from cdc_engine.errors import SluiceError
 from orchestration.ports import MergeFailedError, Ports
 from orchestration.run.maintain_run import Looked, MaintainWish, run_maintenance
 from orchestration.run.merge_run import failure
-from orchestration.table_catalog import delta_key
+from orchestration.table_catalog import delta_key, size_metadata
 
 if TYPE_CHECKING:
     from spark_jobs.maintain.tables import Maintained
@@ -139,6 +139,7 @@ def _of_table(made: "Maintained") -> dict[str, dg.MetadataValue[Any]]:
         "maintenance": dg.MetadataValue.text(f"{made.act}: {made.reason}"),
         "maintenance_seconds": dg.MetadataValue.float(made.seconds),
         **{name: dg.MetadataValue.int(number) for name, number in numbers.items()},
+        **size_metadata(made.after.rows - made.after.deleted, made.after.bytes),
     }
 
 

@@ -17,7 +17,7 @@ from orchestration.equality_check import evaluation_of
 from orchestration.ports import MergeFailedError, Ports, TableOutcome
 from orchestration.run.merge_run import failure
 from orchestration.run.repair_run import Listener, Repaired, RepairWish, plan_repair, run_repair
-from orchestration.table_catalog import SourceColumns, delta_key
+from orchestration.table_catalog import SourceColumns, delta_key, size_metadata
 
 JOB = "repair_differences"
 STEP = "take_differences_anew"  # not the job's name: Dagster would take the two for one
@@ -92,6 +92,7 @@ def _listener(context: dg.OpExecutionContext, config: SluiceConfig, wish: Repair
         )
         told: dict[str, dg.MetadataValue[Any]] = {
             **{name: dg.MetadataValue.int(int(getattr(outcome, name))) for name in names},
+            **size_metadata(outcome.table_rows, outcome.table_bytes),
             **SourceColumns(config, wish.destination).metadata(outcome.name, outcome.columns),
         }
         context.log_event(dg.AssetMaterialization(key, description="repaired", metadata=told))

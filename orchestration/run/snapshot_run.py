@@ -21,7 +21,7 @@ from cdc_engine.snapshot.records import SnapshotRecords
 from orchestration import failpoints
 from orchestration.ports import MergeFailedError, Ports, PublishOutcome
 from orchestration.run.merge_run import failure, only_writer
-from orchestration.table_catalog import SourceColumns, delta_key
+from orchestration.table_catalog import SourceColumns, delta_key, size_metadata
 
 OBSERVED_SECONDS = 10.0  # between two observations of one table's progress
 WAIT_SECONDS = 20.0  # a run waits so long for the stream; then the sensor begins another when it is time
@@ -99,7 +99,8 @@ class _Told:
         key, now = delta_key(self._destination, record.name), time.time()
         if (outcome := self._outcomes.pop(record.name, None)) is not None:
             columns = SourceColumns(self._config, self._destination).metadata(record.name, outcome.columns)
-            told = {**_published(record, outcome), **columns}
+            size = size_metadata(outcome.table_rows, outcome.table_bytes)
+            told = {**_published(record, outcome), **size, **columns}
             self._context.log_event(dg.AssetMaterialization(key, metadata=told))
         elif now - self._observed.get(record.name, 0.0) >= OBSERVED_SECONDS:
             self._observed[record.name] = now
@@ -107,7 +108,13 @@ class _Told:
 
 
 def _progress(record: SnapshotRecord, now: float) -> dict[str, dg.MetadataValue[Any]]:
+    """Of the reading. The end is a guess, and said only where one can be made."""
     made = progress(record, now)
+    ends = (
+        {}
+        if made.seconds_left is None
+        else {"snapshot_ends_about": dg.MetadataValue.timestamp(now + made.seconds_left)}
+    )
     return {
         "snapshot_rows": dg.MetadataValue.int(made.rows),
         "snapshot_rows_expected": dg.MetadataValue.int(made.rows_expected),
@@ -115,6 +122,7 @@ def _progress(record: SnapshotRecord, now: float) -> dict[str, dg.MetadataValue[
         "snapshot_rows_per_second": dg.MetadataValue.float(made.rows_per_second),
         "snapshot_seconds_left": dg.MetadataValue.float(made.seconds_left or 0.0),
         "snapshot_state": dg.MetadataValue.text(str(record.state)),
+        **ends,
     }
 
 

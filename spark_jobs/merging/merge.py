@@ -267,6 +267,7 @@ def _report(
     merge_ms: int,
 ) -> TableReport:
     changes = [segment for segment in staged.segments if isinstance(segment, ChangesSegment)]
+    size = table.size
     return TableReport(
         database=staged.database,
         table=staged.table,
@@ -286,6 +287,8 @@ def _report(
         last_commit_time_us=max((_last_commit_time_us(segment) for segment in staged.segments), default=0),
         columns=table.snapshot.schema,
         skipped=skipped,
+        table_rows=size.rows if size else None,
+        table_bytes=size.bytes if size else None,
     )
 
 

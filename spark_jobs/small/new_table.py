@@ -16,9 +16,8 @@ from typing import Any
 from spark_jobs import sql_text
 from spark_jobs.durable_lake import LOG, local_folder
 from spark_jobs.staged_batch import Column
-from spark_jobs.tables.delta_table import LOCAL_TIMES_FEATURE, VECTORS_PROPERTY
+from spark_jobs.tables.delta_table import LOCAL_TIMES_FEATURE, VECTORS_FEATURE, VECTORS_PROPERTY
 
-VECTORS_FEATURE = "deletionVectors"
 LEGACY = {"minReaderVersion": 1, "minWriterVersion": 2}
 LEGACY_FEATURES = ["appendOnly", "invariants"]  # what writer version 2 means, by name
 FIRST_COMMIT = f"{0:020d}.json"

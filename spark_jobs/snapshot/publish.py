@@ -73,7 +73,7 @@ class Publication:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Published:
-    """`label`: the order key up to which the table has its changes."""
+    """`label`: the order key up to which the table has its changes. `table_rows`, `table_bytes`: as in a report of a merge."""
 
     rows: int
     label: int
@@ -81,6 +81,8 @@ class Published:
     files: int
     seconds: float
     columns: tuple[tuple[str, str], ...]
+    table_rows: int | None = None
+    table_bytes: int | None = None
 
 
 def publish_snapshot(
@@ -141,7 +143,7 @@ def publish(
     _tell_log(given, label, storage_options, records)
     _tell_history(lane, given, table, label, storage_options, records)
     records.keep(given.owner.table, TableRecord(table_id=after.table_id, version=after.version))
-    counts = table.last_commit()
+    counts, size = table.last_commit(), table.size
     return Published(
         rows=counts.rows_inserted,
         label=label,
@@ -149,6 +151,8 @@ def publish(
         files=counts.files_added,
         seconds=time.monotonic() - started,
         columns=after.schema,
+        table_rows=size.rows if size else None,
+        table_bytes=size.bytes if size else None,
     )
 
 

@@ -21,6 +21,7 @@ from spark_jobs.report import TableTarget
 from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, Column, epoch_of
 from spark_jobs.tables import layout
 from spark_jobs.tables.commit_record import first_count, row_counts
+from spark_jobs.tables.marked_rows import marked_rows
 from spark_jobs.tables.table_owner import OWNER_PROPERTY, Found, TableRecord
 
 METADATA_COLUMNS = (
@@ -32,6 +33,7 @@ DELETED_COLUMN = Column(name=DELETED, type="boolean")
 VECTORS_PROPERTY = "delta.enableDeletionVectors"
 MAPPING_PROPERTY = "delta.columnMapping.mode"
 MAPPING_METADATA = "delta.columnMapping."
+VECTORS_FEATURE = "deletionVectors"
 LOCAL_TIMES_FEATURE = "timestampNtz"  # a table made without such a column must be told to take one
 # Delta refuses these in a column's name unless columns are mapped by name.
 UNMAPPED_CHARACTERS = frozenset(" ,;{}()\n\t=")
@@ -107,6 +109,14 @@ class Reach:
     bytes: int = 0
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableSize:
+    """A table as its log counts it. `rows`: without those that deletion vectors mark; None where the log does not say."""
+
+    rows: int | None
+    bytes: int
+
+
 class DeltaTable:
     """One table of the lake, read through its log. `app_id`: the name its transactions carry."""
 
@@ -115,6 +125,7 @@ class DeltaTable:
         self._app_id = app_id
         self._storage_options = dict(storage_options)
         self._log: Any = None
+        self._read: tuple[int, Any] = (-1, None)
         self.snapshot = NO_TABLE
 
     def refresh(self) -> Snapshot:
@@ -190,8 +201,18 @@ class DeltaTable:
         """Rows by the files' statistics, with those that deletion vectors mark."""
         if not self.snapshot.exists:
             return 0
-        files: Any = pa.table(self._log.get_add_actions(flatten=True))
-        return int(pc.sum(files["num_records"]).as_py() or 0)
+        return int(pc.sum(self._files()["num_records"]).as_py() or 0)
+
+    @property
+    def size(self) -> TableSize | None:
+        """What the table has now; None while there is none."""
+        if not self.snapshot.exists:
+            return None
+        files = self._files()
+        marked = marked_rows(self.path, self.snapshot.version) if VECTORS_FEATURE in self.snapshot.features else 0
+        counted = marked is not None and not files["num_records"].null_count
+        rows = int(pc.sum(files["num_records"]).as_py() or 0) - (marked or 0) if counted else None
+        return TableSize(rows=rows, bytes=int(pc.sum(files["size_bytes"]).as_py() or 0))
 
     @property
     def log(self) -> Any:
@@ -213,7 +234,11 @@ class DeltaTable:
         return CommitCounts(files_scanned=met, files_pruned=files.num_rows - met)
 
     def _files(self) -> Any:
-        return pa.table(self._log.get_add_actions(flatten=True))
+        """Those of the snapshot; taken out of the log once a version, for it costs some 50 µs a file."""
+        version, files = self._read
+        if version != self.snapshot.version:
+            version, files = self._read = self.snapshot.version, pa.table(self._log.get_add_actions(flatten=True))
+        return files
 
     @staticmethod
     def _met(files: Any, column: str, low: Any, high: Any) -> Any:

@@ -18,7 +18,7 @@ from cdc_engine.time_words import SECOND_US, time_us
 from orchestration.ports import MergeFailedError, Ports, TableOutcome
 from orchestration.run.backfill.run import Done, Told, Wish, run_backfill
 from orchestration.run.merge_run import failure
-from orchestration.table_catalog import SourceColumns, delta_key
+from orchestration.table_catalog import SourceColumns, delta_key, size_metadata
 
 JOB = "backfill_from_timestamp"
 TAG = "sluice/backfill"
@@ -122,7 +122,8 @@ def _backfill(context: dg.OpExecutionContext, config: SluiceConfig, wish: Wish, 
     def done(outcome: TableOutcome) -> None:
         key = delta_key(wish.destination, outcome.name)
         columns = SourceColumns(config, wish.destination).metadata(outcome.name, outcome.columns)
-        told = {**_of_table(outcome), **columns}
+        size = size_metadata(outcome.table_rows, outcome.table_bytes)
+        told = {**_of_table(outcome), **size, **columns}
         context.log_event(dg.AssetMaterialization(key, description="changes of the past taken again", metadata=told))
 
     try:

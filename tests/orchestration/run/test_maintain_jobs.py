@@ -28,7 +28,7 @@ MADE = Maintained(
     act=Act.COMPACT,
     reason="21 of its files are small",
     before=FileFacts(files=21, bytes=900, deleted=3),
-    after=FileFacts(files=1, bytes=800),
+    after=FileFacts(files=1, bytes=800, rows=12, deleted=2),
     version=9,
 )
 
@@ -73,6 +73,7 @@ def test_what_was_done_is_in_the_metadata(tmp_path: Path, wishes: list[MaintainW
         800,
     )
     assert (found["marked_rows_before"], found["delta_version"]) == (3, 9)
+    assert (found["dagster/row_count"], found["dagster/size_bytes"]) == (10, 800), "as the table's page shows it"
     assert found["maintenance"] == "compact: 21 of its files are small"
 
 

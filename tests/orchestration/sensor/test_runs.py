@@ -34,6 +34,8 @@ NUMBERS = {
     "source_updates": int,
     "source_deletes": int,
     "lag_seconds": float,
+    "dagster/row_count": int,
+    "dagster/size_bytes": int,
 }
 
 

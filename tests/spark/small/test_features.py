@@ -11,14 +11,17 @@ import pytest
 from pyspark.sql.connect.session import SparkSession
 
 from console.toolchain.spark.server import SparkConnectServer
+from spark_jobs import TableReport
 from spark_jobs import session as sessions
 from spark_jobs.durable_lake import LAST_CHECKPOINT
+from spark_jobs.tables.marked_rows import marked_rows
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema
 
 TABLE = "shop.orders"
 ORDERS = Schema({"id": "bigint", "name": "string", "paid": "decimal(10,2)", "at": "timestamp_ntz"}, key=("id",))
 COUNT = 40
+MARKS = [0, 0, 3, 0, 2, 0]  # of the versions: Spark marks rows, and whoever writes their file anew leaves them out
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +55,14 @@ def small(lake: Lake, images: list[Image], expected: dict[int, str], **options: 
         expected.pop(each.values["id"], None)
         if each.operation != DELETE:
             expected[each.values["id"]] = each.values["name"]
+    tells_its_size(lake, report, expected)
+
+
+def tells_its_size(lake: Lake, report: TableReport, expected: dict[int, str]) -> None:
+    """Its rows without those that are marked, and the bytes of its files."""
+    path, files = Path(lake.target(TABLE).path), [Path(each).name for each in lake.log(TABLE).file_uris()]
+    assert report.table_rows == len(expected)
+    assert report.table_bytes == sum((path / name).stat().st_size for name in files)
 
 
 def test_rows_that_deletion_vectors_mark_stay_deleted(
@@ -61,9 +72,11 @@ def test_rows_that_deletion_vectors_mark_stay_deleted(
     expected = filled(lake)
     for start, marked in ((100, range(3)), (200, range(10, 12))):
         lake.way = "spark"
-        lake.merge({TABLE: [Changes(ORDERS, [image(DELETE, start + key, key, "") for key in marked])]})
+        images = [image(DELETE, start + key, key, "") for key in marked]
+        report = lake.merge({TABLE: [Changes(ORDERS, images)]})[TABLE]
         lake.way = "small"
         expected = {key: name for key, name in expected.items() if key not in marked}
+        tells_its_size(lake, report, expected)
         assert list(Path(lake.target(TABLE).path).glob("deletion_vector*"))
         # a row that is marked comes again, one is updated, one goes, one is new
         changes = [
@@ -74,6 +87,11 @@ def test_rows_that_deletion_vectors_mark_stay_deleted(
         small(lake, changes, expected)
         assert by_spark(session, lake, "id", "name") == sorted(expected.items())
         assert lake.rows(TABLE, "id", "name") == sorted(expected.items())
+    version, path = lake.log(TABLE).version(), lake.target(TABLE).path
+    marks = [marked_rows(path, each) for each in range(version + 1)]
+    for summary in Path(path, "_delta_log").glob("*.crc"):
+        summary.unlink()
+    assert marks == [marked_rows(path, each) for each in range(version + 1)] == MARKS, "commits say what summaries say"
 
 
 def test_columns_that_are_mapped_keep_their_values_and_their_statistics(lake: Lake, session: SparkSession) -> None:

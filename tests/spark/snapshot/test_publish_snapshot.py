@@ -184,8 +184,9 @@ def _compare(lake: Lake, models: Sequence[Model]) -> None:
 def test_a_row_that_was_deleted_while_a_snapshot_read_does_not_come_back(reading: Reading) -> None:
     reading.chunk(1, [{"id": 1, "value": "read"}, {"id": 2, "value": "read"}])
     reading.merge([image(DELETE, 100, 1, "read")], 1)
-    reading.publish(100)
+    published = reading.publish(100)
     assert reading.lake.rows("shop.orders", "id", "value", "_sluice_operation") == [(2, "read", "snapshot")]
+    assert (published.table_rows, bool(published.table_bytes)) == (1, True)
 
 
 def test_a_snapshot_gives_a_table_the_layout_that_conf_asks_for(reading: Reading) -> None:

@@ -1,0 +1,83 @@
+"""How many rows of a table deletion vectors mark, by the few files of its log that say so; no data is read, and no folder listed.
+
+deltalake counts what a vector marks only by reading it whole. The log has the counts: Spark's summary of a version (`.crc`), a
+checkpoint, and the commits after either. `delta_table` asks, after a merge.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spark_jobs.durable_lake import LAST_CHECKPOINT, LOG, SUMMARY, local_table
+
+COMMITS_MAX = 60  # that are looked through: a checkpoint is due sooner
+VECTOR = b'"deletionVector"'
+COUNT_IN_CHECKPOINT = "add.deletionVector.cardinality"
+
+
+def marked_rows(path: str, version: int) -> int | None:
+    """Of the table at a version; None where its log is not on this machine, or does not say."""
+    table = local_table(path)
+    return None if table is None else _marked(table / LOG, version)
+
+
+def _marked(log: Path, version: int) -> int | None:
+    try:
+        checkpoint, later = _last_checkpoint(log), 0
+        for each in range(version, max(version - COMMITS_MAX, -2), -1):
+            base = _known_at(log, each, checkpoint)
+            if base is not None:
+                return base + later
+            later += _change(log / f"{each:020d}.json")
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException):
+        return None  # cleaned away meanwhile, or of a form that is not known here
+    return None
+
+
+def _known_at(log: Path, version: int, checkpoint: int) -> int | None:
+    """What a version says of the whole table; before the first there was none."""
+    if version < 0:
+        return 0
+    summary = log / f"{version:020d}{SUMMARY}"
+    if summary.is_file():
+        return _number(json.loads(summary.read_bytes()).get("numDeletedRecordsOpt"))
+    return _in_checkpoint(log / f"{version:020d}.checkpoint.parquet") if version == checkpoint else None
+
+
+def _last_checkpoint(log: Path) -> int:
+    """Its version; -1 while there is none."""
+    try:
+        return int(json.loads((log / LAST_CHECKPOINT).read_bytes())["version"])
+    except FileNotFoundError:
+        return -1
+
+
+def _in_checkpoint(file: Path) -> int:
+    """Of the column of one number alone, which a checkpoint without vectors may lack."""
+    with pq.ParquetFile(file) as read:
+        leaves = (read.schema.column(number).path for number in range(len(read.schema)))
+        if COUNT_IN_CHECKPOINT not in leaves:
+            return 0
+        adds: Any = read.read(columns=[COUNT_IN_CHECKPOINT])["add"]
+    return int(pc.sum(pc.struct_field(adds, ["deletionVector", "cardinality"])).as_py() or 0)
+
+
+def _change(commit: Path) -> int:
+    """By how many marked rows a commit made them more."""
+    told, found = commit.read_bytes(), 0
+    for line in told.splitlines() if VECTOR in told else ():
+        action = json.loads(line)
+        for name, sign in (("add", 1), ("remove", -1)):
+            vector = (action.get(name) or {}).get("deletionVector")
+            found += sign * int(vector["cardinality"]) if vector else 0
+    return found
+
+
+def _number(value: Any) -> int | None:
+    return None if value is None else int(value)

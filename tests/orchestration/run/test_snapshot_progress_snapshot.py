@@ -1,0 +1,89 @@
+"""What Dagster's records say of a table while its rows are being read, by the real job; the reading itself is replaced."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from cdc_engine.position import Position
+from cdc_engine.snapshot import work
+from cdc_engine.snapshot.record import SnapshotRecord, wanted
+from cdc_engine.snapshot.work import Hands
+from orchestration.code_location import build_definitions
+from orchestration.table_catalog import delta_key
+from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
+
+ROWS_EXPECTED, ROWS, SECONDS = 1000, 250, 10.0
+ORDERS, ITEMS = "shop.orders", "shop.items"
+
+
+def being_read(now: float) -> SnapshotRecord:
+    """A quarter of its rows are there, after ten seconds."""
+    begin = Position(epoch=1, file="b.000001", offset=400)
+    record = wanted(ORDERS, None, now - SECONDS)
+    record = record.began(begin, version="1", key=("id",), columns=(), rows_expected=ROWS_EXPECTED, now=now - SECONDS)
+    return record.with_chunks(1, ROWS, 4096)
+
+
+def told_amid(
+    root: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Hands], None]
+) -> dict[str, list[dict[str, Any]]]:
+    """Metadata of each table's observations as Dagster has them before the reading, `read`, has ended; the oldest first."""
+    config, found = make_config(root), dict[str, list[dict[str, Any]]]()
+    write_tables(config.destination_dir("shop"))
+    job = build_definitions(config, make_fake_ports(config).ports()).resolve_job_def("snapshot_shop_job")
+    with dg.DagsterInstance.ephemeral(tempdir=str(root)) as instance:
+
+        def run_all(hands: Hands, _: float) -> None:
+            read(hands)
+            for name in (ORDERS, ITEMS):
+                records = instance.fetch_observations(delta_key("shop", name), limit=100, ascending=True).records
+                events = [each.asset_observation for each in records]
+                found[name] = [{key: each.value for key, each in event.metadata.items()} for event in events if event]
+
+        monkeypatch.setattr(work, "run_all", run_all)
+        assert job.execute_in_process(instance=instance).success
+    return found
+
+
+def test_rows_percent_rate_and_end_are_told_while_rows_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = list[float]()
+
+    def read(hands: Hands) -> None:
+        now.append(time.time())
+        hands.progress(being_read(now[0]))
+        hands.progress(wanted(ITEMS, None, now[0]))
+
+    found = told_amid(tmp_path, monkeypatch, read)
+    (told,), (unknown,) = found[ORDERS], found[ITEMS]
+    assert (told["snapshot_rows"], told["snapshot_rows_expected"], told["snapshot_percent"]) == (250, 1000, 25.0)
+    assert told["snapshot_rows_per_second"] == pytest.approx(ROWS / SECONDS, rel=0.2)
+    assert told["snapshot_seconds_left"] == pytest.approx(30.0, rel=0.2)
+    assert told["snapshot_ends_about"] == pytest.approx(now[0] + 30.0, abs=6.0)
+    assert told["snapshot_state"] == "READING"
+    assert (unknown["snapshot_rows"], "snapshot_ends_about" in unknown) == (0, False), (
+        "where nothing is known no end is named"
+    )
+
+
+def test_a_table_is_told_of_every_few_seconds_and_not_of_each_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(hands: Hands) -> None:
+        record, clock = being_read(time.time()), time.time()
+        for chunk in range(2, 8):
+            with monkeypatch.context() as patch:
+                patch.setattr(time, "time", lambda at=clock + 5.0 * chunk: at)
+                hands.progress(record.with_chunks(chunk, chunk * 100, 4096))
+
+    told = told_amid(tmp_path, monkeypatch, read)[ORDERS]
+    assert [each["snapshot_rows"] for each in told] == [200, 400, 600]
+    ends = [each["snapshot_ends_about"] for each in told]
+    assert len(set(ends)) == len(ends), "it is guessed anew each time"
