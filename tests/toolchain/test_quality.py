@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from console.toolchain import quality
-from console.toolchain.quality import NOT_QUICK, STATIC_CHECKS, Choice, checks_of, run_quality, workers_of
+from console.toolchain.quality import NOT_QUICK, STATIC_CHECKS, Choice, checks_of, failed_tests, run_quality, workers_of
 from tests.marks import marks_in, names_in
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +74,64 @@ def test_each_check_that_fails_fails_the_run_and_all_are_run(
     said = capfd.readouterr().err
     assert f"failed: {wrong}" in said
     assert said.count("types: passed") == (1 if wrong == "types" else 2)
+
+
+Failing = Callable[[list[str], str], int]
+
+
+@pytest.fixture
+def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Failing:
+    """The exit code of a whole run in which tests of these names fail, and a module stands for running them again."""
+    record = tmp_path / "lastfailed"
+    record.write_text('{"of an earlier run": true}')
+
+    def run(names: list[str], again: str) -> int:
+        text = json.dumps(dict.fromkeys(names, True))
+        (tmp_path / "whole.py").write_text(
+            f"import pathlib\npathlib.Path({str(record)!r}).write_text({text!r})\nraise SystemExit(1)\n"
+        )
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        monkeypatch.setattr(quality, "set_up", lambda *_, **__: None)
+        monkeypatch.setattr(quality, "FAILED_LAST", record)
+        monkeypatch.setattr(quality, "failed_tests", lambda: failed_tests(record))
+        monkeypatch.setattr(quality, "AGAIN", (again,))
+        monkeypatch.setattr(quality, "checks_of", lambda _: {"tests": ("whole",)})
+        return run_quality(Choice())
+
+    return run
+
+
+def test_a_few_tests_that_fail_and_pass_alone_are_told(failing: Failing, capfd: pytest.CaptureFixture[str]) -> None:
+    assert failing(["a.py::x"], "platform") == 0
+    assert "unsteady: a.py::x failed beside others and passed alone" in " ".join(capfd.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("count", "again"), [(1, "no_such_module"), (quality.UNSTEADY_MAX + 1, "platform"), (0, "platform")]
+)
+def test_what_fails_again_or_fails_often_fails_the_run(
+    failing: Failing, capfd: pytest.CaptureFixture[str], count: int, again: str
+) -> None:
+    assert failing([f"a.py::{number}" for number in range(count)], again) == 1
+    said = capfd.readouterr().err
+    assert "failed: tests" in said
+    assert "unsteady" not in said
+
+
+@pytest.mark.parametrize("arguments", [[FILE], ["-x"], ["-k", "gtid"]])
+def test_who_chooses_tests_sees_a_failure_at_once(arguments: list[str]) -> None:
+    assert Choice().once_more
+    assert not Choice(arguments=arguments).once_more
+
+
+def test_the_record_of_what_failed_is_pytests_own(tmp_path: Path) -> None:
+    """What `--last-failed` reads: a failure is in it by its name, what passed is not."""
+    (tmp_path / "pytest.ini").touch()
+    (tmp_path / "test_one.py").write_text("def test_good(): pass\ndef test_bad(): assert not 1\n")
+    subprocess.run([sys.executable, "-m", "pytest", "-q", "-n", "2"], cwd=tmp_path, check=False, capture_output=True)
+    record = tmp_path / quality.FAILED_LAST.relative_to(quality.PROJECT_ROOT)
+    assert failed_tests(record) == ["test_one.py::test_bad"]
+    assert failed_tests(tmp_path / "nowhere") == []
 
 
 @pytest.mark.parametrize(
