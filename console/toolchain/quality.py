@@ -37,9 +37,8 @@ STATIC_CHECKS = {
 }
 QUICK_VARIABLE = "SLUICE_TEST_QUICK"  # tests/conftest.py: a test that starts a server all the same fails
 NOT_QUICK = "not servers and not spark and not browser"
-FAILED_LAST = (
-    PROJECT_ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
-)  # pytest's own record, for its --last-failed
+# pytest's own record, for its --last-failed
+FAILED_LAST = PROJECT_ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
 UNSTEADY_MAX = 4
 AGAIN = ("pytest", "-n", "0", "--last-failed", "--last-failed-no-failures", "none")
 COVERAGE = ("--cov", "--cov-report=term:skip-covered", "--cov-report=html:.coverage-report")
