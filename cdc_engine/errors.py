@@ -26,6 +26,7 @@
     │   └── StoreFullError          events could not be stored: disk full, not permitted
     ├── StoreDamagedError           stored events that cannot be read back
     ├── StoreUnfitError             stored events that do not fit the ledger, and the source cannot give them again
+    ├── HandlerError                a handler that somebody installed failed: called again with each tick, the batches wait
     ├── PublishError                a broker did not take a message: it is sent again
     └── CanalServiceError           a wrong call of get, ack or rollback (canal.md §6.1)
         ├── NotStartedError · NotSubscribedError · UnknownDestinationError
@@ -192,6 +193,11 @@ class StoreDamagedError(SluiceError):
 
 class StoreUnfitError(SluiceError):
     code = "STORE_UNFIT"
+
+
+class HandlerError(SluiceError):
+    code = "HANDLER_FAILED"
+    remedy = Remedy.RETRY
 
 
 class PublishError(SluiceError):

@@ -36,6 +36,7 @@ class EngineState(enum.StrEnum):
     STORE_FULL = "STORE_FULL"
     STORE_DAMAGED = "STORE_DAMAGED"
     STORE_UNFIT = "STORE_UNFIT"
+    HANDLER_FAILED = "HANDLER_FAILED"
     ERROR = "ERROR"  #: a defect of Sluice; its log has the trace
 
 

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from cdc_engine.config import TableConfig, load_config
 from cdc_engine.errors import ConfigurationError
+from cdc_engine.handlers.installed import problem_of
 from cdc_engine.instance.tables.value_policies import rules_of
 from cdc_engine.sink.column_filter import ColumnFilter
 from cdc_engine.sink.table_filter import split_patterns
@@ -54,6 +55,7 @@ def _destination_problems(record: dict[str, Any]) -> Iterator[str]:
     for item in columns.ignored:
         yield f"column_include, column_exclude: {item!r} is not of the form database.table:column/column"
     yield from _rule_problems(record)
+    yield from _handler_problems(record)
     for name in unset_passwords(record):
         yield f"source.password_env: the environment variable {name} is not set"
 
@@ -65,6 +67,14 @@ def _record(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         return {}
     return record if isinstance(record, dict) else {}
+
+
+def _handler_problems(record: dict[str, Any]) -> Iterator[str]:
+    """Names of no installed handler; what is no handler's record `load_config` has said."""
+    handlers = record.get("handlers")
+    for handler in handlers if isinstance(handlers, list) else ():
+        if isinstance(handler, dict) and (why := problem_of(str(handler.get("name", "")))):
+            yield f"handlers: {why}"
 
 
 def _rule_problems(record: dict[str, Any]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from cdc_engine import limits
 from cdc_engine.config.brokers import AnyBroker
 from cdc_engine.config.consumers import CanalServerConfig
+from cdc_engine.config.handlers import HandlerConfig
 from cdc_engine.config.operation import AssetsOfDestination, Cron, MaintenanceConfig
 from cdc_engine.config.places import ArchivePlace, DatabaseUrl, PathTemplate
 from cdc_engine.config.table import SchemaChangesConfig, TableConfig
@@ -139,6 +140,10 @@ class DestinationConfig(AssetsOfDestination, Strict):
     canal_server: CanalServerConfig = CanalServerConfig()
     brokers: tuple[AnyBroker, ...] = Field(
         (), description="Kafka and others that the changes are sent to, beside the lake"
+    )
+    handlers: tuple[HandlerConfig, ...] = Field(
+        (),
+        description="what others installed, called before a batch is handed out, after its ack, and where it comes again",
     )
     tables: dict[str, TableConfig] = Field({})
 

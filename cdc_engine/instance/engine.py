@@ -23,6 +23,8 @@ from cdc_engine.errors import (
     SourceConnectionError,
 )
 from cdc_engine.ha.leases import open_lease
+from cdc_engine.handlers.calls import Calls
+from cdc_engine.handlers.installed import handlers_of
 from cdc_engine.instance.consumers.consumers import Consumers, forget_asked_for
 from cdc_engine.instance.consumers.sending import Sending, sending_of
 from cdc_engine.instance.consumers.served import Serving, serving_of
@@ -188,6 +190,7 @@ class Engine:
 
     def _open(self) -> None:
         self._state, self._reason, self._changed_at = EngineState.STARTING, "", time.monotonic()
+        handlers = handlers_of(self.name, self._destination.handlers)
         rooms = make_parts(
             self._destination, self.directory, self._lease, on_state=self._tell, on_start=self._began_elsewhere
         )
@@ -197,7 +200,11 @@ class Engine:
         limits = BatchLimits(bytes_max=self._destination.batch.bytes_max, events_max=self._destination.batch.events_max)
         stager = make_stager(self._destination, self.directory, rooms.meta)
         self._hand_out = HandOut(
-            self._client, self._service, rooms.meta, stage=stager, limits=limits, directory=self.directory
+            *(self._client, self._service, rooms.meta),
+            stage=stager,
+            limits=limits,
+            directory=self.directory,
+            handlers=Calls(self.name, self.directory, handlers, fence=self._lease.check),
         )
         rooms.parser.start(rooms.store.put_position or rooms.meta.ledger.resume_position)
         self._pulse = Pulse()

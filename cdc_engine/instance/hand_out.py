@@ -19,6 +19,7 @@ from pathlib import Path
 
 from cdc_engine.contracts import NOTHING, Batch, ClientIdentity, OutstandingBatch, Staged, StoppedTable
 from cdc_engine.errors import NotStartedError, Remedy, SluiceError
+from cdc_engine.handlers.calls import Calls, Line
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.manager import MetaManager, stops
 from cdc_engine.ports import Stager
@@ -32,6 +33,7 @@ logger = logging.getLogger(__name__)
 MORE_BYTES_MIN = 1 << 20  # row events within GET_SECONDS: when fewer come, the source is nearly read up to its end
 LIVE_SECONDS_MAX = 2.0  # from a commit until it is taken; more means that the reader is behind, or a clock is
 GET_SECONDS = 0.2  # how long a staging thread waits for the first change before it gives the turn back
+NOT_MERGED, READ_BADLY = "its run did not merge it", "its run could not read the staged files"
 ENDS = "the engine of {} was stopped in this moment"
 
 
@@ -53,9 +55,11 @@ class HandOut:
         stage: Stager,
         limits: BatchLimits,
         directory: Path,
+        handlers: Calls | None = None,
     ) -> None:
         self._client, self._service, self._meta, self._stage, self._limits = client, service, meta, stage, limits
         self._directory, self._batches = directory, StagedBatches(directory)
+        self._handlers = handlers or Calls(client.destination, directory)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"stage-{client.destination}")
         self._lock = threading.Lock()
         self._running: Future[OutstandingBatch | None] | None = None
@@ -73,7 +77,7 @@ class HandOut:
         """
         with self._lock:
             head = self.outstanding()
-            if head is not None:
+            if head is not None and not self._handlers.owed(self._line()):
                 return head
             if self._running is None or self._succeeded(self._running):
                 self._running = self._begin()
@@ -97,6 +101,7 @@ class HandOut:
             raise NotStartedError(ENDS.format(self._client.destination)) from None
 
     def ack(self, batch: OutstandingBatch) -> None:
+        self._handlers.will_be("after", batch, self._line())
         self._service.ack(self._client, batch.batch_id)
         self.first_commit_time_us = 0
         self._remove(batch)
@@ -106,6 +111,7 @@ class HandOut:
 
         Raises CanalServiceError when the batch is not outstanding any more.
         """
+        self._handlers.will_be("retry", batch, self._line(), READ_BADLY if damaged else NOT_MERGED)
         if not damaged and self._batches.is_whole(batch):
             self._meta.update(lambda ledger: ledger.redeliver(batch.batch_id))
             return
@@ -118,6 +124,7 @@ class HandOut:
 
         `reasons`: "database.table" → (state, reason). Raises CanalServiceError when the batch is not outstanding any more.
         """
+        self._handlers.will_be("retry", batch, self._line(), f"it goes on without {', '.join(sorted(reasons))}")
         stops = [_stop_at(batch.start, name, *why) for name, why in reasons.items()]
 
         def stopped(ledger: Ledger) -> Ledger:
@@ -152,6 +159,10 @@ class HandOut:
         return batch
 
     def _stage_next(self) -> OutstandingBatch | None:
+        self._handlers.tell(self._line())
+        head = self.outstanding()
+        if head is not None:
+            return head
         if any(not each.path for each in self._meta.ledger.outstanding):
             self._service.rollback(self._client)  # of a try whose own rollback could not be kept: the disk was full
         batch = self._service.get_without_ack(
@@ -178,15 +189,21 @@ class HandOut:
             self._service.ack(self._client, batch.batch_id)
             self._batches.remove(staged.path, record.ledger_id)
             return None
-        self._batches.publish(staged.path, record.ledger_id)
-        self.first_commit_time_us = staged.first_commit_time_us
         path = str(staged.path.relative_to(self._directory))
-        ledger = self._meta.update(
-            lambda ledger: ledger.staged(
+
+        def described(ledger: Ledger) -> Ledger:
+            return ledger.staged(
                 record.batch_id, path=path, rows=staged.rows, size_bytes=staged.size_bytes, tables=staged.tables
             )
-        )
-        return next(each for each in ledger.outstanding if each.batch_id == record.batch_id)
+
+        self._handlers.before(_of(described(self._meta.ledger), record))
+        self._batches.publish(staged.path, record.ledger_id)
+        self.first_commit_time_us = staged.first_commit_time_us
+        return _of(self._meta.update(described), record)
+
+    def _line(self) -> Line:
+        ledger = self._meta.ledger
+        return Line(ledger_id=ledger.ledger_id, cursor=ledger.cursor, outstanding=ledger.outstanding)
 
     def _remove(self, batch: OutstandingBatch) -> None:
         if batch.path:
@@ -229,6 +246,11 @@ class _Rest:
 def _old(taken: Batch) -> bool:
     """Whether its last change was committed so long ago that more should follow."""
     return taken.end is not None and time.time() - taken.end.time_us / 1e6 > LIVE_SECONDS_MAX
+
+
+def _of(ledger: Ledger, record: OutstandingBatch) -> OutstandingBatch:
+    """What a ledger has of a batch."""
+    return next(each for each in ledger.outstanding if each.batch_id == record.batch_id)
 
 
 def _stop_at(position: Position, name: str, state: str, reason: str) -> StoppedTable:

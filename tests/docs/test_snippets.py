@@ -39,11 +39,11 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(\./sluice [^`]+)`")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 TESTS = re.compile(r"`((?:tests|cdc_engine|orchestration|spark_jobs|console|benchmarks|docs|conf)/[\w/.-]*\w/?)`")
-# Their Python is run by tests/docs/test_walks.py and tests/canal_client/test_docs.py.
-ELSEWHERE = {"CONTRIBUTING.md", "docs/canal.md"}
+# Their Python is run by tests/docs/test_walks.py, tests/canal_client/test_docs.py and tests/handlers/test_engine.py.
+ELSEWHERE = {"CONTRIBUTING.md", "docs/canal.md", "docs/handlers.md"}
 RUN = {"python", "sql"}
 SHELL = {"bash", "sh"}
-SHOWN = {"", "json", "yaml", "text"}  # drawings, shapes of files
+SHOWN = {"", "json", "yaml", "toml", "text"}  # drawings, shapes of files
 LAKES = ("data/lake", ".sluice/demo/lake")
 ORDERS = {"id": pa.array([1, 2, 3]), "status": pa.array(["paid", "open", "paid"])}
 

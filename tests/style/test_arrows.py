@@ -71,10 +71,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cdc_engine.server": VALUES | {"cdc_engine.meta"},
     "cdc_engine.brokers": VALUES | {"cdc_engine.binlog", "cdc_engine.config.brokers"},
     "cdc_engine.server.protocol": VALUES,
+    "cdc_engine.handlers": VALUES,
     "cdc_engine.destination_files": VALUES | {"cdc_engine.meta", "cdc_engine.ha", "cdc_engine.documents"},
     "cdc_engine.instance": VALUES
     | {"cdc_engine.config", "cdc_engine.server", "cdc_engine.binlog", "cdc_engine.source", "cdc_engine.documents"}
-    | {"cdc_engine.brokers"}
+    | {"cdc_engine.brokers", "cdc_engine.handlers"}
     | {f"cdc_engine.{stage}" for stage in STAGES},
     "cdc_engine.acts": VALUES
     | {

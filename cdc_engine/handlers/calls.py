@@ -1,0 +1,175 @@
+"""When the handlers of a destination are called, and what a crash leaves of it. `instance.hand_out` calls this.
+
+That a batch is to be acked or rolled back is written here first (`handlers.json`), then in the ledger, and then the handlers are told. So
+what the ledger has of that batch says at any time whether they are still to be told, also to the process that comes next.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import threading
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from cdc_engine.contracts import OutstandingBatch
+from cdc_engine.durable_files import keep_file
+from cdc_engine.errors import HandlerError, MetaError
+from cdc_engine.handlers.contract import BatchHandler, HandledBatch
+from cdc_engine.position import Position
+
+FILE = "handlers.json"
+Kind = Literal["after", "retry"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Call:
+    """What is to be told of a batch once the ledger has it."""
+
+    kind: Kind
+    batch: OutstandingBatch
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Line:
+    """What of a ledger says whether a call is due."""
+
+    ledger_id: str
+    cursor: Position | None
+    outstanding: Collection[OutstandingBatch]
+
+
+class Due(enum.Enum):
+    NOT_YET = "the batch is still out"
+    NOW = "the ledger has it"
+    NEVER = "the ledger is another, or was set back since"
+
+
+def due(call: Call, line: Line) -> Due:
+    """Whether the handlers are to be told now."""
+    if call.batch.ledger_id != line.ledger_id:
+        return Due.NEVER
+    if any(each.delivery == call.batch.delivery for each in line.outstanding):
+        return Due.NOT_YET
+    acked = line.cursor is not None and line.cursor.order_key >= call.batch.end.order_key
+    return Due.NOW if acked or call.kind == "retry" else Due.NEVER
+
+
+class Calls:
+    """Of one destination. `handlers`: by name, in the order in which they are called. Without any it does nothing.
+
+    `fence`: raises where the destination is another process's by now. Raises MetaError where its file cannot be read.
+    """
+
+    def __init__(
+        self,
+        destination: str,
+        directory: Path,
+        handlers: Sequence[tuple[str, BatchHandler]] = (),
+        *,
+        fence: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._destination, self._directory, self._handlers = destination, directory, handlers
+        self._fence, self._file, self._lock = fence, directory / FILE, threading.Lock()
+        self._call = _read(self._file) if handlers else None
+        self._told: set[int] = set()  # places of the handlers that were told of it
+        if not handlers:
+            self._file.unlink(missing_ok=True)  # of handlers that conf/ no longer names
+
+    def before(self, batch: OutstandingBatch) -> None:
+        """The batch is staged. Raises HandlerError."""
+        for name, handler in self._handlers:
+            with self._named(name, "before", batch):
+                handler.before(self._handled(batch))
+
+    def will_be(self, kind: Kind, batch: OutstandingBatch, line: Line, reason: str = "") -> None:
+        """The ledger is about to have it. Raises MetaError; nothing is to be done with the batch then.
+
+        Of a batch that is not out any more nothing is told: the ledger will refuse it.
+        """
+        if not self._handlers or all(each.delivery != batch.delivery for each in line.outstanding):
+            return
+        self._fence()
+        call = Call(kind=kind, batch=batch, reason=reason)
+        keep_file(self._file, json.dumps(dataclasses.asdict(call), indent=1))
+        with self._lock:
+            self._call, self._told = call, set()
+
+    def owed(self, line: Line) -> bool:
+        """Whether the handlers are to be told of something before the next batch is handed out."""
+        call = self._call
+        return call is not None and due(call, line) is not Due.NOT_YET
+
+    def tell(self, line: Line) -> None:
+        """Does what is owed; a handler that was told is not told again. Raises HandlerError."""
+        with self._lock:
+            call, told = self._call, self._told
+        if call is None or (when := due(call, line)) is Due.NOT_YET:
+            return
+        for place, (name, handler) in enumerate(self._handlers if when is Due.NOW else ()):
+            if place not in told:
+                with self._named(name, call.kind, call.batch):
+                    self._tell_one(handler, call)
+                told.add(place)
+        with self._lock:
+            if self._call is call:
+                self._call = None
+                self._file.unlink(missing_ok=True)
+
+    def _tell_one(self, handler: BatchHandler, call: Call) -> None:
+        if call.kind == "after":
+            handler.after(self._handled(call.batch))
+        else:
+            handler.retry(self._handled(call.batch), call.reason)
+
+    def _named(self, name: str, when: str, batch: OutstandingBatch) -> _Named:
+        return _Named(f"the handler {name} failed in `{when}` of delivery {batch.delivery} up to {batch.end}")
+
+    def _handled(self, batch: OutstandingBatch) -> HandledBatch:
+        return HandledBatch(
+            destination=self._destination,
+            ledger_id=batch.ledger_id,
+            delivery=batch.delivery,
+            start=batch.start,
+            end=batch.end,
+            rows=batch.rows,
+            size_bytes=batch.bytes,
+            tables=batch.tables,
+            folder=self._directory / batch.path,
+        )
+
+
+class _Named:
+    """What is raised within is a HandlerError that begins with `words`."""
+
+    def __init__(self, words: str) -> None:
+        self._words = words
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, Exception):
+            raise HandlerError(
+                f"{self._words}: {type(error).__name__}: {error}; it is called again with each tick, and no batch is handed out before it "
+                "returns"
+            ) from error
+
+
+def _read(file: Path) -> Call | None:
+    try:
+        record: dict[str, Any] = json.loads(file.read_bytes())
+        batch = record["batch"]
+        ends = {name: Position.from_json(batch[name]) for name in ("start", "end")}
+        given = OutstandingBatch(**{**batch, **ends, "tables": tuple(batch["tables"])})
+        return Call(kind=record["kind"], batch=given, reason=record["reason"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise MetaError(
+            f"{file} cannot be read ({type(error).__name__}); it says of which batch the handlers are to be told: remove it, and "
+            "they are not told of that one"
+        ) from error

@@ -1,0 +1,83 @@
+"""Handlers that are installed beside Sluice: entry points of the group `sluice.handlers`. Asked by the engine's start and by `check`.
+
+An entry point is a class or a function that takes the destination's name and the options of conf/, and gives a `BatchHandler`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Protocol
+
+from cdc_engine.errors import ConfigurationError
+from cdc_engine.handlers.contract import BatchHandler
+
+GROUP = "sluice.handlers"
+METHODS = ("before", "after", "retry")
+
+
+class Named(Protocol):
+    """What conf/ says of one handler."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def options(self) -> Mapping[str, Any]: ...
+
+
+def handlers_of(destination: str, wanted: Iterable[Named]) -> tuple[tuple[str, BatchHandler], ...]:
+    """Each by its name, in the order of conf/. Raises ConfigurationError with the name of the one that cannot be made."""
+    return tuple((each.name, _made(each.name, destination, each.options)) for each in wanted)
+
+
+def problem_of(name: str) -> str:
+    """Why a name of conf/ is that of no handler, with those that are; empty where it is one."""
+    found = _named(name)
+    if not found:
+        names = sorted({each.name for each in entry_points(group=GROUP)})
+        return (
+            f"there is no handler {name!r}: installed are {', '.join(names) or 'none'} (entry points of the group {GROUP}, "
+            "in the environment that Sluice runs in)"
+        )
+    if len({each.value for each in found}) > 1:
+        brought = ", ".join(sorted(f"{each.value} of {_package(each)}" for each in found))
+        return f"the handler {name!r} is there more than once: {brought}; remove the packages but one"
+    return ""
+
+
+def _named(name: str) -> list[EntryPoint]:
+    return list(entry_points(group=GROUP, name=name))
+
+
+def _made(name: str, destination: str, options: Mapping[str, Any]) -> BatchHandler:
+    if why := problem_of(name):
+        raise ConfigurationError(f"handlers: {why}")
+    entry = _named(name)[0]
+    filled = {key: _filled(name, key, value) for key, value in options.items()}
+    try:
+        handler: BatchHandler = entry.load()(destination, filled)
+    except Exception as error:  # of a package that is not ours
+        raise ConfigurationError(
+            f"handlers: {name} ({entry.value} of {_package(entry)}) cannot be made: {type(error).__name__}: {error}"
+        ) from error
+    if missing := [each for each in METHODS if not callable(getattr(handler, each, None))]:
+        raise ConfigurationError(
+            f"handlers: {name} ({entry.value} of {_package(entry)}) is no handler: it has no {', '.join(missing)}"
+        )
+    return handler
+
+
+def _filled(name: str, key: str, value: object) -> object:
+    """A text `$NAME` is that variable of the environment."""
+    if not isinstance(value, str) or not value.startswith("$"):
+        return value
+    if value[1:] not in os.environ:
+        raise ConfigurationError(
+            f"handlers: {name}: options {key}: the environment variable {value[1:]} is not set where the engine starts"
+        )
+    return os.environ[value[1:]]
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else "an unknown package"

@@ -1,0 +1,129 @@
+"""When handlers are called, and that a crash between two writes has none left out: what was written says it to the next process."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.errors import HandlerError, LeaseLostError, MetaError
+from cdc_engine.handlers.calls import FILE, Call, Calls, Due, Kind, Line, due
+from tests.handlers.fix_handlers import Remembering, batch, line
+
+
+@pytest.mark.parametrize(
+    ("kind", "now", "wanted"),
+    [
+        ("after", line(batch(7)), Due.NOT_YET),  # killed before the ledger had it
+        ("after", line(cursor=200), Due.NOW),
+        ("after", line(batch(8), cursor=200), Due.NOW),
+        ("after", line(batch(8)), Due.NEVER),  # the position was set back
+        ("after", line(cursor=200, ledger="000000000000"), Due.NEVER),
+        ("retry", line(batch(7)), Due.NOT_YET),
+        ("retry", line(batch(8)), Due.NOW),
+        ("retry", line(), Due.NOW),
+        ("retry", line(ledger="000000000000"), Due.NEVER),
+    ],
+)
+def test_what_the_ledger_has_says_whether_handlers_are_told(kind: Kind, now: Line, wanted: Due) -> None:
+    assert due(Call(kind=kind, batch=batch(7)), now) is wanted
+
+
+def test_handlers_are_told_once_and_in_the_order_of_conf(tmp_path: Path) -> None:
+    first, second = Remembering(), Remembering()
+    calls = Calls("shop", tmp_path, [("first", first), ("second", second)])
+    calls.before(batch())
+    assert first.calls == second.calls == [("before", 7, "")]
+    handled = first.seen[0]
+    assert (handled.destination, handled.folder, handled.rows) == ("shop", tmp_path / "staging/7", 3)
+    calls.will_be("after", batch(), line(batch()))
+    calls.tell(line(batch()))
+    assert len(first.calls) == 1
+    assert not calls.owed(line(batch()))
+    assert calls.owed(line(cursor=200))
+    for _ in range(2):
+        calls.tell(line(cursor=200))
+    assert first.calls == second.calls == [("before", 7, ""), ("after", 7, "")]
+    assert not (tmp_path / FILE).exists()
+
+
+def test_a_handler_that_fails_is_named_and_only_it_is_called_again(tmp_path: Path) -> None:
+    first, second = Remembering(), Remembering()
+    second.failing = "retry"
+    calls = Calls("shop", tmp_path, [("first", first), ("second", second)])
+    calls.will_be("retry", batch(), line(batch()), "its run did not merge it")
+    wanted = r"the handler second failed in `retry` of delivery 7 up to .*:200@1: ConnectionError: the audit's server is away; .* again"
+    for _ in range(2):
+        with pytest.raises(HandlerError, match=wanted):
+            calls.tell(line())
+        assert calls.owed(line())
+    second.failing = ""
+    calls.tell(line())
+    assert first.calls == [("retry", 7, "its run did not merge it")]
+    assert len(second.calls) == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "now", "told"),
+    [
+        ("after", line(cursor=200), 1),
+        ("after", line(batch()), 0),
+        ("retry", line(batch(8)), 1),
+        ("retry", line(batch()), 0),
+    ],
+)
+def test_after_a_kill_the_next_process_tells_what_the_ledger_has(
+    tmp_path: Path, kind: Kind, now: Line, told: int
+) -> None:
+    Calls("shop", tmp_path, [("audit", Remembering())]).will_be(kind, batch(), line(batch()), "why")
+    audit = Remembering()
+    calls = Calls("shop", tmp_path, [("audit", audit)])
+    calls.tell(now)
+    assert [call[:2] for call in audit.calls] == [(kind, 7)] * told
+    if told:
+        assert audit.seen[0].end == batch().end
+    assert (tmp_path / FILE).exists() == (not told)
+
+
+def test_handlers_are_not_told_of_a_batch_that_another_hand_settled(tmp_path: Path) -> None:
+    audit = Remembering()
+    calls = Calls("shop", tmp_path, [("audit", audit)])
+    calls.will_be("after", batch(), line(cursor=200))
+    calls.tell(line(cursor=200))
+    assert audit.calls == []
+
+
+def test_a_process_that_lost_the_destination_writes_nothing_of_its_handlers(tmp_path: Path) -> None:
+    def lost() -> None:
+        raise LeaseLostError("another has it")
+
+    calls = Calls("shop", tmp_path, [("audit", Remembering())], fence=lost)
+    with pytest.raises(LeaseLostError):
+        calls.will_be("after", batch(), line(batch()))
+    assert not (tmp_path / FILE).exists()
+
+
+def test_without_handlers_nothing_is_written_and_what_was_is_removed(tmp_path: Path) -> None:
+    Calls("shop", tmp_path, [("audit", Remembering())]).will_be("after", batch(), line(batch()))
+    calls = Calls("shop", tmp_path)
+    assert not (tmp_path / FILE).exists()
+    calls.will_be("after", batch(), line(batch()))
+    calls.before(batch())
+    calls.tell(line(cursor=200))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_file_of_handlers_is_named(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text("{")
+    with pytest.raises(MetaError, match=rf"{FILE} cannot be read .*: remove it"):
+        Calls("shop", tmp_path, [("audit", Remembering())])
+
+
+def test_a_table_less_batch_is_told_too(tmp_path: Path) -> None:
+    """Whose tables all stopped since."""
+    audit = Remembering()
+    calls = Calls("shop", tmp_path, [("audit", audit)])
+    calls.will_be("after", dataclasses.replace(batch(), tables=()), line(batch()))
+    calls.tell(line(cursor=200))
+    assert audit.seen[0].tables == ()

@@ -1,0 +1,59 @@
+"""docs/handlers.md on a real engine: its package is installed, called around a batch, and named where it fails."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.errors import HandlerError
+from cdc_engine.handlers.calls import FILE
+from tests.handlers.fix_handlers import install
+from tests.instance.fix_destination import Captured, running
+from tests.waiting import wait_for
+
+PAGE = (Path(__file__).parents[2] / "docs" / "handlers.md").read_text()
+
+
+def block(language: str) -> str:
+    """The first of the page in that language."""
+    found = re.search(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    assert found
+    return found[1]
+
+
+@pytest.fixture
+def captured(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Captured:
+    """With the page's handler."""
+    entries = tomllib.loads(block("toml"))["project"]["entry-points"]["sluice.handlers"]
+    places = {name: place.removeprefix("sluice_audit:") for name, place in entries.items()}
+    install(tmp_path, monkeypatch, "sluice-audit", block("python"), **places)
+    made = Captured(tmp_path, request.getfixturevalue("mysql80"))
+    made.describe(f"handlers: [{{name: audit, options: {{file: {tmp_path}/audit/lines}}}}]")
+    return made
+
+
+def test_a_handler_that_is_installed_is_called_by_the_engine_and_named_where_it_fails(
+    captured: Captured, tmp_path: Path
+) -> None:
+    with running(captured) as engine:
+        captured.insert([1])
+        batch = wait_for("a batch is staged", lambda: engine.hand_out(0.5))
+        engine.ack(batch)
+        captured.insert([2])
+        wanted = r"the handler audit failed in `after` of delivery 1 up to .*: FileNotFoundError"
+        with pytest.raises(HandlerError, match=wanted):
+            engine.hand_out(5.0)
+        status = engine.status()
+        assert status.state == "HANDLER_FAILED"
+        assert "the handler audit failed" in status.reason
+        assert (captured.directory / FILE).exists()
+    (tmp_path / "audit").mkdir()
+    with running(captured) as engine:  # another process tells what this one could not
+        assert captured.take(engine, 1) == [2]
+        wait_for("the state is well", lambda: engine.hand_out(0.2) is None and engine.status().state == "RUNNING")
+    table = f"{captured.database}.numbers"
+    assert (tmp_path / "audit" / "lines").read_text() == f"shop 1 1 {table}\nshop 2 1 {table}\n"
+    assert not (captured.directory / FILE).exists()
