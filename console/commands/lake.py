@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from console.commands.options import JsonOption, config_now, screen
+from console.commands.options import JsonOption, config_now, errors, screen
 
 lake_app = typer.Typer(name="lake", help="Whose the Delta tables of a destination are.", no_args_is_help=True)
 
@@ -37,6 +37,39 @@ def lake_accept(
     from console.lake.tables import accept  # noqa: PLC0415
 
     accept(config_now(), destination, table, confirm=(lambda _: True) if yes else typer.confirm, say=screen.print)
+
+
+@lake_app.command("swap")
+def lake_swap(  # noqa: PLR0917  one argument an option
+    destination: str,
+    table: Annotated[str, typer.Argument(metavar="DATABASE.TABLE")],
+    rebuilt: Annotated[
+        str, typer.Option("--with", metavar="DATABASE.TABLE", help="what `sluice backfill --into` made of it")
+    ],
+    only_plan: Annotated[
+        bool, typer.Option("--plan", help="Show what it would do, or why not; change nothing.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Give a table the rows of one that was rebuilt beside it; refused while that lacks changes. Exit code 1 where it is refused."""
+    from console.lake import swap as act  # noqa: PLC0415
+    from orchestration.run.backfill.swap import SwapWish  # noqa: PLC0415
+
+    config, wish = config_now(), SwapWish(destination=destination, table=table, rebuilt=rebuilt)
+    made = act.plan(config, wish)
+    told = made.to_json()
+    if not as_json:
+        screen.print(act.render(made))
+    if not (only_plan or made.refused):
+        if not yes and not typer.confirm(f"give {table} the {made.rows_after} rows of {rebuilt}?", err=as_json):
+            raise typer.Exit(1)
+        told["version_after"] = act.run(config, wish, errors.print)
+    if as_json:
+        screen.print_json(json.dumps(told))
+    elif "version_after" in told:
+        screen.print(f"{table} has them in version {told['version_after']}")
+    raise typer.Exit(1 if made.refused else 0)
 
 
 quarantine_app = typer.Typer(

@@ -63,7 +63,7 @@ def build(given: PastState) -> int:
         query = _query(given, schema.names)
         write_deltalake(
             given.path,
-            pa.RecordBatchReader.from_batches(schema, _streamed(builder.execute(query), schema)),
+            pa.RecordBatchReader.from_batches(schema, streamed(builder.execute(query), schema)),
             mode="error",
             name=f"{MARK}/{given.name}",
             description=given.told,
@@ -119,7 +119,7 @@ def _as_table(images: ChangesSegment, folder: Path) -> deltalake.DeltaTable:
     return deltalake.DeltaTable(folder)
 
 
-def _streamed(result: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def streamed(result: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The batches of a query for a writer that is deltalake too: it cannot be asked from within itself, so another thread asks."""
     waiting: queue.Queue[Any] = queue.Queue(BATCHES_WAITING_MAX)
     ended = threading.Event()

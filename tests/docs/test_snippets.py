@@ -127,6 +127,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SluiceConfig:
     """A folder as the pages suppose it: `shop.orders` in the lake of conf/ and in the demo's."""
     for folder in LAKES:
         deltalake.write_deltalake(tmp_path / folder / "shop" / "orders", pa.table(ORDERS))
+        deltalake.write_deltalake(tmp_path / folder / "past" / "orders", pa.table(ORDERS))
         deltalake.write_deltalake(tmp_path / folder / "shop" / "orders__history", pa.table(ORDERS | PERIOD))
         publish(tmp_path / folder)
     for conf, lake in ((tmp_path / "conf", LAKES[0]), (tmp_path / ".sluice/demo/conf", LAKES[1])):

@@ -194,7 +194,7 @@ def _build(config: SluiceConfig, wish: Wish, reading: Reading, base: Interval, w
             path=path,
             told=told,
             folder=folder,
-            record={"past_of": name, "version": base.version, "up_to": place.to_json()},
+            record={"past_of": name, "ledger": base.ledger, "version": base.version, "up_to": place.to_json()},
             storage_options=storage_options(config.storage_options),
         )
     )

@@ -1,0 +1,48 @@
+"""`sluice lake swap` as a person sees it: the plan as a table, the question, the act. The rules: `spark_jobs.backfill.swap`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rich.table import Table
+
+from cdc_engine import destination_files
+from cdc_engine.config import SluiceConfig
+from console.sources import require_destination
+from console.toolchain.errors import SetupError
+from orchestration.ports import MergeFailedError, Ports
+from orchestration.run.backfill.swap import SwapPlan, SwapWish, plan_swap, run_swap
+from orchestration.run.spark_merge import spark_merge
+
+
+def plan(config: SluiceConfig, wish: SwapWish) -> SwapPlan:
+    """Raises ConfigurationError for a destination that is none, SetupError where a log cannot be read."""
+    require_destination(config, wish.destination)
+    try:
+        return plan_swap(config, wish)
+    except MergeFailedError as error:
+        raise SetupError(str(error)) from error
+
+
+def run(config: SluiceConfig, wish: SwapWish, say: Callable[[str], None]) -> int:
+    """The live table's version by it. Raises SluiceError, or SetupError where it was refused or could not be written."""
+    ports = Ports(host=_no_engine, files=lambda: destination_files, merge=spark_merge)
+    try:
+        return run_swap(ports, config, wish, say)
+    except MergeFailedError as error:
+        raise SetupError(str(error)) from error
+
+
+def _no_engine() -> Any:
+    """A swap has no engine and needs none."""
+    raise NotImplementedError
+
+
+def render(made: SwapPlan) -> Table:
+    shown = Table("table", "version", "rows", "swapped with", "rows then", "up to", "")
+    rows = "unknown" if made.rows_before is None else str(made.rows_before)
+    shown.add_row(
+        made.table, str(made.version), rows, made.rebuilt, str(made.rows_after), made.up_to, made.refused or "ready"
+    )
+    return shown

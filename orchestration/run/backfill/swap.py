@@ -1,0 +1,127 @@
+"""Puts a table that `backfill --into` has built in the place of the live one. `sluice lake swap` calls it.
+
+The run lock is held from the plan that counts until the commit, so no merge brings a change that the plan has not seen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.destination_files import LakeTables, read_ledger
+from cdc_engine.position import Position
+from cdc_engine.snapshot.records import SnapshotRecords
+from orchestration.ports import MergeFailedError, Ports
+from orchestration.run.lake_settings import storage_options, target, told
+from orchestration.run.merge_run import only_writer
+from orchestration.run.spark_merge import KeptRecords
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from spark_jobs.backfill.swap import Rebuilt
+    from spark_jobs.tables.delta_table import DeltaTable
+    from spark_jobs.tables.table_owner import Owner
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SwapWish:
+    """`table`: the live one, `rebuilt`: what `--into` was told; "database.table" each."""
+
+    destination: str
+    table: str
+    rebuilt: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SwapPlan:
+    """What a swap would do. `rows`: of the live table and of the one that takes its place, as far as logs say; `refused`: why not."""
+
+    table: str
+    rebuilt: str
+    path: str
+    version: int
+    up_to: str
+    rows_before: int | None
+    rows_after: int
+    refused: str
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def plan_swap(config: SluiceConfig, wish: SwapWish) -> SwapPlan:
+    """By logs and files alone; changes nothing. Raises SluiceError, or MergeFailedError where a log cannot be read."""
+    return _plan(config, wish, *_both(config, wish))
+
+
+def run_swap(ports: Ports, config: SluiceConfig, wish: SwapWish, say: Callable[[str], None], run: str = "") -> int:
+    """The live table's version by it. Raises SluiceError or MergeFailedError, a sentence. Doing it again is safe."""
+    from spark_jobs.backfill.swap import swap  # noqa: PLC0415
+    from spark_jobs.errors import SparkJobError  # noqa: PLC0415
+
+    with only_writer(ports, config, wish.destination, say):
+        table, owner, rebuilt = _both(config, wish)
+        plan = _plan(config, wish, table, owner, rebuilt)
+        if plan.refused:
+            raise MergeFailedError(f"{wish.table}: {plan.refused}")
+        records = KeptRecords(LakeTables(config.destination_dir(wish.destination)))
+        try:
+            return swap(table, owner, rebuilt, records, run=run)
+        except SparkJobError as error:
+            raise MergeFailedError(told(config, error)) from error
+
+
+def _both(config: SluiceConfig, wish: SwapWish) -> tuple[DeltaTable, Owner, Rebuilt]:
+    from spark_jobs.backfill.swap import read_rebuilt  # noqa: PLC0415
+    from spark_jobs.errors import SparkJobError  # noqa: PLC0415
+    from spark_jobs.staged_batch import app_id_of  # noqa: PLC0415
+    from spark_jobs.tables.delta_table import DeltaTable  # noqa: PLC0415
+    from spark_jobs.tables.table_owner import Owner  # noqa: PLC0415
+
+    options = storage_options(config.storage_options)
+    ledger = read_ledger(config.destination_dir(wish.destination))
+    owner = Owner(ledger_id=ledger.ledger_id, destination=wish.destination, table=wish.table)
+    table = DeltaTable(wish.table, target(config, wish.destination, wish.table).path, app_id_of(owner), options)
+    database, _, name = wish.rebuilt.partition(".")
+    try:
+        table.refresh()
+        return table, owner, read_rebuilt(config.table_path(wish.destination, database, name), options)
+    except SparkJobError as error:
+        raise MergeFailedError(told(config, error)) from error
+
+
+def _plan(config: SluiceConfig, wish: SwapWish, table: DeltaTable, owner: Owner, rebuilt: Rebuilt) -> SwapPlan:
+    from spark_jobs.backfill.swap import refusal, told_of  # noqa: PLC0415
+
+    place = Position.from_json(dict(rebuilt.up_to)) if rebuilt.up_to else None
+    up_to, size = place.order_key if place else -1, table.size
+    why = _why_not(config, wish, table) or refusal(owner, table.snapshot.schema, rebuilt, up_to, told_of(table))
+    return SwapPlan(
+        table=wish.table,
+        rebuilt=wish.rebuilt,
+        path=table.path,
+        version=table.snapshot.version,
+        up_to=str(place or ""),
+        rows_before=size.rows if size else None,
+        rows_after=rebuilt.rows,
+        refused=why,
+    )
+
+
+def _why_not(config: SluiceConfig, wish: SwapWish, table: DeltaTable) -> str:
+    """What is not of the two tables."""
+    directory, given = config.destination_dir(wish.destination), target(config, wish.destination, wish.table)
+    database, _, name = wish.table.partition(".")
+    stop = read_ledger(directory).stopped(database, name)
+    snapshot = SnapshotRecords(directory).get(wish.table)
+    if not given.mirror or given.beside:
+        return "its change log or history would not know of it: take its rows anew with `sluice snapshot start`, which tells them"
+    if not table.snapshot.exists:
+        return f"there is no Delta table at {table.path} yet"
+    if stop is not None:
+        return f"it has stopped ({stop.state}): resume it first"
+    if snapshot is not None and snapshot.is_open:
+        return f"its rows are being read ({snapshot.state}): its end brings all rows; or cancel it"
+    return ""

@@ -1,0 +1,160 @@
+"""Puts a past state that `into` has built in the place of its live table: the rows of one, in one commit of the other. A run calls it.
+
+The live table stays the table it is: its id, owner, properties and the transactions that tell how far the stream has come. So what the
+stream brings from then on is merged as before, and the commit can be undone by a RESTORE and `sluice lake accept`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+from deltalake import CommitProperties, QueryBuilder, write_deltalake
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from spark_jobs.backfill.into import MARK, streamed
+from spark_jobs.durable_lake import sync_commits
+from spark_jobs.errors import TableError
+from spark_jobs.staged_batch import BACKFILL_KIND, REPAIR_KIND
+from spark_jobs.tables.commit_record import Interval, batches, read_commit
+from spark_jobs.tables.delta_table import DeltaTable
+from spark_jobs.tables.table_owner import Owner, TableRecord, TableRecords, refuse_others
+
+SWAP_KIND = "swap"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rebuilt:
+    """A past state as it lies in the lake. `of`: "database.table", empty where it is none. `up_to`: the place that it has come to.
+
+    `columns`: (name, Spark type). `version`: 0 unless somebody has changed it since. `base`: the live table's version that it began with.
+    `log`: deltalake's table.
+    """
+
+    path: str
+    of: str = ""
+    ledger: str = ""
+    base: int = -1
+    up_to: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    columns: tuple[tuple[str, str], ...] = ()
+    version: int = -1
+    rows: int = 0
+    log: Any = dataclasses.field(default=None, compare=False)
+
+
+def read_rebuilt(path: str, storage_options: Mapping[str, str]) -> Rebuilt:
+    """What the log at a path says. Raises TableError where it cannot be read."""
+    try:
+        log = deltalake.DeltaTable(path, storage_options=dict(storage_options) or None)
+        told = log.history()[-1].get("userMetadata") or "{}"
+        record = json.loads(str(told)) if str(log.metadata().name or "").startswith(f"{MARK}/") else {}
+        table = DeltaTable("", path, "", storage_options)
+        table.refresh()
+    except TableNotFoundError:
+        return Rebuilt(path=path)
+    except (DeltaError, OSError, ValueError) as error:
+        raise TableError(path, f"the log of the Delta table {path} cannot be read: {error}") from error
+    return Rebuilt(
+        path=path,
+        of=str(record.get("past_of", "")),
+        ledger=str(record.get("ledger", "")),
+        base=int(record.get("version", -1)),
+        up_to=record.get("up_to") or {},
+        columns=table.snapshot.schema,
+        version=table.snapshot.version,
+        rows=table.row_count,
+        log=log,
+    )
+
+
+def refusal(
+    owner: Owner, live: Sequence[tuple[str, str]], rebuilt: Rebuilt, up_to: int, told: Sequence[Interval]
+) -> str:
+    """Why the rows of a past state are not to take the place of the live table's, and what to do; empty where they may. Pure.
+
+    `live`: (name, Spark type) of the live table's columns; `up_to`: order key of the place up to which the past state has its changes;
+    `told`: what the live table's log tells.
+    """
+    return next(_obstacles(owner, live, rebuilt, up_to, told), "")
+
+
+def _obstacles(
+    owner: Owner, live: Sequence[tuple[str, str]], rebuilt: Rebuilt, up_to: int, told: Sequence[Interval]
+) -> Iterator[str]:
+    anew = f"build it anew with `sluice backfill {owner.destination} … --into`"
+    if rebuilt.of != owner.table or not rebuilt.ledger:
+        yield f"the Delta table {rebuilt.path} is no past state of {owner.table}: {anew}"
+    if rebuilt.ledger != owner.ledger_id:
+        yield f"the past state is of ledger {rebuilt.ledger}, whose places mean nothing to this one: {anew}"
+    if rebuilt.version > 0:
+        yield f"the past state was changed since it was built, it is at version {rebuilt.version}: {anew}"
+    if sorted(live) != sorted(rebuilt.columns):
+        differ = sorted({name for name, _ in set(live) ^ set(rebuilt.columns)})
+        instead = "or take its rows with `sluice snapshot start`"
+        yield f"the past state has other columns than the table ({', '.join(differ)}): {anew}, {instead}"
+    ours = [each for each in told if each.ours and each.ledger == owner.ledger_id]
+    if later := [each for each in ours if each.streamed and each.last_order_key > up_to]:
+        changes = sum(each.inserts + each.updates + each.deletes for each in later)
+        yield f"the table has {len(later)} batches with {changes} changes from after the past state, which lacks them: {anew} up to now"
+    if not told or min(each.version_before for each in told) > rebuilt.base:
+        yield f"the table's log does not tell any more what came after its version {rebuilt.base}: {anew}"
+    if mended := [each for each in ours if each.kind in (BACKFILL_KIND, REPAIR_KIND) and each.version > rebuilt.base]:
+        what = f"version {mended[-1].version} of the table is a {mended[-1].kind}"
+        yield f"{what}, which the past state, begun with version {rebuilt.base}, lacks: swap before it, or leave the table as it was mended"
+
+
+def told_of(table: DeltaTable) -> list[Interval]:
+    """All that the table's log still tells."""
+    return batches(read_commit(commit) for commit in table.commits_after(-1))
+
+
+def swap(table: DeltaTable, owner: Owner, rebuilt: Rebuilt, records: TableRecords, *, run: str) -> int:
+    """The version that the live table has by it; on disk, and known as the last run's. The caller holds the run lock.
+
+    Raises TableError. Doing it again is safe: the same rows are written once more.
+    """
+    before = table.snapshot
+    refuse_others(owner, table.found(None))
+    known = records.get(owner.table)
+    if known is not None and known.table_id != before.table_id:
+        why = f"another Delta table stands at {table.path} than the last run left: `sluice lake accept {owner.destination} {owner.table}`"
+        raise TableError(owner.table, why)
+    schema: pa.Schema = pa.schema(table.log.schema().to_arrow())
+    names = ", ".join(f'"{name}"' for name in schema.names)
+    try:
+        rows = QueryBuilder().register("past", rebuilt.log).execute(f"SELECT {names} FROM past")
+        write_deltalake(
+            table.log,
+            pa.RecordBatchReader.from_batches(schema, streamed(rows, schema)),
+            mode="overwrite",
+            commit_properties=CommitProperties(
+                custom_metadata={"userMetadata": _record(owner, rebuilt, run)}, max_commit_retries=0
+            ),
+        )
+        after = table.refresh()
+        sync_commits(table.path, before.version, after.version)
+    except (DeltaError, OSError) as error:
+        why = f"the rows of {rebuilt.path} could not be written to {table.path}: {error}; do it again"
+        raise TableError(owner.table, why, own=False) from error
+    records.keep(owner.table, TableRecord(table_id=after.table_id, version=after.version))
+    return after.version
+
+
+def _record(owner: Owner, rebuilt: Rebuilt, run: str) -> str:
+    """What the commit says of itself: ours, and nothing that the stream brought."""
+    record = {
+        "sluice": 1,
+        "kind": SWAP_KIND,
+        "destination": owner.destination,
+        "ledger": owner.ledger_id,
+        "table": owner.table,
+        "run": run,
+        "backfill": f"{SWAP_KIND} {rebuilt.path}",
+        "epoch": int(rebuilt.up_to["epoch"]),
+        "up_to": dict(rebuilt.up_to),  # not as `end`: what the stream still brings up to there comes all the same
+    }
+    return json.dumps(record, sort_keys=True)

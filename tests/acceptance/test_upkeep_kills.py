@@ -1,0 +1,93 @@
+"""SIGKILL to MySQL and to the engine's host before, in and after a repair and a maintenance; done again, the lake equals MySQL.
+
+Lines that are cut instead, Spark's too: tests/spark. Runs that are killed themselves: in the rooms of what they do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from deltalake import DeltaTable
+
+from cdc_engine import destination_files
+from cdc_engine.errors import SluiceError
+from orchestration import failpoints
+from orchestration.failpoints import (
+    AFTER_REPAIR,
+    BEFORE_MAINTENANCE,
+    BEFORE_REPAIR,
+    BETWEEN_MAINTAINED,
+    BETWEEN_REPAIRED,
+)
+from orchestration.ports import MergeFailedError, Ports
+from orchestration.run.maintain_run import MaintainWish, run_maintenance
+from orchestration.run.repair_run import Listener, RepairWish, plan_repair, run_repair
+from orchestration.run.spark_merge import spark_merge
+from tests.acceptance.fix_kills import DATABASE, KillBench
+
+PORTS = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
+LOST = {"counters": 5, "early": 100}  # table → a row that no round of the workload takes away
+TABLES = tuple(f"{DATABASE}.{name}" for name in LOST)
+SETTLE_SECONDS = 60.0
+
+
+def repair(bench: KillBench) -> None:
+    """Raises where a side does not answer, or what was repaired is not equal afterwards."""
+    config, wish = bench.pipeline.config, RepairWish(destination=DATABASE, tables=TABLES, settle_seconds=SETTLE_SECONDS)
+    done = run_repair(PORTS, config, wish, plan_repair(config, wish), Listener(say=lambda _: None), wait_seconds=60.0)
+    if not done.all_right:
+        raise MergeFailedError(str(done))
+
+
+def break_lake(bench: KillBench) -> None:
+    """Another hand takes a row out of each of two tables."""
+    for name, row in LOST.items():
+        assert DeltaTable(bench.pipeline.table_path(name)).delete(f"id = {row}")["num_deleted_rows"] == 1
+
+
+def maintain(bench: KillBench) -> None:
+    """Raises where a table could not be looked after."""
+    wish = MaintainWish(destination=DATABASE, tables=TABLES, force=True, vacuum=True)
+    done = run_maintenance(PORTS, bench.pipeline.config, wish, lambda _: None)
+    if done.failed:
+        raise MergeFailedError(str(done.failed))
+
+
+def broken_off(bench: KillBench, act: Callable[[KillBench], None], *deaths: tuple[str, str]) -> None:
+    """Does it in this process, which outlives its victims: each is gone from its place on until this returns, when all are back.
+
+    Whatever it makes of that, it has ended by then.
+    """
+    for _, point in deaths:
+        bench.shut(point)
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            going = thread.submit(act, bench)
+            for victim, point in deaths:
+                bench.kill(victim, bench.reached(point))
+                (bench.gates / point).unlink()
+            with contextlib.suppress(SluiceError, MergeFailedError):
+                going.result()
+        finally:
+            bench.open()
+            bench.revive()
+
+
+@pytest.mark.timeout(600)
+def test_repair_and_maintenance_are_right_when_source_and_engine_are_killed_equality(
+    kill_bench: KillBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each go is the next try of the one that was broken off."""
+    monkeypatch.setenv(failpoints.VARIABLE, str(kill_bench.gates))
+    kill_bench.settle()
+    for deaths in ([("mysql", BEFORE_REPAIR)], [("engine host", BETWEEN_REPAIRED), ("mysql", AFTER_REPAIR)]):
+        break_lake(kill_bench)
+        broken_off(kill_bench, repair, *deaths)
+    broken_off(kill_bench, maintain, ("engine host", BEFORE_MAINTENANCE), ("mysql", BETWEEN_MAINTAINED))
+    kill_bench.workload.run(1)
+    kill_bench.settle()
+    repair(kill_bench)
+    kill_bench.require_equal()

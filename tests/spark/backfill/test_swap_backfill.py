@@ -1,0 +1,206 @@
+"""A past state in the place of its live table: what is refused, and that the stream goes on in the table as before. Without Spark."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from cdc_engine import destination_files
+from cdc_engine.config import SluiceConfig, load_config
+from cdc_engine.meta.file_meta import FileMeta
+from cdc_engine.position import Position
+from console.main import app
+from orchestration.ports import MergeFailedError, Ports
+from orchestration.run.backfill.swap import SwapWish, plan_swap, run_swap
+from orchestration.run.spark_merge import spark_merge
+from spark_jobs.backfill.into import PastState, build
+from spark_jobs.backfill.swap import Rebuilt, refusal
+from spark_jobs.tables.commit_record import Interval
+from spark_jobs.tables.table_owner import Owner
+from tests.spark.beside.fix_beside import NAME, Beside, changes, delete, insert, update
+from tests.spark.staged import LEDGER_ID
+
+PAST = "past.orders"
+OWNER = Owner(ledger_id=LEDGER_ID, destination="shop", table=NAME)
+COLUMNS = (("id", "bigint"), ("note", "string"))
+PLACE = Position(epoch=0, file="b.000000", offset=40 * 16)  # an order key counts 16 bytes
+
+
+class Shop(Beside):
+    """A live table with a past state beside it, and a conf/ that says so."""
+
+    @property
+    def config(self) -> SluiceConfig:
+        return load_config(self.folder / "conf")
+
+    def begin(self) -> Shop:
+        (self.folder / "conf" / "destinations").mkdir(parents=True)
+        told = {"data_dir": str(self.folder / "data"), "lake": str(self.folder / "lake")}
+        (self.folder / "conf" / "sluice.yaml").write_text(yaml.safe_dump(told))
+        (self.folder / "conf" / "destinations" / "shop.yaml").write_text("source: {user: u}\n")
+        directory = self.config.destination_dir("shop")
+        FileMeta(directory).update(lambda ledger: dataclasses.replace(ledger, ledger_id=LEDGER_ID).set_cursor(PLACE))
+        return self
+
+    def rebuild(self, version: int, up_to: Position = PLACE, ledger: str = LEDGER_ID) -> None:
+        """As `backfill --into` does of a version after which nothing came."""
+        work = self.folder / "work"
+        work.mkdir(exist_ok=True)
+        build(
+            PastState(
+                name=NAME,
+                base=deltalake.DeltaTable(self.target.path, version=version),
+                images=None,
+                key=(),
+                path=self.config.table_path("shop", *PAST.split(".")),
+                told="as it was",
+                folder=work,
+                record={"past_of": NAME, "ledger": ledger, "version": version, "up_to": up_to.to_json()},
+                storage_options={},
+            )
+        )
+
+    def swap(self) -> int:
+        ports = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
+        return run_swap(ports, self.config, SwapWish(destination="shop", table=NAME, rebuilt=PAST), lambda _: None)
+
+    def live(self) -> list[tuple[Any, ...]]:
+        return self.rows(self.target.path, "id, note", "id")
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    """Three rows, then another hand loses one and damages one; what was there before that is rebuilt."""
+    made = Shop(tmp_path).begin()
+    made.merge(made.stage(changes([insert(1, 16, "a"), insert(2, 16, "b"), insert(3, 16, "c")])))
+    log = deltalake.DeltaTable(made.target.path)
+    good = log.version()
+    log.delete("id = 2")
+    log.update(updates={"note": "'wrong'"}, predicate="id = 3")
+    made.rebuild(good)
+    return made
+
+
+def test_a_swap_gives_the_rows_and_leaves_the_table_what_it_is_backfill(shop: Shop) -> None:
+    before = deltalake.DeltaTable(shop.target.path)
+    wish = SwapWish(destination="shop", table=NAME, rebuilt=PAST)
+    plan = plan_swap(shop.config, wish)
+    assert (plan.refused, plan.rows_before, plan.rows_after, plan.version) == ("", 2, 3, before.version())
+    assert shop.live() == [(1, "a"), (3, "wrong")], "a plan changes nothing"
+    assert shop.swap() == before.version() + 1
+    assert shop.live() == [(1, "a"), (2, "b"), (3, "c")]
+    after = deltalake.DeltaTable(shop.target.path)
+    assert (after.metadata().id, after.metadata().configuration) == (
+        before.metadata().id,
+        before.metadata().configuration,
+    )
+    directory = shop.config.destination_dir("shop")
+    assert destination_files.LakeTables(directory).get(NAME) == (str(after.metadata().id), after.version())
+    shop.merge(shop.stage(changes([update(1, 16, "again"), insert(2, 16, "again")])))
+    assert shop.live() == [(1, "a"), (2, "b"), (3, "c")], "what the stream had brought comes no second time"
+    shop.merge(shop.stage(changes([update(1, 32, "A"), delete(2, 48), insert(4, 64, "d")])))
+    assert shop.live() == [(1, "A"), (3, "c"), (4, "d")]
+
+
+def test_a_swap_that_lacks_what_came_since_is_refused_backfill(shop: Shop) -> None:
+    shop.merge(shop.stage(changes([insert(9, PLACE.order_key + 16, "new")])))
+    version, rows = deltalake.DeltaTable(shop.target.path).version(), shop.live()
+    with pytest.raises(MergeFailedError, match=r"1 batches with 1 changes from after the past state.*up to now"):
+        shop.swap()
+    assert (deltalake.DeltaTable(shop.target.path).version(), shop.live()) == (version, rows)
+
+
+def test_a_crash_before_the_record_leaves_a_table_that_goes_on_and_can_be_swapped_again_backfill(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(destination_files.LakeTables, "keep", crash)
+        with pytest.raises(KeyboardInterrupt):
+            shop.swap()
+    assert shop.live() == [(1, "a"), (2, "b"), (3, "c")]
+    shop.swap()
+    shop.merge(shop.stage(changes([update(1, 32, "A")])))
+    assert shop.live() == [(1, "A"), (2, "b"), (3, "c")]
+
+
+def test_another_hand_that_is_faster_costs_the_swap_and_nothing_else_backfill(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spark_jobs.backfill import swap as swapping  # noqa: PLC0415
+
+    record = swapping._record
+
+    def slow(*given: Any) -> str:
+        deltalake.DeltaTable(shop.target.path).delete("id = 1")
+        return record(*given)
+
+    monkeypatch.setattr(swapping, "_record", slow)
+    with pytest.raises(MergeFailedError, match="do it again"):
+        shop.swap()
+    assert shop.live() == [(3, "wrong")]
+    monkeypatch.undo()
+    shop.swap()
+    assert shop.live() == [(1, "a"), (2, "b"), (3, "c")]
+
+
+def test_the_command_plans_refuses_and_swaps_backfill(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICE_CONF", str(shop.folder / "conf"))
+    words = ["lake", "swap", "shop", NAME, "--with", PAST, "--json"]
+
+    def said(*more: str, code: int) -> Any:
+        answer = CliRunner().invoke(app, [*words, *more])
+        assert answer.exit_code == code, (answer.exception, answer.output)
+        return json.loads(answer.stdout)
+
+    assert said("--plan", code=0)["refused"] == ""
+    words[5] = "past.none"
+    assert "no past state of shop.orders" in said("--yes", code=1)["refused"]
+    words[5] = PAST
+    assert said("--yes", code=0)["version_after"] == deltalake.DeltaTable(shop.target.path).version()
+    assert shop.live() == [(1, "a"), (2, "b"), (3, "c")]
+
+
+def interval(version: int, key: int, **more: Any) -> Interval:
+    told: dict[str, Any] = {
+        "table": NAME,
+        "ledger": LEDGER_ID,
+        "version_before": version - 1,
+        "version": version,
+        "inserts": 1,
+    } | more
+    return Interval(operation="MERGE", committed_at_us=0, last_order_key=key, **told)
+
+
+GOOD = Rebuilt(path="/lake/past", of=NAME, ledger=LEDGER_ID, base=3, up_to={}, columns=COLUMNS, version=0, rows=1)
+TOLD = (interval(3, 90), interval(4, 100), interval(5, 200, kind="maintenance"), interval(6, 0, table="", ledger=""))
+
+
+@pytest.mark.parametrize(
+    ("changed", "more", "sentence"),
+    [
+        ({}, (), ""),
+        ({"of": "shop.items"}, (), "no past state"),
+        ({"ledger": "another"}, (), "ledger another"),
+        ({"version": 2}, (), "was changed since"),
+        ({"columns": COLUMNS[:1]}, (), "other columns than the table (note)"),
+        ({}, (interval(7, 101),), "1 batches with 1 changes"),
+        ({}, (interval(7, 101, ledger="another"),), ""),
+        ({}, (interval(7, 50, kind="repair", backfill="0123"),), "version 7 of the table is a repair"),
+        ({"base": 7}, (interval(7, 50, kind="backfill", backfill="0123"),), ""),
+        ({"base": 1}, (), "does not tell any more"),
+    ],
+)
+def test_what_is_refused_backfill(changed: Mapping[str, Any], more: tuple[Interval, ...], sentence: str) -> None:
+    found = refusal(OWNER, COLUMNS, dataclasses.replace(GOOD, **changed), 100, (*TOLD, *more))
+    assert (sentence in found) if sentence else not found, found
