@@ -153,7 +153,7 @@ def _record(owner: Owner, rebuilt: Rebuilt, run: str) -> str:
         "ledger": owner.ledger_id,
         "table": owner.table,
         "run": run,
-        "backfill": f"{SWAP_KIND} {rebuilt.path}",
+        "backfill": rebuilt.path,
         "epoch": int(rebuilt.up_to["epoch"]),
         "up_to": dict(rebuilt.up_to),  # not as `end`: what the stream still brings up to there comes all the same
     }

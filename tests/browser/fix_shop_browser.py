@@ -6,6 +6,7 @@ The MySQL, the code server with the engine, the webserver and the daemon are tho
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import os
 import struct
 import zlib
@@ -13,7 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, QueryBuilder
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 from cdc_engine.snapshot.records import SnapshotRecords
@@ -61,7 +64,7 @@ class ShopStack:
 
     def __init__(self, folder: Path, spark: str) -> None:
         self.pipeline = Pipeline(folder, DATABASE, _silent, spark=spark, settings=SETTINGS)
-        self._orders = 0
+        self._orders = self._sales = 0
 
     def start(self) -> None:
         self.pipeline.server.start()
@@ -72,10 +75,15 @@ class ShopStack:
         self._run(f"INSERT INTO {DATABASE}.customers VALUES {many}")
         self.pipeline.start()
 
+    @property
+    def orders(self) -> int:
+        """Those that are there: one was withdrawn each time."""
+        return self._orders - self._sales
+
     def sell(self, count: int) -> None:
         """Orders come, some are paid, one is withdrawn, and customers rise; returns when all of it is in the lake."""
         first = self._orders + 1
-        self._orders += count
+        self._orders, self._sales = self._orders + count, self._sales + 1
         many = ", ".join(
             f"({n}, {n % CUSTOMERS + 1}, 'new', {n * 3}.99, NOW(6))" for n in range(first, self._orders + 1)
         )
@@ -86,6 +94,27 @@ class ShopStack:
             f"UPDATE {DATABASE}.customers SET tier = 'gold', updated_at = NOW(6) WHERE id = {first % CUSTOMERS}",
         )
         self.pipeline.wait_until_acked(self.pipeline.end(), RUN_SECONDS_MAX)
+
+    def sell_and_lose(self, count: int) -> str:
+        """Orders come, and then somebody takes them out of the lake; the hour in which they all were sold, as a partition's key."""
+        while True:
+            begun = dt.datetime.now(dt.UTC)
+            first = self._orders + 1
+            self.sell(count)
+            if dt.datetime.now(dt.UTC).hour == begun.hour:
+                break
+        self._lake_of_orders().delete(f"id >= {first}")
+        return f"{begun:%Y-%m-%d-%H}:00"
+
+    def orders_in_the_lake(self) -> int:
+        """Rows of the table as it is now."""
+        rows: Any = pa.table(
+            QueryBuilder().register("t", self._lake_of_orders()).execute("SELECT id FROM t").read_all()
+        )
+        return int(rows.num_rows)
+
+    def _lake_of_orders(self) -> DeltaTable:
+        return DeltaTable(self.pipeline.table_path("orders"))
 
     def wait_until_published(self, table: str, after: float = 0.0) -> None:
         """Until a snapshot of a table that was asked for at or after then (seconds since 1970) is published."""

@@ -68,6 +68,8 @@ def test_the_page_of_a_table_says_where_its_rows_come_from(page: Page, shop: Sho
     page.goto("/assets/shop/shop/orders?view=overview")
     for told in ("orders@example.com", "sales", "Delta Lake", "merge_shop_job", "bigint unsigned", "decimal(14,2)"):
         expect(said(page, told)).to_be_visible()
+    expect(said(page, "Row count").locator("xpath=..")).to_contain_text(str(shop.orders))
+    expect(said(page, "Storage").locator("xpath=..")).to_contain_text(re.compile(r"\d"))
     expect(page.get_by_text("Never materialized")).to_have_count(0)
     pictures("table")
     page.goto("/assets/shop/shop/orders?view=events")
@@ -107,6 +109,26 @@ def test_a_backfill_from_the_launchpad_ends_with_every_check_green(page: Page, s
     page.wait_for_url("**/runs/*")
     wait_for_success(page)
     expect(page.get_by_text("2 tables have changes")).to_be_visible()
+    for table in TABLES:
+        execute_all_checks(page, table)
+
+
+def test_an_hour_of_the_backfill_page_brings_back_what_the_lake_lost(page: Page, shop: ShopStack) -> None:
+    hour = shop.sell_and_lose(30)
+    assert shop.orders_in_the_lake() == shop.orders - 29
+    page.goto(f"{LOCATION}/jobs/backfill_shop_by_hour/partitions")
+    button(page, "Launch backfill").click()
+    asked = page.get_by_placeholder(re.compile(r"^ex: \d{4}-"))
+    asked.fill(hour)
+    asked.press("Enter")
+    button(page, "Submit 1 run").click()
+    expect(page.get_by_text("Created backfill")).to_be_visible()
+    page.goto(f"{LOCATION}/jobs/backfill_shop_by_hour/runs")
+    run = page.locator("a[href^='/runs/']:not([href^='/runs/b/'])").first
+    expect(run).to_be_visible(timeout=RUN_MS_MAX)  # the daemon looks for backfills twice a minute
+    run.click()
+    wait_for_success(page)
+    assert shop.orders_in_the_lake() == shop.orders
     for table in TABLES:
         execute_all_checks(page, table)
 

@@ -23,7 +23,7 @@ from orchestration.run.backfill.swap import SwapWish, plan_swap, run_swap
 from orchestration.run.spark_merge import spark_merge
 from spark_jobs.backfill.into import PastState, build
 from spark_jobs.backfill.swap import Rebuilt, refusal
-from spark_jobs.tables.commit_record import Interval
+from spark_jobs.tables.commit_record import Interval, read_commit
 from spark_jobs.tables.table_owner import Owner
 from tests.spark.beside.fix_beside import NAME, Beside, changes, delete, insert, update
 from tests.spark.staged import LEDGER_ID
@@ -102,6 +102,9 @@ def test_a_swap_gives_the_rows_and_leaves_the_table_what_it_is_backfill(shop: Sh
         before.metadata().id,
         before.metadata().configuration,
     )
+    commit = read_commit(after.history(1)[0])
+    told = (commit.ours, commit.kind, commit.backfill.endswith("past/orders"), commit.streamed)
+    assert told == (True, "swap", True, False), "as `sluice history` tells it"
     directory = shop.config.destination_dir("shop")
     assert destination_files.LakeTables(directory).get(NAME) == (str(after.metadata().id), after.version())
     shop.merge(shop.stage(changes([update(1, 16, "again"), insert(2, 16, "again")])))
