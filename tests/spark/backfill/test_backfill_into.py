@@ -11,12 +11,14 @@ import pytest
 from cdc_engine import destination_files
 from cdc_engine.config import load_config
 from cdc_engine.errors import ConfigurationError
+from cdc_engine.instance.engine import Engine
 from cdc_engine.position import Position
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
 from orchestration.ports import MergeFailedError, Ports
 from orchestration.run.backfill.into import after_a_quiet_time, base_of, place_of
 from orchestration.run.backfill.run import Done, Told, Wish, run_backfill
+from orchestration.run.backfill.swap import SwapWish, plan_swap, run_swap
 from orchestration.run.spark_merge import spark_merge
 from spark_jobs.backfill.fold import folded
 from spark_jobs.backfill.into import PastState, build
@@ -170,7 +172,25 @@ def test_a_past_state_is_built_from_the_binlog_beside_the_live_table_backfill(
         assert newest is not None
         assert pipeline.rows(newest.path) == pipeline.rows()
         assert deltalake.DeltaTable(pipeline.path).version() == live
+        swapped_with(pipeline, engine, newest.table, done.rebuilt.table)
         with pytest.raises(MergeFailedError, match="there is a Delta table"):
             into(900, 1045)
         with pytest.raises(ConfigurationError, match="take a later --from"):
             into(-5, 45)
+
+
+def swapped_with(pipeline: Pipeline, engine: Engine, newest: str, older: str) -> None:
+    """Another hand loses rows of the live table; what was rebuilt brings them back, and the stream goes on in it."""
+    ports = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
+    asked = {name: SwapWish(destination="shop", table=pipeline.name, rebuilt=name) for name in (newest, older)}
+    rows = pipeline.rows()
+    deltalake.DeltaTable(pipeline.path).delete("n IN (0, 4)")
+    assert "changes from after the past state" in plan_swap(pipeline.config, asked[older]).refused
+    run_swap(ports, pipeline.config, asked[newest], lambda _: None)
+    assert pipeline.rows() == rows
+    pipeline.change(
+        f"UPDATE {pipeline.name} SET filler = 'since' WHERE n = 4", f"DELETE FROM {pipeline.name} WHERE n = 0"
+    )
+    pipeline.merge(engine)
+    assert pipeline.rows() == {key: "since" if key == 4 else filler for key, filler in rows.items() if key}
+    assert not engine.status().stopped_tables
