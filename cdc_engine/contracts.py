@@ -183,6 +183,7 @@ class StatementSession:
     `client`, `connection`, `server`: the charsets of the statement's text, of its literals (collation_connection), and of a database
     that is made without one (collation_server); empty where not told.
     `flavour`: of the server, "mysql" or "mariadb", empty where not known.
+    `thread_specific`: the statement used what only its session has, which may be a temporary table with the name of another one.
     """
 
     sql_mode: int = 0
@@ -194,6 +195,7 @@ class StatementSession:
     connection: str = ""
     server: str = ""
     flavour: str = ""
+    thread_specific: bool = False
 
 
 NO_SESSION = StatementSession()

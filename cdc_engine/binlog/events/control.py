@@ -21,6 +21,7 @@ from cdc_engine.binlog.events.event_types import (
     DELETE_ROWS,
     DELETE_ROWS_V1,
     FLAG_IN_USE,
+    FLAG_THREAD_SPECIFIC,
     FLAGS_AT,
     HEADER_BYTES,
     PARTIAL_UPDATE_ROWS,
@@ -192,7 +193,11 @@ def parse_query(event: bytes, checksum_bytes: int, *, tells_timestamps: bool = F
     text = body[database_at + database_length + 1 :]
     database = body[database_at : database_at + database_length]
     variables = dict(_status_variables(status))
-    session = _session(struct.unpack_from("<I", event)[0], variables, tells_timestamps=tells_timestamps)
+    flags = struct.unpack_from("<H", event, FLAGS_AT)[0]
+    session = dataclasses.replace(
+        _session(struct.unpack_from("<I", event)[0], variables, tells_timestamps=tells_timestamps),
+        thread_specific=bool(flags & FLAG_THREAD_SPECIFIC),
+    )
     return Statement(
         statement_text(text, session.client),
         database.decode("utf-8", errors="backslashreplace"),

@@ -57,7 +57,7 @@ from cdc_engine.table_meta.history.ddl_context import DdlContext, Effect
 from cdc_engine.table_meta.history.kept.known_schemas import KnownTable, TableKey
 from cdc_engine.table_meta.history.questions import Answers, Question, UnansweredError
 from cdc_engine.table_meta.history.renamed_tables import brings_rows, taken_over, under_name, why_stopped
-from cdc_engine.table_meta.history.row_changes import changed_without_rows
+from cdc_engine.table_meta.history.row_changes import changed_without_rows, emptied_in_doubt
 from cdc_engine.table_meta.schema import Dropped, Stopped, TableSchema, rows_elsewhere
 
 
@@ -374,6 +374,9 @@ def _without_table(effect: Effect) -> Effect:
 def _truncate(statement: Truncate, context: DdlContext) -> Iterator[Effect]:
     name = context.full_name(statement.name)
     if not context.running(name):
+        return
+    if context.session.thread_specific:
+        yield _stop(context, name, statement.kind, emptied_in_doubt(), context.schema(name))
         return
     decision = _reviewed(
         context, name, statement.kind, [Item(kind=TRUNCATE, what="all rows are gone")], context.schema(name)

@@ -3,7 +3,7 @@
 A session that is not in row format logs its INSERT, UPDATE or DELETE as text: what it did to the rows is not told. The tables that it
 writes to stop, and those whose rows foreign keys change with them. A name that is no table known (a view, a temporary table) may mean any
 table of its database. Where it is not told what is written to (a function, a procedure), every table that the statement names, and every
-one of the databases that it is about, stops.
+one of the databases that it is about, stops. A TRUNCATE of such a session may mean a temporary table that hides the captured one.
 """
 
 from __future__ import annotations
@@ -22,6 +22,14 @@ _TOLD = "rows were changed by a statement, not in row format, so it is not told 
 _WAY_OUT = (
     "set binlog_format=ROW in every session, and take the rows anew, also those of tables that its triggers write to"
 )
+
+
+def emptied_in_doubt() -> CannotFollowError:
+    """Of a TRUNCATE that used what only its session has: to empty the table, or not to, may both be wrong."""
+    why = "its session may have had a temporary table of this name, and not this table may be empty"
+    return CannotFollowError(
+        TableState.STATEMENT_FORMAT, f"{why}; set binlog_format=ROW in every session, and take the rows anew"
+    )
 
 
 def changed_without_rows(
