@@ -129,7 +129,7 @@ def test_the_record_of_what_failed_is_pytests_own(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").touch()
     (tmp_path / "test_one.py").write_text("def test_good(): pass\ndef test_bad(): assert not 1\n")
     subprocess.run([sys.executable, "-m", "pytest", "-q", "-n", "2"], cwd=tmp_path, check=False, capture_output=True)
-    record = tmp_path / quality.FAILED_LAST.relative_to(quality.PROJECT_ROOT)
+    record = tmp_path / quality.FAILED_LAST.relative_to(ROOT)
     assert failed_tests(record) == ["test_one.py::test_bad"]
     assert failed_tests(tmp_path / "nowhere") == []
 
