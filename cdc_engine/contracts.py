@@ -466,15 +466,19 @@ class MetaPlace:
         parts = (self.staging, self.destination, ledger_id, path.rpartition("/")[2])
         return "/".join(part for part in parts if part) if self.staging else ""
 
-    @property
-    def lent_url(self) -> str:
-        """Where a run puts files of its own for Spark to read; empty: Spark reads them where they are."""
-        return f"{self.staging}/_sluice_lent/{self.destination}" if self.staging else ""
+    def beside_url(self, what: str) -> str:
+        """Where the store has something else of the destination, `what` it is; empty: it is where its directory is."""
+        return f"{self.staging}/_sluice_{what}/{self.destination}" if self.staging else ""
 
     @property
     def is_shared(self) -> bool:
         """Whether other hosts reach what is kept there."""
         return self.kind in {"sql", "zookeeper"}
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether runs reach all that they need without the directory, which then may be of the engine's host alone."""
+        return self.is_shared and bool(self.staging)
 
 
 class DestinationDir(PosixPath):

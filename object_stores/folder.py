@@ -5,7 +5,8 @@ A store has no folders and renames nothing: what makes a folder whole is that th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import contextlib
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -79,9 +80,16 @@ class StoreFolder:
             with self._store.open_output_stream(f"{self._path}/{name}") as stream:
                 stream.write(content)
 
-    def put_file(self, file: Path) -> None:
-        """One file, under its name."""
-        self._put(file, file.name)
+    def put_file(self, file: Path, name: str = "") -> None:
+        """One file, under its name or another one."""
+        self._put(file, name or file.name)
+
+    def remove_files(self, names: Iterable[str]) -> None:
+        """Those of them that are there."""
+        with told(self.url, self._options):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    self._store.delete_file(f"{self._path}/{name}")
 
     def _put(self, file: Path, name: str) -> None:
         with told(self.url, self._options):

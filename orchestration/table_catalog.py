@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
+import math
 import re
 import shutil
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,17 +25,21 @@ import dagster as dg
 
 from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import Column, TableVersion
+from cdc_engine.destination_files.for_runs import BROUGHT, at_hand
 from cdc_engine.durable_files import make_folder, replace_file
 from cdc_engine.errors import MetaError
 from cdc_engine.keeping.in_use import conf_in_use, tables_in_use
 from cdc_engine.table_meta.history import tables_file
 
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 2.0  # between two looks at a list that is in a store
 LINEAGE_COLUMNS_MAX = 200  # each is some hundred bytes of every materialization
 
 
 def read_tables(directory: Path) -> tuple[TableVersion, ...]:
     """The tables of a destination in this moment, by name; none before its sources were asked. Raises MetaError, which says what to do."""
-    return _by_name(tables_file.read_tables(directory / tables_file.TABLES_FILE))
+    return _by_name(tables_file.read_tables(_list_of_now(directory)))
 
 
 def defined_tables(config: SluiceConfig, destination: str) -> tuple[TableVersion, ...]:
@@ -55,7 +62,7 @@ def tables_of_now() -> Iterator[None]:
     config = conf_in_use().config
     for name in config.destinations:
         with contextlib.suppress(FileNotFoundError):
-            lists[name] = (config.destination_dir(name) / tables_file.TABLES_FILE).read_bytes()
+            lists[name] = _list_of_now(config.destination_dir(name)).read_bytes()
     try:
         _copy(folder, lists)
         yield
@@ -84,7 +91,17 @@ def _list_of_definitions(config: SluiceConfig, destination: str) -> Path:
     folder = tables_in_use()
     if folder is not None and folder.is_dir():
         return folder / f"{destination}.json"
-    return config.destination_dir(destination) / tables_file.TABLES_FILE
+    return _list_of_now(config.destination_dir(destination))
+
+
+def _list_of_now(directory: Path) -> Path:
+    """The engine's, or where this host may not see it, the one that a store has. Of a store that is away: the one that is there."""
+    try:
+        return at_hand(directory, tables_file.TABLES_FILE)
+    except MetaError as error:
+        log.warning("%s", error)
+        brought = directory / BROUGHT / tables_file.TABLES_FILE
+        return brought if brought.is_file() else directory / tables_file.TABLES_FILE
 
 
 def _by_name(tables: Iterable[TableVersion]) -> tuple[TableVersion, ...]:
@@ -170,6 +187,7 @@ class SourceColumns:
     def __init__(self, config: SluiceConfig, destination: str) -> None:
         self._directory, self._destination = config.destination_dir(destination), destination
         self._written_ns, self._columns = -1, dict[str, dict[str, str]]()
+        self._path, self._looked = Path(), -math.inf
 
     def metadata(self, table: str, columns: Sequence[tuple[str, str]]) -> dict[str, dg.MetadataValue[Any]]:
         """Of a materialization: the columns (name, type) of a "database.table", and which of the source's columns each of them is.
@@ -193,13 +211,14 @@ class SourceColumns:
 
     def _known(self) -> dict[str, dict[str, str]]:
         """Table → column → its type. A batch may have changed tables; a run that drains merges many."""
-        path = self._directory / tables_file.TABLES_FILE
+        if time.monotonic() - self._looked >= LOOK_SECONDS:
+            self._path, self._looked = _list_of_now(self._directory), time.monotonic()
         try:
-            written_ns = path.stat().st_mtime_ns
+            written_ns = self._path.stat().st_mtime_ns
             if written_ns != self._written_ns:
                 self._columns = {
                     each.name: {column.name: column.mysql_type for column in each.columns}
-                    for each in read_tables(self._directory)
+                    for each in tables_file.read_tables(self._path)
                 }
                 self._written_ns = written_ns
         except (OSError, MetaError):  # what only adorns fails no merge

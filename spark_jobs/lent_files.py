@@ -16,10 +16,12 @@ from pathlib import Path
 
 from object_stores.errors import StoreError
 from object_stores.folder import StoreFolder
+from object_stores.placed import PlacedFiles
 from spark_jobs.errors import SparkJobError
 
 logger = logging.getLogger(__name__)
 
+EMPTY = "_lent"  # an empty folder is none in a store; Spark reads no file of such a name
 LEFT_SECONDS = 24 * 3600.0  # what is older belongs to no run that lives
 
 
@@ -55,6 +57,15 @@ class LentFiles:
                 f"{path.name} could not be put where Spark reads it: {error}; it is tried again"
             ) from None
 
+    def placed(self, files: PlacedFiles) -> str:
+        """The same of what was read or held of a table, which a store may have already."""
+        if not files.url:
+            files.folder.mkdir(parents=True, exist_ok=True)
+            return self.place(files.folder)
+        if not files.names():
+            files.store().write(EMPTY, b"")
+        return files.url
+
     def close(self) -> None:
         """Removes what was lent; what cannot be removed goes with a later run."""
         if self._begun:
@@ -64,8 +75,7 @@ class LentFiles:
     def _put(self, path: Path, url: str) -> str:
         folder = StoreFolder(url, self._lending.storage_options)
         if path.is_dir():
-            # an empty folder is none in a store; Spark reads no file of such a name
-            folder.write("_lent", b"")
+            folder.write(EMPTY, b"")
             folder.put(path)
             return url
         folder.put_file(path)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from cdc_engine.contracts import ClientIdentity, Consumer, StoppedTable
+from pathlib import Path
+
+from cdc_engine.contracts import ClientIdentity, Consumer, DestinationDir, MetaPlace, StoppedTable
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.position import Position
 from cdc_engine.states import TableState
@@ -38,3 +40,12 @@ def full_ledger() -> Ledger:
         .staged(1, path="staging/x", rows=3, size_bytes=99, tables=("shop.orders",))
     )
     return ledger.ack(1).hand_out(at(30)).stop_table(stopped("audit", 25)).begin_epoch(2).with_consumer(CONSUMER)
+
+
+def home_of(kind: str, folder: Path) -> Path:
+    """A destination's directory, with all in it or with a store and a database that other hosts reach."""
+    if kind == "folder":
+        return folder
+    store, url = (folder / "store").as_uri(), f"sqlite:///{folder}/meta.db"
+    place = MetaPlace(destination="shop", directory=folder / "shop", kind="sql", url=url, staging=store)
+    return DestinationDir.of(place)

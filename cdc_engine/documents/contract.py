@@ -30,6 +30,9 @@ class Documents(Protocol):
     def read(self, name: str) -> Kept | None:
         """The newest version; None where the text was never written. Raises MetaError where nobody answers."""
 
+    def read_all(self, prefix: str) -> Mapping[str, Kept]:
+        """The newest version of each text whose name begins with `prefix`, by name. Raises MetaError where nobody answers."""
+
     def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:
         """Replaces version `version` (0: the text is not there yet), and gives the new one.
 

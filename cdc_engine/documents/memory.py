@@ -20,6 +20,10 @@ class MemoryDocuments:
     def read(self, name: str) -> Kept | None:
         return self._texts.get(name)
 
+    def read_all(self, prefix: str) -> Mapping[str, Kept]:
+        with self._lock:
+            return {name: kept for name, kept in self._texts.items() if name.startswith(prefix)}
+
     def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:
         with self._lock:
             there = self._texts.get(name, Kept("", NOT_THERE))

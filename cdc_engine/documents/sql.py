@@ -65,6 +65,14 @@ class SqlDocuments:
             row = connection.execute(query).one_or_none()
         return Kept(row.record, int(row.version), int(row.token)) if row else None
 
+    def read_all(self, prefix: str) -> Mapping[str, Kept]:
+        query = sqlalchemy.select(_texts.c.name, _texts.c.record, _texts.c.version, _texts.c.token).where(
+            _texts.c.destination == self._destination, _texts.c.name.startswith(prefix, autoescape=True)
+        )
+        with self._told("read"), self._engine.connect() as connection:
+            rows = connection.execute(query).all()
+        return {str(row.name): Kept(row.record, int(row.version), int(row.token)) for row in rows}
+
     def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:  # noqa: ARG002  of the contract
         """`also` is for who reads ZooKeeper, and left out."""
         values = {"record": text, "version": version + 1, "token": token}

@@ -5,6 +5,7 @@ A node holds a line with the token, then the text. Reads ask for what the leader
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -35,6 +36,23 @@ class ZooKeeperDocuments:
             except NoNodeError:
                 return None
         return _kept(data, stat.version, f"{name} in {self}")
+
+    def read_all(self, prefix: str) -> Mapping[str, Kept]:
+        folder = destination_path(self._destination, OWN)
+        with told(f"{prefix}… in {self} cannot be read"):
+            client = self._client()
+            try:
+                answer(client.sync_async(folder))
+                names = [name for name in answer(client.get_children_async(folder)) if name.startswith(prefix)]
+            except NoNodeError:
+                return {}
+            asked = {name: client.get_async(self._path(name)) for name in sorted(names)}
+            found = {}
+            for name, each in asked.items():
+                with contextlib.suppress(NoNodeError):  # removed since
+                    data, stat = answer(each)
+                    found[name] = _kept(data, stat.version, f"{name} in {self}")
+        return found
 
     def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:
         data = f"{json.dumps({'token': token})}\n{text}".encode()

@@ -19,7 +19,7 @@ from cdc_engine.ports import Lease
 if TYPE_CHECKING:
     from cdc_engine.ha.zookeeper_lock import Nodes
 
-LEASE, RUN_LOCK = "lease", "run-lock"
+LEASE, RUN_LOCK, READING = "lease", "run-lock", "reading"
 
 
 class Lock(Protocol):
@@ -78,6 +78,17 @@ def open_run_lock(place: Place) -> Lock:
     """Raises ConfigurationError, MetaError."""
     place = as_place(place)
     return _lock(place, RUN_LOCK) if place.is_shared else FileLock(place.directory / RUN_LOCK_FILE)
+
+
+def open_reading_lock(place: MetaPlace) -> Lock:
+    """Of the one run that reads rows of tables, over all hosts. Raises ConfigurationError, MetaError."""
+    return _lock(place, READING)
+
+
+def reading_lock_held(place: MetaPlace) -> bool:
+    """Whether a run on some host reads rows, as far as is known. Raises MetaError where nobody answers."""
+    holder = _holder(place, READING)
+    return holder is not None and holder.held
 
 
 def read_holder(place: Place) -> Holder | None:

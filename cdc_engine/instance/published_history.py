@@ -19,10 +19,17 @@ class PublishedHistory:
     """Implements `ports.SchemaHistory` over a `TableHistory`, and keeps tables.json beside it.
 
     `fence` is called before whatever may write the history and raises when this process may write no more (`ports.Lease.check`).
+    `share`: puts tables.json where runs on other hosts find it.
     """
 
-    def __init__(self, history: TableHistory, tables_file: Path, fence: Callable[[], None]) -> None:
-        self._history, self._tables_file, self._fence = history, tables_file, fence
+    def __init__(
+        self,
+        history: TableHistory,
+        tables_file: Path,
+        fence: Callable[[], None],
+        share: Callable[[bytes], None] = lambda _: None,
+    ) -> None:
+        self._history, self._tables_file, self._fence, self._share = history, tables_file, fence, share
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
         self._fence()
@@ -76,3 +83,4 @@ class PublishedHistory:
         tables = (*self._history.versions(position), *self._history.stopped_versions(position))
         in_order = tuple(sorted(tables, key=lambda table: table.name))
         write_tables(self._tables_file, in_order, self._history.all_cascades())
+        self._share(self._tables_file.read_bytes())

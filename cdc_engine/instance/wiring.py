@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import structlog
 
 from cdc_engine.config import DestinationConfig
 from cdc_engine.contracts import Batch, OutstandingBatch, Staged, StoppedTable, TableVersion
+from cdc_engine.destination_files import for_runs
 from cdc_engine.errors import LedgerLostError, PositionLostError
 from cdc_engine.instance.answers import SchemaAnswers
 from cdc_engine.instance.canal_takeover import choice_after, cursor_of_canal
@@ -49,6 +51,7 @@ from cdc_engine.sink.event_sink import EventSink
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.source.archive import Archive
+from cdc_engine.source.in_use import SOURCE_FILE, address_in_use
 from cdc_engine.source.server import Source
 from cdc_engine.source.settings import SourceConfig
 from cdc_engine.staging.batches import FOLDER as STAGING_DIRECTORY
@@ -173,9 +176,11 @@ def _parts_around(
     known = {".".join(name) for name in history.table_names()}
     take_up_new_tables(config, directory, history.versions(begin), meta, begin, known)
     history.compact(_oldest_needed(meta, begin, directory), COMPACTED_RECORDS_MIN)
-    published = PublishedHistory(history, directory / TABLES_FILE, fence=lease.check)
+    share = functools.partial(for_runs.share, directory, TABLES_FILE)
+    published = PublishedHistory(history, directory / TABLES_FILE, fence=lease.check, share=share)
     goes_on = store.put_position or begin  # after what is stored
     published.publish(goes_on)
+    for_runs.share(directory, SOURCE_FILE, json.dumps({"address": address_in_use(directory)}).encode())
     window = window_of(config, goes_on)
     sink = EventSink(store, tables, window)
     parser = EventParser(

@@ -1,66 +1,130 @@
-"""The chunks of one generation on disk: a Parquet file of rows and a record each. A chunk counts once its record is there; `work` asks."""
+"""The chunks of one generation: a Parquet file of rows and a record each. A chunk counts once its record is there; `work` asks."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from cdc_engine.durable_files import keep_file, make_folder
 from cdc_engine.errors import MetaError
 from cdc_engine.snapshot.chunks import Chunk
 from cdc_engine.snapshot.read import ChunkFacts
+from object_stores.errors import StoreError
+from object_stores.placed import PlacedFiles
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KeptChunk:
-    """A chunk that is whole."""
+    """A chunk that is whole. `file`: of its rows."""
 
     chunk: Chunk
     facts: ChunkFacts
+    file: str = ""
 
 
-class ChunkFiles:
-    """Of one folder, written by one process at a time."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+class ChunkFiles(Protocol):
+    """Of one generation, written by one process at a time. Every method raises MetaError."""
 
     def prepare(self) -> tuple[KeptChunk, ...]:
         """The chunks that are whole without a gap from the first on. What a killed process left beside them is removed: the bounds of the
         next chunk are found anew, and no row may be in two.
         """
-        make_folder(self.folder)
-        found = {each.chunk.number: each for each in map(_read, sorted(self.folder.glob("_*.json")))}
-        whole: list[KeptChunk] = []
-        while (following := found.get(len(whole) + 1)) is not None and self._follows(whole, following):
-            whole.append(following)
-        kept = {path for each in whole for path in (self.rows_path(each.chunk), self._record_path(each.chunk))}
-        for path in self.folder.iterdir():
-            if path not in kept:
-                path.unlink()
-        return tuple(whole)
-
-    def _follows(self, whole: list[KeptChunk], following: KeptChunk) -> bool:
-        before = whole[-1].chunk.up_to if whole else ()
-        is_next = not whole or (bool(before) and following.chunk.after == before)
-        return is_next and self.rows_path(following.chunk).is_file()
 
     def clear(self) -> None:
         """Nothing of it counts any more."""
+
+    def rows_path(self, chunk: Chunk) -> Path:
+        """Where the rows are to be written."""
+
+    def keep(self, chunk: Chunk, facts: ChunkFacts) -> None:
+        """The chunk's file is whole and on disk."""
+
+
+class ChunksInFolder:
+    """Implements `ChunkFiles` on the disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def prepare(self) -> tuple[KeptChunk, ...]:
+        make_folder(self.folder)
+        found = [_read(path) for path in sorted(self.folder.glob("_*.json"))]
+        whole = _without_gap(found, lambda file: (self.folder / file).is_file())
+        kept = _files_of(whole)
+        for path in self.folder.iterdir():
+            if path.name not in kept:
+                path.unlink()
+        return whole
+
+    def clear(self) -> None:
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
             path.unlink()
 
     def rows_path(self, chunk: Chunk) -> Path:
-        return self.folder / f"{chunk.number:06d}.parquet"
+        return self.folder / _rows_name(chunk)
 
     def keep(self, chunk: Chunk, facts: ChunkFacts) -> None:
-        """The chunk's file is whole and on disk. Raises MetaError."""
-        record = {"chunk": dataclasses.asdict(chunk), "facts": dataclasses.asdict(facts)}
-        keep_file(self._record_path(chunk), json.dumps(record))
+        keep_file(self.folder / _record_name(chunk), json.dumps(_record(chunk, facts)))
 
-    def _record_path(self, chunk: Chunk) -> Path:
-        return self.folder / f"_{chunk.number:06d}.json"  # Spark passes over names that begin so
+
+class ChunksInStore:
+    """Implements `ChunkFiles` in a store; rows are on their way through a folder.
+
+    A process that stood still and was followed by another one may still write: its files have names of their own. So no name ever has
+    other rows than its record tells, and one file too many is seen where rows are counted.
+    """
+
+    def __init__(self, placed: PlacedFiles) -> None:
+        self._placed, self._mine = placed, uuid.uuid4().hex[:12]
+
+    def prepare(self) -> tuple[KeptChunk, ...]:
+        with self._told():
+            shutil.rmtree(self._placed.folder, ignore_errors=True)
+            make_folder(self._placed.folder)
+            store = self._placed.store()
+            sizes = store.sizes()
+            whole = _without_gap(self._records([name for name in sizes if name.startswith("_")]), sizes.__contains__)
+            store.remove_files(sizes.keys() - _files_of(whole))
+        return whole
+
+    def clear(self) -> None:
+        with self._told():
+            self._placed.store().remove()
+
+    def rows_path(self, chunk: Chunk) -> Path:
+        return self._placed.folder / f"{chunk.number:06d}-{self._mine}.parquet"
+
+    def keep(self, chunk: Chunk, facts: ChunkFacts) -> None:
+        rows = self.rows_path(chunk)
+        with self._told():
+            self._placed.put(rows, rows.name)
+            record = json.dumps({**_record(chunk, facts), "file": rows.name})
+            self._placed.store().write(_record_name(chunk), record.encode())
+        rows.unlink()
+
+    def _records(self, names: Collection[str]) -> list[KeptChunk]:
+        folder = Path(tempfile.mkdtemp(dir=self._placed.folder))
+        try:
+            self._placed.store().get(names, folder)
+            return [_read(folder / name) for name in sorted(names)]
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except (StoreError, OSError) as error:
+            raise MetaError(
+                f"rows that were read are in a store that cannot be used now: {error}; it is tried again"
+            ) from None
 
 
 def is_complete(whole: tuple[KeptChunk, ...]) -> bool:
@@ -68,11 +132,43 @@ def is_complete(whole: tuple[KeptChunk, ...]) -> bool:
     return bool(whole) and not whole[-1].chunk.up_to
 
 
+def _without_gap(found: Collection[KeptChunk], is_there: Callable[[str], bool]) -> tuple[KeptChunk, ...]:
+    by_number: Mapping[int, KeptChunk] = {each.chunk.number: each for each in found}
+    whole: list[KeptChunk] = []
+    while (following := by_number.get(len(whole) + 1)) is not None and _follows(whole, following):
+        if not is_there(following.file):
+            break
+        whole.append(following)
+    return tuple(whole)
+
+
+def _follows(whole: list[KeptChunk], following: KeptChunk) -> bool:
+    before = whole[-1].chunk.up_to if whole else ()
+    return not whole or (bool(before) and following.chunk.after == before)
+
+
+def _files_of(whole: Collection[KeptChunk]) -> set[str]:
+    return {name for each in whole for name in (each.file, _record_name(each.chunk))}
+
+
+def _rows_name(chunk: Chunk) -> str:
+    return f"{chunk.number:06d}.parquet"
+
+
+def _record_name(chunk: Chunk) -> str:
+    return f"_{chunk.number:06d}.json"  # Spark passes over names that begin so
+
+
+def _record(chunk: Chunk, facts: ChunkFacts) -> dict[str, object]:
+    return {"chunk": dataclasses.asdict(chunk), "facts": dataclasses.asdict(facts)}
+
+
 def _read(path: Path) -> KeptChunk:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        chunk = record["chunk"]
-        bounds = {"after": tuple(chunk["after"]), "up_to": tuple(chunk["up_to"])}
-        return KeptChunk(chunk=Chunk(**{**chunk, **bounds}), facts=ChunkFacts(**record["facts"]))
+        said = record["chunk"]
+        chunk = Chunk(**{**said, "after": tuple(said["after"]), "up_to": tuple(said["up_to"])})
+        file = str(record.get("file") or _rows_name(chunk))
+        return KeptChunk(chunk=chunk, facts=ChunkFacts(**record["facts"]), file=file)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise MetaError(f"{path} cannot be read ({error}); remove it, the chunk is read again") from error

@@ -1,27 +1,34 @@
-"""The snapshots of a destination on disk: `snapshots/<digest of the table>/snapshot.json`, with the held files and the chunks beside it.
+"""The snapshots of a destination: a record each (`record_texts`), the held files and the chunks. They are in `snapshots/<digest of the
+table>/`; where staged batches are in a store and the ledger is shared, the files are in the store and the records beside the ledger.
 
 The console begins, pauses and cancels, a run of the snapshot job reads and publishes, a run that merges holds changes: each change of a
-record is made under a lock, from what the record is then. Only who holds the run lock makes a change by which held files are left out.
+record is made from what the record is then. Only who holds the run lock makes a change by which held files are left out.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cdc_engine.durable_files import keep_file
+from cdc_engine.contracts import MetaPlace
+from cdc_engine.documents.places import as_place
 from cdc_engine.errors import ActRefusedError, MetaError
 from cdc_engine.ha.file_lock import FileLock, is_locked
+from cdc_engine.ha.leases import Lock, open_reading_lock, reading_lock_held
+from cdc_engine.snapshot.chunk_files import ChunkFiles, ChunksInFolder, ChunksInStore
 from cdc_engine.snapshot.record import SnapshotRecord
+from cdc_engine.snapshot.record_texts import RecordFiles, RecordTexts, SharedRecords, digest_of
+from object_stores.errors import StoreError
+from object_stores.folder import StoreFolder
+from object_stores.options import resolved
+from object_stores.placed import PlacedFiles
 
-FOLDER, RECORD_FILE, LOCK_FILE, READING_FILE = "snapshots", "snapshot.json", "records.lock", "reading.lock"
-LOCK_SECONDS_MAX, LOCK_POLL_SECONDS = 30.0, 0.02
+FOLDER, READING_FILE = "snapshots", "reading.lock"
+READING_POLL_SECONDS = 0.5
 
 Transition = Callable[[SnapshotRecord], SnapshotRecord]
 
@@ -31,103 +38,124 @@ class SnapshotRecords:
 
     def __init__(self, destination_dir: Path) -> None:
         self._folder = destination_dir / FOLDER
+        place = as_place(destination_dir)
+        self._place: MetaPlace | None = place if place.is_apart else None
+        self._texts: RecordTexts = SharedRecords(place) if place.is_apart else RecordFiles(self._folder)
 
     def all(self) -> tuple[SnapshotRecord, ...]:
         """The newest snapshot of each table that ever had one, by name. Raises MetaError."""
-        found = [_read(path) for path in sorted(self._folder.glob(f"*/{RECORD_FILE}"))]
-        return tuple(sorted((each for each in found if each is not None), key=lambda each: each.name))
+        return tuple(sorted(self._texts.all(), key=lambda each: each.name))
 
     def get(self, name: str) -> SnapshotRecord | None:
         """Of "database.table"; None where it never had one. Raises MetaError."""
-        return _read(self._record(name))
+        return self._texts.get(name)
 
     def begin(self, record: SnapshotRecord) -> None:
         """Keeps a snapshot that is wanted. Raises ActRefusedError while one of the table is open, MetaError."""
-        with self._locked():
-            before = self.get(record.name)
+
+        def begun(before: SnapshotRecord | None) -> SnapshotRecord:
             if before is not None and before.is_open:
                 raise ActRefusedError(f"a snapshot of {record.name} is under way ({before.state}); cancel it first")
-            self._keep(record)
-            self._sweep(record)
+            return record
+
+        with self._texts.alone():
+            self._texts.change(record.name, begun)
+            self.sweep(record.name)
 
     def update(self, name: str, transition: Transition) -> SnapshotRecord:
         """The record after a transition, on disk. Raises what the transition does, ActRefusedError where there is none, MetaError."""
-        with self._locked():
-            before = self.get(name)
+
+        def changed(before: SnapshotRecord | None) -> SnapshotRecord:
             if before is None:
                 raise ActRefusedError(f"there is no snapshot of {name}")
-            after = transition(before)
-            if after != before:
-                self._keep(after)
-            return after
+            return transition(before)
 
-    def changes_dir(self, record: SnapshotRecord) -> Path:
+        return self._texts.change(name, changed)
+
+    def changes(self, record: SnapshotRecord) -> PlacedFiles:
         """Where the held files are. Chunks that are read anew leave them where they are; a statement that changed the table does not."""
-        return self._home(record.name) / f"{record.snapshot_id}-changes-{record.held_after}"
+        return self._placed(record.name, f"{record.snapshot_id}-changes-{record.held_after}")
 
-    def chunks_dir(self, record: SnapshotRecord) -> Path:
+    def chunks(self, record: SnapshotRecord) -> PlacedFiles:
         """Where the rows of the record's generation are."""
-        return self._home(record.name) / f"{record.snapshot_id}-chunks-{record.generation}"
+        return self._placed(record.name, f"{record.snapshot_id}-chunks-{record.generation}")
 
-    def reading(self) -> FileLock:
+    def reading_of(self, record: SnapshotRecord) -> ChunkFiles:
+        """The same for who reads them: of one process at a time."""
+        placed = self.chunks(record)
+        return ChunksInStore(placed) if placed.url else ChunksInFolder(placed.folder)
+
+    def reading(self) -> Lock:
         """Held by the one run that reads and publishes; free where none does, whatever Dagster believes."""
-        return FileLock(self._folder / READING_FILE)
+        return open_reading_lock(self._place) if self._place else FileLock(self._folder / READING_FILE)
+
+    def take_reading(self) -> Lock | None:
+        """The same, taken; None where another run has it. That of a run which was killed on some host is waited for."""
+        reading = self.reading()
+        deadline = time.monotonic() + (2 * self._place.session_seconds if self._place else 0.0)
+        while not reading.try_acquire():
+            if time.monotonic() >= deadline:
+                return None
+            threading.Event().wait(READING_POLL_SECONDS)
+        return reading
 
     def are_read(self) -> bool:
         """Whether some process reads and publishes now."""
-        return is_locked(self._folder / READING_FILE)
+        return reading_lock_held(self._place) if self._place else is_locked(self._folder / READING_FILE)
 
     def still_seconds(self, record: SnapshotRecord, now: float) -> float:
         """For how long a snapshot that a run could bring further has stood still, nobody reading; else 0. `now`: of the wall."""
         if not record.has_work or self.are_read():
             return 0.0
-        try:
-            return max(0.0, now - self._record(record.name).stat().st_mtime)
-        except OSError:
-            return 0.0
+        kept_at = self._texts.kept_at(record.name)
+        return 0.0 if kept_at is None else max(0.0, now - kept_at)
 
     def sweep(self, name: str) -> None:
         """Removes what is no longer needed: other generations, and of a snapshot that ended everything."""
-        with self._locked():
-            if (record := self.get(name)) is not None:
-                self._sweep(record)
+        with self._texts.alone():
+            # what there is first, then the record: what another process begins in between is not swept
+            home, stored = self._folder / digest_of(name), self._store(name)
+            here = [path for path in home.iterdir() if path.is_dir()] if home.is_dir() else []
+            with _told():
+                there = stored.children() if stored else set()
+            record = self.get(name)
+            if record is None:
+                return
+            kept = {self.changes(record).folder.name, self.chunks(record).folder.name} if record.is_open else set()
+            for path in here:
+                if path.name not in kept:
+                    shutil.rmtree(path, ignore_errors=True)
+            with _told():
+                for each in there - kept:
+                    self._store(name, each).remove()  # type: ignore[union-attr]
 
-    def _sweep(self, record: SnapshotRecord) -> None:
-        kept = {self.changes_dir(record), self.chunks_dir(record)} if record.is_open else set()
-        for path in self._home(record.name).iterdir():
-            if path.is_dir() and path not in kept:
-                shutil.rmtree(path, ignore_errors=True)
+    def _placed(self, name: str, folder: str) -> PlacedFiles:
+        here = self._folder / digest_of(name) / folder
+        if self._place is None:
+            return PlacedFiles(folder=here)
+        with _told():
+            return PlacedFiles(folder=here, url=self._url(self._place, name, folder), options=_options(self._place))
 
-    def _keep(self, record: SnapshotRecord) -> None:
-        keep_file(self._record(record.name), json.dumps(record.to_json(), indent=1) + "\n")
+    def _store(self, name: str, folder: str = "") -> StoreFolder | None:
+        if self._place is None:
+            return None
+        with _told():
+            return StoreFolder(self._url(self._place, name, folder), _options(self._place))
 
-    def _home(self, name: str) -> Path:
-        return self._folder / hashlib.sha256(name.encode()).hexdigest()[:32]
-
-    def _record(self, name: str) -> Path:
-        return self._home(name) / RECORD_FILE
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        lock, deadline = FileLock(self._folder / LOCK_FILE), time.monotonic() + LOCK_SECONDS_MAX
-        while not lock.try_acquire():
-            if time.monotonic() >= deadline:
-                raise MetaError(
-                    f"another process keeps {lock.path} for {LOCK_SECONDS_MAX:g} s: look what it does, or end it"
-                )
-            threading.Event().wait(LOCK_POLL_SECONDS)
-        try:
-            yield
-        finally:
-            lock.release()
+    @staticmethod
+    def _url(place: MetaPlace, name: str, folder: str) -> str:
+        return f"{place.beside_url('snapshots')}/{digest_of(name)}/{folder}".rstrip("/")
 
 
-def _read(path: Path) -> SnapshotRecord | None:
+def _options(place: MetaPlace) -> dict[str, str]:
+    return resolved(dict(place.storage_options))
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
     try:
-        return SnapshotRecord.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        yield
+    except StoreError as error:
         raise MetaError(
-            f"{path} cannot be read ({error}): put the right file back, or remove its folder and take the table anew"
-        ) from error
+            f"what snapshots read and hold is in a store that cannot be used now: {error}; it is tried again"
+        ) from None

@@ -136,7 +136,7 @@ def _read(record: SnapshotRecord, hands: Hands) -> bool:
     table = hands.table(record.name)
     if table is None or record.began_at is None:
         return False
-    files = ChunkFiles(hands.records.chunks_dir(record))
+    files = hands.records.reading_of(record)
     if not record.key:
         files.clear()  # the place of its one read was kept by nobody
     whole = files.prepare()

@@ -39,7 +39,7 @@ def _lending(config: SluiceConfig, destination: str) -> Lending:
     """Where Spark reads what a run writes for it: in the store that has the staged batches, if one has."""
     from spark_jobs.lent_files import Lending  # noqa: PLC0415
 
-    url = config.meta_place(destination).lent_url
+    url = config.meta_place(destination).beside_url("lent")
     return Lending(url=url, storage_options=storage_options(config.storage_options) if url else {})
 
 

@@ -6,7 +6,6 @@ It runs beside the merges: only where a snapshot begins, and where a table is pu
 # no `from __future__ import annotations`: Dagster looks at the type of `context` itself
 
 import contextlib
-import functools
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -40,8 +39,8 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
         from cdc_engine.instance.tables.table_snapshots import Outside, snapshot_hands  # noqa: PLC0415  with it come kernels
         from cdc_engine.snapshot.work import run_all  # noqa: PLC0415
 
-        reading = SnapshotRecords(config.destination_dir(destination)).reading()
-        if not reading.try_acquire():
+        reading = SnapshotRecords(config.destination_dir(destination)).take_reading()
+        if reading is None:
             context.log.info("another run reads the rows of %s; this one has nothing to do", destination)
             return
         told = _Told(context, config, destination, ports)
@@ -50,7 +49,7 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
             publish=told.publish,
             say=context.log.info,
             progress=told.progress,
-            conf_changed=functools.partial(ports.conf_changed, destination),
+            conf_changed=lambda: ports.conf_changed(destination) if reading.held else "another run reads by now",
         )
         try:
             run_all(snapshot_hands(config, destination, outside), WAIT_SECONDS)

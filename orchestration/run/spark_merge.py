@@ -92,7 +92,7 @@ class OpenSnapshots:
     def _held(self, record: SnapshotRecord) -> Held:
         from spark_jobs.snapshot.hold import Held  # noqa: PLC0415
 
-        return Held(folder=self._records.changes_dir(record), after=record.held_after, restarts=record.restarts)
+        return Held(files=self._records.changes(record), after=record.held_after, restarts=record.restarts)
 
     def fail(self, name: str, why: str) -> None:
         self._records.update(name, lambda now: now.failed(why))

@@ -40,9 +40,9 @@ def spark_publish(
             Column(name=name, type=kind.lower(), nullable=nullable.get(name, True)) for name, kind in record.columns
         ),
         key=record.key,
-        chunks=records.chunks_dir(record),
+        chunks=records.chunks(record),
         rows=record.rows,
-        changes=records.changes_dir(record),
+        changes=records.changes(record),
         place=_place(record, ledger.cursor.order_key if ledger.cursor else -1),
         read_at_us=round((record.reading_at or time.time()) * 1e6),
         run=run,

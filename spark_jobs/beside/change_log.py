@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import write_deltalake
 
+from object_stores.placed import PlacedFiles
 from spark_jobs.beside.columns import placed
 from spark_jobs.beside.log_rows import LogRows, event_row, log_schema
 from spark_jobs.beside.side_table import NO_HOOKS, SideTable, types_of
@@ -62,7 +63,7 @@ def append_event(
 
 def append_read(
     table: SideTable,
-    chunks: Sequence[Path],
+    chunks: PlacedFiles,
     columns: Sequence[Column],
     *,
     since: int,
@@ -76,12 +77,13 @@ def append_read(
     """
     if table.applied >= 0:
         return False
-    types = {field.name: field.type for field in pq.read_schema(chunks[0])}
+    names = chunks.names()
+    types = {field.name: field.type for field in chunks.schema(names[0])}
     own = LogRows(names=placed(table.name, columns, _images_of(table)).names, types=types)
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield from event_row(own.schema, READ, *place, json.dumps(told)).to_batches()
-        yield from (own.read(batch, READ, since, place[1]) for path in chunks for batch in _batches(path))
+        yield from (own.read(batch, READ, since, place[1]) for name in names for batch in _batches(chunks.opened(name)))
 
     return _append(table, own.schema, batches, place[0], user_metadata)
 
@@ -143,7 +145,7 @@ def _images_of(table: SideTable) -> Mapping[str, str]:
     }
 
 
-def _batches(path: Path) -> Iterator[pa.RecordBatch]:
+def _batches(path: Any) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(path) as file:
         yield from file.iter_batches(BATCH_ROWS)
 

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import os
 import shutil
+import tempfile
 import time
 from pathlib import Path
 from typing import Protocol
@@ -18,6 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from object_stores.errors import StoreError
+from object_stores.placed import PlacedFiles
 from spark_jobs.durable_lake import sync
 from spark_jobs.errors import TableError
 from spark_jobs.report import TableReport, TableTarget
@@ -30,12 +33,13 @@ RESTARTS_MAX = 8  # for rows that changed their key while they were read, by ima
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Held:
-    """Where a table's changes are held. Those up to the order key `after` are not: a statement changed the table there.
+    """Where a table's changes are held: each file has the order key of its last change for a name. Those up to the order key `after` are
+    not: a statement changed the table there.
 
     `restarts`: how often its rows were begun to be read anew.
     """
 
-    folder: Path
+    files: PlacedFiles
     after: int
     restarts: int = 0
 
@@ -84,15 +88,10 @@ def hold_table(staged: StagedTable, target: TableTarget, holds: Holds, held: Hel
     return report_of(staged, target.kept, rows, round((time.monotonic() - started) * 1000))
 
 
-def held_files(folder: Path) -> list[Path]:
-    """In the order of the stream."""
-    return sorted(folder.glob("*.parquet"))
-
-
-def held_up_to(folder: Path) -> int:
-    """The order key of the last change that is held; -1 where none is."""
-    files = held_files(folder)
-    return int(files[-1].stem) if files else -1
+def held_up_to(files: PlacedFiles) -> int:
+    """The order key of the last change that is held; -1 where none is. Raises StoreError."""
+    names = files.names()
+    return int(Path(names[-1]).stem) if names else -1
 
 
 def _read_anew(name: str, segment: ChangesSegment, holds: Holds, held: Held) -> Held:
@@ -109,19 +108,38 @@ def _read_anew(name: str, segment: ChangesSegment, holds: Holds, held: Held) -> 
 
 
 def _hold(name: str, segment: ChangesSegment, held: Held) -> int:
-    after = max(held.after, held_up_to(held.folder))
-    if segment.last_order_key <= after:
-        return 0
     try:
-        return _keep(segment, held.folder, after)
-    except OSError as error:
-        raise TableError(name, f"its changes could not be held in {held.folder}: {error}", own=False) from error
+        after = max(held.after, held_up_to(held.files))
+        if segment.last_order_key <= after:
+            return 0
+        return (_put if held.files.url else _keep)(segment, held.files, after)
+    except (OSError, StoreError) as error:
+        where = held.files.url or held.files.folder
+        raise TableError(name, f"its changes could not be held in {where}: {error}", own=False) from error
 
 
-def _keep(segment: ChangesSegment, folder: Path, after: int) -> int:
-    """Rows kept. The file's name is the order key of its last change."""
+def _put(segment: ChangesSegment, files: PlacedFiles, after: int) -> int:
+    """As `_keep`, where the files are in a store: whoever publishes may be on another host."""
+    if segment.first_order_key > after:
+        files.put(segment.path, _name(segment))
+        return segment.rows
+    with tempfile.TemporaryDirectory(prefix="sluice-held-") as folder:
+        rest = Path(folder) / _name(segment)
+        rows = _write_rest(segment.path, rest, after)
+        files.put(rest, rest.name)
+    return rows
+
+
+def _name(segment: ChangesSegment) -> str:
+    """Of the held file: the order key of its last change."""
+    return f"{segment.last_order_key:0{KEY_DIGITS}d}.parquet"
+
+
+def _keep(segment: ChangesSegment, files: PlacedFiles, after: int) -> int:
+    """Rows kept."""
+    folder = files.folder
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{segment.last_order_key:0{KEY_DIGITS}d}.parquet"
+    path = folder / _name(segment)
     beside = folder / f".{path.stem}.tmp"  # what a crash leaves of it is none of Spark's files
     beside.unlink(missing_ok=True)
     if segment.first_order_key > after:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from object_stores.errors import StoreError
+from object_stores.placed import PlacedFiles
 from spark_jobs.beside import change_log
 from spark_jobs.beside.alone import kinds_of
 from spark_jobs.beside.history import KIND as HISTORY
@@ -27,7 +28,7 @@ from spark_jobs.merging.merge import NO_RECORDS
 from spark_jobs.report import TableTarget
 from spark_jobs.session import Lane, SparkSettings, first_line, is_away, open_lanes
 from spark_jobs.snapshot import publish_sql
-from spark_jobs.snapshot.hold import held_files, held_up_to
+from spark_jobs.snapshot.hold import held_up_to
 from spark_jobs.sql_text import delta_path
 from spark_jobs.staged_batch import PRESENT, Column, app_id_of
 from spark_jobs.tables import layout
@@ -48,7 +49,7 @@ class ColumnsDifferError(Exception):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Publication:
-    """What is to be published. `columns`: of the rows, as staged. `chunks`, `changes`: folders of Parquet files; `rows`: of all chunks.
+    """What is to be published. `columns`: of the rows, as staged. `chunks`, `changes`: what was read and held; `rows`: of all chunks.
 
     `place`: the order key that all is merged up to, or that a table without a key was read at; `since`: that up to which each row has all
     changes. `read_at_us`: commit time of the rows. `run`, `epoch`, `start`, `end`: for the record of the commit.
@@ -59,9 +60,9 @@ class Publication:
     target: TableTarget
     columns: tuple[Column, ...]
     key: tuple[str, ...]
-    chunks: Path
+    chunks: PlacedFiles
     rows: int
-    changes: Path
+    changes: PlacedFiles
     place: int
     read_at_us: int
     run: str
@@ -98,6 +99,9 @@ def publish_snapshot(
             return publish(lanes[0], given, storage_options or {}, records)
         except (SparkJobError, ColumnsDifferError):
             raise
+        except StoreError as error:
+            why = f"what was read and held of it is in a store that cannot be used now: {error}; it is tried again"
+            raise TableError(given.owner.table, why, own=False) from error
         except Exception as error:
             line = first_line(error)
             if is_away(error):
@@ -116,18 +120,18 @@ def publish(
     """Raises TableError where the table is another's, ColumnsDifferError, or whatever Spark raises."""
     started = time.monotonic()
     _check_columns(given)
-    if (rows := _row_count(given.chunks)) != given.rows:
+    if (rows := given.chunks.rows()) != given.rows:
         raise ColumnsDifferError(f"{rows} rows lie where {given.rows} were read")
     label = max(given.place, held_up_to(given.changes))
     if not given.target.mirror:
-        lane.expect(rows + _row_count(given.changes))
+        lane.expect(rows + given.changes.rows())
         return _publish_alone(lane, given, label, storage_options, records)
     table = DeltaTable(given.owner.table, given.target.path, app_id_of(given.owner), storage_options)
     before = table.refresh()
     refuse_others(given.owner, table.found(None))
     if label < before.applied_order_key:
         raise TableError(given.owner.table, AGAIN, own=False)
-    lane.expect(rows + _row_count(given.changes))
+    lane.expect(rows + given.changes.rows())
     partial = _show(lane, given)
     if label > before.applied_order_key:
         lane.commit_as(app_id_of(given.owner), label, _record(given, label))
@@ -158,8 +162,7 @@ def publish(
 
 def _show(lane: Lane, given: Publication) -> bool:
     """Makes views of what was read and held; whether images lack columns. Raises ColumnsDifferError where those are nowhere."""
-    given.changes.mkdir(parents=True, exist_ok=True)
-    chunks, changes = lane.lent.place(given.chunks), lane.lent.place(given.changes)
+    chunks, changes = lane.lent.placed(given.chunks), lane.lent.placed(given.changes)
     lane.sql(parquet_view(publish_sql.CHUNKS_VIEW, chunks, publish_sql.chunk_types(given.columns)))
     partial = _partial(given)
     types = publish_sql.change_types(given.columns, partial=partial)
@@ -174,22 +177,24 @@ def _publish_alone(
 ) -> Published:
     """Of a table without a mirror: what was read is appended to its log, and what is open in its history is held against it."""
     started, owner, place, record = time.monotonic(), given.owner, (label, given.read_at_us), _record(given, label)
-    chunks, found = sorted(given.chunks.glob("*.parquet")), list[SideTable]()
+    found = list[SideTable]()
     for kind, path in kinds_of(given.target):
         began, app_id = time.time(), side_app_id_of(owner.destination, owner.ledger_id, kind, owner.table)
         side = SideTable(owner.table, path, app_id, storage_options).open()
         if label < side.applied:
             raise TableError(owner.table, AGAIN, own=False)
         if kind == HISTORY and given.key:
-            history = History(table=side, folder=given.chunks.parent, lane=lane, by_spark=given.target.merge == "spark")
+            history = History(table=side, folder=_scratch(given), lane=lane, by_spark=given.target.merge == "spark")
             selection = publish_sql.selection(_rows(given, label, partial=_show(lane, given)))
-            history.take_read(selection, (given.columns, pq.read_schema(chunks[0])), given.key, place, record)
+            history.take_read(
+                selection, (given.columns, given.chunks.schema(given.chunks.names()[0])), given.key, place, record
+            )
         elif kind == change_log.KIND:
-            aside = side.aside(f"{change_log.READ}/{given.snapshot_id}/{given.chunks.name}")
+            aside = side.aside(f"{change_log.READ}/{given.snapshot_id}/{given.chunks.folder.name}")
             told = {"snapshot": given.snapshot_id, "rows": given.rows, "after": side.applied}
             since = given.since if given.key else given.place
             change_log.append_read(
-                aside, chunks, given.columns, since=since, place=place, told=told, user_metadata=record
+                aside, given.chunks, given.columns, since=since, place=place, told=told, user_metadata=record
             )
         if side.open().log is not None:
             side.keep_on_disk(began)
@@ -238,7 +243,7 @@ def _tell_history(  # noqa: PLR0917  one caller
     began, owner = time.time(), given.owner
     app_id = side_app_id_of(owner.destination, owner.ledger_id, HISTORY, owner.table)
     side = SideTable(owner.table, given.target.history, app_id, storage_options).open()
-    history = History(table=side, folder=given.chunks.parent, lane=lane, by_spark=given.target.merge == "spark")
+    history = History(table=side, folder=_scratch(given), lane=lane, by_spark=given.target.merge == "spark")
     place = (label, given.read_at_us)
     history.take(table, table.snapshot.version, given.key, place, _record(given, label))
     if side.log is not None:
@@ -253,7 +258,7 @@ def _rows(given: Publication, label: int, *, partial: bool) -> publish_sql.Rows:
         label=label if given.key else given.place,
         read_at_us=given.read_at_us,
         held_after=given.place if not given.key else -1,
-        changes=bool(held_files(given.changes)),
+        changes=bool(given.changes.names()),
         soft_deletes=given.target.deletes == "soft" and bool(given.key),
         partial=partial,
     )
@@ -278,19 +283,19 @@ def _statement(given: Publication, before: Snapshot, label: int, *, partial: boo
 
 def _check_columns(given: Publication) -> None:
     """Each held file has the columns of the rows, of the same types. A statement that changed them would have begun the snapshot anew."""
-    chunk = next(iter(sorted(given.chunks.glob("*.parquet"))), None)
+    chunk = next(iter(given.chunks.names()), None)
     if chunk is None:
         raise ColumnsDifferError("no chunk was read")
-    wanted = _fields(chunk)
-    for path in held_files(given.changes):
-        held = {name: kind for name, kind in _fields(path).items() if not name.startswith(OURS)}
+    wanted = _fields(given.chunks, chunk)
+    for name in given.changes.names():
+        held = {column: kind for column, kind in _fields(given.changes, name).items() if not column.startswith(OURS)}
         if held != wanted:
-            raise ColumnsDifferError(f"changes were held with other columns than were read ({path.name})")
+            raise ColumnsDifferError(f"changes were held with other columns than were read ({name})")
 
 
 def _partial(given: Publication) -> bool:
     """Whether images are held that lack columns."""
-    return any(f"{PRESENT}0" in _fields(path) for path in held_files(given.changes))
+    return any(f"{PRESENT}0" in _fields(given.changes, name) for name in given.changes.names())
 
 
 def _check_completed(lane: Lane, given: Publication) -> None:
@@ -301,12 +306,15 @@ def _check_completed(lane: Lane, given: Publication) -> None:
         raise ColumnsDifferError(f"{count} rows came while the table was read, with images that lack columns")
 
 
-def _fields(path: Path) -> dict[str, pa.DataType]:
-    return {field.name: field.type for field in pq.read_schema(path)}
+def _fields(files: PlacedFiles, name: str) -> dict[str, pa.DataType]:
+    return {field.name: field.type for field in files.schema(name)}
 
 
-def _row_count(folder: Path) -> int:
-    return sum(pq.read_metadata(path).num_rows for path in sorted(folder.glob("*.parquet")))
+def _scratch(given: Publication) -> Path:
+    """For what Spark is to read of a history."""
+    folder = given.chunks.folder.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _record(given: Publication, label: int) -> str:

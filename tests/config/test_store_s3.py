@@ -74,12 +74,12 @@ def test_s3_staged_batches_may_be_there_and_the_other_files_are_in_the_folder(tm
     place = config.meta_place("shop")
     assert str(config.destination_dir("shop")) == "/srv/sluice/engine/shop"
     assert place.staged_url("0123456789ab", "staging/1-2-3-4") == "s3://bucket/staged/shop/0123456789ab/1-2-3-4"
-    assert place.lent_url == "s3://bucket/staged/_sluice_lent/shop"
+    assert place.beside_url("lent") == "s3://bucket/staged/_sluice_lent/shop"
     assert ("aws_secret_access_key", "$LAKE_SECRET_KEY") in place.storage_options
     assert on_s3(config)
     local = load_config(write(tmp_path / "other", "staging: /mnt/shared\n"))
     assert str(local.destination_dir("shop")) == "/mnt/shared/shop"
-    assert (local.meta_place("shop").staged_url("l", "p"), local.meta_place("shop").lent_url) == ("", "")
+    assert (local.meta_place("shop").staged_url("l", "p"), local.meta_place("shop").beside_url("lent")) == ("", "")
     assert local.meta_place("shop").storage_options == ()
 
 

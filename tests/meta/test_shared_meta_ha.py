@@ -93,6 +93,17 @@ def test_ha_a_text_is_written_only_over_the_version_that_was_read(documents: Doc
     assert documents.read("a") is None
 
 
+def test_ha_texts_are_found_by_how_their_names_begin(documents: Documents) -> None:
+    assert documents.read_all("a-") == {}
+    versions = {name: documents.write(name, f"of {name}", version=0) for name in ("a-1", "a-2", "b-1", "a%", "a_1")}
+    documents.write("a-2", "again", version=versions["a-2"])
+    assert {name: kept.text for name, kept in documents.read_all("a-").items()} == {"a-1": "of a-1", "a-2": "again"}
+    assert documents.read_all("a-")["a-2"] == documents.read("a-2")
+    documents.remove("a-1")
+    assert set(documents.read_all("a-")) == {"a-2"}
+    assert set(documents.read_all("a_")) == {"a_1"}
+
+
 def test_ha_a_lower_token_is_refused(documents: Documents) -> None:
     version = documents.write("a", "one", version=0, token=3)
     with pytest.raises(StaleWriteError):
@@ -200,6 +211,9 @@ class Mute:
 
     def read(self, name: str) -> Kept | None:
         return self._kept.read(name)
+
+    def read_all(self, prefix: str) -> Mapping[str, Kept]:
+        return self._kept.read_all(prefix)
 
     def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:
         silent, self.silent_after = self.silent_after, None

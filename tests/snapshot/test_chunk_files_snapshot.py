@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cdc_engine.snapshot.chunk_files import ChunkFiles, is_complete
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdc_engine.snapshot.chunk_files import ChunksInFolder, ChunksInStore, is_complete
 from cdc_engine.snapshot.chunks import Chunk
 from cdc_engine.snapshot.read import ChunkFacts
+from object_stores.placed import PlacedFiles
 
 FACTS = ChunkFacts(rows=1, bytes=1, received=1, seconds=0.1)
 
 
-def _keep(files: ChunkFiles, number: int, after: tuple[str, ...], up_to: tuple[str, ...]) -> None:
+def _keep(files: ChunksInFolder, number: int, after: tuple[str, ...], up_to: tuple[str, ...]) -> None:
     chunk = Chunk(number=number, after=after, up_to=up_to)
     files.rows_path(chunk).write_text("rows")
     files.keep(chunk, FACTS)
 
 
 def test_a_snapshot_goes_on_after_its_last_chunk_without_a_gap(tmp_path: Path) -> None:
-    files = ChunkFiles(tmp_path)
+    files = ChunksInFolder(tmp_path)
     _keep(files, 1, (), ("10",))
     _keep(files, 2, ("10",), ("20",))
     _keep(files, 4, ("30",), ())
@@ -34,15 +38,37 @@ def test_a_snapshot_goes_on_after_its_last_chunk_without_a_gap(tmp_path: Path) -
 
 
 def test_chunks_of_two_readings_do_not_go_together_in_a_snapshot(tmp_path: Path) -> None:
-    files = ChunkFiles(tmp_path)
+    files = ChunksInFolder(tmp_path)
     _keep(files, 1, (), ("19",))
     _keep(files, 2, ("20",), ())
     assert [each.chunk.number for each in files.prepare()] == [1]
 
 
 def test_a_chunk_without_its_rows_does_not_count_in_a_snapshot(tmp_path: Path) -> None:
-    files = ChunkFiles(tmp_path)
+    files = ChunksInFolder(tmp_path)
     _keep(files, 1, (), ())
     files.rows_path(Chunk(number=1)).unlink()
     assert files.prepare() == ()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_reader_that_stood_still_leaves_no_mixture_s3(tmp_path: Path) -> None:
+    """Another one took over, with other bounds; the first then writes what it had read, and its record."""
+    placed = PlacedFiles(folder=tmp_path / "way", url=(tmp_path / "store").as_uri())
+    old, new = ChunksInStore(placed), ChunksInStore(placed)
+    old.prepare()
+    _keep_rows(old, 1, (), ("10",), 3)
+    assert [each.chunk.number for each in new.prepare()] == [1]
+    old.rows_path(Chunk(number=2)).parent.mkdir(exist_ok=True)
+    _keep_rows(new, 2, ("10",), ("19",), 3)
+    _keep_rows(new, 3, ("19",), (), 3)
+    _keep_rows(old, 2, ("10",), ("20",), 3)
+    assert placed.rows() == 12, "one file too many, which the publication refuses"
+    assert [each.chunk.number for each in new.prepare()] == [1, 2], "the third does not follow any more"
+    assert placed.rows() == 6
+
+
+def _keep_rows(files: ChunksInStore, number: int, after: tuple[str, ...], up_to: tuple[str, ...], rows: int) -> None:
+    chunk = Chunk(number=number, after=after, up_to=up_to)
+    pq.write_table(pa.table({"n": list(range(rows))}), files.rows_path(chunk))
+    files.keep(chunk, FACTS)

@@ -23,6 +23,7 @@ from cdc_engine.snapshot.records import SnapshotRecords, Transition
 from cdc_engine.snapshot.steps import Destination, Step, next_step
 from cdc_engine.snapshot.work import Hands, advance, run_all
 from cdc_engine.states import SnapshotState, TableState
+from tests.fix_ledgers import home_of
 
 NAME = "shop.orders"
 TABLE = TableVersion(
@@ -128,8 +129,10 @@ class World:
 
     def _publish(self, record: SnapshotRecord, _table: TableVersion) -> int:
         rows: dict[int, int] = {}
-        for path in sorted(self.records.chunks_dir(record).glob("*.parquet")):
-            rows |= {int(key): value for key, value in json.loads(path.read_text()).items()}
+        chunks = self.records.chunks(record)
+        for name in chunks.names():
+            content = chunks.store().read(name) if chunks.url else (chunks.folder / name).read_bytes()
+            rows |= {int(key): value for key, value in json.loads(content or b"").items()}
         for number, change in sorted(self.held.items()):
             if self.key(number) > record.held_after:
                 rows = _applied(rows, *change)
@@ -201,10 +204,10 @@ def _applied(rows: dict[int, int], kind: str, key: int, value: int) -> dict[int,
     return {other: kept for other, kept in rows.items() if other != key} | ({} if kind == "delete" else {key: value})
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
+@pytest.fixture(params=["folder", "store"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     """Five rows of which the stream tells nothing, and a snapshot that is wanted."""
-    made = World(tmp_path, rows=dict.fromkeys(range(5), -1))
+    made = World(home_of(request.param, tmp_path), rows=dict.fromkeys(range(5), -1))
     made.records.begin(wanted(NAME, made.place(0), 0.0))
     return made
 
@@ -231,7 +234,20 @@ EVENTS = st.lists(
 def test_a_snapshot_is_right_whatever_happens_between_its_steps(
     tmp_path_factory: pytest.TempPathFactory, first: list[tuple[str, int]], share: int, events: list[tuple[str, int]]
 ) -> None:
-    world = World(tmp_path_factory.mktemp("world"))
+    play(World(tmp_path_factory.mktemp("world")), first, share, events)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(first=st.lists(CHANGES, max_size=12), share=st.integers(0, 100), events=EVENTS)
+def test_a_snapshot_in_a_store_is_right_whatever_happens_between_its_steps_s3(
+    tmp_path_factory: pytest.TempPathFactory, first: list[tuple[str, int]], share: int, events: list[tuple[str, int]]
+) -> None:
+    folder = tmp_path_factory.mktemp("world")
+    play(World(home_of("store", folder)), first, share, events)
+    assert not list(folder.glob("store/**/*.parquet")), "what is published is swept"
+
+
+def play(world: World, first: list[tuple[str, int]], share: int, events: list[tuple[str, int]]) -> None:
     for change in first:
         world.change(*change)
     before = len(world.log) * share // 100
@@ -282,7 +298,7 @@ def test_a_chunk_that_is_whole_is_not_read_again_by_a_snapshot(world: World) -> 
     with pytest.raises(CrashError):
         advance(NAME, hands)
     assert advance(NAME, world.hands()).step == Step.PUBLISH
-    assert [path.name for path in world.chunk_reads] == ["000001.parquet", "000002.parquet"]
+    assert [path.name[:6] for path in world.chunk_reads] == ["000001", "000002"]
 
 
 def _crash_at_chunk(chunks: int) -> Callable[[SnapshotRecord], None]:
@@ -302,7 +318,7 @@ def test_a_paused_snapshot_goes_on_after_its_last_chunk(world: World) -> None:
     assert advance(NAME, world.hands()).step == Step.NOTHING
     world.records.update(NAME, lambda now: now.retried())
     assert advance(NAME, world.hands()).step == Step.PUBLISH
-    assert [path.name for path in world.chunk_reads] == ["000001.parquet", "000002.parquet"]
+    assert [path.name[:6] for path in world.chunk_reads] == ["000001", "000002"]
 
 
 def test_another_source_has_the_rows_of_a_snapshot_read_anew(world: World) -> None:

@@ -61,7 +61,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cdc_engine.binlog": VALUES,
     "cdc_engine.source": VALUES,
     "cdc_engine.parser": VALUES | {"cdc_engine.binlog", "cdc_engine.source"},
-    "cdc_engine.snapshot": VALUES | {"cdc_engine.binlog", "cdc_engine.source", "cdc_engine.ha"},
+    "cdc_engine.snapshot": VALUES
+    | {"cdc_engine.binlog", "cdc_engine.source", "cdc_engine.ha", "cdc_engine.documents", "object_stores"},
     "cdc_engine.table_meta": VALUES | {"cdc_engine.binlog"},
     "cdc_engine.sink": VALUES | {"cdc_engine.binlog"},
     "cdc_engine.store": VALUES | {"cdc_engine.binlog"},
@@ -72,10 +73,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cdc_engine.brokers": VALUES | {"cdc_engine.binlog", "cdc_engine.config.brokers"},
     "cdc_engine.server.protocol": VALUES,
     "cdc_engine.handlers": VALUES,
-    "cdc_engine.destination_files": VALUES | {"cdc_engine.meta", "cdc_engine.ha", "cdc_engine.documents"},
+    "cdc_engine.destination_files": VALUES
+    | {"cdc_engine.meta", "cdc_engine.ha", "cdc_engine.documents", "object_stores"},
     "cdc_engine.instance": VALUES
     | {"cdc_engine.config", "cdc_engine.server", "cdc_engine.binlog", "cdc_engine.source", "cdc_engine.documents"}
-    | {"cdc_engine.brokers", "cdc_engine.handlers"}
+    | {"cdc_engine.brokers", "cdc_engine.handlers", "cdc_engine.destination_files"}
     | {f"cdc_engine.{stage}" for stage in STAGES},
     "cdc_engine.acts": VALUES
     | {

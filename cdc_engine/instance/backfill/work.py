@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cdc_engine.config import DestinationConfig
+from cdc_engine.documents.places import as_place
 from cdc_engine.errors import ActRefusedError
 from cdc_engine.ha.file_lock import FileLock
 from cdc_engine.instance.backfill import rules
@@ -27,6 +28,7 @@ from cdc_engine.meta.managers import read_ledger
 from cdc_engine.position import Position
 from cdc_engine.staging.staging import StagedBatch
 from cdc_engine.table_meta.history.kept.repository import look_at
+from cdc_engine.table_meta.history.tables_file import TABLES_FILE
 
 POLL_SECONDS = 0.2
 Find = Callable[[DestinationConfig, Ledger, Asked], Place]
@@ -40,6 +42,11 @@ def folder_of(directory: Path, wait_seconds: float = 0.0) -> Iterator[Path]:
     One of a destination at a time: two would read the same binlog twice, and wait for each other in the end. `wait_seconds`: how long
     another one is waited for.
     """
+    if as_place(directory).is_apart and not (directory / TABLES_FILE).is_file():
+        raise ActRefusedError(
+            f"{directory} does not have {TABLES_FILE}: this host does not see the engine's folder, which has the schema history; do it on "
+            "the engine's host, or mount <data_dir>/engine here"
+        )
     root = directory / FOLDER
     root.mkdir(parents=True, exist_ok=True)
     lock = FileLock(root / LOCK_FILE)

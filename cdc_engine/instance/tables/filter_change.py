@@ -102,7 +102,7 @@ def may_resume(
     take_rules(config, directory, held)
     for each in wanted:
         if each.name in held:
-            each.path.unlink(missing_ok=True)
+            each.done()
     return may
 
 

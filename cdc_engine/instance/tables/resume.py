@@ -73,7 +73,7 @@ def take_up(
             read_again()
     for each in wanted:
         log.info("table_resumed", database=each.database, table=each.table)
-        each.path.unlink(missing_ok=True)
+        each.done()
 
 
 def _note_behind(folder: Path, stops: Sequence[StoppedTable], ledger: Ledger) -> None:

@@ -46,7 +46,7 @@ def fulfil(wanted: Sequence[ResumeRequest], hands: Hands) -> None:
             case Wish.RESUME:
                 continue
         log.info("snapshot_wish", table=each.name, wish=each.wish)
-        each.path.unlink(missing_ok=True)
+        each.done()
 
 
 def _take_anew(wanted: ResumeRequest, hands: Hands) -> None:

@@ -19,6 +19,7 @@ from cdc_engine.binlog.rows.decoder import Places, RowDecoder
 from cdc_engine.binlog.rows.refused_values import ValuePolicy
 from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import TableVersion
+from cdc_engine.destination_files import for_runs
 from cdc_engine.documents.places import as_place
 from cdc_engine.instance.tables.value_policies import policy_of
 from cdc_engine.instance.wiring import source_of
@@ -32,6 +33,7 @@ from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.snapshot.steps import Destination
 from cdc_engine.snapshot.table_reader import SourceTable
 from cdc_engine.snapshot.work import Hands
+from cdc_engine.source.in_use import SOURCE_FILE
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 
 T = TypeVar("T")
@@ -82,9 +84,11 @@ class _Tables:
         self._directory = config.destination_dir(destination)
         self._columns = ColumnFilter(self._config.column_include, self._config.column_exclude)
         in_file = None if as_place(self._directory).is_shared else self._directory / LEDGER_FILE
-        self._ledger = _Kept(in_file, lambda: read_ledger(self._directory))
-        tables = self._directory / TABLES_FILE
-        self._versions = _Kept(tables, lambda: {each.name: each for each in read_tables(tables)})
+        self._ledger = _Kept(lambda: in_file, lambda: read_ledger(self._directory))
+        self._versions = _Kept(self._list, lambda: {each.name: each for each in read_tables(self._list())})
+
+    def _list(self) -> Path:
+        return for_runs.at_hand(self._directory, TABLES_FILE)
 
     def look(self, name: str) -> Destination:
         ledger, table = self._ledger.get(), self.table(name)
@@ -115,7 +119,8 @@ class _Tables:
 
     def reader(self, table: TableVersion, where: str) -> SourceTable:
         given = self._config.snapshots
-        now = self._config.reading_now(self._directory)  # the run may be older than a change of the source
+        # the run may be older than a change of the source
+        now = self._config.reading_now(for_runs.at_hand(self._directory, SOURCE_FILE).parent)
         source = source_of(now)
         replica = given.source is not None and bool(table.key)  # places in a replica's own binlog mean nothing here
         if given.source is not None and replica:
@@ -145,8 +150,8 @@ def _threads_running(connect: Callable[[], Reader]) -> int:
 class _Kept(Generic[T]):
     """What a file says, read again only when another has taken its place. Many tables are looked at in one go."""
 
-    def __init__(self, path: Path | None, read: Callable[[], T]) -> None:
-        """`path`: None where it is not in a file, and is read each time."""
+    def __init__(self, path: Callable[[], Path | None], read: Callable[[], T]) -> None:
+        """`path`: gives None where it is not in a file, and is read each time."""
         self._path, self._read = path, read
         self._stamp: object = None
         self._said: T | None = None
@@ -159,10 +164,11 @@ class _Kept(Generic[T]):
         return self._said
 
     def _stamp_now(self) -> object:
-        if self._path is None:
+        path = self._path()
+        if path is None:
             return object()
         try:
-            found = self._path.stat()
+            found = path.stat()
         except OSError:
             return None
         return found.st_ino, found.st_mtime_ns, found.st_size

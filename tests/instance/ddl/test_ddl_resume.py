@@ -14,10 +14,11 @@ from cdc_engine.errors import MetaError
 from cdc_engine.instance.tables.resume import take_up
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.memory_meta import MemoryMeta
-from cdc_engine.meta.resume_requests import ResumeRequest, request, requests
+from cdc_engine.meta.resume_requests import ResumeRequest, Wish, request, requests
 from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
 from cdc_engine.position import Position
 from cdc_engine.states import TableState
+from tests.fix_ledgers import home_of
 
 SERVER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 
@@ -131,14 +132,17 @@ def test_ddl_a_table_that_has_not_stopped_is_left_as_it_is(source: Source) -> No
     assert (source.begun, source.meta.ledger) == ([], before)
 
 
-def test_ddl_a_request_is_kept_until_it_is_dealt_with(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["folder", "store"])
+def test_ddl_a_request_is_kept_until_it_is_dealt_with(tmp_path: Path, kind: str) -> None:
+    directory = home_of(kind, tmp_path)
     name = "/." + 62 * "你"
-    request(tmp_path, "shop", name)
-    request(tmp_path, "shop", name)
-    (found,) = requests(tmp_path)
-    assert (found.database, found.table) == ("shop", name)
+    request(directory, "shop", name, Wish.CANCEL)
+    request(directory, "shop", name)
+    (found,) = requests(directory)
+    assert (found.database, found.table, found.wish) == ("shop", name, Wish.RESUME)
+    assert bool(list(tmp_path.rglob("resume-requests"))) is (kind == "folder")
     take_up([found], MemoryMeta(), pytest.fail, never_begun, tmp_path)
-    assert requests(tmp_path) == ()
+    assert requests(directory) == ()
 
 
 def test_ddl_a_request_that_is_not_one_is_named(tmp_path: Path) -> None:

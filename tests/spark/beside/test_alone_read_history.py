@@ -16,6 +16,7 @@ from cdc_engine.meta.file_meta import FileMeta
 from equality.history_side import HistorySide
 from equality.table_plan import ORDER_KEY
 from lake_cut import read_cut
+from object_stores.placed import PlacedFiles
 from orchestration.run.cuts import keep_cut
 from spark_jobs.snapshot.publish import Publication, publish
 from spark_jobs.staged_batch import Column, read_staged_batch
@@ -46,9 +47,9 @@ def test_rows_that_were_read_are_in_the_log_once_before_what_changed_since_snaps
         target=type(alone.target)(**vars(target)),
         columns=(Column(name="id", type="bigint"), Column(name="note", type="string")),
         key=("id",),
-        chunks=chunks,
+        chunks=PlacedFiles(folder=chunks),
         rows=2,
-        changes=alone.folder / "held",
+        changes=PlacedFiles(folder=alone.folder / "held"),
         place=80,
         read_at_us=TIME_US,
         run="r",

@@ -13,6 +13,7 @@ from deltalake import TableFeatures
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from cdc_engine.states import HEALED_BY_ROWS, TableState
+from object_stores.placed import PlacedFiles
 from spark_jobs.beside import change_log, columns, history, side_table, write
 from spark_jobs.beside.history import History
 from spark_jobs.beside.side_table import SideTable, side_app_id_of
@@ -114,9 +115,9 @@ def test_a_table_that_was_read_anew_has_a_row_of_it_in_its_log_once_and_no_gap_h
         target=beside.target,
         columns=(),
         key=("id",),
-        chunks=beside.folder,
+        chunks=PlacedFiles(folder=beside.folder),
         rows=2,
-        changes=beside.folder,
+        changes=PlacedFiles(folder=beside.folder),
         place=64,
         read_at_us=TIME_US,
         run="r",

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from console.lake.history import LakeTable, history_of
 from console.toolchain.spark.server import SparkConnectServer
+from object_stores.placed import PlacedFiles
 from spark_jobs import SparkSettings, merge_batch
 from spark_jobs.beside import change_log
 from spark_jobs.beside.side_table import SideTable
@@ -54,7 +55,7 @@ class Holding:
     failed: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def begin(self, name: str, after: int = -1) -> Held:
-        self.open[name] = Held(folder=self.folder / f"{name}-{after}", after=after)
+        self.open[name] = Held(files=PlacedFiles(folder=self.folder / f"{name}-{after}"), after=after)
         return self.open[name]
 
     def get(self, name: str) -> Held | None:
@@ -103,9 +104,9 @@ class Reading:
                 for name, kind in self.schema.columns.items()
             ),
             key=self.schema.key,
-            chunks=self.lake.folder / f"{self.name}-chunks",
+            chunks=PlacedFiles(folder=self.lake.folder / f"{self.name}-chunks"),
             rows=sum(pq.read_metadata(path).num_rows for path in (self.lake.folder / f"{self.name}-chunks").iterdir()),
-            changes=self.holds.open[self.name].folder,
+            changes=self.holds.open[self.name].files,
             place=place,
             since=since,
             read_at_us=1_700_000_000_000_000,
@@ -297,9 +298,9 @@ def _publish_as(reading: Reading, owner: Owner) -> None:
         target=reading.lake.target("shop.orders"),
         columns=(Column(name="id", type="int", nullable=False), Column(name="value", type="string")),
         key=("id",),
-        chunks=reading.lake.folder / "shop.orders-chunks",
+        chunks=PlacedFiles(folder=reading.lake.folder / "shop.orders-chunks"),
         rows=0,
-        changes=reading.holds.open["shop.orders"].folder,
+        changes=reading.holds.open["shop.orders"].files,
         place=500,
         read_at_us=0,
         run="",

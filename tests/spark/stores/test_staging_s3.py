@@ -19,6 +19,7 @@ from console.toolchain.database.server import DatabaseServer
 from console.toolchain.shared.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from console.toolchain.spark.server import SparkConnectServer
 from object_stores.folder import StoreFolder
+from object_stores.placed import PlacedFiles
 from orchestration.batch_reference import BatchReference
 from orchestration.ports import MergeFailedError, MergeOrder
 from orchestration.run.spark_merge import spark_merge
@@ -180,10 +181,11 @@ def test_s3_rows_that_were_read_and_changes_that_were_held_are_lent_to_spark(
     lending = Lending(url=f"{prefix}/_sluice_lent/shop", storage_options=s3_store.options)
     remote = lake.spark.remote
     lake.spark = SparkSettings(remote=remote, lanes_file=lake.spark.lanes_file, lending=lending)
-    holds = Holding(lake.folder / "held", {"shop.orders": Held(folder=lake.folder / "held" / "orders", after=-1)})
+    holds = Holding(
+        lake.folder / "held", {"shop.orders": Held(files=PlacedFiles(folder=lake.folder / "held" / "orders"), after=-1)}
+    )
     reading = Reading(lake, "shop.orders", ORDERS, holds)
     reading.chunk(0, [{"id": 1, "value": "read"}, {"id": 2, "value": "read"}])
-    holds.open["shop.orders"].folder.mkdir(parents=True)
     assert reading.publish(4).rows == 2
     reading.merge([image(UPDATE_AFTER, 5, 2, "held"), image(INSERT, 6, 3, "held")], 1)
     assert reading.publish(6).rows == 3

@@ -1,0 +1,61 @@
+"""Two files of the engine's folder that runs look at: where these may be on hosts that do not see it, a store has copies of them.
+
+The engine puts them there whenever it writes them; a run brings what it looks at. What the store has is what counts for a run, also on the
+engine's host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from cdc_engine.contracts import MetaPlace
+from cdc_engine.documents.places import as_place
+from cdc_engine.errors import MetaError
+from object_stores.errors import StoreError
+from object_stores.folder import StoreFolder
+from object_stores.options import resolved
+
+BROUGHT = "brought"  # a folder in the destination's
+
+
+def share(destination_dir: Path, name: str, content: bytes) -> None:
+    """Runs on other hosts find it; nothing is done where there are none. Raises MetaError."""
+    place = as_place(destination_dir)
+    if place.is_apart:
+        with _told(name):
+            _folder(place).write(name, content)
+
+
+def at_hand(destination_dir: Path, name: str) -> Path:
+    """The file with its content of now, which may not be there. Raises MetaError."""
+    place = as_place(destination_dir)
+    if not place.is_apart:
+        return destination_dir / name
+    with _told(name):
+        content = _folder(place).read(name)
+    if content is None:
+        return destination_dir / name
+    path = destination_dir / BROUGHT / name
+    if not path.is_file() or path.read_bytes() != content:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            dir=path.parent, delete=False
+        ) as beside:  # other runs of this host bring it too
+            beside.write(content)
+        Path(beside.name).replace(path)
+    return path
+
+
+def _folder(place: MetaPlace) -> StoreFolder:
+    return StoreFolder(place.beside_url("shared"), resolved(dict(place.storage_options)))
+
+
+@contextlib.contextmanager
+def _told(name: str) -> Iterator[None]:
+    try:
+        yield
+    except StoreError as error:
+        raise MetaError(f"{name} for runs is in a store that cannot be used now: {error}; it is tried again") from None
