@@ -25,7 +25,8 @@ from cdc_engine.store.prepared import forget_prepared
 class SetPosition:
     """What `set_position` needs of the rest. `confirm`: asked with a sentence, False ends it with nothing changed.
 
-    `ask`: what the source is and has; `find`: the exact place there of what was asked for.
+    `ask`: what the source is and has; `find`: the exact place there of what was asked for. `reachable`: the same with what the source has
+    purged and an archive has.
     `forget_history`: the schema history holds for a stream that is not read on.
     `lake_epoch`: the highest epoch of the destination's tables in the lake, 0 where there is none. `take_over`: makes them this ledger's.
     """
@@ -37,6 +38,7 @@ class SetPosition:
     forget_history: Callable[[], None]
     lake_epoch: Callable[[], int]
     take_over: Callable[[str], None]
+    reachable: Callable[[ServerFacts], ServerFacts] = lambda facts: facts
 
 
 def set_position(act: SetPosition) -> Position | None:
@@ -49,7 +51,7 @@ def set_position(act: SetPosition) -> Position | None:
         ledger = above(meta.ledger, lake_epoch)
         facts = act.ask()
         choice = act.find(facts)
-        position, by_gtid = choose(ledger, choice, facts), bool(choice.gtid_set)
+        position, by_gtid = choose(ledger, choice, facts, act.reachable), bool(choice.gtid_set)
         if not act.confirm(question(act.directory.name, ledger, position, by_gtid=by_gtid, takes_over=lake_epoch > 0)):
             return None
         if not read_up_to(ledger, choice, position):
@@ -83,12 +85,19 @@ def above(ledger: Ledger, lake_epoch: int) -> Ledger:
     return ledger if lake_epoch < ledger.epoch else ledger.begin_epoch(lake_epoch + 1)
 
 
-def choose(ledger: Ledger, choice: StartChoice, facts: ServerFacts) -> Position:
-    """The position asked for, as the ledger keeps it. Pure. Raises PositionLostError with the reason and the safe options."""
+def choose(
+    ledger: Ledger,
+    choice: StartChoice,
+    facts: ServerFacts,
+    reachable: Callable[[ServerFacts], ServerFacts] = lambda facts: facts,
+) -> Position:
+    """The position asked for, as the ledger keeps it. Raises PositionLostError with the reason and the safe options."""
     start = decide_start(None, choice, facts)
+    archived = reachable(facts) if isinstance(start, Lost) and start.purged else facts
+    start = decide_start(None, choice, archived)
     if isinstance(start, Lost):
         raise PositionLostError(str(start))
-    position = dataclasses.replace(start.position, epoch=next_epoch(ledger, facts))
+    position = dataclasses.replace(start.position, epoch=next_epoch(ledger, facts, archived))
     if position.file:
         return position
     if not facts.logs:
@@ -97,14 +106,20 @@ def choose(ledger: Ledger, choice: StartChoice, facts: ServerFacts) -> Position:
     return dataclasses.replace(position, file=facts.logs[0].file)
 
 
-def next_epoch(ledger: Ledger, facts: ServerFacts) -> int:
-    """The ledger's epoch, or the next one where the cursor proves nothing on this server: another server, a reset, a purge."""
+def next_epoch(ledger: Ledger, facts: ServerFacts, archived: ServerFacts | None = None) -> int:
+    """The ledger's epoch, or the next one where the cursor proves nothing on this server: another server, a reset, a purge.
+
+    `archived`: with what an archive has of the server's: a cursor in that goes on there, in its epoch.
+    """
     if ledger.cursor is None:
         return ledger.epoch
     same_server = ledger.server_uuid in {"", facts.server_uuid}
     start = decide_start(ledger.cursor, StartChoice(), facts, Epochs(highest=ledger.epoch))
     if same_server and not isinstance(start, Lost):
         return start.position.epoch
+    goes_on = isinstance(start, Lost) and start.purged and ledger.cursor.epoch == ledger.epoch
+    if same_server and goes_on and ledger.cursor.file in {log.file for log in (archived or facts).logs}:
+        return ledger.epoch
     return ledger.begin_epoch(ledger.epoch + 1).epoch
 
 

@@ -365,7 +365,7 @@ def _known_begin(
 def _of_then(config: DestinationConfig, snapshot: Snapshot, begin: Position) -> Snapshot:
     """What of a snapshot of now held at a position in the past: tables that a statement changed since are not known there."""
     touched = TouchedTables(snapshot)
-    scan_ddl(source_of(config), begin, touched)
+    scan_ddl(source_of(config), begin, touched, archive_of(config))
     if touched.names:
         names = sorted(".".join(name) for name in touched.names)
         log.info("schemas_unknown_at_start", destination=config.name, position=str(begin), changed_since=names)

@@ -13,8 +13,9 @@ from cdc_engine.acts.position import SetPosition, set_position
 from cdc_engine.config import SluiceConfig
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import ConfigurationError
-from cdc_engine.instance.wiring import history_kept, source_of
+from cdc_engine.instance.wiring import archive_of, history_kept, source_of
 from cdc_engine.meta.ledger import Ledger
+from cdc_engine.parser.places.binlog_files import BinlogFiles
 from cdc_engine.parser.places.decision import Wanted
 from cdc_engine.parser.places.finding import exact_place
 from cdc_engine.position import Position
@@ -66,16 +67,17 @@ def move(
     """`acts.position.set_position` with the destination's source and lake. Raises SetupError when the operator says no."""
     destination = require_destination(config, name)
     directory = config.destination_dir(name)
-    lake = DestinationLake(config, name)
+    lake, source, archive = DestinationLake(config, name), source_of(destination), archive_of(destination)
     position = set_position(
         SetPosition(
             directory=directory,
-            find=lambda facts: exact_place(source_of(destination), facts, wanted),
+            find=lambda facts: exact_place(source, facts, wanted, archive),
             ask=lambda: ask_source(destination).facts,
             confirm=confirm,
             forget_history=lambda: forget_history(history_kept(destination, directory)),
             lake_epoch=lake.highest_epoch,
             take_over=lake.take_over,
+            reachable=lambda facts: BinlogFiles(source, facts, archive).reachable,
         )
     )
     if position is None:

@@ -6,8 +6,12 @@ Asked by `time_search`, and by backfills, whose stretch may begin before what th
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
+import sys
 from collections.abc import Generator, Iterable
 
+from cdc_engine import limits
 from cdc_engine.binlog.block import end_position
 from cdc_engine.contracts import Block
 from cdc_engine.errors import PositionLostError
@@ -48,6 +52,25 @@ class BinlogFiles:
         self._archived = frozenset(each.file for each in older)
         self.logs = (*older, *facts.logs)
         self.bytes_read = 0
+
+    @property
+    def reachable(self) -> ServerFacts:
+        """The server as if it still had what only the archive has; of a packed file nobody knows the size before it is read."""
+        older = tuple(
+            BinaryLog(file=each.file, size_bytes=sys.maxsize) for each in self.logs if self.is_archived(each.file)
+        )
+        return dataclasses.replace(self.facts, logs=(*older, *self.facts.logs))
+
+    def is_archived(self, file: str) -> bool:
+        """Whether the archive has it, with all that follow up to the server's first, and the server has not."""
+        return file in self._archived
+
+    def archived_bytes(self, file: str) -> int:
+        """Of an archived file, unpacked; all of it is read."""
+        if self._archive is None:
+            raise ValueError(f"{file} is in no archive")
+        with self._archive.open(file) as stream:
+            return sum(map(len, iter(functools.partial(stream.read, limits.READ_BUFFER_BYTES), b"")))
 
     @property
     def nothing_purged(self) -> bool:

@@ -8,19 +8,38 @@ from cdc_engine.parser.places.decision import BeginOf, OfTime, Wanted, decide, e
 from cdc_engine.parser.places.time_search import choice_at, last_end_up_to
 from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.parser.start_position import Lost, StartChoice
+from cdc_engine.source.archive import Archive
 from cdc_engine.source.server import Source
 
 
-def exact_place(source: Source, facts: ServerFacts, wanted: Wanted) -> StartChoice:
-    """Between two transactions; empty for the latest place.
+def exact_place(source: Source, facts: ServerFacts, wanted: Wanted, archive: Archive | None = None) -> StartChoice:
+    """Between two transactions; empty for the latest place. `archive`: asked where the server has purged the place.
 
-    Raises PositionLostError where the source does not have it, with what it offers; SourceConnectionError; what the scan raises.
+    Raises PositionLostError where nobody has it, with what the server offers; SourceConnectionError; what the scan raises.
     """
-    decision = decide(None, wanted, facts)
+    try:
+        return _place_in(BinlogFiles(source, facts), wanted)
+    except PositionLostError:
+        files = BinlogFiles(source, facts, archive)
+        if files.reachable == facts:
+            raise
+        return _place_in(files, wanted)
+
+
+def _place_in(files: BinlogFiles, wanted: Wanted) -> StartChoice:
+    decision = decide(None, wanted, files.reachable)
     if isinstance(decision, Lost):
-        raise PositionLostError(f"{source.address}: {decision}")
+        raise PositionLostError(f"{files.source.address}: {decision}")
     if isinstance(decision, OfTime):
-        return choice_at(BinlogFiles(source, facts), decision.time_us, file=decision.file)
+        return choice_at(files, decision.time_us, file=decision.file)
     if isinstance(decision, BeginOf):
-        return last_end_up_to(BinlogFiles(source, facts), decision.file, decision.offset)
-    return exact_choice(wanted, facts)
+        size = files.archived_bytes(decision.file) if files.is_archived(decision.file) else decision.offset
+        if size < decision.offset:
+            raise PositionLostError(
+                f"{decision.file}:{decision.offset} lies behind the end of the archived file ({size} bytes)"
+            )
+        return last_end_up_to(files, decision.file, decision.offset)
+    choice = exact_choice(wanted, files.reachable)
+    if files.is_archived(choice.file):
+        files.created(choice.file)  # refuses another server's
+    return choice

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import gzip
 import shutil
 import struct
@@ -22,6 +23,8 @@ from cdc_engine.parser.places.time_search import earliest_on_offer
 from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
 from cdc_engine.parser.start_position import Lost
 from cdc_engine.position import Position
+from console.acts.position import move as move_to
+from console.acts.position import request
 from tests.fix_servers import ServerFactory
 from tests.instance.failover.fix_pair import asked
 from tests.instance.fix_destination import Captured, running
@@ -116,7 +119,30 @@ def test_failover_what_is_purged_comes_from_the_archive_and_then_from_the_server
         assert engine.status().state == "RUNNING"
         assert not engine.status().stopped_tables
     assert captured.saved_epoch() == 1, "it is one stream"
+    _set_to_the_archive(captured, begin, begun_us)
     _backfilled_from_the_archive(captured, names, begun_us)
+
+
+def _set_to_the_archive(captured: Archived, begin: Position, begun_us: int) -> None:
+    """`sluice position set` finds what only the archive has: a place in a file, a file, a time; and refuses what is in none."""
+
+    def move(place: str = "", moment: str = "") -> Position:
+        wanted = request(place, "", latest=False, moment=moment)
+        return move_to(captured.config, "shop", wanted, confirm=lambda _: True, say=lambda _: None)
+
+    with pytest.raises(PositionLostError, match="lies behind the end of the archived file"):
+        move(f"{begin.file}:{10**9}")
+    assert move(begin.file).file == begin.file
+    moment = dt.datetime.fromtimestamp(begun_us / 1e6, dt.UTC).isoformat()
+    assert move(moment=moment).order_key <= begin.order_key
+    set_to = move(f"{begin.file}:{begin.offset}")
+    assert (set_to.file, set_to.offset, set_to.epoch) == (begin.file, begin.offset, 1)
+    with running(captured) as engine:
+        assert captured.take(engine, 6) == [3, 4, 5, 6, 7, 8]
+        assert engine.status().state == "RUNNING"
+    assert captured.saved_epoch() == 1
+    with pytest.raises(PositionLostError, match=r"binlog\.000099"):
+        move("binlog.000099:4")
 
 
 def _now_on_offer(captured: Archived) -> int:
