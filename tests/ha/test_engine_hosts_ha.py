@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import signal
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -19,16 +20,35 @@ import pytest
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.ports import free_port
 from console.toolchain.shared.zookeeper import ZooKeeperServer
-from tests.instance.fix_destination import Captured
+from tests.config.test_deployment_ha import CONFS
+from tests.instance.fix_destination import Captured, running
 from tests.parser.proxy import Proxy
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 6  # of a session
-META = {
-    "zookeeper": "meta: {{kind: zookeeper, hosts: '127.0.0.1:{port}', session_seconds: {seconds}, address: '{host}:4266'}}",
-    "sql": "meta: {{kind: sql, url: 'postgresql://sluice@127.0.0.1:{port}/postgres', session_seconds: {seconds}}}",
+# conf of docs/deployment.md → what it says of hosts and ports, and what that is here
+PAGES = {
+    "zookeeper": (
+        CONFS[1],
+        {"zk1:2181,zk2:2181,zk3:2181": "127.0.0.1:{port}", "seconds: 30": "seconds: {seconds}\n  address: {host}:4266"},
+    ),
+    "sql": (
+        CONFS[2],
+        {
+            "sluice:$SLUICE_META_PASSWORD@db/sluice": "sluice@127.0.0.1:{port}/postgres",
+            "seconds: 30": "seconds: {seconds}",
+        },
+    ),
 }
+
+
+def of_the_page(text: str, here: Mapping[str, str]) -> str:
+    """A conf of the page with this machine's places in place of its own."""
+    for old, new in here.items():
+        assert old in text, f"the conf of the page does not say {old}"
+        text = text.replace(old, new)
+    return text
 
 
 class Host:
@@ -43,10 +63,14 @@ class Host:
     def _write(self, name: str, captured: Captured, kind: str, port: int) -> Path:
         conf = self._root / name / "conf"
         (conf / "destinations").mkdir(parents=True)
-        meta = META[kind].format(port=port, seconds=SECONDS, host=name)
-        (conf / "sluice.yaml").write_text(
-            f"data_dir: {self._root / name}/data\nlake: {self._root}/lake\nstaging: {self._root}/shared\n{meta}\n"
-        )
+        page, given = PAGES[kind]
+        here = {old: new.format(port=port, seconds=SECONDS, host=name) for old, new in given.items()}
+        folders = {
+            "/srv/sluice": f"{self._root / name}/data",
+            "/mnt/shared/sluice": f"{self._root}/shared",
+            "/mnt/shared": str(self._root),
+        }
+        (conf / "sluice.yaml").write_text(of_the_page(page, {**folders, **here}))
         text = (captured.conf / "destinations" / "shop.yaml").read_text()
         (conf / "destinations" / "shop.yaml").write_text(text)
         return conf
@@ -55,6 +79,9 @@ class Host:
     def process(self) -> subprocess.Popen[bytes]:
         assert self._process is not None
         return self._process
+
+    def said(self, word: str) -> bool:
+        return word in (self._root / f"{self.name}.log").read_text()
 
     def start(self) -> None:
         folder = self._root / self.name / "elsewhere"
@@ -173,6 +200,16 @@ def active_of(pair: tuple[Host, Host], lake: Lake) -> tuple[Host, Host]:
     return (pair[0], pair[1]) if is_first else (pair[1], pair[0])
 
 
+def test_ha_one_machine_by_the_conf_of_the_page(mysql80: DatabaseServer, tmp_path: Path) -> None:
+    captured = Captured(tmp_path, mysql80)
+    here = {"/srv/sluice": f"{tmp_path}/data", "/srv/lake": f"{tmp_path}/lake"}
+    (captured.conf / "sluice.yaml").write_text(of_the_page(CONFS[0], here))
+    with running(captured) as engine:
+        captured.insert(range(3))
+        assert captured.take(engine, 3) == [0, 1, 2]
+    assert {"meta.json", "lease.lock"} <= {path.name for path in captured.directory.iterdir()}
+
+
 def test_failover_ha_of_two_engine_hosts_under_load(mysql80: DatabaseServer, tmp_path: Path) -> None:
     """Standing still for longer than the session, a cut network, ZooKeeper restarted, a killed engine."""
     captured, lake = Captured(tmp_path / "source", mysql80), Lake(tmp_path / "lake.db")
@@ -215,15 +252,25 @@ def test_failover_ha_of_two_engine_hosts_under_load(mysql80: DatabaseServer, tmp
 def test_failover_ha_with_the_lease_in_postgres(
     mysql80: DatabaseServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """The same without ZooKeeper: standing still, then killed."""
+    """The same without ZooKeeper: standing still, Postgres away for both, then killed."""
     port = request.getfixturevalue("postgres16").port
-    captured, lake = Captured(tmp_path / "source", mysql80), Lake(tmp_path / "lake.db")
-    with hosts(tmp_path, captured, "sql", (port, port)) as pair, traffic(captured) as stop_traffic:
-        active, standby = active_of(pair, lake)
-        active.stand_still(lake)
-        lake.wait_until_written_by(standby)
-        active.process.send_signal(signal.SIGCONT)
-        active, standby = active_of(pair, lake)
-        active.kill()
-        lake.wait_until_written_by(standby)
-        require_each_once(lake, stop_traffic())
+    captured, lake, line = Captured(tmp_path / "source", mysql80), Lake(tmp_path / "lake.db"), Proxy(port)
+    try:
+        with hosts(tmp_path, captured, "sql", (line.port, line.port)) as pair, traffic(captured) as stop_traffic:
+            active, standby = active_of(pair, lake)
+            active.stand_still(lake)
+            lake.wait_until_written_by(standby)
+            active.process.send_signal(signal.SIGCONT)
+
+            line.turn_to(free_port())
+            line.cut()
+            for host in pair:
+                wait_for(f"{host.name} misses Postgres", functools.partial(host.said, "META"), 60)
+            line.turn_to(port)
+
+            active, standby = active_of(pair, lake)
+            active.kill()
+            lake.wait_until_written_by(standby)
+            require_each_once(lake, stop_traffic())
+    finally:
+        line.cut()
