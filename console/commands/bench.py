@@ -38,6 +38,14 @@ def bench_merge(json_file: BenchJson = None) -> None:
     run(json_file)
 
 
+@bench_app.command("scaling")
+def bench_scaling(json_file: BenchJson = None) -> None:
+    """Merge on a standalone Spark cluster with one, two and four executor cores, as far as the machine has them; about ten minutes."""
+    from benchmarks.scaling import run  # noqa: PLC0415
+
+    run(json_file)
+
+
 @bench_app.command("wide")
 def bench_wide(
     tables: Annotated[int, typer.Option(min=1, help="How many tables.")] = 200,
@@ -81,6 +89,18 @@ def bench_protocol(
     from benchmarks.canal.protocol import run  # noqa: PLC0415
 
     run(json_file, transactions=transactions, bulk=bulk, runs=runs)
+
+
+@bench_app.command("soak")
+def bench_soak(
+    minutes: Annotated[float, typer.Option(min=0, help="Length; each fault comes once at least.")] = 120,
+    every: Annotated[float, typer.Option(min=0, help="Minutes of calm before each fault.")] = 3,
+    json_file: BenchJson = None,
+) -> None:
+    """Run the pipeline under traffic while source, ZooKeeper, engine and Spark fail in turn; exit code 1 unless the tables are equal."""
+    from benchmarks.soak.soak import run  # noqa: PLC0415
+
+    raise typer.Exit(0 if run(json_file, minutes, every) else 1)
 
 
 @bench_app.command("fuzz")

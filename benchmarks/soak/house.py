@@ -1,0 +1,145 @@
+"""All that a soak runs: a pair of servers, a ZooKeeper, the stack; and the four faults, each with the time until the lake follows again."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from deltalake import DeltaTable, QueryBuilder
+
+from benchmarks.soak.pair import DATABASE, KEYED, KEYLESS, Pair, Traffic, contains, until
+from cdc_engine.config import SluiceConfig, load_config
+from cdc_engine.destination_files import read_ledger
+from cdc_engine.errors import SluiceError
+from cdc_engine.instance.wiring import source_of
+from cdc_engine.source.in_use import address_in_use
+from console.stack.stack import CODE_SERVER, SPARK, Stack
+from console.toolchain.ports import free_port
+from console.toolchain.shared.zookeeper import ZooKeeperServer
+from equality.destination import Asked, compare_destination
+from equality.values import Extent
+
+FOLLOWS_SECONDS_MAX = 600.0
+HEARTBEAT = {"seconds": 1, "timeout_seconds": 3, "retries": 3}
+
+
+class House:
+    """`session_seconds`: after so long a killed engine has lost its lease."""
+
+    def __init__(self, folder: Path, say: Callable[[str], None], *, session_seconds: float, spark_memory: str) -> None:
+        self.folder, self._say = folder, say
+        self._session_seconds, self._spark_memory = session_seconds, spark_memory
+        self.pair, self.keeper = Pair(folder), ZooKeeperServer(folder / "zookeeper")
+
+    def start(self) -> None:
+        self.keeper.start()
+        self.pair.start()
+        self.stack = Stack(
+            self._configure(),
+            self.folder / "conf",
+            self._say,
+            spark_memory=self._spark_memory,
+            die_with_parent=True,
+            webserver=False,
+        )
+        self.stack.up()
+
+    def stop(self) -> None:
+        if hasattr(self, "stack"):
+            self.stack.down()
+        self.pair.stop()
+        self.keeper.kill()
+
+    @property
+    def config(self) -> SluiceConfig:
+        return load_config(self.folder / "conf")
+
+    @property
+    def directory(self) -> Path:
+        return self.config.destination_dir(DATABASE)
+
+    def pids(self) -> Mapping[str, int]:
+        return {name: record.pid for name, record in self.stack.file.running().items()}
+
+    def wait_until_followed(self) -> float:
+        """Seconds until all that was committed before this is in the lake."""
+        wanted = self.pair.executed()
+
+        def followed() -> bool:
+            try:
+                cursor = read_ledger(self.directory).cursor
+            except SluiceError:  # who keeps the ledger is away
+                return False
+            return cursor is not None and bool(cursor.gtid_set) and contains(cursor.gtid_set, wanted)
+
+        return until("what was committed is in the lake", FOLLOWS_SECONDS_MAX, followed)
+
+    # ── the faults ──
+
+    def source_fails_over(self, traffic: Traffic) -> None:
+        with traffic.paused():
+            self.pair.switch()
+        wanted = f"127.0.0.1:{self.pair.master.port}"
+        until("the new master is read", 180, lambda: self._read_now() == wanted)
+        self.pair.repair()
+
+    def _read_now(self) -> str:
+        return address_in_use(self.directory) or f"127.0.0.1:{self.pair.servers[0].port}"
+
+    def zookeeper_restarts(self, _: Traffic) -> None:
+        self.keeper.kill()
+        self.keeper.start()
+
+    def engine_is_killed(self, _: Traffic) -> None:
+        self._kill(CODE_SERVER)
+
+    def spark_is_killed(self, _: Traffic) -> None:
+        self._kill(SPARK)
+
+    def _kill(self, name: str) -> None:
+        """And what `sluice up` starts again is waited for."""
+        os.kill(self.pids()[name], signal.SIGKILL)
+        until(f"the {name} is gone", 60, lambda: name not in self.pids())
+        self.stack.up()
+
+    # ── the end ──
+
+    def compared(self) -> list[dict[str, Any]]:
+        """Each table against the master, by `sluice equal`'s own comparison; nobody writes."""
+        config = self.config
+        asked = Asked(config, DATABASE, source_of(config.destinations[DATABASE]))
+        results = compare_destination(asked, [f"{DATABASE}.{table}" for table in (KEYED, KEYLESS)], Extent())
+        return [
+            {"table": each.table, "equal": each.equal, "rows": each.rows, "differences": each.difference_count}
+            for each in results
+        ]
+
+    def doubled(self) -> int:
+        """Rows of the table without a key that are there more than once."""
+        table = DeltaTable(self.config.table_path(DATABASE, DATABASE, KEYLESS))
+        counted = QueryBuilder().register("t", table).execute("SELECT count(*) - count(DISTINCT entry) AS n FROM t")
+        return int(counted.read_all()["n"][0].as_py())
+
+    def _configure(self) -> SluiceConfig:
+        conf = self.folder / "conf"
+        (conf / "destinations").mkdir(parents=True)
+        spark = free_port()
+        main = {
+            "data_dir": str(self.folder / "data"),
+            "lake": str(self.folder / "lake"),
+            "ports": {"webserver": free_port(), "code_server": free_port(), "spark_connect": spark},
+            "spark": {"remote": f"sc://127.0.0.1:{spark}"},
+            "meta": {"kind": "zookeeper", "hosts": self.keeper.hosts, "session_seconds": self._session_seconds},
+        }
+        (conf / "sluice.yaml").write_text(yaml.safe_dump(main))
+        destination = {
+            "sources": [{"user": "root", "port": server.port} for server in self.pair.servers],
+            "heartbeat": HEARTBEAT,
+            "include": rf"{DATABASE}\..*",
+        }
+        (conf / "destinations" / f"{DATABASE}.yaml").write_text(yaml.safe_dump(destination))
+        return load_config(conf)

@@ -1,0 +1,62 @@
+"""Whether the memory of processes grows: the resident size of each, sampled while it lives, and the slope of its longest life."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import psutil
+
+from benchmarks.sampler import Sampler
+
+SAMPLE_SECONDS = 2.0
+WARM_PART = 0.4  # of a life in which what is kept is being built up
+SAMPLES_MIN = 20
+MEBIBYTE = 1 << 20
+
+Life = list[tuple[float, float]]  # seconds, MiB
+
+
+class MemorySlope(Sampler):
+    """`pids`: name → process id of what runs now."""
+
+    def __init__(self, pids: Callable[[], Mapping[str, int]]) -> None:
+        super().__init__(SAMPLE_SECONDS)
+        self._pids = pids
+        self._lives: dict[str, dict[int, Life]] = defaultdict(lambda: defaultdict(list))
+
+    def _sample(self) -> None:
+        for name, pid in self._pids().items():
+            try:
+                size = psutil.Process(pid).memory_info().rss / MEBIBYTE
+            except psutil.Error:
+                continue
+            self._lives[name][pid].append((time.monotonic(), size))
+
+    def record(self) -> dict[str, dict[str, Any]]:
+        """Of each process: how often it lived, its peak, and of its longest life the minutes, the sizes and the slope."""
+        return {name: _record(list(lives.values())) for name, lives in sorted(self._lives.items())}
+
+
+def _record(lives: Sequence[Life]) -> dict[str, Any]:
+    longest = max(lives, key=lambda life: life[-1][0] - life[0][0])
+    return {
+        "lives": len(lives),
+        "peak_mb": round(max(size for life in lives for _, size in life)),
+        "longest_life_minutes": round((longest[-1][0] - longest[0][0]) / 60, 1),
+        "first_mb": round(longest[0][1]),
+        "last_mb": round(longest[-1][1]),
+        "slope_mb_per_hour": slope(longest),
+    }
+
+
+def slope(life: Life) -> float | None:
+    """MiB an hour, of a straight line through what comes after the warm part; None where that is too short to say."""
+    warm = life[int(len(life) * WARM_PART) :]
+    if len(warm) < SAMPLES_MIN:
+        return None
+    times, sizes = zip(*warm, strict=True)
+    return round(statistics.linear_regression(times, sizes).slope * 3600, 1)

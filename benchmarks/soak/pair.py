@@ -1,0 +1,159 @@
+"""Two MySQL servers with GTIDs, one of which replicates from the other, and what is written to the one that is the master."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pymysql
+
+from cdc_engine.gtid import parse_executed
+from console.toolchain.database.server import DatabaseServer
+
+VERSION = "mysql-8.0.31"
+DATABASE = "soak"
+KEYED, KEYLESS = "accounts", "journal"
+KEYS = 500
+SCHEMA = (
+    f"CREATE DATABASE {DATABASE}",
+    f"CREATE TABLE {DATABASE}.{KEYED} (id INT PRIMARY KEY, balance INT NOT NULL, note VARCHAR(40))",
+    f"CREATE TABLE {DATABASE}.{KEYLESS} (entry BIGINT NOT NULL, account INT NOT NULL)",
+)
+PAUSE_SECONDS = 0.05  # between two transactions
+
+
+class SoakError(Exception):
+    """What was waited for did not come."""
+
+
+def until(what: str, seconds_max: float, asked: Callable[[], bool]) -> float:
+    """Seconds until it is so. Raises SoakError."""
+    begun = time.monotonic()
+    while not asked():
+        if time.monotonic() - begun > seconds_max:
+            raise SoakError(f"{what}: not within {seconds_max:g} s")
+        time.sleep(0.1)
+    return time.monotonic() - begun
+
+
+class Pair:
+    """`master` is written to, `standby` follows it."""
+
+    def __init__(self, folder: Path) -> None:
+        options: dict[str, str | int | None] = {"log_slave_updates": "ON", "default_time_zone": "+00:00"}
+        self.master, self.standby = (
+            DatabaseServer(VERSION, folder / name, options={**options, "server_id": number})
+            for number, name in enumerate(("first", "second"), start=1)
+        )
+        self.servers = (self.master, self.standby)
+
+    def start(self) -> None:
+        for server in self.servers:
+            server.start()
+            run(server, "RESET MASTER")
+        self._follow()
+        run(self.master, *SCHEMA)
+
+    def stop(self) -> None:
+        for server in self.servers:
+            server.kill()
+
+    def _follow(self) -> None:
+        to = f"MASTER_HOST = '127.0.0.1', MASTER_PORT = {self.master.port}, MASTER_USER = 'root', MASTER_AUTO_POSITION = 1"
+        run(self.standby, f"CHANGE MASTER TO {to}", "START SLAVE")
+
+    def executed(self) -> str:
+        """The GTIDs of all that was committed on the master."""
+        return _executed(self.master)
+
+    def switch(self) -> None:
+        """The master dies, the standby is the master. Nobody writes; what was committed is on both, which asynchronous replication alone
+        does not promise.
+        """
+        wanted = self.executed()
+        until("the standby has all", 120, lambda: contains(_executed(self.standby), wanted))
+        self.master.kill()
+        run(self.standby, "STOP SLAVE", "RESET SLAVE ALL")
+        self.master, self.standby = self.standby, self.master
+
+    def repair(self) -> None:
+        """The server that died is the standby."""
+        self.standby.start()
+        self._follow()
+
+
+class Traffic:
+    """Transactions on the master without end, each with a row of the table without a key; `count`: how many were committed."""
+
+    def __init__(self, pair: Pair) -> None:
+        self._pair, self._stopping, self._turn = pair, threading.Event(), threading.Lock()
+        self.count = 0
+        self._failed: Exception | None = None
+        self._thread = threading.Thread(target=self._write, name="traffic")
+
+    def __enter__(self) -> Traffic:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Raises what ended it before."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._failed is not None:
+            raise SoakError(f"the traffic ended: {self._failed}")
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """No transaction is under way in the block, and the next one asks for the master of then."""
+        with self._turn:
+            yield
+
+    def _write(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                with self._turn, self._pair.master.connect(autocommit=False) as connection:
+                    for _ in range(10):
+                        self._transaction(connection)
+                        time.sleep(PAUSE_SECONDS)
+        except pymysql.Error as error:  # nobody kills the master while it writes
+            self._failed = error
+
+    def _transaction(self, connection: Any) -> None:
+        number = self.count
+        account = number * 7919 % KEYS
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"INSERT INTO {DATABASE}.{KEYED} VALUES (%s, 1, %s) ON DUPLICATE KEY UPDATE balance = balance + 1, note = VALUES(note)",
+                (account, f"entry {number}"),
+            )
+            cursor.execute(f"INSERT INTO {DATABASE}.{KEYLESS} VALUES (%s, %s)", (number, account))
+            if number % 10 == 0:
+                cursor.execute(f"DELETE FROM {DATABASE}.{KEYED} WHERE id = %s", ((number * 31) % KEYS,))
+        connection.commit()
+        self.count += 1
+
+
+def run(server: DatabaseServer, *statements: str) -> None:
+    with server.connect() as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def contains(executed: str, wanted: str) -> bool:
+    have: Any = parse_executed(executed, mariadb=False)
+    return bool(have.contains(parse_executed(wanted, mariadb=False)))
+
+
+def _executed(server: DatabaseServer) -> str:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT @@GLOBAL.gtid_executed")
+        row: Any = cursor.fetchone()
+    return str(row[0]).replace("\n", "")

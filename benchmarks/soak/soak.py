@@ -1,0 +1,98 @@
+"""The loop of a soak and its record. `bench soak` calls it for hours, a test with each fault once."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks.report import show, write_json
+from benchmarks.soak.house import House
+from benchmarks.soak.memory_slope import MemorySlope
+from benchmarks.soak.pair import Traffic
+from console.demo.lake import percentile
+
+FAULTS: tuple[tuple[str, Callable[[House, Traffic], None]], ...] = (
+    ("source_failover", House.source_fails_over),
+    ("zookeeper_restart", House.zookeeper_restarts),
+    ("engine_kill", House.engine_is_killed),
+    ("spark_kill", House.spark_is_killed),
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Length:
+    """`seconds`: of all faults together; each kind comes once at least. `between_seconds`: of calm before each."""
+
+    seconds: float
+    between_seconds: float
+
+
+def run(json_file: Path | None, minutes: float, every_minutes: float) -> bool:
+    """Whether all held: tables equal, no row twice. Writes the record after each fault, so that what ends early tells what it saw."""
+    screen = Console()
+    length = Length(seconds=minutes * 60, between_seconds=every_minutes * 60)
+    with tempfile.TemporaryDirectory(prefix="sluice-soak-") as name:
+        house = House(Path(name), screen.print, session_seconds=15.0, spark_memory="3g")
+        try:
+            house.start()
+            record = soak(house, length, screen.print, lambda so_far: write_json(json_file, so_far))
+        finally:
+            house.stop()
+    write_json(json_file, record)
+    show("faults", [{"fault": name, **found} for name, found in record["faults"].items()])
+    show("memory", [{"process": name, **found} for name, found in record["memory"].items()])
+    show("tables", record["tables"])
+    return holds(record)
+
+
+def soak(
+    house: House, length: Length, say: Callable[[str], object], so_far: Callable[[dict[str, Any]], object]
+) -> dict[str, Any]:
+    """The record. Raises SoakError where the lake does not follow any more."""
+    begun, recovered = time.monotonic(), defaultdict[str, list[float]](list)
+
+    def record() -> dict[str, Any]:
+        return {
+            "minutes": round((time.monotonic() - begun) / 60, 1),
+            "transactions": traffic.count,
+            "faults": {name: _figures(seconds) for name, seconds in recovered.items()},
+            "memory": memory.record(),
+        }
+
+    with Traffic(house.pair) as traffic, MemorySlope(house.pids) as memory:
+        house.wait_until_followed()
+        for number in itertools.count():
+            if number >= len(FAULTS) and time.monotonic() - begun >= length.seconds:
+                break
+            time.sleep(length.between_seconds)
+            name, fault = FAULTS[number % len(FAULTS)]
+            at = time.monotonic()
+            fault(house, traffic)
+            house.wait_until_followed()
+            recovered[name].append(time.monotonic() - at)
+            say(f"{name}: the lake follows again after {recovered[name][-1]:.1f} s")
+            so_far({**record(), "ended": False})
+        traffic.stop()
+        house.wait_until_followed()
+        return {**record(), "ended": True, "tables": house.compared(), "rows_doubled": house.doubled()}
+
+
+def holds(record: dict[str, Any]) -> bool:
+    """Whether the record is of a soak that ended well."""
+    return bool(record["ended"]) and record["rows_doubled"] == 0 and all(each["equal"] for each in record["tables"])
+
+
+def _figures(seconds: list[float]) -> dict[str, Any]:
+    return {
+        "count": len(seconds),
+        "follows_again_p50_s": percentile(sorted(seconds), 0.5),
+        "follows_again_max_s": round(max(seconds), 1),
+    }

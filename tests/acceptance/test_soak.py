@@ -1,0 +1,40 @@
+"""The soak with each of its faults once: traffic, the source fails over, ZooKeeper, the engine and Spark are killed; equal tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.soak.house import House
+from benchmarks.soak.memory_slope import slope
+from benchmarks.soak.soak import FAULTS, Length, holds, soak
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    made = House(tmp_path, lambda _: None, session_seconds=6.0, spark_memory="2g")
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.mark.timeout(900)
+def test_soak_ha_failover_each_fault_once_and_the_tables_are_equal(house: House) -> None:
+    told: list[dict[str, object]] = []
+    record = soak(house, Length(seconds=0, between_seconds=0), lambda _: None, told.append)
+    assert holds(record), record
+    assert {name: found["count"] for name, found in record["faults"].items()} == {name: 1 for name, _ in FAULTS}
+    assert [each["rows"] for each in record["tables"]][1] == record["transactions"] > 0
+    assert record["memory"]["code server"]["lives"] == 2
+    assert len(told) == len(FAULTS)
+
+
+def test_soak_a_slope_is_of_what_comes_after_the_start() -> None:
+    rising = [(float(second), min(second, 40) * 5.0) for second in range(100)]
+    assert slope(rising) == 0.0
+    assert slope([(float(second), second * 0.01) for second in range(100)]) == 36.0
+    assert slope(rising[:20]) is None
