@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from cdc_engine.time_words import cron
 
 # What Dagster refuses of these keeps it from showing any destination, so it is refused here.
 _OWNER = re.compile(r"team:[\w.-]+|[A-Za-z0-9_][A-Za-z0-9._%+-]*@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}")
 _GROUP = re.compile(r"[A-Za-z0-9_]{0,200}")
+_COLLECTOR = re.compile(r"https?://[^\s/@]+(/[^\s@]*)?")
 HOURLY = "hourly"
 MINUTES_MAX, HOURS_MAX = 525_600.0, 876_000.0  # a year, a hundred years
 
@@ -55,6 +56,21 @@ class MetricsConfig(BaseModel):
 
     port: int = Field(0, ge=0, le=65535, description="11112 is Canal's; 0: nothing listens")
     host: str = Field("127.0.0.1", description="address to listen on; it asks for no password")
+
+
+class TelemetryConfig(BaseModel):
+    """Where OpenTelemetry's traces of batches are sent; without it, where OpenTelemetry's own variables say, if they do."""
+
+    model_config = STRICT
+
+    otlp: str = Field("", description="a collector, as http://host:4318: OTLP over HTTP, protobuf")
+    headers: dict[str, str] = Field({}, description="sent along; values may be $NAME of the environment")
+
+    @model_validator(mode="after")
+    def _reachable(self) -> TelemetryConfig:
+        if self.otlp and not _COLLECTOR.fullmatch(self.otlp):
+            raise ValueError("otlp must be http://host:port or https://host:port, secrets in headers as $NAME")
+        return self
 
 
 class MaintenanceConfig(BaseModel):

@@ -13,7 +13,7 @@ from cdc_engine.config.alarms import AlarmConfig
 from cdc_engine.config.consumers import EVERYWHERE, CanalServerConfig
 from cdc_engine.config.destination import DestinationConfig
 from cdc_engine.config.engine import EngineConfig
-from cdc_engine.config.operation import MetricsConfig
+from cdc_engine.config.operation import MetricsConfig, TelemetryConfig
 from cdc_engine.config.places import DatabaseUrl, StorageOptions, TableLocation, TablePath, is_in_a_store
 from cdc_engine.contracts import DestinationDir, MetaPlace
 from cdc_engine.source.settings import LocalPath, Strict
@@ -79,6 +79,7 @@ class SluiceConfig(Strict):
     engine: EngineConfig = EngineConfig()
     metrics: MetricsConfig = MetricsConfig()
     alarms: tuple[AlarmConfig, ...] = ()
+    telemetry: TelemetryConfig = TelemetryConfig()
     storage_options: StorageOptions = Field(
         {}, description="of the store of lake and staging, in deltalake's words; secrets as $NAME of the environment"
     )

@@ -44,6 +44,8 @@ from cdc_engine.parser.start_position import DumpStart
 from cdc_engine.position import Position
 from cdc_engine.server.service import CanalService
 from cdc_engine.states import ENDED, EngineState, engine_follows, engine_state
+from cdc_engine.telemetry.otlp import sender_of
+from cdc_engine.telemetry.traces import Traces
 
 log = structlog.get_logger()
 
@@ -87,7 +89,7 @@ class Engine:
         self._failover: Failover | None = None
         self._gave_way = threading.Event()  # another source is to be read, by another engine
         self._unwatched = threading.Event()  # of the watch that runs: it is to end
-        self._pulse = Pulse()
+        self._pulse, self._traces = Pulse(), Traces(name, self.directory)
         self._serving: Serving | None = None
         self._sending: Sending | None = None
         self._changed_at = 0.0  # when the parser last changed its state, of the monotonic clock
@@ -134,6 +136,7 @@ class Engine:
             self._rooms.meta.close()
         self._reporter = self._rooms = self._hand_out = None
         self._lease.release()
+        self._traces.flush()
 
     @property
     def consumers(self) -> Consumers:
@@ -191,6 +194,7 @@ class Engine:
     def _open(self) -> None:
         self._state, self._reason, self._changed_at = EngineState.STARTING, "", time.monotonic()
         handlers = handlers_of(self.name, self._destination.handlers)
+        self._traces = Traces(self.name, self.directory, sender_of(self.config.telemetry))
         rooms = make_parts(
             self._destination, self.directory, self._lease, on_state=self._tell, on_start=self._began_elsewhere
         )
@@ -205,6 +209,7 @@ class Engine:
             limits=limits,
             directory=self.directory,
             handlers=Calls(self.name, self.directory, handlers, fence=self._lease.check),
+            traces=self._traces,
         )
         rooms.parser.start(rooms.store.put_position or rooms.meta.ledger.resume_position)
         self._pulse = Pulse()

@@ -27,6 +27,8 @@ from cdc_engine.position import Position
 from cdc_engine.server.service import CanalService
 from cdc_engine.staging.batches import StagedBatches
 from cdc_engine.states import TableState
+from cdc_engine.telemetry.spans import ACK, ROLLBACK
+from cdc_engine.telemetry.traces import Traces
 
 logger = logging.getLogger(__name__)
 
@@ -56,10 +58,12 @@ class HandOut:
         limits: BatchLimits,
         directory: Path,
         handlers: Calls | None = None,
+        traces: Traces | None = None,
     ) -> None:
         self._client, self._service, self._meta, self._stage, self._limits = client, service, meta, stage, limits
         self._directory, self._batches = directory, StagedBatches(directory)
         self._handlers = handlers or Calls(client.destination, directory)
+        self._traces = traces or Traces(client.destination, directory)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"stage-{client.destination}")
         self._lock = threading.Lock()
         self._running: Future[OutstandingBatch | None] | None = None
@@ -101,9 +105,11 @@ class HandOut:
             raise NotStartedError(ENDS.format(self._client.destination)) from None
 
     def ack(self, batch: OutstandingBatch) -> None:
+        begun_ns = time.time_ns()
         self._handlers.will_be("after", batch, self._line())
         self._service.ack(self._client, batch.batch_id)
         self.first_commit_time_us = 0
+        self._traces.settled(batch, ACK, begun_ns)
         self._remove(batch)
 
     def rollback(self, batch: OutstandingBatch, *, damaged: bool = False) -> None:
@@ -111,12 +117,15 @@ class HandOut:
 
         Raises CanalServiceError when the batch is not outstanding any more.
         """
-        self._handlers.will_be("retry", batch, self._line(), READ_BADLY if damaged else NOT_MERGED)
+        why, begun_ns = READ_BADLY if damaged else NOT_MERGED, time.time_ns()
+        self._handlers.will_be("retry", batch, self._line(), why)
         if not damaged and self._batches.is_whole(batch):
             self._meta.update(lambda ledger: ledger.redeliver(batch.batch_id))
+            self._traces.settled(batch, ROLLBACK, begun_ns, why)
             return
         self._service.rollback(self._client, batch.batch_id)
         self.first_commit_time_us = 0
+        self._traces.settled(batch, ROLLBACK, begun_ns, why)
         self._remove(batch)
 
     def stop_tables(self, batch: OutstandingBatch, reasons: Mapping[str, tuple[str, str]]) -> None:
@@ -124,13 +133,15 @@ class HandOut:
 
         `reasons`: "database.table" → (state, reason). Raises CanalServiceError when the batch is not outstanding any more.
         """
-        self._handlers.will_be("retry", batch, self._line(), f"it goes on without {', '.join(sorted(reasons))}")
+        why, begun_ns = f"it goes on without {', '.join(sorted(reasons))}", time.time_ns()
+        self._handlers.will_be("retry", batch, self._line(), why)
         stops = [_stop_at(batch.start, name, *why) for name, why in reasons.items()]
 
         def stopped(ledger: Ledger) -> Ledger:
             return functools.reduce(Ledger.stop_table, stops, ledger.redeliver(batch.batch_id, without=reasons.keys()))
 
         self._meta.update(stopped)
+        self._traces.settled(batch, ROLLBACK, begun_ns, why)
 
     def while_idle(self, act: Callable[[], None]) -> bool:
         """Calls `act` while no batch is out or being staged, and holds up the next; whether it was called."""
@@ -170,6 +181,7 @@ class HandOut:
         )
         if batch.empty:
             return None
+        taken_ns = time.time_ns()
         record = next(each for each in self._meta.ledger.outstanding if each.batch_id == batch.batch_id)
         with contextlib.ExitStack() as undo:
             undo.callback(self._service.rollback, self._client)
@@ -177,6 +189,8 @@ class HandOut:
             undo.callback(self._batches.remove, staged.path, record.ledger_id)
             handed_out = self._keep(batch, record, staged)
             undo.pop_all()
+        if handed_out is not None:
+            self._traces.staged(handed_out, taken_ns)
         return handed_out
 
     def _keep(self, batch: Batch, record: OutstandingBatch, staged: Staged) -> OutstandingBatch | None:

@@ -17,6 +17,8 @@ import dagster as dg
 
 from cdc_engine.errors import SluiceError
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE
+from cdc_engine.telemetry.otlp import is_wanted
+from cdc_engine.telemetry.run_spans import RunSpans
 from orchestration import failpoints
 from orchestration.batch_reference import BatchReference
 from orchestration.ports import (
@@ -105,10 +107,12 @@ def merge_one(
     say(f"merging {reference}: {head.rows} rows, {head.bytes} bytes, tables {', '.join(head.tables) or 'none'}")
     failpoints.reach(failpoints.BEFORE_MERGE)
     merged: list[MergedTable] = []
+    spans = RunSpans(directory / reference.path if is_wanted(config.telemetry) else None, reference.delivery, run)
 
     def done(outcome: TableOutcome) -> None:
         lag_seconds = max(0.0, time.time() - outcome.last_commit_time_us / 1e6)
         merged.append(MergedTable(outcome=outcome, batch=head, lag_seconds=lag_seconds))
+        spans.merged(outcome.name, outcome.merge_ms, outcome.source_rows, outcome.way)
         failpoints.reach(failpoints.BETWEEN_TABLES)
         # Also news: the run is at work.
         say(f"{outcome.name}: merged {outcome.source_rows} rows in {outcome.merge_ms} ms")
@@ -137,9 +141,11 @@ def merge_one(
     )
     try:
         ports.merge(order, done)
-    except MergeFailedError:
+    except MergeFailedError as error:
+        spans.ended(str(error))
         yield from merged
         raise
+    spans.ended()
     failpoints.reach(failpoints.AFTER_MERGE)
     yield from merged
 

@@ -21,6 +21,7 @@ from equality.destination import Asked, compare_destination
 from equality.values import Extent
 from lake_cut import deltalake_tables, read_cut
 from orchestration import failpoints
+from tests.telemetry.fix_collector import Collector, collecting
 from tests.waiting import wait_for
 
 DATABASE = "kills"
@@ -92,7 +93,8 @@ class Workload:
 class KillBench:
     """The pipeline, its gates and its victims."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, collector: Collector) -> None:
+        self.collector = collector
         self.gates = folder / "gates"
         self.gates.mkdir()
         self.pipeline = Pipeline(
@@ -100,7 +102,7 @@ class KillBench:
             DATABASE,
             _silent,
             spark_memory="2g",
-            environment={failpoints.VARIABLE: str(self.gates)},
+            environment={failpoints.VARIABLE: str(self.gates), "OTEL_EXPORTER_OTLP_ENDPOINT": collector.address},
             settings=SETTINGS,
             webserver=False,
         )
@@ -227,10 +229,11 @@ def _silent(_: str) -> None:
 # Gone with the last test of this room: its ticks would take an eighth of a core from the tests of the other rooms until all have run.
 @pytest.fixture(scope="package")
 def kill_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillBench]:
-    bench = KillBench(tmp_path_factory.mktemp("kills"))
-    try:
-        bench.start()
-        yield bench
-    finally:
-        bench.open()
-        bench.pipeline.stop()
+    with collecting() as collector:
+        bench = KillBench(tmp_path_factory.mktemp("kills"), collector)
+        try:
+            bench.start()
+            yield bench
+        finally:
+            bench.open()
+            bench.pipeline.stop()

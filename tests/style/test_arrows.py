@@ -73,11 +73,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cdc_engine.brokers": VALUES | {"cdc_engine.binlog", "cdc_engine.config.brokers"},
     "cdc_engine.server.protocol": VALUES,
     "cdc_engine.handlers": VALUES,
+    "cdc_engine.telemetry": VALUES | {"cdc_engine.config.operation"},
     "cdc_engine.destination_files": VALUES
     | {"cdc_engine.meta", "cdc_engine.ha", "cdc_engine.documents", "object_stores"},
     "cdc_engine.instance": VALUES
     | {"cdc_engine.config", "cdc_engine.server", "cdc_engine.binlog", "cdc_engine.source", "cdc_engine.documents"}
-    | {"cdc_engine.brokers", "cdc_engine.handlers", "cdc_engine.destination_files"}
+    | {"cdc_engine.brokers", "cdc_engine.handlers", "cdc_engine.telemetry", "cdc_engine.destination_files"}
     | {f"cdc_engine.{stage}" for stage in STAGES},
     "cdc_engine.acts": VALUES
     | {
@@ -103,6 +104,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "cdc_engine.launcher",
         "cdc_engine.instance",
         "cdc_engine.snapshot",
+        "cdc_engine.telemetry",
         "cdc_engine.acts",
         "cdc_engine.table_meta.history.tables_file",
         "spark_jobs",

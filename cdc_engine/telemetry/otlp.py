@@ -1,0 +1,103 @@
+"""Spans to an OpenTelemetry collector, by OTLP over HTTP. The SDK is read in only where conf/ or the environment names a collector.
+
+The SDK's processor has a bounded queue and a thread: where the collector is away spans are dropped, with a line in the log.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cdc_engine.config.operation import TelemetryConfig
+from cdc_engine.errors import ConfigurationError
+from cdc_engine.telemetry.spans import Span, Trace
+from cdc_engine.telemetry.traces import Sender
+
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+PATH = "/v1/traces"
+SEND_MILLISECONDS, FLUSH_SECONDS = 1000, 2.0
+
+_lock = threading.Lock()
+_senders: dict[tuple[str, tuple[tuple[str, str], ...]], Sender] = {}
+
+
+def is_wanted(config: TelemetryConfig, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether conf/ names a collector, or OpenTelemetry's own variables do and do not say that nothing is to be sent."""
+    if config.otlp:
+        return True
+    off = (
+        environment.get("OTEL_SDK_DISABLED", "").lower() == "true" or environment.get("OTEL_TRACES_EXPORTER") == "none"
+    )
+    return not off and any(environment.get(name) for name in ENDPOINTS)
+
+
+def sender_of(config: TelemetryConfig) -> Sender | None:
+    """One a process for each collector; None where none is wanted. Raises ConfigurationError where a variable is not set."""
+    if not is_wanted(config):
+        return None
+    headers = {name: _filled(name, value) for name, value in config.headers.items()}
+    key = (config.otlp, tuple(sorted(headers.items())))
+    with _lock:
+        if key not in _senders:
+            _senders[key] = OtlpSender(config.otlp, headers)
+        return _senders[key]
+
+
+def _filled(name: str, text: str) -> str:
+    if not text.startswith("$"):
+        return text
+    if text[1:] not in os.environ:
+        raise ConfigurationError(f"telemetry.headers.{name}: the environment variable {text[1:]} is not set")
+    return os.environ[text[1:]]
+
+
+class OtlpSender:
+    """`otlp`: the collector's address, as http://host:4318; empty: as OpenTelemetry's own variables say."""
+
+    def __init__(self, otlp: str, headers: dict[str, str]) -> None:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+
+        named = "OTEL_SERVICE_NAME" in os.environ or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+        self._resource = Resource.create({} if named else {"service.name": "sluice"})
+        exporter = OTLPSpanExporter(endpoint=_endpoint(otlp), headers=headers or None)
+        self._processor = BatchSpanProcessor(exporter, schedule_delay_millis=SEND_MILLISECONDS)
+
+    def send(self, trace: Trace, spans: Sequence[Span]) -> None:
+        for span in spans:
+            self._processor.on_end(self._readable(trace, span))
+
+    def flush(self) -> None:
+        thread = threading.Thread(target=self._processor.force_flush, name="telemetry-flush", daemon=True)
+        thread.start()
+        thread.join(FLUSH_SECONDS)
+
+    def _readable(self, trace: Trace, span: Span) -> Any:
+        from opentelemetry.sdk.trace import ReadableSpan  # noqa: PLC0415
+        from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags  # noqa: PLC0415
+
+        def context(path: tuple[str, ...]) -> SpanContext:
+            return SpanContext(
+                trace.trace_id, trace.span_id(path), is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED)
+            )
+
+        return ReadableSpan(
+            name=span.name,
+            context=context(span.path),
+            parent=context(span.path[:-1]) if span.path[1:] else None,
+            resource=self._resource,
+            attributes=dict(span.attributes),
+            status=Status(StatusCode.ERROR, span.error) if span.error else Status(StatusCode.OK),
+            start_time=span.start_ns,
+            end_time=span.end_ns,
+        )
+
+
+def _endpoint(otlp: str) -> str | None:
+    """With the path of traces, unless one is said; None: the variables say it."""
+    if not otlp:
+        return None
+    return otlp if "/" in otlp.split("://", 1)[1].rstrip("/") else f"{otlp.rstrip('/')}{PATH}"

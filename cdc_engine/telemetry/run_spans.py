@@ -1,0 +1,64 @@
+"""What a run tells of itself: a file beside the staged files, which the engine sends on when it settles the batch.
+
+A run sends nothing: a collector that does not answer would hold up its end, and with it the ack. Written by `orchestration.run`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from pathlib import Path
+
+import structlog
+
+from cdc_engine.telemetry.spans import BATCH, RUN, Span, Value
+
+log = structlog.get_logger()
+PATTERN = "spans-{delivery}-*.json"
+
+
+class RunSpans:
+    """Of one run's work on one delivery. `folder`: of the staged batch, as the engine's host sees it; None: nothing is kept."""
+
+    def __init__(self, folder: Path | None, delivery: int, run: str) -> None:
+        self._folder, self._delivery, self._run = folder, delivery, run
+        self._begun, self._merged, self._path = time.time_ns(), list[Span](), (BATCH, f"{RUN} {run}")
+
+    def merged(self, table: str, milliseconds: int, rows: int, way: str) -> None:
+        """A table was merged just now."""
+        if self._folder is not None:
+            now = time.time_ns()
+            told: dict[str, Value] = {"sluice.table": table, "sluice.rows": rows, "sluice.way": way}
+            path = (*self._path, table)
+            self._merged.append(
+                Span(path=path, name=f"merge {table}", start_ns=now - milliseconds * 10**6, end_ns=now, attributes=told)
+            )
+
+    def ended(self, error: str = "") -> None:
+        """The run is done with this delivery. Raises nothing: a batch does not fail for want of its trace."""
+        if self._folder is None:
+            return
+        told: dict[str, Value] = {"sluice.run": self._run, "host.name": platform.node(), "process.pid": os.getpid()}
+        whole = Span(
+            path=self._path, name=RUN, start_ns=self._begun, end_ns=time.time_ns(), attributes=told, error=error
+        )
+        name = PATTERN.format(delivery=self._delivery).replace("*", self._run[:8] or "by-hand")
+        try:
+            beside = self._folder / f".{name}.tmp"
+            beside.write_text(json.dumps([each.to_json() for each in (whole, *self._merged)]))
+            beside.replace(self._folder / name)
+        except OSError as failed:
+            log.warning("spans_not_kept", run=self._run, reason=failed.strerror)
+
+
+def spans_of_runs(folder: Path, delivery: int) -> list[Span]:
+    """What runs left of this delivery. What cannot be read is left out, with a line in the log."""
+    found: list[Span] = []
+    for file in sorted(folder.glob(PATTERN.format(delivery=delivery))):
+        try:
+            found += [Span.from_json(each) for each in json.loads(file.read_bytes())]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning("spans_not_read", file=str(file), reason=type(error).__name__)
+    return found

@@ -1,0 +1,72 @@
+"""A batch as a trace, as values. What names a hand-out for ever gives the trace its id, so nothing has to carry it from process to process.
+
+batch                  from taking it until it is acked or rolled back; one trace a delivery
+├── stage              until its files are there to be merged
+├── run                in the run's process; as many as tried this delivery
+│   └── merge TABLE
+└── ack · rollback     the ledger's write
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+BATCH, STAGE, RUN, ACK, ROLLBACK = "batch", "stage", "run", "ack", "rollback"
+Value = str | int | float | tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trace:
+    """Of one delivery of a ledger's batch."""
+
+    ledger_id: str
+    delivery: int
+
+    @property
+    def trace_id(self) -> int:
+        """128 bits."""
+        return _hashed(16, self.ledger_id, self.delivery)
+
+    def span_id(self, path: tuple[str, ...]) -> int:
+        """64 bits, of the span with this path."""
+        return _hashed(8, self.ledger_id, self.delivery, *path)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Span:
+    """`path`: keys, its own last, those of its parents before it. Times in nanoseconds since 1970. `error`: why it failed, or empty."""
+
+    path: tuple[str, ...]
+    name: str
+    start_ns: int
+    end_ns: int
+    attributes: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    error: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Span:
+        """Inverse of `to_json`. Raises KeyError, TypeError or ValueError on a record of another shape."""
+        return cls(
+            path=tuple(str(each) for each in record["path"]),
+            name=str(record["name"]),
+            start_ns=int(record["start_ns"]),
+            end_ns=int(record["end_ns"]),
+            attributes={str(key): _value(value) for key, value in record["attributes"].items()},
+            error=str(record["error"]),
+        )
+
+
+def _value(value: Any) -> Value:
+    return tuple(str(each) for each in value) if isinstance(value, list | tuple) else value
+
+
+def _hashed(size: int, *words: object) -> int:
+    """Never 0, which no id may be."""
+    text = "\0".join(str(word) for word in words).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=size).digest()) or 1

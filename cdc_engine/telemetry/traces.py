@@ -1,0 +1,87 @@
+"""What an engine tells of its batches, as they go. Called by `hand_out`; does nothing without a collector, and never waits or raises."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from cdc_engine.contracts import OutstandingBatch
+from cdc_engine.telemetry.run_spans import spans_of_runs
+from cdc_engine.telemetry.spans import BATCH, STAGE, Span, Trace, Value
+
+log = structlog.get_logger()
+MANIFEST = "manifest.json"  # written when the batch was staged
+
+
+class Sender(Protocol):
+    def send(self, trace: Trace, spans: Sequence[Span]) -> None:
+        """At once; what it is sent to may be away."""
+
+    def flush(self) -> None:
+        """What waits goes out, or a moment has passed."""
+
+
+class Traces:
+    """Of one destination. `sender`: None where nobody wants them."""
+
+    def __init__(self, destination: str, directory: Path, sender: Sender | None = None) -> None:
+        self._destination, self._directory, self._sender = destination, directory, sender
+        self._taken: dict[int, int] = {}  # delivery → when it was taken, ns since 1970
+        self._lock = threading.Lock()
+
+    def staged(self, batch: OutstandingBatch, taken_ns: int) -> None:
+        """The batch, taken at that time, is staged and handed out."""
+        if self._sender is not None:
+            with self._lock:
+                self._taken = {batch.delivery: taken_ns}  # one batch at a time
+            stage = Span(path=(BATCH, STAGE), name=STAGE, start_ns=taken_ns, end_ns=time.time_ns())
+            self._send(batch, [stage])
+
+    def settled(self, batch: OutstandingBatch, word: str, begun_ns: int, error: str = "") -> None:
+        """The ledger has it; `begun_ns`: before that was written. `error`: why it comes again. Before its files are removed."""
+        if self._sender is None:
+            return
+        now, runs = time.time_ns(), spans_of_runs(self._directory / batch.path, batch.delivery)
+        begun = min([self._begun(batch, begun_ns), *(each.start_ns for each in runs)])
+        whole = Span(
+            path=(BATCH,), name=BATCH, start_ns=begun, end_ns=now, attributes=self._attributes(batch), error=error
+        )
+        settle = Span(path=(BATCH, word), name=word, start_ns=begun_ns, end_ns=now)
+        self._send(batch, [whole, *runs, settle])
+
+    def flush(self) -> None:
+        if self._sender is not None:
+            self._sender.flush()
+
+    def _begun(self, batch: OutstandingBatch, otherwise: int) -> int:
+        """When it was taken; of one that another process took, when it was staged."""
+        with self._lock:
+            taken = self._taken.pop(batch.delivery, 0)
+        try:
+            return taken or (self._directory / batch.path / MANIFEST).stat().st_mtime_ns
+        except OSError:
+            return otherwise
+
+    def _attributes(self, batch: OutstandingBatch) -> dict[str, Value]:
+        return {
+            "sluice.destination": self._destination,
+            "sluice.ledger": batch.ledger_id,
+            "sluice.delivery": batch.delivery,
+            "sluice.start": str(batch.start),
+            "sluice.end": str(batch.end),
+            "sluice.rows": batch.rows,
+            "sluice.bytes": batch.bytes,
+            "sluice.tables": batch.tables,
+        }
+
+    def _send(self, batch: OutstandingBatch, spans: list[Span]) -> None:
+        if self._sender is not None:
+            try:
+                self._sender.send(Trace(ledger_id=batch.ledger_id, delivery=batch.delivery), spans)
+            except Exception as error:  # a batch does not fail for want of its trace
+                log.warning("spans_not_sent", destination=self._destination, reason=type(error).__name__)

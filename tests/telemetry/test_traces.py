@@ -1,0 +1,183 @@
+"""A batch from taking it to its ack is one trace at a real collector, of engine and run; a collector that is away changes nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from structlog.testing import capture_logs
+
+from cdc_engine.config.operation import TelemetryConfig
+from cdc_engine.contracts import OutstandingBatch
+from cdc_engine.errors import ConfigurationError
+from cdc_engine.telemetry import otlp
+from cdc_engine.telemetry.otlp import is_wanted, sender_of
+from cdc_engine.telemetry.run_spans import RunSpans, spans_of_runs
+from cdc_engine.telemetry.spans import Span, Trace
+from cdc_engine.telemetry.traces import Traces
+from console.toolchain.ports import LOOPBACK, free_port
+from tests.handlers.fix_handlers import batch
+from tests.telemetry.fix_collector import Collector, collecting, failed
+
+TRACE = Trace(ledger_id=batch().ledger_id, delivery=7)
+OFF = TelemetryConfig()
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing is sent any more once a test has ended."""
+    made: dict[Any, Any] = {}
+    for name in otlp.ENDPOINTS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(otlp, "_senders", made)
+    monkeypatch.setattr(otlp, "SEND_MILLISECONDS", 20)
+    yield
+    for sender in made.values():
+        sender._processor.span_exporter.shutdown()  # ends its tries, for which the processor would wait
+        sender._processor.shutdown()
+
+
+@pytest.fixture
+def collector(fresh: None) -> Iterator[Collector]:
+    with collecting() as made:
+        yield made
+
+
+def played(folder: Path, traces: Traces, word: str = "ack", error: str = "") -> OutstandingBatch:
+    """What engine and run say of one batch."""
+    given = batch()
+    (folder / given.path).mkdir(parents=True, exist_ok=True)
+    traces.staged(given, taken_ns=10**18)
+    run = RunSpans(folder / given.path, given.delivery, "run-one")
+    run.merged("shop.orders", 40, 6, "spark")
+    run.ended(error)
+    traces.settled(given, word, 2 * 10**18, error)
+    return given
+
+
+def has(*names: str) -> Callable[[Mapping[str, object]], bool]:
+    return lambda there: set(names) <= there.keys()
+
+
+@pytest.mark.parametrize("said", ["conf", "environment"])
+def test_a_batch_is_one_trace_of_engine_and_run(
+    said: str, collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLLECTOR_KEY", "secret")
+    config = TelemetryConfig(otlp=collector.address, headers={"X-Key": "$COLLECTOR_KEY"})
+    if said == "environment":
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.address)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=secret")
+        config = OFF
+    traces = Traces("shop", tmp_path, sender_of(config))
+    played(tmp_path, traces)
+    there = collector.wait_for_trace(TRACE.trace_id, has("batch", "stage", "run", "merge shop.orders", "ack"))
+    whole, run = there["batch"], there["run"]
+    assert whole.parent_span_id == b""
+    assert {there[name].parent_span_id for name in ("stage", "run", "ack")} == {whole.span_id}
+    assert there["merge shop.orders"].parent_span_id == run.span_id
+    assert len({span.span_id for span in there.values()}) == 5
+    assert not any(map(failed, there.values()))
+    assert whole.start_time_unix_nano == there["stage"].start_time_unix_nano == 10**18
+    told = {each.key: each.value for each in whole.attributes}
+    assert told["sluice.destination"].string_value == "shop"
+    assert (told["sluice.delivery"].int_value, told["sluice.rows"].int_value) == (7, 3)
+    assert [each.string_value for each in told["sluice.tables"].array_value.values] == ["shop.orders"]
+    path, headers = collector.asked[0]
+    assert (path, {key.lower(): value for key, value in headers.items()}["x-key"]) == ("/v1/traces", "secret")
+    assert collector.services == {"sluice"}
+
+
+def test_a_rollback_and_its_run_are_errors_and_the_next_delivery_another_trace(
+    collector: Collector, tmp_path: Path
+) -> None:
+    traces = Traces("shop", tmp_path, sender_of(TelemetryConfig(otlp=collector.address)))
+    played(tmp_path, traces, "rollback", "Spark went away")
+    there = collector.wait_for_trace(TRACE.trace_id, has("batch", "run", "rollback"))
+    assert failed(there["batch"])
+    assert failed(there["run"])
+    assert there["run"].status.message == "Spark went away"
+    assert Trace(ledger_id=TRACE.ledger_id, delivery=8).trace_id != TRACE.trace_id
+
+
+def test_a_batch_that_another_process_settles_begins_where_it_was_staged(collector: Collector, tmp_path: Path) -> None:
+    folder = tmp_path / batch().path
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text("{}")
+    began = (folder / "manifest.json").stat().st_mtime_ns
+    traces = Traces("shop", tmp_path, sender_of(TelemetryConfig(otlp=collector.address)))
+    traces.settled(batch(), "ack", began + 10**9)
+    assert collector.wait_for_trace(TRACE.trace_id, has("batch"))["batch"].start_time_unix_nano == began
+
+
+def test_a_collector_that_does_not_answer_holds_up_nothing(collector: Collector, tmp_path: Path) -> None:
+    collector.may_answer.clear()
+    traces = Traces("shop", tmp_path, sender_of(TelemetryConfig(otlp=collector.address)))
+    played(tmp_path, traces)
+    assert collector.reached.wait(60)
+    for _ in range(3000):  # more than the queue holds; whoever waited would wait for ever
+        traces.settled(batch(), "ack", 1)
+    assert not collector.may_answer.is_set()
+    traces.flush()
+    assert not collector.spans
+
+
+def test_a_collector_that_is_away_or_a_folder_that_is_gone_breaks_nothing(tmp_path: Path) -> None:
+    traces = Traces("shop", tmp_path, sender_of(TelemetryConfig(otlp=f"http://{LOOPBACK}:{free_port()}")))
+    played(tmp_path, traces)
+    with capture_logs() as lines:
+        RunSpans(tmp_path / "gone", 7, "run-one").ended()
+        (tmp_path / batch().path / "spans-7-torn.json").write_text("[{")
+        assert [each.name for each in spans_of_runs(tmp_path / batch().path, 7)] == ["run", "merge shop.orders"]
+    assert [each["event"] for each in lines] == ["spans_not_kept", "spans_not_read"]
+
+
+def test_spans_of_another_delivery_are_left(tmp_path: Path) -> None:
+    RunSpans(tmp_path, 7, "run-one").ended()
+    assert spans_of_runs(tmp_path, 70) == []
+    (span,) = spans_of_runs(tmp_path, 7)
+    assert Span.from_json(json.loads(json.dumps(span.to_json()))) == span
+
+
+@pytest.mark.parametrize(
+    ("config", "environment", "wanted"),
+    [
+        (OFF, {}, False),
+        (OFF, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, True),
+        (OFF, {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c:4318/x"}, True),
+        (OFF, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_TRACES_EXPORTER": "none"}, False),
+        (OFF, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_SDK_DISABLED": "true"}, False),
+        (TelemetryConfig(otlp="http://c:4318"), {"OTEL_SDK_DISABLED": "true"}, True),
+    ],
+)
+def test_traces_are_wanted_where_conf_or_the_environment_says_so(
+    config: TelemetryConfig, environment: dict[str, str], wanted: bool
+) -> None:
+    assert is_wanted(config, environment) is wanted
+
+
+def test_without_a_collector_the_library_is_not_even_read_in() -> None:
+    asked = (
+        "import sys; from cdc_engine.telemetry.otlp import sender_of; from cdc_engine.config.operation import TelemetryConfig as C; "
+        "sys.exit(sender_of(C()) is not None or any(name.startswith('opentelemetry') for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", asked], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("address", ["collector:4318", "http://user:secret@collector:4318", "ftp://collector"])
+def test_an_address_of_a_collector_that_is_none_is_said(address: str) -> None:
+    with pytest.raises(ValidationError, match="otlp must be http://host:port"):
+        TelemetryConfig(otlp=address)
+
+
+def test_a_variable_of_a_header_that_is_not_set_is_named() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"telemetry\.headers\.X-Key: the environment variable NOT_THERE_AT_ALL"
+    ):
+        sender_of(TelemetryConfig(otlp="http://c:4318", headers={"X-Key": "$NOT_THERE_AT_ALL"}))
