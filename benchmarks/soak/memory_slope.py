@@ -14,7 +14,7 @@ from benchmarks.sampler import Sampler
 
 SAMPLE_SECONDS = 2.0
 WARM_PART = 0.4  # of a life in which what is kept is being built up
-SAMPLES_MIN = 20
+WARM_SECONDS_MIN = 240.0  # of less a slope says nothing
 MEBIBYTE = 1 << 20
 
 Life = list[tuple[float, float]]  # seconds, MiB
@@ -56,7 +56,7 @@ def _record(lives: Sequence[Life]) -> dict[str, Any]:
 def slope(life: Life) -> float | None:
     """MiB an hour, of a straight line through what comes after the warm part; None where that is too short to say."""
     warm = life[int(len(life) * WARM_PART) :]
-    if len(warm) < SAMPLES_MIN:
+    if not warm or warm[-1][0] - warm[0][0] < WARM_SECONDS_MIN:
         return None
     times, sizes = zip(*warm, strict=True)
     return round(statistics.linear_regression(times, sizes).slope * 3600, 1)

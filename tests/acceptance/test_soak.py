@@ -34,7 +34,7 @@ def test_soak_ha_failover_each_fault_once_and_the_tables_are_equal(house: House)
 
 
 def test_soak_a_slope_is_of_what_comes_after_the_start() -> None:
-    rising = [(float(second), min(second, 40) * 5.0) for second in range(100)]
+    rising = [(float(second), min(second, 400) * 5.0) for second in range(1000)]
     assert slope(rising) == 0.0
-    assert slope([(float(second), second * 0.01) for second in range(100)]) == 36.0
-    assert slope(rising[:20]) is None
+    assert slope([(float(second), second * 0.01) for second in range(1000)]) == 36.0
+    assert slope(rising[:390]) is None
