@@ -1,0 +1,134 @@
+"""An engine with a store in files that is killed while it takes a stopped table up: between two of its writes, the files gone by then.
+
+The stored events lack the rows of the stopped table, so they go first; a process that comes after the kill reads them from the source.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.acts import snapshot, stopped_table
+from cdc_engine.destination_files import read_ledger
+from cdc_engine.instance.engine import Engine
+from cdc_engine.meta.resume_requests import requests
+from console.toolchain.database.server import DatabaseServer
+from tests.instance.engine_process import ROOT
+from tests.instance.fix_destination import Captured, running
+from tests.waiting import wait_for
+
+DIES = """
+import os, signal, sys
+from pathlib import Path
+from cdc_engine.config import load_config
+from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.tables import engine_acts, resume
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def forget_and_die(folder, forget=resume.forget_events):
+    forget(folder)
+    die()
+
+if sys.argv[2] == "files removed":
+    resume.forget_events = engine_acts.forget_events = forget_and_die
+else:
+    Engine._read_again = die
+engine = Engine(load_config(Path(sys.argv[1])), "shop")
+engine.start()
+while True:
+    engine.hand_out(1.0)
+"""
+HOLDS, ADDS = "schema_changes: {add: hold}", "schema_changes: {add: apply}"
+
+
+@pytest.fixture
+def shop(mysql80: DatabaseServer, tmp_path: Path) -> Captured:
+    """Whose table `late` has stopped at a change that conf/ would apply by now; all that was before is acked."""
+    captured = Captured(tmp_path, mysql80)
+    captured.run(f"CREATE TABLE {captured.database}.late (n INT PRIMARY KEY)")
+    captured.describe("store: {kind: file}", HOLDS)
+    with running(captured) as engine:
+        captured.run(f"INSERT INTO {captured.database}.late VALUES (1000)")
+        captured.insert(range(3))
+        assert sorted(captured.take(engine, 4)) == [0, 1, 2, 1000]
+        captured.run(f"ALTER TABLE {captured.database}.late ADD COLUMN note INT", *rows_of_late(captured, 1001, 1003))
+        captured.insert(range(3, 6))
+        assert captured.take(engine, 3) == [3, 4, 5]
+    captured.describe("store: {kind: file}", ADDS, "snapshot: never")
+    return captured
+
+
+def rows_of_late(shop: Captured, first: int, end: int) -> list[str]:
+    return [f"INSERT INTO {shop.database}.late VALUES ({n}, {n})" for n in range(first, end)]
+
+
+def killed_at(shop: Captured, place: str) -> None:
+    """An engine of its own process looks for batches, and dies there."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", DIES, str(shop.conf), place], env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    try:
+        assert process.wait(90.0) == -signal.SIGKILL
+    finally:
+        process.kill()
+        process.wait()
+
+
+def taken(shop: Captured, engine: Engine, *last: int) -> list[int]:
+    """All that is handed out until these numbers were."""
+    found: list[int] = []
+
+    def done() -> bool:
+        found.extend(shop.take(engine, 1))
+        return set(last) <= set(found)
+
+    wait_for(f"{last} are staged", done)
+    return found
+
+
+@pytest.mark.parametrize("place", ["files removed", "ledger written"])
+def test_fault_a_kill_while_a_table_is_resumed_from_a_file_store_loses_and_doubles_nothing(
+    shop: Captured, place: str
+) -> None:
+    before = read_ledger(shop.directory).cursor
+    assert before is not None
+    stopped_table.resume(shop.directory, f"{shop.database}.late")
+    killed_at(shop, place)
+    after = read_ledger(shop.directory)
+    assert not (shop.directory / "events").exists()
+    assert requests(shop.directory)
+    assert after.cursor is not None
+    assert (after.cursor == before, bool(after.stopped_tables)) == ((place == "files removed"),) * 2
+    shop.insert([6])
+    with running(shop) as engine:
+        found = taken(shop, engine, 6, 1002)
+        # The stream is read again from the stop: what the other table has of it, its merge drops by order key.
+        assert set(found) == {3, 4, 5, 6, 1001, 1002}
+        assert (found.count(1001), found.count(1002)) == (1, 1)
+        assert read_ledger(shop.directory).epoch == after.epoch
+        wait_for("the request is gone", lambda: engine.hand_out(0.1) is None and not requests(shop.directory))
+        assert engine.status().stopped_tables == ()
+    with running(shop) as engine:
+        shop.insert([7])
+        assert shop.take(engine, 1) == [7]
+
+
+def test_fault_a_kill_while_a_table_is_taken_anew_from_a_file_store_loses_and_doubles_nothing(shop: Captured) -> None:
+    name = f"{shop.database}.late"
+    snapshot.start(shop.directory, [name])
+    killed_at(shop, "files removed")
+    assert not (shop.directory / "events").exists()
+    assert [each.name for each in read_ledger(shop.directory).stopped_tables] == [name]
+    shop.insert([6])
+    with running(shop) as engine:
+        assert taken(shop, engine, 6) == [6]
+        wait_for("the stop is gone", lambda: engine.hand_out(0.1) is None and not engine.status().stopped_tables)
+        shop.run(*rows_of_late(shop, 1003, 1004))
+        assert shop.take(engine, 1) == [1003]
