@@ -13,6 +13,7 @@ RING_EVENTS_MAX = 1_000_000  # row events in the ring; bounds the arrays beside 
 STORE_BYTES_MAX = 8 << 30  # of event files, where the store is in files: an hour at 2 MiB/s
 SEGMENT_BYTES = 64 * MEBIBYTE  # of one event file; it is synced as a whole, and removed as a whole
 WINDOW_BYTES_MAX = 64 * MEBIBYTE  # of row events kept for consumers beside the lake; most of them are in the ring, too
+SHARED_BYTES_MAX = 64 * MEBIBYTE  # of a dump that several destinations read; one behind them connects by itself
 BATCH_BYTES_MAX = 256 * MEBIBYTE  # a batch is what waits, up to this; the ring is the usual limit
 BATCH_EVENTS_MAX = 1_000_000  # row events a batch
 FAILOVER_BACK_SECONDS = 60  # that are read once more where a stream goes over to another server by time (canal.md §2.3)

@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 from cdc_engine.config import DestinationConfig, SluiceConfig, load_config
 from cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
 from cdc_engine.instance.discovery import foreign_keys
+from cdc_engine.instance.wiring import source_of
+from cdc_engine.parser.shared.sharing import key_of
 from cdc_engine.parser.source_check import check_source
 from cdc_engine.table_meta.history.tables_file import foreign_key_notes
 from console.beside_check import beside_problems, beside_sentence, rules_problems
@@ -50,6 +52,7 @@ def run_checks(conf: Path) -> Iterator[Finding]:
         yield from check_sources(config.destinations[name])
         yield Finding(policy_sentence(config.destinations[name]))
         yield check_foreign_keys(config.destinations[name])
+    yield check_shared(config)
     yield Finding("Delta paths of all tables", tuple(known_path_clashes(config)))
     yield Finding(beside_sentence(config), tuple(beside_problems(config)))
     yield Finding("rows and masks of tables that are there", tuple(rules_problems(config)))
@@ -64,6 +67,22 @@ def check_configuration(config: SluiceConfig, conf: Path, problems: Sequence[str
     what = f"configuration in {conf}: {', '.join(sorted(config.destinations)) or 'no destination'}"
     missing = f"there is no destination; describe one in {conf / 'destinations'}/NAME.yaml"
     return Finding(what, tuple(problems) if config.destinations else (*problems, missing))
+
+
+def check_shared(config: SluiceConfig) -> Finding:
+    """Which destinations share the stream of their server; a warning for one that would and has nobody to share it with."""
+    sharers: dict[tuple[str, ...], list[str]] = {}
+    for name, destination in sorted(config.destinations.items()):
+        if destination.stream == "shared":
+            sharers.setdefault(key_of(source_of(destination)), []).append(name)
+    told = [f"{', '.join(names)} share one of {key[0]}" for key, names in sharers.items() if len(names) > 1]
+    alone = [
+        f"{names[0]} says stream: shared, and no other destination that says it reads {key[0]} as {key[1]} in the same tls mode: it has "
+        "a connection of its own"
+        for key, names in sharers.items()
+        if len(names) == 1
+    ]
+    return Finding(f"streams: {'; '.join(told) or 'each destination has its own'}", warnings=tuple(alone))
 
 
 def check_sources(destination: DestinationConfig) -> Iterator[Finding]:

@@ -43,6 +43,7 @@ class DestinationStatus:
 
     `waiting`: why the batch that is out waits for its next try, or empty. `troubles`: what else is wrong, by the engine's own word.
     Ages are seconds, None where it never happened since the engine started: of the sensor's last tick, the last ack of a run.
+    `shared`: it reads what its server sends once for several destinations.
     """
 
     name: str
@@ -57,6 +58,7 @@ class DestinationStatus:
     ring_bytes: int = 0
     ring_bytes_max: int = 0
     ring_events: int = 0
+    shared: bool = False
     age_seconds: float = 0.0
     tick_age_seconds: float | None = None
     ack_age_seconds: float | None = None
@@ -175,6 +177,7 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
         ring_bytes=int(engine.get("ring_bytes") or 0),
         ring_bytes_max=int(engine.get("ring_bytes_max") or 0),
         ring_events=int(engine.get("ring_events") or 0),
+        shared=not stale and bool((engine.get("stream") or {}).get("shared")),
         age_seconds=round(age_seconds, 1) if engine else 0.0,
         tick_age_seconds=_age(engine.get("ticked_at_us"), now),
         ack_age_seconds=_age(engine.get("acked_at_us"), now),
@@ -285,7 +288,7 @@ def render(report: StatusReport) -> Group:
         title_justify="left",
     )
     for one in report.destinations:
-        state = Text(one.state, "green" if one.state in WELL else "red")
+        state = Text(f"{one.state}{', shared' if one.shared else ''}", "green" if one.state in WELL else "red")
         ring = f"{one.ring_bytes / 2**20:.1f} of {one.ring_bytes_max / 2**20:.0f} MB" if one.ring_bytes_max else ""
         out = ", ".join(f"#{batch['batch_id']} ({batch['rows']} rows)" for batch in one.outstanding)
         kept = "" if one.runway_hours is None else f"{one.runway_hours:.0f} h"

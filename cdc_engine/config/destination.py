@@ -88,6 +88,10 @@ class DestinationConfig(AssetsOfDestination, Strict):
     sources: tuple[SourceConfig, ...] = Field(
         (), description="in place of source: the master, then those that stand by"
     )
+    stream: Literal["own", "shared"] = Field(
+        "own",
+        description="shared: its server sends the binlog once for all destinations that say so; one behind them connects by itself",
+    )
     heartbeat: HeartbeatConfig = HeartbeatConfig()
     failover: Literal["by_gtid", "by_time"] = Field(
         "by_gtid",

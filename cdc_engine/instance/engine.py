@@ -330,7 +330,7 @@ class Engine:
             ticked_at_us=self._pulse.ticked_at_us(),
             acked_at_us=self._pulse.acked_at_us(),
             consumers=rooms.consumers.statuses(rooms.parser.position) if rooms.consumers is not None else (),
-            stream=figures_of(rooms.parser.counters, metrics, self._unread_seconds()),
+            stream=figures_of(rooms.parser.counters, metrics, self._unread_seconds(), shared=rooms.parser.shares),
             updated_at_us=time.time_ns() // 1000,
         )
 

@@ -17,7 +17,8 @@ from cdc_engine.position import Position
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StreamFigures:
     """Counters since the engine started, but for `received_at` (seconds since 1970, 0: never), `events_max` (of the ring) and
-    `behind_seconds`: for which the source is known to have what is not read.
+    `behind_seconds`: for which the source is known to have what is not read. `shared`: whether it reads what its server sends once for
+    several destinations.
     """
 
     bytes: int = 0
@@ -30,9 +31,12 @@ class StreamFigures:
     ack_sequence: int = 0
     events_max: int = 0
     behind_seconds: float = 0.0
+    shared: bool = False
 
 
-def figures_of(counters: StreamCounters, metrics: StoreMetrics, behind_seconds: float) -> StreamFigures:
+def figures_of(
+    counters: StreamCounters, metrics: StoreMetrics, behind_seconds: float, *, shared: bool = False
+) -> StreamFigures:
     return StreamFigures(
         bytes=counters.bytes,
         transactions=counters.transactions,
@@ -45,6 +49,7 @@ def figures_of(counters: StreamCounters, metrics: StoreMetrics, behind_seconds: 
         ack_sequence=metrics.ack_sequence + metrics.forgotten_events,
         events_max=metrics.events_max,
         behind_seconds=behind_seconds,
+        shared=shared,
     )
 
 

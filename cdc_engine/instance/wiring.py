@@ -42,6 +42,7 @@ from cdc_engine.parser.places.finding import exact_place
 from cdc_engine.parser.places.time_search import choice_at
 from cdc_engine.parser.scan_ddl import scan_ddl
 from cdc_engine.parser.server_facts import ServerFacts, read_facts
+from cdc_engine.parser.shared.sharing import OF_PROCESS
 from cdc_engine.parser.source_check import check_source
 from cdc_engine.parser.start_position import DumpStart, Epochs, Lost, StartChoice, decide_start
 from cdc_engine.ports import EventStore, Lease, Stager
@@ -197,6 +198,7 @@ def _parts_around(
         waits=len(config.sources) > 1,
         by_time=by_time_of(source_of(config), config.failover, tables.keeps),
         archive=archive_of(config),
+        sharing=OF_PROCESS.of(source_of(config)) if config.stream == "shared" else None,
     )
     return EngineParts(
         source=source_of(config),

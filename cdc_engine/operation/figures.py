@@ -69,6 +69,7 @@ FIGURES: tuple[tuple[str, str, bool, Value], ...] = (
         False,
         lambda s, _: math.nan if s.runway_hours is None else s.runway_hours,
     ),
+    ("sluice_stream_shared", "1: it reads a stream with others", False, lambda s, _: float(s.stream.shared)),
     ("sluice_rows_per_second", "row events read", False, lambda s, _: s.rows_per_second),
     ("sluice_ring_bytes", "row events in memory", False, lambda s, _: s.ring_bytes),
     ("sluice_ring_bytes_max", "room for them", False, lambda s, _: s.ring_bytes_max),

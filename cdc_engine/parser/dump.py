@@ -1,6 +1,6 @@
 """How a dump begins: from a decided start to the framer that takes its bytes; and one that ends where the binlog does.
 
-Used by `event_parser`, `scan_ddl` and `time_search`.
+Used by `event_parser`, `scan_ddl` and `time_search`. `begin_shared` goes on with a dump that runs.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from cdc_engine.contracts import Block
 from cdc_engine.errors import SourceConnectionError
 from cdc_engine.limits import READ_TIMEOUT_SECONDS
 from cdc_engine.parser.connection import SERVER_ERROR, SourceConnection, answer_error
+from cdc_engine.parser.shared.sharing import Line
 from cdc_engine.parser.start_position import DumpStart
 from cdc_engine.ports import PreparedTransactions, SchemaHistory
 
@@ -59,6 +60,24 @@ def begin_dump(
         connection.dump_after_gtids(start.position.gtid_set, to_end=to_end)
     elif not connection.dump_from_file(start.position.file, start.position.offset, to_end=to_end):
         beginning = FileBeginning(start.position, contiguous=contiguous)
+    return scanner, PacketFramer(scanner, beginning=beginning)
+
+
+def begin_shared(
+    line: Line, history: SchemaHistory, captured: Captured, *, prepared: PreparedTransactions
+) -> tuple[Scanner, PacketFramer]:
+    """Goes on after the line's position with what the line gives; what lies between its boundary and there is passed over."""
+    position = line.position
+    scanner = Scanner(
+        start=position,
+        history=history,
+        captured=captured,
+        checksum=line.checksum,
+        contiguous=line.contiguous,
+        executed_known=bool(position.gtid_set),
+        prepared=prepared,
+    )
+    beginning = FileBeginning(position, contiguous=line.contiguous, begins_at=line.line.boundary.place)
     return scanner, PacketFramer(scanner, beginning=beginning)
 
 

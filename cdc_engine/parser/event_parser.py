@@ -32,9 +32,11 @@ from cdc_engine.errors import (
 )
 from cdc_engine.parser.archived import ArchivedStretch
 from cdc_engine.parser.connection import SourceConnection, answer_error
-from cdc_engine.parser.dump import begin_dump
+from cdc_engine.parser.dump import begin_dump, begin_shared
 from cdc_engine.parser.reconnect import Attempts
 from cdc_engine.parser.server_facts import ServerFacts, read_facts
+from cdc_engine.parser.shared.sharing import Line, Sharing
+from cdc_engine.parser.shared.window import DumpLine, FellBehindError
 from cdc_engine.parser.source_check import check_source
 from cdc_engine.parser.start_position import NO_EPOCHS, DumpStart, Epochs, Lost, StartChoice, decide_start
 from cdc_engine.parser.watch import StreamPlace
@@ -91,7 +93,7 @@ class EventParser:
     before the first ack would begin at a later "latest". `on_idle` is called each time the stream has caught up and is silent. `epochs` is
     asked at each connect. `waits`: other sources stand by, so one that has not executed what was read is waited for, not given up.
     `by_time`: finds a place by the clock on another server, where that is allowed and nothing else does. `archive`: has the server's files
-    that it purged.
+    that it purged. `sharing`: others of this process read the same server, and it may send its binlog once for all.
     """
 
     def __init__(
@@ -110,8 +112,12 @@ class EventParser:
         waits: bool = False,
         by_time: ByTime | None = None,
         archive: Archive | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
         self._source, self._by_time, self._archive = source, by_time, archive
+        self._sharing = sharing
+        self._line: Line | None = None  # of the shared stream, to go on with
+        self._facts: ServerFacts | None = None  # of the server, as it was connected to
         self._waits = waits
         self._choice = choice
         self._sink = sink
@@ -130,6 +136,7 @@ class EventParser:
         self.reason = ""
         self.last_error: Exception | None = None
         self.position: Position | None = None
+        self.shares = False  # whether it reads the shared stream
         self.lacks = ""  # what the source has not executed yet of what was read, while it is waited for
         self.warnings: list[str] = []
         self.counters = StreamCounters()
@@ -172,6 +179,8 @@ class EventParser:
 
     def _run(self) -> None:
         try:
+            if self._sharing is not None:
+                self._sharing.enter()
             while not self._stopping.is_set():
                 self._sink.interrupt()  # also admits this thread again after someone else interrupted
                 self._stream_until_it_breaks()
@@ -180,6 +189,10 @@ class EventParser:
         except Exception as error:  # a defect of ours must become a state too, not a silent thread
             log.exception("parser_failed", destination=self._source.destination)
             self._end(error, SluiceError.code)
+        finally:
+            self._leave_line()
+            if self._sharing is not None:
+                self._sharing.leave()
 
     def _end(self, error: Exception, state: str) -> None:
         self.last_error = error
@@ -188,6 +201,9 @@ class EventParser:
     def _stream_until_it_breaks(self) -> None:
         """Returns when there is to be another connection; raises what another connection would not mend."""
         try:
+            if self._line is not None:
+                self._stream_along(self._line)
+                return
             self._tell(CONNECTING, "")
             with self._connection() as connection:
                 self._stream(connection)
@@ -225,11 +241,39 @@ class EventParser:
         self.counters.connected_since = time.time()
         self._anew, self._scanned = "", (start.position.file, start.position.offset)
         self._tell(STREAMING, "")
-        self._read(connection, scanner, framer)
+        self._read(connection, scanner, framer, self._found_line)
+
+    def _found_line(self) -> bool:
+        """Whether to go on with the shared stream."""
+        if self._sharing is not None and self._facts is not None:
+            self._line = self._sharing.line(self.position, self._facts)
+        if self._line is not None:
+            self._on_idle()  # what the sink holds back does not come again
+        return self._line is not None
+
+    def _stream_along(self, line: Line) -> None:
+        """As far as the shared stream goes; on from there it is a connection of its own that decides."""
+        try:
+            self._rewind(line.position)
+            scanner, framer = begin_shared(line, self._history, self._captured, prepared=self._prepared)
+            self._anew, self._scanned, self.shares = "", (line.position.file, line.position.offset), True
+            self._read(line.line, scanner, framer, lambda: False)
+        except FellBehindError:
+            log.info("shared_stream_fell_behind", destination=self._source.destination, position=str(self.position))
+        except (BinlogFormatError, PositionLostError) as error:
+            if self._sharing is not None:
+                self._sharing.refused(error)
+        finally:
+            self._leave_line()
+
+    def _leave_line(self) -> None:
+        line, self._line, self.shares = self._line, None, False
+        if line is not None:
+            line.line.close()
 
     def _decide(self, connection: SourceConnection) -> DumpStart | None:
         """None where what the server has purged was read from the archive: the next connection goes on after it."""
-        facts = read_facts(connection, self.position.file if self.position else self._choice.file)
+        facts = self._facts = read_facts(connection, self.position.file if self.position else self._choice.file)
         self.warnings = check_source(self._source, facts)
         start = decide_start(self.position, self._choice, facts, self._epochs())
         if isinstance(start, Lost) and start.only_time and self._by_time is not None and self.position is not None:
@@ -264,9 +308,11 @@ class EventParser:
             self._accept(block, scanner)
         self.position = stretch.handed_over(self.position or begin)
 
-    def _read(self, connection: SourceConnection, scanner: Scanner, framer: PacketFramer) -> None:
+    def _read(
+        self, connection: SourceConnection | DumpLine, scanner: Scanner, framer: PacketFramer, done: Callable[[], bool]
+    ) -> None:
         heard_at = time.monotonic()
-        while not self._stopping.is_set():
+        while not self._stopping.is_set() and not done():
             if self._anew:
                 raise SourceConnectionError(self._anew)
             count = connection.receive_into(framer.space(), IDLE_SECONDS)

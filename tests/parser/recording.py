@@ -20,6 +20,7 @@ from cdc_engine.contracts import (
 )
 from cdc_engine.errors import TableStoppedError
 from cdc_engine.parser.event_parser import STREAMING, EventParser
+from cdc_engine.parser.shared.sharing import Sharing
 from cdc_engine.parser.start_position import DumpStart, StartChoice
 from cdc_engine.position import Position
 from cdc_engine.source.server import Source
@@ -179,7 +180,13 @@ def in_shop(database: str, table: str) -> bool:
 class Capture:
     """A parser with everything around it."""
 
-    def __init__(self, source: Source, choice: StartChoice, captured: Callable[[str, str], bool]) -> None:
+    def __init__(
+        self,
+        source: Source,
+        choice: StartChoice,
+        captured: Callable[[str, str], bool],
+        sharing: Sharing | None = None,
+    ) -> None:
         self.sink, self.history, self.states = RecordingSink(), AgreeableHistory(), States()
         self.starts: list[DumpStart] = []
         self.parser = EventParser(
@@ -190,6 +197,7 @@ class Capture:
             captured=captured,
             on_state=self.states,
             on_start=self.starts.append,
+            sharing=sharing,
         )
 
     @classmethod

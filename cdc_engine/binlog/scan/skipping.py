@@ -1,8 +1,9 @@
-"""Passes over the beginning of a binlog file that the server could only be asked for from its first byte on. Driven by `framing`.
+"""Steps from event to event by their lengths: over what lies before a place, or along a stream to know where it is.
 
-COM_BINLOG_DUMP has four bytes for the offset. A place above 4 GiB is reached by asking for the whole file and stepping from event to event
-by their lengths: nothing is decoded and no checksum computed, but every end position is held against the bytes, and an event must begin
-exactly where the stream is to go on. The scanner sees the two events that open a file, for they say how to read the others.
+COM_BINLOG_DUMP has four bytes for the offset. A place above 4 GiB is reached by asking for the whole file and stepping over what comes
+before it (`FileBeginning`, driven by `framing`): nothing is decoded and no checksum computed, but every end position is held against the
+bytes, and an event must begin exactly where the stream is to go on. The scanner sees the two events that open a file, for they say how to
+read the others. `EventWalk` steps so along a whole stream, for `parser.shared`.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ from collections.abc import Generator
 import numpy as np
 
 from cdc_engine.binlog.compiled import Integer, kernel
+from cdc_engine.binlog.events.control import parse_format_description, parse_rotate
 from cdc_engine.binlog.events.event_types import (
+    CHECKSUM_BYTES,
     FLAG_ARTIFICIAL,
     FORMAT_DESCRIPTION,
     HEADER_BYTES,
     HEARTBEAT,
     HEARTBEAT_V2,
     ROTATE,
+    TYPE_AT,
 )
 from cdc_engine.binlog.little_endian import little_endian
 from cdc_engine.binlog.scan.kernel import PACKET_GOES_ON, REWOUND
@@ -32,13 +36,17 @@ PACKET_HEADER_BYTES = 4
 # What the kernel keeps: buffer offset, file offset, bytes of the packet in hand that are still to come, whether its event goes on in the
 # next packet.
 AT, PLACE, LEFT, GOES_ON, STATE_SIZE = 0, 1, 2, 3, 4
+NEVER = 1 << 62  # a place that no file reaches
 
 
 class FileBeginning:
-    """What lies before `target` in its file. `contiguous`: as the scanner's. `done`: the next event begins at the target."""
+    """What lies before `target` in its file. `contiguous`: as the scanner's. `done`: the next event begins at the target.
 
-    def __init__(self, target: Position, *, contiguous: bool) -> None:
-        self._target, self._contiguous = target, contiguous
+    `begins_at`: file offset at which the events go on after the two that open the file; 0: right behind them.
+    """
+
+    def __init__(self, target: Position, *, contiguous: bool, begins_at: int = 0) -> None:
+        self._target, self._contiguous, self._begins_at = target, contiguous, begins_at
         self._state = np.zeros(STATE_SIZE, np.int64)
         self.done = self.answered = False
 
@@ -62,9 +70,10 @@ class FileBeginning:
 
     def _open_file(self, scanner: Scanner, buffer: Bytes) -> Generator[Block, None, None]:
         begin = int(self._state[AT])
-        payload = int.from_bytes(buffer[begin : begin + 3].tobytes(), "little")
-        yield from scanner.feed(buffer, begin, begin + PACKET_HEADER_BYTES + payload)
-        self._state[AT], self._state[PLACE] = scanner.consumed, scanner.position.offset
+        yield from scanner.feed(buffer, begin, begin + len(packet_at(buffer, begin)))
+        described = buffer[begin + PACKET_OVERHEAD + TYPE_AT] == FORMAT_DESCRIPTION
+        self._state[AT] = scanner.consumed
+        self._state[PLACE] = max(scanner.position.offset, self._begins_at if described else 0)
         if scanner.position.file != self._target.file:
             raise self._lost(f"the file ends before it, {scanner.position.file} follows")
 
@@ -78,6 +87,71 @@ class FileBeginning:
         return PositionLostError(
             f"no event begins at {self._target.file}:{self._target.offset}: {why}; set a position that is the end of a transaction"
         )
+
+
+class EventWalk:
+    """Where a dump's bytes are in the binlog. `file`: empty before the first one was named; `place`: file offset (64 bits) of the event
+    that comes next; `missing`: bytes of the one before it that are still to come, -1 while that is not known.
+
+    `opening`: the two packets that opened the file, both there once it is `described`; `created`: when it was, seconds since 1970.
+    `answer`: the payload of a packet that is no event; nothing comes after it.
+    """
+
+    def __init__(self, *, checksum: bool, contiguous: bool) -> None:
+        self._checksum_bytes = CHECKSUM_BYTES if checksum else 0
+        self._contiguous = contiguous
+        self._state = np.zeros(STATE_SIZE, np.int64)
+        self.file, self.created, self.opening, self.described = "", 0, b"", False
+        self.answer = b""
+
+    @property
+    def place(self) -> int:
+        return int(self._state[PLACE])
+
+    @property
+    def missing(self) -> int:
+        return -1 if self._state[GOES_ON] else int(self._state[LEFT])
+
+    def step(self, buffer: Bytes, begin: int, end: int) -> tuple[int, bool]:
+        """Takes what it can of buffer[begin:end]: the offset of the first byte not taken, and whether a file was opened there.
+
+        Where one was there may be more to take. Raises BinlogFormatError on what is no stream of events.
+        """
+        state = self._state
+        state[AT] = begin
+        verdict = ScanStatus(_pass_over(buffer, state, end, NEVER, self._contiguous))
+        opened = verdict == ScanStatus.HAND_OVER
+        if opened:
+            self._open_file(packet_at(buffer, int(state[AT])))
+        elif verdict == ScanStatus.NOT_AN_EVENT:
+            self.answer = packet_at(buffer, int(state[AT]))[PACKET_HEADER_BYTES:]
+        elif verdict != ScanStatus.INCOMPLETE:
+            raise BinlogFormatError(SENTENCES[verdict], self.file, self.place)
+        return int(state[AT]), opened
+
+    def _open_file(self, packet: bytes) -> None:
+        event = packet[PACKET_OVERHEAD:]
+        if event[TYPE_AT] == FORMAT_DESCRIPTION:
+            described = parse_format_description(event)
+            self._checksum_bytes = CHECKSUM_BYTES if described.checksum else 0
+            self.created, self.opening, self.described = described.created, self.opening + packet, True
+            self._state[PLACE] += len(event) if end_of(event) else 0  # in a dump from amid a file it is in no place
+        else:
+            rotation = parse_rotate(event, self._checksum_bytes)
+            self.file, self.created, self.opening, self.described = rotation.file, 0, packet, False
+            self._state[PLACE] = rotation.offset
+        self._state[AT] += len(packet)
+
+
+def packet_at(buffer: Bytes, begin: int) -> bytes:
+    """A whole packet of a single part, header included."""
+    payload = int.from_bytes(buffer[begin : begin + 3].tobytes(), "little")
+    return buffer[begin : begin + PACKET_HEADER_BYTES + payload].tobytes()
+
+
+def end_of(event: bytes) -> int:
+    """Its end in the file, as its header has it: 32 bits, 0 where it lies in none."""
+    return int.from_bytes(event[13:17], "little")
 
 
 @kernel

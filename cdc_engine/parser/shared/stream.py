@@ -1,0 +1,117 @@
+"""The one dump that several parsers of this process read: a connection and a thread of its own, its bytes put into a window.
+
+It asks by file and offset, so it is every event of the file from there on, whatever GTIDs who begins it has. Where one of the lines that
+read it may take it up, `sharing` decides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+
+import structlog
+
+from cdc_engine import limits
+from cdc_engine.errors import SluiceError, SourceConnectionError
+from cdc_engine.parser.connection import SourceConnection, answer_error
+from cdc_engine.parser.server_facts import read_facts
+from cdc_engine.parser.shared.feed import DumpFeed
+from cdc_engine.parser.shared.window import DumpLine, DumpWindow
+from cdc_engine.position import Position
+from cdc_engine.source.server import Source
+
+LOOK_SECONDS = 0.5  # how long the thread waits in one go; then it asks whether it is wanted
+UNUSED_SECONDS_MAX = 10.0  # without a line; then it ends
+END_SECONDS_MAX = limits.CONNECT_TIMEOUT_SECONDS + 2 * LOOK_SECONDS
+
+log = structlog.get_logger()
+
+
+class SharedStream:
+    """`begin`: the end of a transaction, by file and offset. `began`: whether the server has sent anything; `failed`: whether another try
+    would come to nothing now.
+    """
+
+    def __init__(self, source: Source, begin: Position) -> None:
+        self._source = dataclasses.replace(source, destination=f"{source.destination}-shared", server_id=0)
+        self._begin = begin
+        self._window = DumpWindow(limits.SHARED_BYTES_MAX // limits.READ_BUFFER_BYTES)
+        self._ending = threading.Event()
+        self._used_at = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name=f"parser-{self._source.destination}", daemon=True)
+        self.server_uuid, self.mariadb, self.checksum = begin.server_uuid, False, False
+        self.began = self.failed = False
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+    def join(self, position: Position) -> DumpLine | None:
+        """A line that goes on after a position of this server; None where it is not at hand."""
+        if not self.began or position.server_uuid != self.server_uuid:
+            return None
+        return self._window.join(position)
+
+    def close(self) -> None:
+        """Ends the dump on the server; returns when the thread is gone."""
+        self._ending.set()
+        self._thread.join(END_SECONDS_MAX)
+
+    # ── the thread ──
+
+    def _run(self) -> None:
+        reason = "nobody reads it any more"
+        try:
+            self._dump()
+        except SourceConnectionError as error:
+            reason, self.failed = str(error), not self.began
+        except SluiceError as error:
+            reason, self.failed = str(error), True
+        except Exception as error:  # a defect of ours: those who read go on by themselves
+            log.exception("shared_stream_failed", address=self._source.address)
+            reason, self.failed = str(error), True
+        log.info("shared_stream_ended", address=self._source.address, reason=reason)
+        # Whatever it was: whether a stream cannot go on is said by the connection that each line's reader then opens.
+        self._window.end(SourceConnectionError(f"the shared stream of {self._source.address} ended: {reason}"))
+
+    def _dump(self) -> None:
+        connection = SourceConnection(self._source)
+        try:
+            facts = read_facts(connection)
+            if facts.server_uuid != self._begin.server_uuid:
+                raise SourceConnectionError(
+                    f"another server answers at {self._source.address} than before: {facts.server_uuid}"
+                )
+            self.mariadb, self.checksum = connection.mariadb, connection.prepare_dump()
+            if not connection.dump_from_file(self._begin.file, self._begin.offset):
+                raise SourceConnectionError(f"{self._begin} lies too far in its file for a dump that begins there")
+            log.info("shared_stream_begins", address=self._source.address, position=str(self._begin))
+            self._read(connection)
+        finally:
+            connection.end_dump()
+
+    def _read(self, connection: SourceConnection) -> None:
+        feed = DumpFeed(self._window, checksum=self.checksum, contiguous=not self.mariadb)
+        heard_at = time.monotonic()
+        while self._wanted():
+            space = feed.space(LOOK_SECONDS)
+            count = connection.receive_into(space, LOOK_SECONDS) if space is not None else 0
+            if count or space is None:
+                heard_at = time.monotonic()
+            elif time.monotonic() - heard_at > limits.READ_TIMEOUT_SECONDS:
+                raise SourceConnectionError(f"{self._source.address} was silent longer than its heartbeat allows")
+            if count:
+                feed.received(count)
+                self.began = True
+            if feed.answer:
+                raise answer_error(self._source, feed.answer)
+
+    def _wanted(self) -> bool:
+        now = time.monotonic()
+        if self._window.line_count:
+            self._used_at = now
+        return not self._ending.is_set() and now - self._used_at < UNUSED_SECONDS_MAX

@@ -1,0 +1,177 @@
+"""The newest bytes of a dump, for lines that each have a place in it. One thread puts, the lines read from others.
+
+The fastest line sets the pace: what it has passed may go, and while it waits for nothing the dump waits. So one that is slow never holds up
+another, and nobody's dump runs ahead of all who read it. A line whose place went tells its reader (`FellBehindError`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import threading
+import time
+from collections import deque
+
+from cdc_engine.contracts import Bytes
+from cdc_engine.errors import SourceConnectionError
+from cdc_engine.limits import READ_BUFFER_BYTES
+from cdc_engine.position import Position
+
+BOUNDARY_BYTES = 1 << 16  # between two that are remembered; a line passes over what lies before its place
+AHEAD_BYTES_MAX = (
+    READ_BUFFER_BYTES  # by which a line may be ahead of the dump when it joins: that will come in a moment
+)
+
+
+class FellBehindError(Exception):
+    """What follows the line's place is no longer there: its reader goes on by a connection of its own."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Boundary:
+    """An event begins after `at` bytes of the dump, at the offset `place` of `file`.
+
+    `opening`: the two packets that opened the file; `created`: when it was, seconds since 1970, 0 where not known.
+    """
+
+    at: int
+    file: str
+    place: int
+    opening: bytes
+    created: int = 0
+
+
+@dataclasses.dataclass
+class Piece:
+    """Bytes of the dump from `begin` on; `filled`: how many of the buffer's are there to be read."""
+
+    begin: int
+    buffer: Bytes
+    filled: int = 0
+
+
+class DumpWindow:
+    """`pieces_max`: buffers that are kept, at least two."""
+
+    def __init__(self, pieces_max: int) -> None:
+        self._pieces_max = max(2, pieces_max)
+        self._pieces: deque[Piece] = deque()
+        self._boundaries: deque[Boundary] = deque()
+        self._tail: Boundary | None = None
+        self._lines: set[DumpLine] = set()
+        self._changed = threading.Condition()
+        self._ended: SourceConnectionError | None = None
+
+    # ── the dump's side ──
+
+    def make_room(self, seconds: float) -> bool:
+        """Whether another buffer may be added, which it may once the fastest line has passed the oldest; waits so long for that."""
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            while len(self._pieces) >= self._pieces_max:
+                if max((line.at for line in self._lines), default=math.inf) >= self._pieces[1].begin:
+                    self._pieces.popleft()
+                    while self._boundaries and self._boundaries[0].at < self._pieces[0].begin:
+                        self._boundaries.popleft()
+                elif not self._changed.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
+                    return False
+            return True
+
+    def add(self, begin: int, buffer: Bytes) -> None:
+        """A buffer that is filled from now on."""
+        with self._changed:
+            self._pieces.append(Piece(begin, buffer))
+
+    def publish(self, filled: int, tail: Boundary | None) -> None:
+        """So much of the newest buffer may be read. `tail`: where the dump is; None amid an event of several packets."""
+        with self._changed:
+            self._pieces[-1].filled = filled
+            if tail is not None:
+                last = self._boundaries[-1] if self._boundaries else None
+                if last is None or last.opening != tail.opening or tail.at - last.at >= BOUNDARY_BYTES:
+                    self._boundaries.append(tail)
+                self._tail = tail
+            self._changed.notify_all()
+
+    def end(self, error: SourceConnectionError) -> None:
+        """Nothing comes any more; who has read what is there is told."""
+        with self._changed:
+            self._ended = error
+            self._changed.notify_all()
+
+    @property
+    def line_count(self) -> int:
+        with self._changed:
+            return len(self._lines)
+
+    # ── the readers' side ──
+
+    def join(self, position: Position) -> DumpLine | None:
+        """A line that goes on after a position; None where what follows it is not here."""
+        with self._changed:
+            boundary = self._before(position) if self._ended is None else None
+            if boundary is None:
+                return None
+            line = DumpLine(self, boundary)
+            self._lines.add(line)
+            return line
+
+    def _before(self, position: Position) -> Boundary | None:
+        """The last boundary from which on a position can be reached."""
+        tail = self._tail
+        if tail is None or (tail.file == position.file and position.offset > tail.place + AHEAD_BYTES_MAX):
+            return None
+        fits = [each for each in self._boundaries if each.file == position.file and each.place <= position.offset]
+        if not fits or (fits[-1].created and position.file_created not in (0, fits[-1].created)):
+            return None
+        return fits[-1]
+
+    def leave(self, line: DumpLine) -> None:
+        with self._changed:
+            self._lines.discard(line)
+            self._changed.notify_all()
+
+    def read(self, line: DumpLine, space: memoryview, seconds: float) -> int:
+        """See `DumpLine.receive_into`."""
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            while not (found := self._following(line.at, len(space))).nbytes:
+                if self._ended is not None:
+                    raise self._ended
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return 0
+                self._changed.wait(left)
+            line.at += found.nbytes
+            self._changed.notify_all()
+        space[: found.nbytes] = found.data
+        return found.nbytes
+
+    def _following(self, at: int, bytes_max: int) -> Bytes:
+        """What is there to be read after `at` bytes, of one buffer."""
+        if at < self._pieces[0].begin:
+            raise FellBehindError
+        piece = next(each for each in reversed(self._pieces) if each.begin <= at)
+        return piece.buffer[at - piece.begin : min(piece.filled, at - piece.begin + bytes_max)]
+
+
+class DumpLine:
+    """One reader's place in the window; read as a connection is. `at`: bytes of the dump that it has. `boundary`: where it began."""
+
+    def __init__(self, window: DumpWindow, boundary: Boundary) -> None:
+        self._window, self.boundary = window, boundary
+        self._opening, self.at = boundary.opening, boundary.at
+
+    def receive_into(self, space: memoryview, seconds: float) -> int:
+        """Bytes of the dump, 0 when none came in `seconds`: first what opened the file, then what follows the boundary.
+
+        Raises FellBehindError, and what ended the dump, once all before it was read.
+        """
+        if self._opening:
+            count = min(len(space), len(self._opening))
+            space[:count], self._opening = self._opening[:count], self._opening[count:]
+            return count
+        return self._window.read(self, space, seconds)
+
+    def close(self) -> None:
+        self._window.leave(self)

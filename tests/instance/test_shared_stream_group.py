@@ -1,0 +1,92 @@
+"""Two destinations of one server whose conf/ shares the stream: each stages what its own filter lets through."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from cdc_engine.config import SluiceConfig, load_config
+from cdc_engine.instance.engine import Engine
+from cdc_engine.operation.figures import Moment, families
+from cdc_engine.server.protocol.traffic import Traffic
+from console.check import check_shared
+from console.status import read_destination
+from console.toolchain.database.server import DatabaseServer
+from tests.instance.fix_destination import Captured
+from tests.waiting import wait_for
+
+NAMES = ("shop", "audit")
+
+
+def described(captured: Captured) -> SluiceConfig:
+    """`shop` has numbers, `audit` has others."""
+    captured.describe("stream: shared")
+    folder = captured.conf / "destinations"
+    text = (folder / "shop.yaml").read_text()
+    for name, table in zip(NAMES, ("numbers", "others"), strict=True):
+        (folder / f"{name}.yaml").write_text(text.replace(r"\..*", rf"\.{table}"))
+    return load_config(captured.conf)
+
+
+@contextlib.contextmanager
+def both(config: SluiceConfig) -> Iterator[list[Engine]]:
+    with contextlib.ExitStack() as running:
+        engines = [Engine(config, name) for name in NAMES]
+        for engine in engines:
+            engine.start()
+            running.callback(engine.stop)
+        yield engines
+
+
+def test_two_destinations_read_one_stream_each_with_its_own_filter_and_ledger(
+    mysql80: DatabaseServer, tmp_path: Path
+) -> None:
+    captured = Captured(tmp_path, mysql80)
+    captured.run(f"CREATE TABLE {captured.database}.others (n INT PRIMARY KEY, filler LONGTEXT)")
+    config = described(captured)
+    assert check_shared(config).what == f"streams: audit, shop share one of 127.0.0.1:{mysql80.port}"
+    with both(config) as engines:
+        shared(engines)
+        written = write(captured, range(5))
+        assert [taken(captured, engine, 5) for engine in engines] == [written, written]
+        wait_for("its file says so", lambda: read_destination(engines[1].directory, "audit", time.time()).shared)
+        assert sample(engines[0], "sluice_stream_shared") == 1.0
+        captured.run(f"ALTER TABLE {captured.database}.numbers ADD COLUMN more INT")
+        written = write(captured, range(5, 8), more=True)
+        assert [taken(captured, engine, 3) for engine in engines] == [written, written]
+
+
+def shared(engines: list[Engine]) -> None:
+    wait_for("both share", lambda: all(engine.status().stream.shared for engine in engines))
+
+
+def write(captured: Captured, numbers: range, *, more: bool = False) -> list[int]:
+    """The same numbers into both tables."""
+    for number in numbers:
+        captured.run(
+            f"INSERT INTO {captured.database}.numbers VALUES ({number}, ''{', 1' if more else ''})",
+            f"INSERT INTO {captured.database}.others VALUES ({number}, '')",
+        )
+    return list(numbers)
+
+
+def taken(captured: Captured, engine: Engine, count: int) -> list[int]:
+    captured.directory = engine.directory
+    return captured.take(engine, count)
+
+
+def sample(engine: Engine, name: str) -> float:
+    moment = Moment(engine.name, engine.status(), Traffic().told(), 0.0)
+    return next(each.samples[0].value for each in families([moment]) if each.name == name)
+
+
+def test_one_that_has_nobody_to_share_with_is_told(tmp_path: Path) -> None:
+    (tmp_path / "conf" / "destinations").mkdir(parents=True)
+    for name, user in (("a", "one"), ("b", "two"), ("c", "one")):
+        word = "own" if name == "c" else "shared"
+        (tmp_path / "conf" / "destinations" / f"{name}.yaml").write_text(f"source: {{user: {user}}}\nstream: {word}\n")
+    found = check_shared(load_config(tmp_path / "conf"))
+    assert found.what == "streams: each destination has its own"
+    assert ["a says stream: shared" in found.warnings[0], "b says" in found.warnings[1]] == [True, True]

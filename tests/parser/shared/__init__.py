@@ -1,0 +1,1 @@
+"""One dump of a server for several parsers."""

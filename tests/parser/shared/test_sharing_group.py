@@ -1,0 +1,34 @@
+"""When a parser may go on with a dump by file and offset, whatever GTIDs its own began with."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdc_engine.parser.server_facts import ServerFacts
+from cdc_engine.parser.shared.sharing import has_caught_up
+from cdc_engine.position import Position
+
+
+@pytest.mark.parametrize(
+    ("file", "offset", "caught_up"),
+    [
+        ("binlog.000009", 500, True),
+        ("binlog.000009", 501, True),
+        ("binlog.000010", 4, True),
+        ("binlog.000009", 499, False),  # what a dump by GTID leaves out may lie between: it would come twice
+        ("binlog.000008", 900, False),
+        ("", 4, False),  # on another server, where no transaction has come yet
+    ],
+)
+def test_what_was_executed_before_it_connected_lies_before_the_place_where_it_goes_over(
+    file: str, offset: int, caught_up: bool
+) -> None:
+    facts = ServerFacts(
+        version="8.0.31", mariadb=False, server_uuid="u", gtid_enabled=True, file="binlog.000009", offset=500
+    )
+    assert has_caught_up(Position(epoch=2, file=file, offset=offset), facts) is caught_up
+
+
+def test_of_a_server_that_does_not_say_where_its_binlog_ends_nothing_is_known() -> None:
+    facts = ServerFacts(version="8.0.31", mariadb=False, server_uuid="u", gtid_enabled=True)
+    assert not has_caught_up(Position(epoch=1, file="binlog.000001", offset=900), facts)

@@ -1,0 +1,243 @@
+"""Lines of one dump, wherever they join, however fast they are and however the socket cuts the bytes: all that follows, once, in order."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import struct
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdc_engine.binlog.scan.framing import PacketFramer
+from cdc_engine.binlog.scan.skipping import FileBeginning
+from cdc_engine.contracts import Block
+from cdc_engine.errors import BinlogFormatError, SourceConnectionError
+from cdc_engine.parser.shared import window as shared_window
+from cdc_engine.parser.shared.feed import DumpFeed
+from cdc_engine.parser.shared.window import DumpLine, DumpWindow, FellBehindError
+from cdc_engine.position import Position
+from tests.binlog.scan.event_factory import START, TIME, EventFactory, packets, scanner
+
+BUFFER_BYTES, ROOM_BYTES = 1024, 512
+READERS_MAX = 4  # at a time
+FILES = ("binlog.000007", "binlog.000008", "binlog.000009")
+TRANSACTIONS = 12  # of each file
+
+
+@dataclasses.dataclass(frozen=True)
+class Log:
+    """The bytes of a dump, and its transactions in order: where each ends, and the last bytes of its row event."""
+
+    data: bytes
+    ends: list[tuple[str, int]]
+    rows: list[bytes]
+
+
+def log_of(large_bytes: int = 0, begin: int = 4) -> Log:
+    """A dump of three files. `begin`: where in the first one, as a dump begins amid a file."""
+    make = EventFactory(offset=begin)
+    events: list[bytes] = []
+    ends, rows = [], []
+    for turn, file in enumerate(FILES):
+        events.append(make.rotate(file, begin if turn == 0 else 4))
+        events.append(make.format_description(artificial=turn == 0 and begin > 4))
+        for number in range(TRANSACTIONS):
+            content = struct.pack("<HI", turn, number) + bytes(large_bytes if (turn, number) == (1, 3) else number * 17)
+            events += [make.gtid(turn * TRANSACTIONS + number + 1), make.query("BEGIN"), make.table_map(5)]
+            if number == 5:
+                events.append(make.event(27, file.encode(), artificial=True))  # a heartbeat
+            events += [make.rows(5, content=content), make.xid()]
+            ends.append((file, make.offset))
+            rows.append(content)
+        if turn + 1 < len(FILES):
+            events.append(make.rotate(FILES[turn + 1], artificial=False))
+    return Log(packets(events), ends, rows)
+
+
+LOG, AMID = log_of(), log_of(begin=8_589_934_000)
+
+
+class Reader:
+    """What a parser does with a line."""
+
+    def __init__(self, line: DumpLine, position: Position) -> None:
+        self.line = line
+        beginning = FileBeginning(position, contiguous=True, begins_at=line.boundary.place)
+        self._framer = PacketFramer(scanner(start=position, contiguous=True), 4096, beginning)
+        self.rows: list[bytes] = []
+        self.ends: list[tuple[str, int]] = []
+
+    def read(self, bytes_max: int) -> int:
+        count = self.line.receive_into(self._framer.space()[:bytes_max], 0.0)
+        for block in self._framer.received(count):
+            self._take(block)
+        return count
+
+    def _take(self, block: Block) -> None:
+        for at, length in zip(block.event_offset.tolist(), block.event_length.tolist(), strict=True):
+            self.rows.append(block.buffer[at + 19 + 10 : at + length].tobytes())
+        self.ends += [(block.file, end) for end in block.transaction_end.tolist()]
+
+
+def position_at(log: Log, transaction: int) -> Position:
+    file, offset = log.ends[transaction]
+    return dataclasses.replace(START, file=file, offset=offset, file_created=TIME)
+
+
+def pumped(log: Log, feed: DumpFeed, pieces: Iterator[int]) -> Iterator[int]:
+    """Gives all bytes of the log to the feed, a piece a step; 0 where there was no room."""
+    at = 0
+    while at < len(log.data):
+        space = feed.space(0.0)
+        if space is None:
+            yield 0
+            continue
+        count = min(len(space), next(pieces), len(log.data) - at)
+        space[:count] = log.data[at : at + count]
+        feed.received(count)
+        at += count
+        yield count
+
+
+def feed_of(window: DumpWindow, *, buffer_bytes: int = BUFFER_BYTES, room_bytes: int = ROOM_BYTES) -> DumpFeed:
+    return DumpFeed(window, checksum=True, contiguous=True, buffer_bytes=buffer_bytes, room_bytes_min=room_bytes)
+
+
+def told(log: Log, reader: Reader, begin: int) -> None:
+    """What a reader has is what follows the place at which it joined, without a gap."""
+    assert reader.rows == log.rows[begin + 1 : begin + 1 + len(reader.rows)]
+    ends = [end for end in reader.ends if end in set(log.ends)]  # a file's beginning is a place as well
+    assert ends == log.ends[begin + 1 : begin + 1 + len(ends)]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["pump", "join", "read"]), st.integers(60, 900)), min_size=1, max_size=20),
+    st.integers(2, 5),
+    st.integers(1, 2000),
+    st.sampled_from([LOG, AMID]),
+)
+def test_every_line_has_all_that_follows_its_place_or_is_told_that_it_fell_behind(
+    steps: list[tuple[str, int]], buffers: int, boundary_bytes: int, log: Log
+) -> None:
+    """The steps repeat, with a piece of the dump after each round, until all of it went in."""
+    window, sizes = DumpWindow(buffers), itertools.cycle([size for _, size in steps])
+    pump = pumped(log, feed_of(window), sizes)
+    readers: dict[int, tuple[Reader, int]] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shared_window, "BOUNDARY_BYTES", boundary_bytes)
+        for turn, (what, size) in enumerate(itertools.cycle([*steps, ("pump", 1)])):
+            if what == "pump" and (moved := next(pump, None)) is None:
+                break
+            if what == "pump" and not moved:  # all that have a line have something to read
+                assert sum(_read_some(log, readers, number, 1 << 20) for number in list(readers))
+            elif what == "join":
+                _join(window, readers, log, (size + turn) % len(log.ends))
+            elif what == "read" and readers:
+                _read_some(log, readers, sorted(readers)[size % len(readers)], size)
+    for number in sorted(readers):
+        while _read_some(log, readers, number, 1 << 20):
+            pass
+        if number in readers:
+            reader, begin = readers[number]
+            assert reader.rows == log.rows[begin + 1 :]
+
+
+def _join(window: DumpWindow, readers: dict[int, tuple[Reader, int]], log: Log, begin: int) -> None:
+    line = window.join(position_at(log, begin)) if len(readers) < READERS_MAX else None
+    if line is not None:
+        readers[len(readers) and max(readers) + 1] = (Reader(line, position_at(log, begin)), begin)
+
+
+def _read_some(log: Log, readers: dict[int, tuple[Reader, int]], number: int, bytes_max: int) -> int:
+    reader, begin = readers[number]
+    try:
+        count = reader.read(bytes_max)
+    except FellBehindError:
+        reader.line.close()
+        del readers[number]
+        count = 0
+    told(log, reader, begin)
+    return count
+
+
+def test_a_line_that_reads_nothing_holds_up_no_other_and_two_that_do_hold_up_the_dump() -> None:
+    window = DumpWindow(2)
+    pump = pumped(LOG, feed_of(window), iter(lambda: 200, 0))
+    next(pump)
+    next(pump)
+    fast, slow = (Reader(_joined(window), position_at(LOG, 0)) for _ in range(2))
+    steps = 0
+    while (moved := next(pump)) > 0:
+        steps += 1
+    assert steps  # up to what the window holds, while nobody reads
+    assert moved == 0
+    for _ in pump:
+        while fast.read(1 << 20):
+            pass
+    while fast.read(1 << 20):
+        pass
+    assert fast.rows == LOG.rows[1:]
+    with pytest.raises(FellBehindError):
+        _read_all(slow)
+
+
+def _read_all(reader: Reader) -> None:
+    while reader.read(100):
+        pass
+
+
+def _joined(window: DumpWindow, transaction: int = 0) -> DumpLine:
+    line = window.join(position_at(LOG, transaction))
+    assert line is not None
+    return line
+
+
+def test_who_is_elsewhere_joins_nothing() -> None:
+    window = DumpWindow(100)
+    for _ in pumped(LOG, feed_of(window), iter(lambda: 300, 0)):
+        pass
+    assert window.join(position_at(LOG, 20)) is not None
+    there = position_at(LOG, 20)
+    assert window.join(dataclasses.replace(there, file_created=TIME + 1)) is None, "another file of that name"
+    assert window.join(dataclasses.replace(there, file="binlog.000010")) is None, "a file that has not come"
+    assert window.join(dataclasses.replace(there, file="binlog.000006")) is None, "a file from before"
+    tail = position_at(LOG, -1)
+    assert window.join(dataclasses.replace(tail, offset=tail.offset + shared_window.AHEAD_BYTES_MAX)) is not None
+    assert window.join(dataclasses.replace(tail, offset=tail.offset + shared_window.AHEAD_BYTES_MAX + 1)) is None
+
+
+@pytest.mark.parametrize("large_bytes", [0xFFFFFF - 40, 2 * 0xFFFFFF])
+def test_events_of_many_packets_go_through(large_bytes: int) -> None:
+    log, window = log_of(large_bytes), DumpWindow(100)
+    for _ in pumped(log, feed_of(window, buffer_bytes=1 << 22, room_bytes=1 << 16), iter(lambda: 1 << 20, 0)):
+        pass
+    for begin in (0, TRANSACTIONS + 3, TRANSACTIONS + 5):
+        position = position_at(log, begin)
+        line = window.join(position)
+        assert line is not None
+        reader = Reader(line, position)
+        while reader.read(1 << 21):
+            pass
+        assert reader.rows == log.rows[begin + 1 :]
+
+
+def test_what_ended_the_dump_is_told_once_all_before_it_was_read() -> None:
+    window = DumpWindow(100)
+    for _ in pumped(LOG, feed_of(window), iter(lambda: 300, 0)):
+        pass
+    reader = Reader(_joined(window, 30), position_at(LOG, 30))
+    window.end(SourceConnectionError("the line was cut"))
+    with pytest.raises(SourceConnectionError, match="cut"):
+        _read_all(reader)
+    assert reader.rows == LOG.rows[31:]
+    assert window.join(position_at(LOG, 30)) is None
+
+
+def test_bytes_that_are_missing_end_the_dump() -> None:
+    broken = Log(LOG.data[:2000] + LOG.data[2300:], LOG.ends, LOG.rows)
+    with pytest.raises(BinlogFormatError):
+        for _ in pumped(broken, feed_of(DumpWindow(100)), iter(lambda: 300, 0)):
+            pass
