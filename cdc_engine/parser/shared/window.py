@@ -18,9 +18,8 @@ from cdc_engine.limits import READ_BUFFER_BYTES
 from cdc_engine.position import Position
 
 BOUNDARY_BYTES = 1 << 16  # between two that are remembered; a line passes over what lies before its place
-AHEAD_BYTES_MAX = (
-    READ_BUFFER_BYTES  # by which a line may be ahead of the dump when it joins: that will come in a moment
-)
+# by which a line may be ahead of the dump when it joins: that will come in a moment
+AHEAD_BYTES_MAX = READ_BUFFER_BYTES
 
 
 class FellBehindError(Exception):
