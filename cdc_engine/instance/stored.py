@@ -1,4 +1,6 @@
-"""The event store of a destination: as conf/ names it, and where it goes on from the ledger. Used by `wiring`."""
+"""The event store of a destination: as conf/ names it, and where it goes on from the ledger. Used by `wiring`, and by `engine_acts`, which
+has what is stored forgotten.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from cdc_engine.parser.server_facts import read_facts
 from cdc_engine.parser.start_position import Epochs, Lost, StartChoice, decide_start
 from cdc_engine.position import Position
 from cdc_engine.source.server import Source
+from cdc_engine.store.files.forget import EVENTS_DIRECTORY
 from cdc_engine.store.memory_store import MemoryEventStore
 from cdc_engine.store.opening import GoingOn, StorePlan, open_store
 
@@ -34,9 +37,17 @@ def store_of(
         filters=_digest(config),
         epoch=meta.ledger.epoch,
         begin=begin,
-        lost=lambda: _why_lost(source, begin, Epochs(highest=meta.ledger.epoch, unfinished=meta.ledger.unfinished)),
+        lost=lambda: _why_lost(source, begin, meta),
     )
     return open_store(plan, going_on, lambda: meta.ledger.cursor)
+
+
+def only_copy(config: DestinationConfig, source: Source, meta: MetaManager, directory: Path) -> str:
+    """Why nobody else has what is stored after the ledger's cursor, or empty: it can be read again. Raises SourceConnectionError."""
+    cursor = meta.ledger.cursor
+    if cursor is None or config.archive or not (directory / EVENTS_DIRECTORY).is_dir():
+        return ""
+    return _why_lost(source, cursor, meta)
 
 
 def _digest(config: DestinationConfig) -> str:
@@ -44,8 +55,9 @@ def _digest(config: DestinationConfig) -> str:
     return hashlib.sha256(json.dumps([config.include, config.exclude]).encode()).hexdigest()[:16]
 
 
-def _why_lost(source: Source, begin: Position, epochs: Epochs) -> str:
+def _why_lost(source: Source, begin: Position, meta: MetaManager) -> str:
     """Why the source cannot be read from there on; empty where it can."""
+    epochs = Epochs(highest=meta.ledger.epoch, unfinished=meta.ledger.unfinished)
     connection = SourceConnection(source)
     try:
         start = decide_start(begin, StartChoice(), read_facts(connection, begin.file), epochs)

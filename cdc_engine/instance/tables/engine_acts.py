@@ -19,6 +19,7 @@ from cdc_engine.errors import SourceConnectionError
 from cdc_engine.ha.leases import open_run_lock
 from cdc_engine.instance.answers import is_view_now, schema_at
 from cdc_engine.instance.hand_out import HandOut
+from cdc_engine.instance.stored import only_copy
 from cdc_engine.instance.tables import begin_anew, filter_change, resume, retake, snapshot_wishes
 from cdc_engine.instance.wiring import EngineParts
 from cdc_engine.meta.resume_requests import ResumeRequest, Wish, requests
@@ -47,6 +48,7 @@ class EngineActs:
     def __init__(self, config: DestinationConfig, directory: Path) -> None:
         self._config, self._directory = config, directory
         self._retakes = retake.Retakes(config, SnapshotRecords(directory))
+        self._waits_for = ""
 
     def carry_out(self, state: EngineState, steering: Steering) -> None:
         """What is wanted, or due, of an engine in that state. A source that does not answer puts it off."""
@@ -93,8 +95,17 @@ class EngineActs:
             log.warning("tables_not_resumed_yet", destination=self._config.name, reason=str(error))
 
     def _fulfil(self, wanted: tuple[ResumeRequest, ...], due: tuple[StoppedTable, ...], steering: Steering) -> None:
-        """What operators want of single tables, and what is due by itself; no batch is out."""
+        """What operators want of single tables, and what is due by itself; no batch is out.
+
+        All of it has the stream read again, so it waits while what is stored is the only copy: that is handed out meanwhile.
+        """
         parts = steering.parts
+        why = only_copy(self._config, parts.source, parts.meta, self._directory)
+        if why and why != self._waits_for:
+            log.warning("tables_wait_for_stored_events", destination=self._config.name, reason=why)
+        self._waits_for = why
+        if why:
+            return
         taken: list[TableSchema] = []
 
         def take_anew(schema: TableSchema, place: Position) -> None:

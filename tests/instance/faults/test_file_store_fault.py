@@ -6,13 +6,7 @@ The engine that is killed is a process of its own that nobody asks for batches, 
 from __future__ import annotations
 
 import errno
-import json
 import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,18 +14,10 @@ import pytest
 from cdc_engine.errors import StoreUnfitError
 from cdc_engine.instance.engine import Engine
 from console.toolchain.database.server import DatabaseServer
-from tests.instance.engine_process import ROOT
+from tests.instance.faults.fix_stored import purge_before_now, reading, wait_until_read
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
 
-READS = """
-import sys, time
-from pathlib import Path
-from cdc_engine.config import load_config
-from cdc_engine.instance.engine import Engine
-Engine(load_config(Path(sys.argv[1])), "shop").start()
-time.sleep(600)
-"""
 FILE, MEMORY = "store: {kind: file}", "store: {kind: memory}"
 
 
@@ -40,38 +26,6 @@ def shop(mysql80: DatabaseServer, tmp_path: Path) -> Captured:
     captured = Captured(tmp_path, mysql80)
     captured.describe(FILE)
     return captured
-
-
-@contextmanager
-def reading(shop: Captured) -> Iterator[subprocess.Popen[bytes]]:
-    """An engine that reads and hands nothing out; ends by SIGKILL."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen([sys.executable, "-c", READS, str(shop.conf)], env=environment)
-    try:
-        yield process
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-
-
-def wait_until_read(shop: Captured) -> None:
-    """Until the engine's status says that it stands at the source's end."""
-    with shop.server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("SHOW MASTER STATUS")
-        file, offset = cursor.fetchone()[:2]
-
-    def there() -> bool:
-        path = shop.directory / "status.json"
-        position = json.loads(path.read_text())["position"] if path.exists() else None
-        return position is not None and (position["file"], position["offset"]) >= (file, offset)
-
-    wait_for(f"all up to {file}:{offset} is read", there, seconds_max=90.0)
-
-
-def purge_before_now(shop: Captured) -> None:
-    with shop.server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("SHOW MASTER STATUS")
-        cursor.execute(f"PURGE BINARY LOGS TO '{cursor.fetchone()[0]}'")
 
 
 def test_fault_a_killed_engine_goes_on_from_its_file_store_though_the_source_purged(shop: Captured) -> None:

@@ -19,6 +19,7 @@ from cdc_engine.instance.engine import Engine
 from cdc_engine.meta.resume_requests import requests
 from console.toolchain.database.server import DatabaseServer
 from tests.instance.engine_process import ROOT
+from tests.instance.faults.fix_stored import purge_before_now, reading, wait_until_read
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
 
@@ -132,3 +133,28 @@ def test_fault_a_kill_while_a_table_is_taken_anew_from_a_file_store_loses_and_do
         wait_for("the stop is gone", lambda: engine.hand_out(0.1) is None and not engine.status().stopped_tables)
         shop.run(*rows_of_late(shop, 1003, 1004))
         assert shop.take(engine, 1) == [1003]
+
+
+def test_fault_a_table_waits_while_the_file_store_has_the_only_copy_of_what_follows_for_the_others(
+    shop: Captured,
+) -> None:
+    """The source has purged it: to read the stream again for one table would lose the changes of all."""
+    name = f"{shop.database}.late"
+    with reading(shop):
+        shop.insert(range(6, 30))
+        shop.run("FLUSH BINARY LOGS")
+        shop.insert([30])
+        wait_until_read(shop)
+    purge_before_now(shop)
+    snapshot.start(shop.directory, [name])
+    with running(shop) as engine:
+        wait_for("the stream goes on", lambda: engine.status().state == "RUNNING")
+        first = engine.hand_out(30.0)
+        assert first is not None
+        assert [each.name for each in read_ledger(shop.directory).stopped_tables] == [name]
+        assert (shop.directory / "events").exists()
+        engine.rollback(first)
+        assert taken(shop, engine, 30) == list(range(6, 31))
+        wait_for("the stop is gone", lambda: engine.hand_out(0.1) is None and not engine.status().stopped_tables)
+        shop.run(*rows_of_late(shop, 1003, 1004))
+        assert taken(shop, engine, 1003) == [1003]
