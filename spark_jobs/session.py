@@ -259,6 +259,9 @@ def _release(session: Any) -> None:
     session.client.close()  # a client left open calls the server once more when the process ends
     if at_exit := getattr(session.client, "_cleanup_ml_cache", None):
         atexit.unregister(at_exit)  # else a run that drains keeps each closed client until it ends
+    # pyspark closes its client once more when the session is collected, under a lock that the thread which is collecting may hold:
+    # a run was seen to stand still in that for ever
+    vars(session).pop("_client", None)
 
 
 def _require_listening(remote: str) -> None:

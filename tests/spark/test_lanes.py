@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import deltalake
 import pytest
+from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
 
 from console.toolchain.ports import free_port
 from console.toolchain.setup import set_up
@@ -93,6 +95,21 @@ def _outcome(old: object, statement: str) -> str:
     except Exception:  # whichever way Spark says that it was interrupted or released
         return "ended"
     return "finished"
+
+
+def test_fault_a_released_session_closes_nothing_when_it_is_collected(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyspark would take the lock of a pool that all sessions share, on whatever thread the collection falls."""
+    closed: list[str] = []
+    with open_lanes(lake.spark, 2) as lanes:
+        for lane in lanes:
+            lane.session.sql("SELECT 1").collect()
+    gc.collect()
+    monkeypatch.setattr(ExecutePlanResponseReattachableIterator, "shutdown", lambda: closed.append("the pool"))
+    del lane, lanes
+    gc.collect()
+    assert not closed
 
 
 @pytest.fixture
