@@ -127,6 +127,11 @@ class ChunksInStore:
             ) from None
 
 
+def chunks_in(placed: PlacedFiles) -> ChunkFiles:
+    """For who reads them: of one process at a time."""
+    return ChunksInStore(placed) if placed.url else ChunksInFolder(placed.folder)
+
+
 def is_complete(whole: tuple[KeptChunk, ...]) -> bool:
     """Whether the chunks reach the table's end."""
     return bool(whole) and not whole[-1].chunk.up_to

@@ -19,7 +19,6 @@ from cdc_engine.documents.places import as_place
 from cdc_engine.errors import ActRefusedError, MetaError
 from cdc_engine.ha.file_lock import FileLock, is_locked
 from cdc_engine.ha.leases import Lock, open_reading_lock, reading_lock_held
-from cdc_engine.snapshot.chunk_files import ChunkFiles, ChunksInFolder, ChunksInStore
 from cdc_engine.snapshot.record import SnapshotRecord
 from cdc_engine.snapshot.record_texts import RecordFiles, RecordTexts, SharedRecords, digest_of
 from object_stores.errors import StoreError
@@ -79,11 +78,6 @@ class SnapshotRecords:
     def chunks(self, record: SnapshotRecord) -> PlacedFiles:
         """Where the rows of the record's generation are."""
         return self._placed(record.name, f"{record.snapshot_id}-chunks-{record.generation}")
-
-    def reading_of(self, record: SnapshotRecord) -> ChunkFiles:
-        """The same for who reads them: of one process at a time."""
-        placed = self.chunks(record)
-        return ChunksInStore(placed) if placed.url else ChunksInFolder(placed.folder)
 
     def reading(self) -> Lock:
         """Held by the one run that reads and publishes; free where none does, whatever Dagster believes."""

@@ -17,7 +17,7 @@ from typing import Protocol
 from cdc_engine.contracts import TableVersion
 from cdc_engine.errors import ConfigurationError, SourceConnectionError, TableChangedError, TableStoppedError
 from cdc_engine.position import Position
-from cdc_engine.snapshot.chunk_files import ChunkFiles, KeptChunk, is_complete
+from cdc_engine.snapshot.chunk_files import ChunkFiles, KeptChunk, chunks_in, is_complete
 from cdc_engine.snapshot.chunks import Chunk
 from cdc_engine.snapshot.read import ChunkFacts
 from cdc_engine.snapshot.record import SnapshotRecord, SourceEnd
@@ -136,7 +136,7 @@ def _read(record: SnapshotRecord, hands: Hands) -> bool:
     table = hands.table(record.name)
     if table is None or record.began_at is None:
         return False
-    files = hands.records.reading_of(record)
+    files = chunks_in(hands.records.chunks(record))
     if not record.key:
         files.clear()  # the place of its one read was kept by nobody
     whole = files.prepare()
