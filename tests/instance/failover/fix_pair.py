@@ -133,6 +133,17 @@ class Pair:
         except SluiceError:
             return None
 
+    def wait_until_read(self, server: DatabaseServer) -> None:
+        """Until the engine has read all that the server's binlog has, so that the next batch has it too."""
+        file, offset, *_ = asked(server, "SHOW MASTER STATUS")[0]
+
+        def there() -> bool:
+            engine = self.engine()
+            position = engine.status().position if engine else None
+            return position is not None and (position.file, position.offset) >= (str(file), int(str(offset)))
+
+        wait_for("the engine has read all", there)
+
     def next_batch(self) -> OutstandingBatch:
         found: list[OutstandingBatch] = []
 

@@ -59,6 +59,7 @@ def test_failover_by_time_reads_a_minute_again_and_stops_what_has_no_key(pair: P
     wait_for("the master is well again", lambda: pair.troubles() == ())
 
     pair.write(first)
+    pair.wait_until_read(first)
     batch = pair.next_batch()
     pair.lake.merge(pair.directory / batch.path, ["numbers"])  # and the run dies
     pair.wait_until_replicated(second)

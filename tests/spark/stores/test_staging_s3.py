@@ -94,8 +94,9 @@ class Destination:
         return sorted(tuple(row.values()) for row in pa.table(found).to_pylist())
 
     def staged(self) -> set[str]:
-        """Names of all files in the store's staged part."""
-        return set(StoreFolder(f"{self.prefix}/staged", self.store.options).sizes())
+        """Names of all files of staged batches in the store. What hosts share stays."""
+        there = StoreFolder(f"{self.prefix}/staged", self.store.options).sizes()
+        return {name for name in there if not name.startswith("_sluice_shared/")}
 
 
 @pytest.fixture
