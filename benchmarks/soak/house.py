@@ -28,10 +28,18 @@ HEARTBEAT = {"seconds": 1, "timeout_seconds": 3, "retries": 3}
 
 
 class House:
-    """`session_seconds`: after so long a killed engine has lost its lease."""
+    """`session_seconds`: after so long a killed engine has lost its lease. `warms_spark`: as `Stack` has it."""
 
-    def __init__(self, folder: Path, say: Callable[[str], None], *, session_seconds: float, spark_memory: str) -> None:
-        self.folder, self._say = folder, say
+    def __init__(
+        self,
+        folder: Path,
+        say: Callable[[str], None],
+        *,
+        session_seconds: float,
+        spark_memory: str,
+        warms_spark: bool = True,
+    ) -> None:
+        self.folder, self._say, self._warms_spark = folder, say, warms_spark
         self._session_seconds, self._spark_memory = session_seconds, spark_memory
         self.pair, self.keeper = Pair(folder), ZooKeeperServer(folder / "zookeeper")
 
@@ -45,6 +53,7 @@ class House:
             spark_memory=self._spark_memory,
             die_with_parent=True,
             webserver=False,
+            warms_spark=self._warms_spark,
         )
         self.stack.up()
 

@@ -40,8 +40,9 @@ class Pipeline:
         environment: Mapping[str, str] | None = None,
         settings: Mapping[str, Any] | None = None,
         webserver: bool = True,
+        warms_spark: bool = True,
     ) -> None:
-        self._webserver = webserver
+        self._webserver, self._warms_spark = webserver, warms_spark
         self._settings = dict(settings or {})
         self.folder, self.destination = folder, destination
         self._spark, self._spark_memory, self._environment = spark, spark_memory, environment
@@ -59,6 +60,7 @@ class Pipeline:
             die_with_parent=True,
             extra_environment=self._environment,
             webserver=self._webserver,
+            warms_spark=self._warms_spark,
         )
         self.stack.up()
 

@@ -71,7 +71,8 @@ Say = Callable[[str], None]
 class Stack:
     """The processes of one configuration. `mark` ties them to this data_dir; `die_with_parent` is the demo's leash.
 
-    `webserver`: whether anybody is to look at Dagster's pages; all the rest works without.
+    `webserver`: whether anybody is to look at Dagster's pages; all the rest works without. `warms_spark`: whether its first merge is made
+    before anybody waits for one.
     """
 
     def __init__(
@@ -85,9 +86,10 @@ class Stack:
         extra_environment: Mapping[str, str] | None = None,
         port_advice: str = "",
         webserver: bool = True,
+        warms_spark: bool = True,
     ) -> None:
         self.config, self.conf, self.say = config, conf.resolve(), say
-        self._webserver = webserver
+        self._webserver, self._warms_spark = webserver, warms_spark
         self.file = ProcessFile(config.data_dir / "processes.json")
         self.logs = config.data_dir / "logs"
         self.dagster_home = config.data_dir / "dagster"
@@ -203,6 +205,7 @@ class Stack:
             parts.insert(0, self._part(ENGINE, (), lambda _: lambda: listens(port), port))
         if self.starts_spark:
             parts.append(self._part(SPARK, (), lambda _: self._spark.answers, ports.spark_connect))
+        if self.starts_spark and self._warms_spark:
             program = [sys.executable, "-m", "console.toolchain.spark.warmup"]
             command = [*program, self._spark.url, str(self._spark.folder / "warmup")]
             parts.append(WarmUp(command, (SPARK,), self._spark.folder / "warmup.log", WARM_SECONDS_MAX))

@@ -105,6 +105,7 @@ class KillBench:
             environment={failpoints.VARIABLE: str(self.gates), "OTEL_EXPORTER_OTLP_ENDPOINT": collector.address},
             settings=SETTINGS,
             webserver=False,
+            warms_spark=False,
         )
         self.workload = Workload(lambda: self.pipeline.server.connect(autocommit=False))
         self._runs = SETTINGS["runs"]

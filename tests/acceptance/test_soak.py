@@ -14,7 +14,7 @@ from benchmarks.soak.soak import FAULTS, Length, holds, soak
 
 @pytest.fixture
 def house(tmp_path: Path) -> Iterator[House]:
-    made = House(tmp_path, lambda _: None, session_seconds=6.0, spark_memory="2g")
+    made = House(tmp_path, lambda _: None, session_seconds=6.0, spark_memory="2g", warms_spark=False)
     try:
         made.start()
         yield made

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_jobs import session
+from spark_jobs.maintain.tables import VACUUM_SETTINGS
 from spark_jobs.session import Lane, open_lanes
 from spark_jobs.sql_text import delta_path
 from spark_jobs.tables.lake_look import LakeLook
@@ -31,8 +32,8 @@ class User:
     def __init__(self, lane: Lane, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self._lane, self._table = lane, delta_path(path)
         self.conflicts = 0
-        lane.configure(session.SMALL_SETTINGS)
-        lane.sql("SET spark.databricks.delta.retentionDurationCheck.enabled = false")
+        # as maintenance does: a VACUUM lists files by ten thousand tasks unless told otherwise
+        lane.configure({**session.SMALL_SETTINGS, **VACUUM_SETTINGS})
         whole = Lane.sql
 
         def sql(merging: Lane, statement: str) -> None:
