@@ -39,6 +39,7 @@ QUICK_VARIABLE = "SLUICE_TEST_QUICK"  # tests/conftest.py: a test that starts a 
 NOT_QUICK = "not servers and not spark and not browser"
 # pytest's own record, for its --last-failed
 FAILED_LAST = PROJECT_ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
+TESTS_FAILED = 1  # how pytest ends where all tests ran and some failed
 UNSTEADY_MAX = 4
 AGAIN = ("pytest", "-n", "0", "--last-failed", "--last-failed-no-failures", "none")
 COVERAGE = ("--cov", "--cov-report=term:skip-covered", "--cov-report=html:.coverage-report")
@@ -89,8 +90,11 @@ def run_quality(choice: Choice) -> int:
             set_up(ALL_SERVERS, kernels=True, screen=screen)
         if choice.once_more:
             FAILED_LAST.unlink(missing_ok=True)
-        failed = [name for name, command in checks.items() if not _passes(name, command, environment, screen)]
-        if failed == ["tests"] and choice.once_more and _pass_alone(failed_tests(), environment, screen):
+        codes = {name: _code_of(name, command, environment, screen) for name, command in checks.items()}
+        failed = [name for name, code in codes.items() if code]
+        # another code than that of failed tests is of a run that did not come to its end: nobody knows what the rest would say
+        whole = failed == ["tests"] and codes["tests"] == TESTS_FAILED
+        if whole and choice.once_more and _pass_alone(failed_tests(), environment, screen):
             failed = []
         failed += [] if types.passes(screen) else [TYPES]
     if failed:
@@ -105,7 +109,7 @@ def failed_tests(record: Path = FAILED_LAST) -> list[str]:
 
 def _pass_alone(names: Sequence[str], environment: Mapping[str, str], screen: Console) -> bool:
     """Whether few tests failed, and none of them does without neighbours."""
-    if not 0 < len(names) <= UNSTEADY_MAX or not _passes("once more, alone", AGAIN, environment, screen):
+    if not 0 < len(names) <= UNSTEADY_MAX or _code_of("once more, alone", AGAIN, environment, screen):
         return False
     for name in names:
         screen.print(
@@ -135,7 +139,7 @@ def workers_of(cores: int, memory_bytes: int) -> int:
     return min(WORKERS_MAX, cores + (memory_bytes >= (cores + 1) * WORKER_BYTES))
 
 
-def _passes(name: str, command: Sequence[str], environment: Mapping[str, str], screen: Console) -> bool:
+def _code_of(name: str, command: Sequence[str], environment: Mapping[str, str], screen: Console) -> int:
     screen.rule(f"{name}: {' '.join(command)}", align="left")
     began = time.monotonic()
     psutil.cpu_percent()  # what the next call tells counts from here
@@ -147,7 +151,7 @@ def _passes(name: str, command: Sequence[str], environment: Mapping[str, str], s
     # whether more workers, or less work, would make it faster
     busy = f"the processors {psutil.cpu_percent():.0f} % busy"
     screen.print(f"{name}: {'passed' if code == 0 else f'failed ({code})'} in {time.monotonic() - began:.0f} s, {busy}")
-    return code == 0
+    return code
 
 
 class _Aside:

@@ -76,7 +76,7 @@ def test_each_check_that_fails_fails_the_run_and_all_are_run(
     assert said.count("types: passed") == (1 if wrong == "types" else 2)
 
 
-Failing = Callable[[list[str], str], int]
+Failing = Callable[..., int]
 
 
 @pytest.fixture
@@ -85,10 +85,10 @@ def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Failing:
     record = tmp_path / "lastfailed"
     record.write_text('{"of an earlier run": true}')
 
-    def run(names: list[str], again: str) -> int:
+    def run(names: list[str], again: str, code: int = 1) -> int:
         text = json.dumps(dict.fromkeys(names, True))
         (tmp_path / "whole.py").write_text(
-            f"import pathlib\npathlib.Path({str(record)!r}).write_text({text!r})\nraise SystemExit(1)\n"
+            f"import pathlib\npathlib.Path({str(record)!r}).write_text({text!r})\nraise SystemExit({code})\n"
         )
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
         monkeypatch.setattr(quality, "set_up", lambda *_, **__: None)
@@ -116,6 +116,13 @@ def test_what_fails_again_or_fails_often_fails_the_run(
     said = capfd.readouterr().err
     assert "failed: tests" in said
     assert "unsteady" not in said
+
+
+def test_a_run_that_was_broken_off_is_not_saved_by_what_failed_before(
+    failing: Failing, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert failing(["a.py::x"], "platform", code=2) == 1
+    assert "unsteady" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [[FILE], ["-x"], ["-k", "gtid"]])
