@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cdc_engine.contracts import MetaPlace
 from cdc_engine.documents.places import as_place
-from cdc_engine.errors import MetaError
+from cdc_engine.errors import NotSharedError
 from object_stores.errors import StoreError
 from object_stores.folder import StoreFolder
 from object_stores.options import resolved
@@ -22,7 +22,7 @@ BROUGHT = "brought"  # a folder in the destination's
 
 
 def share(destination_dir: Path, name: str, content: bytes) -> None:
-    """Runs on other hosts find it; nothing is done where there are none. Raises MetaError."""
+    """Runs on other hosts find it; nothing is done where there are none. Raises NotSharedError."""
     place = as_place(destination_dir)
     if place.is_apart:
         with _told(name):
@@ -30,7 +30,7 @@ def share(destination_dir: Path, name: str, content: bytes) -> None:
 
 
 def at_hand(destination_dir: Path, name: str) -> Path:
-    """The file with its content of now, which may not be there. Raises MetaError."""
+    """The file with its content of now, which may not be there. Raises NotSharedError."""
     place = as_place(destination_dir)
     if not place.is_apart:
         return destination_dir / name
@@ -58,4 +58,6 @@ def _told(name: str) -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        raise MetaError(f"{name} for runs is in a store that cannot be used now: {error}; it is tried again") from None
+        raise NotSharedError(
+            f"{name} for runs is in a store that cannot be used now: {error}; it is tried again"
+        ) from None

@@ -1,0 +1,28 @@
+"""What runs on other hosts look at is put into a store on the parser's thread: a store that is away for a moment ends no stream."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from cdc_engine.destination_files import for_runs
+from cdc_engine.errors import NotSharedError
+from cdc_engine.parser.reconnect import Attempts
+from object_stores.errors import StoreError
+
+
+class Away:
+    """A store that nobody answers for."""
+
+    def write(self, name: str, content: bytes) -> None:
+        raise StoreError(f"{name}, {len(content)} bytes: nobody answers")
+
+
+def test_s3_a_store_that_is_away_has_the_stream_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(for_runs, "as_place", lambda _: SimpleNamespace(is_apart=True))
+    monkeypatch.setattr(for_runs, "_folder", lambda _: Away())
+    with pytest.raises(NotSharedError, match="nobody answers; it is tried again") as told:
+        for_runs.share(tmp_path, "tables.json", b"[]")
+    assert Attempts().tried_again(told.value)
