@@ -97,15 +97,12 @@ class EngineActs:
     def _fulfil(self, wanted: tuple[ResumeRequest, ...], due: tuple[StoppedTable, ...], steering: Steering) -> None:
         """What operators want of single tables, and what is due by itself; no batch is out.
 
-        All of it has the stream read again, so it waits while what is stored is the only copy: that is handed out meanwhile.
+        All but the end of a snapshot has the stream read again, and waits while what is stored is the only copy: that is handed out
+        meanwhile.
         """
         parts = steering.parts
-        why = only_copy(self._config, parts.source, parts.meta, self._directory)
-        if why and why != self._waits_for:
-            log.warning("tables_wait_for_stored_events", destination=self._config.name, reason=why)
-        self._waits_for = why
-        if why:
-            return
+        if self._must_wait(wanted, due, parts):
+            wanted, due = tuple(each for each in wanted if each.wish is Wish.CANCEL), ()
         taken: list[TableSchema] = []
 
         def take_anew(schema: TableSchema, place: Position) -> None:
@@ -136,6 +133,14 @@ class EngineActs:
         if resumed:
             ask = functools.partial(resume.facts_of, parts.source)
             resume.take_up(resumed, parts.meta, ask, steering.read_again, self._directory)
+
+    def _must_wait(self, wanted: tuple[ResumeRequest, ...], due: tuple[StoppedTable, ...], parts: EngineParts) -> bool:
+        reads_again = bool(due) or any(each.wish is not Wish.CANCEL for each in wanted)
+        why = only_copy(self._config, parts.source, parts.meta, self._directory) if reads_again else ""
+        if why and why != self._waits_for:
+            log.warning("tables_wait_for_stored_events", destination=self._config.name, reason=why)
+        self._waits_for = why
+        return bool(why)
 
 
 def schema_of_stopped(parts: EngineParts, stop: StoppedTable, place: Position) -> TableSchema | None:
