@@ -16,6 +16,7 @@ from cdc_engine.binlog.compiled import Integer, kernel
 from cdc_engine.binlog.events.control import parse_format_description, parse_rotate
 from cdc_engine.binlog.events.event_types import (
     CHECKSUM_BYTES,
+    END_AT,
     FLAG_ARTIFICIAL,
     FORMAT_DESCRIPTION,
     HEADER_BYTES,
@@ -151,7 +152,7 @@ def packet_at(buffer: Bytes, begin: int) -> bytes:
 
 def end_of(event: bytes) -> int:
     """Its end in the file, as its header has it: 32 bits, 0 where it lies in none."""
-    return int.from_bytes(event[13:17], "little")
+    return int.from_bytes(event[END_AT : END_AT + 4], "little")
 
 
 @kernel
