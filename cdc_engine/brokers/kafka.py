@@ -14,6 +14,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from cdc_engine.brokers.publisher import Message, ended_amid, too_large, unknown_place
+from cdc_engine.environment import filled
 from cdc_engine.errors import ConfigurationError, PublishError
 
 LOOK_SECONDS = 0.1
@@ -37,15 +38,8 @@ def settings_of(
     servers: str, options: Mapping[str, str], environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
     """What librdkafka is told; `$NAME` of an option is that variable. Raises ConfigurationError where it is not set."""
-    filled = dict(options)
-    for name, value in options.items():
-        if value.startswith("$"):
-            if value[1:] not in environment:
-                raise ConfigurationError(
-                    f"brokers.options.{name}: the environment variable {value[1:]} is not set: set it where the engine starts"
-                )
-            filled[name] = environment[value[1:]]
-    return {**DEFAULTS, **filled, **FIXED, "bootstrap.servers": servers}
+    given = {name: filled(value, f"brokers.options.{name}", environment) for name, value in options.items()}
+    return {**DEFAULTS, **given, **FIXED, "bootstrap.servers": servers}
 
 
 class KafkaPublisher:

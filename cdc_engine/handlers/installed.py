@@ -5,11 +5,11 @@ An entry point is a class or a function that takes the destination's name and th
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol
 
+from cdc_engine.environment import filled
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.handlers.contract import BatchHandler
 
@@ -54,9 +54,9 @@ def _made(name: str, destination: str, options: Mapping[str, Any]) -> BatchHandl
     if why := problem_of(name):
         raise ConfigurationError(f"handlers: {why}")
     entry = _named(name)[0]
-    filled = {key: _filled(name, key, value) for key, value in options.items()}
+    given = {key: _given(name, key, value) for key, value in options.items()}
     try:
-        handler: BatchHandler = entry.load()(destination, filled)
+        handler: BatchHandler = entry.load()(destination, given)
     except Exception as error:  # of a package that is not ours
         raise ConfigurationError(
             f"handlers: {name} ({entry.value} of {_package(entry)}) cannot be made: {type(error).__name__}: {error}"
@@ -68,15 +68,9 @@ def _made(name: str, destination: str, options: Mapping[str, Any]) -> BatchHandl
     return handler
 
 
-def _filled(name: str, key: str, value: object) -> object:
-    """A text `$NAME` is that variable of the environment."""
-    if not isinstance(value, str) or not value.startswith("$"):
-        return value
-    if value[1:] not in os.environ:
-        raise ConfigurationError(
-            f"handlers: {name}: options {key}: the environment variable {value[1:]} is not set where the engine starts"
-        )
-    return os.environ[value[1:]]
+def _given(name: str, key: str, value: object) -> object:
+    """An option as the handler gets it; what is no text is itself."""
+    return filled(value, f"handlers: {name}: options {key}") if isinstance(value, str) else value
 
 
 def _package(entry: EntryPoint) -> str:

@@ -6,7 +6,6 @@ What is not taken is tried again, then dropped with a line in the log: `sluice s
 from __future__ import annotations
 
 import json
-import os
 import queue
 import smtplib
 import threading
@@ -19,7 +18,7 @@ from typing import Any
 import structlog
 
 from cdc_engine.config.alarms import AlarmConfig
-from cdc_engine.errors import ConfigurationError
+from cdc_engine.environment import filled
 from cdc_engine.operation.alarms import Alarm
 from cdc_engine.operation.letters import to_mail_server
 
@@ -80,17 +79,10 @@ def handler_of(config: AlarmConfig) -> Handler:
     if config.kind == "log":
         return to_log
     if config.kind == "email":
-        return to_mail_server(config, _filled(config.password))
-    return to_webhook(_filled(config.url), {name: _filled(value) for name, value in config.headers.items()})
-
-
-def _filled(text: str) -> str:
-    """`$NAME` is that variable of the environment."""
-    if not text.startswith("$"):
-        return text
-    if text[1:] not in os.environ:
-        raise ConfigurationError(f"alarms: the environment variable {text[1:]} is not set")
-    return os.environ[text[1:]]
+        return to_mail_server(config, filled(config.password, "alarms"))
+    return to_webhook(
+        filled(config.url, "alarms"), {name: filled(value, "alarms") for name, value in config.headers.items()}
+    )
 
 
 class Teller:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cdc_engine.config.operation import TelemetryConfig
-from cdc_engine.errors import ConfigurationError
+from cdc_engine.environment import filled
 from cdc_engine.telemetry.spans import Span, Trace
 from cdc_engine.telemetry.traces import Sender
 
@@ -37,20 +37,12 @@ def sender_of(config: TelemetryConfig) -> Sender | None:
     """One a process for each collector; None where none is wanted. Raises ConfigurationError where a variable is not set."""
     if not is_wanted(config):
         return None
-    headers = {name: _filled(name, value) for name, value in config.headers.items()}
+    headers = {name: filled(value, f"telemetry.headers.{name}") for name, value in config.headers.items()}
     key = (config.otlp, tuple(sorted(headers.items())))
     with _lock:
         if key not in _senders:
             _senders[key] = OtlpSender(config.otlp, headers)
         return _senders[key]
-
-
-def _filled(name: str, text: str) -> str:
-    if not text.startswith("$"):
-        return text
-    if text[1:] not in os.environ:
-        raise ConfigurationError(f"telemetry.headers.{name}: the environment variable {text[1:]} is not set")
-    return os.environ[text[1:]]
 
 
 class OtlpSender:

@@ -33,6 +33,7 @@ VALUES = {
     "cdc_engine.ports",
     "cdc_engine.time_words",
     "cdc_engine.sql_url",
+    "cdc_engine.environment",
 }
 STAGES = ("parser", "snapshot", "sink", "store", "meta", "ha", "staging", "table_meta")
 # room → what of our own it may import, beside itself
@@ -45,6 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cdc_engine.limits": set(),
     "cdc_engine.time_words": {"cdc_engine.errors"},
     "cdc_engine.sql_url": {"cdc_engine.errors"},
+    "cdc_engine.environment": {"cdc_engine.errors"},
     "cdc_engine.documents": VALUES,
     "cdc_engine.states": set(),
     "cdc_engine.durable_files": {"cdc_engine.errors"},
