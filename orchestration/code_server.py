@@ -65,10 +65,9 @@ def start_runs_warm(definitions_module: str) -> None:
     make = DagsterApiServer.__init__
 
     def make_warm(self: Any, *arguments: Any, **options: Any) -> None:
-        make(self, *arguments, **options)
+        reload.begin(self, lambda: make(self, *arguments, **options))
         self._mp_ctx = context
         closes_when(self._shutdown_once_executions_finish_event.is_set)
-        reload.watch_over(self)
 
     def reload_code(*_: Any) -> Any:  # somebody pressed "Reload"
         reload.reload_definitions(definitions_module)

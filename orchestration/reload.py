@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 DEFINITIONS = "orchestration.definitions"
@@ -24,9 +25,16 @@ _servers: list[Any] = []  # the code servers of this process: one, but in tests
 _lock = threading.Lock()
 
 
-def watch_over(server: Any) -> None:
-    """The code server's definitions can be reloaded from now on. It has `load_anew`, and `show` for what that gave."""
-    _servers.append(server)
+def begin(server: Any, load: Callable[[], None]) -> None:
+    """Has a code server load its definitions for the first time; they can be reloaded from then on. It has `load_anew`, and `show` for what
+    that gave.
+
+    Engines run before the definitions are read, so that their tables may become known meanwhile: that reload waits, for it would take
+    the module away from under whoever is reading it.
+    """
+    with _lock:
+        load()
+        _servers.append(server)
 
 
 def reload_definitions(module: str = DEFINITIONS) -> None:

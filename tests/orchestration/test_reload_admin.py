@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -42,13 +43,9 @@ def server(conf: Conf, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(DagsterApiServer, "show", reload.show, raising=False)
     ended = threading.Event()
     with FuturesAwareThreadPoolExecutor(1) as pool:
-        made = DagsterApiServer(
-            server_termination_event=ended,
-            logger=logging.getLogger("test"),
-            server_threadpool_executor=pool,
-            loadable_target_origin=LoadableTargetOrigin(module_name=reload.DEFINITIONS),
-        )
-        reload.watch_over(made)
+        made: Any = DagsterApiServer.__new__(DagsterApiServer)
+        origin = LoadableTargetOrigin(module_name=reload.DEFINITIONS)
+        reload.begin(made, lambda: made.__init__(ended, logging.getLogger("test"), pool, origin))
         yield made
         ended.set()
         made._shutdown_once_executions_finish_event.set()
@@ -89,6 +86,25 @@ def test_admin_tables_that_become_known_get_their_assets(conf: Conf, server: Any
     assert "shop/shop/orders" not in assets(server)
     shown.look(watch.in_use)
     assert "shop/shop/orders" in assets(server)
+
+
+def test_admin_a_reload_waits_for_the_first_load(conf: Conf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that learns its tables while the server is reading the definitions: whoever imports a module finds it there at the end."""
+    monkeypatch.setattr(reload, "_servers", [])
+    write_tables(ConfWatch(conf.directory, "test").in_use.config.destination_dir("shop"))
+    reloader, shown = threading.Thread(target=reload.reload_definitions), list[str]()
+    server = SimpleNamespace(load_anew=lambda: "of now", show=shown.append)
+
+    def load() -> None:
+        importlib.import_module(reload.DEFINITIONS)
+        reloader.start()
+        reloader.join(0.2)
+        assert reloader.is_alive()
+        assert reload.DEFINITIONS in sys.modules
+
+    reload.begin(server, load)
+    reloader.join()
+    assert shown == ["of now"], "it comes after, and finds the server"
 
 
 def test_admin_definitions_that_cannot_be_built_leave_those_that_are_there(conf: Conf, server: Any) -> None:
