@@ -40,7 +40,7 @@ NOT_QUICK = "not servers and not spark and not browser"
 # pytest's own record, for its --last-failed
 FAILED_LAST = PROJECT_ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
 TESTS_FAILED = 1  # how pytest ends where all tests ran and some failed
-UNSTEADY_MAX = 4
+UNSTEADY_FILES_MAX = 4  # not tests: a server that did not start fails all tests of its file
 AGAIN = ("pytest", "-n", "0", "--last-failed", "--last-failed-no-failures", "none")
 COVERAGE = ("--cov", "--cov-report=term:skip-covered", "--cov-report=html:.coverage-report")
 
@@ -108,8 +108,9 @@ def failed_tests(record: Path = FAILED_LAST) -> list[str]:
 
 
 def _pass_alone(names: Sequence[str], environment: Mapping[str, str], screen: Console) -> bool:
-    """Whether few tests failed, and none of them does without neighbours."""
-    if not 0 < len(names) <= UNSTEADY_MAX or _code_of("once more, alone", AGAIN, environment, screen):
+    """Whether tests of few files failed, and none of them does without neighbours."""
+    files = {name.partition("::")[0] for name in names}
+    if not 0 < len(files) <= UNSTEADY_FILES_MAX or _code_of("once more, alone", AGAIN, environment, screen):
         return False
     for name in names:
         screen.print(

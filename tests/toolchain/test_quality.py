@@ -102,17 +102,17 @@ def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Failing:
 
 
 def test_a_few_tests_that_fail_and_pass_alone_are_told(failing: Failing, capfd: pytest.CaptureFixture[str]) -> None:
-    assert failing(["a.py::x"], "platform") == 0
+    assert failing(["a.py::x", *(f"b.py::{number}" for number in range(9))], "platform") == 0
     assert "unsteady: a.py::x failed beside others and passed alone" in " ".join(capfd.readouterr().err.split())
 
 
 @pytest.mark.parametrize(
-    ("count", "again"), [(1, "no_such_module"), (quality.UNSTEADY_MAX + 1, "platform"), (0, "platform")]
+    ("count", "again"), [(1, "no_such_module"), (quality.UNSTEADY_FILES_MAX + 1, "platform"), (0, "platform")]
 )
 def test_what_fails_again_or_fails_often_fails_the_run(
     failing: Failing, capfd: pytest.CaptureFixture[str], count: int, again: str
 ) -> None:
-    assert failing([f"a.py::{number}" for number in range(count)], again) == 1
+    assert failing([f"{number}.py::a" for number in range(count)], again) == 1
     said = capfd.readouterr().err
     assert "failed: tests" in said
     assert "unsteady" not in said
