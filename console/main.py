@@ -43,13 +43,15 @@ def setup(
         list[str] | None, typer.Option("--with", help="Also what a lake in an object store needs: s3. Repeatable.")
     ] = None,
 ) -> None:
-    """Download and unpack what the demo needs: Java, the Delta jars and MySQL; compile the engine's kernels."""
+    """Download and unpack what the demo needs: Java, the Delta jars and MySQL; compile the engine's kernels, archive Spark's classes."""
     from console.toolchain.artifacts import EXTRAS  # noqa: PLC0415
     from console.toolchain.setup import DEMO_SERVERS, set_up  # noqa: PLC0415
+    from console.toolchain.spark.rehearsal import provide_class_archive  # noqa: PLC0415
 
     if unknown := sorted({*(extras or ())} - {*EXTRAS}):
         raise typer.BadParameter(f"{unknown[0]} is none of: {', '.join(EXTRAS)}", param_hint="--with")
     toolchain = set_up(DEMO_SERVERS, extras=extras or (), kernels=True)
+    provide_class_archive(toolchain, screen)
     ready = ", ".join([*toolchain.servers, "Delta", *(extras or ())])
     screen.print(f"ready: Java {toolchain.java.version}, {ready}, in {toolchain.cache.root}")
 

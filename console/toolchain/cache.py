@@ -39,6 +39,11 @@ class Cache:
         return self.root / "servers"
 
     @property
+    def classes(self) -> Path:
+        """Archives of Spark's classes."""
+        return self.root / "classes"
+
+    @property
     def debian(self) -> Path:
         """Debian packages unpacked without root: libraries and Java."""
         return self.root / "debian"

@@ -26,6 +26,7 @@ from rich.console import Console
 
 from console.toolchain.cache import PROJECT_ROOT
 from console.toolchain.setup import ALL_SERVERS, set_up
+from console.toolchain.spark.rehearsal import provide_class_archive
 
 WORKERS_MAX = 4
 WORKER_BYTES = 4 << 30  # each starts the servers that its tests ask for
@@ -87,7 +88,7 @@ def run_quality(choice: Choice) -> int:
     checks = checks_of(choice)
     with _Aside(checks.pop(TYPES, ()), environment) as types:
         if choice.is_whole:
-            set_up(ALL_SERVERS, kernels=True, screen=screen)
+            provide_class_archive(set_up(ALL_SERVERS, kernels=True, screen=screen), screen)
         if choice.once_more:
             FAILED_LAST.unlink(missing_ok=True)
         codes = {name: _code_of(name, command, environment, screen) for name, command in checks.items()}

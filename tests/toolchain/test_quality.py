@@ -67,6 +67,7 @@ def test_each_check_that_fails_fails_the_run_and_all_are_run(
     """The types too, which run beside the others and are told last."""
     programs = dict.fromkeys(("lint", "types", "tests"), ("platform", "--terse"))
     monkeypatch.setattr(quality, "set_up", lambda *_, **__: None)
+    monkeypatch.setattr(quality, "provide_class_archive", lambda *_: True)
     monkeypatch.setattr(quality, "checks_of", lambda _: {**programs})
     assert run_quality(Choice()) == 0
     monkeypatch.setattr(quality, "checks_of", lambda _: {**programs, wrong: ("json.tool", "no such file")})
@@ -92,6 +93,7 @@ def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Failing:
         )
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
         monkeypatch.setattr(quality, "set_up", lambda *_, **__: None)
+        monkeypatch.setattr(quality, "provide_class_archive", lambda *_: True)
         monkeypatch.setattr(quality, "FAILED_LAST", record)
         monkeypatch.setattr(quality, "failed_tests", lambda: failed_tests(record))
         monkeypatch.setattr(quality, "AGAIN", (again,))

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from console.toolchain.cache import PROJECT_ROOT
+from console.toolchain.cache import PROJECT_ROOT, open_cache
 from console.toolchain.errors import PortTakenError, ServerError
 from console.toolchain.grpc_probe import GrpcProbe
 from console.toolchain.java import Java
@@ -21,6 +21,7 @@ from console.toolchain.ports import LOOPBACK, free_port, require_free
 from console.toolchain.process import ChildProcess, last_lines
 from console.toolchain.python_packages import pyspark_home
 from console.toolchain.setup import set_up
+from console.toolchain.spark.class_archive import class_archive, reading_options, writing_options
 
 SETTINGS_FILE = PROJECT_ROOT / "conf" / "spark-defaults.conf"
 LOG_SETTINGS_FILE = Path(__file__).with_name("spark-log4j2.properties")
@@ -47,8 +48,12 @@ class SparkConnectServer:
         extras: Sequence[str] = (),
         java: Java | None = None,
         die_with_parent: bool = True,
+        archives_to: Path | None = None,
     ) -> None:
-        """Describe a server; nothing runs before start(). Jars of None are the cached ones of Delta and of the `extras`."""
+        """Describe a server; nothing runs before start(). Jars of None are the cached ones of Delta and of the `extras`.
+
+        `archives_to`: where it writes the classes that it has loaded, when it ends.
+        """
         self.folder = data_dir.absolute()
         self.memory = memory
         self._jars = jars
@@ -60,6 +65,7 @@ class SparkConnectServer:
         self._extras = tuple(extras)
         self._secrets: dict[str, str] = {}
         self._die_with_parent = die_with_parent
+        self._archives_to = archives_to
         self._process: ChildProcess | None = None
         self._probe = GrpcProbe(self.port, _ask_spark)
 
@@ -135,10 +141,10 @@ class SparkConnectServer:
         except ServerError as error:
             raise self._start_failed(f"does not answer: {error}") from error
 
-    def stop(self) -> None:
+    def stop(self, seconds_max: float = STOP_SECONDS_MAX) -> None:
         """Shut down in order; killed when that takes too long."""
         if self._process:
-            self._process.stop(STOP_SECONDS_MAX)
+            self._process.stop(seconds_max)
         shutil.rmtree(self.folder / "scratch", ignore_errors=True)
 
     def kill(self) -> None:
@@ -162,11 +168,10 @@ class SparkConnectServer:
     def _command(self) -> list[str]:
         self.provide()
         scratch = self.folder / "scratch"
-        java_options = f"-Dlog4j2.configurationFile={LOG_SETTINGS_FILE.as_uri()} -XX:+UseParallelGC -Xss4m -XX:ReservedCodeCacheSize=512m"
         machine = {
             "spark.jars": ",".join(str(jar) for jar in self._jars or ()),
             "spark.driver.memory": self.memory,
-            "spark.driver.extraJavaOptions": f"{java_options} -Djava.io.tmpdir={scratch}",
+            "spark.driver.extraJavaOptions": " ".join(self._java_options(scratch)),
             "spark.local.dir": str(scratch),
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
             "spark.connect.grpc.binding.port": str(self.port),
@@ -176,6 +181,18 @@ class SparkConnectServer:
         pairs = [part for item in {**machine, **self._settings}.items() for part in ("--conf", "=".join(item))]
         submit = str(pyspark_home() / "bin" / "spark-submit")
         return [submit, "--properties-file", str(SETTINGS_FILE), *pairs, "--class", SERVER_CLASS, "spark-internal"]
+
+    def _java_options(self, scratch: Path) -> list[str]:
+        options = [
+            f"-Dlog4j2.configurationFile={LOG_SETTINGS_FILE.as_uri()}",
+            "-XX:+UseParallelGC",
+            "-Xss4m",
+            "-XX:ReservedCodeCacheSize=512m",
+            f"-Djava.io.tmpdir={scratch}",
+        ]
+        if self._archives_to is not None:
+            return [*options, *writing_options(self._archives_to)]
+        return [*options, *reading_options(class_archive(open_cache(), self._java))] if self._java else options
 
     def provide(self) -> None:
         """Have Java and the jars there, which may take a download."""
