@@ -290,7 +290,7 @@ def no_comparison(*_: object, **__: object) -> Iterator[TableResult]:
 class PublishOutcome(Protocol):
     """What the publication of a snapshot did; `spark_jobs.snapshot.publish.Published` is one.
 
-    `label`: the order key up to which the table has its changes. `table_rows`, `table_bytes`: as in `TableOutcome`.
+    `label`: the order key up to which the table has its changes. `table_rows`, `table_bytes`, `way`, `reason`: as in `TableOutcome`.
     """
 
     @property
@@ -309,6 +309,10 @@ class PublishOutcome(Protocol):
     def table_rows(self) -> int | None: ...
     @property
     def table_bytes(self) -> int | None: ...
+    @property
+    def way(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
 
 
 class Publish(Protocol):

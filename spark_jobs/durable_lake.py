@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import json
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -170,6 +171,17 @@ def _folders(file: Path, table: Path) -> Iterator[Path]:
         yield folder
         folder = folder.parent
     yield table
+
+
+def link(file: Path, beside: Path) -> None:
+    """Gives a file that is never changed a second name, under which it stays when the first one goes. A copy where the disk knows no links,
+    and from one file system to another; it is for the caller to sync. Raises OSError.
+    """
+    try:
+        os.link(file, beside)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        shutil.copyfile(file, beside)
 
 
 def sync(path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Reads the rows of one chunk into one Parquet file, as the stream would stage them. Called by what runs a snapshot."""
+"""Reads the rows of one chunk into one Parquet file, as the stream would stage them. Called by what runs a snapshot.
+
+With `Marks` the file is one that a table of the lake may have as it is: nothing reads or writes its rows a second time.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,39 @@ import dataclasses
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from cdc_engine.binlog.result_rows.decoder import RefusedCell, ResultDecoder
+from cdc_engine.binlog.rows.decoder import COMMIT_TIME, COMMIT_TIME_TYPE, OPERATION, ORDER_KEY
 from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
 from cdc_engine.contracts import Int32s, TableVersion
 from cdc_engine.durable_files import make_folder, rename, sync
 from cdc_engine.errors import TableChangedError
-from cdc_engine.parquet_files import ROW_GROUP_BYTES, ROW_GROUP_ROWS, parquet_writer
+from cdc_engine.parquet_files import ROW_GROUP_BYTES, ROW_GROUP_ROWS, lake_writer
 from cdc_engine.snapshot.chunks import Chunk, chunk_key
 from cdc_engine.snapshot.pace import Pace
 from cdc_engine.snapshot.reader import Reader
 from cdc_engine.snapshot.statements import quoted, rows_statement
+
+READ = "snapshot"  # the operation of a row that was read
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Marks:
+    """What the lake tells of each row that was read: the order key up to which it has all changes, and a commit time, µs since 1970."""
+
+    order_key: int
+    commit_time_us: int
+
+    def columns(self) -> dict[str, Any]:
+        """Our columns, each of one value."""
+        return {
+            ORDER_KEY: pa.scalar(self.order_key, pa.int64()),
+            COMMIT_TIME: pa.scalar(self.commit_time_us, COMMIT_TIME_TYPE),
+            OPERATION: pa.scalar(READ, pa.string()),
+        }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,9 +68,10 @@ def read_chunk(
     pace: Pace | None = None,
     kept: Int32s | None = None,
     policy: ValuePolicy = DEFAULT_POLICY,
+    marks: Marks | None = None,
 ) -> ChunkFacts:
-    """Writes the file, which is on disk whole when this returns; of no rows too. It has the table's wanted columns in their order, none of
-    ours. `kept`, `policy`: as `rows.decoder.RowDecoder` has them.
+    """Writes the file, which is on disk whole when this returns; of no rows too. It has the table's wanted columns in their order, and
+    those of `marks`. `kept`, `policy`: as `rows.decoder.RowDecoder` has them.
 
     Raises TableChangedError, TableStoppedError, SourceConnectionError, ConfigurationError, and OSError of the file: there is then none,
     and the connection is closed unless nothing was asked yet.
@@ -59,21 +83,38 @@ def read_chunk(
     asked = decoder.asked([quoted(column.name) for column in decoder.columns])
     statement = rows_statement(table, asked, chunk_key(connection, table), (chunk.after, chunk.up_to), where)
     with _whole_file(path) as beside:
-        rows, received = _read(connection, decoder, statement, beside, pace)
+        rows, received = _read(connection, decoder, statement, beside, pace, _constants(decoder, marks))
     seconds = time.monotonic() - begun
     return ChunkFacts(
         rows=rows, bytes=path.stat().st_size, received=received, seconds=seconds, refused=decoder.take_refused()
     )
 
 
-def _read(connection: Reader, decoder: ResultDecoder, statement: str, path: Path, pace: Pace | None) -> tuple[int, int]:
+def _constants(decoder: ResultDecoder, marks: Marks | None) -> dict[str, Any]:
+    """None for a table that has such a name itself: who makes a table of the file refuses it."""
+    ours = marks.columns() if marks else {}
+    clash = {name.lower() for name in decoder.schema.names} & ours.keys()
+    return {} if clash else ours
+
+
+def _read(  # noqa: PLR0917  one caller
+    connection: Reader,
+    decoder: ResultDecoder,
+    statement: str,
+    path: Path,
+    pace: Pace | None,
+    constants: dict[str, Any],
+) -> tuple[int, int]:
     """(rows, bytes received)."""
     rows = 0
-    with parquet_writer(path, decoder.schema) as writer, connection.selecting(statement) as result:
+    schema = pa.schema([*decoder.schema, *(pa.field(name, value.type) for name, value in constants.items())])
+    with lake_writer(path, schema, [*constants]) as writer, connection.selecting(statement) as result:
         if why := decoder.differences(result.sent_columns()):
             raise TableChangedError(f"table {decoder.version.name} changed while its rows are read: {why}")
         for group in _row_groups(result.batches(decoder)):
-            writer.write_table(group, row_group_size=group.num_rows)
+            ours = [pa.repeat(value, group.num_rows) for value in constants.values()]
+            whole = pa.Table.from_arrays([*group.columns, *ours], schema=schema)
+            writer.write_table(whole, row_group_size=group.num_rows)
             rows += group.num_rows
             if pace is not None:
                 pace.after_rows(group.num_rows)

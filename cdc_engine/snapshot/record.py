@@ -81,6 +81,11 @@ class SnapshotRecord:
         return f"{self.database}.{self.table}"
 
     @property
+    def read_at_us(self) -> int:
+        """The commit time that rows which were read have, µs since 1970: when the reading of them began."""
+        return round(self.reading_at * 1e6)
+
+    @property
     def is_open(self) -> bool:
         """Whether the table's changes are held."""
         return self.state.is_open

@@ -15,7 +15,7 @@ from cdc_engine.position import Position
 from cdc_engine.snapshot.chunks import Chunk, chunks
 from cdc_engine.snapshot.exact_place import binlog_end, rows_at_a_place
 from cdc_engine.snapshot.pace import Pace
-from cdc_engine.snapshot.read import ChunkFacts, read_chunk
+from cdc_engine.snapshot.read import ChunkFacts, Marks, read_chunk
 from cdc_engine.snapshot.reader import Reader
 from cdc_engine.snapshot.record import SourceEnd, has_executed
 
@@ -74,15 +74,15 @@ class SourceTable:
     def chunks(self, after: Chunk | None) -> Iterator[Chunk]:
         return chunks(self._reader(), self._table, self._chunk_rows, self._where, after)
 
-    def read(self, chunk: Chunk, path: Path) -> ChunkFacts:
+    def read(self, chunk: Chunk, path: Path, marks: Marks | None = None) -> ChunkFacts:
         if self._table.key:
-            return self._read(self._reader(), chunk, path)
+            return self._read(self._reader(), chunk, path, marks)
         with rows_at_a_place(self._connected, self._table) as (reader, place):
             facts = self._read(reader, chunk, path)
         self._place = place
         return facts
 
-    def _read(self, reader: Reader, chunk: Chunk, path: Path) -> ChunkFacts:
+    def _read(self, reader: Reader, chunk: Chunk, path: Path, marks: Marks | None = None) -> ChunkFacts:
         return read_chunk(
             reader,
             self._table,
@@ -92,6 +92,7 @@ class SourceTable:
             pace=self._pace,
             kept=self._kept,
             policy=self._policy,
+            marks=marks,
         )
 
     def end(self) -> SourceEnd:

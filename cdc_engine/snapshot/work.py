@@ -19,7 +19,7 @@ from cdc_engine.errors import ConfigurationError, SourceConnectionError, TableCh
 from cdc_engine.position import Position
 from cdc_engine.snapshot.chunk_files import ChunkFiles, KeptChunk, chunks_in, is_complete
 from cdc_engine.snapshot.chunks import Chunk
-from cdc_engine.snapshot.read import ChunkFacts
+from cdc_engine.snapshot.read import ChunkFacts, Marks
 from cdc_engine.snapshot.record import SnapshotRecord, SourceEnd
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.snapshot.steps import Decision, Destination, Step, next_step
@@ -42,8 +42,8 @@ class TableReader(Protocol):
     def chunks(self, after: Chunk | None) -> Iterator[Chunk]:
         """The chunks that follow one, in the key's order; found one by one."""
 
-    def read(self, chunk: Chunk, path: Path) -> ChunkFacts:
-        """Reads the rows of a chunk into a file, which is whole and on disk then."""
+    def read(self, chunk: Chunk, path: Path, marks: Marks | None = None) -> ChunkFacts:
+        """Reads the rows of a chunk into a file, which is whole and on disk then, each with these marks."""
 
     def end(self) -> SourceEnd:
         """Where the binlog ends now; of a table without a key, where it ended when the rows that were read were there."""
@@ -181,6 +181,7 @@ def _read_chunks(
 ) -> None:
     """As many at a time as there are readers; ends early where the record says so. Raises SluiceError of the first chunk that fails."""
     reading: dict[Future[ChunkFacts], Chunk] = {}
+    marks = _marks(record)
     coming = reader.chunks(whole[-1].chunk if whole else None)
     with ThreadPoolExecutor(hands.readers, thread_name_prefix="chunk") as pool:
         try:
@@ -190,7 +191,7 @@ def _read_chunks(
                 and not hands.conf_changed()
             ):
                 while len(reading) < hands.readers and (chunk := next(coming, None)) is not None:
-                    reading[pool.submit(reader.read, chunk, files.rows_path(chunk))] = chunk
+                    reading[pool.submit(reader.read, chunk, files.rows_path(chunk), marks)] = chunk
                 if not reading:
                     return
                 done, _ = wait(reading, return_when=FIRST_COMPLETED)
@@ -204,6 +205,13 @@ def _read_chunks(
         finally:
             for each in reading:
                 each.cancel()
+
+
+def _marks(record: SnapshotRecord) -> Marks | None:
+    """Of all chunks of a generation alike. None for a table without a key: its place is known only when it is read."""
+    if not record.key or record.began_at is None:
+        return None
+    return Marks(order_key=record.began_at.order_key, commit_time_us=record.read_at_us)
 
 
 def _refusal(facts: ChunkFacts) -> str:

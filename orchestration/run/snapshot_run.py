@@ -132,6 +132,7 @@ def _published(record: SnapshotRecord, outcome: PublishOutcome) -> dict[str, dg.
         "snapshot_seconds": dg.MetadataValue.float(max(0.0, record.read_at - record.reading_at)),
         "snapshot_restarts": dg.MetadataValue.int(record.restarts),
         "publish_seconds": dg.MetadataValue.float(outcome.seconds),
+        "published_by": dg.MetadataValue.text(f"{outcome.way}: {outcome.reason}"),
         "rows_inserted": dg.MetadataValue.int(outcome.rows),
         "delta_version": dg.MetadataValue.int(outcome.delta_version),
         "start_position": dg.MetadataValue.text(str(record.began_at)),

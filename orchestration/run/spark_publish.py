@@ -25,7 +25,8 @@ def spark_publish(
 ) -> PublishOutcome:
     """Implements `ports.Publish`."""
     from spark_jobs.errors import SparkJobError, SparkUnavailableError  # noqa: PLC0415
-    from spark_jobs.snapshot.publish import ColumnsDifferError, Publication, publish_snapshot  # noqa: PLC0415
+    from spark_jobs.snapshot.publication import ColumnsDifferError, Publication  # noqa: PLC0415
+    from spark_jobs.snapshot.publish import publish_snapshot  # noqa: PLC0415
     from spark_jobs.staged_batch import Column  # noqa: PLC0415
     from spark_jobs.tables.table_owner import Owner  # noqa: PLC0415
 
@@ -44,7 +45,7 @@ def spark_publish(
         rows=record.rows,
         changes=records.changes(record),
         place=_place(record, ledger.cursor.order_key if ledger.cursor else -1),
-        read_at_us=round((record.reading_at or time.time()) * 1e6),
+        read_at_us=record.read_at_us or time.time_ns() // 1000,
         run=run,
         epoch=ledger.epoch,
         start=record.began_at.to_json() if record.began_at else {},

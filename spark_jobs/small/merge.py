@@ -23,7 +23,6 @@ from spark_jobs.merging import fold, merge_clauses
 from spark_jobs.merging.merge import apply_lacking, refuse_stranger, writer_of
 from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.small import fold_arrow
-from spark_jobs.small.new_table import make_table
 from spark_jobs.small.ways import Choice, Facts, choose
 from spark_jobs.staged_batch import (
     COMMIT_TIME,
@@ -51,6 +50,7 @@ from spark_jobs.tables.delta_table import (
     schema_statements,
     wanted_columns,
 )
+from spark_jobs.tables.new_table import make_table
 from spark_jobs.tables.table_owner import TableRecord, Writer
 
 TRIES_MAX = 5

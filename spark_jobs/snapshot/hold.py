@@ -6,10 +6,7 @@ image is held once, which a table without a key needs.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
-import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -21,7 +18,7 @@ import pyarrow.parquet as pq
 
 from object_stores.errors import StoreError
 from object_stores.placed import PlacedFiles
-from spark_jobs.durable_lake import sync
+from spark_jobs.durable_lake import link, sync
 from spark_jobs.errors import TableError
 from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.staged_batch import ORDER_KEY, ChangesSegment, Segment, StagedTable, TruncateSegment, last_order_key
@@ -143,7 +140,7 @@ def _keep(segment: ChangesSegment, files: PlacedFiles, after: int) -> int:
     beside = folder / f".{path.stem}.tmp"  # what a crash leaves of it is none of Spark's files
     beside.unlink(missing_ok=True)
     if segment.first_order_key > after:
-        _link(segment.path, beside)
+        link(segment.path, beside)
         rows = segment.rows
     else:
         rows = _write_rest(segment.path, beside, after)
@@ -153,16 +150,6 @@ def _keep(segment: ChangesSegment, files: PlacedFiles, after: int) -> int:
         else:
             sync(each)
     return rows
-
-
-def _link(staged: Path, beside: Path) -> None:
-    """The batch's folder goes with its ack; the file stays under another name. A copy where the disk knows no links."""
-    try:
-        os.link(staged, beside)
-    except OSError:
-        with contextlib.suppress(FileNotFoundError):
-            beside.unlink()
-        shutil.copyfile(staged, beside)
 
 
 def _write_rest(staged: Path, beside: Path, after: int) -> int:

@@ -10,12 +10,8 @@ import dataclasses
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
 
 from object_stores.errors import StoreError
-from object_stores.placed import PlacedFiles
 from spark_jobs.beside import change_log
 from spark_jobs.beside.alone import kinds_of
 from spark_jobs.beside.history import KIND as HISTORY
@@ -25,65 +21,19 @@ from spark_jobs.durable_lake import sync_commits
 from spark_jobs.errors import SparkJobError, SparkUnavailableError, TableError
 from spark_jobs.merging.fold import parquet_view
 from spark_jobs.merging.merge import NO_RECORDS
-from spark_jobs.report import TableTarget
 from spark_jobs.session import Lane, SparkSettings, first_line, is_away, open_lanes
-from spark_jobs.snapshot import publish_sql
-from spark_jobs.snapshot.hold import held_up_to
+from spark_jobs.snapshot import publish_sql, whole_files
+from spark_jobs.snapshot.publication import ColumnsDifferError, Publication, Published, check_columns, is_partial
 from spark_jobs.sql_text import delta_path
-from spark_jobs.staged_batch import PRESENT, Column, app_id_of
+from spark_jobs.staged_batch import app_id_of
 from spark_jobs.tables import layout
 from spark_jobs.tables.alterations import LOCAL_TIMES
-from spark_jobs.tables.commit_record import PublicationRecord
 from spark_jobs.tables.delta_table import MAPPING_PROPERTY, DeltaTable, Snapshot, new_properties, pairs, wanted_columns
 from spark_jobs.tables.renamed_table import carried_properties, is_mapped
-from spark_jobs.tables.table_owner import Owner, TableRecord, TableRecords, refuse_others
+from spark_jobs.tables.table_owner import TableRecord, TableRecords, refuse_others
 
-OURS = "_sluice_"  # how columns of a staged file begin that are not the table's
 AGAIN = "the stream is read again and has to come to where the table was already; it is tried again"
 SNAPSHOT_PROPERTY = "sluice.snapshot"  # which snapshot the table was made from
-
-
-class ColumnsDifferError(Exception):
-    """Held changes have other columns than the rows that were read: the rows are to be read anew."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Publication:
-    """What is to be published. `columns`: of the rows, as staged. `chunks`, `changes`: what was read and held; `rows`: of all chunks.
-
-    `place`: the order key that all is merged up to, or that a table without a key was read at; `since`: that up to which each row has all
-    changes. `read_at_us`: commit time of the rows. `run`, `epoch`, `start`, `end`: for the record of the commit.
-    """
-
-    snapshot_id: str
-    owner: Owner
-    target: TableTarget
-    columns: tuple[Column, ...]
-    key: tuple[str, ...]
-    chunks: PlacedFiles
-    rows: int
-    changes: PlacedFiles
-    place: int
-    read_at_us: int
-    run: str
-    epoch: int
-    start: Mapping[str, Any]
-    end: Mapping[str, Any]
-    since: int = -1
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Published:
-    """`label`: the order key up to which the table has its changes. `table_rows`, `table_bytes`: as in a report of a merge."""
-
-    rows: int
-    label: int
-    delta_version: int
-    files: int
-    seconds: float
-    columns: tuple[tuple[str, str], ...]
-    table_rows: int | None = None
-    table_bytes: int | None = None
 
 
 def publish_snapshot(
@@ -119,10 +69,10 @@ def publish(
 ) -> Published:
     """Raises TableError where the table is another's, ColumnsDifferError, or whatever Spark raises."""
     started = time.monotonic()
-    _check_columns(given)
+    check_columns(given)
     if (rows := given.chunks.rows()) != given.rows:
         raise ColumnsDifferError(f"{rows} rows lie where {given.rows} were read")
-    label = max(given.place, held_up_to(given.changes))
+    label = given.label()
     if not given.target.mirror:
         lane.expect(rows + given.changes.rows())
         return _publish_alone(lane, given, label, storage_options, records)
@@ -131,13 +81,11 @@ def publish(
     refuse_others(given.owner, table.found(None))
     if label < before.applied_order_key:
         raise TableError(given.owner.table, AGAIN, own=False)
-    lane.expect(rows + given.changes.rows())
-    partial = _show(lane, given)
-    if label > before.applied_order_key:
-        lane.commit_as(app_id_of(given.owner), label, _record(given, label))
-    else:
-        lane.commit_without_version(_record(given, label))
-    lane.sql(_statement(given, before, label, partial=partial))
+    why = whole_files.why_not(given, before, lane.defaults_of_tables())
+    if not why and not whole_files.make_of_files(given, label, _properties(given, before)):
+        why = "something lies where it goes"
+    if why:
+        _make_by_spark(lane, given, before, label)
     after = table.refresh()
     try:
         sync_commits(given.target.path, before.version, after.version)
@@ -157,14 +105,37 @@ def publish(
         columns=after.schema,
         table_rows=size.rows if size else None,
         table_bytes=size.bytes if size else None,
+        way="spark" if why else "files",
+        reason=why or "the files of what was read became the table's",
     )
+
+
+def _make_by_spark(lane: Lane, given: Publication, before: Snapshot, label: int) -> None:
+    """All rows are read once more and written, beside or in place of what the table had."""
+    lane.expect(given.rows + given.changes.rows())
+    partial = _show(lane, given)
+    if label > before.applied_order_key:
+        lane.commit_as(app_id_of(given.owner), label, given.record(label))
+    else:
+        lane.commit_without_version(given.record(label))
+    lane.sql(_statement(given, before, partial=partial))
+
+
+def _properties(given: Publication, before: Snapshot) -> dict[str, str]:
+    wanted = wanted_columns(given.columns, soft_deletes=given.soft_deletes)
+    return {
+        **carried_properties(before),
+        **new_properties(given.target, wanted, given.key, given.owner.to_text()),
+        SNAPSHOT_PROPERTY: given.snapshot_id,
+        **({MAPPING_PROPERTY: "name"} if is_mapped(before) else {}),
+    }
 
 
 def _show(lane: Lane, given: Publication) -> bool:
     """Makes views of what was read and held; whether images lack columns. Raises ColumnsDifferError where those are nowhere."""
     chunks, changes = lane.lent.placed(given.chunks), lane.lent.placed(given.changes)
     lane.sql(parquet_view(publish_sql.CHUNKS_VIEW, chunks, publish_sql.chunk_types(given.columns)))
-    partial = _partial(given)
+    partial = is_partial(given)
     types = publish_sql.change_types(given.columns, partial=partial)
     lane.sql(parquet_view(publish_sql.CHANGES_VIEW, changes, types))
     if partial:
@@ -176,7 +147,7 @@ def _publish_alone(
     lane: Lane, given: Publication, label: int, storage_options: Mapping[str, str], records: TableRecords
 ) -> Published:
     """Of a table without a mirror: what was read is appended to its log, and what is open in its history is held against it."""
-    started, owner, place, record = time.monotonic(), given.owner, (label, given.read_at_us), _record(given, label)
+    started, owner, place, record = time.monotonic(), given.owner, (label, given.read_at_us), given.record(label)
     found = list[SideTable]()
     for kind, path in kinds_of(given.target):
         began, app_id = time.time(), side_app_id_of(owner.destination, owner.ledger_id, kind, owner.table)
@@ -185,7 +156,9 @@ def _publish_alone(
             raise TableError(owner.table, AGAIN, own=False)
         if kind == HISTORY and given.key:
             history = History(table=side, folder=_scratch(given), lane=lane, by_spark=given.target.merge == "spark")
-            selection = publish_sql.selection(_rows(given, label, partial=_show(lane, given)))
+            # whatever differs from what is open does so from the place on at which that is found
+            rows = dataclasses.replace(_rows(given, partial=_show(lane, given)), label=label)
+            selection = publish_sql.selection(rows)
             history.take_read(
                 selection, (given.columns, given.chunks.schema(given.chunks.names()[0])), given.key, place, record
             )
@@ -224,7 +197,7 @@ def _tell_log(
         return
     told = {"snapshot": given.snapshot_id, "rows": given.rows, "after": side.applied}
     place = (label, given.read_at_us)
-    change_log.append_event(side.aside(change_log.READ), change_log.READ, place, told, _record(given, label))
+    change_log.append_event(side.aside(change_log.READ), change_log.READ, place, told, given.record(label))
     side.open().keep_on_disk(began)
     records.keep_beside(owner.table, change_log.KIND, side.record)
 
@@ -245,35 +218,30 @@ def _tell_history(  # noqa: PLR0917  one caller
     side = SideTable(owner.table, given.target.history, app_id, storage_options).open()
     history = History(table=side, folder=_scratch(given), lane=lane, by_spark=given.target.merge == "spark")
     place = (label, given.read_at_us)
-    history.take(table, table.snapshot.version, given.key, place, _record(given, label))
+    history.take(table, table.snapshot.version, given.key, place, given.record(label))
     if side.log is not None:
         side.keep_on_disk(began)
         records.keep_beside(owner.table, HISTORY, side.record)
 
 
-def _rows(given: Publication, label: int, *, partial: bool) -> publish_sql.Rows:
+def _rows(given: Publication, *, partial: bool) -> publish_sql.Rows:
     return publish_sql.Rows(
         columns=given.columns,
         key=given.key,
-        label=label if given.key else given.place,
+        label=given.rows_key,
         read_at_us=given.read_at_us,
         held_after=given.place if not given.key else -1,
         changes=bool(given.changes.names()),
-        soft_deletes=given.target.deletes == "soft" and bool(given.key),
+        soft_deletes=given.soft_deletes,
         partial=partial,
     )
 
 
-def _statement(given: Publication, before: Snapshot, label: int, *, partial: bool) -> str:
-    rows = _rows(given, label, partial=partial)
+def _statement(given: Publication, before: Snapshot, *, partial: bool) -> str:
+    rows = _rows(given, partial=partial)
     wanted = wanted_columns(given.columns, soft_deletes=rows.soft_deletes)
-    properties = {
-        **carried_properties(before),
-        **new_properties(given.target, wanted, given.key, given.owner.to_text()),
-        SNAPSHOT_PROPERTY: given.snapshot_id,
-        **({MAPPING_PROPERTY: "name"} if is_mapped(before) else {}),
-        **(LOCAL_TIMES if any(column.type == "timestamp_ntz" for column in wanted) else {}),
-    }
+    times = LOCAL_TIMES if any(column.type == "timestamp_ntz" for column in wanted) else {}
+    properties = {**_properties(given, before), **times}
     laid = layout.clause(given.owner.table, given.target.layout, wanted, before.partitions, before.features)
     return (
         f"CREATE OR REPLACE TABLE {delta_path(given.target.path)} USING delta{laid} "
@@ -281,33 +249,12 @@ def _statement(given: Publication, before: Snapshot, label: int, *, partial: boo
     )
 
 
-def _check_columns(given: Publication) -> None:
-    """Each held file has the columns of the rows, of the same types. A statement that changed them would have begun the snapshot anew."""
-    chunk = next(iter(given.chunks.names()), None)
-    if chunk is None:
-        raise ColumnsDifferError("no chunk was read")
-    wanted = _fields(given.chunks, chunk)
-    for name in given.changes.names():
-        held = {column: kind for column, kind in _fields(given.changes, name).items() if not column.startswith(OURS)}
-        if held != wanted:
-            raise ColumnsDifferError(f"changes were held with other columns than were read ({name})")
-
-
-def _partial(given: Publication) -> bool:
-    """Whether images are held that lack columns."""
-    return any(f"{PRESENT}0" in _fields(given.changes, name) for name in given.changes.names())
-
-
 def _check_completed(lane: Lane, given: Publication) -> None:
     """What images lack is in the row that was read, unless the row began meanwhile without it; then all is read anew."""
-    asked = publish_sql.incomplete(_rows(given, given.place, partial=True))
+    asked = publish_sql.incomplete(_rows(given, partial=True))
     count = int(lane.session.sql(asked).collect()[0][0])
     if count:
         raise ColumnsDifferError(f"{count} rows came while the table was read, with images that lack columns")
-
-
-def _fields(files: PlacedFiles, name: str) -> dict[str, pa.DataType]:
-    return {field.name: field.type for field in files.schema(name)}
 
 
 def _scratch(given: Publication) -> Path:
@@ -315,18 +262,3 @@ def _scratch(given: Publication) -> Path:
     folder = given.chunks.folder.parent
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def _record(given: Publication, label: int) -> str:
-    return PublicationRecord(
-        destination=given.owner.destination,
-        ledger=given.owner.ledger_id,
-        table=given.owner.table,
-        snapshot=given.snapshot_id,
-        epoch=given.epoch,
-        run=given.run,
-        start=given.start,
-        end=given.end,
-        label=label,
-        read_at_us=given.read_at_us,
-    ).to_text()

@@ -17,7 +17,7 @@ from cdc_engine.contracts import Column, StoppedTable, TableVersion
 from cdc_engine.errors import ActRefusedError, SourceConnectionError, TableChangedError
 from cdc_engine.position import Position
 from cdc_engine.snapshot.chunks import Chunk
-from cdc_engine.snapshot.read import ChunkFacts
+from cdc_engine.snapshot.read import ChunkFacts, Marks
 from cdc_engine.snapshot.record import SnapshotRecord, SourceEnd, progress, wanted
 from cdc_engine.snapshot.records import SnapshotRecords, Transition
 from cdc_engine.snapshot.steps import Destination, Step, next_step
@@ -180,7 +180,7 @@ class _Reader:
             low = bound
         yield Chunk(number=number + 1, after=(str(low),))
 
-    def read(self, chunk: Chunk, path: Path) -> ChunkFacts:
+    def read(self, chunk: Chunk, path: Path, marks: Marks | None = None) -> ChunkFacts:  # noqa: ARG002
         self._world.noise()
         low, high = int(chunk.after[0]), int(chunk.up_to[0]) if chunk.up_to else KEYS
         rows = {key: value for key, value in self._world.rows.items() if low < key <= high}

@@ -18,7 +18,8 @@ from equality.table_plan import ORDER_KEY
 from lake_cut import read_cut
 from object_stores.placed import PlacedFiles
 from orchestration.run.cuts import keep_cut
-from spark_jobs.snapshot.publish import Publication, publish
+from spark_jobs.snapshot.publication import Publication
+from spark_jobs.snapshot.publish import publish
 from spark_jobs.staged_batch import Column, read_staged_batch
 from spark_jobs.tables.table_owner import Owner
 from tests.fix_ledgers import full_ledger

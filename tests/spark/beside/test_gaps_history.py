@@ -19,7 +19,7 @@ from spark_jobs.beside.history import History
 from spark_jobs.beside.side_table import SideTable, side_app_id_of
 from spark_jobs.errors import TableError
 from spark_jobs.snapshot import publish
-from spark_jobs.snapshot.publish import Publication
+from spark_jobs.snapshot.publication import Publication
 from spark_jobs.staged_batch import app_id_of
 from spark_jobs.tables.delta_table import DeltaTable
 from spark_jobs.tables.table_owner import OWNER_PROPERTY, Owner

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from cdc_engine.snapshot.read import Marks
 from console.lake.history import LakeTable, history_of
 from console.toolchain.spark.server import SparkConnectServer
 from object_stores.placed import PlacedFiles
@@ -22,7 +23,8 @@ from spark_jobs.beside import change_log
 from spark_jobs.beside.side_table import SideTable
 from spark_jobs.errors import TableError
 from spark_jobs.snapshot.hold import Held
-from spark_jobs.snapshot.publish import ColumnsDifferError, Publication, Published, publish_snapshot
+from spark_jobs.snapshot.publication import ColumnsDifferError, Publication, Published
+from spark_jobs.snapshot.publish import publish_snapshot
 from spark_jobs.staged_batch import Column
 from spark_jobs.tables.layout import PLAIN, Layout
 from spark_jobs.tables.table_owner import Owner
@@ -43,6 +45,7 @@ from tests.spark.staged import (
     stage,
 )
 
+READ_AT_US = 1_700_000_000_000_000
 ORDERS = Schema({"id": "int", "value": "string"}, key=("id",))
 
 
@@ -79,12 +82,16 @@ class Reading:
     schema: Schema
     holds: Holding
     records: Records = dataclasses.field(default_factory=Records)
+    marks: Marks | None = None
 
     def chunk(self, number: int, rows: Sequence[dict[str, Any]]) -> None:
         folder = self.lake.folder / f"{self.name}-chunks"
         folder.mkdir(exist_ok=True)
         fields = [pa.field(name, ARROW_TYPES[kind]) for name, kind in self.schema.columns.items()]
-        pq.write_table(pa.Table.from_pylist(list(rows), pa.schema(fields)), folder / f"{number:06d}.parquet")
+        table = pa.Table.from_pylist(list(rows), pa.schema(fields))
+        for name, value in self.marks.columns().items() if self.marks else ():
+            table = table.append_column(name, pa.array([value] * table.num_rows, value.type))
+        pq.write_table(table, folder / f"{number:06d}.parquet")
 
     def merge(self, images: Sequence[Image], number: int, **options: Any) -> None:
         self.take(Changes(self.schema, images), number, **options)
@@ -94,8 +101,12 @@ class Reading:
         targets = {self.name: self.lake.target(self.name, **options)}
         merge_batch(directory, targets, self.lake.spark, holds=self.holds, records=self.records)
 
-    def publish(self, place: int, *, since: int = -1, **options: Any) -> Published:
-        given = Publication(
+    def publish(self, place: int, *, since: int | None = None, **options: Any) -> Published:
+        return publish_snapshot(self.publication(place, since, **options), self.lake.spark, records=self.records)
+
+    def publication(self, place: int, since: int | None = None, **options: Any) -> Publication:
+        """Of what was read and held, up to a place."""
+        return Publication(
             snapshot_id="0123456789ab",
             owner=Owner(ledger_id=LEDGER_ID, destination="shop", table=self.name),
             target=self.lake.target(self.name, **options),
@@ -108,14 +119,13 @@ class Reading:
             rows=sum(pq.read_metadata(path).num_rows for path in (self.lake.folder / f"{self.name}-chunks").iterdir()),
             changes=self.holds.open[self.name].files,
             place=place,
-            since=since,
-            read_at_us=1_700_000_000_000_000,
+            since=place if since is None else since,
+            read_at_us=READ_AT_US,
             run="the-run",
             epoch=1,
             start={"file": "binlog.000001", "offset": 4, "epoch": 1},
             end={"file": "binlog.000001", "offset": place, "epoch": 1, "server_uuid": "u-1"},
         )
-        return publish_snapshot(given, self.lake.spark, records=self.records)
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
-"""Makes a Delta table as Spark makes it, with a first commit of our own. `small_merge` calls it, for tables on this machine's file systems.
+"""Makes a Delta table as Spark makes it, with a first commit of our own, on this machine's file systems.
+
+`small.merge` makes tables that are empty, `snapshot.whole_files` those that are full at once.
 
 Spark's CREATE TABLE costs most of a second, and deltalake's gives a feature that readers need not know (`variantType`). A first commit is
 a protocol, a schema and properties, and Delta's protocol says how they are written: https://github.com/delta-io/delta/blob/master/PROTOCOL.md.
@@ -6,15 +8,17 @@ a protocol, a schema and properties, and Delta's protocol says how they are writ
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from spark_jobs import sql_text
-from spark_jobs.durable_lake import LOG, local_folder
+from spark_jobs.durable_lake import LOG, local_folder, sync
 from spark_jobs.staged_batch import Column
 from spark_jobs.tables.delta_table import LOCAL_TIMES_FEATURE, VECTORS_FEATURE, VECTORS_PROPERTY
 
@@ -23,20 +27,50 @@ LEGACY_FEATURES = ["appendOnly", "invariants"]  # what writer version 2 means, b
 FIRST_COMMIT = f"{0:020d}.json"
 
 
-def make_table(path: str, columns: tuple[Column, ...], properties: Mapping[str, str]) -> bool:
-    """Makes the table whole, or not at all: False where the place is taken, or not on this machine. Raises OSError.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What the first commit brings beside the table itself. `actions`: of Delta; `metrics`: as Spark counts them."""
 
-    It is not on disk yet when it returns: that is for `durable_lake`, with what is written into it.
+    operation: str = "CREATE TABLE"
+    actions: tuple[Mapping[str, Any], ...] = ()
+    metrics: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    user_metadata: str = ""
+
+
+def empty(_folder: Path) -> Contents:
+    """Of a table without rows."""
+    return Contents()
+
+
+def make_table(
+    path: str,
+    columns: tuple[Column, ...],
+    properties: Mapping[str, str],
+    fill: Callable[[Path], Contents] = empty,
+    *,
+    aside: str = "",
+) -> bool:
+    """Makes the table whole, or not at all: False where the place is taken, or not on this machine. Raises OSError, or what `fill` does.
+
+    `fill`: puts files into the folder that becomes the table's, and syncs them. `aside`: the name of that folder until then, which is
+    beside the table's and begins with a dot: what is there is removed. An empty table is not on disk yet when this returns: that is for
+    `durable_lake`, with what is written into it.
     """
     place = local_folder(path)
     if place is None:
         return False
     place.parent.mkdir(parents=True, exist_ok=True)
     # half a table must not lie where Spark's CREATE TABLE would stumble over it
-    made = place.with_name(f".{place.name}.{uuid.uuid4().hex}")
+    made = place.with_name(aside or f".{place.name}.{uuid.uuid4().hex}")
+    shutil.rmtree(made, ignore_errors=True)
     try:
         (made / LOG).mkdir(parents=True)
-        (made / LOG / FIRST_COMMIT).write_text(_commit(columns, properties), encoding="utf-8")
+        contents = fill(made)
+        commit = made / LOG / FIRST_COMMIT
+        commit.write_text(_commit(columns, properties, contents), encoding="utf-8")
+        if contents.actions:  # a table whose rows nobody writes a second time may not be there with half a commit
+            for each in (commit, commit.parent, made):
+                sync(each)
         made.rename(place)  # fails where a folder is that has anything in it
     except OSError:
         if place.exists():
@@ -47,7 +81,7 @@ def make_table(path: str, columns: tuple[Column, ...], properties: Mapping[str, 
     return True
 
 
-def _commit(columns: tuple[Column, ...], properties: Mapping[str, str]) -> str:
+def _commit(columns: tuple[Column, ...], properties: Mapping[str, str], contents: Contents) -> str:
     now = int(time.time() * 1000)
     schema = {"type": "struct", "fields": [_field(column) for column in columns]}
     metadata = {
@@ -60,12 +94,23 @@ def _commit(columns: tuple[Column, ...], properties: Mapping[str, str]) -> str:
     }
     info = {
         "timestamp": now,
-        "operation": "CREATE TABLE",
+        "operation": contents.operation,
         "operationParameters": {},
         "isBlindAppend": True,
         "engineInfo": "Sluice",
+        **(
+            {"operationMetrics": {name: str(count) for name, count in contents.metrics.items()}}
+            if contents.metrics
+            else {}
+        ),
+        **({"userMetadata": contents.user_metadata} if contents.user_metadata else {}),
     }
-    actions = [{"commitInfo": info}, {"metaData": metadata}, {"protocol": _protocol(columns, properties)}]
+    actions = [
+        {"commitInfo": info},
+        {"metaData": metadata},
+        {"protocol": _protocol(columns, properties)},
+        *contents.actions,
+    ]
     return "".join(json.dumps(action, ensure_ascii=False, separators=(",", ":")) + "\n" for action in actions)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.small import new_table
-from spark_jobs.small.new_table import make_table
 from spark_jobs.staged_batch import Column
+from spark_jobs.tables import new_table
+from spark_jobs.tables.new_table import make_table
 from tests.spark.conftest import Lake
 from tests.spark.staged import ARROW_TYPES, INSERT, UPDATE_AFTER, Changes, Image, Schema, SchemaChange
 

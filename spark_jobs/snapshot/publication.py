@@ -1,0 +1,114 @@
+"""What is published of a snapshot, and what became of it: values, and whether what was read and held goes together. `publish` uses it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from object_stores.placed import PlacedFiles
+from spark_jobs.report import TableTarget
+from spark_jobs.snapshot.hold import held_up_to
+from spark_jobs.staged_batch import PRESENT, Column
+from spark_jobs.tables.commit_record import PublicationRecord
+from spark_jobs.tables.table_owner import Owner
+
+OURS = "_sluice_"  # how columns of a file begin that are not the table's
+
+
+class ColumnsDifferError(Exception):
+    """Held changes have other columns than the rows that were read: the rows are to be read anew."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Publication:
+    """What is to be published. `columns`: of the rows, as staged. `chunks`, `changes`: what was read and held; `rows`: of all chunks.
+
+    `place`: the order key that all is merged up to, or that a table without a key was read at; `since`: that up to which each row has all
+    changes. `read_at_us`: commit time of the rows. `run`, `epoch`, `start`, `end`: for the record of the commit.
+    """
+
+    snapshot_id: str
+    owner: Owner
+    target: TableTarget
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    chunks: PlacedFiles
+    rows: int
+    changes: PlacedFiles
+    place: int
+    read_at_us: int
+    run: str
+    epoch: int
+    start: Mapping[str, Any]
+    end: Mapping[str, Any]
+    since: int = -1
+
+    @property
+    def rows_key(self) -> int:
+        """The order key of rows that were read: what was changed after it is held, or was read with the one row of the log."""
+        return self.since if self.key else self.place
+
+    @property
+    def soft_deletes(self) -> bool:
+        return self.target.deletes == "soft" and bool(self.key)
+
+    def label(self) -> int:
+        """The order key up to which the table will have its changes."""
+        return max(self.place, held_up_to(self.changes))
+
+    def record(self, label: int) -> str:
+        """What the commit says of itself."""
+        return PublicationRecord(
+            destination=self.owner.destination,
+            ledger=self.owner.ledger_id,
+            table=self.owner.table,
+            snapshot=self.snapshot_id,
+            epoch=self.epoch,
+            run=self.run,
+            start=self.start,
+            end=self.end,
+            label=label,
+            read_at_us=self.read_at_us,
+        ).to_text()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Published:
+    """`label`: the order key up to which the table has its changes. `table_rows`, `table_bytes`: as in a report of a merge.
+
+    `way`, `reason`: whether Spark wrote the rows, or the files that were read became the table's, and why.
+    """
+
+    rows: int
+    label: int
+    delta_version: int
+    files: int
+    seconds: float
+    columns: tuple[tuple[str, str], ...]
+    table_rows: int | None = None
+    table_bytes: int | None = None
+    way: Literal["spark", "files"] = "spark"
+    reason: str = ""
+
+
+def check_columns(given: Publication) -> None:
+    """Each held file has the columns of the rows, of the same types. A statement that changed them would have begun the snapshot anew."""
+    chunk = next(iter(given.chunks.names()), None)
+    if chunk is None:
+        raise ColumnsDifferError("no chunk was read")
+    wanted = _theirs(given.chunks, chunk)
+    for name in given.changes.names():
+        if _theirs(given.changes, name) != wanted:
+            raise ColumnsDifferError(f"changes were held with other columns than were read ({name})")
+
+
+def is_partial(given: Publication) -> bool:
+    """Whether images are held that lack columns."""
+    return any(f"{PRESENT}0" in given.changes.schema(name).names for name in given.changes.names())
+
+
+def _theirs(files: PlacedFiles, name: str) -> dict[str, pa.DataType]:
+    return {field.name: field.type for field in files.schema(name) if not field.name.startswith(OURS)}

@@ -1,0 +1,222 @@
+"""Makes a table of the very files that its rows were read into, in one commit: nothing is read or written a second time.
+
+`publish` calls it for tables that the lake does not have yet; what it is not for is written by Spark. A chunk's file becomes the table's
+under a second name; one that has rows whose keys have held changes is written anew without them, and the last images are a file of their
+own. All is put into a folder beside the table's, which takes its place at once: readers see no table, or the whole, and a VACUUM finds
+nothing that no commit names. A run that is killed leaves that folder; the next publication of the table removes it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import itertools
+import shutil
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_jobs.durable_lake import link, local_folder, sync
+from spark_jobs.small.ways import ASKED, PLAIN_NAME, PLAIN_TYPES, UNSAFE_KEYS
+from spark_jobs.snapshot.held_keys import HeldKeys
+from spark_jobs.snapshot.publication import Publication, is_partial
+from spark_jobs.snapshot.publish_sql import READ
+from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, Column, app_id_of
+from spark_jobs.tables.delta_table import Snapshot, wanted_columns
+from spark_jobs.tables.file_statistics import statistics
+from spark_jobs.tables.new_table import Contents, make_table
+
+OPERATION_OF_COMMIT = "CREATE TABLE AS SELECT"  # as Delta calls it where Spark makes a table with its rows
+STATISTICS_PROPERTY = "delta.dataSkippingNumIndexedCols"
+HELD_ROWS_MAX = 1_000_000  # images that this process folds by itself
+HELD_BYTES_MAX = 256 << 20
+ROW_GROUP_ROWS = 1 << 16
+MARKS = (ORDER_KEY, COMMIT_TIME, OPERATION)
+
+
+def why_not(given: Publication, before: Snapshot, defaults: Sequence[str]) -> str:
+    """Why Spark is to make the table; empty where the files may become it. `defaults`: what Spark gives new tables by itself."""
+    return next(itertools.chain(_obstacles(given, before, defaults), _obstacles_in_files(given)), "")
+
+
+def _obstacles(given: Publication, before: Snapshot, defaults: Sequence[str]) -> Iterator[str]:
+    target = given.target
+    if target.merge == "spark":
+        yield ASKED
+    if before.exists:
+        yield "the table is there already"
+    if local_folder(target.path) is None or given.chunks.url:
+        yield "the lake, or what was read, is no folder of this machine"
+    if target.layout:
+        yield "conf/ lays it out"
+    if defaults:
+        yield f"Spark has settings of its own for new tables: {', '.join(defaults)}"
+    if not given.key:
+        yield "it has no key"
+    if given.soft_deletes:
+        yield "rows that go are marked"
+    for column in given.columns:
+        if not PLAIN_NAME.fullmatch(column.name):
+            yield f"the name of column {column.name!r} has more than letters and digits"
+        if column.type not in PLAIN_TYPES and not column.type.startswith("decimal("):
+            yield f"column {column.name} is a {column.type}"
+
+
+def _obstacles_in_files(given: Publication) -> Iterator[str]:
+    held = given.changes.names()
+    if held and is_partial(given):
+        yield "images lack columns"
+    for column in given.columns:
+        if held and column.name in given.key and (column.nullable or column.type in UNSAFE_KEYS):
+            yield f"the key column {column.name} may be NULL, or is a {column.type}"
+    size = sum((given.changes.folder / name).stat().st_size for name in held)
+    if given.changes.rows() > HELD_ROWS_MAX or size > HELD_BYTES_MAX:
+        yield f"{given.changes.rows():,} changes of it were held, {size >> 20} MiB"
+    if not all(_has_marks(given, name) for name in given.chunks.names()):
+        yield "its rows were read without a place of their own"
+
+
+def _has_marks(given: Publication, name: str) -> bool:
+    """Whether the file has our columns, of the values that this publication gives them."""
+    footer = pq.read_metadata(given.chunks.folder / name)
+    places = {footer.schema.column(number).path: number for number in range(len(footer.schema))}
+    if not set(MARKS) <= places.keys():
+        return False
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        said: list[Any] = [group.column(places[mark]).statistics for mark in MARKS]
+        if not group.num_rows:
+            continue
+        # pyarrow breaks where it is asked for a bound that is not there
+        if not all(each and each.has_min_max for each in said):
+            return False
+        key, time_us, word = said
+        if (key.min, key.max, time_us.min_raw, time_us.max_raw) != (*[given.rows_key] * 2, *[given.read_at_us] * 2):
+            return False
+        if (word.min, word.max) != (READ, READ):
+            return False
+    return True
+
+
+def make_of_files(given: Publication, label: int, properties: Mapping[str, str]) -> bool:
+    """Makes the table; False where its place is taken, and Spark has to. Raises OSError."""
+    place = local_folder(given.target.path)
+    if place is None:
+        return False
+    # of a run that was killed
+    for left in place.parent.glob(f"{glob.escape(_aside(place, ''))}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    wanted = wanted_columns(given.columns, soft_deletes=False)
+
+    def fill(folder: Path) -> Contents:
+        return _contents(_Filling(given, folder), wanted, int(properties[STATISTICS_PROPERTY]), label)
+
+    return make_table(given.target.path, wanted, properties, fill, aside=_aside(place, given.snapshot_id))
+
+
+def _aside(place: Path, snapshot_id: str) -> str:
+    return f".{place.name}.snapshot-{snapshot_id}"
+
+
+def _contents(filling: _Filling, wanted: Sequence[Column], indexed: int, label: int) -> Contents:
+    given, adds = filling.given, list[Mapping[str, Any]]()
+    rows = size = 0
+    for file in filling.files():
+        footer, found = pq.read_metadata(file), file.stat()
+        rows, size = rows + footer.num_rows, size + found.st_size
+        add = {
+            "path": file.name,
+            "partitionValues": {},
+            "size": found.st_size,
+            "modificationTime": round(found.st_mtime * 1000),
+            "dataChange": True,
+            "stats": statistics(footer, wanted, indexed),
+        }
+        adds.append({"add": add})
+    applied = {"appId": app_id_of(given.owner), "version": label, "lastUpdated": round(time.time() * 1000)}
+    return Contents(
+        operation=OPERATION_OF_COMMIT,
+        actions=({"txn": applied}, *adds),
+        metrics={"numFiles": len(adds), "numOutputRows": rows, "numOutputBytes": size},
+        user_metadata=given.record(label),
+    )
+
+
+@dataclasses.dataclass
+class _Filling:
+    """Puts the files of a table into `folder`."""
+
+    given: Publication
+    folder: Path
+    count: int = 0
+
+    def files(self) -> Iterator[Path]:
+        """One after the other, each whole and on disk; none without rows."""
+        chunks, held = self.given.chunks, None
+        if self.given.changes.names():
+            schema = chunks.schema(chunks.names()[0])
+            held = HeldKeys(self.given.changes, self.given.key, schema)
+            if held.live.num_rows:
+                yield self._written(schema, (held.live,))
+        for name in chunks.names():
+            yield from self._of_chunk(chunks.folder / name, held)
+
+    def _of_chunk(self, chunk: Path, held: HeldKeys | None) -> Iterator[Path]:
+        with pq.ParquetFile(chunk) as read:
+            if not read.metadata.num_rows:
+                return
+            gone = self._gone(read, held) if held else {}
+            if gone:
+                yield from self._rest(read, gone)
+                return
+        file = self._named()
+        link(chunk, file)
+        sync(file)
+        yield file
+
+    def _gone(self, read: pq.ParquetFile, held: HeldKeys) -> dict[int, Any]:
+        """Row group → which of its rows have keys with held changes; only groups that have any."""
+        key, footer = list(self.given.key), read.metadata
+        place = read.schema_arrow.get_field_index(key[0])
+        found = dict[int, Any]()
+        for number in range(footer.num_row_groups):
+            if held.may_be_in(footer.row_group(number), place):
+                mask = held.among(read.read_row_group(number, columns=key))
+                if mask.any():
+                    found[number] = mask
+        return found
+
+    def _rest(self, read: pq.ParquetFile, gone: Mapping[int, Any]) -> Iterator[Path]:
+        """The file anew, without these rows; none where nothing is left."""
+        if sum(mask.sum() for mask in gone.values()) == read.metadata.num_rows:
+            return
+
+        def groups() -> Iterator[pa.Table]:
+            for number in range(read.metadata.num_row_groups):
+                rows = read.read_row_group(number)
+                yield rows.filter(pa.array(~gone[number])) if number in gone else rows
+
+        yield self._written(read.schema_arrow, groups())
+
+    def _written(self, schema: pa.Schema, tables: Iterator[pa.Table] | Sequence[pa.Table]) -> Path:
+        file = self._named()
+        with pq.ParquetWriter(
+            file,
+            schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=list(MARKS),  # type: ignore[arg-type]
+        ) as writer:
+            for table in tables:
+                writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+        sync(file)
+        return file
+
+    def _named(self) -> Path:
+        """Where the next file goes, called as Spark calls its own."""
+        number, self.count = self.count, self.count + 1
+        return self.folder / f"part-{number:05d}-{uuid.uuid4()}-c000.zstd.parquet"

@@ -1,0 +1,120 @@
+"""The statistics of a data file as a Delta log has them, from the footer of the Parquet file: no row is read.
+
+`snapshot.whole_files` calls it. How values are written there: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics.
+What cannot be said exactly is left out, which costs a reader a look into the file.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from spark_jobs.staged_batch import Column
+
+TEXT_CHARS_MAX = 32  # of a text's bounds, as Delta cuts them
+LAST_CHARACTER = "\U0010ffff"
+MICROS, MILLIS = 1_000_000, 1000
+EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
+INTEGERS = frozenset({"tinyint", "smallint", "int", "bigint"})
+FLOATS = {"float": "<f", "double": "<d"}
+
+
+def statistics(footer: pq.FileMetaData, columns: Sequence[Column], indexed: int) -> str:
+    """JSON: rows, and of the first `indexed` columns of the table the NULLs, the least and the greatest value."""
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    places = {footer.schema.column(number).path: number for number in range(len(footer.schema))}
+    lowest, highest, nulls = dict[str, str](), dict[str, str](), dict[str, str]()
+    for column in columns[:indexed]:
+        if column.name not in places:
+            continue
+        found: list[Any] = [group.column(places[column.name]).statistics for group in groups]
+        if any(each is None or not each.has_null_count for each in found):
+            continue
+        nulls[column.name] = str(sum(each.null_count for each in found))
+        bounded = [each for each in found if each.num_values]
+        if bounded and all(each.has_min_max for each in bounded):
+            low, high = _bounds(column.type, bounded)
+            if low is not None:
+                lowest[column.name] = low
+            if high is not None:
+                highest[column.name] = high
+    told = {"minValues": lowest, "maxValues": highest, "nullCount": nulls}
+    parts = [f'"numRecords":{footer.num_rows}', *(f'"{name}":{_object(values)}' for name, values in told.items())]
+    return f"{{{','.join([*parts, _TIGHT])}}}"
+
+
+_TIGHT = '"tightBounds":true'
+
+
+def _object(values: dict[str, str]) -> str:
+    return "{" + ",".join(f"{json.dumps(name)}:{value}" for name, value in values.items()) + "}"
+
+
+def _bounds(type_name: str, found: Sequence[Any]) -> tuple[str | None, str | None]:
+    """As JSON; None where there is none to be said."""
+    if type_name == "string":
+        return _least_text(min(each.min for each in found)), _greatest_text(max(each.max for each in found))
+    numbers = [(_number(type_name, each.min_raw), _number(type_name, each.max_raw)) for each in found]
+    low, high = [low for low, _ in numbers if low is not None], [high for _, high in numbers if high is not None]
+    if len(low) < len(found) or len(high) < len(found):
+        return None, None
+    return _written(type_name, min(low), up=False), _written(type_name, max(high), up=True)
+
+
+def _number(type_name: str, raw: Any) -> Any:
+    """What is compared; None for types without bounds."""
+    if type_name.startswith("decimal("):
+        return int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else int(raw)
+    if type_name in FLOATS:
+        value = struct.unpack(FLOATS[type_name], raw)[0] if isinstance(raw, bytes) else float(raw)
+        return value if value - value == 0 else None  # infinities and NaN have no JSON
+    return int(raw) if type_name in INTEGERS | {"date", "timestamp", "timestamp_ntz"} else None
+
+
+def _written(type_name: str, value: Any, *, up: bool) -> str | None:
+    if type_name.startswith("decimal("):
+        return _decimal(value, int(type_name.rstrip(") ").rpartition(",")[2]))
+    if type_name == "date":
+        return _day(value)
+    if type_name.startswith("timestamp"):
+        return _instant(-(-value // MILLIS) if up else value // MILLIS, zone="Z" if type_name == "timestamp" else "")
+    return repr(value)
+
+
+def _decimal(unscaled: int, scale: int) -> str:
+    digits = f"{abs(unscaled):0{scale + 1}d}"
+    whole, part = (digits[:-scale], digits[-scale:]) if scale else (digits, "")
+    return f"{'-' if unscaled < 0 else ''}{whole}{'.' if part else ''}{part}"
+
+
+def _day(days: int) -> str | None:
+    try:
+        return f'"{dt.date.fromordinal(EPOCH_DAY + days).isoformat()}"'
+    except (ValueError, OverflowError):  # MySQL has a year 0
+        return None
+
+
+def _instant(millis: int, zone: str) -> str | None:
+    try:
+        at = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=millis)
+    except OverflowError:
+        return None
+    return f'"{at.replace(tzinfo=None).isoformat(timespec="milliseconds")}{zone}"'
+
+
+def _least_text(value: str) -> str:
+    return json.dumps(value[:TEXT_CHARS_MAX], ensure_ascii=False)
+
+
+def _greatest_text(value: str) -> str | None:
+    """One that is cut goes on with the last of all characters, so that it is above whatever was cut off."""
+    if len(value) <= TEXT_CHARS_MAX:
+        return json.dumps(value, ensure_ascii=False)
+    if value[TEXT_CHARS_MAX] == LAST_CHARACTER:
+        return None
+    return json.dumps(value[:TEXT_CHARS_MAX] + LAST_CHARACTER, ensure_ascii=False)

@@ -1,0 +1,328 @@
+"""A new table is made of the very files that its rows were read into: without Spark, in one commit, and as Spark would make it."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import decimal
+import itertools
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cdc_engine.snapshot.read import Marks
+from spark_jobs import SparkSettings
+from spark_jobs.errors import TableError
+from spark_jobs.session import open_lanes
+from spark_jobs.snapshot import whole_files
+from spark_jobs.snapshot.hold import hold_table
+from spark_jobs.snapshot.publication import Published
+from spark_jobs.snapshot.publish import publish
+from spark_jobs.staged_batch import Column, read_staged_batch
+from spark_jobs.tables import new_table
+from spark_jobs.tables.delta_table import NO_TABLE
+from spark_jobs.tables.file_statistics import statistics
+from spark_jobs.tables.layout import Layout
+from tests.spark.conftest import Lake
+from tests.spark.merging.test_fold_equals_replay import CUTS, KEYED, Model, deliveries, replay
+from tests.spark.snapshot.test_publish_snapshot import ORDERS, READ_AT_US, Holding, Reading, image
+from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema, stage
+
+SINCE = 50
+NAME = "shop.orders"
+MARKS = Marks(order_key=SINCE, commit_time_us=READ_AT_US)
+STEPS = st.tuples(
+    st.sampled_from(["insert", "update", "delete", "move", "swap", "replace"]), st.integers(0, 4), st.integers(0, 4)
+)
+
+
+class NoSpark:
+    """Stands where a lane does; whatever is asked of Spark beyond its settings is an error."""
+
+    def defaults_of_tables(self) -> tuple[str, ...]:
+        return ()
+
+
+def reading_in(folder: Path, schema: Schema = ORDERS, name: str = NAME) -> Reading:
+    holds = Holding(folder / "held")
+    holds.begin(name)
+    return Reading(Lake(folder, SparkSettings()), name, schema, holds, marks=MARKS)
+
+
+def hold(reading: Reading, images: Sequence[Image], number: int) -> None:
+    changes = {reading.name: [Changes(reading.schema, images)]}
+    batch = read_staged_batch(stage(reading.lake.folder / "staging", changes, delivery=number))
+    target = reading.lake.target(reading.name)
+    hold_table(batch.tables[0], target, reading.holds, reading.holds.open[reading.name])
+
+
+def publish_files(reading: Reading, place: int, **options: Any) -> Published:
+    done = publish(NoSpark(), reading.publication(place, SINCE, **options), {}, reading.records)  # type: ignore[arg-type]
+    assert done.way == "files", done.reason
+    return done
+
+
+@pytest.fixture
+def reading(tmp_path: Path) -> Reading:
+    """The rows of shop.orders are being read, nothing is held yet."""
+    return reading_in(tmp_path)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(streams=st.lists(st.lists(STEPS, max_size=12), min_size=1, max_size=6), cuts=CUTS, data=st.data())
+def test_a_snapshot_made_of_files_equals_the_replay_of_the_stream(
+    tmp_path_factory: pytest.TempPathFactory, streams: Any, cuts: Any, data: Any
+) -> None:
+    """A row that was read overwrites no later change, and one that was deleted while it was read does not come back."""
+    models = replay(streams)
+    transactions = [transaction for model in models for transaction in model.transactions]
+    begin = data.draw(st.integers(0, len(transactions)), "transactions before the snapshot")
+    reading = reading_in(tmp_path_factory.mktemp("files"), KEYED)
+    for number, model in enumerate(models):
+        read_at = data.draw(st.integers(begin, len(transactions)), "read at")
+        reading.chunk(number, _state(model, transactions[:read_at]))
+    held = deliveries(transactions[begin:], cuts)
+    for number, images in enumerate(held):
+        hold(reading, images, number)
+    publish_files(reading, max((images[-1].order_key for images in held), default=0))
+    live = sorted((model.stream, key, value) for model in models for key, value in model.rows.items())
+    assert sorted(reading.lake.rows(NAME, "stream", "id", "value")) == live
+    shutil.rmtree(reading.lake.folder)
+
+
+def _state(model: Model, transactions: Sequence[Sequence[Image]]) -> list[dict[str, Any]]:
+    rows: dict[int, dict[str, Any]] = {}
+    for each in itertools.chain.from_iterable(transactions):
+        if each.values["stream"] == model.stream:
+            if each.operation in {INSERT, UPDATE_AFTER}:
+                rows[each.values["id"]] = each.values
+            else:
+                rows.pop(each.values["id"], None)
+    return list(rows.values())
+
+
+def test_only_the_chunk_of_a_snapshot_that_has_changed_rows_is_written_anew(reading: Reading) -> None:
+    for number, first in enumerate((0, 10, 20)):
+        reading.chunk(number, [{"id": first + each, "value": "read"} for each in range(5)])
+    reading.chunk(3, [])
+    reading.chunk(4, [{"id": 70, "value": "all of it goes"}])
+    hold(reading, [image(UPDATE_AFTER, 100, 11, "held"), image(DELETE, 100, 12), image(DELETE, 100, 70)], 1)
+    hold(reading, [image(INSERT, 200, 99, "new")], 2)
+    done = publish_files(reading, 300)
+    assert (done.label, done.delta_version, done.files, done.rows, done.table_rows) == (300, 0, 4, 15, 15)
+    folder = Path(reading.lake.path(NAME))
+    mine = {path.stat().st_ino for path in folder.glob("*.parquet")}
+    read = [path.stat().st_ino for path in sorted((reading.lake.folder / f"{NAME}-chunks").iterdir())]
+    assert [each in mine for each in read] == [True, False, True, False, False]
+    rows = reading.lake.rows(NAME, "id", "value", "_sluice_order_key", "_sluice_operation")
+    assert [row for row in rows if row[1] != "read"] == [(11, "held", 100, "update"), (99, "new", 200, "insert")]
+    assert rows[0] == (0, "read", SINCE, "snapshot")
+    assert {row[0] for row in rows} == {*range(5), 10, 11, 13, 14, *range(20, 25), 99}
+    log = reading.lake.log(NAME)
+    assert log.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=True) == []
+    bounds = pa.table(log.get_add_actions(flatten=True))
+    assert sorted(zip(bounds["min.id"].to_pylist(), bounds["max.id"].to_pylist(), strict=True)) == [
+        (0, 4),
+        (10, 14),
+        (11, 99),
+        (20, 24),
+    ]
+
+
+def test_fault_what_a_killed_publication_of_a_snapshot_left_goes_with_the_next_one(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between the files and the commit: nobody sees a table, and the next try makes it whole."""
+    reading.chunk(1, [{"id": 1, "value": "read"}])
+    lake = Path(reading.lake.path(NAME)).parent
+
+    class KilledError(BaseException):
+        """Nothing is tidied up."""
+
+    def killed(*_: Any) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(new_table, "_commit", killed)
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        with pytest.raises(KilledError):
+            publish_files(reading, 100)
+    assert [path.name for path in lake.iterdir()] == [f".{NAME}.snapshot-0123456789ab"]
+    (lake / f".{NAME}.snapshot-ba9876543210").mkdir()  # of a snapshot that was canceled since
+    (lake / f".{NAME}2.snapshot-0123456789ab").mkdir()  # of another table
+    publish_files(reading, 100)
+    assert sorted(path.name for path in lake.iterdir()) == [f".{NAME}2.snapshot-0123456789ab", NAME]
+    assert reading.lake.rows(NAME, "id", "value") == [(1, "read")]
+
+
+def test_identity_what_lies_where_the_table_of_a_snapshot_goes_is_left_to_spark(reading: Reading) -> None:
+    reading.chunk(1, [{"id": 1, "value": "read"}])
+    place = Path(reading.lake.path(NAME))
+    place.mkdir(parents=True)
+    (place / "notes.txt").write_text("of somebody")
+    with pytest.raises(AttributeError):  # no such Spark
+        publish(NoSpark(), reading.publication(100, SINCE), {}, reading.records)  # type: ignore[arg-type]
+    assert [each.name for each in place.iterdir()] == ["notes.txt"]
+    assert [each.name for each in place.parent.iterdir()] == [place.name]
+
+
+@pytest.mark.parametrize(
+    ("changed", "options", "told"),
+    [
+        ({"key": ()}, {}, "no key"),
+        ({}, {"deletes": "soft"}, "marked"),
+        ({}, {"merge": "spark"}, "conf/ says so"),
+        ({}, {"layout": Layout(cluster_by=("value",))}, "lays it out"),
+        ({}, {"path": "s3://lake/orders"}, "no folder of this machine"),
+        ({"columns": (Column(name="a b", type="int"),)}, {}, "more than letters"),
+        ({"since": SINCE + 1}, {}, "without a place of their own"),
+        ({"read_at_us": 0}, {}, "without a place of their own"),
+    ],
+)
+def test_a_snapshot_that_cannot_be_made_of_files_says_why(
+    reading: Reading, changed: Any, options: Any, told: str
+) -> None:
+    reading.chunk(1, [{"id": 1, "value": "read"}])
+    publication = dataclasses.replace(reading.publication(100, SINCE, **options), **changed)
+    assert told in whole_files.why_not(publication, NO_TABLE, ())
+
+
+def test_a_snapshot_leaves_many_held_changes_to_spark(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading.chunk(1, [{"id": 1, "value": "read"}])
+    hold(reading, [image(INSERT, 100, 7), image(INSERT, 100, 8)], 1)
+    given = reading.publication(100, SINCE)
+    assert not whole_files.why_not(given, NO_TABLE, ())
+    monkeypatch.setattr(whole_files, "HELD_ROWS_MAX", 1)
+    assert "2 changes of it were held" in whole_files.why_not(given, NO_TABLE, ())
+    nullable = dataclasses.replace(given, columns=(Column(name="id", type="int"), given.columns[1]))
+    assert "may be NULL" in whole_files.why_not(nullable, NO_TABLE, ())
+
+
+def test_fault_files_of_a_snapshot_that_are_gone_after_the_commit_are_told(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading.chunk(1, [{"id": 1, "value": "read"}])
+    made = new_table.make_table
+
+    def taken(path: str, *given: Any, **options: Any) -> bool:
+        done = made(path, *given, **options)
+        next(Path(path).glob("*.parquet")).unlink()
+        return done
+
+    monkeypatch.setattr(whole_files, "make_table", taken)
+    with pytest.raises(TableError, match="is gone"):
+        publish_files(reading, 100)
+
+
+MORNING = dt.datetime(2026, 11, 23, 7, 8, 9, 123456, dt.UTC)
+VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "tinyint": (pa.int8(), [-128, 127]),
+    "smallint": (pa.int16(), [-32768, 5]),
+    "int": (pa.int32(), [3, None]),
+    "bigint": (pa.int64(), [-(2**63), 2**63 - 1]),
+    "float": (pa.float32(), [-0.0, 1.5]),
+    "double": (pa.float64(), [float("nan"), 1e300]),
+    "boolean": (pa.bool_(), [True, False]),
+    "string": (pa.string(), ["ß" * 40, 'a"\n']),
+    "binary": (pa.binary(), [b"\x00", b"\xff"]),
+    "date": (pa.date32(), [dt.date(1, 1, 1), dt.date(9999, 12, 31)]),
+    "timestamp": (pa.timestamp("us", "UTC"), [MORNING, dt.datetime(1969, 1, 1, tzinfo=dt.UTC)]),
+    "timestamp_ntz": (pa.timestamp("us"), [MORNING.replace(tzinfo=None), None]),
+    "decimal(7,2)": (pa.decimal128(7, 2), [decimal.Decimal("-0.05"), decimal.Decimal("99999.99")]),
+    "decimal(20,0)": (pa.decimal128(20, 0), [decimal.Decimal(2**64 - 1), None]),
+    "decimal(38,30)": (pa.decimal128(38, 30), [None, None]),
+}
+
+
+def _typed() -> tuple[tuple[Column, ...], pa.Table]:
+    columns = (
+        Column(name="id", type="int", nullable=False),
+        *(Column(name=f"c{n}", type=t) for n, t in enumerate(VALUES)),
+    )
+    arrays = [pa.array([1, 2], pa.int32()), *(pa.array(values, kind) for kind, values in VALUES.values())]
+    return columns, pa.Table.from_arrays(arrays, names=[column.name for column in columns])
+
+
+def test_statistics_of_a_snapshots_files_hold_every_value(tmp_path: Path) -> None:
+    """Held against those that deltalake finds when it writes the same rows; where they are wider, they hold them."""
+    columns, rows = _typed()
+    pq.write_table(rows, tmp_path / "t.parquet", row_group_size=1)
+    deltalake.write_deltalake(tmp_path / "theirs", rows, configuration={"delta.minWriterVersion": "7"})
+    theirs = _flat(deltalake.DeltaTable(tmp_path / "theirs"))
+    text = statistics(pq.read_metadata(tmp_path / "t.parquet"), columns, len(columns))
+    commit = next((tmp_path / "theirs" / "_delta_log").glob("*.json"))
+    lines = [_with_statistics(line, text) for line in commit.read_text().splitlines()]
+    commit.write_text("\n".join(lines) + "\n")
+    ours = _flat(deltalake.DeltaTable(tmp_path / "theirs"))
+    assert ours["num_records"] == 2
+    # deltalake says nothing of binary columns
+    told = {name: value for name, value in theirs.items() if value is not None}
+    differ = {name.partition(".")[::2] for name, value in told.items() if ours[name] != value}
+    names = {column.name: column.type for column in columns}
+    wider = {"string", "timestamp", "timestamp_ntz"}
+    # Spark has no bounds of booleans, deltalake cuts integers at 2^63 and knows no NaN
+    assert {names[name] for _, name in differ} <= {*wider, "boolean", "double", "decimal(20,0)"}
+    assert ours["min.c13"] == ours["max.c13"] == decimal.Decimal(2**64 - 1)
+    assert not {"min.c5", "max.c5", "min.c6"} & {name for name, value in ours.items() if value is not None}
+    assert ours["max.c7"] > "ß" * 40
+    assert ours["min.c10"] == dt.datetime(1969, 1, 1, tzinfo=dt.UTC)
+    assert MORNING <= ours["max.c10"] <= MORNING + dt.timedelta(milliseconds=1)
+
+
+def _flat(table: deltalake.DeltaTable) -> dict[str, Any]:
+    (found,) = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    return {
+        name: value
+        for name, value in found.items()
+        if name.partition(".")[0] in {"min", "max", "null_count", "num_records"}
+    }
+
+
+def _with_statistics(line: str, text: str) -> str:
+    action = json.loads(line)
+    if "add" in action:
+        action["add"]["stats"] = text
+    return json.dumps(action)
+
+
+def test_a_table_that_a_snapshot_made_of_files_is_spark_s_own(lake: Lake) -> None:
+    """Every type reads alike, statistics lose no row, and merges, a repeated publication and OPTIMIZE go on from there."""
+    columns, rows = _typed()
+    schema = Schema({column.name: column.type for column in columns}, key=("id",))
+    holds = Holding(lake.folder / "held")
+    found = {}
+    for way in ("auto", "spark"):
+        holds.begin(f"shop.{way}")
+        reading = Reading(lake, f"shop.{way}", schema, holds, marks=MARKS)
+        folder = lake.folder / f"shop.{way}-chunks"
+        folder.mkdir()
+        whole = rows
+        for name, value in MARKS.columns().items():
+            whole = whole.append_column(name, pa.array([value] * 2, value.type))
+        pq.write_table(whole, folder / "000001.parquet")
+        found[way] = reading.publish(100, since=SINCE, merge=way), reading
+    assert [found[way][0].way for way in ("auto", "spark")] == ["files", "spark"]
+
+    with open_lanes(lake.spark, 1) as lanes:
+        session = lanes[0].session
+        mine, other = (f"delta.`{lake.path(f'shop.{way}')}`" for way in ("auto", "spark"))
+        assert session.sql(f"(SELECT * FROM {mine} EXCEPT ALL SELECT * FROM {other})").collect() == []
+        assert session.sql(f"SELECT count(*) FROM {mine}").collect()[0][0] == 2
+        for column in columns[1:]:
+            kept = f"SELECT {column.name} FROM {other} WHERE {column.name} IS NOT NULL"
+            asked = f"SELECT count(*) FROM {mine} WHERE {column.name} IN ({kept})"
+            known = [value for value in rows[column.name].to_pylist() if value is not None]
+            assert session.sql(asked).collect()[0][0] == len(known), column
+        session.sql(f"OPTIMIZE {mine}")
+    first = found["auto"][1]
+    assert first.publish(100, since=SINCE).way == "spark"  # the run was killed before its record
+    assert lake.rows("shop.auto", "id") == [(1,), (2,)]
