@@ -25,6 +25,7 @@ from spark_jobs.session import Lane, SparkSettings
 from spark_jobs.tables.table_owner import OWNER_PROPERTY, Owner
 
 SIZES = (1_000, 100_000, 1_000_000)
+FILES = 16  # of a fresh table
 OWNER = Owner(ledger_id=LEDGER_ID, destination=DESTINATION, table=f"{DATABASE}.{TABLE}")
 PHASES = (("close", "fresh"), ("anywhere", "fresh"), ("close", "scattered"))
 CREATE = """
@@ -33,7 +34,7 @@ _sluice_operation STRING) USING delta TBLPROPERTIES ('delta.enableDeletionVector
 """
 FILL = """
 INSERT INTO delta.`{path}` SELECT id, CAST(id % 1000 AS INT), sha2(CAST(id AS STRING), 384), sha2(CAST(id AS STRING), 224), 0L,
-timestamp'2026-01-01', 'insert' FROM range(0, {rows}, 1, 16)
+timestamp'2026-01-01', 'insert' FROM range(0, {rows}, 1, {files})
 """
 BARE = """
 MERGE INTO delta.`{path}` t USING parquet.`{file}` s ON t.id = s.id AND t.id >= {low} AND t.id <= {high}
@@ -83,7 +84,7 @@ class Bench:
             path=self._sluice, vectors=str(vectors).lower(), owner_property=OWNER_PROPERTY, owner=OWNER.to_text()
         )
         session.sql(create).collect()
-        session.sql(FILL.format(path=self._sluice, rows=table_rows)).collect()
+        session.sql(FILL.format(path=self._sluice, rows=table_rows, files=FILES)).collect()
         shutil.copytree(self._sluice, self._bare)
 
     def cell(self, changes: int, keys: str, state: str, runs: int) -> dict[str, Any]:
@@ -135,7 +136,7 @@ def run(json_file: Path | None, *, table_rows: int = 10_000_000, runs: int = 3) 
         folder = Path(name)
         spark = SparkConnectServer(set_up([]).delta_jars, folder / "spark", memory="8g").start()
         try:
-            session = _session(spark.url)
+            session = spark_session(spark.url)
             for vectors in (True, False):
                 bench = Bench(spark, session, folder / f"vectors-{vectors}", table_rows=table_rows, vectors=vectors)
                 # Whoever comes first would pay for both: Spark compiles what it runs.
@@ -150,7 +151,7 @@ def run(json_file: Path | None, *, table_rows: int = 10_000_000, runs: int = 3) 
             spark.stop()
 
 
-def _session(url: str) -> Any:
+def spark_session(url: str) -> Any:
     from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415  takes two seconds to import
 
     session = SparkSession.builder.remote(url).create()

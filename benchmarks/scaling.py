@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.merge import CREATE, FILL, OWNER
+from benchmarks.merge import CREATE, FILES, FILL, OWNER
 from benchmarks.merge_batches import StagedFiles
 from benchmarks.report import median, show, write_json
 from console.toolchain.setup import set_up
@@ -71,7 +71,7 @@ def _fill(url: str, path: Path, rows: int) -> None:
     try:
         owner = OWNER.to_text()
         session.sql(CREATE.format(path=path, vectors="true", owner_property=OWNER_PROPERTY, owner=owner)).collect()
-        session.sql(FILL.format(path=path, rows=rows)).collect()
+        session.sql(FILL.format(path=path, rows=rows, files=FILES)).collect()
     finally:
         session.stop()
 

@@ -38,6 +38,20 @@ def bench_merge(json_file: BenchJson = None) -> None:
     run(json_file)
 
 
+@bench_app.command("growth")
+def bench_growth(
+    rows_max: Annotated[
+        int, typer.Option(min=1000, help="Of the largest table; a hundredth of it is the smallest.")
+    ] = 100_000_000,
+    merges: Annotated[int, typer.Option(min=20, help="That pile up in one table.")] = 500,
+    json_file: BenchJson = None,
+) -> None:
+    """Merge a batch into ever larger tables, into one after hundreds of merges, and first of all in a cold Spark; half an hour."""
+    from benchmarks.growth import run  # noqa: PLC0415
+
+    run(json_file, rows_max=rows_max, merges=merges)
+
+
 @bench_app.command("scaling")
 def bench_scaling(json_file: BenchJson = None) -> None:
     """Merge on a standalone Spark cluster with one, two and four executor cores, as far as the machine has them; about ten minutes."""

@@ -1,0 +1,149 @@
+"""`./sluice bench growth`: what a merge costs as the lake grows, and as merges pile up in a table; what the first one costs.
+
+The same batch, its keys close together, goes into tables of a hundredth, a tenth and all of the largest number of rows, whose files are of
+one size. Then hundreds of small batches go into one table, which is looked after once at the end, as the schedule would. The first
+merge is that of a Spark that was started and warmed as `sluice up` does.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+from benchmarks.merge import CREATE, FILL, OWNER, spark_session
+from benchmarks.merge_batches import DESTINATION, StagedFiles
+from benchmarks.report import median, show, write_json
+from console.toolchain.cache import PROJECT_ROOT
+from console.toolchain.setup import set_up
+from console.toolchain.spark.rehearsal import WARM_UP
+from console.toolchain.spark.server import SparkConnectServer
+from spark_jobs.maintain.tables import MaintainedTable, optimize
+from spark_jobs.report import TableTarget
+from spark_jobs.run_batch import merge_batch
+from spark_jobs.session import SparkSettings
+from spark_jobs.small.ways import Wish
+from spark_jobs.tables.table_owner import OWNER_PROPERTY
+
+CHANGES = 1_000
+PILED_CHANGES = 100
+ROWS_A_FILE = 625_000
+RUNS, WARM_RUNS = 5, 3
+WINDOW = 10  # merges whose median is told, at each end of the pile
+SPARK: Wish = "spark"
+AUTO: Wish = "auto"
+
+
+class GrowingTable:
+    """A table of so many rows, and batches for it."""
+
+    def __init__(self, spark: SparkConnectServer, folder: Path, rows: int) -> None:
+        self._settings = SparkSettings(remote=spark.url)
+        self._spark, self._folder, self.path = spark, folder, folder / "table"
+        self._staged = StagedFiles(folder / "staged", rows)
+        session = spark_session(spark.url)
+        try:
+            names = {"owner_property": OWNER_PROPERTY, "owner": OWNER.to_text()}
+            session.sql(CREATE.format(path=self.path, vectors="true", **names)).collect()
+            files = max(1, rows // ROWS_A_FILE)
+            session.sql(FILL.format(path=self.path, rows=rows, files=files)).collect()
+        finally:
+            session.stop()
+
+    def merge(self, changes: int, way: Wish) -> float:
+        """Seconds of one batch."""
+        batch = self._staged.make(changes, "close")
+        target = TableTarget(path=str(self.path), merge=way)
+        begun = time.perf_counter()
+        merge_batch(batch, {OWNER.table: target}, self._settings)
+        seconds = time.perf_counter() - begun
+        shutil.rmtree(batch)
+        return seconds
+
+    def look_after(self) -> float:
+        """Seconds of what the schedule of maintenance does to it."""
+        begun = time.perf_counter()
+        optimize(self._settings, MaintainedTable(owner=OWNER, path=str(self.path), key="id", run=DESTINATION))
+        return time.perf_counter() - begun
+
+    @property
+    def files(self) -> int:
+        return len(DeltaTable(self.path).file_uris())
+
+    def remove(self) -> None:
+        shutil.rmtree(self._folder)
+
+
+def run(json_file: Path | None, *, rows_max: int = 100_000_000, merges: int = 500) -> None:
+    """The three of them, printed and written as they come. Some 10 GB of disk for 100 M rows."""
+    record: dict[str, Any] = {"changes": CHANGES, "piled_changes": PILED_CHANGES}
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
+        folder = Path(name)
+        spark = SparkConnectServer(set_up([]).delta_jars, folder / "spark", memory="4g")
+        try:
+            for part in (_first_merge, _sizes, _pile):
+                record |= part(spark, folder, rows_max, merges)
+                write_json(json_file, record)
+        finally:
+            spark.stop()
+
+
+def _first_merge(spark: SparkConnectServer, folder: Path, rows_max: int, _: int) -> dict[str, Any]:
+    """Of a Spark that has merged nothing but its warm-up."""
+    seconds: dict[Wish, list[float]] = {SPARK: [], AUTO: []}
+    for way, taken in seconds.items():
+        spark.stop()
+        spark.start()
+        command = [sys.executable, "-m", WARM_UP, spark.url, str(folder / "warmup")]
+        subprocess.run(command, cwd=PROJECT_ROOT, check=True)
+        table = GrowingTable(spark, folder / f"first-{way}", rows_max // 100)
+        taken += [table.merge(CHANGES, way) for _ in range(1 + RUNS)]
+        table.remove()
+    rows = [
+        {"way": way, "first_s": round(taken[0], 2), "warm_s": median(taken[1:]), "ratio": _ratio(taken[0], taken[1:])}
+        for way, taken in seconds.items()
+    ]
+    show("the first merge", rows)
+    return {"first_merge": rows}
+
+
+def _sizes(spark: SparkConnectServer, folder: Path, rows_max: int, _: int) -> dict[str, Any]:
+    rows: list[dict[str, Any]] = []
+    for way in (SPARK, AUTO):
+        for size in (rows_max // 100, rows_max // 10, rows_max):
+            table = GrowingTable(spark, folder / f"{way}-{size}", size)
+            taken = [table.merge(CHANGES, way) for _ in range(WARM_RUNS + RUNS)][WARM_RUNS:]
+            least = next((row["merge_s"] for row in rows if row["way"] == way), median(taken))
+            rows.append(
+                {"way": way, "table_rows": size, "files": table.files, "merge_s": median(taken), "ratio": _ratio(median(taken), [least])}
+            )  # fmt: skip
+            show("the same batch in larger tables", rows)
+            table.remove()
+    return {"sizes": rows}
+
+
+def _pile(spark: SparkConnectServer, folder: Path, rows_max: int, merges: int) -> dict[str, Any]:
+    table = GrowingTable(spark, folder / "pile", rows_max // 100)
+    taken = [table.merge(PILED_CHANGES, AUTO) for _ in range(WARM_RUNS + merges)][WARM_RUNS:]
+    fresh, piled = taken[:WINDOW], taken[-WINDOW:]
+    files = table.files
+    optimize_s = round(table.look_after(), 2)
+    after = [table.merge(PILED_CHANGES, AUTO) for _ in range(WINDOW)]
+    row = {
+        "merges": merges, "fresh_s": median(fresh), "piled_s": median(piled), "piled_files": files, "optimize_s": optimize_s,
+        "optimized_s": median(after), "optimized_files": table.files,
+        "piled_ratio": _ratio(median(piled), fresh), "optimized_ratio": _ratio(median(after), fresh),
+    }  # fmt: skip
+    show("merges that pile up", [row])
+    table.remove()
+    return {"pile": row}
+
+
+def _ratio(seconds: float, to: list[float]) -> float:
+    return round(seconds / median(to), 2)
