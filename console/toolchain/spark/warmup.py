@@ -1,4 +1,5 @@
-"""One tiny Delta table written, merged and thrown away over a Spark Connect session; a program that `console.stack.parts` runs.
+"""One tiny Delta table written, merged and thrown away over a Spark Connect session, and a job of small tables without one; a program that
+`console.stack.parts` runs.
 
 The first MERGE of a fresh server loads and compiles for half a minute; this is that minute, spent before anyone waits. A process of its
 own: Spark's client waits for minutes for a server that died, and only a process can be ended amid that.
@@ -9,6 +10,9 @@ import sys
 from pathlib import Path
 
 from pyspark.sql.connect.session import SparkSession
+
+from spark_jobs.session import SparkSettings
+from spark_jobs.small.job import why_no_small_tables
 
 MERGES = 2
 
@@ -22,6 +26,7 @@ def warm_up(url: str, folder: Path) -> None:
     finally:
         session.stop()
         shutil.rmtree(folder, ignore_errors=True)
+    why_no_small_tables(SparkSettings(remote=url))  # whoever checks conf/ wants the answer; here a Python worker starts
 
 
 def _merge_tiny_table(session: SparkSession, folder: Path) -> None:
