@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import urllib.error
 import urllib.request
@@ -21,6 +22,7 @@ from console.toolchain.spark.server import SparkConnectServer
 POLL_SECONDS = 0.2
 DYING_SECONDS_MAX = 3.0
 WEBSERVER_ANSWER_SECONDS_MAX = 2.0
+LOOK_SECONDS_MAX = 60.0  # between two looks at a warm-up, on a machine that is too busy for one
 GONE = "nobody saw how"
 
 Answers = Callable[[], bool]
@@ -108,18 +110,30 @@ class ProcessPart:
 
 
 class WarmUp:
-    """Spark's first merge, made before anyone waits for it: done when its program has ended well."""
+    """Spark's first merge, made before anyone waits for it: done when its program has ended well.
+
+    It spares time and is needed for nothing: one that takes longer than `patience_seconds` is ended, and all goes on without.
+    """
 
     name, once = "warm-up of Spark", True
 
-    def __init__(self, command: Sequence[str], after: tuple[str, ...], log: Path, seconds_max: float) -> None:
-        self.after, self.log, self.seconds_max = after, log, seconds_max
-        self._command = command
+    def __init__(
+        self,
+        command: Sequence[str],
+        after: tuple[str, ...],
+        log: Path,
+        patience_seconds: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self.after, self.log, self.seconds_max = after, log, patience_seconds + LOOK_SECONDS_MAX
+        self._command, self._patience_seconds, self._say = command, patience_seconds, say
         self._child: ChildProcess | None = None
+        self._given_up_at = math.inf
 
     def begin(self) -> None:
         self.end()
         self.log.parent.mkdir(parents=True, exist_ok=True)
+        self._given_up_at = time.monotonic() + self._patience_seconds
         self._child = ChildProcess(self._command, self.log)
 
     def end(self) -> None:
@@ -134,6 +148,10 @@ class WarmUp:
         return False
 
     def answers(self) -> bool:
+        if self._child is not None and self._child.running and time.monotonic() > self._given_up_at:
+            self._say(f"the {self.name} takes more than {self._patience_seconds:.0f} s; its first merges will be slow")
+            self.end()
+            return True
         return self._child is not None and self._child.exit_code == 0
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from console.stack import supervisor
-from console.stack.parts import ProcessPart
+from console.stack.parts import ProcessPart, WarmUp
 from console.stack.processes import ProcessFile
 from console.stack.signals import heard
 from console.stack.supervisor import FOREGROUND, UP, Kept, Patience, State, Step, Supervisor, next_step
@@ -207,6 +207,24 @@ def test_fault_a_process_that_cannot_bind_since_a_stranger_was_faster_is_begun_a
         assert made.begun == ["code server"] * 2
     finally:
         code.end()
+
+
+def test_fault_a_warm_up_that_takes_too_long_is_ended_and_all_goes_on(
+    part: Callable[..., FakePart], tmp_path: Path
+) -> None:
+    """On a machine that is busy with other things; what it spares is not worth a start that fails."""
+    said, program = list[str](), [sys.executable, "-c", "import threading; threading.Event().wait()"]
+    warm = WarmUp(program, ("spark",), tmp_path / "log", 0.0, said.append)
+    made = Supervisor([part("spark"), warm], said.append, UP)
+    made.until_ready()
+    made.tick()
+    assert made.is_ready()
+    assert warm.ended(), "its process is gone"
+    assert said == [
+        "starting the spark",
+        "starting the warm-up of Spark",
+        "the warm-up of Spark takes more than 0 s; its first merges will be slow",
+    ]
 
 
 @pytest.mark.parametrize("patience", [UP, NO_WAIT])

@@ -37,7 +37,7 @@ class FakeStack(stack.Stack):
         parts: list[Part] = [self._fake(name) for name in AFTER]
         wait = "import pathlib, time\nwhile not pathlib.Path('{}').exists(): time.sleep(0.05)"
         warm = [sys.executable, "-c", wait.format(FOLDER / "warm")]
-        return [*parts, WarmUp(warm, (stack.SPARK,), FOLDER / "warm.log", 60.0)]
+        return [*parts, WarmUp(warm, (stack.SPARK,), FOLDER / "warm.log", 60.0, self.say)]
 
     def _fake(self, name: str) -> ProcessPart:
         log = FOLDER / f"{name}.log"
