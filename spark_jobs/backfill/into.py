@@ -26,6 +26,7 @@ from spark_jobs.errors import TableError
 from spark_jobs.merging.fold import INSERT as INSERTED
 from spark_jobs.merging.fold import KEYED_NAMES, UPDATE_AFTER
 from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, ChangesSegment
+from spark_jobs.tables.exact_bounds import writer_properties
 
 BATCHES_WAITING_MAX = 4
 MARK = "sluice-past"  # how the name of such a table begins in Delta
@@ -68,6 +69,7 @@ def build(given: PastState) -> int:
             name=f"{MARK}/{given.name}",
             description=given.told,
             storage_options=options,
+            writer_properties=writer_properties(schema),
             commit_properties=CommitProperties(custom_metadata={"userMetadata": json.dumps(given.record)}),
         )
         made = deltalake.DeltaTable(given.path, storage_options=options)
@@ -115,7 +117,8 @@ def _query(given: PastState, names: Sequence[str]) -> str:
 def _as_table(images: ChangesSegment, folder: Path) -> deltalake.DeltaTable:
     """The images as a Delta table, which is what deltalake asks."""
     wanted = [OPERATION, ORDER_KEY, COMMIT_TIME, *(column.name for column in images.columns)]
-    write_deltalake(folder, pq.read_table(images.path, columns=wanted), mode="overwrite")
+    rows = pq.read_table(images.path, columns=wanted)
+    write_deltalake(folder, rows, mode="overwrite", writer_properties=writer_properties(rows.schema))
     return deltalake.DeltaTable(folder)
 
 

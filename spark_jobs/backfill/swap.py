@@ -22,6 +22,7 @@ from spark_jobs.errors import TableError
 from spark_jobs.staged_batch import BACKFILL_KIND, REPAIR_KIND
 from spark_jobs.tables.commit_record import Interval, batches, read_commit
 from spark_jobs.tables.delta_table import DeltaTable
+from spark_jobs.tables.exact_bounds import writer_properties
 from spark_jobs.tables.table_owner import Owner, TableRecord, TableRecords, refuse_others
 
 SWAP_KIND = "swap"
@@ -131,6 +132,7 @@ def swap(table: DeltaTable, owner: Owner, rebuilt: Rebuilt, records: TableRecord
             table.log,
             pa.RecordBatchReader.from_batches(schema, streamed(rows, schema)),
             mode="overwrite",
+            writer_properties=writer_properties(schema),
             commit_properties=CommitProperties(
                 custom_metadata={"userMetadata": _record(owner, rebuilt, run)}, max_commit_retries=0
             ),

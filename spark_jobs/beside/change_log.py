@@ -30,6 +30,7 @@ from spark_jobs.staged_batch import (
     TruncateSegment,
     last_order_key,
 )
+from spark_jobs.tables.exact_bounds import writer_properties
 
 KIND = "log"
 READ, GAP = "read", "gap"  # rows for what the log did not see, each counted by itself
@@ -115,6 +116,7 @@ def _append(table: SideTable, schema: pa.Schema, batches: Any, order_key: int, u
             pa.RecordBatchReader.from_batches(schema, _some(batches(), schema)),
             mode="append",
             schema_mode="merge",
+            writer_properties=writer_properties(schema),
             commit_properties=table.properties(order_key, user_metadata),
             post_commithook_properties=NO_HOOKS,
         )

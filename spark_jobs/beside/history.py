@@ -55,6 +55,7 @@ from spark_jobs.staged_batch import (
     last_order_key,
 )
 from spark_jobs.tables.delta_table import DeltaTable
+from spark_jobs.tables.exact_bounds import writer_properties
 
 KIND = "history"
 READ, COLUMNS, RENAMED = "read", "columns", "renamed"  # what else is committed, each counted by itself
@@ -223,6 +224,7 @@ class History:
             table.log.update(
                 {_quoted(name): value for name, value in values.items()},
                 predicate=predicate,
+                writer_properties=writer_properties(self._schema()),
                 commit_properties=table.properties(commit.order_key, commit.user_metadata),
                 post_commithook_properties=NO_HOOKS,
             )
@@ -373,6 +375,7 @@ class History:
                 history_sql.condition(keys, _quoted, reads=commit.reads),
                 source_alias="s",
                 target_alias="t",
+                writer_properties=writer_properties(self._schema()),
                 commit_properties=properties,
                 post_commithook_properties=NO_HOOKS,
             )

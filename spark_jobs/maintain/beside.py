@@ -11,6 +11,7 @@ import json
 import math
 import time
 
+import pyarrow as pa
 from deltalake import CommitProperties
 from deltalake.exceptions import DeltaError
 
@@ -21,6 +22,7 @@ from spark_jobs.maintain.rule import FILE_BYTES, Act
 from spark_jobs.maintain.tables import VACUUM, Maintained, MaintainedTable, facts_of, looked_at
 from spark_jobs.session import first_line
 from spark_jobs.tables.commit_record import MAINTENANCE_KIND
+from spark_jobs.tables.exact_bounds import writer_properties
 
 UNSYNCED_SECONDS_MAX = (
     3600.0  # commits of a run that was killed before it synced them; systems write back in less than a minute
@@ -66,6 +68,7 @@ def compact(given: BesideTable, plan: Maintained) -> Maintained:
         side.log.optimize.compact(
             target_size=FILE_BYTES,
             max_concurrent_tasks=1,
+            writer_properties=writer_properties(pa.schema(side.log.schema().to_arrow())),
             commit_properties=CommitProperties(custom_metadata={"userMetadata": _record(given)}),
             post_commithook_properties=NO_HOOKS,
         )

@@ -50,6 +50,7 @@ from spark_jobs.tables.delta_table import (
     schema_statements,
     wanted_columns,
 )
+from spark_jobs.tables.exact_bounds import writer_properties
 from spark_jobs.tables.new_table import make_table
 from spark_jobs.tables.table_owner import TableRecord, Writer
 
@@ -294,6 +295,7 @@ class _SmallMerge:
             " AND ".join([*met, *([bounds] if bounds else [])]),
             source_alias=STAGED,
             target_alias=LAKE,
+            writer_properties=writer_properties(self._schema()),
             commit_properties=self._commit_properties(segment.last_order_key),
             post_commithook_properties=NO_HOOKS,
         )
@@ -327,6 +329,7 @@ class _SmallMerge:
                 self.table.log,
                 rows,
                 mode="append",
+                writer_properties=writer_properties(rows.schema),
                 commit_properties=properties,
                 post_commithook_properties=NO_HOOKS,
             )

@@ -30,6 +30,7 @@ ARROW_TYPES = {
     "decimal(20,0)": pa.decimal128(20, 0),
     "decimal(10,2)": pa.decimal128(10, 2),
     "decimal(12,2)": pa.decimal128(12, 2),
+    "decimal(17,2)": pa.decimal128(17, 2),
 }
 LEDGER_ID = "0123456789ab"
 TIME_US = 1_700_000_000_000_000
