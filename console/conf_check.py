@@ -1,7 +1,7 @@
 """Everything that is wrong with conf/, said at once, before anything is asked or started; for `sluice check`.
 
 `load_config` judges keys and values. What only the engine would find, one thing after the other, is looked at here: patterns
-that are no regular expressions, variables of passwords that are not set.
+that are no regular expressions, variables of the environment that are not set.
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ from cdc_engine.instance.tables.value_policies import rules_of
 from cdc_engine.sink.column_filter import ColumnFilter
 from cdc_engine.sink.table_filter import split_patterns
 
+# a whole text, or the password of a URL
+_VARIABLE = re.compile(r"\$(?P<whole>[A-Za-z_]\w*)|[a-z][a-z0-9+]*://[^/@]*:\$(?P<password>[A-Za-z_]\w*)@.*")
+_NAMED = re.compile(r"(.*_)?env")  # keys whose text is the name of a variable
+_TOLD_ELSEWHERE = frozenset({"salt_env", "storage_options"})  # by the rules of rows, by the look at the store
+
 
 def conf_problems(conf: Path) -> list[str]:
     """A sentence each, with its file. Files that cannot be read are named once."""
@@ -31,6 +36,7 @@ def conf_problems(conf: Path) -> list[str]:
         problems: list[str] = []
     except ConfigurationError as error:
         problems = str(error).removeprefix(f"{conf}: ").split("; ")
+    problems += [f"sluice.yaml: {sentence}" for sentence in _variable_problems(_record(conf / "sluice.yaml"))]
     for path in sorted((conf / "destinations").glob("*.yaml")):
         problems += [f"destinations/{path.name}: {sentence}" for sentence in _destination_problems(_record(path))]
     return problems
@@ -56,8 +62,34 @@ def _destination_problems(record: dict[str, Any]) -> Iterator[str]:
         yield f"column_include, column_exclude: {item!r} is not of the form database.table:column/column"
     yield from _rule_problems(record)
     yield from _handler_problems(record)
-    for name in unset_passwords(record):
-        yield f"source.password_env: the environment variable {name} is not set"
+    yield from _variable_problems(record)
+
+
+def _variable_problems(record: dict[str, Any]) -> Iterator[str]:
+    """Each variable that is named and not set, with its key; whoever needs it would say so only when it starts."""
+    for setting, text in _texts(record):
+        name = _variable_of(setting.rpartition(".")[2], text)
+        if name and name not in os.environ:
+            yield f"{setting}: the environment variable {name} is not set"
+
+
+def _variable_of(key: str, text: str) -> str:
+    """The name of the variable that stands for the text, or for a password in it; empty where none does."""
+    if _NAMED.fullmatch(key):
+        return text
+    found = _VARIABLE.fullmatch(text)
+    return (found["whole"] or found["password"]) if found else ""
+
+
+def _texts(value: Any, setting: str = "") -> Iterator[tuple[str, str]]:
+    """All texts below a value of conf/, each with its key: `alarms.0.url`."""
+    if isinstance(value, str):
+        yield setting, value
+        return
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, part in parts:
+        if name not in _TOLD_ELSEWHERE:
+            yield from _texts(part, f"{setting}.{name}" if setting else str(name))
 
 
 def _record(path: Path) -> dict[str, Any]:

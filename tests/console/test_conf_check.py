@@ -1,0 +1,52 @@
+"""`sluice check` names each variable of the environment that conf/ wants and that is not set, wherever it stands, all at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from console.conf_check import conf_problems
+
+MAIN = """
+meta: {kind: sql, url: 'postgresql://sluice:$LEDGER_PASSWORD@db/sluice'}
+alarms:
+  - {kind: webhook, url: $HOOK, headers: {X-Token: $HOOK_TOKEN, X-Plain: 5$}}
+  - {kind: email, server: 'mail:587', sender: a@b.example, to: [c@d.example], user: u, password: $MAIL_PASSWORD}
+telemetry: {otlp: 'http://collector:4318', headers: {authorization: $TRACES}}
+storage_options: {AWS_SECRET_ACCESS_KEY: $STORE_SECRET}
+"""
+SHOP = """
+sources: [{user: root, password_env: FIRST}, {user: root, port: 3307, password_env: SECOND}]
+canal_server: {port: 11111, user: canal, password_hash_env: CANAL_HASH}
+"""
+
+
+@pytest.fixture
+def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    made = tmp_path / "conf"
+    (made / "destinations").mkdir(parents=True)
+    (made / "sluice.yaml").write_text(MAIN)
+    (made / "destinations" / "shop.yaml").write_text(SHOP)
+    monkeypatch.setenv("FIRST", "it is set")
+    return made
+
+
+def test_each_variable_that_is_not_set_is_told_with_its_key(conf: Path) -> None:
+    told = {problem.removesuffix(" is not set") for problem in conf_problems(conf) if problem.endswith(" is not set")}
+    variable = "the environment variable"
+    assert told == {
+        f"sluice.yaml: meta.url: {variable} LEDGER_PASSWORD",
+        f"sluice.yaml: alarms.0.url: {variable} HOOK",
+        f"sluice.yaml: alarms.0.headers.X-Token: {variable} HOOK_TOKEN",
+        f"sluice.yaml: alarms.1.password: {variable} MAIL_PASSWORD",
+        f"sluice.yaml: telemetry.headers.authorization: {variable} TRACES",
+        f"destinations/shop.yaml: sources.1.password_env: {variable} SECOND",
+        f"destinations/shop.yaml: canal_server.password_hash_env: {variable} CANAL_HASH",
+    }
+
+
+def test_nothing_is_told_where_all_are_set(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LEDGER_PASSWORD", "HOOK", "HOOK_TOKEN", "MAIL_PASSWORD", "TRACES", "SECOND", "CANAL_HASH"):
+        monkeypatch.setenv(name, "https://a.example/ and more")
+    assert conf_problems(conf) == []
