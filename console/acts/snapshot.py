@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +21,7 @@ from cdc_engine.snapshot.steps import Step, next_step
 from cdc_engine.states import EngineState, SnapshotState
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE
 from console.acts.schema import directory_of
+from console.acts.snapshot_bars import SnapshotBars, duration
 from console.status import read_json
 
 LOOK_SECONDS = 1.0
@@ -126,33 +126,14 @@ def render(shown: Sequence[Shown], now: float) -> Table | Text:
     return table
 
 
-def duration(seconds: float) -> str:
-    """For a person."""
-    minutes, rest = divmod(round(seconds), 60)
-    return (
-        f"{minutes // 60} h {minutes % 60} min"
-        if minutes >= 60
-        else f"{minutes} min {rest} s"
-        if minutes
-        else f"{rest} s"
-    )
-
-
 def follow(config: SluiceConfig, destination: str, screen: Console, pause: Callable[[float], None] = time.sleep) -> int:
     """A bar for each table until none is under way; 1 where one failed. Ctrl-C ends the looking, not the reading."""
-    bars: dict[str, TaskID] = {}
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=screen) as shown:
+    with SnapshotBars(screen) as bars:
         while True:
-            now, states = time.time(), []
+            states = []
             for each in snapshots(config, destination):
-                record, made = each.record, progress(each.record, now)
-                states.append(record.state)
-                bar = bars.get(record.name)
-                if bar is None:
-                    bar = bars[record.name] = shown.add_task(record.name, total=None)
-                what = f"{record.name} {record.state}{': ' + each.waits if each.waits else ''}"
-                shown.update(bar, completed=made.rows, total=made.rows_expected or None, description=what)
+                states.append(each.record.state)
+                bars.show(each.record, each.waits)
             if not any(state.is_open and state != SnapshotState.FAILED for state in states):
                 return 1 if SnapshotState.FAILED in states else 0
             pause(LOOK_SECONDS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from cdc_engine.snapshot.record import SnapshotRecord, progress
 from console.demo.home import open_home
 from console.demo.lake import LakeTable
 from console.demo.runs import RunLog, RunSummary
@@ -30,7 +28,6 @@ class Picture:
     engine: DestinationStatus
     runs: RunSummary
     transactions: int
-    reading: SnapshotRecord | None = None
 
 
 def take(
@@ -39,8 +36,6 @@ def take(
     runs: RunLog,
     engine: DestinationStatus,
     transactions: int,
-    *,
-    reading: SnapshotRecord | None = None,
 ) -> Picture:
     """Counts both sides; a few milliseconds a table while the shop is small."""
     rows = {}
@@ -49,7 +44,7 @@ def take(
             cursor.execute(f"SELECT COUNT(*) FROM {DATABASE}.{name}")
             counted = cursor.fetchone()
             rows[name] = (int(counted[0]) if counted else 0, table.row_count(), table.version)
-    return Picture(rows, engine, runs.read(), transactions, reading)
+    return Picture(rows, engine, runs.read(), transactions)
 
 
 def draw(picture: Picture, url: str) -> Group:
@@ -61,7 +56,7 @@ def draw(picture: Picture, url: str) -> Group:
         behind = source - target
         colour = "green" if behind == 0 else "yellow"
         newest = str(version) if version >= 0 else "none"
-        shown.add_row(name, str(source), str(target), Text(str(behind), colour), newest)
+        shown.add_row(name, f"{source:,}", f"{target:,}", Text(f"{behind:,}", colour), newest)
     engine, runs = picture.engine, picture.runs
     state = Text.assemble(
         ("engine ", "dim"),
@@ -69,15 +64,8 @@ def draw(picture: Picture, url: str) -> Group:
         f" {engine.reason}   lag {engine.lag_seconds:.0f} s   acked up to {engine.cursor or 'nothing yet'}",
     )
     ran = Text(f"runs {runs.runs}   batches merged {runs.batches}   last run {runs.last}")
-    told = [] if picture.reading is None else [Text(read_so_far(picture.reading), "cyan")]
     where = Text.assemble("Dagster's UI: ", (url, "bold cyan underline"), "   (Ctrl-C stops everything)")
-    return Group(shown, state, *told, ran, where)
-
-
-def read_so_far(record: SnapshotRecord) -> str:
-    made = progress(record, time.time())
-    percent = "" if made.percent is None else f", {made.percent:.0f} %"
-    return f"{record.name} is {record.state}: {made.rows} rows from before{percent}, {made.rows_per_second:.0f} rows/s"
+    return Group(shown, state, ran, where)
 
 
 def example_query(conf: Path) -> str:

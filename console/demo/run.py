@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,13 +19,13 @@ from rich.live import Live
 from cdc_engine.config import SluiceConfig
 from cdc_engine.instance.wiring import source_of
 from cdc_engine.position import file_number
-from cdc_engine.snapshot.record import SnapshotRecord
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import SnapshotState
 from console.demo import live
 from console.demo.home import DESTINATION, DemoHome, demo_ports, open_home
 from console.demo.lake import LakeTable
 from console.demo.pace import Pace
+from console.demo.rows_before import RowsBefore
 from console.demo.runs import RunLog
 from console.demo.schema import DATABASE, TABLES, VISITS, VISITS_BODY
 from console.demo.source import PASSWORD_VARIABLE, DemoSource
@@ -39,6 +38,7 @@ from console.toolchain.errors import SetupError
 from console.toolchain.setup import set_up
 from equality.destination import Asked, compare_destination
 from equality.values import Extent, TableResult
+from orchestration.table_catalog import delta_key
 
 MYSQL = "mysql"
 ALTER_SECONDS, TRUNCATE_SECONDS = 20.0, 30.0  # of the endless demo; --once places them by its length
@@ -86,7 +86,10 @@ class Demo:
             for name, body in {**TABLES, VISITS: VISITS_BODY}.items()
         }
         self.began = time.time()
-        self._said_at = 0.0
+        records = SnapshotRecords(self.config.destination_dir(DESTINATION))
+        page = "/".join(delta_key(DESTINATION, f"{DATABASE}.{VISITS}").path)
+        where = f"Its page: {self.stack.url}/assets/{page}"
+        self.before = RowsBefore(records, f"{DATABASE}.{VISITS}", screen, where)
 
     def start(self) -> None:
         """MySQL, then the stack; all answer when this returns."""
@@ -94,11 +97,13 @@ class Demo:
         self._say("starting MySQL")
         self.source.start(self.options.visits)
         self.file.add(MYSQL, self.source.server.pid, self.source.server.port)
+        self.before.__enter__()
         self.stack.up()
         self.runs = RunLog(self.stack.dagster_home, self.config.lake, DESTINATION, self.began)
 
     def stop(self) -> None:
         """Everything this demo started, the engine first, so that MySQL is there to the end."""
+        self.before.__exit__()
         left = self.stack.down()
         self.source.stop()
         self.file.remove([MYSQL])
@@ -106,7 +111,8 @@ class Demo:
             raise SetupError(f"These processes outlived SIGKILL: {', '.join(map(str, left))}; see `ps -fp` for each.")
 
     def watch(self, pace: Pace) -> None:
-        """The live view, until Ctrl-C; where there is no terminal, a picture now and then."""
+        """The rows from before, then the live view, until Ctrl-C; where there is no terminal, a picture now and then."""
+        self.before.wait(lambda: self._look_after(pace))
         if not self.screen.is_terminal:
             self._watch(pace, self.screen.print, PLAIN_VIEW_SECONDS)
         with Live(console=self.screen, auto_refresh=False) as view:
@@ -116,11 +122,8 @@ class Demo:
         self._say(live.example_query(self.home.conf))
         with contextlib.closing(self.source.connect()) as connection:
             while True:
-                pace.raise_failure()
-                self.stack.revive()
-                picture = live.take(
-                    connection, self.lake, self.runs, self.engine(), pace.transactions, reading=self._reading()
-                )
+                self._look_after(pace)
+                picture = live.take(connection, self.lake, self.runs, self.engine(), pace.transactions)
                 display(live.draw(picture, self.stack.url))
                 time.sleep(seconds)
 
@@ -129,9 +132,7 @@ class Demo:
         self._say(f"traffic for {self.options.seconds} s at {self.options.rate:g} transactions/s; UI: {self.stack.url}")
         end = time.monotonic() + self.options.seconds
         while time.monotonic() < end:
-            pace.raise_failure()
-            self.stack.revive()
-            self._say_reading()
+            self._look_after(pace)
             time.sleep(min(1.0, max(0.0, end - time.monotonic())))
         pace.stop()
         self._say(f"{pace.transactions} transactions are in MySQL; waiting until all are acked")
@@ -141,26 +142,15 @@ class Demo:
         wall_seconds = time.time() - self.began
         return summarise(self._compared(), self.lake, before, self.runs.read(), wall_seconds)
 
+    def _look_after(self, pace: Pace) -> None:
+        pace.raise_failure()
+        self.stack.revive()
+
     def _compared(self) -> dict[str, TableResult]:
         """Every table row by row, as `sluice equal` does it."""
         source = source_of(self.config.destinations[DESTINATION])
         asked = Asked(self.config, DESTINATION, dataclasses.replace(source, password=lambda: self.source.password))
         return {found.table: found for found in compare_destination(asked, (), Extent())}
-
-    def _reading(self) -> SnapshotRecord | None:
-        """The snapshot that is under way."""
-        record = SnapshotRecords(self.config.destination_dir(DESTINATION)).get(f"{DATABASE}.{VISITS}")
-        return record if record is not None and record.is_open else None
-
-    def _say_reading(self) -> None:
-        """How far the rows from before are, now and then; once more when all are in the lake."""
-        record, now = self._reading(), time.monotonic()
-        if record is not None and now - self._said_at >= SAY_SECONDS:
-            self._say(f"  {live.read_so_far(record)}")
-            self._said_at = now
-        elif record is None and self._said_at > 0:
-            self._say(f"  the rows that {VISITS} had before are in the lake; it goes on with the stream")
-            self._said_at = -math.inf
 
     def engine(self) -> DestinationStatus:
         return read_destination(self.config.destination_dir(DESTINATION), DESTINATION, time.time())
@@ -176,7 +166,6 @@ class Demo:
             now = time.monotonic()
             if acked > reached:
                 reached, progressed = acked, now
-            self._say_reading()
             if now - said >= SAY_SECONDS:
                 said = now
                 self._say(f"  {now - started:4.0f} s  {self._progress(end)}")
@@ -189,7 +178,6 @@ class Demo:
         records, begun = SnapshotRecords(self.config.destination_dir(DESTINATION)), time.monotonic()
         while (record := records.get(f"{DATABASE}.{VISITS}")) is None or record.is_open:
             self.stack.revive()
-            self._say_reading()
             if record is not None and record.state == SnapshotState.FAILED:
                 raise SetupError(f"The rows of {record.name} could not be read: {record.reason}")
             if time.monotonic() - begun > ACK_SECONDS_MAX:

@@ -1,0 +1,107 @@
+"""Shows how the rows that the demo's database had before come into the lake, from the stack's start to the one commit. `run` begins it.
+
+The reading begins while the rest of the stack still starts, and may be over before its first picture: so it is watched from the side.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+
+from cdc_engine.errors import SluiceError
+from cdc_engine.snapshot.record import SnapshotRecord
+from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.states import SnapshotState
+from console.acts.snapshot_bars import SnapshotBars, duration, figures
+
+LOOK_SECONDS = 0.25
+WAIT_SECONDS_MAX = 600.0  # then the view of all tables is worth more, with what the engine says
+SAY_SECONDS = 5.0  # between two lines, where there is no terminal
+
+
+class RowsBefore:
+    """`records`, `name`: of the snapshot, "database.table". `where`: a sentence of where to look. Nothing is said of one that is published
+    when this begins: an earlier demo saw to it.
+    """
+
+    def __init__(self, records: SnapshotRecords, name: str, screen: Console, where: str) -> None:
+        self._records, self._name, self._screen, self._where = records, name, screen, where
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="rows before", daemon=True)
+
+    def __enter__(self) -> RowsBefore:
+        if not self.published:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    @property
+    def published(self) -> bool:
+        record = self._get()
+        return record is not None and not record.is_open
+
+    def wait(self, meanwhile: Callable[[], None]) -> None:
+        """Until all are in the lake and that was said, the snapshot failed, or it takes too long: nothing is shown any more then.
+
+        `meanwhile` is called again and again.
+        """
+        end = time.monotonic() + WAIT_SECONDS_MAX
+        while self._thread.is_alive() and time.monotonic() < end:
+            meanwhile()
+            self._thread.join(1.0)
+        self.__exit__()
+
+    def _watch(self) -> None:
+        with SnapshotBars(self._screen) if self._screen.is_terminal else contextlib.nullcontext() as bars:
+            record = self._follow(bars.show if bars else self._lines())
+        if record is not None:
+            self._say(_end(record, self._where))
+
+    def _follow(self, show: Callable[[SnapshotRecord], None]) -> SnapshotRecord | None:
+        """The record once it goes no further; None where the looking ended before."""
+        while not self._ended.wait(LOOK_SECONDS):
+            record = self._get()
+            if record is not None:
+                show(record)
+                if not record.is_open or record.state == SnapshotState.FAILED:
+                    return record
+        return None
+
+    def _lines(self) -> Callable[[SnapshotRecord], None]:
+        said = 0.0
+
+        def line(record: SnapshotRecord) -> None:
+            nonlocal said
+            if record.is_open and record.reading_at and time.monotonic() - said >= SAY_SECONDS:
+                said = time.monotonic()
+                self._say(f"  {record.name} is {record.state}: {figures(record)}")
+
+        return line
+
+    def _get(self) -> SnapshotRecord | None:
+        with contextlib.suppress(SluiceError):
+            return self._records.get(self._name)
+        return None
+
+    def _say(self, sentence: str) -> None:
+        self._screen.print(sentence, highlight=False, markup=False, soft_wrap=True)
+
+
+def _end(record: SnapshotRecord, where: str) -> str:
+    if record.state != SnapshotState.PUBLISHED:
+        return f"{record.name} is {record.state}: {record.reason}"
+    read, then = record.read_at - record.reading_at, duration(record.published_at - record.read_at)
+    rate = f"{record.rows / max(read, 1e-3):,.0f} rows/s"
+    return (
+        f"{record.name}: the {record.rows:,} rows that it had before were read in {duration(read)} beside the stream ({rate}), "
+        f"and published whole {then} later. From here on it follows the stream. {where}"
+    )

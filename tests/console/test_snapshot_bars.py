@@ -1,0 +1,74 @@
+"""What a person sees of a snapshot: a bar on a terminal, lines elsewhere, and in the end a sentence that says what came of it."""
+
+from __future__ import annotations
+
+import io
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from cdc_engine.position import Position
+from cdc_engine.snapshot.record import SnapshotRecord, SourceEnd, wanted
+from cdc_engine.snapshot.records import SnapshotRecords
+from console.acts.snapshot_bars import SnapshotBars, figures
+from console.demo.rows_before import RowsBefore
+from tests.waiting import wait_for
+
+NAME, ROWS = "shop.visits", 2_000_000
+PLACE = Position(epoch=1, file="binlog.000001", offset=4)
+
+
+def reading(records: SnapshotRecords, rows: int) -> SnapshotRecord:
+    """So many rows were read in ten seconds."""
+    begun = wanted(NAME, PLACE, 0.0).began(
+        PLACE, version="v", key=("id",), columns=(), rows_expected=ROWS, now=time.time() - 10
+    )
+    record = begun.with_chunks(3, rows, 4711)
+    records.begin(wanted(NAME, PLACE, 0.0))
+    return records.update(NAME, lambda _: record)
+
+
+def test_a_snapshot_is_a_bar_with_rows_percent_rate_and_time_left(tmp_path: Path) -> None:
+    screen = Console(file=io.StringIO(), force_terminal=True, width=160)
+    record = reading(SnapshotRecords(tmp_path), 500_000)
+    with SnapshotBars(screen) as bars:
+        bars.show(record, "the stream has to come further")
+        screen.print("a line above")
+    shown = screen.file.getvalue()  # type: ignore[attr-defined]
+    for words in (
+        "READING: the stream has to come further",
+        "500,000 of some 2,000,000 rows",
+        "25 %",
+        "rows/s",
+        "30 s left",
+    ):
+        assert words in shown
+    assert "a line above" in shown
+
+
+def test_the_demo_says_how_a_snapshot_ended_though_it_was_over_before_the_first_picture(tmp_path: Path) -> None:
+    screen, records = Console(file=io.StringIO(), force_terminal=False, width=300), SnapshotRecords(tmp_path)
+    with RowsBefore(records, NAME, screen, "Its page: http://here") as before:
+        record = reading(records, ROWS)
+        wait_for("a line is said", lambda: "is READING: 2,000,000" in screen.file.getvalue(), 30)  # type: ignore[attr-defined]
+        read = record.finished(SourceEnd(file="binlog.000001", offset=9), record.reading_at + 8)
+        records.update(NAME, lambda _: read.published(5, read.read_at + 1))
+        before.wait(lambda: None)
+    said = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert "the 2,000,000 rows that it had before were read in 8 s beside the stream (250,000 rows/s)" in said
+    assert "published whole 1 s later. From here on it follows the stream. Its page: http://here" in said
+    again = Console(file=io.StringIO(), width=300)
+    with RowsBefore(records, NAME, again, "") as later:
+        later.wait(lambda: None)
+    assert not again.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_demo_says_why_a_snapshot_failed(tmp_path: Path) -> None:
+    screen, records = Console(file=io.StringIO(), width=300), SnapshotRecords(tmp_path)
+    record = reading(records, 7)
+    records.update(NAME, lambda _: record.failed("no such column"))
+    with RowsBefore(records, NAME, screen, "") as before:
+        before.wait(lambda: None)
+    assert "shop.visits is FAILED: no such column" in screen.file.getvalue()  # type: ignore[attr-defined]
+    assert "7 of some 2,000,000 rows" in figures(record)
