@@ -31,6 +31,7 @@ from cdc_engine.ha.leases import open_lease, open_run_lock, read_holder
 from cdc_engine.meta.managers import open_meta, read_ledger
 from cdc_engine.ports import Lease
 from tests.fix_ledgers import at
+from tests.parser.proxy import Proxy
 from tests.waiting import wait_for
 
 KINDS = ("file", "postgres16", "zookeeper39")
@@ -359,3 +360,68 @@ def test_ha_where_nobody_answers_it_is_said_and_nothing_is_held(
     )
     with pytest.raises(SluiceError, match=r"no ZooKeeper of 127\.0\.0\.1:1 answers|cannot be opened"):
         opened(place).try_acquire()
+
+
+def through(place: MetaPlace, line: Proxy) -> MetaPlace:
+    """The same place, reached by a line of its own."""
+    if place.kind == "zookeeper":
+        return dataclasses.replace(place, hosts=f"127.0.0.1:{line.port}")
+    return dataclasses.replace(place, url=place.url.replace(f":{_port_of(place)}/", f":{line.port}/"))
+
+
+def _port_of(place: MetaPlace) -> int:
+    where = place.hosts if place.kind == "zookeeper" else place.url.rpartition("/")[0]
+    return int(where.rpartition(":")[2])
+
+
+def test_ha_a_line_that_breaks_every_two_seconds_gives_nobody_else_the_lease(shared: MetaPlace, opened: Opener) -> None:
+    """Its holder goes on, or says that it does not hold it; never are there two."""
+    shared = dataclasses.replace(shared, session_seconds=6.0)
+    with Proxy(_port_of(shared)) as line:
+        lease, other = opened(through(shared, line)), opened(shared)
+        assert lease.try_acquire()
+        end, cut_at = session.now() + 8, session.now() + 2
+        while session.now() < end:
+            if session.now() >= cut_at:
+                cut_at += 2
+                line.cut()
+            other_has_it = succeeds(other.try_acquire)
+            assert not (other_has_it and holds(lease))
+            if other_has_it:
+                other.release()
+            succeeds(lease.try_acquire)
+            threading.Event().wait(0.1)
+        wait_for("it has the lease when all is well again", lambda: succeeds(lease.try_acquire), 30)
+
+
+def succeeds(act: Callable[[], bool]) -> bool:
+    """False also where nobody answers."""
+    try:
+        return act()
+    except SluiceError:
+        return False
+
+
+def test_ha_a_database_that_takes_seconds_to_answer_is_no_lost_lease_until_it_takes_too_long(
+    request: pytest.FixtureRequest, tmp_path: Path, opened: Opener
+) -> None:
+    place = dataclasses.replace(place_of("postgres16", request, tmp_path), session_seconds=5.0)
+    delay = [0.4]
+
+    def slow(piece: bytes) -> bytes:
+        threading.Event().wait(delay[0])
+        return piece
+
+    with Proxy(_port_of(place)) as line:
+        lease, other = opened(through(place, line)), opened(place)
+        assert lease.try_acquire()
+        line.tamper = slow
+        end = session.now() + 7
+        while session.now() < end:
+            assert holds(lease)
+            assert not other.try_acquire()
+            threading.Event().wait(0.2)
+        delay[0] = 4.0
+        wait_for("another has it", other.try_acquire, 30)
+        assert not holds(lease)
+        delay[0] = 0.0

@@ -16,12 +16,13 @@ from kazoo.client import KazooClient
 from cdc_engine.contracts import ClientIdentity, MetaPlace
 from cdc_engine.documents.contract import NOTHING, Documents, Kept
 from cdc_engine.documents.places import documents_of
-from cdc_engine.errors import LeaseLostError, MetaError, StaleWriteError
+from cdc_engine.errors import LeaseLostError, MetaError, NotSharedError, StaleWriteError
 from cdc_engine.meta import canal_cursor
 from cdc_engine.meta.kept_meta import LEDGER, KeptMeta
 from cdc_engine.meta.ledger_record import ledger_to_text
 from cdc_engine.meta.managers import open_meta, read_ledger
 from tests.fix_ledgers import at, full_ledger
+from tests.parser.proxy import Proxy
 from tests.waiting import wait_for
 
 KINDS = ("memory", "postgres16", "mysql80", "sqlite", "zookeeper39")
@@ -348,3 +349,33 @@ def test_ha_what_canal_writes_is_read() -> None:
     ):
         with pytest.raises(ValueError, match=r"postion|not a|neither"):
             canal_cursor.from_text(wrong)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_ha_a_line_that_breaks_amid_a_commit_leaves_one_truth(
+    request: pytest.FixtureRequest, tmp_path: Path, kept: bool
+) -> None:
+    """The database may have kept the write whose answer is lost on the way, or never heard of it: the next write follows what is so."""
+    place = place_of("postgres16", request, tmp_path)
+    port = request.getfixturevalue("postgres16").port
+    with Proxy(port) as line:
+        meta = open_meta(dataclasses.replace(place, url=place.url.replace(f":{port}/", f":{line.port}/")), Held())
+        meta.update(lambda ledger: ledger.set_cursor(at(4)))
+
+        def lost(piece: bytes) -> bytes:
+            if b"UPDATE" not in piece:
+                return piece
+            line.tamper = line.asked = bytes
+            raise ConnectionResetError
+
+        if kept:
+            line.tamper = lost
+        else:
+            line.asked = lost
+        with pytest.raises(NotSharedError, match="it is tried again"):
+            meta.update(lambda ledger: ledger.set_cursor(at(5)))
+        assert meta.ledger.cursor == at(4), "its caller was told that it is not kept"
+        assert read_ledger(place).cursor == (at(5) if kept else at(4))
+        meta.update(lambda ledger: ledger.begin_epoch(ledger.epoch + 1))
+        assert read_ledger(place) == meta.ledger
+        assert meta.ledger.cursor == at(4)

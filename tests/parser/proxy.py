@@ -12,10 +12,13 @@ PIECE_BYTES = 65536
 
 
 class Proxy:
-    """Forwards 127.0.0.1:`port` to a server. `tamper` sees every piece that the server sends and returns what is passed on."""
+    """Forwards 127.0.0.1:`port` to a server. `tamper` sees every piece that the server sends and returns what is passed on, `asked` every
+    one that it is sent; where either raises an OSError that line is cut, and the piece is lost.
+    """
 
     def __init__(self, server_port: int) -> None:
         self.tamper: Callable[[bytes], bytes] = bytes
+        self.asked: Callable[[bytes], bytes] = bytes
         self._server_port = server_port
         self._open: list[socket.socket] = []
         self._lock = threading.Lock()
@@ -60,11 +63,14 @@ class Proxy:
         with self._lock:
             self.connection_count += 1
             self._open += [client, server]
-        threading.Thread(target=self._pump, args=(client, server, bytes), daemon=True).start()
+        threading.Thread(target=self._pump, args=(client, server, self._asked), daemon=True).start()
         threading.Thread(target=self._pump, args=(server, client, self._tampered), daemon=True).start()
 
     def _tampered(self, piece: bytes) -> bytes:
         return self.tamper(piece)
+
+    def _asked(self, piece: bytes) -> bytes:
+        return self.asked(piece)
 
     @staticmethod
     def _pump(source: socket.socket, target: socket.socket, change: Callable[[bytes], bytes]) -> None:
