@@ -21,7 +21,7 @@
     ├── ActRefusedError             what an operator asked for cannot be done as things stand
     ├── MetaError                   the meta file is unreadable or was written by something else
     │   ├── NotContinuousError      a batch does not begin where the last one ends: read again from there
-    │   ├── NotSharedError          what runs on other hosts look at could not be put into their store: it is tried again
+    │   ├── NotSharedError          what several hosts share could not be put where it is, or taken from there: it is tried again
     │   └── StaleWriteError         another one has written the same text meanwhile: nothing was changed
     ├── StagingError                a batch could not be written: disk full, not permitted
     │   └── StoreFullError          events could not be stored: disk full, not permitted
@@ -181,7 +181,7 @@ class StaleWriteError(MetaError):
 
 
 class NotSharedError(MetaError):
-    """What runs on other hosts are to find could not be put into their store, or taken from it."""
+    """What several hosts share (texts, ledgers, copies for runs and standbys) could not be put where it is, or taken from there."""
 
     remedy = Remedy.RETRY
 

@@ -148,6 +148,14 @@ def _foreign_keys(config: SluiceConfig, name: str) -> tuple[ForeignKeyNote, ...]
     return foreign_key_notes(cascades, config.destinations[name].cascade_policy)
 
 
+def stop_order(directory: Path) -> orders.Order | None:
+    """Who stopped the engine for good; None also where nobody answers who knows it, which the ledger's line says."""
+    try:
+        return orders.stopped(directory)
+    except MetaError:
+        return None
+
+
 def read_destination(directory: Path, name: str, now: float) -> DestinationStatus:
     """One destination from status.json (the engine's word), the ledger (what is acked) and the lease (who holds it)."""
     engine = read_json(directory / "status.json")
@@ -162,7 +170,7 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
         reason = "no engine has run yet; `sluice up` starts it"
     elif stale:
         state, reason = _silent(state, age_seconds, held=held)
-    if not held and (order := orders.stopped(directory)) is not None:
+    if not held and (order := stop_order(directory)) is not None:
         state, reason = "STOPPED", f"{order.by} stopped it at {order.when()}; `sluice instance start {name}` starts it"
     return DestinationStatus(
         name=name,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cdc_engine.acts.stopped_destination import stopped_destination
+from cdc_engine.destination_files.own_folder import forget_folder
 from cdc_engine.errors import PositionLostError
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.parser.server_facts import ServerFacts
@@ -66,6 +67,7 @@ def set_position(act: SetPosition) -> Position | None:
             # Before the ledger is kept: a crash in between leaves tables of nobody, which the next try takes.
             act.take_over(ledger.ledger_id)
         meta.update(lambda _: ledger.set_cursor(position))
+        forget_folder(act.directory)
     return position
 
 

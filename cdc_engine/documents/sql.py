@@ -15,7 +15,7 @@ from sqlalchemy.dialects.mysql import LONGTEXT
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from cdc_engine.documents.contract import NOT_THERE, NOTHING, Kept
-from cdc_engine.errors import ConfigurationError, MetaError, StaleWriteError
+from cdc_engine.errors import ConfigurationError, NotSharedError, StaleWriteError
 from cdc_engine.sql_url import url_with_password
 
 TABLE = "sluice_meta"
@@ -107,7 +107,7 @@ class SqlDocuments:
             raise
         except SQLAlchemyError as error:
             cause = error.orig if isinstance(error, DBAPIError) else type(error).__name__
-            raise MetaError(f"{self} cannot be {what}: {cause}; it is tried again") from error
+            raise NotSharedError(f"{self} cannot be {what}: {cause}; it is tried again") from error
 
 
 @functools.lru_cache(maxsize=16)

@@ -15,7 +15,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from cdc_engine.documents import zookeeper_client
 from cdc_engine.documents.contract import NOT_THERE, NOTHING, Kept
 from cdc_engine.documents.zookeeper_client import OWN, answer, destination_path, told
-from cdc_engine.errors import MetaError, StaleWriteError
+from cdc_engine.errors import MetaError, NotSharedError, StaleWriteError
 
 WRITTEN_ELSEWHERE = (BadVersionError, NodeExistsError, NoNodeError)
 
@@ -67,7 +67,7 @@ class ZooKeeperDocuments:
             raise self._stale(name, version)
         failed = [each for each in results if isinstance(each, Exception)]
         if failed:
-            raise MetaError(f"{name} in {self} cannot be written: {failed[-1]!r}; it is tried again")
+            raise NotSharedError(f"{name} in {self} cannot be written: {failed[-1]!r}; it is tried again")
         return version + 1
 
     def _write(self, name: str, data: bytes, version: int, also: Mapping[str, str]) -> list[Any]:

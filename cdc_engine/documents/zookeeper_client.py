@@ -17,7 +17,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
-from cdc_engine.errors import MetaError
+from cdc_engine.errors import NotSharedError
 
 DESTINATIONS = "/otter/canal/destinations"  # as Canal names them, so that its own tools find what they look for
 CLUSTER = "/otter/canal/cluster"
@@ -37,13 +37,13 @@ def destination_path(destination: str, *parts: str) -> str:
 
 
 def new_client(hosts: str, session_seconds: float) -> Any:
-    """A connected client with a session of its own. Raises MetaError where no server answers."""
+    """A connected client with a session of its own. Raises NotSharedError where no server answers."""
     client = KazooClient(hosts=hosts, timeout=session_seconds, connection_retry={"max_delay": 1.0, "max_tries": -1})
     try:
         client.start(timeout=CONNECT_SECONDS_MAX)
     except KazooTimeoutError as error:
         end(client)
-        raise MetaError(
+        raise NotSharedError(
             f"no ZooKeeper of {hosts} answers within {CONNECT_SECONDS_MAX:g} s: start it, or mend the address in conf/"
         ) from error
     return client
@@ -81,8 +81,8 @@ def answer(asked: Any) -> Any:
 
 @contextlib.contextmanager
 def told(what: str) -> Iterator[None]:
-    """kazoo's errors as MetaError. `what`: such as "the ledger of shop in ZooKeeper cannot be read"."""
+    """kazoo's errors as NotSharedError. `what`: such as "the ledger of shop in ZooKeeper cannot be read"."""
     try:
         yield
     except (KazooException, KazooTimeoutError) as error:
-        raise MetaError(f"{what}: {str(error) or type(error).__name__}; it is tried again") from error
+        raise NotSharedError(f"{what}: {str(error) or type(error).__name__}; it is tried again") from error

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cdc_engine.contracts import OutstandingBatch
-from cdc_engine.durable_files import keep_file
+from cdc_engine.documents.texts import Texts, texts_of
 from cdc_engine.errors import HandlerError, MetaError
 from cdc_engine.handlers.contract import BatchHandler, HandledBatch
 from cdc_engine.position import Position
@@ -73,11 +73,11 @@ class Calls:
         fence: Callable[[], None] = lambda: None,
     ) -> None:
         self._destination, self._directory, self._handlers = destination, directory, handlers
-        self._fence, self._file, self._lock = fence, directory / FILE, threading.Lock()
-        self._call = _read(self._file) if handlers else None
+        self._fence, self._texts, self._lock = fence, texts_of(directory), threading.Lock()
+        self._call = _read(self._texts) if handlers else None
         self._told: set[int] = set()  # places of the handlers that were told of it
         if not handlers:
-            self._file.unlink(missing_ok=True)  # of handlers that conf/ no longer names
+            self._texts.remove(FILE)  # of handlers that conf/ no longer names
 
     def before(self, batch: OutstandingBatch) -> None:
         """The batch is staged. Raises HandlerError."""
@@ -94,7 +94,7 @@ class Calls:
             return
         self._fence()
         call = Call(kind=kind, batch=batch, reason=reason)
-        keep_file(self._file, json.dumps(dataclasses.asdict(call), indent=1))
+        self._texts.keep(FILE, json.dumps(dataclasses.asdict(call), indent=1))
         with self._lock:
             self._call, self._told = call, set()
 
@@ -117,7 +117,7 @@ class Calls:
         with self._lock:
             if self._call is call:
                 self._call = None
-                self._file.unlink(missing_ok=True)
+                self._texts.remove(FILE)
 
     def _tell_one(self, handler: BatchHandler, call: Call) -> None:
         if call.kind == "after":
@@ -159,17 +159,18 @@ class _Named:
             ) from error
 
 
-def _read(file: Path) -> Call | None:
+def _read(texts: Texts) -> Call | None:
+    text = texts.read(FILE)
+    if text is None:
+        return None
     try:
-        record: dict[str, Any] = json.loads(file.read_bytes())
+        record: dict[str, Any] = json.loads(text)
         batch = record["batch"]
         ends = {name: Position.from_json(batch[name]) for name in ("start", "end")}
         given = OutstandingBatch(**{**batch, **ends, "tables": tuple(batch["tables"])})
         return Call(kind=record["kind"], batch=given, reason=record["reason"])
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise MetaError(
-            f"{file} cannot be read ({type(error).__name__}); it says of which batch the handlers are to be told: remove it, and "
-            "they are not told of that one"
+            f"{texts.where(FILE)} cannot be read ({type(error).__name__}); it says of which batch the handlers are to be told: remove "
+            "it, and they are not told of that one"
         ) from error

@@ -29,7 +29,7 @@ from cdc_engine.instance.consumers.consumers import Consumers, forget_asked_for
 from cdc_engine.instance.consumers.sending import Sending, sending_of
 from cdc_engine.instance.consumers.served import Serving, serving_of
 from cdc_engine.instance.failover.by_time import cannot_repeat, stops_of
-from cdc_engine.instance.failover.failover import Failover, failover_of
+from cdc_engine.instance.failover.failover import Failover, failover_of, reading_now
 from cdc_engine.instance.hand_out import BatchLimits, HandOut
 from cdc_engine.instance.health import Vitals, of_the_disk, troubles
 from cdc_engine.instance.pulse import Pulse
@@ -68,7 +68,7 @@ class Engine:
     ) -> None:
         self.name, self.config, self._on_status = name, config, on_status
         self.directory: Path = config.destination_dir(name)
-        self._destination: DestinationConfig = config.destinations[name]
+        self._destination: DestinationConfig = reading_now(config.destinations[name], self.directory)
         self._client = ClientIdentity(destination=name)
         self._lease = open_lease(self.directory)
         self._service = CanalService(known=[name])

@@ -19,7 +19,7 @@ class PublishedHistory:
     """Implements `ports.SchemaHistory` over a `TableHistory`, and keeps tables.json beside it.
 
     `fence` is called before whatever may write the history and raises when this process may write no more (`ports.Lease.check`).
-    `share`: puts tables.json where runs on other hosts find it.
+    `share`: puts tables.json where runs on other hosts find it. `begins`: called before the stream is read from a place.
     """
 
     def __init__(
@@ -28,8 +28,10 @@ class PublishedHistory:
         tables_file: Path,
         fence: Callable[[], None],
         share: Callable[[bytes], None] = lambda _: None,
+        begins: Callable[[], None] = lambda: None,
     ) -> None:
         self._history, self._tables_file, self._fence, self._share = history, tables_file, fence, share
+        self._begins = begins
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
         self._fence()
@@ -57,6 +59,7 @@ class PublishedHistory:
 
     def rewind(self, position: Position) -> None:
         self._fence()
+        self._begins()
         self._history.rewind(position)
 
     def seed(self, snapshot: Snapshot, position: Position) -> None:

@@ -21,9 +21,17 @@ from cdc_engine.store.opening import GoingOn, StorePlan, open_store
 
 
 def store_of(
-    config: DestinationConfig, source: Source, meta: MetaManager, begin: Position, directory: Path
+    config: DestinationConfig,
+    source: Source,
+    meta: MetaManager,
+    begin: Position,
+    directory: Path,
+    *,
+    read_elsewhere: bool = False,
 ) -> MemoryEventStore:
-    """Raises StoreUnfitError, StoreDamagedError, StoreFullError; SourceConnectionError where the source must be asked."""
+    """`read_elsewhere`: an engine with another folder has read the stream since what is stored here was.
+
+    Raises StoreUnfitError, StoreDamagedError, StoreFullError; SourceConnectionError where the source must be asked."""
     plan = StorePlan(
         kind=config.store.kind,
         directory=directory,
@@ -37,6 +45,7 @@ def store_of(
         filters=_digest(config),
         epoch=meta.ledger.epoch,
         begin=begin,
+        read_elsewhere=read_elsewhere,
         lost=lambda: _why_lost(source, begin, meta),
     )
     return open_store(plan, going_on, lambda: meta.ledger.cursor)

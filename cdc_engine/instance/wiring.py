@@ -15,6 +15,8 @@ import structlog
 from cdc_engine.config import DestinationConfig
 from cdc_engine.contracts import Batch, OutstandingBatch, Staged, StoppedTable, TableVersion
 from cdc_engine.destination_files import for_runs
+from cdc_engine.destination_files.own_folder import OwnFolder
+from cdc_engine.documents.places import as_place, shared_documents
 from cdc_engine.errors import LedgerLostError, PositionLostError
 from cdc_engine.instance.answers import SchemaAnswers
 from cdc_engine.instance.canal_takeover import choice_after, cursor_of_canal
@@ -61,12 +63,14 @@ from cdc_engine.staging.staging import stage
 from cdc_engine.store.file_store import FileEventStore
 from cdc_engine.store.files.forget import EVENTS_DIRECTORY
 from cdc_engine.store.prepared import PREPARED_DIRECTORY, PreparedFiles, forget_prepared
+from cdc_engine.store.prepared_copies import PreparedCopies
 from cdc_engine.store.window.window import Window
 from cdc_engine.table_meta.change.evolution import ROWS_ELSEWHERE
 from cdc_engine.table_meta.change.policy import SchemaDecisions
 from cdc_engine.table_meta.history.changed_tables import TouchedTables
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.kept.repository import Repository, has_records, look_at
+from cdc_engine.table_meta.history.kept.shared_repository import SharedRepository
 from cdc_engine.table_meta.history.review_files import ReviewFiles
 from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot, is_of_users, stable_snapshot
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE
@@ -164,7 +168,9 @@ def _parts_around(
     on_state: Callable[[str, str], None],
     on_start: Callable[[DumpStart], None],
 ) -> EngineParts:
-    kept = history_kept(config, directory)
+    folder = OwnFolder(directory)
+    folder.refuse_another()
+    kept = history_kept(config, directory, lease.token)
     refuse_lost_ledger(meta, kept, directory)
     meta.update(take_up(directory))  # a ledger that is born now is kept before anything else of the destination
     remove_strays(meta, directory)
@@ -173,12 +179,12 @@ def _parts_around(
     tables = TableFilter(config.include, config.exclude)
     history = TableHistory(kept, tables.keeps, review_of(config, directory))
     begin = _known_begin(config, meta, history, tables, directory)
-    store = store_of(config, source_of(config), meta, begin, directory)
+    store = store_of(config, source_of(config), meta, begin, directory, read_elsewhere=not folder.is_last)
     known = {".".join(name) for name in history.table_names()}
     take_up_new_tables(config, directory, history.versions(begin), meta, begin, known)
     history.compact(_oldest_needed(meta, begin, directory), COMPACTED_RECORDS_MIN)
     share = functools.partial(for_runs.share, directory, TABLES_FILE)
-    published = PublishedHistory(history, directory / TABLES_FILE, fence=lease.check, share=share)
+    published = PublishedHistory(history, directory / TABLES_FILE, fence=lease.check, share=share, begins=folder.note)
     goes_on = store.put_position or begin  # after what is stored
     published.publish(goes_on)
     for_runs.share(directory, SOURCE_FILE, json.dumps({"address": address_in_use(directory)}).encode())
@@ -193,7 +199,11 @@ def _parts_around(
         on_state=on_state,
         on_start=on_start,
         on_idle=sink.idle,
-        prepared=PreparedFiles(directory / PREPARED_DIRECTORY, lambda: _never_again(meta, store, directory)),
+        prepared=PreparedFiles(
+            directory / PREPARED_DIRECTORY,
+            lambda: _never_again(meta, store, directory),
+            copies_of(directory, lease.token),
+        ),
         epochs=lambda: epochs_of(meta),
         waits=len(config.sources) > 1,
         by_time=by_time_of(source_of(config), config.failover, tables.keeps),
@@ -210,6 +220,12 @@ def _parts_around(
         window=window,
         consumers=consumers_of(config, directory, meta, window, parser, sink, store) if window is not None else None,
     )
+
+
+def copies_of(directory: Path, token: int = 0) -> PreparedCopies | None:
+    """Where engines on other hosts find prepared XA transactions; None where these share the folder."""
+    place = as_place(directory)
+    return PreparedCopies(place, token) if place.is_apart else None
 
 
 def window_of(config: DestinationConfig, begin: Position) -> Window | None:
@@ -257,10 +273,14 @@ def consumers_of(  # noqa: PLR0917  one caller
     )
 
 
-def history_kept(config: DestinationConfig, directory: Path) -> Path | Repository:
-    """Where the schema history of the destination is: its file, or the database that the configuration names."""
+def history_kept(config: DestinationConfig, directory: Path, token: int = 0) -> Path | Repository:
+    """Where the schema history of the destination is: the database that the configuration names, else where its ledger is.
+
+    `token`: of the lease; 0 of who only reads. Raises ConfigurationError, MetaError.
+    """
     if not config.schema_history_url:
-        return directory / SCHEMA_FILE
+        place = as_place(directory)
+        return SharedRepository(shared_documents(place), token) if place.is_shared else directory / SCHEMA_FILE
     from cdc_engine.table_meta.history.kept.sql_repository import SqlRepository  # noqa: PLC0415  most destinations do without SQLAlchemy
 
     return SqlRepository(config.schema_history_url, config.name)
@@ -310,8 +330,11 @@ def refuse_lost_ledger(meta: MetaManager, kept: Path | Repository, directory: Pa
     traces: list[Path | str] = [staged] if (staged := StagedBatches(directory).trace()) else []
     kept_here = (directory / PREPARED_DIRECTORY, directory / EVENTS_DIRECTORY)
     traces += [path for path in kept_here if path.is_dir() and any(path.iterdir())]
+    copies = copies_of(directory)
+    if copies is not None and copies.records():
+        traces.append(str(copies))
     if has_records(kept):
-        traces.append(kept if isinstance(kept, Path) else "the schema history in its database")
+        traces.append(kept if isinstance(kept, Path) else "its schema history")
     if traces:
         what = "is gone" if meta.is_new else "knows no position"
         raise LedgerLostError(

@@ -56,7 +56,13 @@ class Keeper:
         for name in sorted({*in_use.config.destinations, *kept}):
             if (busy := self._busy.get(name)) is not None and busy.is_alive():
                 continue
-            act, why = decide(self._facts(name, in_use, kept))
+            try:
+                act, why = decide(self._facts(name, in_use, kept))
+            except (
+                SluiceError
+            ) as error:  # whoever has the orders does not answer: nothing is done that may be forbidden
+                log.debug("orders_unknown", destination=name, reason=str(error))
+                continue
             if act is not Act.LEAVE:
                 self._begin(name, act, why, in_use.texts.digest(name))
 

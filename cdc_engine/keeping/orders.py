@@ -1,12 +1,11 @@
-"""What an operator wants of an engine, as files in its destination's directory: to stay stopped, or one thing once.
+"""What an operator wants of an engine, as texts of its destination (`documents.texts`): to stay stopped, or one thing once.
 
 Written by `sluice instance` and by the job in Dagster's UI; read by whoever keeps engines. `stopped.json` stays until somebody starts the
-engine, over restarts and on every host that shares the directory. `asked.json` is removed by whoever does what is asked.
+engine, over restarts and on every host that shares the ledger or the directory. `asked.json` is removed by whoever does what is asked.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import getpass
 import json
@@ -15,8 +14,7 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from cdc_engine.durable_files import keep_file, sync
-from cdc_engine.errors import MetaError
+from cdc_engine.documents.texts import texts_of
 
 STOPPED_FILE, ASKED_FILE = "stopped.json", "asked.json"
 Wish = Literal["restart", "release"]
@@ -36,36 +34,39 @@ class Order:
 
 
 def stopped(directory: Path) -> Order | None:
-    """Who stopped the engine for good, None where nobody did. A file that says nothing counts: it was made to stop the engine."""
-    path = directory / STOPPED_FILE
-    return _read(path) or (Order(by="somebody", at=0.0) if path.exists() else None)
+    """Who stopped the engine for good, None where nobody did. A text that says nothing counts: it was made to stop the engine.
+
+    Raises MetaError where nobody answers.
+    """
+    text = texts_of(directory).read(STOPPED_FILE)
+    return None if text is None else _parsed(text) or Order(by="somebody", at=0.0)
 
 
 def stay_stopped(directory: Path, by: str = "") -> Order:
     """The engine ends and is not started any more. On disk when this returns. Raises MetaError."""
-    return _write(directory / STOPPED_FILE, Order(by=by or somebody(), at=time.time()))
+    return _write(directory, STOPPED_FILE, Order(by=by or somebody(), at=time.time()))
 
 
 def may_run(directory: Path) -> bool:
     """The engine may start again; whether it had been stopped. Raises MetaError."""
-    return _remove(directory / STOPPED_FILE)
+    return texts_of(directory).remove(STOPPED_FILE)
 
 
 def asked(directory: Path, now: float | None = None) -> Order | None:
-    """What is to be done once; None where nothing is, or what was asked for is too old."""
-    order = _read(directory / ASKED_FILE)
+    """What is to be done once; None where nothing is, or what was asked for is too old. Raises MetaError where nobody answers."""
+    order = _parsed(texts_of(directory).read(ASKED_FILE) or "")
     age = (time.time() if now is None else now) - order.at if order else 0.0
     return order if order and order.wish in {"restart", "release"} and abs(age) <= ASKED_SECONDS_MAX else None
 
 
 def ask(directory: Path, wish: Wish, by: str = "") -> Order:
     """Raises MetaError."""
-    return _write(directory / ASKED_FILE, Order(by=by or somebody(), at=time.time(), wish=wish))
+    return _write(directory, ASKED_FILE, Order(by=by or somebody(), at=time.time(), wish=wish))
 
 
 def done(directory: Path) -> None:
     """What was asked is being done. Raises MetaError."""
-    _remove(directory / ASKED_FILE)
+    texts_of(directory).remove(ASKED_FILE)
 
 
 def somebody() -> str:
@@ -77,25 +78,13 @@ def somebody() -> str:
     return f"{user}@{platform.node()}"
 
 
-def _read(path: Path) -> Order | None:
+def _parsed(text: str) -> Order | None:
     try:
-        return Order(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        return Order(**json.loads(text))
+    except (ValueError, TypeError):
         return None
 
 
-def _write(path: Path, order: Order) -> Order:
-    keep_file(path, json.dumps(dataclasses.asdict(order)))
+def _write(directory: Path, name: str, order: Order) -> Order:
+    texts_of(directory).keep(name, json.dumps(dataclasses.asdict(order)))
     return order
-
-
-def _remove(path: Path) -> bool:
-    try:
-        path.unlink()
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise MetaError(f"{path} could not be removed ({error.strerror}): give permission there") from error
-    with contextlib.suppress(OSError):
-        sync(path.parent)
-    return True

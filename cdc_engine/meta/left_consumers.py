@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cdc_engine.contracts import Consumer
+from cdc_engine.documents.places import as_place
+from cdc_engine.documents.texts import texts_of
 from cdc_engine.durable_files import replace_file
 from cdc_engine.errors import MetaError
 from cdc_engine.position import Position
@@ -25,20 +27,24 @@ class LeftConsumer:
 
 
 def write_left_consumers(directory: Path, consumers: Sequence[LeftConsumer]) -> Path:
-    """The file."""
+    """The file; where the ledger is shared the same is beside it, for whichever host comes first. Raises MetaError."""
     directory.mkdir(parents=True, exist_ok=True)
-    file = Path(directory) / FILE_NAME
-    replace_file(file, json.dumps([dataclasses.asdict(each) for each in consumers], indent=1))
+    file, text = Path(directory) / FILE_NAME, json.dumps([dataclasses.asdict(each) for each in consumers], indent=1)
+    if as_place(directory).is_shared:
+        texts_of(directory).keep(FILE_NAME, text)
+    replace_file(file, text)
     return file
 
 
 def left_consumers(directory: Path, begin: Position) -> tuple[Consumer, ...]:
     """None where nobody was left. Raises MetaError where the file cannot be understood."""
-    file = Path(directory) / FILE_NAME
-    if not file.exists():
+    texts = texts_of(directory)
+    text = texts.read(FILE_NAME)
+    if text is None:
         return ()
     try:
-        found = [LeftConsumer(**each) for each in json.loads(file.read_text())]
-    except (OSError, ValueError, TypeError) as error:
-        raise MetaError(f"{file} cannot be read ({error}): import Canal's folder again, or remove the file") from error
+        found = [LeftConsumer(**each) for each in json.loads(text)]
+    except (ValueError, TypeError) as error:
+        where = texts.where(FILE_NAME)
+        raise MetaError(f"{where} cannot be read ({error}): import Canal's folder again, or remove it") from error
     return tuple(Consumer(client_id=each.client_id, filter=each.filter, cursor=begin) for each in found)

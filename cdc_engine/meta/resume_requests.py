@@ -15,6 +15,7 @@ from pathlib import Path
 
 from cdc_engine.documents.contract import NOT_THERE
 from cdc_engine.documents.places import as_place, shared_documents
+from cdc_engine.documents.texts import texts_of
 from cdc_engine.durable_files import keep_file
 from cdc_engine.errors import MetaError, StaleWriteError
 
@@ -93,14 +94,14 @@ def _wish(path: Path, where: str, read: Callable[[], str], text: str = "") -> Re
 
 def ask_begin(destination_dir: Path) -> None:
     """Asks the engine, whose position is lost, to begin where the source is and to have all rows read anew. Raises MetaError."""
-    keep_file(destination_dir / BEGIN_FILE, json.dumps({"wish": "begin"}))
+    texts_of(destination_dir).keep(BEGIN_FILE, json.dumps({"wish": "begin"}))
 
 
 def begin_asked(destination_dir: Path) -> bool:
-    """Whether that was asked for and is not done."""
-    return (destination_dir / BEGIN_FILE).exists()
+    """Whether that was asked for and is not done. Raises MetaError."""
+    return texts_of(destination_dir).read(BEGIN_FILE) is not None
 
 
 def begin_done(destination_dir: Path) -> None:
-    """It is done, or not wanted any more."""
-    (destination_dir / BEGIN_FILE).unlink(missing_ok=True)
+    """It is done, or not wanted any more. Raises MetaError."""
+    texts_of(destination_dir).remove(BEGIN_FILE)

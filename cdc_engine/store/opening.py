@@ -54,6 +54,7 @@ class StorePlan:
 class GoingOn:
     """Where the ledger is: its id, the highest epoch it began, and where the next batch begins. `filters`: a digest of what is captured.
 
+    `read_elsewhere`: an engine with another folder has read on since.
     `lost`: asks the source; why it can no longer be read from `begin` on, empty where it can. Raises SourceConnectionError.
     """
 
@@ -62,6 +63,7 @@ class GoingOn:
     epoch: int
     begin: Position
     lost: Callable[[], str]
+    read_elsewhere: bool = False
 
 
 def open_store(plan: StorePlan, going_on: GoingOn, settled: Callable[[], Position | None]) -> MemoryEventStore:
@@ -109,6 +111,10 @@ def misfit(events: EventLog, going_on: GoingOn) -> str:
     if events.end.epoch > going_on.epoch:
         return f"it goes on in epoch {events.end.epoch}, which the ledger never began ({going_on.epoch})"
     found = events.reader_at(begin)
+    if going_on.read_elsewhere:
+        return (
+            "an engine on another host has read the stream since, and what it found for tables and transactions counts"
+        )
     if found is None:
         return f"it holds {events.start} to {events.end}, and the ledger goes on at {begin}"
     there = found[1]

@@ -5,7 +5,8 @@ One file a transaction, named by a digest of its XA name and the order key of it
 holds only for a stream that was read without a gap since the prepare: a name may be used again, and another transaction's rows would be
 taken for this one's. So where the stream begins again, what was prepared after that place is removed and comes anew, and what was
 committed after it is prepared once more, under whatever order key the commit then has (another server, a new epoch). All of it is removed
-where the stream goes on elsewhere (`forget_prepared`).
+where the stream goes on elsewhere (`forget_prepared`). Where several hosts share a ledger and a store, copies of the records are there
+(`prepared_copies`), and count: the files here are for who reads them, and are brought when they are not there.
 """
 
 from __future__ import annotations
@@ -13,53 +14,41 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from cdc_engine.documents.places import as_place
 from cdc_engine.durable_files import make_folder
 from cdc_engine.errors import BinlogFormatError, StagingError
 from cdc_engine.position import Position
+from cdc_engine.store.prepared_copies import COMMITTED, PREPARED, PreparedCopies, Record
 from cdc_engine.store.record_file import RecordedFile, Recording, verified
 
 PREPARED_DIRECTORY = "prepared"
-RECORDING, PREPARED, COMMITTED = "open.recording", ".prepared", ".committed"
-
-
-@dataclasses.dataclass(frozen=True)
-class Record:
-    """A file's name, taken apart. `committed`: order key of the commit, None until then."""
-
-    digest: str
-    prepared: int
-    committed: int | None = None
-
-    @property
-    def name(self) -> str:
-        if self.committed is None:
-            return f"{self.digest}.{self.prepared}{PREPARED}"
-        return f"{self.digest}.{self.prepared}.{self.committed}{COMMITTED}"
-
-    @classmethod
-    def of(cls, path: Path) -> Record:
-        """Raises ValueError on a name of another form."""
-        digest, *keys, _ = path.name.split(".")
-        return cls(digest, *(int(key) for key in keys))
+RECORDING = "open.recording"
 
 
 class PreparedFiles:
-    """`contracts.PreparedTransactions`. `acked`: up to where nothing will be read again.
+    """`contracts.PreparedTransactions`. `acked`: up to where nothing will be read again. `copies`: where other hosts find them.
 
-    Raises StagingError when the directory holds what it did not write, or cannot be read.
+    Raises StagingError when the directory holds what it did not write, or cannot be read, NotSharedError where the copies' store does not
+    answer.
     """
 
-    def __init__(self, directory: Path, acked: Callable[[], Position | None]) -> None:
+    def __init__(
+        self, directory: Path, acked: Callable[[], Position | None], copies: PreparedCopies | None = None
+    ) -> None:
         self._directory = directory
-        self._acked = acked
+        self._acked, self._copies = acked, copies
         self._recording: Recording | None = None
-        found = _records(directory)
-        self._prepared = {record.digest: record for record in found if record.committed is None}
+        found = _records(directory) if copies is None else _agreed(directory, copies.records())
+        self._prepared: dict[str, Record] = {}
         self._committed = sorted((record for record in found if record.committed is not None), key=_commit_key)
+        for record in sorted((each for each in found if each.committed is None), key=lambda each: each.prepared):
+            if (before := self._prepared.get(record.digest)) is not None:  # a crash came before it was removed
+                self._remove(before)
+            self._prepared[record.digest] = record
 
     def begin(self) -> None:
         with _sentence(self._directory):
@@ -83,6 +72,8 @@ class PreparedFiles:
             record = Record(_digest(name), order_key)
             self._writer().keep_as(self._directory / record.name)
             self._recording = None
+            if self._copies is not None:
+                self._copies.put(record, self._directory / record.name)
             before = self._prepared.get(record.digest)
             if before is not None and before != record:
                 self._remove(before)
@@ -97,30 +88,35 @@ class PreparedFiles:
             digest = _digest(name)
             record = self._prepared.get(digest)
             if record is not None:
-                content = verified(self._directory / record.name)
-                content = RecordedFile(
-                    self._rename(record, dataclasses.replace(record, committed=order_key)), content.size
-                )
+                content = verified(self._at_hand(record))
+                committed = dataclasses.replace(record, committed=order_key)
+                if self._copies is not None:
+                    self._copies.mark(committed)
+                content = RecordedFile(self._rename(record, committed), content.size)
                 self._remove_acked(order_key)
                 return content
             known = next(
                 (each for each in self._committed if (each.digest, each.committed) == (digest, order_key)), None
             )
-            return None if known is None else verified(self._directory / known.name)
+            return None if known is None else verified(self._at_hand(known))
 
     def roll_back(self, name: str) -> None:
         with _sentence(self._directory):
-            record = self._prepared.pop(_digest(name), None)
+            record = self._prepared.get(_digest(name))
             if record is not None:
                 self._remove(record)
+                self._forget(record)
 
     def rewind(self, position: Position) -> None:
         with _sentence(self._directory):
             place = position.order_key
             for record in [each for each in (*self._prepared.values(), *self._committed) if each.prepared > place]:
-                self._forget(record)
                 self._remove(record)
+                self._forget(record)
             for record in [each for each in self._committed if _commit_key(each) > place]:
+                self._at_hand(record)
+                if self._copies is not None:
+                    self._copies.unmark(record)
                 self._rename(record, dataclasses.replace(record, committed=None))
 
     def _rename(self, record: Record, renamed: Record) -> Path:
@@ -138,15 +134,25 @@ class PreparedFiles:
         else:
             self._committed.remove(record)
 
+    def _at_hand(self, record: Record) -> Path:
+        """The record's file, brought where only the store has it."""
+        path = self._directory / record.name
+        if self._copies is not None and not path.exists():
+            make_folder(self._directory)
+            self._copies.bring(record, path)
+        return path
+
     def _remove(self, record: Record) -> None:
+        if self._copies is not None:
+            self._copies.remove(record)
         (self._directory / record.name).unlink(missing_ok=True)
 
     def _remove_acked(self, at: int) -> None:
         acked = self._acked()
         key = min(acked.order_key if acked is not None else -1, at)
         for record in [each for each in self._committed if _commit_key(each) < key]:
-            self._forget(record)
             self._remove(record)
+            self._forget(record)
 
     def _writer(self) -> Recording:
         if self._recording is None:
@@ -160,11 +166,28 @@ class PreparedFiles:
 
 
 def forget_prepared(destination_dir: Path) -> None:
-    """The stream goes on where it was not read up to: what was recorded may have been decided in between. Raises StagingError."""
+    """The stream goes on where it was not read up to: what was recorded may have been decided in between. Raises StagingError,
+    NotSharedError.
+    """
+    place = as_place(destination_dir)
+    if place.is_apart:
+        PreparedCopies(place).forget()
     directory = destination_dir / PREPARED_DIRECTORY
     with _sentence(directory):
         if directory.exists():
             shutil.rmtree(directory)
+
+
+def _agreed(directory: Path, copied: Iterable[Record]) -> list[Record]:
+    """The records that count, and the files here under their names: what no copy is of goes."""
+    by_key = {record.key: record for record in copied}
+    for record in _records(directory):
+        counts, path = by_key.get(record.key), directory / record.name
+        if counts is None:
+            path.unlink(missing_ok=True)
+        else:
+            path.replace(directory / counts.name)
+    return list(by_key.values())
 
 
 def _records(directory: Path) -> list[Record]:

@@ -16,10 +16,9 @@ from cdc_engine.config.reading import config_of
 from cdc_engine.config.texts import ConfTexts, file_of, read_texts
 from cdc_engine.durable_files import replace_file
 from cdc_engine.errors import ConfigurationError
-from cdc_engine.keeping import orders
 from cdc_engine.keeping.in_use import InUse
 from cdc_engine.keeping.keeper import what_stays
-from console.status import read_destination
+from console.status import read_destination, stop_order
 from console.toolchain.errors import SetupError
 
 REMOVED = "REMOVED"  # its file is gone from conf/, its ledger is not
@@ -56,7 +55,7 @@ def listed(in_use: InUse) -> list[Listed]:
 
 
 def _listed(in_use: InUse, name: str, directory: Path, now: float) -> Listed:
-    one, order = read_destination(directory, name, now), orders.stopped(directory)
+    one, order = read_destination(directory, name, now), stop_order(directory)
     return Listed(
         name=name,
         state=one.state,

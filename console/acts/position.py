@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from cdc_engine.acts.position import SetPosition, set_position
 from cdc_engine.config import SluiceConfig
-from cdc_engine.destination_files import read_ledger
+from cdc_engine.destination_files import lease_holder, read_ledger
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.instance.wiring import archive_of, history_kept, source_of
 from cdc_engine.meta.ledger import Ledger
@@ -74,7 +75,7 @@ def move(
             find=lambda facts: exact_place(source, facts, wanted, archive),
             ask=lambda: ask_source(destination).facts,
             confirm=confirm,
-            forget_history=lambda: forget_history(history_kept(destination, directory)),
+            forget_history=lambda: forget_history(history_kept(destination, directory, _token(directory))),
             lake_epoch=lake.highest_epoch,
             take_over=lake.take_over,
             reachable=lambda facts: BinlogFiles(source, facts, archive).reachable,
@@ -84,6 +85,12 @@ def move(
         raise SetupError("nothing was changed")
     say(f"{name} goes on from {position}; `sluice up` starts it")
     return position
+
+
+def _token(directory: Path) -> int:
+    """Of the lease, which the act holds."""
+    holder = lease_holder(directory)
+    return holder.token if holder else 0
 
 
 def _saved(ledger: Ledger) -> dict[str, Any]:

@@ -35,8 +35,8 @@ def test_ha_each_conf_of_the_page_is_read(tmp_path: Path, text: str, kind: str) 
     config = load_config(write(tmp_path, text))
     place = as_place(config.destination_dir("shop"))
     assert (place.kind, place.destination, place.source) == (kind, "shop", ("db", 3307))
-    assert place.is_shared == (kind != "file")
-    assert str(place.directory).startswith("/mnt/shared/sluice/" if place.is_shared else "/srv/sluice/engine/")
+    assert place.is_shared == place.is_apart == (kind != "file")
+    assert str(place.directory) == "/srv/sluice/engine/shop"
 
 
 def test_ha_a_folder_knows_where_its_ledger_is_also_in_another_process(tmp_path: Path) -> None:

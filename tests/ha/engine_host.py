@@ -1,8 +1,8 @@
 """An engine host and the runs that it starts: `python -m tests.ha.engine_host CONF RUN_CONF LAKE` until it is killed.
 
 The engine has one conf/, the run another with a data_dir of its own: it sees what is shared, and nothing of the engine's machine. The lake
-is a SQLite file that appends rows as a Delta table without a key gets them: guarded by the order key that it last took, as `txnVersion`
-does. Prints `active TOKEN` and `standby` as it changes.
+is a SQLite file that appends rows of all tables as a Delta table without a key gets them: guarded by the order key that it last took, as
+`txnVersion` does. Prints `active TOKEN` and `standby` as it changes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from cdc_engine.config import SluiceConfig, load_config
 from cdc_engine.contracts import OutstandingBatch
 from cdc_engine.destination_files import head_of_line, run_lock
 from cdc_engine.errors import SluiceError
+from object_stores.options import resolved
+from spark_jobs.at_hand import at_hand
+from spark_jobs.errors import SparkJobError
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS rows (n INTEGER, host TEXT);
@@ -31,9 +34,11 @@ CREATE TABLE IF NOT EXISTS acked (place TEXT, delivery INTEGER, host TEXT);
 def merge(config: SluiceConfig, lake: Path, batch: OutstandingBatch, host: str) -> bool:
     """A run: holds the run lock, asks whether it is its turn right before it writes. Whether it wrote, or had nothing to write."""
     directory = config.destination_dir("shop")
+    stored = config.meta_place("shop").staged_url(batch.ledger_id, batch.path)
     with run_lock(directory, 20.0):
-        files = sorted((directory / batch.path).glob("*.parquet"))
-        tables = [pq.read_table(file, columns=["n", "_sluice_order_key"]).to_pydict() for file in files]
+        with at_hand(directory / batch.path, stored, resolved(config.storage_options)) as folder:
+            files = sorted(folder.glob("*.parquet"))
+            tables = [pq.read_table(file, columns=["n", "_sluice_order_key"]).to_pydict() for file in files]
         rows = [row for table in tables for row in zip(table["n"], table["_sluice_order_key"], strict=True)]
         if head_of_line(directory) != batch:
             return False
@@ -71,6 +76,8 @@ def main(conf: Path, run_conf: Path, lake: Path) -> None:
         except SluiceError as error:
             state = "standby"
             sys.stderr.write(f"{host}: {error.code}: {error}\n")
+        except SparkJobError as error:  # another run is to bring it
+            sys.stderr.write(f"{host}: {error}\n")
         if state != told:
             told = state
             sys.stdout.write(f"{state}\n")

@@ -1,7 +1,10 @@
-"""Two engine hosts, one destination, traffic without end: whatever becomes of the active one, no row is lost and none comes twice."""
+"""Two engine hosts that share no folder, one destination, traffic without end: whatever becomes of the active one, no row is lost and none
+comes twice.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import os
@@ -10,8 +13,9 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -19,6 +23,7 @@ import pytest
 
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.ports import free_port
+from console.toolchain.shared.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from console.toolchain.shared.zookeeper import ZooKeeperServer
 from tests.config.test_deployment_ha import CONFS
 from tests.instance.fix_destination import Captured, running
@@ -41,6 +46,11 @@ PAGES = {
         },
     ),
 }
+SECRETS = {
+    "LAKE_ACCESS_KEY": ACCESS_KEY,
+    "LAKE_SECRET_KEY": SECRET_KEY,
+    "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
+}
 
 
 def of_the_page(text: str, here: Mapping[str, str]) -> str:
@@ -51,26 +61,41 @@ def of_the_page(text: str, here: Mapping[str, str]) -> str:
     return text
 
 
-class Host:
-    """One engine host. `port`: where it finds what keeps the leases."""
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """What the hosts reach. `ports`: where each finds what keeps the leases. `store`: where each finds the S3 server."""
 
-    def __init__(self, name: str, root: Path, captured: Captured, kind: str, port: int) -> None:
+    kind: str
+    ports: tuple[int, int]
+    store: S3Server
+    stores: tuple[int, int]
+
+    def of(self, number: int) -> dict[str, str]:
+        """For the conf of the page: of one host."""
+        return {
+            "http://store:9000": f"http://127.0.0.1:{self.stores[number]}",
+            "eu-central-1": self.store.options["aws_region"],
+            "s3://bucket": f"s3://{self.store.bucket}/{uuid.uuid5(uuid.NAMESPACE_URL, str(self.ports)).hex[:12]}",
+        }
+
+
+class Host:
+    """One engine host. No other, and no run, sees its folder."""
+
+    def __init__(self, name: str, root: Path, captured: Captured, places: Places, number: int) -> None:
         self.name, self._root = name, root
-        self.conf = self._write(name, captured, kind, port)
-        self.run_conf = self._write(f"{name}_runs", captured, kind, port)
+        self.data = root / name / "data"
+        self.conf = self._write(name, captured, places, number)
+        self.run_conf = self._write(f"{name}_runs", captured, places, number)
         self._process: subprocess.Popen[bytes] | None = None
 
-    def _write(self, name: str, captured: Captured, kind: str, port: int) -> Path:
+    def _write(self, name: str, captured: Captured, places: Places, number: int) -> Path:
         conf = self._root / name / "conf"
         (conf / "destinations").mkdir(parents=True)
-        page, given = PAGES[kind]
-        here = {old: new.format(port=port, seconds=SECONDS, host=name) for old, new in given.items()}
-        folders = {
-            "/srv/sluice": f"{self._root / name}/data",
-            "/mnt/shared/sluice": f"{self._root}/shared",
-            "/mnt/shared": str(self._root),
-        }
-        (conf / "sluice.yaml").write_text(of_the_page(page, {**folders, **here}))
+        page, given = PAGES[places.kind]
+        here = {old: new.format(port=places.ports[number], seconds=SECONDS, host=name) for old, new in given.items()}
+        folder = {"/srv/sluice": f"{self._root / name}/data"}
+        (conf / "sluice.yaml").write_text(of_the_page(page, {**folder, **places.of(number), **here}))
         text = (captured.conf / "destinations" / "shop.yaml").read_text()
         (conf / "destinations" / "shop.yaml").write_text(text)
         return conf
@@ -79,6 +104,10 @@ class Host:
     def process(self) -> subprocess.Popen[bytes]:
         assert self._process is not None
         return self._process
+
+    @property
+    def reads(self) -> bool:
+        return (self.data / "engine" / "shop" / "status.json").exists()
 
     def said(self, word: str) -> bool:
         return word in (self._root / f"{self.name}.log").read_text()
@@ -93,7 +122,7 @@ class Host:
                 stdout=log,
                 stderr=log,
                 cwd=folder,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, **SECRETS, "PYTHONPATH": str(ROOT)},
             )
 
     def stand_still(self, lake: Lake) -> None:
@@ -109,6 +138,10 @@ class Host:
                 self._process.send_signal(signal.SIGCONT)
             self._process.kill()
             self._process.wait()
+
+    def lose_disk(self) -> None:
+        """Of a host that was killed: nobody will see its folder again."""
+        self.data.rename(self.data.with_name(f"lost-{uuid.uuid4().hex[:6]}"))
 
 
 class Lake:
@@ -170,24 +203,24 @@ def traffic(captured: Captured) -> Iterator[Callable[[], int]]:
 
 
 @contextmanager
-def hosts(root: Path, captured: Captured, kind: str, ports: tuple[int, int]) -> Iterator[tuple[Host, Host]]:
-    made = tuple(Host(name, root, captured, kind, port) for name, port in zip(("one", "two"), ports, strict=True))
+def hosts(root: Path, captured: Captured, places: Places) -> Iterator[tuple[Host, Host]]:
+    made = tuple(Host(name, root, captured, places, number) for number, name in enumerate(("one", "two")))
     try:
         for host in made:
             host.start()
-        status = root / "shared" / "shop" / "status.json"
-        wait_for("an engine reads", status.exists, 120)
+        wait_for("an engine reads", lambda: any(host.reads for host in made), 120)
         yield made[0], made[1]
     finally:
         for host in made:
             host.kill()
 
 
-def require_each_once(lake: Lake, count: int) -> None:
-    """Every row that was written once, and no place acked twice."""
-    wait_for("all rows are in the lake", lambda: lake.count() >= count, 120)
+def require_each_once(lake: Lake, count: int, beside: Iterable[int] = ()) -> None:
+    """Every row that was written once, and no place acked twice. `beside`: rows of the other table."""
+    expected = Counter([*range(count), *beside])
+    wait_for("all rows are in the lake", lambda: lake.count() >= expected.total(), 120)
     found = Counter(n for (n,) in lake.ask("SELECT n FROM rows"))
-    assert found == Counter(range(count))
+    assert found == expected
     acked = Counter(place for (place,) in lake.ask("SELECT place FROM acked"))
     assert not [place for place, times in acked.items() if times > 1]
 
@@ -200,6 +233,60 @@ def active_of(pair: tuple[Host, Host], lake: Lake) -> tuple[Host, Host]:
     return (pair[0], pair[1]) if is_first else (pair[1], pair[0])
 
 
+class Late:
+    """The table `late` of the same database, whose rows come by XA transactions and in a schema that changes amid a takeover."""
+
+    def __init__(self, captured: Captured) -> None:
+        self._captured, self._table = captured, f"{captured.database}.late"
+        self.rows: list[int] = []
+        captured.run(
+            f"CREATE TABLE {self._table} (n INT PRIMARY KEY, a INT)",
+            f"CREATE TABLE {self._table}_xa LIKE {self._table}",
+        )
+
+    def _new(self) -> int:
+        self.rows.append(-1 - len(self.rows))
+        return self.rows[-1]
+
+    def prepare(self, lake: Lake) -> str:
+        """A transaction whose rows come when it is committed; what was read of it is acked when this returns."""
+        name = f"'{self._captured.database}-{len(self.rows)}'"
+        insert = f"INSERT INTO {self._table}_xa (n) VALUES ({self._new()}), ({self._new()})"
+        self._captured.run(f"XA START {name}", insert, f"XA END {name}", f"XA PREPARE {name}")
+        self.insert(lake)
+        return name
+
+    def insert(self, lake: Lake) -> None:
+        """A row, which is in the lake when this returns."""
+        new = self._new()
+        self._captured.run(f"INSERT INTO {self._table} (n) VALUES ({new})")
+        wait_for("the row is in the lake", lambda: bool(lake.ask(f"SELECT 1 FROM rows WHERE n = {new}")), 120)
+
+    def change(self) -> None:
+        """A row in the schema from before, and then another schema: who asks the server for it now is told the wrong one."""
+        self._captured.run(
+            f"INSERT INTO {self._table} (n) VALUES ({self._new()})",
+            f"ALTER TABLE {self._table} ADD b{len(self.rows)} VARCHAR(9) DEFAULT 'x' FIRST",
+        )
+
+    def commit(self, name: str) -> None:
+        self._captured.run(f"XA COMMIT {name}")
+
+
+def takes_over_without_the_folder(late: Late, lake: Lake, pair: tuple[Host, Host]) -> None:
+    """The active host is killed and its disk is gone: between XA PREPARE and XA COMMIT, and amid changes of a table."""
+    name = late.prepare(lake)
+    active, standby = active_of(pair, lake)
+    late.change()
+    active.kill()
+    active.lose_disk()
+    late.change()
+    lake.wait_until_written_by(standby)
+    late.commit(name)
+    late.insert(lake)
+    active.start()
+
+
 def test_ha_one_machine_by_the_conf_of_the_page(mysql80: DatabaseServer, tmp_path: Path) -> None:
     captured = Captured(tmp_path, mysql80)
     here = {"/srv/sluice": f"{tmp_path}/data", "/srv/lake": f"{tmp_path}/lake"}
@@ -210,14 +297,17 @@ def test_ha_one_machine_by_the_conf_of_the_page(mysql80: DatabaseServer, tmp_pat
     assert {"meta.json", "lease.lock"} <= {path.name for path in captured.directory.iterdir()}
 
 
-def test_failover_ha_of_two_engine_hosts_under_load(mysql80: DatabaseServer, tmp_path: Path) -> None:
-    """Standing still for longer than the session, a cut network, ZooKeeper restarted, a killed engine."""
+def test_failover_ha_s3_of_two_engine_hosts_under_load(
+    mysql80: DatabaseServer, s3_store: S3Server, tmp_path: Path
+) -> None:
+    """Standing still for longer than the session, a cut network, ZooKeeper restarted, no store, an engine killed whose disk is gone."""
     captured, lake = Captured(tmp_path / "source", mysql80), Lake(tmp_path / "lake.db")
-    keeper = ZooKeeperServer(tmp_path / "zookeeper").start()
-    lines = Proxy(keeper.port), Proxy(keeper.port)
+    keeper, late = ZooKeeperServer(tmp_path / "zookeeper").start(), Late(captured)
+    lines, store_line = (Proxy(keeper.port), Proxy(keeper.port)), Proxy(s3_store.port)
+    places = Places("zookeeper", (lines[0].port, lines[1].port), s3_store, (store_line.port, store_line.port))
     try:
         with (
-            hosts(tmp_path, captured, "zookeeper", (lines[0].port, lines[1].port)) as pair,
+            hosts(tmp_path, captured, places) as pair,
             traffic(captured) as stop_traffic,
         ):
             # who is active is asked before each step: on a busy machine a host may be silent for a session, and the other takes over
@@ -236,27 +326,30 @@ def test_failover_ha_of_two_engine_hosts_under_load(mysql80: DatabaseServer, tmp
             keeper.kill()
             keeper.start()
 
-            active, standby = active_of(pair, lake)
-            active.kill()
-            lake.wait_until_written_by(standby)
-            active.start()
-            require_each_once(lake, stop_traffic())
-        assert not (tmp_path / active.name / "data").exists(), "nothing of it is on the engine's machine"
+            active, _ = active_of(pair, lake)
+            store_line.turn_to(free_port())
+            store_line.cut()
+            wait_for("a host misses the store", lambda: any(host.said("cannot be used now") for host in pair), 60)
+            store_line.turn_to(s3_store.port)
+
+            takes_over_without_the_folder(late, lake, pair)
+            require_each_once(lake, stop_traffic(), late.rows)
     finally:
-        for proxy in lines:
+        for proxy in (*lines, store_line):
             proxy.cut()
         keeper.kill()
 
 
 @pytest.mark.usefixtures("postgres16")
-def test_failover_ha_with_the_lease_in_postgres(
-    mysql80: DatabaseServer, tmp_path: Path, request: pytest.FixtureRequest
+def test_failover_ha_s3_with_the_lease_in_postgres(
+    mysql80: DatabaseServer, s3_store: S3Server, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """The same without ZooKeeper: standing still, Postgres away for both, then killed."""
+    """The same without ZooKeeper: standing still, Postgres away for both, then killed and without its disk."""
     port = request.getfixturevalue("postgres16").port
     captured, lake, line = Captured(tmp_path / "source", mysql80), Lake(tmp_path / "lake.db"), Proxy(port)
+    places, late = Places("sql", (line.port, line.port), s3_store, (s3_store.port, s3_store.port)), Late(captured)
     try:
-        with hosts(tmp_path, captured, "sql", (line.port, line.port)) as pair, traffic(captured) as stop_traffic:
+        with hosts(tmp_path, captured, places) as pair, traffic(captured) as stop_traffic:
             active, standby = active_of(pair, lake)
             active.stand_still(lake)
             lake.wait_until_written_by(standby)
@@ -268,9 +361,7 @@ def test_failover_ha_with_the_lease_in_postgres(
                 wait_for(f"{host.name} misses Postgres", functools.partial(host.said, "META"), 60)
             line.turn_to(port)
 
-            active, standby = active_of(pair, lake)
-            active.kill()
-            lake.wait_until_written_by(standby)
-            require_each_once(lake, stop_traffic())
+            takes_over_without_the_folder(late, lake, pair)
+            require_each_once(lake, stop_traffic(), late.rows)
     finally:
         line.cut()

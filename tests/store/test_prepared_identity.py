@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc_engine.binlog.events.recorded import MemoryPrepared
-from cdc_engine.errors import BinlogFormatError, StagingError
+from cdc_engine.contracts import DestinationDir, MetaPlace
+from cdc_engine.errors import BinlogFormatError, NotSharedError, StagingError
 from cdc_engine.ports import Content, PreparedTransactions
 from cdc_engine.position import Position
-from cdc_engine.store.prepared import PreparedFiles
+from cdc_engine.store.prepared import PreparedFiles, forget_prepared
+from cdc_engine.store.prepared_copies import PreparedCopies, Record
+from object_stores.folder import StoreFolder
 
 FIRST = Position(epoch=1, file="binlog.000001", offset=160)
 
@@ -62,7 +66,9 @@ PERILS = st.one_of(st.none(), st.tuples(st.floats(0, 1), st.booleans(), st.boole
 class Reader:
     """Reads a history through a keeper of prepared transactions. `places`: where each event ended when it was last read."""
 
-    def __init__(self, history: list[Event], make: Callable[[Callable[[], Position]], PreparedTransactions]) -> None:
+    def __init__(
+        self, history: list[Event], make: Callable[[Callable[[], Position | None]], PreparedTransactions]
+    ) -> None:
         self.history, self._make = history, make
         self.places = [FIRST]
         self.epoch, self.acked = 1, 0
@@ -98,14 +104,36 @@ class Reader:
             self.records.rewind(self.places[-1])
 
 
-@settings(max_examples=300)
-@given(histories(), st.lists(PERILS, max_size=30), st.booleans())
+Made = Callable[[Callable[[], Position | None]], PreparedTransactions]
+
+
+def in_memory(_: Path) -> Made:
+    memory = MemoryPrepared()
+    return lambda _: memory
+
+
+def in_files(root: Path) -> Made:
+    return lambda acked: PreparedFiles(root, acked)
+
+
+def over_hosts(root: Path) -> Made:
+    """Each restart is on the other of two hosts, whose folder is as it left it; or on one that never had it."""
+    tokens, store = itertools.count(1), MetaPlace(destination="shop", directory=root, staging=(root / "store").as_uri())
+
+    def made(acked: Callable[[], Position | None]) -> PreparedFiles:
+        token = next(tokens)
+        return PreparedFiles(root / "abac"[token % 4], acked, PreparedCopies(store, token))
+
+    return made
+
+
+@settings(max_examples=400)
+@given(histories(), st.lists(PERILS, max_size=30), st.sampled_from([in_memory, in_files, over_hosts]))
 def test_identity_each_commit_gives_the_rows_of_its_prepare(
-    history: list[Event], perils: list[object], in_files: bool
+    history: list[Event], perils: list[object], make: Callable[[Path], Made]
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        memory = MemoryPrepared()
-        reader = Reader(history, (lambda acked: PreparedFiles(Path(folder), acked)) if in_files else (lambda _: memory))
+        reader = Reader(history, make(Path(folder)))
         waiting = iter(perils)
         while len(reader.places) <= len(history):
             reader.read()
@@ -151,3 +179,82 @@ def test_fault_a_file_of_another_form_is_refused_at_the_start(tmp_path: Path) ->
     (tmp_path / "0123.prepared").write_bytes(b"")
     with pytest.raises(StagingError, match="no record of this version"):
         kept(tmp_path)
+
+
+def stored(root: Path) -> MetaPlace:
+    return MetaPlace(destination="shop", directory=root / "shop", kind="memory", staging=(root / "store").as_uri())
+
+
+def on_host(root: Path, host: str, token: int) -> PreparedFiles:
+    return PreparedFiles(root / host, lambda: FIRST, PreparedCopies(stored(root), token))
+
+
+def prepare(records: PreparedFiles, name: str, rows: bytes, order_key: int) -> None:
+    records.begin()
+    records.record(rows)
+    records.prepare(name, order_key)
+
+
+def test_ha_what_a_crash_leaves_before_the_copy_was_never_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its place was not acked, so the prepare comes again; until then nothing of it may be there."""
+    key = FIRST.order_key + 1
+    monkeypatch.setattr(PreparedCopies, "put", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        prepare(on_host(tmp_path, "one", 1), "x", b"torn off", key)
+    monkeypatch.undo()
+    assert on_host(tmp_path, "one", 2).commit("x", key + 1) is None
+
+
+def test_ha_a_holder_from_before_takes_nothing_away_however_late(tmp_path: Path) -> None:
+    """It stood still while another took over and prepared the same transaction again; then it does what it was about to do."""
+    key = FIRST.order_key + 1
+    first = on_host(tmp_path, "one", 1)
+    prepare(first, "x", b"rows", key)
+    second = on_host(tmp_path, "two", 2)
+    second.rewind(FIRST)
+    prepare(second, "x", b"rows", key)
+    first.rewind(FIRST)
+    assert content_of(on_host(tmp_path, "three", 3).commit("x", key + 1)) == b"rows"
+
+
+def test_ha_of_two_records_of_a_name_the_later_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash came between the new record and the removal of the old one."""
+    key = FIRST.order_key + 1
+    first = on_host(tmp_path, "one", 1)
+    prepare(first, "x", b"old", key)
+    monkeypatch.setattr(PreparedCopies, "remove", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        prepare(first, "x", b"new", key + 5)
+    monkeypatch.undo()
+    # the second finds that it was committed, and is told the same commit again
+    for host, token in (("one", 2), ("two", 3)):
+        assert content_of(on_host(tmp_path, host, token).commit("x", key + 9)) == b"new"
+
+
+def test_ha_nothing_is_left_of_transactions_that_are_decided_or_forgotten(tmp_path: Path) -> None:
+    key = FIRST.order_key + 1
+    records, folder = (
+        on_host(tmp_path, "one", 1),
+        StoreFolder(f"{(tmp_path / 'store').as_uri()}/_sluice_prepared/shop", {}),
+    )
+    for name in "abc":
+        prepare(records, name, name.encode(), key)
+    records.roll_back("a")
+    records.commit("b", key + 1)
+    assert len(folder.sizes()) == 3, "the events of b and c, and that b is committed"
+    again = PreparedFiles(
+        tmp_path / "two", lambda: dataclasses.replace(FIRST, offset=1 << 30), PreparedCopies(stored(tmp_path), 2)
+    )
+    again.commit("c", 1 << 62)
+    assert sorted(name.rpartition(".")[2] for name in folder.sizes()) == ["committed", "prepared"]
+    forget_prepared(DestinationDir.of(dataclasses.replace(stored(tmp_path), kind="sql", url="sqlite://")))
+    assert folder.sizes() == {}
+
+
+def test_ha_a_file_of_another_version_is_refused_at_the_start(tmp_path: Path) -> None:
+    PreparedCopies(stored(tmp_path), 1).mark(Record("d", 1, 2))
+    StoreFolder(f"{(tmp_path / 'store').as_uri()}/_sluice_prepared/shop", {}).write("d.1.2.3.prepared9", b"")
+    with pytest.raises(NotSharedError, match="no record of this version"):
+        on_host(tmp_path, "one", 2)

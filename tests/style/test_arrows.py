@@ -61,20 +61,20 @@ MAY_IMPORT: dict[str, set[str]] = {
         "cdc_engine.source.settings",
     },
     "cdc_engine.binlog": VALUES,
-    "cdc_engine.source": VALUES,
+    "cdc_engine.source": VALUES | {"cdc_engine.documents"},
     "cdc_engine.parser": VALUES | {"cdc_engine.binlog", "cdc_engine.source"},
     "cdc_engine.snapshot": VALUES
     | {"cdc_engine.binlog", "cdc_engine.source", "cdc_engine.ha", "cdc_engine.documents", "object_stores"},
-    "cdc_engine.table_meta": VALUES | {"cdc_engine.binlog"},
+    "cdc_engine.table_meta": VALUES | {"cdc_engine.binlog", "cdc_engine.documents"},
     "cdc_engine.sink": VALUES | {"cdc_engine.binlog"},
-    "cdc_engine.store": VALUES | {"cdc_engine.binlog"},
+    "cdc_engine.store": VALUES | {"cdc_engine.binlog", "cdc_engine.documents", "object_stores"},
     "cdc_engine.meta": VALUES | {"cdc_engine.documents"},
     "cdc_engine.ha": VALUES | {"cdc_engine.documents"},
     "cdc_engine.staging": VALUES | {"cdc_engine.binlog", "object_stores"},
     "cdc_engine.server": VALUES | {"cdc_engine.meta"},
     "cdc_engine.brokers": VALUES | {"cdc_engine.binlog", "cdc_engine.config.brokers"},
     "cdc_engine.server.protocol": VALUES,
-    "cdc_engine.handlers": VALUES,
+    "cdc_engine.handlers": VALUES | {"cdc_engine.documents"},
     "cdc_engine.telemetry": VALUES | {"cdc_engine.config.operation"},
     "cdc_engine.destination_files": VALUES
     | {"cdc_engine.meta", "cdc_engine.ha", "cdc_engine.documents", "object_stores"},
@@ -95,7 +95,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "cdc_engine.operation": VALUES
     | {"cdc_engine.config.alarms", "cdc_engine.instance.status", "cdc_engine.server.protocol.traffic"},
-    "cdc_engine.keeping": VALUES | {"cdc_engine.config", "cdc_engine.destination_files"},
+    "cdc_engine.keeping": VALUES | {"cdc_engine.config", "cdc_engine.destination_files", "cdc_engine.documents"},
     "cdc_engine.launcher": VALUES
     | {"cdc_engine.config", "cdc_engine.instance", "cdc_engine.operation", "cdc_engine.keeping"},
     "orchestration": VALUES

@@ -28,7 +28,7 @@ from cdc_engine.parser.start_position import Epochs
 from cdc_engine.position import Position
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.source.heartbeat import Heartbeat
-from cdc_engine.source.in_use import address_in_use, use
+from cdc_engine.source.in_use import address_chosen, use
 from cdc_engine.source.server import Source
 
 log = structlog.get_logger()
@@ -37,6 +37,11 @@ log = structlog.get_logger()
 def sources_of(config: DestinationConfig) -> dict[str, Source]:
     """By address those that conf/ names, the master first."""
     return {each.address: source_at(config, each) for each in config.sources or (config.source,)}
+
+
+def reading_now(config: DestinationConfig, directory: Path) -> DestinationConfig:
+    """With the source that was chosen last, on whichever host. Raises ConfigurationError, MetaError."""
+    return config.reading(address_chosen(directory) or config.sources[0].address) if config.sources else config
 
 
 def ask(source: Source, file: str = "") -> Answer:
@@ -99,7 +104,7 @@ class Failover:
 
     def beat(self) -> bool:
         """One question; whether another source is to be read from now on. Raises MetaError, ConfigurationError."""
-        chosen = address_in_use(self._hands.directory)
+        chosen = address_chosen(self._hands.directory)
         if chosen != self._reading and chosen in self._sources:
             log.warning("source_switched", reading=self._reading, chosen=chosen, why="by command")
             return True
@@ -138,7 +143,7 @@ class Failover:
 
     def _taken(self, address: str, chosen: str) -> bool:
         """Not where the engine was ended while the others were asked, or somebody else has chosen: then it is theirs to say."""
-        if self._stopping.is_set() or address_in_use(self._hands.directory) != chosen:
+        if self._stopping.is_set() or address_chosen(self._hands.directory) != chosen:
             return False
         log.warning("source_switched", reading=self._reading, chosen=address, why=self._beats.failure)
         use(self._hands.directory, address, self._beats.failure)

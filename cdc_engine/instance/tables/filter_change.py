@@ -21,7 +21,7 @@ from typing import Any
 from cdc_engine.binlog.row_rules.rules import RowRules
 from cdc_engine.config import DestinationConfig
 from cdc_engine.contracts import StoppedTable, TableVersion
-from cdc_engine.durable_files import keep_file
+from cdc_engine.documents.texts import texts_of
 from cdc_engine.errors import ConfigurationError, MetaError
 from cdc_engine.instance.tables.value_policies import policies_of
 from cdc_engine.meta.manager import MetaManager, Transition, stops
@@ -50,9 +50,9 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
     """
     tables = tuple(tables)
     refuse_misspelled(config, {*(each.name for each in tables), *(stop.name for stop in meta.ledger.stopped_tables)})
-    path, rules = directory / FILE, _digests(config)
+    rules = _digests(config)
     now = {"include": config.include, "exclude": config.exclude, "rules": rules}
-    before = _kept(path)
+    before = _kept(directory)
     if before == now:
         return
     captured = TableFilter(before["include"], before["exclude"]) if before is not None else None
@@ -68,7 +68,7 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
             meta.update(stops(_stop(table, begin)))
     there = {*known, *(stop.name for stop in meta.ledger.stopped_tables)} - told
     waits = {name for name in there if captured is not None and captured.keeps(*name.split(".", 1))}
-    keep_file(path, json.dumps({**now, "rules": _mixed(old, rules, waits)}))
+    texts_of(directory).keep(FILE, json.dumps({**now, "rules": _mixed(old, rules, waits)}))
 
 
 def refuse_misspelled(config: DestinationConfig, names: Collection[str]) -> None:
@@ -89,7 +89,7 @@ def may_resume(
     config: DestinationConfig, directory: Path, wanted: Sequence[ResumeRequest], meta: MetaManager
 ) -> list[ResumeRequest]:
     """The requests for stopped tables that may go on; the others stop for their rules, which changed while they were stopped."""
-    rules, before = _digests(config), _kept(directory / FILE)
+    rules, before = _digests(config), _kept(directory)
     old = before["rules"] if before is not None else rules
     may, held = list[ResumeRequest](), set[str]()
     for each in wanted:
@@ -108,11 +108,11 @@ def may_resume(
 
 def take_rules(config: DestinationConfig, directory: Path, names: Collection[str]) -> None:
     """Of these tables the rules of now count from here on: their rows are taken anew under them, or somebody was told that they differ."""
-    before = _kept(directory / FILE)
+    before = _kept(directory)
     if before is not None and names:
         rules = _digests(config)
         others = {name for name in {*before["rules"], *rules} if name not in names}
-        keep_file(directory / FILE, json.dumps({**before, "rules": _mixed(before["rules"], rules, others)}))
+        texts_of(directory).keep(FILE, json.dumps({**before, "rules": _mixed(before["rules"], rules, others)}))
 
 
 def _mixed(old: Mapping[str, str], new: Mapping[str, str], waits: Collection[str]) -> dict[str, str]:
@@ -179,16 +179,19 @@ def _want_rows(records: SnapshotRecords, table: TableVersion, begin: Position) -
         records.update(table.name, lambda now: now.again("it was not captured meanwhile", held_after=begin.order_key))
 
 
-def _kept(path: Path) -> Mapping[str, Any] | None:
+def _kept(directory: Path) -> Mapping[str, Any] | None:
+    texts = texts_of(directory)
+    text = texts.read(FILE)
+    if text is None:
+        return None
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(text)
         rules = {str(name): str(digest) for name, digest in record.get("rules", {}).items()}
         return {"include": str(record["include"]), "exclude": str(record["exclude"]), "rules": rules}
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        where = texts.where(FILE)
         raise MetaError(
-            f"{path} cannot be read ({error}): remove it, if the include and exclude patterns of conf/ were not changed"
+            f"{where} cannot be read ({error}): remove it, if the include and exclude patterns of conf/ were not changed"
         ) from error
 
 

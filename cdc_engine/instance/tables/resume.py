@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from cdc_engine.contracts import StoppedTable
-from cdc_engine.durable_files import keep_file
+from cdc_engine.documents.texts import texts_of
 from cdc_engine.errors import MetaError
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.manager import MetaManager
@@ -82,19 +82,20 @@ def _note_behind(folder: Path, stops: Sequence[StoppedTable], ledger: Ledger) ->
     until, tables = _behind(folder)
     kept = dict.fromkeys(tables, cursor) if cursor < until else {}
     behind = {stop.name: stop.position.order_key for stop in stops}
-    keep_file(folder / RESUMED_FILE, json.dumps({"until": max(until, cursor), "tables": {**kept, **behind}}))
+    texts_of(folder).keep(RESUMED_FILE, json.dumps({"until": max(until, cursor), "tables": {**kept, **behind}}))
 
 
 def _behind(folder: Path) -> tuple[int, dict[str, int]]:
-    try:
-        record = json.loads((folder / RESUMED_FILE).read_text())
-        return int(record["until"]), {str(name): int(key) for name, key in record["tables"].items()}
-    except FileNotFoundError:
+    texts = texts_of(folder)
+    text = texts.read(RESUMED_FILE)
+    if text is None:
         return 0, {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise MetaError(
-            f"{folder / RESUMED_FILE} cannot be read ({error}); remove it, and take resumed tables anew"
-        ) from error
+    try:
+        record = json.loads(text)
+        return int(record["until"]), {str(name): int(key) for name, key in record["tables"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        where = texts.where(RESUMED_FILE)
+        raise MetaError(f"{where} cannot be read ({error}); remove it, and take resumed tables anew") from error
 
 
 def has_up_to(folder: Path, start: Position) -> Callable[[str], int]:

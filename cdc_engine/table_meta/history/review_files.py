@@ -1,8 +1,8 @@
-"""The held changes and approvals of a destination, one file each in its folder `schema-changes`. Owns those files.
+"""The held changes and approvals of a destination, one text each in its folder `schema-changes`. Owns those texts (`documents.texts`).
 
 The engine notes what it holds (`note`), the console reads it and approves (`approve`), the engine asks on its way past the statement
-(`approved`). A file is written beside its place, forced to disk and renamed, so a reader sees all of it or none. Approvals stay for as
-long as the destination does: the stream may pass the statement again.
+(`approved`). A text is replaced whole, so a reader sees all of it or none. Approvals stay for as long as the destination does: the
+stream may pass the statement again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import urllib.parse
 from pathlib import Path
 from typing import Any
 
-from cdc_engine.durable_files import keep_file
+from cdc_engine.documents.texts import texts_of
 from cdc_engine.errors import MetaError
 from cdc_engine.table_meta.change.policy import Held, described
 
@@ -49,18 +49,19 @@ class ReviewFiles:
     """The reviews of the destination whose directory this is."""
 
     def __init__(self, destination_dir: Path) -> None:
-        self._folder = destination_dir / FOLDER
+        self._texts = texts_of(destination_dir)
 
     def note(self, held: Held) -> None:
         """Writes down what is held; once more for the same statement changes nothing."""
         items = [(item.what, dict(item.plans)) for item in held.items]
         alterations = [described(item.alteration) for item in held.items if item.alteration is not None]
         record = {**dataclasses.asdict(held), "reason": held.reason, "items": items, "alterations": alterations}
-        keep_file(self._path(held.database, held.table, held.order_key, HELD), json.dumps(record, indent=1))
+        self._texts.keep(_name(held.database, held.table, held.order_key, HELD), json.dumps(record, indent=1))
 
     def held(self, database: str, table: str, reason: str) -> HeldRecord | None:
         """The change that stopped the table for this reason. Raises MetaError as `approved`."""
-        found = (self._held(path) for path in sorted(self._folder.glob(f"*.{_quoted(database, table)}.{HELD}.json")))
+        ending = f".{_quoted(database, table)}.{HELD}.json"
+        found = (self._held(name, text) for name, text in self._texts.all(FOLDER).items() if name.endswith(ending))
         return next((each for each in found if each.reason == reason), None)
 
     def approve(self, held: HeldRecord, plan: str) -> None:
@@ -71,21 +72,33 @@ class ReviewFiles:
             "place": held.place,
             "approved_at_us": time.time_ns() // 1000,
         }
-        keep_file(self._path(held.database, held.table, held.order_key, APPROVED), json.dumps(record, indent=1))
+        self._texts.keep(_name(held.database, held.table, held.order_key, APPROVED), json.dumps(record, indent=1))
 
     def approved(self, database: str, table: str, order_key: int) -> str:
-        """The plan that was approved for the statement, empty for none. Raises MetaError when the file cannot be understood."""
-        path = self._path(database, table, order_key, APPROVED)
-        return str(_read(path)["plan"]) if path.exists() else ""
+        """The plan that was approved for the statement, empty for none. Raises MetaError when the text cannot be understood."""
+        name = _name(database, table, order_key, APPROVED)
+        text = self._texts.read(name)
+        return "" if text is None else str(self._record(name, text)["plan"])
 
-    def _held(self, path: Path) -> HeldRecord:
-        record = _read(path)
+    def _held(self, name: str, text: str) -> HeldRecord:
+        record = self._record(name, text)
         values = {field.name: record[field.name] for field in dataclasses.fields(HeldRecord)}
         items = tuple((str(what), dict(plans)) for what, plans in values["items"])
         return HeldRecord(**{**values, "items": items, "choices": tuple(values["choices"])})
 
-    def _path(self, database: str, table: str, order_key: int, kind: str) -> Path:
-        return self._folder / f"{order_key:020d}.{_quoted(database, table)}.{kind}.json"
+    def _record(self, name: str, text: str) -> dict[str, Any]:
+        try:
+            record = json.loads(text)
+            if not isinstance(record, dict):
+                raise TypeError("not a record")
+        except (ValueError, TypeError) as error:
+            where = self._texts.where(name)
+            raise MetaError(f"{where} cannot be read: {error}; put it back, or remove it to decide anew") from error
+        return record
+
+
+def _name(database: str, table: str, order_key: int, kind: str) -> str:
+    return f"{FOLDER}/{order_key:020d}.{_quoted(database, table)}.{kind}.json"
 
 
 def _quoted(database: str, table: str) -> str:
@@ -95,13 +108,3 @@ def _quoted(database: str, table: str) -> str:
     if len(whole) <= NAME_CHARS_MAX:
         return whole
     return f"{whole[: NAME_CHARS_MAX // 2]}+{hashlib.sha256(whole.encode()).hexdigest()[:32]}"
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(record, dict):
-            raise TypeError("not a record")
-    except (OSError, ValueError, TypeError) as error:
-        raise MetaError(f"{path} cannot be read: {error}; put it back, or remove it to decide anew") from error
-    return record

@@ -1,4 +1,4 @@
-"""What every repository of the schema history promises, on a file, on SQLite and on MySQL; and compaction of a history over each."""
+"""What every repository of the schema history promises, in a file, in SQL, beside a shared ledger; compaction of a history over each."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from cdc_engine.documents.memory import MemoryDocuments
 from cdc_engine.errors import ConfigurationError, MetaError
 from cdc_engine.position import Position
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.kept.repository import Record, RecordKind, Repository, SchemaRepository
+from cdc_engine.table_meta.history.kept.shared_repository import SharedRepository
 from cdc_engine.table_meta.history.kept.sql_repository import SqlRepository
 from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
 from cdc_engine.table_meta.schema import ServerFacts
@@ -19,11 +21,14 @@ from console.toolchain.database.server import DatabaseServer
 Open = Callable[[], Repository]
 
 
-@pytest.fixture(params=["file", "sqlite", "mysql"])
+@pytest.fixture(params=["file", "sqlite", "mysql", "shared"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     """Opens the same repository each time."""
     if request.param == "file":
         yield lambda: SchemaRepository(tmp_path / "schema.jsonl")
+    elif request.param == "shared":
+        documents = MemoryDocuments()
+        yield lambda: SharedRepository(documents, token=1)
     elif request.param == "sqlite":
         yield lambda: SqlRepository(f"sqlite:///{tmp_path}/history.db", "shop")
     else:

@@ -1,0 +1,82 @@
+"""Whether a destination was last read with the folder that is here, where several hosts share its ledger. Asked by `instance`, at a start.
+
+Each folder has an id (`folder.json`), and the id of the one with which the stream was read last is beside the ledger. What is only in a
+folder (stored events; with staged batches in a folder also these, open snapshots and prepared transactions) is of use to nobody else: an
+engine whose folder is another one must not go on as if it had them.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import uuid
+from pathlib import Path
+
+from cdc_engine.documents.places import as_place
+from cdc_engine.documents.texts import TextFiles, texts_of
+from cdc_engine.errors import ConfigurationError, MetaError
+
+FILE, LAST = "folder.json", "read-with-folder.json"
+
+
+class OwnFolder:
+    """Of one start of an engine, which holds the lease."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises MetaError."""
+        self._directory, self._place = directory, as_place(directory)
+        self._noted = not self._place.is_shared
+        self._own = "" if self._noted else _id_of(directory)
+        last = {} if self._noted else _read(directory)
+        self._last_host = str(last.get("host", ""))
+        self.is_last: bool = (
+            not last or last.get("id") == self._own
+        )  #: nobody read the stream with another folder since
+
+    def refuse_another(self) -> None:
+        """Raises ConfigurationError where the folder that is needed is another one."""
+        if self._place.is_apart or self.is_last:
+            return
+        name = self._directory.name
+        raise ConfigurationError(
+            f"{name} was last read on {self._last_host} with another folder than {self._directory}: staged batches, open snapshots "
+            "and prepared transactions are in that one. Have both hosts reach one folder under this path, or name a store in `staging` "
+            f"of conf/, which needs none. Where that folder is lost, `sluice position set {name}` with the place that `sluice position "
+            "show` tells takes this one; begin the snapshots that were open anew with `sluice snapshot start`"
+        )
+
+    def note(self) -> None:
+        """The stream is read with this folder from now on; written once. Raises MetaError."""
+        if not self._noted:
+            texts_of(self._directory).keep(LAST, json.dumps({"id": self._own, "host": platform.node()}))
+            self._noted = True
+
+
+def forget_folder(directory: Path) -> None:
+    """Whichever folder comes next is taken. Raises MetaError."""
+    if as_place(directory).is_shared:
+        texts_of(directory).remove(LAST)
+
+
+def _id_of(directory: Path) -> str:
+    files = TextFiles(directory)
+    text = files.read(FILE)
+    if text is None:
+        text = json.dumps({"id": uuid.uuid4().hex})
+        files.keep(FILE, text)
+    try:
+        return str(json.loads(text)["id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise MetaError(
+            f"{files.where(FILE)} cannot be read ({error}); remove it, and the folder counts as a new one"
+        ) from error
+
+
+def _read(directory: Path) -> dict[str, str]:
+    texts = texts_of(directory)
+    try:
+        return dict(json.loads(texts.read(LAST) or "{}"))
+    except (ValueError, TypeError) as error:
+        raise MetaError(
+            f"{texts.where(LAST)} cannot be read ({error}); remove it if the folder here is the right one"
+        ) from error

@@ -1,0 +1,139 @@
+"""Small texts of a destination that its next engine must have: files in its folder, or beside a ledger that several hosts share.
+
+What an engine noted for later and what an operator wants of it goes through here, so that an engine host which takes over finds it without
+a folder of the one before. The newest text of a name counts. Used by the rooms that own the texts; each knows its names alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from cdc_engine.contracts import MetaPlace
+from cdc_engine.documents.contract import NOT_THERE, Documents, Kept
+from cdc_engine.documents.places import as_place, shared_documents
+from cdc_engine.durable_files import keep_file, sync
+from cdc_engine.errors import MetaError, StaleWriteError
+
+NAME = "text"  # of the shared documents: text-<folder>-<digest of the name>
+TRIES_MAX = 20
+
+
+class Texts(Protocol):
+    """By name, such as "filters.json" or "forget-requests/7.json". All methods raise MetaError where a text cannot be read or written."""
+
+    def read(self, name: str) -> str | None:
+        """The newest text; None where there is none."""
+
+    def keep(self, name: str, text: str) -> None:
+        """In place of the one before. It stays when this returns."""
+
+    def remove(self, name: str) -> bool:
+        """Whether it was there."""
+
+    def all(self, folder: str) -> Mapping[str, str]:
+        """Name → text of all in a folder, by name."""
+
+    def where(self, name: str) -> str:
+        """Where a person finds it."""
+
+
+def texts_of(destination_dir: Path) -> Texts:
+    """Of a destination. Raises ConfigurationError, MetaError where nobody answers."""
+    place = as_place(destination_dir)
+    return _shared(place, os.getpid()) if place.is_shared else TextFiles(destination_dir)
+
+
+class TextFiles:
+    """Implements `Texts` in the destination's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def read(self, name: str) -> str | None:
+        try:
+            return (self._folder / name).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise MetaError(f"{self.where(name)} cannot be read ({error})") from error
+
+    def keep(self, name: str, text: str) -> None:
+        keep_file(self._folder / name, text)
+
+    def remove(self, name: str) -> bool:
+        path = self._folder / name
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise MetaError(f"{path} could not be removed ({error.strerror}): give permission there") from error
+        with contextlib.suppress(OSError):
+            sync(path.parent)
+        return True
+
+    def all(self, folder: str) -> Mapping[str, str]:
+        names = sorted(f"{folder}/{path.name}" for path in (self._folder / folder).glob("*.json"))
+        return {name: text for name in names if (text := self.read(name)) is not None}
+
+    def where(self, name: str) -> str:
+        return str(self._folder / name)
+
+
+class SharedTexts:
+    """Implements `Texts` beside the ledger."""
+
+    def __init__(self, place: MetaPlace) -> None:
+        self._documents: Documents = shared_documents(place)
+
+    def read(self, name: str) -> str | None:
+        kept = self._documents.read(_key(name))
+        return None if kept is None else self._text(kept)[1]
+
+    def keep(self, name: str, text: str) -> None:
+        key, record = _key(name), json.dumps({"name": name, "text": text})
+        for _ in range(TRIES_MAX):
+            there = self._documents.read(key)
+            with contextlib.suppress(StaleWriteError):
+                self._documents.write(key, record, version=there.version if there else NOT_THERE)
+                return
+        raise MetaError(f"others write {self.where(name)} all the time; try again")
+
+    def remove(self, name: str) -> bool:
+        key = _key(name)
+        was_there = self._documents.read(key) is not None
+        self._documents.remove(key)
+        return was_there
+
+    def all(self, folder: str) -> Mapping[str, str]:
+        found = self._documents.read_all(f"{NAME}-{folder}-")
+        return dict(sorted(self._text(kept) for kept in found.values()))
+
+    def where(self, name: str) -> str:
+        return f"{name} ({_key(name)} in {self._documents})"
+
+    def _text(self, kept: Kept) -> tuple[str, str]:
+        try:
+            record = json.loads(kept.text)
+            return str(record["name"]), str(record["text"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise MetaError(
+                f"a text in {self._documents} is not what Sluice writes there ({error}): {kept.text[:80]}"
+            ) from error
+
+
+@functools.lru_cache(maxsize=256)
+def _shared(place: MetaPlace, pid: int) -> SharedTexts:  # noqa: ARG001  connections belong to one process
+    return SharedTexts(place)
+
+
+def _key(name: str) -> str:
+    folder, _, _ = name.rpartition("/")
+    return f"{NAME}-{folder}-{hashlib.sha256(name.encode()).hexdigest()[:32]}"

@@ -1,0 +1,139 @@
+"""Copies of the records of prepared XA transactions in an object store, where an engine on another host finds them. Used by `prepared`.
+
+What the store has counts: a record that is not there was never kept, or is decided. `DIGEST.KEY.TOKEN.prepared` has the events, written
+under the lease of that token; `DIGEST.KEY.COMMIT.committed` beside it says that they are committed. Whoever held the lease before writes
+and removes under names of his own token or a lower one, so however late he comes, nothing goes that a later holder put there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+from cdc_engine.contracts import MetaPlace
+from cdc_engine.errors import NotSharedError
+from object_stores.errors import StoreError
+from object_stores.folder import StoreFolder
+from object_stores.options import resolved
+
+PREPARED, COMMITTED = ".prepared", ".committed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """A file's name, taken apart. `committed`: order key of the commit, None until then."""
+
+    digest: str
+    prepared: int
+    committed: int | None = None
+
+    @property
+    def name(self) -> str:
+        if self.committed is None:
+            return f"{self.digest}.{self.prepared}{PREPARED}"
+        return f"{self.digest}.{self.prepared}.{self.committed}{COMMITTED}"
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """The same before and after its commit."""
+        return self.digest, self.prepared
+
+    @classmethod
+    def of(cls, path: Path) -> Record:
+        """Raises ValueError on a name of another form."""
+        digest, *keys, _ = path.name.split(".")
+        return cls(digest, *(int(key) for key in keys))
+
+
+class PreparedCopies:
+    """Of one destination. `token`: of the lease. Every method raises NotSharedError where the store does not answer."""
+
+    def __init__(self, place: MetaPlace, token: int = 0) -> None:
+        self._place, self._token = place, token
+        self._names: dict[tuple[str, int], set[str]] = {}  # of each record, as far as is known here
+
+    def records(self) -> list[Record]:
+        """All that are whole. Raises NotSharedError also on a name that this version does not know."""
+        with self._told():
+            names = sorted(self._folder().sizes())
+        committed: dict[tuple[str, int], int] = {}
+        self._names = {}
+        try:
+            for name in names:
+                digest, prepared, number, kind = name.split(".")
+                key = digest, int(prepared)
+                self._names.setdefault(key, set()).add(name)
+                if f".{kind}" == COMMITTED:
+                    committed[key] = max(int(number), committed.get(key, 0))
+        except ValueError as error:
+            raise NotSharedError(
+                f"{self} holds a file that is no record of this version ({error}): remove it"
+            ) from None
+        return [Record(*key, committed.get(key)) for key in self._names if self._newest(key)]
+
+    def put(self, record: Record, path: Path) -> None:
+        """A record that is prepared now; it is there when this returns."""
+        name = f"{record.digest}.{record.prepared}.{self._token}{PREPARED}"
+        with self._told():
+            self._folder().put_file(path, name)
+        self._names.setdefault(record.key, set()).add(name)
+
+    def bring(self, record: Record, path: Path) -> None:
+        """Its events into a file."""
+        with self._told():
+            folder = path.with_suffix(".brought")
+            name = self._newest(record.key)
+            self._folder().get([name], folder)
+            (folder / name).replace(path)
+            folder.rmdir()
+
+    def mark(self, record: Record) -> None:
+        """It is committed."""
+        with self._told():
+            self._folder().write(record.name, b"committed\n")
+        self._names.setdefault(record.key, set()).add(record.name)
+
+    def unmark(self, record: Record) -> None:
+        """Its commit is to be read again."""
+        self._remove(record, COMMITTED)
+
+    def remove(self, record: Record) -> None:
+        """It is decided, or to be prepared again."""
+        self._remove(record, PREPARED)
+        self._remove(record, COMMITTED)
+
+    def forget(self) -> None:
+        """All of them."""
+        with self._told():
+            self._folder().remove()
+        self._names = {}
+
+    def __str__(self) -> str:
+        return self._place.beside_url("prepared")
+
+    def _remove(self, record: Record, kind: str) -> None:
+        """Events before what says that they are committed: never is a commit forgotten while they are there to be taken for undecided."""
+        known = self._names.get(record.key, set())
+        names = {name for name in known if name.endswith(kind)}
+        with self._told():
+            self._folder().remove_files(sorted(names))
+        known -= names
+
+    def _newest(self, key: tuple[str, int]) -> str:
+        """The file with the events, put there under the highest token; empty where there is none."""
+        names = [name for name in self._names.get(key, ()) if name.endswith(PREPARED)]
+        return max(names, key=lambda name: int(name.split(".")[2]), default="")
+
+    def _folder(self) -> StoreFolder:
+        return StoreFolder(str(self), resolved(dict(self._place.storage_options)))
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except StoreError as error:
+            raise NotSharedError(
+                f"prepared XA transactions are kept in a store that cannot be used now: {error}; it is tried again"
+            ) from None

@@ -1,0 +1,172 @@
+"""The schema history beside a ledger that several hosts share: in SQL, ZooKeeper or memory. Made by `instance`.
+
+Records are in texts of some hundred kilobytes (a node of ZooKeeper takes a megabyte), and a head says which of them count: `schema-head`
+has a generation and how many texts it has, `schema-<generation>-<number>` are they. New records are written first and count with the head,
+which is replaced under the lease's token: what a crash leaves before that counts for nobody and is written over, and who held the lease
+before can add nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator
+
+from cdc_engine.documents.contract import NOT_THERE, Documents, Kept
+from cdc_engine.errors import LeaseLostError, MetaError, StaleWriteError
+from cdc_engine.table_meta.history.kept.repository import Record, holding
+
+FORMAT = 1
+PREFIX, HEAD = "schema-", "schema-head"
+TEXT_BYTES_MAX = 400_000  # of a text with more than one record
+TRIES_MAX = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """Which texts count. `version`: of the head itself."""
+
+    generation: int = 0
+    texts: int = 0
+    version: int = NOT_THERE
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        return self.generation, self.texts
+
+    def to_text(self) -> str:
+        what = {"what": "schema history", "format": FORMAT}
+        return json.dumps({**what, "generation": self.generation, "texts": self.texts})
+
+    def name(self, number: int) -> str:
+        return f"{PREFIX}{self.generation:06d}-{number:08d}"
+
+
+class SharedRepository:
+    """`Repository` of one destination. `token`: of the lease; 0 of who only reads."""
+
+    def __init__(self, documents: Documents, token: int = 0) -> None:
+        self._documents, self._token = documents, token
+        self._counted: Head | None = None  # the texts that this process knows to count
+        self._unsure = False  # whether a write of the head that nobody answered may have been kept
+
+    def load(self) -> list[Record]:
+        for _ in range(TRIES_MAX):
+            head = self._counted = self._claimed() if self._token else self._head()
+            found = self._documents.read_all(f"{PREFIX}{head.generation:06d}-")
+            texts = [found.get(head.name(number)) for number in range(head.texts)]
+            there = [each for each in texts if each is not None]
+            if len(there) == len(texts):
+                return holding(self._records(head, there))
+            if self._head() == head:
+                raise MetaError(
+                    f"{self} lacks {len(texts) - len(there)} of its texts; restore them or start a new epoch"
+                )
+        raise MetaError(f"{self} is replaced again and again while it is read; try again")
+
+    def append(self, records: Iterable[Record]) -> None:
+        texts = list(_texts(records))
+        if texts:
+            with self._owned():
+                self._add(self._settled(), texts)
+
+    def replace(self, records: Iterable[Record]) -> None:
+        with self._owned():
+            head = self._settled()
+            self._add(dataclasses.replace(head, generation=head.generation + 1, texts=0), list(_texts(records)))
+        counting = f"{PREFIX}{head.generation + 1:06d}-"
+        for name in self._documents.read_all(PREFIX):
+            if name != HEAD and not name.startswith(counting):
+                self._documents.remove(name)
+
+    def __str__(self) -> str:
+        return f"the schema history in {self._documents}"
+
+    def _add(self, head: Head, texts: list[str]) -> None:
+        """After those of the head, all of them with the head's next version."""
+        for number, text in enumerate(texts, start=head.texts):
+            self._write(head.name(number), text)
+        self._counted = self._headed(dataclasses.replace(head, texts=head.texts + len(texts)))
+
+    @contextlib.contextmanager
+    def _owned(self) -> Iterator[None]:
+        try:
+            yield
+        except StaleWriteError as error:
+            raise LeaseLostError(
+                f"{self} was written by another process, what lease {self._token} wanted to write is refused: this engine writes no more; "
+                "it takes the destination again when the lease is free"
+            ) from error
+
+    def _settled(self) -> Head:
+        """The head. What nobody answered about and was kept all the same is taken back first: whoever wrote it took it for refused."""
+        head = self._head()
+        if self._unsure and self._counted is not None and self._counted.counts != head.counts:
+            head = self._headed(dataclasses.replace(self._counted, version=head.version))
+        self._unsure = False
+        return head
+
+    def _headed(self, head: Head) -> Head:
+        """In place of the head of its version."""
+        self._unsure = True
+        version = self._documents.write(HEAD, head.to_text(), version=head.version, token=self._token)
+        self._unsure = False
+        return dataclasses.replace(head, version=version)
+
+    def _write(self, name: str, text: str) -> None:
+        """Also over what somebody left there without a head that counts it."""
+        there = self._documents.read(name)
+        self._documents.write(name, text, version=there.version if there else NOT_THERE, token=self._token)
+
+    def _claimed(self) -> Head:
+        """The head under this lease's token: from now on no earlier holder's write fits. Raises LeaseLostError where a later one has it."""
+        for _ in range(TRIES_MAX):
+            head = self._head()
+            if head.version == NOT_THERE:
+                return head
+            try:
+                version = self._documents.write(HEAD, head.to_text(), version=head.version, token=self._token)
+            except StaleWriteError:
+                continue
+            return dataclasses.replace(head, version=version)
+        raise LeaseLostError(f"{self} is written under a later lease than {self._token}; this engine writes no more")
+
+    def _head(self) -> Head:
+        kept = self._documents.read(HEAD)
+        if kept is None:
+            return Head()
+        try:
+            record = json.loads(kept.text)
+            if record["format"] != FORMAT:
+                raise ValueError(f"it has format {record['format']}, this version of Sluice reads format {FORMAT}")
+            return Head(int(record["generation"]), int(record["texts"]), kept.version)
+        except (ValueError, KeyError, TypeError) as error:
+            raise MetaError(
+                f"{self} cannot be read ({error}): run the version of Sluice that wrote it, restore {HEAD}, or take a new epoch"
+            ) from error
+
+    def _records(self, head: Head, texts: list[Kept]) -> Iterator[Record]:
+        for number, kept in enumerate(texts):
+            for line in kept.text.splitlines():
+                try:
+                    yield Record.from_line(line.encode())
+                except (ValueError, KeyError, TypeError) as error:
+                    raise MetaError(
+                        f"{head.name(number)} of {self} is damaged; restore it or start a new epoch"
+                    ) from error
+
+
+def _texts(records: Iterable[Record]) -> Iterator[str]:
+    """Lines as in the file, as many to a text as go into it; a record is never cut."""
+    lines: list[bytes] = []
+    size = 0
+    for record in records:
+        line = record.to_line()
+        if lines and size + len(line) > TEXT_BYTES_MAX:
+            yield b"".join(lines).decode()
+            lines, size = [], 0
+        lines.append(line)
+        size += len(line)
+    if lines:
+        yield b"".join(lines).decode()

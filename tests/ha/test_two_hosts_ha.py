@@ -1,0 +1,238 @@
+"""Engine hosts that share a ledger and no folder, one after the other: what was noted and ordered on one holds on the next."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc_engine.destination_files import read_ledger
+from cdc_engine.documents.places import as_place, shared_documents
+from cdc_engine.documents.sql import SqlDocuments
+from cdc_engine.documents.texts import texts_of
+from cdc_engine.errors import ConfigurationError, MetaError, NotSharedError
+from cdc_engine.handlers.calls import Calls
+from cdc_engine.instance.failover.failover import reading_now
+from cdc_engine.keeping import orders
+from cdc_engine.meta.forget_requests import ask_forget, forget_asked, forget_done
+from cdc_engine.meta.left_consumers import LeftConsumer, left_consumers, write_left_consumers
+from cdc_engine.meta.resume_requests import ask_begin, begin_asked, begin_done
+from cdc_engine.source.in_use import address_in_use, use
+from console.acts.position import move, request
+from console.toolchain.database.server import DatabaseServer
+from console.toolchain.shared.s3 import ACCESS_KEY, SECRET_KEY, S3Server
+from tests.fix_ledgers import at
+from tests.handlers.fix_handlers import Remembering, batch, line
+from tests.instance.fix_destination import Captured, running
+from tests.waiting import wait_for
+
+
+class Hosts:
+    """Of one destination: each a folder, and a conf/ that names the same ledger. `staging`: lines of conf/ that say where batches are."""
+
+    def __init__(self, root: Path, captured: Captured, staging: str) -> None:
+        self._root, self._captured, self._staging = root, captured, staging
+
+    def host(self, name: str, *lines: str) -> Captured:
+        made = copy.copy(self._captured)
+        made.conf, made.directory = self._root / name / "conf", self._root / name / "data" / "engine" / "shop"
+        (made.conf / "destinations").mkdir(parents=True, exist_ok=True)
+        (made.conf / "sluice.yaml").write_text(
+            f"data_dir: {self._root / name}/data\nlake: {self._root}/lake\n{self._staging}"
+            f"meta: {{kind: sql, url: 'sqlite:///{self._root}/meta.db', session_seconds: 5}}\n"
+        )
+        made.describe(*lines)
+        return made
+
+
+@pytest.fixture
+def hosts(mysql80: DatabaseServer, s3_store: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hosts:
+    monkeypatch.setenv("LAKE_ACCESS", ACCESS_KEY)
+    monkeypatch.setenv("LAKE_SECRET", SECRET_KEY)
+    monkeypatch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
+    options = {**s3_store.options, "aws_access_key_id": "$LAKE_ACCESS", "aws_secret_access_key": "$LAKE_SECRET"}
+    staging = f"staging: s3://{s3_store.bucket}/{uuid.uuid4().hex[:12]}\nstorage_options: {json.dumps(options)}\n"
+    return Hosts(tmp_path, Captured(tmp_path / "source", mysql80), staging)
+
+
+@pytest.fixture
+def apart(mysql80: DatabaseServer, tmp_path: Path) -> Hosts:
+    """Without a store: what is in a folder is for who has it."""
+    return Hosts(tmp_path, Captured(tmp_path / "source", mysql80), "")
+
+
+def test_ha_s3_a_host_with_another_include_stops_what_is_new_to_it(hosts: Hosts) -> None:
+    one, two = hosts.host("one", "exclude: .*\\.late"), hosts.host("two")
+    one.run(f"CREATE TABLE {one.database}.late (n INT PRIMARY KEY)")
+    with running(one) as engine:
+        one.run(f"INSERT INTO {one.database}.late VALUES (1)")
+        one.insert([2])
+        assert one.take(engine, 1) == [2]
+    with running(two) as engine:
+        (stopped,) = engine.status().stopped_tables
+        assert (stopped.table, stopped.state) == ("late", "NEWLY_INCLUDED")
+        two.run(f"INSERT INTO {one.database}.late VALUES (3)")
+        two.insert([4])
+        assert two.take(engine, 1) == [4], "the other tables go on"
+    with running(one) as engine:
+        one.insert([5])
+        assert one.take(engine, 1) == [5], "to whom it is excluded again"
+
+
+def test_ha_s3_a_host_that_comes_back_reads_again_what_another_has_read_meanwhile(hosts: Hosts) -> None:
+    """Its stored events know nothing of the tables that changed and the transactions that were prepared under the other."""
+    one, two = hosts.host("one", "store: {kind: file}"), hosts.host("two", "store: {kind: file}")
+    table = f"{one.database}.numbers"
+    with running(one) as engine:
+        one.insert([1])
+        assert one.take(engine, 1) == [1]
+        one.insert([2, 3])
+        wait_for("they are stored", lambda: engine.status().stream.put_sequence >= 3)
+    one.run(f"ALTER TABLE {table} ADD before_it INT FIRST")
+    with running(two) as engine:
+        assert two.take(engine, 2) == [2, 3], "what the other has stored is read from the source"
+        two.run(f"INSERT INTO {table} (n) VALUES (4)")
+        assert two.take(engine, 1) == [4]
+    assert any((one.directory / "events").iterdir())
+    with running(one) as engine:
+        one.run(f"INSERT INTO {table} (n) VALUES (5)")
+        assert one.take(engine, 1) == [5]
+    with running(one) as engine:
+        one.run(f"INSERT INTO {table} (n) VALUES (6)")
+        assert one.take(engine, 1) == [6]
+
+
+def test_ha_another_folder_is_refused_where_batches_are_in_folders(apart: Hosts) -> None:
+    one, two = apart.host("one"), apart.host("two")
+    with running(one) as engine:
+        one.insert([1])
+        assert one.take(engine, 1) == [1]
+    with (
+        pytest.raises(
+            ConfigurationError, match=r"was last read on .* with another folder than .*two.*sluice position set shop"
+        ),
+        running(two),
+    ):
+        pass
+    with running(one) as engine:
+        one.insert([2])
+        assert one.take(engine, 1) == [2], "nothing of it is lost to its own"
+    cursor = read_ledger(two.config.destination_dir("shop")).cursor
+    assert cursor is not None
+    shutil.rmtree(one.directory)
+    wanted = request(f"{cursor.file}:{cursor.offset}", "", latest=False)
+    move(two.config, "shop", wanted, confirm=lambda _: True, say=lambda _: None)
+    with running(two) as engine:
+        two.insert([3])
+        assert two.take(engine, 1) == [3]
+
+
+def test_ha_a_statement_that_is_read_while_the_ledger_is_away_ends_no_stream(
+    apart: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, tried = apart.host("one"), list[str]()
+    write = SqlDocuments.write
+
+    def away(self: SqlDocuments, name: str, text: str, **rest: Any) -> int:
+        if not name.startswith("schema-"):
+            return write(self, name, text, **rest)
+        tried.append(name)
+        raise NotSharedError("nobody answers; it is tried again")
+
+    with running(one) as engine:
+        one.insert([1])
+        assert one.take(engine, 1) == [1]
+        monkeypatch.setattr(SqlDocuments, "write", away)
+        one.run(f"ALTER TABLE {one.database}.numbers ADD late INT")
+        wait_for("it says so", lambda: "nobody answers" in engine.status().reason)
+        wait_for("it tries again", lambda: len(tried) > 1)
+        monkeypatch.undo()
+        one.run(f"INSERT INTO {one.database}.numbers (n) VALUES (2)")
+        assert one.take(engine, 1) == [2]
+    with running(one) as engine:
+        assert engine.status().stopped_tables == ()
+
+
+def test_ha_what_a_newer_version_wrote_is_refused_by_name(apart: Hosts) -> None:
+    one = apart.host("one")
+    with running(one) as engine:
+        one.insert([1])
+        assert one.take(engine, 1) == [1]
+    directory = one.config.destination_dir("shop")
+    documents = shared_documents(as_place(directory))
+    for name, change in (
+        ("ledger", {"format": 4}),
+        ("ledger", {"more": "than is known"}),
+        ("schema-head", {"format": 2}),
+    ):
+        kept = documents.read(name)
+        assert kept is not None
+        newer = json.dumps({**json.loads(kept.text), **change})
+        documents.write(name, newer, version=kept.version, token=kept.token)
+        with pytest.raises(MetaError, match=r"it has format|has the keys"), running(one):
+            pass
+        there = documents.read(name)
+        assert there is not None
+        assert there.text == newer, "and left as it is"
+        documents.write(name, kept.text, version=there.version, token=there.token)
+    with running(one) as engine:
+        one.insert([2])
+        assert one.take(engine, 1) == [2]
+
+
+def test_ha_orders_and_notes_of_one_host_hold_on_the_next(apart: Hosts) -> None:
+    one, two = (apart.host(name).config.destination_dir("shop") for name in ("one", "two"))
+    orders.stay_stopped(one, "ada@one")
+    stopped = orders.stopped(two)
+    assert stopped is not None
+    assert stopped.by == "ada@one"
+    assert orders.may_run(two)
+    assert orders.stopped(one) is None
+    orders.ask(two, "release")
+    assert orders.asked(one) is not None
+    orders.done(one)
+    assert orders.asked(two) is None
+    ask_begin(one)
+    assert begin_asked(two)
+    begin_done(two)
+    assert not begin_asked(one)
+    ask_forget(one, 7)
+    assert forget_asked(two) == (7,)
+    forget_done(two, 7)
+    assert forget_asked(one) == ()
+    write_left_consumers(one, [LeftConsumer(1002, "shop.*")])
+    assert [each.client_id for each in left_consumers(two, at(4))] == [1002]
+    handler = Remembering()
+    Calls("shop", one, [("audit", handler)]).will_be("after", batch(), line(batch()))
+    Calls("shop", two, [("audit", handler)]).tell(line(cursor=200))
+    assert handler.calls == [("after", 7, "")], "the ledger had the ack, and its writer was killed before it told"
+    _spoil_orders(one)
+    with pytest.raises(MetaError, match="is not what Sluice writes there"):
+        orders.stopped(two)
+
+
+def _spoil_orders(directory: Path) -> None:
+    texts_of(directory).keep(orders.STOPPED_FILE, "{}")
+    documents = shared_documents(as_place(directory))
+    for name, kept in documents.read_all("text-").items():
+        documents.write(name, "[]", version=kept.version)
+
+
+def test_ha_failover_the_source_that_one_host_chose_is_read_by_the_next(apart: Hosts) -> None:
+    one, two = apart.host("one"), apart.host("two")
+    port = one.server.port
+    for host in (one, two):
+        path = host.conf / "destinations" / "shop.yaml"
+        said = f"sources: [{{user: root, port: {port}}}, {{user: root, host: 127.0.0.2, port: {port}}}]\ninclude: x\n"
+        path.write_text(said)
+    first, second = one.config.destination_dir("shop"), two.config.destination_dir("shop")
+    use(first, f"127.0.0.2:{port}", "by command")
+    assert one.config.destinations["shop"].source.host == "127.0.0.2"
+    assert address_in_use(second) == "", "reading conf/ asks nobody"
+    assert reading_now(two.config.destinations["shop"], second).source.host == "127.0.0.2"
+    assert two.config.destinations["shop"].source.host == "127.0.0.2", "and whoever reads it here afterwards knows"

@@ -1,0 +1,126 @@
+"""The schema history beside a shared ledger: what several hosts, crashes and answers that never came make of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from cdc_engine.documents.contract import NOT_THERE, NOTHING
+from cdc_engine.documents.memory import MemoryDocuments
+from cdc_engine.errors import LeaseLostError, MetaError, NotSharedError
+from cdc_engine.table_meta.history.kept import shared_repository
+from cdc_engine.table_meta.history.kept.repository import Record
+from cdc_engine.table_meta.history.kept.shared_repository import HEAD, SharedRepository
+from tests.table_meta.history.kept.test_ddl_repositories import record
+
+
+class Broken(MemoryDocuments):
+    """Gives no answer to the write that is `left` ones away. `kept`: that one is done all the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.kept = -1, False
+
+    def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:
+        self.left -= 1
+        if self.left != 0:
+            return super().write(name, text, version=version, token=token, also=also)
+        if self.kept:
+            super().write(name, text, version=version, token=token, also=also)
+        raise NotSharedError("no answer; it is tried again")
+
+
+def read_again(documents: MemoryDocuments) -> list[Record]:
+    return SharedRepository(documents).load()
+
+
+def test_ha_who_held_the_lease_before_adds_nothing() -> None:
+    documents = MemoryDocuments()
+    old, new = SharedRepository(documents, token=1), SharedRepository(documents, token=2)
+    old.load()
+    old.append([record(1)])
+    assert new.load() == [record(1)]
+    for late in (lambda: old.append([record(7)]), lambda: old.replace([record(7)]), old.load):
+        with pytest.raises(LeaseLostError):
+            late()
+    new.append([record(2)])
+    with pytest.raises(LeaseLostError):
+        old.append([record(7)])
+    assert read_again(documents) == [record(1), record(2)]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("at", [1, 2, 3])
+@pytest.mark.parametrize("how", ["append", "replace"])
+def test_ha_a_crash_amid_a_write_leaves_all_of_it_or_nothing(
+    how: str, at: int, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two texts and their head; whoever comes next writes over what does not count."""
+    monkeypatch.setattr(shared_repository, "TEXT_BYTES_MAX", 1)
+    documents = Broken()
+    SharedRepository(documents, token=1).append([record(1)])
+    broken, given = SharedRepository(documents, token=2), [record(2), record(3)]
+    broken.load()
+    documents.left, documents.kept = at, kept
+    with pytest.raises(NotSharedError):
+        broken.append(given) if how == "append" else broken.replace(given)
+    after = [record(1), *given] if how == "append" else given
+    whole = after if kept and at == 3 else [record(1)]
+    assert read_again(documents) == whole
+    successor = SharedRepository(documents, token=3)
+    assert successor.load() == whole
+    successor.append([record(9)])
+    assert read_again(documents) == [*whole, record(9)]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_ha_what_nobody_answered_about_did_not_happen_for_who_wrote_it(kept: bool) -> None:
+    """The stream comes again and may say something else: what was refused to its writer must not come up after a restart."""
+    documents = Broken()
+    repository = SharedRepository(documents, token=1)
+    repository.append([record(1)])
+    documents.left, documents.kept = 2, kept
+    with pytest.raises(NotSharedError):
+        repository.append([record(2)])
+    repository.append([record(3)])
+    assert read_again(documents) == [record(1), record(3)]
+
+
+def test_ha_a_reader_beside_a_writer_sees_one_history_or_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compaction removes the texts that the reader was about to read."""
+    documents = MemoryDocuments()
+    writer = SharedRepository(documents, token=1)
+    writer.append([record(1), record(2)])
+    read_all, replaced = documents.read_all, list[bool]()
+
+    def meanwhile(prefix: str) -> object:
+        if not replaced:
+            replaced.append(True)
+            writer.replace([record(2)])
+        return read_all(prefix)
+
+    monkeypatch.setattr(documents, "read_all", meanwhile)
+    assert read_again(documents) == [record(2)]
+
+
+def test_ha_a_history_that_is_not_understood_is_refused() -> None:
+    documents = MemoryDocuments()
+    writer = SharedRepository(documents, token=1)
+    writer.append([record(1)])
+    documents.remove("schema-000000-00000000")
+    with pytest.raises(MetaError, match="lacks 1 of its texts"):
+        read_again(documents)
+    kept = documents.read(HEAD)
+    assert kept is not None
+    newer = json.dumps({**json.loads(kept.text), "format": 2, "more": "fields"})
+    documents.write(HEAD, newer, version=kept.version, token=1)
+    with pytest.raises(
+        MetaError, match=r"it has format 2, this version of Sluice reads format 1.*run the version of Sluice that"
+    ):
+        writer.append([record(2)])
+    documents.remove(HEAD)
+    documents.write(HEAD, "no record", version=NOT_THERE)
+    with pytest.raises(MetaError, match="cannot be read"):
+        read_again(documents)
