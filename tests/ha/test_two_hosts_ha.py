@@ -15,13 +15,14 @@ from cdc_engine.destination_files import read_ledger
 from cdc_engine.documents.places import as_place, shared_documents
 from cdc_engine.documents.sql import SqlDocuments
 from cdc_engine.documents.texts import texts_of
-from cdc_engine.errors import ConfigurationError, MetaError, NotSharedError
+from cdc_engine.errors import ConfigurationError, MetaError, NotSharedError, SourceConnectionError
 from cdc_engine.handlers.calls import Calls
 from cdc_engine.instance.failover.failover import reading_now
 from cdc_engine.keeping import orders
 from cdc_engine.meta.forget_requests import ask_forget, forget_asked, forget_done
 from cdc_engine.meta.left_consumers import LeftConsumer, left_consumers, write_left_consumers
 from cdc_engine.meta.resume_requests import ask_begin, begin_asked, begin_done
+from cdc_engine.parser import event_parser
 from cdc_engine.source.in_use import address_in_use, use
 from console.acts.position import move, request
 from console.toolchain.database.server import DatabaseServer
@@ -84,27 +85,36 @@ def test_ha_s3_a_host_with_another_include_stops_what_is_new_to_it(hosts: Hosts)
         assert one.take(engine, 1) == [5], "to whom it is excluded again"
 
 
-def test_ha_s3_a_host_that_comes_back_reads_again_what_another_has_read_meanwhile(hosts: Hosts) -> None:
-    """Its stored events know nothing of the tables that changed and the transactions that were prepared under the other."""
+def test_ha_s3_a_host_that_comes_back_reads_again_what_another_began_to_read(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its stored events are after transactions that the other, which began further back, knows to come again."""
     one, two = hosts.host("one", "store: {kind: file}"), hosts.host("two", "store: {kind: file}")
-    table = f"{one.database}.numbers"
+    table, name = f"{one.database}.numbers", f"'{one.database}'"
     with running(one) as engine:
         one.insert([1])
         assert one.take(engine, 1) == [1]
-        one.insert([2, 3])
-        wait_for("they are stored", lambda: engine.status().stream.put_sequence >= 3)
-    one.run(f"ALTER TABLE {table} ADD before_it INT FIRST")
-    with running(two) as engine:
-        assert two.take(engine, 2) == [2, 3], "what the other has stored is read from the source"
-        two.run(f"INSERT INTO {table} (n) VALUES (4)")
-        assert two.take(engine, 1) == [4]
+        one.run(f"XA START {name}", f"INSERT INTO {table} VALUES (7, '')", f"XA END {name}", f"XA PREPARE {name}")
+        one.insert([2])
+        wait_for("it is stored", lambda: engine.status().stream.put_sequence >= 2)
+    tried: list[object] = []
+
+    def breaks(*given: object, **_: object) -> None:
+        tried.append(given)
+        raise SourceConnectionError("the source is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(event_parser, "begin_dump", breaks)
+        with running(two):
+            wait_for("it has begun", lambda: tried)
     assert any((one.directory / "events").iterdir())
     with running(one) as engine:
-        one.run(f"INSERT INTO {table} (n) VALUES (5)")
-        assert one.take(engine, 1) == [5]
-    with running(one) as engine:
-        one.run(f"INSERT INTO {table} (n) VALUES (6)")
-        assert one.take(engine, 1) == [6]
+        one.run(f"XA COMMIT {name}")
+        one.insert([3])
+        assert one.take(engine, 3) == [2, 7, 3]
+    with running(two) as engine:
+        two.insert([4])
+        assert two.take(engine, 1) == [4]
 
 
 def test_ha_another_folder_is_refused_where_batches_are_in_folders(apart: Hosts) -> None:
