@@ -10,8 +10,9 @@ from tests.acceptance.fix_kills import DATABASE, KillBench
 
 CASES = [
     *(("run", point) for point in (AFTER_CHUNK, BEFORE_PUBLISH, AFTER_PUBLISH)),
-    ("mysql", AFTER_CHUNK),
-    ("engine host", AFTER_CHUNK),
+    *(("mysql", point) for point in (AFTER_CHUNK, BEFORE_PUBLISH)),
+    *(("engine host", point) for point in (AFTER_CHUNK, BEFORE_PUBLISH)),
+    ("mysql and engine host", AFTER_PUBLISH),
     ("spark", BEFORE_PUBLISH),
 ]
 
@@ -29,8 +30,10 @@ def test_a_snapshot_goes_on_when_killed(kill_bench: KillBench, victim: str, poin
     try:
         snapshot.start(kill_bench.pipeline.directory, [f"{DATABASE}.early"])
         kill_bench.workload.run(1)
-        kill_bench.kill(victim, kill_bench.reached(point))
-        kill_bench.workload.run(1) if victim != "mysql" else None
+        at_gate = kill_bench.reached(point)
+        for each in victim.split(" and "):
+            kill_bench.kill(each, at_gate)
+        kill_bench.workload.run(1) if kill_bench.pipeline.server.running else None
     finally:
         kill_bench.open()
         kill_bench.revive()

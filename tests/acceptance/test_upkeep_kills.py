@@ -1,4 +1,4 @@
-"""SIGKILL to MySQL and to the engine's host before, in and after a repair and a maintenance; done again, the lake equals MySQL.
+"""SIGKILL to MySQL and to the engine's host before, in and after a backfill, a repair and a maintenance; done again, the lake equals MySQL.
 
 Lines that are cut instead, Spark's too: tests/spark. Runs that are killed themselves: in the rooms of what they do.
 """
@@ -6,6 +6,8 @@ Lines that are cut instead, Spark's too: tests/spark. Runs that are killed thems
 from __future__ import annotations
 
 import contextlib
+import itertools
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,13 +18,17 @@ from cdc_engine import destination_files
 from cdc_engine.errors import SluiceError
 from orchestration import failpoints
 from orchestration.failpoints import (
+    AFTER_BACKFILL,
     AFTER_REPAIR,
+    BEFORE_BACKFILL,
     BEFORE_MAINTENANCE,
     BEFORE_REPAIR,
+    BETWEEN_BACKFILLED,
     BETWEEN_MAINTAINED,
     BETWEEN_REPAIRED,
 )
 from orchestration.ports import MergeFailedError, Ports
+from orchestration.run.backfill.run import Told, Wish, run_backfill
 from orchestration.run.maintain_run import MaintainWish, run_maintenance
 from orchestration.run.repair_run import Listener, RepairWish, plan_repair, run_repair
 from orchestration.run.spark_merge import spark_merge
@@ -32,6 +38,17 @@ PORTS = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_me
 LOST = {"counters": 5, "early": 100}  # table → a row that no round of the workload takes away
 TABLES = tuple(f"{DATABASE}.{name}" for name in LOST)
 SETTLE_SECONDS = 60.0
+MYSQL, ENGINE = "mysql", "engine host"
+# each go: who is killed where. Killed before MySQL is needed for the last time, it ends the go there; the engine never does.
+BACKFILLS = (
+    ((MYSQL, BEFORE_BACKFILL),),
+    ((ENGINE, BETWEEN_BACKFILLED), (MYSQL, AFTER_BACKFILL)),
+)
+REPAIRS = (
+    ((MYSQL, BEFORE_REPAIR),),
+    ((ENGINE, BETWEEN_REPAIRED), (MYSQL, AFTER_REPAIR)),
+)
+MAINTENANCES = (((ENGINE, BEFORE_MAINTENANCE), (MYSQL, BETWEEN_MAINTAINED)),)
 
 
 def repair(bench: KillBench) -> None:
@@ -42,9 +59,16 @@ def repair(bench: KillBench) -> None:
         raise MergeFailedError(str(done))
 
 
-def break_lake(bench: KillBench) -> None:
-    """Another hand takes a row out of each of two tables."""
-    for name, row in LOST.items():
+def backfill(bench: KillBench, since: float) -> None:
+    """All changes since then once more."""
+    wish = Wish(destination=DATABASE, from_us=round(since * 1e6), to_us=None, tables=TABLES)
+    run_backfill(PORTS, bench.pipeline.config, wish, Told(say=lambda _: None), wait_seconds=60.0)
+
+
+def break_lake(bench: KillBench, *names: str) -> None:
+    """Another hand takes a row out of each of these tables."""
+    for name in names:
+        row = LOST[name]
         assert DeltaTable(bench.pipeline.table_path(name)).delete(f"id = {row}")["num_deleted_rows"] == 1
 
 
@@ -61,13 +85,18 @@ def broken_off(bench: KillBench, act: Callable[[KillBench], None], *deaths: tupl
 
     Whatever it makes of that, it has ended by then.
     """
-    for _, point in deaths:
+    places = [
+        (point, [victim for victim, _ in those]) for point, those in itertools.groupby(deaths, lambda each: each[1])
+    ]
+    for point, _ in places:
         bench.shut(point)
     with ThreadPoolExecutor(1) as thread:
         try:
             going = thread.submit(act, bench)
-            for victim, point in deaths:
-                bench.kill(victim, bench.reached(point))
+            for point, victims in places:
+                at_gate = bench.reached(point)
+                for victim in victims:
+                    bench.kill(victim, at_gate)
                 (bench.gates / point).unlink()
             with contextlib.suppress(SluiceError, MergeFailedError):
                 going.result()
@@ -76,17 +105,25 @@ def broken_off(bench: KillBench, act: Callable[[KillBench], None], *deaths: tupl
             bench.revive()
 
 
-@pytest.mark.timeout(600)
-def test_repair_and_maintenance_are_right_when_source_and_engine_are_killed_equality(
+@pytest.mark.timeout(900)
+def test_backfill_repair_and_maintenance_are_right_when_source_and_engine_are_killed_equality(
     kill_bench: KillBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each go is the next try of the one that was broken off."""
     monkeypatch.setenv(failpoints.VARIABLE, str(kill_bench.gates))
     kill_bench.settle()
-    for deaths in ([("mysql", BEFORE_REPAIR)], [("engine host", BETWEEN_REPAIRED), ("mysql", AFTER_REPAIR)]):
-        break_lake(kill_bench)
+    since = time.time()
+    kill_bench.workload.run(1)
+    kill_bench.settle()
+    for deaths in BACKFILLS:
+        break_lake(kill_bench, "counters")
+        broken_off(kill_bench, lambda bench: backfill(bench, since), *deaths)
+        backfill(kill_bench, since)
+    for deaths in REPAIRS:
+        break_lake(kill_bench, *LOST)
         broken_off(kill_bench, repair, *deaths)
-    broken_off(kill_bench, maintain, ("engine host", BEFORE_MAINTENANCE), ("mysql", BETWEEN_MAINTAINED))
+    for deaths in MAINTENANCES:
+        broken_off(kill_bench, maintain, *deaths)
     kill_bench.workload.run(1)
     kill_bench.settle()
     repair(kill_bench)
