@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import decimal
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -245,8 +246,10 @@ class DeltaTable:
         """Those that may hold a value in [low, high]."""
         lowest, highest = f"min.{column}", f"max.{column}"
         if low is not None and high is not None and {lowest, highest} <= set(files.column_names):
-            with contextlib.suppress(pa.ArrowException):  # a bound of another type than the statistics is no hint
-                return files.filter(_may_meet(files[lowest], files[highest], low, high))
+            # a bound of another type than the statistics is no hint
+            with contextlib.suppress(pa.ArrowException, TypeError, ValueError, ArithmeticError):
+                bounds = (_as_bound(value, files[lowest].type) for value in (low, high))
+                return files.filter(_may_meet(files[lowest], files[highest], *bounds))
         return files
 
     def last_writer(self) -> str:
@@ -279,6 +282,13 @@ def _snapshot(log: Any, app_id: str) -> Snapshot:
 def _has_rule(field: Any) -> bool:
     names = [name for name in field.metadata or {} if not name.startswith(MAPPING_METADATA) and name != "comment"]
     return bool(names) or not field.nullable
+
+
+def _as_bound(value: Any, kind: Any) -> Any:
+    """A value of a manifest as statistics of this type are compared with it: Arrow takes no int as large as a BIGINT UNSIGNED."""
+    if pa.types.is_decimal(kind) and isinstance(value, int | str):
+        return pa.scalar(decimal.Decimal(value), kind)
+    return value
 
 
 def _may_meet(lowest: Any, highest: Any, low: Any, high: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 
+from spark_jobs.tables.delta_table import DeltaTable
 from spark_jobs.tables.exact_bounds import writer_properties
 from tests.spark.beside.fix_beside import Beside
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, Changes, Image, Schema
@@ -60,3 +61,22 @@ def test_fidelity_columns_that_a_float_holds_keep_their_bounds() -> None:
     plain = pa.schema(fields)
     assert writer_properties(plain) is None
     assert writer_properties(pa.schema([*plain, pa.field("big", pa.decimal128(16, 0))])) is not None
+
+
+def test_fidelity_files_are_found_by_bounds_above_all_signed_numbers(tmp_path: Path) -> None:
+    """A merge of a table with such keys failed for good: Arrow compares no decimal with an int of 64 bits and more."""
+    rows = pa.table({"id": pa.array([decimal.Decimal(2**64 - 9), decimal.Decimal(2**64 - 5)], pa.decimal128(20, 0))})
+    deltalake.write_deltalake(tmp_path / "t", rows)
+    commit = next((tmp_path / "t" / "_delta_log").glob("*.json"))
+    wrong, right = f"{2**63 - 1}", (f"{2**64 - 9}", f"{2**64 - 5}")
+    told = commit.read_text()
+    assert told.count(wrong) == 2
+    first, then = told.index(wrong) < told.index("maxValues"), told
+    for bound in right if first else reversed(right):
+        then = then.replace(wrong, bound, 1)
+    commit.write_text(then)
+    table = DeltaTable("shop.orders", str(tmp_path / "t"), "app", {})
+    table.refresh()
+    met = [table.reach("id", first, last).files for first, last in ((2**64 - 6, 2**64 - 1), (2**64 - 4, 2**64 - 1))]
+    assert met == [1, 0]
+    assert table.reach("id", "no number", "none").files == 1
