@@ -135,7 +135,8 @@ def _added(table: Path, action: dict[str, Any]) -> list[Path]:
 def _actions(commit: Path) -> list[dict[str, Any]]:
     """None of a commit that was cleaned away meanwhile."""
     try:
-        return [json.loads(line) for line in commit.read_text(encoding="utf-8").splitlines()]
+        # not as text: that has ends of lines, U+2028 among them, which JSON leaves as they are within a text of the statistics
+        return [json.loads(line) for line in commit.read_bytes().splitlines()]
     except FileNotFoundError:
         return []
 

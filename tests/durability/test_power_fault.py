@@ -120,6 +120,14 @@ def test_fault_the_commits_of_a_local_table_stay_before_their_batch_is_acked(tmp
     assert lost(disk, path) == []
 
 
+def test_fault_a_commit_whose_statistics_have_ends_of_lines_stays(tmp_path: Path, disk: Disk) -> None:
+    """JSON leaves U+2028 and U+0085 as they are, which Python takes for ends of lines too: no merge of such a text was ever acked."""
+    path = tmp_path / "lake" / "notes"
+    deltalake.write_deltalake(str(path), pa.table({"note": ["\u2028 first", "\x85 then"]}))
+    sync_commits(str(path), -1, 0)
+    assert lost(disk, path) == []
+
+
 def test_fault_what_an_earlier_try_committed_stays_too(tmp_path: Path, disk: Disk) -> None:
     """A run was killed after its commit and before it had synced; the next one finds nothing to merge."""
     path = tmp_path / "lake" / "orders"
