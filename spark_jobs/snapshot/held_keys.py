@@ -54,8 +54,8 @@ class HeldKeys:
         if bounds is None or not bounds.has_min_max:
             return bool(group.num_rows)
         first: Any = self._keys[self._key[0]]
-        # a bound that is no value of the type is no hint
-        with contextlib.suppress(pa.ArrowException, TypeError, ValueError):
+        # a bound that is no value of the type is no hint; nor is one that Python has no date for: MySQL has a year 0
+        with contextlib.suppress(pa.ArrowException, TypeError, ValueError, OverflowError):
             low, high = (pa.scalar(value, first.type) for value in (bounds.min, bounds.max))
             return bool(pc.any(pc.and_(pc.greater_equal(first, low), pc.less_equal(first, high))).as_py())
         return True

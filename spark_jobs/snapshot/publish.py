@@ -88,7 +88,8 @@ def publish(
         _make_by_spark(lane, given, before, label)
     after = table.refresh()
     try:
-        sync_commits(given.target.path, before.version, after.version)
+        # a run that was killed after its commit has put none of it on disk, and this one may have found the table there
+        sync_commits(given.target.path, before.version, after.version, since_seconds=given.read_at_us / 1e6)
     except OSError as error:
         why = f"what was committed to {given.target.path} is not on disk: {error}; it is tried again"
         raise TableError(given.owner.table, why) from error

@@ -65,6 +65,8 @@ def _obstacles(given: Publication, before: Snapshot, defaults: Sequence[str]) ->
             yield f"the name of column {column.name!r} has more than letters and digits"
         if column.type not in PLAIN_TYPES and not column.type.startswith("decimal("):
             yield f"column {column.name} is a {column.type}"
+    if others := set(given.key) - {column.name for column in given.columns}:
+        yield f"conf/ spells the key column {min(others)} otherwise than the source"
 
 
 def _obstacles_in_files(given: Publication) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """The statistics of a data file as a Delta log has them, from the footer of the Parquet file: no row is read.
 
 `snapshot.whole_files` calls it. How values are written there: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics.
-What cannot be said exactly is left out, which costs a reader a look into the file.
+What cannot be said exactly is left out, which costs a reader a look into the file. One takes it amiss: `to_pyarrow_dataset` of deltalake
+skips a file for a column that has values there and no bounds, though others have them. So whatever type deltalake has bounds of gets some.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from spark_jobs.staged_batch import Column
 
 TEXT_CHARS_MAX = 32  # of a text's bounds, as Delta cuts them
 LAST_CHARACTER = "\U0010ffff"
-MICROS, MILLIS = 1_000_000, 1000
+# no text begins with so many of a character that is none
+ANY_TEXT = '""', f'"{LAST_CHARACTER * TEXT_CHARS_MAX}"'
+MILLIS = 1000  # µs
 EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
+EPOCH, LATEST = dt.datetime(1970, 1, 1), dt.datetime.max  # noqa: DTZ001,DTZ901  without a zone
 INTEGERS = frozenset({"tinyint", "smallint", "int", "bigint"})
 FLOATS = {"float": "<f", "double": "<d"}
 
@@ -37,7 +41,7 @@ def statistics(footer: pq.FileMetaData, columns: Sequence[Column], indexed: int)
             continue
         nulls[column.name] = str(sum(each.null_count for each in found))
         bounded = [each for each in found if each.num_values]
-        if bounded and all(each.has_min_max for each in bounded):
+        if bounded:
             low, high = _bounds(column.type, bounded)
             if low is not None:
                 lowest[column.name] = low
@@ -57,6 +61,8 @@ def _object(values: dict[str, str]) -> str:
 
 def _bounds(type_name: str, found: Sequence[Any]) -> tuple[str | None, str | None]:
     """As JSON; None where there is none to be said."""
+    if not all(each.has_min_max for each in found):  # of texts above 4 KiB the footer has none
+        return ANY_TEXT if type_name == "string" else (None, None)
     if type_name == "string":
         return _least_text(min(each.min for each in found)), _greatest_text(max(each.max for each in found))
     numbers = [(_number(type_name, each.min_raw), _number(type_name, each.max_raw)) for each in found]
@@ -73,7 +79,7 @@ def _number(type_name: str, raw: Any) -> Any:
     if type_name in FLOATS:
         value = struct.unpack(FLOATS[type_name], raw)[0] if isinstance(raw, bytes) else float(raw)
         return value if value - value == 0 else None  # infinities and NaN have no JSON
-    return int(raw) if type_name in INTEGERS | {"date", "timestamp", "timestamp_ntz"} else None
+    return int(raw) if type_name in INTEGERS | {"boolean", "date", "timestamp", "timestamp_ntz"} else None
 
 
 def _written(type_name: str, value: Any, *, up: bool) -> str | None:
@@ -82,8 +88,8 @@ def _written(type_name: str, value: Any, *, up: bool) -> str | None:
     if type_name == "date":
         return _day(value)
     if type_name.startswith("timestamp"):
-        return _instant(-(-value // MILLIS) if up else value // MILLIS, zone="Z" if type_name == "timestamp" else "")
-    return repr(value)
+        return _instant(value, up=up, zone="Z" if type_name == "timestamp" else "")
+    return json.dumps(bool(value)) if type_name == "boolean" else repr(value)
 
 
 def _decimal(unscaled: int, scale: int) -> str:
@@ -99,12 +105,18 @@ def _day(days: int) -> str | None:
         return None
 
 
-def _instant(millis: int, zone: str) -> str | None:
+def _instant(micros: int, *, up: bool, zone: str) -> str | None:
+    """In milliseconds, as Delta has them; the last one of the year 9999, which stands for ever in many tables, as it is."""
     try:
-        at = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=millis)
+        at = EPOCH + dt.timedelta(microseconds=micros)
     except OverflowError:
         return None
-    return f'"{at.replace(tzinfo=None).isoformat(timespec="milliseconds")}{zone}"'
+    rest = at.microsecond % MILLIS
+    if rest and up and at <= LATEST - dt.timedelta(microseconds=MILLIS):
+        at += dt.timedelta(microseconds=MILLIS - rest)
+    elif not up:
+        at -= dt.timedelta(microseconds=rest)
+    return f'"{at.isoformat(timespec="microseconds" if at.microsecond % MILLIS else "milliseconds")}{zone}"'
 
 
 def _least_text(value: str) -> str:

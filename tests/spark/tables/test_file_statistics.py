@@ -1,0 +1,119 @@
+"""Bounds that a footer gives lose no row, to whoever skips files by them: any values of any type, in files as a snapshot's chunks are."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import duckdb
+import duckdb_extension_delta
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cdc_engine.parquet_files import lake_writer
+from spark_jobs.staged_batch import Column
+from spark_jobs.tables.file_statistics import statistics
+from spark_jobs.tables.new_table import Contents, make_table
+
+# around the place where texts are cut, and what JSON, UTF-16 or a reader of lines take for something else
+AWKWARD = st.text(st.sampled_from('aß\U0001f600\U0010ffff\uffff\x00\x1f"\\\u2028\x85 '), min_size=28, max_size=40)
+TEXTS = st.one_of(st.text(max_size=6), AWKWARD, st.text(max_size=3).map(lambda text: text + "y" * 5000))
+LAST, LAST_UTC = dt.datetime.max, dt.datetime.max.replace(tzinfo=dt.UTC)  # noqa: DTZ901  without a zone
+
+
+def _whole(bits: int) -> st.SearchStrategy[Any]:
+    return st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def _decimals(precision: int, scale: int) -> tuple[pa.DataType, st.SearchStrategy[Any]]:
+    exact = decimal.Context(prec=precision + 1)
+    unscaled = st.integers(1 - 10**precision, 10**precision - 1)
+    return pa.decimal128(precision, scale), unscaled.map(lambda each: decimal.Decimal(each).scaleb(-scale, exact))
+
+
+KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
+    "tinyint": (pa.int8(), _whole(8)),
+    "smallint": (pa.int16(), _whole(16)),
+    "int": (pa.int32(), _whole(32)),
+    "bigint": (pa.int64(), _whole(64)),
+    "float": (pa.float32(), st.floats(allow_nan=False, allow_infinity=False, width=32)),
+    "double": (pa.float64(), st.floats(allow_nan=False, allow_infinity=False)),
+    "boolean": (pa.bool_(), st.booleans()),
+    "string": (pa.string(), TEXTS),
+    "binary": (pa.binary(), st.binary(max_size=40)),
+    "date": (pa.date32(), st.dates()),
+    "timestamp": (pa.timestamp("us", "UTC"), st.datetimes(timezones=st.just(dt.UTC)) | st.just(LAST_UTC)),
+    "timestamp_ntz": (pa.timestamp("us"), st.datetimes() | st.just(LAST)),
+    "decimal(1,0)": _decimals(1, 0),
+    "decimal(7,2)": _decimals(7, 2),
+    "decimal(20,0)": _decimals(20, 0),
+    "decimal(38,0)": _decimals(38, 0),
+    "decimal(38,38)": _decimals(38, 38),
+}
+
+
+@pytest.fixture(scope="module")
+def duck() -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect()
+    extension = next(Path(duckdb_extension_delta.__file__).parent.rglob("delta.duckdb_extension"))
+    connection.execute(f"LOAD '{extension}'")
+    return connection
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), type_name=st.sampled_from([*KINDS]))
+def test_a_reader_that_skips_files_finds_each_value(
+    tmp_path_factory: pytest.TempPathFactory, duck: duckdb.DuckDBPyConnection, data: Any, type_name: str
+) -> None:
+    kind, values = KINDS[type_name]
+    files = data.draw(st.lists(st.lists(values | st.none(), min_size=1, max_size=6), min_size=2, max_size=3), "files")
+    path = tmp_path_factory.mktemp("bounds") / "table"
+    _make(path, type_name, kind, files)
+    table = deltalake.DeltaTable(path)
+    for told in pa.table(table.get_add_actions(flatten=True)).to_pylist():
+        found = files[int(Path(told["path"]).stem)]
+        known = [value for value in found if value is not None]
+        assert told["null_count.value"] == len(found) - len(known)
+        if (low := told.get("min.value")) is not None:
+            assert all(low <= value for value in known), told
+        if (high := told.get("max.value")) is not None:
+            assert all(value <= high for value in known), told
+    everything = [value for found in files for value in found if value is not None]
+    dataset, lazy = table.to_pyarrow_dataset(), pl.scan_delta(str(path))
+    for value in set(everything):
+        count = sum(each == value for each in everything)
+        assert dataset.count_rows(filter=ds.field("value") == pa.scalar(value, kind)) == count
+        duck_sql = f"SELECT count(*) FROM delta_scan('{path}') WHERE value = ?"
+        assert duck.execute(duck_sql, [value]).fetchone() == (count,)
+        same = pl.col("value") == pl.lit(value, dtype=lazy.collect_schema()["value"])
+        assert lazy.filter(same).select(pl.len()).collect().item() == count
+    shutil.rmtree(path)
+
+
+def _make(path: Path, type_name: str, kind: pa.DataType, files: Sequence[Sequence[Any]]) -> None:
+    """One data file for each list, of row groups of two rows; the other column always has bounds."""
+    columns = (Column(name="value", type=type_name), Column(name="other", type="int"))
+    schema = pa.schema([("value", kind), ("other", pa.int32())])
+
+    def fill(folder: Path) -> Contents:
+        added = []
+        for number, values in enumerate(files):
+            file = folder / f"{number}.parquet"
+            with lake_writer(file, schema) as writer:
+                rows = pa.table([pa.array(values, kind), pa.array(range(len(values)), pa.int32())], schema=schema)
+                writer.write_table(rows, row_group_size=2)
+            add = {"path": file.name, "partitionValues": {}, "size": file.stat().st_size, "modificationTime": 1}
+            added.append({"add": {**add, "dataChange": True, "stats": statistics(pq.read_metadata(file), columns, 32)}})
+        return Contents(actions=tuple(added))
+
+    assert make_table(str(path), columns, {}, fill)
