@@ -1,0 +1,123 @@
+"""Rows of tables with every awkward kind of key are read while they change; what is published equals the source."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from cdc_engine.acts import snapshot
+from cdc_engine.instance.tables.table_snapshots import Outside, snapshot_hands
+from cdc_engine.instance.wiring import source_of
+from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.snapshot.work import run_all
+from console.toolchain.database.server import DatabaseServer
+from console.toolchain.spark.server import SparkConnectServer
+from equality.destination import Asked, compare_destination
+from equality.values import Extent
+from orchestration.ports import PublishOutcome
+from orchestration.run.spark_publish import spark_publish
+from tests.instance.fix_destination import running
+from tests.spark.fix_pipeline import Pipeline
+from tests.waiting import wait_for
+
+# table → columns of its key, and the value of each for a number of 0 to 59
+KEYS = {
+    "general": ("k varchar(40) COLLATE utf8mb4_general_ci", "IF({n} % 2, CONCAT('ä', {n}), CONCAT('B', {n}, ' '))"),
+    "accents": ("k varchar(40) COLLATE utf8mb4_0900_ai_ci", "CONCAT(CHAR(97 + {n} % 26 USING utf8mb4), 'É', {n})"),
+    "latin": ("k varchar(40) CHARACTER SET latin1", "CONCAT(_utf8mb4'ü', {n})"),
+    "composite": (
+        "a int, b varchar(9), c date",
+        "-({n} % 3), CONCAT('x', {n} % 7), DATE'2020-01-31' + INTERVAL {n} DAY",
+    ),
+    "decimals": ("k decimal(30,10)", "{n} * 12345678901234567.0000000001 - 5"),
+    "dates": ("k date", "DATE'1000-01-01' + INTERVAL {n} * 5000 DAY"),
+    "times": ("k datetime(6)", "TIMESTAMP'2024-02-29 23:59:59.999999' + INTERVAL {n} HOUR"),
+    "binaries": ("k binary(4)", "UNHEX(LPAD(HEX({n} * 71582788), 8, '0'))"),
+    "negative": ("k bigint", "-9223372036854775808 + {n}"),
+    "huge": ("k bigint unsigned", "18446744073709551615 - {n}"),
+    "enums": (f"k enum({', '.join(repr(f'e{59 - n}') for n in range(60))})", "CONCAT('e', {n})"),
+    "skewed": ("k bigint", "IF({n} < 50, {n}, {n} * 100000000000)"),
+    "floats": ("k double", "{n} / 7 - 3"),
+    "one": ("k int", "{n}"),
+    "none": ("k int", "{n}"),
+}
+ROWS = {"one": (7,), "none": ()}
+CHUNK_ROWS = 9
+
+
+def values(name: str, numbers: range | tuple[int, ...]) -> str:
+    return ", ".join(f"({KEYS[name][1].format(n=n)}, {n}, 'read')" for n in numbers)
+
+
+def names_of(columns: str) -> str:
+    """Of the key."""
+    return ", ".join(each.split()[0] for each in columns.split(", ") if each[0] in "abck" and " " in each)
+
+
+def test_tables_with_awkward_keys_equal_the_source_though_they_change_while_a_snapshot_reads_them_equality(
+    mysql80: DatabaseServer, spark_server: SparkConnectServer, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(tmp_path, mysql80, spark_server)
+    database, captured = pipeline.captured.database, pipeline.captured
+    captured.describe(f"snapshots: {json.dumps({'chunk_rows': CHUNK_ROWS})}")
+    captured.run("SET sql_log_bin = 0", f"USE {database}", *(made for name in KEYS for made in making(name)))
+    tables = [f"{database}.{name}" for name in KEYS]
+    published: dict[str, PublishOutcome] = {}
+
+    def publish(record: object, table: object) -> int:
+        done = spark_publish(pipeline.config, "shop", record, table, "run")  # type: ignore[arg-type]
+        published[record.table] = done  # type: ignore[attr-defined]
+        return done.label
+
+    outside = Outside(run_lock=contextlib.nullcontext, publish=publish, say=print, progress=lambda _: None)
+    with running(captured) as engine:
+        pipeline.merge(engine)
+        snapshot.start(captured.directory, tables)
+        records, ending = SnapshotRecords(captured.directory), threading.Event()
+
+        def is_published() -> bool:
+            pipeline.merge_next(engine)
+            run_all(snapshot_hands(pipeline.config, "shop", outside), 0.0)
+            return not any(each.has_work for each in records.all())
+
+        with ThreadPoolExecutor(1) as thread:
+            changing = thread.submit(change, pipeline, ending)
+            try:
+                wait_for("all rows are published", is_published, 240)
+            finally:
+                ending.set()
+                changing.result()
+        pipeline.merge(engine)
+        asked = Asked(pipeline.config, "shop", source_of(pipeline.config.destinations["shop"]))
+        for found in compare_destination(asked, tables, Extent()):
+            assert found.equal, found
+    ways = {name: (done.way, done.reason) for name, done in published.items() if done.way != "files"}
+    assert ways.keys() <= {"floats"}, ways
+
+
+def making(name: str) -> list[str]:
+    columns, rows = KEYS[name][0], ROWS.get(name, range(0, 60, 2))
+    made = [f"CREATE TABLE {name} ({columns}, n int, word varchar(20), PRIMARY KEY ({names_of(columns)}))"]
+    return [*made, f"INSERT INTO {name} VALUES {values(name, rows)}"] if rows else made
+
+
+def change(pipeline: Pipeline, ending: threading.Event) -> None:
+    """Rows come, change, go and move to other keys, in every table, again and again."""
+    with pipeline.captured.server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"USE {pipeline.captured.database}")
+        turn = 0
+        while not ending.is_set():
+            for name in KEYS:
+                n = (turn * 7) % 58
+                for statement in (
+                    f"REPLACE INTO {name} VALUES {values(name, (n,))}",
+                    f"UPDATE {name} SET word = 'changed {turn}' WHERE n % 5 = {turn % 5}",
+                    f"DELETE FROM {name} WHERE n = {(n + 2) % 58}",
+                ):
+                    cursor.execute(statement)
+            connection.commit()
+            turn += 1
+            ending.wait(0.1)
