@@ -19,6 +19,7 @@ from cdc_engine.parser.source_check import check_source
 from cdc_engine.table_meta.history.tables_file import foreign_key_notes
 from console.beside_check import beside_problems, beside_sentence, rules_problems
 from console.conf_check import conf_problems, unset_passwords
+from console.shards_check import shards_problems, shards_sentence, shards_warnings
 from console.sources import ask_source, known_path_clashes
 from console.stack.processes import ProcessFile
 from console.stack.stack import SPARK, Stack
@@ -55,6 +56,7 @@ def run_checks(conf: Path) -> Iterator[Finding]:
     yield check_shared(config)
     yield Finding("Delta paths of all tables", tuple(known_path_clashes(config)))
     yield Finding(beside_sentence(config), tuple(beside_problems(config)))
+    yield Finding(shards_sentence(config), tuple(shards_problems(config)), tuple(shards_warnings(config)))
     yield Finding("rows and masks of tables that are there", tuple(rules_problems(config)))
     yield from check_spark(config, conf)
     if "://" in config.lake:

@@ -140,7 +140,9 @@ def _lake(asked: Asked, version: TableVersion, kept: Sequence[int]) -> LakeSide:
     refuse_log_alone(version, asked.settings)
     path = asked.config.kept_path(asked.name, version.database, version.table)
     if asked.settings.table(version.database, version.table).mirror:
-        return LakeSide(version.name, path, asked.storage_options)
+        shard = asked.settings.shard(version.database, version.table)
+        rows = (shard.column, shard.name) if shard else None
+        return LakeSide(version.name, path, asked.storage_options, rows)
     return HistorySide(version.name, path, asked.storage_options, expected_types(version, kept, asked.settings))
 
 

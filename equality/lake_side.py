@@ -18,10 +18,19 @@ SIGN = "_sluice_sign"
 
 
 class LakeSide:
-    """One Delta table. `exists` is False, and its version -1, while there is none. Raises RefusedError where it cannot be read."""
+    """One Delta table, or the rows of it that have a value in a column: `shard`, (column, value).
 
-    def __init__(self, name: str, path: str, storage_options: Mapping[str, str] | None = None) -> None:
-        self.name, self.path = name, path
+    `exists` is False, and its version -1, while there is none. Raises RefusedError where it cannot be read.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        path: str,
+        storage_options: Mapping[str, str] | None = None,
+        shard: tuple[str, str] | None = None,
+    ) -> None:
+        self.name, self.path, self._shard = name, path, shard
         self._options = dict(storage_options or {}) or None
         self._log: Any = None
         self.refresh()
@@ -52,7 +61,8 @@ class LakeSide:
 
     def columns(self) -> dict[str, str]:
         """Name → Spark type."""
-        return {field.name: spark_type(field.type) for field in self._log.schema().fields} if self._log else {}
+        found = {field.name: spark_type(field.type) for field in self._log.schema().fields} if self._log else {}
+        return {name: kind for name, kind in found.items() if self._shard is None or name != self._shard[0]}
 
     def row_count(self) -> int:
         """By the files' statistics, with rows that deletion vectors mark: a hint."""
@@ -64,14 +74,21 @@ class LakeSide:
         """The rows as Delta has them, read as they are consumed; `condition` in SQL, for files to be skipped by."""
         ours = [ORDER_KEY] if plan.key else [OPERATION, ORDER_KEY]
         wanted = [*(self.spelled(column.name) for column in plan.columns), *ours, *([DELETED] if plan.soft else [])]
+        conditions = [f"({each})" for each in (condition, _is(*self._shard) if self._shard else "") if each]
         try:
-            return pa.RecordBatchReader.from_stream(self._log.scan(columns=wanted, predicate=condition or None))
+            asked = " AND ".join(conditions) or None
+            return pa.RecordBatchReader.from_stream(self._log.scan(columns=wanted, predicate=asked))
         except (DeltaError, OSError) as error:
             raise RefusedError(f"the Delta table {self.path} cannot be read: {error}") from error
 
     def spelled(self, name: str) -> str:
         """A column as Delta spells it: a name's capitals do not count there."""
         return next(each for each in self.columns() if each.lower() == name.lower())
+
+
+def _is(column: str, value: str) -> str:
+    text = value.replace("'", "''")
+    return f"{identifier(column)} = '{text}'"
 
 
 def canonical_rows(plan: TablePlan) -> str:

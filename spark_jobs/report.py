@@ -7,6 +7,7 @@ from typing import Literal
 
 from spark_jobs.small.ways import Way, Wish
 from spark_jobs.tables.layout import PLAIN, Layout
+from spark_jobs.tables.shards import Shard
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -14,7 +15,8 @@ class TableTarget:
     """The Delta table of a source table. `path`: absolute, or a URL that Spark and deltalake both know.
 
     `merge`: the way that conf/ asks for. `change_log`, `history`: the tables beside it, empty where there are none. `mirror`: whether there
-    is a table with its rows at `path` at all, or only what would be beside it.
+    is a table with its rows at `path` at all, or only what would be beside it. `shard`: which rows of it are the source table's, where
+    others have some too.
     """
 
     path: str
@@ -25,6 +27,7 @@ class TableTarget:
     change_log: str = ""
     history: str = ""
     mirror: bool = True
+    shard: Shard | None = None
 
     @property
     def beside(self) -> bool:

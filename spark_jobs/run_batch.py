@@ -9,6 +9,8 @@ import dataclasses
 import functools
 import queue
 import re
+import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -133,6 +135,7 @@ class _Work:
         self.target_of: Callable[[str], TableTarget | None] = targets.get
         self.run_id = ""
         self._reasons: dict[str, str] = {}
+        self._alone: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by path: shards have one table
         self.holds: Holds = NO_HOLDS
         for lane in lanes:
             self._free.put(lane)
@@ -197,7 +200,7 @@ class _Work:
                     raise error
 
     def _merge(self, table: StagedTable) -> TableReport:
-        with self._lane() as lane:
+        with self._alone[self._targets[table.name].path], self._lane() as lane:
             if why := self._refusal():
                 raise TableError(table.name, why, own=False)
             if table.name in self.refused:

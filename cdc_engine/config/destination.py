@@ -13,6 +13,7 @@ from cdc_engine.config.consumers import CanalServerConfig
 from cdc_engine.config.handlers import HandlerConfig
 from cdc_engine.config.operation import AssetsOfDestination, Cron, MaintenanceConfig
 from cdc_engine.config.places import ArchivePlace, DatabaseUrl, PathTemplate
+from cdc_engine.config.shards import ShardOf, ShardsConfig
 from cdc_engine.config.table import SchemaChangesConfig, TableConfig
 from cdc_engine.source.in_use import address_in_use
 from cdc_engine.source.settings import HeartbeatConfig, SourceConfig, StartConfig, Strict
@@ -150,6 +151,9 @@ class DestinationConfig(AssetsOfDestination, Strict):
         description="what others installed, called before a batch is handed out, after its ack, and where it comes again",
     )
     tables: dict[str, TableConfig] = Field({})
+    shards: tuple[ShardsConfig, ...] = Field(
+        (), description="tables that become one in the lake; of several patterns that a name meets the first counts"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -174,6 +178,15 @@ class DestinationConfig(AssetsOfDestination, Strict):
             raise ValueError(
                 "two of the brokers have one client_id: give each another one, its cursor is kept under it"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _options_of_shards(self) -> DestinationConfig:
+        for name in self.tables:
+            if self.shard(*name.partition(".")[::2]) is not None:
+                raise ValueError(
+                    f"tables.{name}: it is one of the `shards`, which are merged alike: say it in their `options`"
+                )
         return self
 
     @property
@@ -203,6 +216,9 @@ class DestinationConfig(AssetsOfDestination, Strict):
 
     def schema_policy(self, database: str, table: str) -> dict[str, str]:
         """Kind of change → word of one table: its own words over the destination's. A declared key does not change with the source's."""
+        for each in self.shards:
+            if each.of(self.name, database, table) is not None:
+                return each.policy(self.schema_changes.model_dump())
         configured = self.table(database, table)
         own = configured.schema_changes.model_dump(include=configured.schema_changes.model_fields_set)
         declared = {"key": "apply"} if configured.key else {}
@@ -212,11 +228,19 @@ class DestinationConfig(AssetsOfDestination, Strict):
         """apply, stop or ignore, for what foreign keys change in one table. They are carried out on its rows, which only a mirror has."""
         options = self.table(database, table)
         word = options.cascades or self.cascades
-        return "stop" if word == "apply" and not options.mirror else word
+        confined = options.mirror and self.shard(database, table) is None  # keys of other shards may be the same
+        return "stop" if word == "apply" and not confined else word
 
     def merge_way(self, database: str, table: str) -> Literal["auto", "spark", "small"]:
         """Who merges one table."""
         return self.table(database, table).merge or self.merge
 
     def table(self, database: str, table: str) -> TableConfig:
-        return self.tables.get(f"{database}.{table}", TableConfig())
+        own = self.tables.get(f"{database}.{table}")
+        if own is None and (shard := self.shard(database, table)) is not None:
+            return shard.options
+        return own or TableConfig()
+
+    def shard(self, database: str, table: str) -> ShardOf | None:
+        """What a source table is a shard of; None for one that has a Delta table of its own."""
+        return next((found for each in self.shards if (found := each.of(self.name, database, table))), None)

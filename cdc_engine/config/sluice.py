@@ -18,6 +18,9 @@ from cdc_engine.config.places import DatabaseUrl, StorageOptions, TableLocation,
 from cdc_engine.contracts import DestinationDir, MetaPlace
 from cdc_engine.source.settings import LocalPath, Strict
 
+# "database.table of destination" → destination, column and name of its shard
+Writers = Mapping[str, tuple[str, str, str]]
+
 
 class SparkConfig(Strict):
     """`remote` attaches to a Spark Connect server; `master` builds a session inside the run. Exactly one is used; `master` wins if set."""
@@ -125,6 +128,8 @@ class SluiceConfig(Strict):
     def table_path(self, destination: str, database: str, table: str) -> str:
         """Where the mirror of a source table is in the lake."""
         settings = self.destinations[destination]
+        if (shard := settings.shard(database, table)) is not None:
+            return f"{self.lake}/{shard.into}"
         below = settings.table_path.format(destination=destination, database=database, table=table)
         return settings.table(database, table).path or f"{self.lake}/{below}"
 
@@ -147,15 +152,35 @@ def path_clashes(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> l
 
     Tables that conf/ names are looked at too. Two writers of one table would lose changes silently.
     """
-    users: dict[str, set[str]] = {}
+    users: dict[str, dict[str, tuple[str, str, str]]] = {}
     for name, destination in config.destinations.items():
         for table in {*tables.get(name, ()), *destination.tables}:
             database, _, short = table.partition(".")
+            shard = destination.shard(database, short)
+            confined = (name, shard.column, shard.name) if shard else (name, "", "")
             beside = filter(None, config.paths_beside(name, database, short))
             for path in (config.table_path(name, database, short), *beside):
-                users.setdefault(path, set()).add(f"{table} of {name}")
-    return [
-        f"{' and '.join(sorted(those))} have the same Delta path {path}: set `path` of one of them under `tables` in conf/destinations"
-        for path, those in sorted(users.items())
-        if len(those) > 1
-    ]
+                users.setdefault(path, {})[f"{table} of {name}"] = confined
+    return [_clash(path, those) for path, those in sorted(users.items()) if not _apart(those)]
+
+
+def _apart(those: Writers) -> bool:
+    """Whether each writes rows of its own: one alone, or shards of one destination under names that differ, in one column."""
+    writers = {(destination, column) for destination, column, _ in those.values()}
+    differ = len(writers) == 1 and len(set(those.values())) == len(those)
+    return len(those) == 1 or (differ and _are_shards(those))
+
+
+def _are_shards(those: Writers) -> bool:
+    return all(name for _, _, name in those.values())
+
+
+def _clash(path: str, those: Writers) -> str:
+    who = f"{' and '.join(sorted(those))} have the same Delta path {path}"
+    if _are_shards(those) and len({destination for destination, _, _ in those.values()}) > 1:
+        return (
+            f"{who}: runs of two destinations would write it at once; give the `shards` of each an `into` of their own"
+        )
+    if _are_shards(those):
+        return f"{who} and do not differ as shards: give `shards` one `column` and another `name` for each in conf/destinations"
+    return f"{who}: set `path` of one of them under `tables` in conf/destinations"

@@ -31,6 +31,12 @@ def refuse_rows(
             f"resume {origin}, and this one goes on with it"
         )
         raise TableStoppedError(change.database, change.table, TableState.DDL_UNSUPPORTED, reason)
+    if any(policies.get(each, DEFAULT_POLICY).shard for each in (name, origin)):
+        reason = (
+            f"the table was {origin} before, and one of the two is a shard, whose rows are among those of others in the lake: they are not "
+            "moved; take the table's rows anew with `sluice snapshot start`"
+        )
+        raise TableStoppedError(change.database, change.table, TableState.DDL_UNSUPPORTED, reason)
     if policies.get(name, DEFAULT_POLICY).rules != policies.get(origin, DEFAULT_POLICY).rules:
         reason = (
             f"the table was {origin} before, and conf/ filters or masks the rows of the two otherwise: say the same `rows` and `masks` for "

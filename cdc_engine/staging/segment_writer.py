@@ -37,7 +37,7 @@ class _KeyFacts:
 
     def __init__(self, decoder: RowDecoder) -> None:
         names = {name.lower(): index + 3 for index, name in enumerate(column.name for column in decoder.columns)}
-        self.columns = [names[name.lower()] for name in decoder.version.key]
+        self.columns = [names[name.lower()] for name in decoder.key]
         self.bounds: list[tuple[Any, Any]] = [(None, None)] * len(self.columns)
         types = [decoder.schema.field(column).type for column in self.columns]
         self.bounded = [
@@ -160,7 +160,7 @@ class SegmentWriter:
 
     def _become_partial(self) -> None:
         """What was taken so far has all its columns; it is written anew as a partial segment says it. So a segment ends for no row."""
-        key = self.decoder.version.key
+        key = self.decoder.key
         self._moves = Moves(self.decoder.partial_schema, key) if self._follows_moves else _NoMoves()
         pending, self._pending, self._pending_rows, self.pending_bytes = self._pending, [], 0, 0
         row = self.first_row
@@ -213,7 +213,7 @@ class SegmentWriter:
             last_order_key=self._order_keys[1],
             first_commit_time_us=self._commit_times[0],
             last_commit_time_us=self._commit_times[1],
-            key=version.key,
+            key=self.decoder.key,
             key_min=tuple(_bound(low) for low, _ in self._key.bounds),
             key_max=tuple(_bound(high) for _, high in self._key.bounds),
             columns=staged_columns(self.decoder),

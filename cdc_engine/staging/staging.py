@@ -338,7 +338,7 @@ class _Staging:
                     order_key=change.order_key,
                     commit_time_us=change.time_us,
                     version=change.schema.version,
-                    key=decoder.version.key,
+                    key=decoder.key,
                     columns=columns,
                     fills=staged_fills(decoder, change.fills),
                     alterations=tuple(manifest_alteration(each) for each in change.alterations),
@@ -414,7 +414,7 @@ def _first_order_key(part: BlockSlice, chosen: Int64s) -> int:
 
 
 def _is_staged_alike(one: RowDecoder, other: RowDecoder) -> bool:
-    return one.version.key == other.version.key and staged_columns(one) == staged_columns(other)
+    return one.key == other.key and staged_columns(one) == staged_columns(other)
 
 
 def _file_part(name: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import deltalake
@@ -39,6 +39,11 @@ class LakeTable:
     key: tuple[str, ...]
     storage_options: dict[str, str]
     mirror: bool = True
+    shard: Mapping[str, str] = dataclasses.field(default_factory=dict)  # column → its value in rows of the source table
+
+    def is_told_by(self, commit: Interval) -> bool:
+        """Whether a commit may concern its rows: not one that Sluice made for another shard."""
+        return not self.shard or commit.table in {"", self.name}
 
     def log(self, version: int | None = None) -> Any:
         """The Delta table, of a version; raises SetupError where it is not there."""
@@ -68,12 +73,15 @@ def captured_table(config: SluiceConfig, name: str, destination: str = "") -> La
     settings = config.destinations[owner].table(table.database, table.table)
     path = config.kept_path(owner, table.database, table.table)
     key, options = tuple(settings.key) or table.key, storage_options(config.storage_options)
-    return LakeTable(owner, name, path, key, options, mirror=settings.mirror)
+    shard = config.destinations[owner].shard(table.database, table.table)
+    rows = {shard.column: shard.name} if shard else {}
+    return LakeTable(owner, name, path, key, options, mirror=settings.mirror, shard=rows)
 
 
 def history_of(table: LakeTable) -> list[Interval]:
     """The batches that the log still tells, and other hands' commits between them, the newest first."""
-    return batches(read_commit(commit) for commit in table.log().history())[::-1]
+    commits = (read_commit(commit) for commit in table.log().history())
+    return batches(commit for commit in commits if table.is_told_by(commit))[::-1]
 
 
 def at(history: Sequence[Interval], word: str) -> list[Interval]:

@@ -137,9 +137,9 @@ def row_life(table: LakeTable, key: str) -> Iterator[Step]:
 
     Raises ConfigurationError; GoneError after what is known, where older versions cannot be read any more.
     """
-    versions = TableVersions(table, parse_key(table, key))
+    versions = TableVersions(table, {**parse_key(table, key), **table.shard})
     commits = sorted((read_commit(each) for each in table.log().history()), key=lambda each: -each.version)
-    return life(versions, commits)
+    return life(versions, [each for each in commits if table.is_told_by(each)])
 
 
 def known_life(table: LakeTable, key: str) -> tuple[list[Step], str]:

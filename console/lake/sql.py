@@ -1,7 +1,8 @@
 """`sluice sql`: one question in SQL to the lake, answered by DuckDB, which reads the Delta tables itself; Spark need not run.
 
-Each captured table is a view `database.table`, its change log `database.table__log`, its history `database.table__history`. Only local
-lakes: DuckDB's readers of object stores would have to be downloaded.
+Each captured table is a view `database.table`, its change log `database.table__log`, its history `database.table__history`; shards
+that are one table are a view `folder.table`, as it lies in the lake. Only local lakes: DuckDB's readers of object stores would have to be
+downloaded.
 """
 
 from __future__ import annotations
@@ -66,10 +67,18 @@ def lake_tables(config: SluiceConfig) -> list[LakeTable]:
     for destination in sorted(config.destinations):
         for table in read_tables(config.destination_dir(destination) / TABLES_FILE):
             for name, path in _paths(config, destination, table):
-                database = table.database if (table.database, name) not in found else f"{destination}_{table.database}"
+                database = _database(config, destination, table)
+                if (other := found.get((database, name))) is not None and other.path != path:
+                    database = f"{destination}_{database}"
                 if path and (Path(path) / "_delta_log").is_dir():
                     found[database, name] = LakeTable(database, name, path)
     return list(found.values())
+
+
+def _database(config: SluiceConfig, destination: str, table: TableVersion) -> str:
+    """Of shards, which are one table: the folder that it is in."""
+    shard = config.destinations[destination].shard(table.database, table.table)
+    return table.database if shard is None else shard.into.rpartition("/")[0].replace("/", "_") or destination
 
 
 def _paths(config: SluiceConfig, destination: str, table: TableVersion) -> list[tuple[str, str]]:
@@ -77,6 +86,8 @@ def _paths(config: SluiceConfig, destination: str, table: TableVersion) -> list[
     log, history = config.paths_beside(destination, table.database, table.table)
     mirror = config.destinations[destination].table(table.database, table.table).mirror
     path = config.table_path(destination, table.database, table.table) if mirror else ""
+    if shard := config.destinations[destination].shard(table.database, table.table):
+        return [(shard.into.rpartition("/")[2], path)]
     return [(table.table, path), (f"{table.table}__log", log), (f"{table.table}__history", history)]
 
 

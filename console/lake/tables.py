@@ -24,12 +24,14 @@ from cdc_engine.instance.discovery import discover
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 from console.sources import require_destination
 from console.toolchain.errors import SetupError
-from orchestration.run.lake_settings import storage_options
+from orchestration.run.lake_settings import storage_options, target
 from spark_jobs.beside.change_log import KIND as LOG
 from spark_jobs.beside.history import KIND as HISTORY
 from spark_jobs.beside.side_table import is_beside, side_app_id_of
 from spark_jobs.staged_batch import ORDER_KEY, app_id_of, epoch_of
-from spark_jobs.tables.table_owner import OWNER_PROPERTY, Owner
+from spark_jobs.tables import shards
+from spark_jobs.tables.shards import Shard
+from spark_jobs.tables.table_owner import Owner
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,7 +70,9 @@ class DestinationLake:
             log = self._open(path)
             if log is None:
                 return None
-            return _described(name, path, log) if self._has_mirror(name) else _described_beside(name, path, log)
+            if self._has_mirror(name):
+                return _described(name, path, log, self._shard(name))
+            return _described_beside(name, path, log)
         except (DeltaError, OSError) as error:
             raise SetupError(f"the log of the Delta table {path} cannot be read: {error}") from error
 
@@ -89,7 +93,8 @@ class DestinationLake:
             raise SetupError(f"the Delta table {table.path} is gone")
         if self._has_mirror(table.name) and owner != table.owner:
             try:
-                log.alter.set_table_properties({OWNER_PROPERTY: owner.to_text()}, raise_if_not_exists=False)
+                whose = shards.new_properties(self._shard(table.name), owner.to_text())
+                log.alter.set_table_properties(whose, raise_if_not_exists=False)
             except (DeltaError, OSError) as error:
                 raise SetupError(f"the owner of the Delta table {table.path} cannot be written: {error}") from error
         self._own_beside(table.name, ledger_id)
@@ -126,6 +131,9 @@ class DestinationLake:
         database, _, table = name.partition(".")
         return self._config.kept_path(self._destination, database, table)
 
+    def _shard(self, name: str) -> Shard | None:
+        return target(self._config, self._destination, name).shard
+
     def _has_mirror(self, name: str) -> bool:
         return self._config.destinations[self._destination].table(*name.split(".", 1)).mirror
 
@@ -142,12 +150,12 @@ class DestinationLake:
             return None
 
 
-def _described(name: str, path: str, log: Any) -> LakeTable:
+def _described(name: str, path: str, log: Any, shard: Shard | None) -> LakeTable:
     metadata = log.metadata()
-    text = metadata.configuration.get(OWNER_PROPERTY, "")
+    text = metadata.configuration.get(shards.owner_property(shard), "")
     owner = Owner.from_text(text) if text else None
     applied = log.transaction_version(app_id_of(owner)) if owner else None
-    highest = max(applied if applied is not None else -1, _highest_key(log))
+    highest = max(applied if applied is not None else -1, _highest_key(log) if shard is None else -1)
     return LakeTable(
         name=name,
         path=path,

@@ -34,20 +34,31 @@ def keep_cut(
     beside = {name: _beside(config, destination, records, name) for name in records.names}
     stopped = {each.name for each in read_ledger(directory).stopped_tables}
     standing = {*stopped, *held, *(each for name in stopped for each in beside.get(name, ()))}
-    tables = {name: place for found in (*beside.values(), *mirrors) for name, place in found.items()}
+    tables = _as_they_stand({name: place for found in (*beside.values(), *mirrors) for name, place in found.items()})
     published = Published(tables=tables, stopped=standing, run=run)
     publish_cut(batch, cuts_path(config.lake, destination), published, storage_options(config.storage_options))
 
 
 def amend_cut(config: SluiceConfig, destination: str, table: str, label: int) -> None:
-    """A table was made right beside the stream, with its changes up to the order key `label`. Raises SparkJobError where Delta refuses."""
+    """A table was made right beside the stream, with its changes up to the order key `label`. Raises SparkJobError where Delta refuses.
+
+    A shard waits for the next cut: its version may have rows of other shards that belong to no cut yet.
+    """
     from lake_cut.cut import cuts_path  # noqa: PLC0415
     from spark_jobs.cuts import amend_newest  # noqa: PLC0415
 
     records = LakeTables(config.destination_dir(destination))
     there = {**_beside(config, destination, records, table), **_mirror(config, destination, records, table)}
-    if there:
+    if there and target(config, destination, table).shard is None:
         amend_newest(cuts_path(config.lake, destination), there, label, storage_options(config.storage_options))
+
+
+def _as_they_stand(tables: dict[str, Place]) -> dict[str, Place]:
+    """Shards have one Delta table, each as its own merge left it: all of them at the last of these versions."""
+    newest: dict[str, TableRecord] = {}
+    for path, record in tables.values():
+        newest[path] = max(newest.get(path, record), record, key=lambda each: each.version)
+    return {name: (path, newest[path]) for name, (path, _) in tables.items()}
 
 
 def _mirror(config: SluiceConfig, destination: str, records: LakeTables, name: str) -> dict[str, Place]:

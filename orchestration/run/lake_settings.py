@@ -71,9 +71,11 @@ def target(config: SluiceConfig, destination: str, name: str) -> TableTarget:
     """Where and how a table is merged; `name` is "database.table"."""
     from spark_jobs.report import TableTarget  # noqa: PLC0415
     from spark_jobs.tables.layout import Layout  # noqa: PLC0415
+    from spark_jobs.tables.shards import Shard  # noqa: PLC0415
 
     database, _, table = name.partition(".")
     options = config.destinations[destination].table(database, table)
+    shard = config.destinations[destination].shard(database, table)
     change_log, history = config.paths_beside(destination, database, table)
     return TableTarget(
         path=config.table_path(destination, database, table),
@@ -86,6 +88,7 @@ def target(config: SluiceConfig, destination: str, name: str) -> TableTarget:
         change_log=change_log,
         history=history,
         mirror=options.mirror,
+        shard=Shard(column=shard.column, name=shard.name) if shard else None,
     )
 
 

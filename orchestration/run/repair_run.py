@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 KEYLESS = "it has no key, so no row of it can be told from another; take its rows anew with `sluice snapshot start`"
 NO_MIRROR = "it has no mirror whose rows could be merged anew; take its rows anew with `sluice snapshot start`"
+SHARD = "it is a shard, whose keys others may have too; take its rows anew with `sluice snapshot start`"
 NO_TABLE = "there is no Delta table of it; take its rows with `sluice snapshot start`"
 TWICE_MARKED = (
     "the lake has keys twice, and rows that go are only marked there; take its rows anew with `sluice snapshot start`"
@@ -126,6 +127,8 @@ def _refusal(config: SluiceConfig, destination: str, result: TableResult, scope:
         return ""
     if not target(config, destination, result.table).mirror:
         return NO_MIRROR
+    if target(config, destination, result.table).shard is not None:
+        return SHARD
     if scope.counts["doubled"] and target(config, destination, result.table).deletes == "soft":
         return TWICE_MARKED
     return scope.refusal and f"{scope.refusal}: take its rows anew with `sluice snapshot start`"

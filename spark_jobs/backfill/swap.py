@@ -119,7 +119,7 @@ def swap(table: DeltaTable, owner: Owner, rebuilt: Rebuilt, records: TableRecord
     Raises TableError. Doing it again is safe: the same rows are written once more.
     """
     before = table.snapshot
-    refuse_others(owner, table.found(None))
+    refuse_others(owner, table.found(None, owner.to_text()))
     known = records.get(owner.table)
     if known is not None and known.table_id != before.table_id:
         why = f"another Delta table stands at {table.path} than the last run left: `sluice lake accept {owner.destination} {owner.table}`"

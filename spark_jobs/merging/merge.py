@@ -36,6 +36,7 @@ from spark_jobs.tables.casting import INTEGERS
 from spark_jobs.tables.commit_record import commit_record
 from spark_jobs.tables.delta_table import CommitCounts, DeltaTable, schema_statements, wanted_columns
 from spark_jobs.tables.renamed_table import Origins, nowhere, take_over
+from spark_jobs.tables.shards import Shard, refuse_unmarked
 from spark_jobs.tables.table_owner import NoRecords, TableRecord, TableRecords, Writer, refuse_unless_ours
 
 VIEW = "sluice_staged"
@@ -65,13 +66,14 @@ def merge_table(
     """
     started = time.monotonic()
     app_id = batch.app_id(staged)
-    table = DeltaTable(staged.name, target.path, app_id, storage_options)
+    table = DeltaTable(staged.name, target.path, app_id, storage_options, target.shard)
     writer = writer_of(batch, staged)
     origins = Origins(batch, writer, target_of, storage_options, records)
     merge = _TableMerge(lane, table, target, app_id, writer, "", origins)
     table.refresh()
     known = records.get(staged.name)
     refuse_stranger(table, writer, known)
+    refuse_unmarked(staged, target.shard)
 
     def apply(segment: Segment, applied_order_key: int) -> CommitCounts:
         told = dataclasses.replace(merge, user_metadata=commit_record(batch, staged, segment, run))
@@ -122,7 +124,7 @@ def writer_of(batch: StagedBatch, staged: StagedTable) -> Writer:
 
 def refuse_stranger(table: DeltaTable, writer: Writer, record: TableRecord | None) -> None:
     """Raises TableError before anything is written to a table that is not the one this ledger left."""
-    refuse_unless_ours(writer, record, table.found(record))
+    refuse_unless_ours(writer, record, table.found(record, writer.owner.to_text()))
 
 
 def staged_at(batch: StagedBatch) -> float:
@@ -182,6 +184,8 @@ class _TableMerge:
 
     def _evolve(self, segment: SchemaSegment) -> CommitCounts:
         """The table follows a statement; then, in one commit, the values that rows already there have: no row event tells them."""
+        if self.target.shard is not None:
+            return self._evolve_shard(segment, self.target.shard)
         if segment.renamed_from:
             return self._take_over(segment)
         existed = self.table.snapshot.exists
@@ -204,6 +208,18 @@ class _TableMerge:
             following.end(self.lane, self.table, self.app_id, segment, plan)
         last = merge_sql.assign(values, segment.order_key, self.target) if values else merge_sql.nothing(self.target)
         return counts + self._commit(last, segment.order_key)
+
+    def _evolve_shard(self, segment: SchemaSegment, shard: Shard) -> CommitCounts:
+        """As `_evolve`, of some rows of a table whose columns others have too."""
+        existed = self.table.snapshot.exists
+        values = following.alter_shard(self.lane, self.table, shard, segment) if existed else {}
+        self._give_columns(segment.columns, segment.key)
+        values |= merge_sql.fill_values(segment)
+        if not existed or not (values or segment.alterations):
+            return CommitCounts()
+        self.lane.expect(self.table.row_count)
+        last = merge_sql.assign(values, segment.order_key, self.target) if values else merge_sql.nothing(self.target)
+        return self._commit(last, segment.order_key)
 
     def _take_over(self, segment: SchemaSegment) -> CommitCounts:
         """The table is the one that got its name: columns and rows of that one in place of its own, in one commit."""

@@ -14,6 +14,7 @@ from spark_jobs.staged_batch import (
     SchemaSegment,
     TruncateSegment,
 )
+from spark_jobs.tables import shards
 
 
 def apply_changes(
@@ -61,13 +62,14 @@ def append(view: str, segment: ChangesSegment, target: TableTarget, applied_orde
 
 
 def truncate(segment: TruncateSegment, target: TableTarget, *, marks: bool) -> str:
-    """Every row goes, or with `marks` is marked as deleted."""
+    """Every row goes, or with `marks` is marked as deleted; of a shard its own."""
     relation = sql_text.delta_path(target.path)
     if not marks:
-        return f"DELETE FROM {relation}"
+        return f"DELETE FROM {relation}{shards.where(target.shard)}"
     return (
         f"UPDATE {relation} SET {DELETED} = true, {OPERATION} = 'delete', {ORDER_KEY} = {segment.order_key}L, "
         f"{COMMIT_TIME} = {sql_text.timestamp_us(segment.commit_time_us)} WHERE NOT coalesce({DELETED}, false)"
+        f"{shards.where(target.shard, after='AND')}"
     )
 
 
@@ -85,7 +87,8 @@ def fill_values(segment: SchemaSegment) -> dict[str, str]:
 def assign(values: dict[str, str], order_key: int, target: TableTarget) -> str:
     """Sets columns in every row there is before a statement; none of them is younger than it."""
     pairs = [f"{sql_text.identifier(name)} = {value}" for name, value in values.items()]
-    return f"UPDATE {sql_text.delta_path(target.path)} SET {', '.join(pairs)} WHERE {ORDER_KEY} < {order_key}L"
+    before = f"{ORDER_KEY} < {order_key}L{shards.where(target.shard, after='AND')}"
+    return f"UPDATE {sql_text.delta_path(target.path)} SET {', '.join(pairs)} WHERE {before}"
 
 
 def nothing(target: TableTarget) -> str:

@@ -89,12 +89,22 @@ def _why_not(error: BaseException) -> str:
 
 
 def _run(lane: Lane, jobs: Sequence[SmallJob]) -> dict[int, dict[str, Any]]:
-    tasks = max(1, -(-len(jobs) // TABLES_A_TASK))
-    turns = [number for task in range(tasks) for number in range(task, len(jobs), tasks)]  # the largest are the first
+    shares = _shares(jobs)
     ours = {name: importlib.metadata.version(name) for name in PACKAGES}
-    work = _shipped(_task([(number, jobs[number]) for number in turns], -(-len(jobs) // tasks), ours))
-    rows = lane.session.range(0, tasks, 1, tasks).mapInArrow(work, ANSWER).collect()
+    work = _shipped(_task([[(number, jobs[number]) for number in share] for share in shares], ours))
+    rows = lane.session.range(0, len(shares), 1, len(shares)).mapInArrow(work, ANSWER).collect()
     return {row["number"]: json.loads(row["answer"]) for row in rows}
+
+
+def _shares(jobs: Sequence[SmallJob]) -> list[list[int]]:
+    """Numbers of the jobs of each task, one at least. The largest are the first; shards of one table come one after the other."""
+    shares = [list[int]() for _ in range(max(1, -(-len(jobs) // TABLES_A_TASK)))]
+    of_path: dict[str, list[int]] = {}
+    for number, job in enumerate(jobs):
+        of_path.setdefault(job.target.path, []).append(number)
+    for numbers in of_path.values():
+        min(shares, key=len).extend(numbers)
+    return shares
 
 
 def _shipped(work: Callable[..., Any]) -> Callable[..., Any]:
@@ -114,9 +124,9 @@ def _shipped(work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _task(
-    jobs: Sequence[tuple[int, SmallJob]], share: int, packages: Mapping[str, str]
+    shares: Sequence[Sequence[tuple[int, SmallJob]]], packages: Mapping[str, str]
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """`share`: tables a task. `packages`: versions of the run."""
+    """`shares`: the jobs of each task. `packages`: versions of the run."""
 
     def work(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa  # noqa: PLC0415  of the executor
@@ -124,8 +134,8 @@ def _task(
         others = _other_versions(packages)
         for batch in batches:
             for task in batch.column(0).to_pylist():
-                answers = ((number, _answer(job, others)) for number, job in jobs[task * share : (task + 1) * share])
-                for number, answer in [(NO_TABLE, {"declined": others})] if not jobs else answers:
+                answers = ((number, _answer(job, others)) for number, job in shares[task])
+                for number, answer in [(NO_TABLE, {"declined": others})] if not shares[task] else answers:
                     yield pa.RecordBatch.from_pydict({"number": [number], "answer": [json.dumps(answer)]})
 
     return work

@@ -52,6 +52,7 @@ from spark_jobs.tables.delta_table import (
 )
 from spark_jobs.tables.exact_bounds import writer_properties
 from spark_jobs.tables.new_table import make_table
+from spark_jobs.tables.shards import refuse_unmarked
 from spark_jobs.tables.table_owner import TableRecord, Writer
 
 TRIES_MAX = 5
@@ -101,10 +102,11 @@ def merge_small(job: SmallJob) -> tuple[TableReport, TableRecord] | Declined:
 def _merge_once(job: SmallJob) -> tuple[TableReport, TableRecord] | Declined:
     started = time.monotonic()
     app_id = job.batch.app_id(job.staged)
-    table = DeltaTable(job.staged.name, job.target.path, app_id, job.storage_options)
+    table = DeltaTable(job.staged.name, job.target.path, app_id, job.storage_options, job.target.shard)
     table.refresh()
     writer = writer_of(job.batch, job.staged)
     refuse_stranger(table, writer, job.known)
+    refuse_unmarked(job.staged, job.target.shard)
     merge = _SmallMerge(table, job.target, app_id, writer, "", job.storage_options)
     choice = choose(job.target.merge, merge.facts(job.staged, makes=job.makes_tables))
     if choice.way == "spark":

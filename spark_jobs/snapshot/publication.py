@@ -99,7 +99,9 @@ def check_columns(given: Publication) -> None:
     chunk = next(iter(given.chunks.names()), None)
     if chunk is None:
         raise ColumnsDifferError("no chunk was read")
-    wanted = _theirs(given.chunks, chunk)
+    wanted, shard = _theirs(given.chunks, chunk), given.target.shard
+    if shard is not None and shard.column not in given.chunks.schema(chunk).names:
+        raise ColumnsDifferError(f"rows were read before conf/ made it the shard {shard.name!r}")
     for name in given.changes.names():
         if _theirs(given.changes, name) != wanted:
             raise ColumnsDifferError(f"changes were held with other columns than were read ({name})")

@@ -22,7 +22,7 @@ from spark_jobs.errors import SparkJobError, SparkUnavailableError, TableError
 from spark_jobs.merging.fold import parquet_view
 from spark_jobs.merging.merge import NO_RECORDS
 from spark_jobs.session import Lane, SparkSettings, first_line, is_away, open_lanes
-from spark_jobs.snapshot import publish_sql, whole_files
+from spark_jobs.snapshot import publish_shard, publish_sql, whole_files
 from spark_jobs.snapshot.publication import ColumnsDifferError, Publication, Published, check_columns, is_partial
 from spark_jobs.sql_text import delta_path
 from spark_jobs.staged_batch import app_id_of
@@ -76,16 +76,19 @@ def publish(
     if not given.target.mirror:
         lane.expect(rows + given.changes.rows())
         return _publish_alone(lane, given, label, storage_options, records)
-    table = DeltaTable(given.owner.table, given.target.path, app_id_of(given.owner), storage_options)
+    table = DeltaTable(
+        given.owner.table, given.target.path, app_id_of(given.owner), storage_options, given.target.shard
+    )
     before = table.refresh()
-    refuse_others(given.owner, table.found(None))
+    refuse_others(given.owner, table.found(None, given.owner.to_text()))
     if label < before.applied_order_key:
         raise TableError(given.owner.table, AGAIN, own=False)
     why = whole_files.why_not(given, before, lane.defaults_of_tables())
     if not why and not whole_files.make_of_files(given, label, _properties(given, before)):
         why = "something lies where it goes"
     if why:
-        _make_by_spark(lane, given, before, label)
+        there = before if given.target.shard is None else publish_shard.give_columns(lane, given, table)
+        _make_by_spark(lane, given, there, label)
     after = table.refresh()
     try:
         # a run that was killed after its commit has put none of it on disk, and this one may have found the table there
@@ -119,7 +122,9 @@ def _make_by_spark(lane: Lane, given: Publication, before: Snapshot, label: int)
         lane.commit_as(app_id_of(given.owner), label, given.record(label))
     else:
         lane.commit_without_version(given.record(label))
-    lane.sql(_statement(given, before, partial=partial))
+    rows = _rows(given, partial=partial)
+    of_shard = given.target.shard is not None
+    lane.sql(publish_shard.statement(given, before, rows) if of_shard else _statement(given, before, rows))
 
 
 def _properties(given: Publication, before: Snapshot) -> dict[str, str]:
@@ -238,8 +243,7 @@ def _rows(given: Publication, *, partial: bool) -> publish_sql.Rows:
     )
 
 
-def _statement(given: Publication, before: Snapshot, *, partial: bool) -> str:
-    rows = _rows(given, partial=partial)
+def _statement(given: Publication, before: Snapshot, rows: publish_sql.Rows) -> str:
     wanted = wanted_columns(given.columns, soft_deletes=rows.soft_deletes)
     times = LOCAL_TIMES if any(column.type == "timestamp_ntz" for column in wanted) else {}
     properties = {**_properties(given, before), **times}

@@ -41,6 +41,8 @@ MARKS = (ORDER_KEY, COMMIT_TIME, OPERATION)
 
 def why_not(given: Publication, before: Snapshot, defaults: Sequence[str]) -> str:
     """Why Spark is to make the table; empty where the files may become it. `defaults`: what Spark gives new tables by itself."""
+    if given.target.shard is not None:
+        return "it is one of the shards of a table"
     return next(itertools.chain(_obstacles(given, before, defaults), _obstacles_in_files(given)), "")
 
 

@@ -13,9 +13,10 @@ import json
 
 from spark_jobs.session import Lane
 from spark_jobs.staged_batch import ChangesSegment, SchemaSegment
-from spark_jobs.tables import alterations
+from spark_jobs.tables import alterations, shards
 from spark_jobs.tables.alterations import PLAN_PROPERTY, AlterationPlan
 from spark_jobs.tables.delta_table import DeltaTable, set_properties
+from spark_jobs.tables.shards import Shard
 
 BEGUN, MOVED, COPIED = "begun", "moved", "copied"
 
@@ -38,9 +39,33 @@ def end(lane: Lane, table: DeltaTable, app_id: str, segment: SchemaSegment, plan
     _run(lane, table, alterations.closing_statements(table.path, plan, table.snapshot.columns))
 
 
+def alter_shard(lane: Lane, table: DeltaTable, shard: Shard, segment: SchemaSegment) -> dict[str, str]:
+    """What a statement on one shard does to the table that all share: a wider column, and a note of what the shard has no more.
+
+    Column → SQL expression that rows of the shard have in it from then on, for the caller, who ends with a commit of the statement. Each
+    step finds out whether it is done. Raises TableError at a statement that would change other shards.
+    """
+    shards.refuse_alterations(table.name, segment)
+    properties = table.snapshot.properties
+    back = shards.back_again(shard, properties, segment)
+    wider = shards.widened(segment, table.snapshot.columns)
+    plan = AlterationPlan(kept=(), widened=wider)
+    wanted = alterations.table_properties(plan, properties, table.snapshot.features) if wider else {}
+    wanted.pop(alterations.KEPT_PROPERTY, None)
+    if gone := shards.dropped_after(shard, properties, segment):
+        wanted[shard.dropped_property] = json.dumps(gone)
+    wanted = {name: value for name, value in wanted.items() if properties.get(name) != value}
+    _run(lane, table, [set_properties(table.path, wanted)] if wanted else [])
+    _run(lane, table, alterations.giving_statements(table.path, plan, table.snapshot.columns))
+    return {column.name: f"CAST(NULL AS {column.type})" for column in back}
+
+
 def left_columns(segment: ChangesSegment, table: DeltaTable) -> tuple[str, ...]:
     """Columns of the table that left the source, and that the segment does not have again."""
     there, staged = table.snapshot.columns, {column.name.lower() for column in segment.columns}
+    if table.shard is not None:
+        left = shards.left_columns(table.shard, table.snapshot.properties, segment)
+        return tuple(there[name][0] for name in left if name in there)
     kept = alterations.kept_columns(table.snapshot.properties)
     return tuple(name for name in kept if name.lower() in there and name.lower() not in staged)
 

@@ -20,10 +20,11 @@ from spark_jobs import sql_text
 from spark_jobs.errors import TableError
 from spark_jobs.report import TableTarget
 from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, Column, epoch_of
-from spark_jobs.tables import layout
+from spark_jobs.tables import layout, shards
 from spark_jobs.tables.commit_record import first_count, row_counts
 from spark_jobs.tables.marked_rows import marked_rows
-from spark_jobs.tables.table_owner import OWNER_PROPERTY, Found, TableRecord
+from spark_jobs.tables.shards import Shard
+from spark_jobs.tables.table_owner import Found, TableRecord
 
 METADATA_COLUMNS = (
     Column(name=ORDER_KEY, type="bigint"),
@@ -119,10 +120,12 @@ class TableSize:
 
 
 class DeltaTable:
-    """One table of the lake, read through its log. `app_id`: the name its transactions carry."""
+    """One table of the lake, read through its log. `app_id`: the name its transactions carry. `shard`: which of its rows are meant."""
 
-    def __init__(self, name: str, path: str, app_id: str, storage_options: Mapping[str, str]) -> None:
-        self.name, self.path = name, path
+    def __init__(
+        self, name: str, path: str, app_id: str, storage_options: Mapping[str, str], shard: Shard | None = None
+    ) -> None:
+        self.name, self.path, self.shard = name, path, shard
         self._app_id = app_id
         self._storage_options = dict(storage_options)
         self._log: Any = None
@@ -162,7 +165,7 @@ class DeltaTable:
 
     def at(self, version: int) -> DeltaTable:
         """The table as it was at a version. Raises TableError where that cannot be read any more."""
-        found = DeltaTable(self.name, self.path, self._app_id, self._storage_options)
+        found = DeltaTable(self.name, self.path, self._app_id, self._storage_options, self.shard)
         found._log = self._log_at(version)
         found.snapshot = _snapshot(found._log, self._app_id)
         return found
@@ -178,17 +181,19 @@ class DeltaTable:
                 self.name, f"version {version} of the Delta table {self.path} cannot be read any more: {error}"
             ) from error
 
-    def found(self, record: TableRecord | None) -> Found:
-        """The table as `table_owner` judges it; `record`: as an earlier run left it."""
+    def found(self, record: TableRecord | None, owner: str = "") -> Found:
+        """The table as `table_owner` judges it; `record`: as an earlier run left it. `owner`: who asks, as a text."""
         snapshot, applied = self.snapshot, self.snapshot.applied_order_key
         return Found(
             exists=snapshot.exists,
             path=self.path,
             table_id=snapshot.table_id,
             version=snapshot.version,
-            owner=snapshot.properties.get(OWNER_PROPERTY, ""),
+            owner=snapshot.properties.get(shards.owner_property(self.shard), ""),
             applied_epoch=-1 if applied < 0 else epoch_of(applied),
-            written_before=ORDER_KEY in snapshot.columns,
+            written_before=ORDER_KEY in snapshot.columns and not shards.owners(snapshot.properties),
+            confined=self.shard is not None,
+            mismatch=shards.mismatch(self.shard, snapshot.properties, self.path, owner),
             commits=self.commits_after(record.version - 1) if record else (),
         )
 
@@ -310,6 +315,8 @@ def schema_statements(
     Raises TableError where a column has another type, or the source has a column with the name of one of ours.
     """
     _refuse_clashes(table.name, wanted)
+    if table.shard != target.shard:
+        raise ValueError(f"{table.name} is asked about as {table.shard}, and is to be {target.shard}")
     if not table.snapshot.exists:
         return [_create(table.name, target, wanted, key, owner)]
     layout.refuse_other_partitions(table.name, target.path, target.layout, table.snapshot.partitions)
@@ -336,7 +343,7 @@ def _create(name: str, target: TableTarget, wanted: tuple[Column, ...], key: tup
 def new_properties(target: TableTarget, wanted: tuple[Column, ...], key: tuple[str, ...], owner: str) -> dict[str, str]:
     """What a table with the wanted columns is made with."""
     return {
-        OWNER_PROPERTY: owner,
+        **shards.new_properties(target.shard, owner),
         VECTORS_PROPERTY: str(target.deletion_vectors).lower(),
         "delta.checkpointInterval": str(CHECKPOINT_COMMITS),
         "delta.dataSkippingNumIndexedCols": str(_statistics_columns(wanted, (*key, *target.layout.cluster_by))),
@@ -353,7 +360,8 @@ def _statistics_columns(wanted: tuple[Column, ...], key: tuple[str, ...]) -> int
 
 def _property_changes(table: DeltaTable, target: TableTarget, wanted: tuple[Column, ...], owner: str) -> list[str]:
     properties = table.snapshot.properties
-    changes = {} if properties.get(OWNER_PROPERTY) == owner else {OWNER_PROPERTY: owner}
+    whose = shards.new_properties(target.shard, owner)
+    changes = {name: value for name, value in whose.items() if properties.get(name) != value}
     if (properties.get(VECTORS_PROPERTY, "false") == "true") != target.deletion_vectors:
         changes[VECTORS_PROPERTY] = str(target.deletion_vectors).lower()
     changes |= layout.changed_properties(target.layout, properties)
@@ -370,7 +378,7 @@ def _added_columns(table: DeltaTable, target: TableTarget, wanted: tuple[Column,
         name, type_name = table.snapshot.columns.get(column.name.lower(), ("", ""))
         if not name:
             added.append(f"{sql_text.identifier(column.name)} {column.type}")
-        elif type_name != column.type:
+        elif type_name != column.type and not shards.holds(target.shard, type_name, column.type):
             raise TableError(
                 table.name,
                 f"column {column.name} is {column.type} in the source and {type_name} in the Delta table {target.path}; "

@@ -61,6 +61,9 @@ class Origins:
         place = self.target_of(origin)
         if place is None:
             raise TableError(name, f"the table was {origin} before, and nobody said where that is in the lake")
+        if place.shard is not None:
+            why = f"the table was {origin} before, a shard, whose rows are not moved; take them anew with `sluice snapshot start`"
+            raise TableError(name, why, state=DDL_UNSUPPORTED, for_good=True)
         if not place.mirror:
             why = f"the table was {origin} before, of which conf/ wants no mirror; take its rows with `sluice snapshot start`"
             raise TableError(name, why, state=DDL_UNSUPPORTED, for_good=True)
@@ -68,7 +71,9 @@ class Origins:
         table = DeltaTable(name, place.path, app_id_of(owner), self.storage_options)
         table.refresh()
         try:
-            refuse_unless_ours(dataclasses.replace(self.writer, owner=owner), record, table.found(record))
+            refuse_unless_ours(
+                dataclasses.replace(self.writer, owner=owner), record, table.found(record, owner.to_text())
+            )
         except TableError as error:
             raise TableError(
                 name, f"the table was {origin} before; {error.reason}", state=error.state, for_good=True

@@ -94,6 +94,7 @@ class Found:
     """A table as it is now. `commits`: the record's version and those after it, as Delta's history tells them.
 
     `applied_epoch`: of the last change merged, -1 where there is none. `written_before`: it has columns that only Sluice gives a table.
+    `confined`: only the rows of a shard are meant, of which `owner` is the owner. `mismatch`: why those cannot be told apart, or empty.
     """
 
     exists: bool
@@ -104,6 +105,8 @@ class Found:
     applied_epoch: int = -1
     written_before: bool = False
     commits: Iterable[Mapping[str, Any]] = ()
+    confined: bool = False
+    mismatch: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -160,6 +163,8 @@ def _missing(record: TableRecord | None, found: Found) -> Iterable[tuple[str, st
 
 
 def _owned(writer: Writer, found: Found) -> Iterable[tuple[str, str]]:
+    if found.exists and found.mismatch:
+        yield TABLE_OWNED, found.mismatch
     if not found.exists or not found.owner:
         return
     owner = Owner.from_text(found.owner)
@@ -190,7 +195,8 @@ def _unowned(record: TableRecord | None, found: Found) -> Iterable[tuple[str, st
 def _changed(owner: Owner, record: TableRecord | None, found: Found) -> Iterable[tuple[str, str]]:
     if record is None or not found.exists:
         return
-    later = (commit for commit in found.commits if _version(commit) > record.version)
+    commits = [commit for commit in found.commits if not _of_a_shard(commit)]
+    later = (commit for commit in commits if _version(commit) > record.version)
     renamed = any(_rewrites(commit) and _is_by(owner, commit) for commit in later)
     if found.table_id != record.table_id and not renamed:
         yield (
@@ -208,7 +214,7 @@ def _changed(owner: Owner, record: TableRecord | None, found: Found) -> Iterable
                 "place. Put the newer one back"
             ),
         )
-    if (commit := _rewritten_by(owner, record, found.commits)) is not None:
+    if (commit := _rewritten_by(owner, record, commits)) is not None:
         yield (
             TABLE_RESTORED,
             (
@@ -255,6 +261,11 @@ def _rewrites(commit: Mapping[str, Any]) -> bool:
     return overwrites or operation.startswith(REWRITES)
 
 
+def _of_a_shard(commit: Mapping[str, Any]) -> bool:
+    """Whether Sluice wrote rows of one shard anew, which says which it was in its predicate."""
+    return bool(our_record(commit) and (commit.get("operationParameters") or {}).get("predicate"))
+
+
 def _is_by(owner: Owner, commit: Mapping[str, Any]) -> bool:
     """Whether the owner wrote it: a merge that broke before it could remember that it gave the table another one's rows (RENAME)."""
     theirs = our_record(commit)
@@ -273,7 +284,10 @@ def _ahead(writer: Writer, found: Found) -> Iterable[tuple[str, str]]:
         )
     for commit in found.commits:
         theirs = our_record(commit)
-        if theirs.get("ledger") == writer.owner.ledger_id and _is_ahead(theirs, writer):
+        ours = theirs.get("ledger") == writer.owner.ledger_id
+        if found.confined and theirs.get("table") != writer.owner.table:  # another shard has come to a place of its own
+            continue
+        if ours and _is_ahead(theirs, writer):
             yield (
                 TABLE_AHEAD,
                 (

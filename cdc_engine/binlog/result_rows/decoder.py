@@ -52,7 +52,7 @@ class RefusedCell:
 class ResultDecoder:
     """Of one table version; `kept` as in `rows.decoder`. Raises TableStoppedError as RowDecoder does.
 
-    `schema`: of the rows as they come out, with the policy's rules applied; `columns`: as they are read.
+    `schema`: of the rows as they come out, with the policy's rules applied and the name of a shard; `columns`: as they are read.
     """
 
     def __init__(self, version: TableVersion, kept: Int32s | None = None, policy: ValuePolicy = DEFAULT_POLICY) -> None:
@@ -77,6 +77,10 @@ class ResultDecoder:
                     for each, kind in zip(self.columns, self._rules.shown_types, strict=True)
                 ]
             )
+        self._shown = self.schema
+        if (shard := policy.shard) is not None:
+            shard.refuse_taken(version, self.columns)
+            self.schema = self._shown.append(pa.field(shard.column, shard.type().arrow))
         self._refused: list[RefusedCell] = []
 
     def asked(self, quoted: Sequence[str]) -> str:
@@ -105,11 +109,13 @@ class ResultDecoder:
         self._refuse_null_keys(batch, starts)
         if found:
             self._keep_refused(found, batch)
-        return batch if self._rules is None else self._ruled(batch, self._rules)
+        shown = batch if self._rules is None else self._ruled(batch, self._rules)
+        shard = self.policy.shard
+        return shown if shard is None else shard.beside(shown, len(self._shown))
 
     def _ruled(self, batch: pa.RecordBatch, rules: BoundRules) -> pa.RecordBatch:
         left = batch.filter(pa.array(rules.met(batch.columns))) if rules.filters else batch
-        return pa.RecordBatch.from_arrays(rules.masked(left.columns), schema=self.schema)
+        return pa.RecordBatch.from_arrays(rules.masked(left.columns), schema=self._shown)
 
     def take_refused(self) -> tuple[RefusedCell, ...]:
         """The values that were taken out of the rows since the last call, under the policy "quarantine"."""

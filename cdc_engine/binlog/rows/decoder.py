@@ -101,7 +101,7 @@ class RowDecoder:
     a wanted column of the table. `nulls_in_key`: the key names no row (columns that a foreign key refers to), so it may be NULL.
     `every_preimage`: also where the key stays as it is; only an update that changes no wanted column has none.
 
-    `columns`, `types`, `schema`: of the rows as they come out, with the policy's rules applied.
+    `columns`, `types`, `schema`, `key`: of the rows as they come out, with the policy's rules applied and the name of a shard.
     """
 
     def __init__(
@@ -151,6 +151,13 @@ class RowDecoder:
         if self._rules is not None:
             self.columns, self.types = self._rules.shown_columns, self._rules.shown_types
             self.schema = _schema(self.columns, self.types)
+        self._shown = self.schema
+        self._shown_partial = rows_partial.partial_schema(self._shown)
+        self.key = version.key
+        if (shard := policy.shard) is not None:
+            shard.refuse_taken(version, self.columns)
+            self.columns, self.types = (*self.columns, shard.declared()), (*self.types, shard.type())
+            self.schema, self.key = _schema(self.columns, self.types), shard.key(version.key)
         self.partial_schema = rows_partial.partial_schema(self.schema)
 
     def chunks(self, block: Block, chosen: Int64s) -> Iterator[pa.RecordBatch]:
@@ -177,7 +184,8 @@ class RowDecoder:
                 if self._rules is not None:
                     batch = self._ruled(batch, events, self._rules)
                 if batch.num_rows:
-                    yield batch
+                    shard = self.policy.shard
+                    yield batch if shard is None else shard.beside(batch, len(self._shown))
 
     def events_of(self, rows: int) -> Int32s:
         """Of the batch of so many rows that `chunks` gave last: the index into `chosen` of each row's event."""
@@ -284,7 +292,7 @@ class RowDecoder:
             batch = batch.set_column(0, self._schema.field(0), pa.array(now)).filter(pa.array(left))
             arrays = batch.columns
         shown = rules.masked(arrays[3 : 3 + ours])
-        schema = self.schema if len(arrays) == 3 + ours else self.partial_schema
+        schema = self._shown if len(arrays) == 3 + ours else self._shown_partial
         return pa.RecordBatch.from_arrays([*arrays[:3], *shown, *arrays[3 + ours :]], schema=schema)
 
     def _unfiltered(self, where: str) -> TableStoppedError:

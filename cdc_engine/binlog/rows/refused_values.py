@@ -13,6 +13,7 @@ from typing import Any
 from cdc_engine.binlog.column_types import ValueRefusedError, Values
 from cdc_engine.binlog.column_types.entry import AnyArray
 from cdc_engine.binlog.row_rules.rules import NO_RULES, RowRules
+from cdc_engine.binlog.rows.shard_column import ShardColumn
 from cdc_engine.contracts import Column
 
 Finish = Callable[[Values], AnyArray]
@@ -24,13 +25,14 @@ REFUSED_VALUES_MAX = 100_000  # of one table in a batch: more is no accident but
 class ValuePolicy:
     """`zero_dates`: see `column_types.entry.type_of`. `undecodable`: "stop" the table, or put the value into "quarantine" and NULL into its
     place. `charsets`: by column name the charset that its bytes really have, where the source's declaration is wrong. `rules`: which rows
-    are captured, and which columns are masked.
+    are captured, and which columns are masked. `shard`: the column that tells rows of several tables apart which become one in the lake.
     """
 
     zero_dates: str = "null"
     undecodable: str = STOP
     charsets: Mapping[str, str] = dataclasses.field(default_factory=dict)
     rules: RowRules = NO_RULES
+    shard: ShardColumn | None = None
 
     def corrected(self, column: Column) -> Column:
         """The column with the charset that this table says it has."""

@@ -139,7 +139,7 @@ class _Tables:
         )
 
     def _policy(self, table: TableVersion) -> ValuePolicy:
-        return policy_of(table.name, self._config.table(table.database, table.table))
+        return policy_of(self._config, table.database, table.table)
 
 
 def _threads_running(connect: Callable[[], Reader]) -> int:

@@ -6,29 +6,72 @@ So whoever reads a table's rows, from the stream or from the table itself, sees 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
 
 from cdc_engine.binlog.row_rules.masks import HASH, ColumnMask
 from cdc_engine.binlog.row_rules.rules import RowRules
 from cdc_engine.binlog.rows.refused_values import ValuePolicy
+from cdc_engine.binlog.rows.shard_column import ShardColumn
 from cdc_engine.config import DestinationConfig, TableConfig
 from cdc_engine.config.rows import MaskConfig
 from cdc_engine.errors import ConfigurationError
 
 
-def policies_of(config: DestinationConfig) -> dict[str, ValuePolicy]:
+def policies_of(config: DestinationConfig) -> Mapping[str, ValuePolicy]:
     """By "database.table". Raises ConfigurationError where a condition cannot be read or a salt is not set."""
-    return {name: policy_of(name, table) for name, table in config.tables.items()}
+    named = {name: policy_of(config, *name.partition(".")[::2]) for name in config.tables}
+    return _WithShards(named, config, lambda database, table: policy_of(config, database, table))
 
 
-def keys_of(config: DestinationConfig) -> dict[str, tuple[str, ...]]:
+def keys_of(config: DestinationConfig) -> Mapping[str, tuple[str, ...]]:
     """By "database.table" the key columns that conf/ names."""
-    return {name: table.key for name, table in config.tables.items() if table.key}
+    named = {name: table.key for name, table in config.tables.items() if table.key}
+    return _WithShards(named, config, lambda database, table: config.table(database, table).key)
 
 
-def policy_of(name: str, table: TableConfig) -> ValuePolicy:
-    """Of "database.table". Raises ConfigurationError."""
+T = TypeVar("T")
+
+
+class _WithShards(Mapping[str, T]):
+    """What conf/ says of tables by name, and of shards, whose names it does not know, when they are asked for. Told are those by name."""
+
+    def __init__(self, named: Mapping[str, T], config: DestinationConfig, of: Callable[[str, str], T]) -> None:
+        self._named, self._config, self._of = named, config, of
+        self._shards: dict[str, T | None] = {}
+
+    def __getitem__(self, name: str) -> T:
+        if name in self._named or not self._config.shards:
+            return self._named[name]
+        if name not in self._shards:
+            database, _, table = name.partition(".")
+            is_one = self._config.shard(database, table) is not None
+            self._shards[name] = self._of(database, table) if is_one else None
+        found = self._shards[name]
+        if not found:
+            raise KeyError(name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._named)
+
+    def __len__(self) -> int:
+        return len(self._named)
+
+    def __bool__(self) -> bool:
+        """Also where only shards have any, which are not counted: who asks for `given or {}` would lose them."""
+        return bool(self._named or self._config.shards)
+
+
+def policy_of(config: DestinationConfig, database: str, table: str) -> ValuePolicy:
+    """Of one table. Raises ConfigurationError."""
+    options, shard = config.table(database, table), config.shard(database, table)
     return ValuePolicy(
-        zero_dates=table.zero_dates, undecodable=table.undecodable, charsets=table.charsets, rules=rules_of(name, table)
+        zero_dates=options.zero_dates,
+        undecodable=options.undecodable,
+        charsets=options.charsets,
+        rules=rules_of(f"{database}.{table}", options),
+        shard=ShardColumn(column=shard.column, name=shard.name) if shard else None,
     )
 
 

@@ -53,6 +53,10 @@ def place_of(config: SluiceConfig, wish: Wish) -> str:
         raise ConfigurationError(
             f"{wish.tables[0]} has no mirror to begin with: ask its history, or its change log, what it was (`sluice sql`)"
         )
+    if target(config, wish.destination, wish.tables[0]).shard is not None:
+        raise ConfigurationError(
+            f"{wish.tables[0]} is a shard, and its Delta table has rows of others: ask Delta's time travel what all of them were"
+        )
     database, _, table = wish.into.partition(".")
     path = config.table_path(wish.destination, database, table)
     if path in _taken(config):

@@ -116,6 +116,8 @@ def _why_not(config: SluiceConfig, wish: SwapWish, table: DeltaTable) -> str:
     database, _, name = wish.table.partition(".")
     stop = read_ledger(directory).stopped(database, name)
     snapshot = SnapshotRecords(directory).get(wish.table)
+    if given.shard is not None:
+        return "it is a shard, and its Delta table has rows of others: take its rows anew with `sluice snapshot start`"
     if not given.mirror or given.beside:
         return "its change log or history would not know of it: take its rows anew with `sluice snapshot start`, which tells them"
     if not table.snapshot.exists:

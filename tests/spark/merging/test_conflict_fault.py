@@ -42,7 +42,7 @@ class Table:
         self.snapshot = dataclasses.replace(self.snapshot, version=3 + len(self._commits))
         return self.snapshot
 
-    def found(self, record: TableRecord) -> Found:
+    def found(self, record: TableRecord, _owner: str = "") -> Found:
         later = [each for each in self._commits if each["version"] > record.version]
         return Found(exists=True, path=self.path, version=self.snapshot.version, owner=OURS.to_text(), commits=later)
 

@@ -136,7 +136,7 @@ def test_an_old_spark_that_cannot_share_them_merges_all_itself(lake: Lake, monke
 
 def test_executors_with_another_deltalake_leave_all_to_spark(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = small_job._task
-    monkeypatch.setattr(small_job, "_task", lambda *given: plain(given[0], given[1], {"deltalake": "99.0.0"}))
+    monkeypatch.setattr(small_job, "_task", lambda shares, _packages: plain(shares, {"deltalake": "99.0.0"}))
     report = lake.merge({"shop.a": [FIRST]})["shop.a"]
     assert report.way == "spark"
     assert report.reason.startswith("the executors have deltalake 1.")

@@ -1,0 +1,69 @@
+"""The column with the name of a shard, which rows of tables that become one carry. Used by both decoders, of the stream and of a SELECT."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from cdc_engine.binlog.column_types import ColumnType, type_of
+from cdc_engine.binlog.column_types.entry import AnyArray
+from cdc_engine.binlog.rows.partial import GROUP_COLUMNS, PRESENT
+from cdc_engine.binlog.type_codes import TypeCode
+from cdc_engine.contracts import Column, TableVersion
+from cdc_engine.errors import TableStoppedError
+from cdc_engine.states import TableState
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardColumn:
+    """`column`: its name in the lake. `name`: of the shard, in every row."""
+
+    column: str
+    name: str
+
+    def declared(self) -> Column:
+        """As a column of the source would be."""
+        return Column(
+            name=self.column,
+            type_code=TypeCode.VARCHAR,
+            metadata=4 * len(self.name),
+            charset="utf8mb4",
+            nullable=False,
+            mysql_type=f"varchar({len(self.name)})",
+        )
+
+    def type(self) -> ColumnType:
+        return type_of(self.declared())
+
+    def key(self, key: tuple[str, ...]) -> tuple[str, ...]:
+        """The key of a row among those of all shards; last, for files are told apart by what is first. A table without one has none."""
+        return (*key, self.column) if key else ()
+
+    def values(self, rows: int) -> AnyArray:
+        one: Any = pa.scalar(self.name, self.type().arrow)
+        return cast("AnyArray", pa.repeat(one, rows))
+
+    def refuse_taken(self, version: TableVersion, columns: tuple[Column, ...]) -> None:
+        """Raises TableStoppedError where the table has a column of that name."""
+        if any(column.name.lower() == self.column.lower() for column in columns):
+            why = f"it has a column {self.column}, and conf/ has the name of its shard there: say another `column` under `shards`"
+            raise TableStoppedError(version.database, version.table, TableState.SCHEMA_MISMATCH, why)
+
+    def beside(self, batch: pa.RecordBatch, place: int) -> pa.RecordBatch:
+        """The batch with the column at `place`, behind the table's own; in one that says what its rows have, all rows have it."""
+        arrays = list(batch.columns)
+        bit, own = (place - 3) % GROUP_COLUMNS, pa.field(self.column, self.type().arrow)
+        fields = [*list(batch.schema)[:place], own, *list(batch.schema)[place:]]
+        arrays.insert(place, self.values(batch.num_rows))
+        groups = [at for at, field in enumerate(fields) if field.name.startswith(PRESENT)]
+        if groups and bit:
+            words = arrays[groups[-1]].to_numpy() | (1 << bit)
+            arrays[groups[-1]] = pa.array(words)
+        elif groups:
+            name = f"{PRESENT}{len(groups)}"
+            fields.insert(groups[-1] + 1, pa.field(name, pa.int64(), False))
+            arrays.insert(groups[-1] + 1, pa.array(np.ones(batch.num_rows, np.int64)))
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))

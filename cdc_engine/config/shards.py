@@ -1,0 +1,113 @@
+"""Shards: tables of one destination that become one Delta table, each with a name that its rows carry. The words of conf/."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+
+from pydantic import Field, model_validator
+
+from cdc_engine.config.table import TableConfig
+from cdc_engine.source.settings import Strict
+
+SHARD_COLUMN = "_sluice_shard"
+# what of a table's words the common table can have; of each other one nobody has shown that it is confined to the rows of a shard
+OPTIONS = frozenset(
+    {
+        *("key", "deletes", "deletion_vectors", "merge", "partition_by", "cluster_by", "change_feed"),
+        *("zero_dates", "charsets", "snapshot", "schema_changes", "group", "owners", "fresh_within_minutes"),
+    }
+)
+# what one shard alone may not do to columns that it shares with others, by kind of change: the words that are left
+WORDS = {
+    "drop": ("keep", "stop"),
+    "rename": ("stop",),
+    "widen": ("apply", "stop"),
+    "convert": ("stop",),
+    "key": ("stop",),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardOf:
+    """A source table as a shard. `into`: the common table below the lake. `column`: of the shard's `name`. `options`: of all shards."""
+
+    into: str
+    column: str
+    name: str
+    options: TableConfig
+
+
+class ShardsConfig(Strict):
+    """Source tables that become one. In `into` and `name` stand {destination}, {database}, {table} and {1}, {2}, … for what the pattern's
+    groups met.
+    """
+
+    tables: str = Field(description=r"regular expression of database.table, of any case: shop_(\d+)\.orders")
+    into: str = Field(description="the Delta table below the lake: shop/orders")
+    column: str = Field(
+        SHARD_COLUMN, min_length=1, description="column with the shard's name, which is part of the table's key"
+    )
+    name: str = Field("{database}.{table}", description="the shard's name, another one for each table")
+    options: TableConfig = Field(TableConfig(), description="as under `tables`, of all shards alike")
+
+    @model_validator(mode="after")
+    def _readable(self) -> ShardsConfig:
+        try:
+            groups = _compiled(self.tables).groups
+        except re.error as error:
+            raise ValueError(f"tables: {self.tables!r} is not a regular expression ({error})") from None
+        for word, template in (("into", self.into), ("name", self.name)):
+            try:
+                filled = template.format("", *[""] * groups, destination="", database="", table="")
+            except (LookupError, ValueError, AttributeError):
+                raise ValueError(
+                    f"{word}: {template!r} may have {{destination}}, {{database}}, {{table}} and {{1}} to {{{groups}}}, which are the "
+                    "groups of `tables`"
+                ) from None
+            if filled == template and word == "name":
+                raise ValueError(f"name: {template!r} is the same for each shard; it has to tell them apart")
+        place = self.into.split("/")
+        if self.into.startswith(("/", "_sluice")) or not place[-1].strip() or ".." in place:
+            raise ValueError(f"into: {self.into!r} is to be a path below the lake, such as shop/orders")
+        return self
+
+    @model_validator(mode="after")
+    def _confined(self) -> ShardsConfig:
+        for word in sorted(self.options.model_fields_set - OPTIONS):
+            raise ValueError(
+                f"options: {word} cannot be had where shards become one table; take it out, or leave these tables apart"
+            )
+        changes = self.options.schema_changes
+        for kind, words in WORDS.items():
+            if kind in changes.model_fields_set and getattr(changes, kind) not in words:
+                raise ValueError(
+                    f"options.schema_changes.{kind}: one shard does not change columns of all; say {' or '.join(words)}"
+                )
+        return self
+
+    def of(self, destination: str, database: str, table: str) -> ShardOf | None:
+        """The table as one of these shards; None where it is none."""
+        found = _compiled(self.tables).fullmatch(f"{database}.{table}")
+        if found is None:
+            return None
+        names = {"destination": destination, "database": database, "table": table}
+        groups = [found[0], *(each or "" for each in found.groups())]
+        return ShardOf(
+            into=self.into.format(*groups, **names),
+            column=self.column,
+            name=self.name.format(*groups, **names),
+            options=self.options,
+        )
+
+    def policy(self, general: dict[str, str]) -> dict[str, str]:
+        """Kind of change → word of a shard. `general`: the destination's. What it may not do to columns of others stops it."""
+        own = self.options.schema_changes.model_dump(include=self.options.schema_changes.model_fields_set)
+        found = {**general, **own}
+        return {kind: word if word in WORDS.get(kind, (word,)) else "stop" for kind, word in found.items()}
+
+
+@functools.cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)

@@ -1,0 +1,54 @@
+"""Which tables become one, held against those that are known: `sluice check` says them by name, and what they have that cannot be."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+
+
+def shards_sentence(config: SluiceConfig) -> str:
+    """Each common table with its shards."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for name, table in _known(config):
+        database, _, short = table.partition(".")
+        if shard := config.destinations[name].shard(database, short):
+            found[shard.into].append(f"{shard.name!r} ({table} of {name})")
+    told = [f"{into} has {', '.join(sorted(shards))}" for into, shards in sorted(found.items())]
+    return f"shards that become one table: {'; '.join(told) or 'none'}"
+
+
+def shards_problems(config: SluiceConfig) -> list[str]:
+    """Shards with a column of the name that conf/ gives the shard's: they would stop."""
+    problems = []
+    for name, destination in sorted(config.destinations.items()):
+        for table in read_tables(config.destination_dir(name) / TABLES_FILE):
+            shard = destination.shard(table.database, table.table)
+            taken = shard and any(column.name.lower() == shard.column.lower() for column in table.columns)
+            if shard and taken:
+                problems.append(
+                    f"{table.name} of {name} has a column {shard.column}, where conf/ has the name of its shard: say another `column` "
+                    f"under `shards` in conf/destinations/{name}.yaml"
+                )
+    return problems
+
+
+def shards_warnings(config: SluiceConfig) -> list[str]:
+    """Patterns that no known table meets: each such table has a Delta table of its own."""
+    return [
+        f"no captured table of {name} is met by the pattern {rule.tables!r} of `shards`: correct it, or wait for the table"
+        for name, destination in sorted(config.destinations.items())
+        for rule in destination.shards
+        if (known := [table for owner, table in _known(config) if owner == name])
+        and not any(rule.of(name, *table.split(".", 1)) for table in known)
+    ]
+
+
+def _known(config: SluiceConfig) -> list[tuple[str, str]]:
+    """(destination, "database.table")."""
+    return [
+        (name, table.name)
+        for name in sorted(config.destinations)
+        for table in read_tables(config.destination_dir(name) / TABLES_FILE)
+    ]

@@ -1,0 +1,67 @@
+"""The column with the name of a shard lies behind the table's own, in batches that say what their rows have as in those that do not."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cdc_engine.binlog.result_rows.decoder import ResultDecoder
+from cdc_engine.binlog.rows.decoder import RowDecoder
+from cdc_engine.binlog.rows.partial import with_presence
+from cdc_engine.binlog.rows.refused_values import ValuePolicy
+from cdc_engine.binlog.rows.shard_column import ShardColumn
+from cdc_engine.binlog.type_codes import TypeCode
+from cdc_engine.contracts import Column, Operation, TableVersion
+from cdc_engine.errors import TableStoppedError
+from cdc_engine.states import TableState
+
+SHARD = ShardColumn(column="shop", name="Köln's")
+POLICY = ValuePolicy(shard=SHARD)
+ORDERS = TableVersion(
+    database="shop_1",
+    table="orders",
+    version="v",
+    columns=tuple(Column(name=name, type_code=TypeCode.LONG, nullable=name != "id") for name in ("id", "n")),
+    key=("id",),
+)
+
+
+def batch(columns: int) -> pa.RecordBatch:
+    """Two rows of so many columns, behind three of ours."""
+    ours: dict[str, Any] = {"_sluice_operation": pa.array([Operation.UPDATE_AFTER] * 2, pa.int8())}
+    ours |= {"_sluice_order_key": pa.array([1, 2]), "_sluice_commit_time": pa.array([0, 0], pa.timestamp("us", "UTC"))}
+    return pa.RecordBatch.from_pydict({**ours, **{f"c{number}": pa.array([1, 2]) for number in range(columns)}})
+
+
+@pytest.mark.parametrize("columns", [1, 62, 63, 64, 126])
+def test_every_row_of_a_partial_batch_has_its_shard_in_a_group(columns: int) -> None:
+    """As if the table had the column itself, across the 63 columns that a number tells of."""
+    absent = np.zeros((columns, 2), bool)
+    absent[-1, 1] = True
+    given = with_presence(batch(columns), absent)
+    whole = batch(columns).append_column(pa.field("shop", pa.string()), SHARD.values(2))
+    wanted = with_presence(whole, np.vstack([absent, np.zeros((1, 2), bool)]))
+    assert SHARD.beside(given, 3 + columns).to_pydict() == wanted.to_pydict()
+    assert SHARD.beside(given, 3 + columns).schema.names == wanted.schema.names
+    assert SHARD.beside(batch(columns), 3 + columns).to_pydict() == whole.to_pydict()
+
+
+def test_both_decoders_give_the_column_in_a_group() -> None:
+    stream, read = RowDecoder(ORDERS, policy=POLICY), ResultDecoder(ORDERS, policy=POLICY)
+    assert stream.key == ("id", "shop")
+    assert [column.name for column in stream.columns] == ["id", "n", "shop"]
+    assert stream.schema.names[3:] == read.schema.names == ["id", "n", "shop"]
+    assert [column.name for column in read.columns] == ["id", "n"]
+    assert RowDecoder(dataclasses.replace(ORDERS, key=()), policy=POLICY).key == ()
+
+
+def test_a_table_that_has_such_a_column_stops_in_a_group() -> None:
+    taken = dataclasses.replace(ORDERS, columns=(*ORDERS.columns, Column(name="SHOP", type_code=TypeCode.LONG)))
+    for decoder in (RowDecoder, ResultDecoder):
+        with pytest.raises(TableStoppedError, match="say another `column` under `shards`") as caught:
+            decoder(taken, policy=POLICY)
+        assert caught.value.state == TableState.SCHEMA_MISMATCH

@@ -1,0 +1,112 @@
+"""What conf/ says of tables that become one: their place and name, and what it refuses because it would reach rows of other shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from cdc_engine.config import DestinationConfig, SluiceConfig, TableConfig, path_clashes
+from cdc_engine.config.shards import ShardsConfig
+from cdc_engine.instance.tables.value_policies import keys_of, policies_of
+from cdc_engine.source.settings import SourceConfig
+
+RULE: dict[str, Any] = {"tables": r"shop_(\d+)\.(orders|items)", "into": "shop/{2}", "column": "shop", "name": "{1}"}
+
+
+def destination(name: str = "east", **words: Any) -> DestinationConfig:
+    return DestinationConfig(name=name, source=SourceConfig(user="root"), **{"shards": (RULE,), **words})
+
+
+def config(*destinations: DestinationConfig) -> SluiceConfig:
+    return SluiceConfig(data_dir=Path("/data"), lake="/lake", destinations={each.name: each for each in destinations})
+
+
+def test_a_pattern_gives_its_tables_one_place_and_a_name_each() -> None:
+    given = config(destination(shards=({**RULE, "options": {"key": ["id"], "charsets": {"a": "latin1"}}},)))
+    east = given.destinations["east"]
+    assert (
+        given.table_path("east", "shop_7", "orders")
+        == given.table_path("east", "SHOP_8", "orders")
+        == "/lake/shop/orders"
+    )
+    assert given.table_path("east", "shop_7", "orders_old") == "/lake/shop_7/orders_old"
+    shard = east.shard("shop_7", "orders")
+    assert shard is not None
+    assert (shard.column, shard.name) == ("shop", "7")
+    assert east.shard("shop_x", "orders") is None
+    assert keys_of(east).get("shop_7.orders") == ("id",)
+    assert keys_of(east).get("shop_x.orders") is None
+    policy = policies_of(east)["shop_7.items"]
+    assert policy.shard is not None
+    assert (policy.shard.column, policy.shard.name, policy.charsets) == ("shop", "7", {"a": "latin1"})
+    assert "shop_x.items" not in policies_of(east)
+    assert bool(policies_of(east))  # though it names none: staging takes `policies or {}`
+
+
+def test_keys_that_no_word_of_conf_names_stay_those_of_the_source_in_a_group() -> None:
+    assert keys_of(destination()).get("shop_7.orders", ("own",)) == ("own",)
+
+
+def test_words_for_other_columns_become_stops_in_a_group() -> None:
+    east = destination(schema_changes={"rename": "apply", "add": "hold"})
+    assert east.schema_policy("shop_1", "orders") == {
+        "add": "hold",
+        "drop": "keep",
+        "rename": "stop",
+        "widen": "stop",
+        "convert": "stop",
+        "key": "stop",
+        "truncate": "apply",
+        "drop_table": "ignore",
+        "drop_partition": "hold",
+    }
+    assert east.schema_policy("shop_1", "others")["rename"] == "apply"
+    assert east.cascade_policy("shop_1", "orders") == "stop"
+    assert east.cascade_policy("shop_1", "others") == "apply"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"tables": "shop_("}, "is not a regular expression"),
+        ({"into": "shop/{3}"}, r"may have \{destination\}, \{database\}, \{table\} and \{1\} to \{2\}"),
+        ({"into": "../elsewhere"}, "is to be a path below the lake"),
+        ({"into": "shop/"}, "is to be a path below the lake"),
+        ({"name": "all"}, "is the same for each shard"),
+        ({"options": TableConfig(change_log=True)}, "change_log cannot be had where shards become one table"),
+        ({"options": TableConfig(rows="a = 1")}, "rows cannot be had where shards become one table"),
+        ({"options": {"schema_changes": {"rename": "apply"}}}, "one shard does not change columns of all; say stop"),
+        ({"options": {"schema_changes": {"widen": "rewrite"}}}, "say apply or stop"),
+    ],
+)
+def test_what_would_reach_other_shards_is_refused_in_a_group(words: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValidationError, match=sentence):
+        ShardsConfig.model_validate({**RULE, **words})
+
+
+def test_words_for_one_shard_alone_are_refused_in_a_group() -> None:
+    with pytest.raises(ValidationError, match=r"tables\.shop_1\.orders: it is one of the `shards`"):
+        destination(tables={"shop_1.orders": {"deletes": "soft"}})
+
+
+def test_two_shards_of_one_name_clash_in_a_group() -> None:
+    tables = {"east": ["shop_1.orders", "shop_2.orders"], "west": ["shop_1.orders"]}
+    assert not path_clashes(config(destination()), tables)
+    same = {**RULE, "name": "{table}"}
+    (clash,) = path_clashes(config(destination(shards=(same,))), tables)
+    assert "shop_1.orders of east and shop_2.orders of east" in clash
+    assert "do not differ as shards" in clash
+    other = {**RULE, "tables": r"shop_(2)\.(orders)", "column": "place"}
+    assert path_clashes(config(destination(shards=(other, RULE))), tables)
+    (clash,) = path_clashes(config(destination()), {"east": ["shop_1.orders", "shop.orders"]})
+    assert "set `path` of one of them" in clash
+
+
+def test_shards_of_two_destinations_clash_in_a_group() -> None:
+    apart = {**RULE, "name": "{destination} {1}"}
+    both = config(destination(shards=(apart,)), destination("west", shards=(apart,)))
+    (clash,) = path_clashes(both, {"east": ["shop_1.orders"], "west": ["shop_1.orders"]})
+    assert "runs of two destinations would write it at once" in clash

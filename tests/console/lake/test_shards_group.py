@@ -1,0 +1,106 @@
+"""What the console says of shards: one view in `sluice sql`, the life of a row of one shard, and an owner for each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+import yaml
+from deltalake import CommitProperties
+from typer.testing import CliRunner
+
+from cdc_engine.config import SluiceConfig, load_config
+from cdc_engine.config.shards import ShardsConfig
+from cdc_engine.contracts import Column, TableVersion
+from cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
+from console.lake.history import captured_table, history_of
+from console.lake.life import known_life
+from console.lake.tables import DestinationLake
+from console.main import app
+from console.shards_check import shards_problems, shards_sentence, shards_warnings
+from orchestration.run.cuts import _as_they_stand
+from spark_jobs.tables.shards import owners
+from spark_jobs.tables.table_owner import Owner, TableRecord
+
+RULE = {"tables": r"shop_(\d)\.orders", "into": "shop/orders", "column": "shop", "name": "{1}"}
+NAMES = ("shop_1.orders", "shop_2.orders")
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SluiceConfig:
+    """A table in which each shard has committed a row of the key 1."""
+    monkeypatch.setenv("SLUICE_CONF", str(tmp_path / "conf"))
+    (tmp_path / "conf" / "destinations").mkdir(parents=True)
+    (tmp_path / "conf" / "destinations" / "a.yaml").write_text(
+        yaml.safe_dump({"source": {"user": "u"}, "shards": [RULE]})
+    )
+    made = load_config()
+    key = Column(name="id", type_code=8, nullable=False, mysql_type="bigint")
+    directory = made.destination_dir("a")
+    directory.mkdir(parents=True)
+    tables = [
+        TableVersion(database=f"shop_{n}", table="orders", version="v", columns=(key,), key=("id",)) for n in "12"
+    ]
+    write_tables(directory / TABLES_FILE, tables)
+    for place, name in enumerate(NAMES, start=1):
+        commit = {"sluice": 1, "kind": "changes", "table": name, "ledger": "l", "destination": "a", "inserts": 1}
+        commit |= {"first_order_key": place, "last_order_key": place, "delivery": 1, "epoch": 0}
+        row = {"id": [1], "name": [f"of {place}"], "shop": [str(place)], "_sluice_order_key": [place]}
+        deltalake.write_deltalake(
+            f"{made.lake}/shop/orders",
+            pa.table(row),
+            mode="append",
+            commit_properties=CommitProperties(custom_metadata={"userMetadata": json.dumps(commit)}),
+        )
+    return made
+
+
+@pytest.mark.usefixtures("config")
+def test_shards_are_one_view_of_the_folder_they_are_in_in_a_group() -> None:
+    answer = CliRunner().invoke(app, ["sql", "SELECT shop, name FROM shop.orders ORDER BY shop", "--csv"])
+    assert answer.stdout.splitlines() == ["shop,name", "1,of 1", "2,of 2"]
+
+
+def test_why_and_history_tell_of_the_rows_of_one_shard_in_a_group(config: SluiceConfig) -> None:
+    for place, name in enumerate(NAMES, start=1):
+        table = captured_table(config, name)
+        steps, _ = known_life(table, "1")
+        assert [(step.happened, step.values["name"]) for step in steps] == [("insert", f"of {place}")]
+        assert [each.table for each in history_of(table)] == [name]
+
+
+def test_a_shard_is_owned_beside_the_others_in_a_group(config: SluiceConfig) -> None:
+    lake = DestinationLake(config, "a")
+    for name in NAMES:
+        table = lake.table(name)
+        assert table is not None
+        lake.own(table, "a-ledger")
+    found = owners(deltalake.DeltaTable(f"{config.lake}/shop/orders").metadata().configuration)
+    assert {name: Owner.from_text(text).table for name, text in found.items()} == {"1": NAMES[0], "2": NAMES[1]}
+    assert "sluice.owner" not in deltalake.DeltaTable(f"{config.lake}/shop/orders").metadata().configuration
+
+
+def test_check_names_the_shards_and_what_they_cannot_have_in_a_group(config: SluiceConfig) -> None:
+    assert shards_sentence(config) == (
+        "shards that become one table: shop/orders has '1' (shop_1.orders of a), '2' (shop_2.orders of a)"
+    )
+    assert not shards_problems(config)
+    assert not shards_warnings(config)
+    a = config.destinations["a"]
+    given = (ShardsConfig(**{**RULE, "column": "ID"}), ShardsConfig(**{**RULE, "tables": r"shop(\d)\.orders"}))
+    wrong = config.model_copy(update={"destinations": {"a": a.model_copy(update={"shards": given})}})
+    assert len(shards_problems(wrong)) == 2
+    assert "shop_1.orders of a has a column ID, where conf/ has the name of its shard" in shards_problems(wrong)[0]
+    (warning,) = shards_warnings(wrong)
+    assert r"'shop(\\d)\\.orders'" in warning
+
+
+def test_a_cut_has_shards_at_the_last_version_of_their_table_in_a_group() -> None:
+    """Each record is of its own merge; the table at the first of them would lack what the second brought."""
+    first, second = TableRecord(table_id="t", version=7), TableRecord(table_id="t", version=9)
+    other = TableRecord(table_id="o", version=30)
+    stands = _as_they_stand({"a": ("/lake/shop", second), "b": ("/lake/shop", first), "c": ("/lake/c", other)})
+    assert stands == {"a": ("/lake/shop", second), "b": ("/lake/shop", second), "c": ("/lake/c", other)}

@@ -1,0 +1,313 @@
+"""Shards that become one Delta table: whatever befalls one of them leaves the rows of the others as they are, by both ways of a merge.
+
+One story for all tests of a way. A test looks at the table after a batch of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from console.toolchain.spark.server import SparkConnectServer
+from object_stores.placed import PlacedFiles
+from spark_jobs import SparkSettings, TableReport, TableTarget, merge_batch
+from spark_jobs.errors import MergeError
+from spark_jobs.session import open_lanes
+from spark_jobs.small.ways import Wish
+from spark_jobs.snapshot.publication import Publication, Published
+from spark_jobs.snapshot.publish import publish_snapshot
+from spark_jobs.sql_text import delta_path
+from spark_jobs.staged_batch import Column
+from spark_jobs.tables.shards import Shard
+from spark_jobs.tables.table_owner import Owner
+from tests.spark.conftest import Lake
+from tests.spark.staged import (
+    ARROW_TYPES,
+    DELETE,
+    INSERT,
+    LEDGER_ID,
+    TIME_US,
+    UPDATE_AFTER,
+    UPDATE_BEFORE,
+    Changes,
+    Image,
+    Records,
+    Schema,
+    SchemaChange,
+    Segment,
+    Truncate,
+)
+
+ORDERS = Schema({"id": "bigint", "name": "string", "shard": "string"}, key=("id", "shard"))
+MORE = Schema({"id": "bigint", "name": "string", "note": "string", "shard": "string"}, key=("id", "shard"))
+ONE, TWO = "shop_1.orders", "shop_2.orders"
+ADDED = ({"kind": "add", "column": "note", "plan": "apply"},)
+DROPPED = ({"kind": "drop", "column": "note", "plan": "keep"},)
+Rows = set[tuple[Any, ...]]
+
+
+def image(shard: str, operation: int, order_key: int, key: int, *values: str) -> Image:
+    names = ("name", "note")[: len(values)]
+    return Image(operation, order_key, {"id": key, **dict(zip(names, values, strict=True)), "shard": shard})
+
+
+def changes(*images: Image, schema: Schema = ORDERS) -> Changes:
+    return Changes(schema, images)
+
+
+FIRST = {
+    ONE: [changes(image("1", INSERT, 11, 1, "a"), image("1", INSERT, 11, 2, "b"))],
+    TWO: [changes(image("2", INSERT, 12, 1, "A"), image("2", INSERT, 12, 2, "B"))],
+}
+KEYS = {
+    ONE: [
+        changes(
+            image("1", UPDATE_AFTER, 21, 1, "a2"),
+            image("1", DELETE, 22, 2, "b"),
+            *(image("1", UPDATE_BEFORE, 23, 1, "a2"), image("1", UPDATE_AFTER, 23, 3, "a3")),
+        )
+    ],
+    TWO: [changes(image("2", UPDATE_AFTER, 24, 2, "B2"), image("2", INSERT, 24, 3, "C"))],
+}
+TRUNCATED: dict[str, Sequence[Segment]] = {
+    ONE: [changes(image("1", INSERT, 30, 4, "gone")), Truncate(31), changes(image("1", INSERT, 32, 1, "new"))]
+}
+ADDS_ONE: dict[str, Sequence[Segment]] = {
+    ONE: [
+        SchemaChange(41, MORE, ADDED, fills=(("note", "of 1"),)),
+        changes(image("1", INSERT, 42, 5, "e", "own"), schema=MORE),
+    ],
+    TWO: [changes(image("2", UPDATE_AFTER, 43, 1, "A4"))],
+}
+ADDS_TWO: dict[str, Sequence[Segment]] = {TWO: [SchemaChange(51, MORE, ADDED, fills=(("note", "of 2"),))]}
+DROPS_ONE: dict[str, Sequence[Segment]] = {
+    ONE: [SchemaChange(61, ORDERS, DROPPED), changes(image("1", UPDATE_AFTER, 62, 5, "e6"))],
+    TWO: [changes(image("2", UPDATE_AFTER, 63, 3, "C6", "kept"), schema=MORE)],
+}
+BACK_IN_ONE: dict[str, Sequence[Segment]] = {ONE: [SchemaChange(71, MORE, ADDED)]}
+
+
+@dataclasses.dataclass
+class Shards:
+    """One table of a lake, that both shards have. `column`: with their names."""
+
+    lake: Lake
+    column: str = "shard"
+    records: Records = dataclasses.field(default_factory=Records)
+    after: dict[str, Rows] = dataclasses.field(default_factory=dict)
+    reports: dict[str, dict[str, TableReport]] = dataclasses.field(default_factory=dict)
+
+    def target(self, name: str, **options: Any) -> TableTarget:
+        shard = Shard(column=self.column, name=name.split(".", maxsplit=1)[0].removeprefix("shop_"))
+        return self.lake.target("orders", shard=shard, **options)
+
+    def merge(self, directory: Path, names: Sequence[str], **options: Any) -> dict[str, TableReport]:
+        targets = {name: self.target(name, **options) for name in names}
+        found = merge_batch(directory, targets, self.lake.spark, records=self.records)
+        return {each.name: each for each in found}
+
+    def play(self, called: str, tables: dict[str, Sequence[Segment]]) -> None:
+        """Keys as after a crash: the first table alone, then the batch, then all of it again."""
+        directory = self.lake.stage(tables)
+        if called == "keys":
+            self.merge(directory, list(tables)[:1])
+        self.reports[called] = self.merge(directory, list(tables))
+        self.after[called] = self.rows()
+        if called == "keys":
+            again = self.merge(directory, list(tables))
+            assert all(each.skipped for each in again.values())
+            assert self.rows() == self.after[called]
+
+    def publish(self, name: str, rows: Sequence[dict[str, Any]], place: int) -> Published:
+        """A snapshot of one shard, of rows that were read at `place`."""
+        folder, target = self.lake.folder / f"{name}-chunks", self.target(name)
+        folder.mkdir()
+        fields = [pa.field(each, ARROW_TYPES[kind]) for each, kind in ORDERS.columns.items()]
+        pq.write_table(pa.Table.from_pylist(list(rows), pa.schema(fields)), folder / "000001.parquet")
+        given = Publication(
+            snapshot_id="0123456789ab",
+            owner=Owner(ledger_id=LEDGER_ID, destination="shop", table=name),
+            target=target,
+            columns=tuple(Column(name=each, type=kind) for each, kind in ORDERS.columns.items()),
+            key=("id",),
+            chunks=PlacedFiles(folder=folder),
+            rows=len(rows),
+            changes=PlacedFiles(folder=self.lake.folder / "none"),
+            place=place,
+            read_at_us=TIME_US,
+            run="the-run",
+            epoch=1,
+            start={"file": "binlog.000001", "offset": 4, "epoch": 1},
+            end={"file": "binlog.000001", "offset": place, "epoch": 1},
+        )
+        return publish_snapshot(given, self.lake.spark, records=self.records)
+
+    def rows(self) -> Rows:
+        names = [field.name for field in self.lake.log("orders").schema().fields]
+        note = "note" if "note" in names else "NULL AS note"
+        return set(self.lake.rows("orders", "shard", "id", "name", note))
+
+
+BY_BOTH: dict[str, Any] = {"first": FIRST, "keys": KEYS}
+BY_SPARK: dict[str, Any] = {
+    "truncated": TRUNCATED,
+    "adds one": ADDS_ONE,
+    "adds two": ADDS_TWO,
+    "drops one": DROPS_ONE,
+    "back in one": BACK_IN_ONE,
+}
+
+
+def played(folder: Path, spark: SparkConnectServer, way: Wish, story: dict[str, Any]) -> Shards:
+    shards = Shards(Lake(folder, SparkSettings(remote=spark.url, lanes_file=folder / "lanes.json"), way))
+    for called, tables in story.items():
+        shards.play(called, tables)
+    return shards
+
+
+@pytest.fixture(scope="module")
+def by_small(tmp_path_factory: pytest.TempPathFactory, spark_server: SparkConnectServer) -> Shards:
+    return played(tmp_path_factory.mktemp("small"), spark_server, "small", BY_BOTH)
+
+
+@pytest.fixture(scope="module")
+def by_spark(tmp_path_factory: pytest.TempPathFactory, spark_server: SparkConnectServer) -> Shards:
+    """With what is Spark's in any case."""
+    return played(tmp_path_factory.mktemp("spark"), spark_server, "spark", {**BY_BOTH, **BY_SPARK})
+
+
+@pytest.fixture(params=["by_spark", "by_small"])
+def by_either(request: pytest.FixtureRequest) -> Shards:
+    found: Shards = request.getfixturevalue(request.param)
+    return found
+
+
+def test_equal_keys_of_two_shards_are_two_rows(by_either: Shards) -> None:
+    assert by_either.after["first"] == {
+        ("1", 1, "a", None),
+        ("1", 2, "b", None),
+        ("2", 1, "A", None),
+        ("2", 2, "B", None),
+    }
+
+
+def test_changes_and_moved_keys_of_one_shard_leave_the_other_alone(by_either: Shards) -> None:
+    assert {each.way for each in by_either.reports["keys"].values()} == {by_either.lake.way}
+    assert by_either.after["keys"] == {
+        ("1", 3, "a3", None),
+        ("2", 1, "A", None),
+        ("2", 2, "B2", None),
+        ("2", 3, "C", None),
+    }
+
+
+def test_truncate_empties_one_shard(by_spark: Shards) -> None:
+    assert by_spark.after["truncated"] == {
+        ("1", 1, "new", None),
+        *(("2", 1, "A", None), ("2", 2, "B2", None), ("2", 3, "C", None)),
+    }
+
+
+def test_a_column_comes_shard_by_shard_with_the_values_of_each(by_spark: Shards) -> None:
+    assert by_spark.after["adds one"] == {
+        *(("1", 1, "new", "of 1"), ("1", 5, "e", "own")),
+        *(("2", 1, "A4", None), ("2", 2, "B2", None), ("2", 3, "C", None)),
+    }
+    assert by_spark.after["adds two"] == {
+        *(("1", 1, "new", "of 1"), ("1", 5, "e", "own")),
+        *(("2", 1, "A4", "of 2"), ("2", 2, "B2", "of 2"), ("2", 3, "C", "of 2")),
+    }
+
+
+def test_a_column_that_one_shard_drops_stays_with_the_other(by_spark: Shards) -> None:
+    of_two = {("2", 1, "A4", "of 2"), ("2", 2, "B2", "of 2"), ("2", 3, "C6", "kept")}
+    assert by_spark.after["drops one"] == {("1", 1, "new", "of 1"), ("1", 5, "e6", None), *of_two}
+    assert by_spark.after["back in one"] == {("1", 1, "new", None), ("1", 5, "e6", None), *of_two}
+
+
+def test_a_snapshot_takes_the_place_of_the_rows_of_its_shard(by_spark: Shards) -> None:
+    """The last of the story: and the other shard, whose record is older, goes on after it."""
+    before = {row for row in by_spark.rows() if row[0] == "2"}
+    by_spark.publish(ONE, [{"id": 9, "name": "read", "shard": "1"}], 80)
+    assert by_spark.rows() == {("1", 9, "read", None), *before}
+    by_spark.play("after", {TWO: [changes(image("2", DELETE, 81, 1, "A4", "of 2"), schema=MORE)]})
+    by_spark.play("after one", {ONE: [changes(image("1", UPDATE_AFTER, 82, 9, "news"))]})
+    assert by_spark.rows() == {("1", 9, "news", None), *(row for row in before if row[1] != 1)}
+
+
+def test_a_wider_column_takes_shards_that_are_narrower_yet_in_a_group(by_spark: Shards, tmp_path: Path) -> None:
+    narrow = Schema({"id": "int", "n": "int", "shard": "string"}, key=("id", "shard"))
+    wide = Schema({"id": "int", "n": "bigint", "shard": "string"}, key=("id", "shard"))
+    wider = ({"kind": "widen", "column": "n", "plan": "apply"},)
+
+    def row(shard: str, order_key: int, n: int, schema: Schema = narrow) -> Changes:
+        return Changes(schema, [Image(UPDATE_AFTER, order_key, {"id": 1, "n": n, "shard": shard})])
+
+    shards = Shards(dataclasses.replace(by_spark.lake, folder=tmp_path, way="auto"))
+    story: tuple[dict[str, Sequence[Segment]], ...] = (
+        {ONE: [row("1", 11, 1)], TWO: [row("2", 11, 2)]},
+        {ONE: [SchemaChange(21, wide, wider), row("1", 22, 1 << 40, wide)], TWO: [row("2", 22, 3)]},
+        {TWO: [SchemaChange(31, wide, wider), row("2", 32, 1 << 41, wide)]},
+    )
+    for tables in story:
+        shards.merge(shards.lake.stage(tables), list(tables))
+        with open_lanes(shards.lake.spark, 1) as (lane,):  # deltalake reads no table whose types were widened
+            found = lane.session.sql(f"SELECT shard, n FROM {delta_path(shards.lake.path('orders'))}").collect()
+        shards.after[str(len(shards.after))] = {tuple(row) for row in found}
+    assert shards.after["1"] == {("1", 1 << 40), ("2", 3)}
+    assert shards.after["2"] == {("1", 1 << 40), ("2", 1 << 41)}
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "rename": ({"kind": "rename", "column": "name", "new_name": "title", "plan": "apply"}, "to rename its column name"),
+    "convert": ({"kind": "convert", "column": "name", "plan": "apply"}, "to convert its column name"),
+    "drop": ({"kind": "drop", "column": "name", "plan": "apply"}, "to drop its column name"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_would_change_columns_of_other_shards_stops_the_shard(by_spark: Shards, what: str) -> None:
+    alteration, sentence = REFUSED[what]
+    version = by_spark.lake.log("orders").version()
+    with pytest.raises(MergeError, match=sentence) as caught:
+        by_spark.merge(by_spark.lake.stage({TWO: [SchemaChange(90, MORE, (alteration,))]}), [TWO])
+    assert [(each.state, each.for_good) for each in caught.value.errors] == [("DDL_UNSUPPORTED", True)]
+    assert by_spark.lake.log("orders").version() == version
+
+
+def test_changes_without_the_name_of_their_shard_are_refused_in_a_group(by_either: Shards) -> None:
+    """As they are staged before conf/ has the rule: with such a key they would meet rows of other shards."""
+    plain = Schema({"id": "bigint", "name": "string"}, key=("id",))
+    bare = Changes(plain, [Image(UPDATE_AFTER, 94, {"id": 3, "name": "whose?"})])
+    before = by_either.rows()
+    with pytest.raises(MergeError, match="roll the batch back to have them staged again"):
+        by_either.merge(by_either.lake.stage({TWO: [bare]}), [TWO])
+    assert by_either.rows() == before
+
+
+def test_other_words_of_conf_are_refused_before_anything_is_written(by_spark: Shards) -> None:
+    """Another name of the shard, another column, the same name for another table, and a table that knows of no shards."""
+    directory = by_spark.lake.stage({ONE: [changes(image("1", INSERT, 95, 7, "x"))]})
+    other = by_spark.lake.stage({"shop_3.orders": [changes(image("1", INSERT, 95, 7, "x"))]})
+    version = by_spark.lake.log("orders").version()
+    for batch, name, shard, sentence in (
+        (
+            directory,
+            ONE,
+            Shard(column="shard", name="renamed"),
+            "under the shard '1', and conf/ calls it 'renamed' now",
+        ),
+        (directory, ONE, Shard(column="place", name="1"), "has the names of shards in shard, and conf/ says place"),
+        (directory, ONE, None, "has rows of 2 shards, and this table is none of them"),
+        (other, "shop_3.orders", Shard(column="shard", name="1"), "belongs to the destination shop"),
+    ):
+        with pytest.raises(MergeError, match=sentence) as caught:
+            merge_batch(batch, {name: by_spark.lake.target("orders", shard=shard)}, by_spark.lake.spark)
+        assert [each.state for each in caught.value.errors] == ["TABLE_OWNED"]
+    assert by_spark.lake.log("orders").version() == version

@@ -1,0 +1,24 @@
+"""Shards of one table are merged by one task, one after the other: two at once would have to begin again at each other's commits."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from spark_jobs.report import TableTarget
+from spark_jobs.small.job import TABLES_A_TASK, _shares
+
+
+def test_shards_of_a_table_are_one_tasks_in_a_group() -> None:
+    paths = [f"/lake/{number if number % 2 else 'common'}" for number in range(4 * TABLES_A_TASK)]
+    jobs: list[Any] = [SimpleNamespace(target=TableTarget(path=path)) for path in paths]
+    shares = _shares(jobs)
+    assert len(shares) == 4
+    assert sorted(number for share in shares for number in share) == list(range(len(jobs)))
+    (whole,) = [share for share in shares if 0 in share]
+    assert [number for number in whole if not number % 2] == list(range(0, len(jobs), 2))
+    assert all(share for share in shares)
+
+
+def test_no_job_is_one_task_that_says_what_the_executor_has_in_a_group() -> None:
+    assert _shares([]) == [[]]
