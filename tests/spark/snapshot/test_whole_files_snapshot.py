@@ -20,11 +20,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cdc_engine.snapshot.read import Marks
+from object_stores.placed import PlacedFiles
 from spark_jobs import SparkSettings
 from spark_jobs.errors import TableError
 from spark_jobs.session import open_lanes
 from spark_jobs.snapshot import publish as publish_module
 from spark_jobs.snapshot import whole_files
+from spark_jobs.snapshot.held_keys import HeldKeys
 from spark_jobs.snapshot.hold import hold_table
 from spark_jobs.snapshot.publication import Published
 from spark_jobs.snapshot.publish import publish
@@ -204,6 +206,25 @@ def test_a_snapshot_asks_for_no_date_that_python_does_not_have(reading: Reading)
     publish_files(days, 200)
     (left,) = Path(days.lake.path(days.name)).glob("*.parquet")
     assert pq.read_table(left)["day"].cast(pa.int32()).to_pylist() == [-719_528]
+
+
+@pytest.mark.parametrize("more", [(), ("again",)], ids=["one column", "two columns"])
+def test_a_key_of_a_snapshot_is_found_by_its_very_value(tmp_path: Path, more: tuple[str, ...]) -> None:
+    """Texts of other case or with blanks behind them are other keys, whatever the collation: so it is where Spark makes the table."""
+    kinds = {kind: values for kind, values in VALUES.values() if kind not in {pa.float32(), pa.float64()}}
+    for kind, values in [*kinds.items(), (pa.string(), ["a", "A", "a ", "", "á"]), (pa.binary(), [b"", b"a", b"a\0"])]:
+        column = pa.array([value for value in values if value is not None], kind)
+        rows = pa.table(dict.fromkeys(("id", *more), column))
+        for place in range(len(column)):
+            images = rows.slice(place, 1)
+            for name, value in (*MARKS.columns().items(), ("_sluice_row", pa.scalar(0))):
+                images = images.append_column(name, pa.array([value], value.type))
+            held = images.set_column(
+                images.schema.get_field_index("_sluice_operation"), "_sluice_operation", [[DELETE]]
+            )
+            pq.write_table(held, tmp_path / "1.parquet")
+            keys = HeldKeys(PlacedFiles(folder=tmp_path), ("id", *more), images.drop(["_sluice_row"]).schema)
+            assert keys.among(rows).tolist() == [each == place for each in range(len(column))], kind
 
 
 def test_identity_what_lies_where_the_table_of_a_snapshot_goes_is_left_to_spark(reading: Reading) -> None:
