@@ -65,11 +65,13 @@ class StoreFolder:
             list(pool.map(lambda name: self._copy(f"{self._path}/{name}", folder / name), names))
 
     def remove(self, first: str = "") -> None:
-        """The folder with all below; the file `first` before all others, so that what is left of it counts as nothing."""
+        """The folder with all below; the file `first` before all others, so that what is left of it counts as nothing.
+
+        Another host may remove it in the same moment.
+        """
         names = self.sizes()
-        with told(self.url, self._options):
-            for name in [first] if first in names else []:
-                self._store.delete_file(f"{self._path}/{name}")
+        self.remove_files([first] if first in names else [])
+        with told(self.url, self._options), contextlib.suppress(FileNotFoundError):
             if names:
                 self._store.delete_dir(self._path)
 

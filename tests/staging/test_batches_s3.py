@@ -125,6 +125,25 @@ def test_s3_a_batch_lives_the_same_in_a_store_that_is_a_folder(folder_store: Sto
     require_life_of_a_batch(folder_store, tmp_path)
 
 
+@pytest.mark.parametrize("place", ["folder_store", "s3_prefix"])
+def test_s3_ha_a_batch_that_another_host_removes_in_the_same_moment_is_removed(
+    place: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It was there when this one looked."""
+    store: Store = request.getfixturevalue(place)
+    (tmp_path / "batch").mkdir()
+    for name in ("manifest.json", "rows.parquet"):
+        (tmp_path / "batch" / name).write_text("{}")
+    ours, theirs = store.batch("1-1"), store.batch("1-1")
+    ours.put(tmp_path / "batch")
+    seen = ours.sizes()
+    assert len(seen) == 2
+    monkeypatch.setattr(ours, "sizes", lambda: seen)
+    theirs.remove(first="manifest.json")
+    ours.remove(first="manifest.json")
+    assert theirs.sizes() == {}
+
+
 def test_s3_fault_what_was_put_in_part_is_no_batch(
     folder_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
