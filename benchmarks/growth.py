@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -22,7 +21,6 @@ from benchmarks.merge_batches import DESTINATION, StagedFiles
 from benchmarks.report import median, show, write_json
 from console.toolchain.cache import PROJECT_ROOT
 from console.toolchain.setup import set_up
-from console.toolchain.spark.rehearsal import WARM_UP
 from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs.maintain.tables import MaintainedTable, optimize
 from spark_jobs.report import TableTarget
@@ -100,8 +98,7 @@ def _first_merge(spark: SparkConnectServer, folder: Path, rows_max: int, _: int)
     for way, taken in seconds.items():
         spark.stop()
         spark.start()
-        command = [sys.executable, "-m", WARM_UP, spark.url, str(folder / "warmup")]
-        subprocess.run(command, cwd=PROJECT_ROOT, check=True)
+        subprocess.run(spark.warm_up_command(folder / "warmup"), cwd=PROJECT_ROOT, check=True)
         table = GrowingTable(spark, folder / f"first-{way}", rows_max // 100)
         taken += [table.merge(CHANGES, way) for _ in range(1 + RUNS)]
         table.remove()

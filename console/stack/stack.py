@@ -206,8 +206,7 @@ class Stack:
         if self.starts_spark:
             parts.append(self._part(SPARK, (), lambda _: self._spark.answers, ports.spark_connect))
         if self.starts_spark and self._warms_spark:
-            program = [sys.executable, "-m", "console.toolchain.spark.warmup"]
-            command = [*program, self._spark.url, str(self._spark.folder / "warmup")]
+            command = self._spark.warm_up_command(self._spark.folder / "warmup")
             parts.append(WarmUp(command, (SPARK,), self._spark.folder / "warmup.log", WARM_SECONDS_MAX, self.say))
         # the webserver looks for the code server when it starts, and the daemon's first run for Spark
         if self._webserver:

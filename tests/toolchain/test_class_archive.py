@@ -16,7 +16,7 @@ from console.toolchain.spark import class_archive as archives
 from console.toolchain.spark import rehearsal
 from console.toolchain.spark.class_archive import KEPT_MAX, class_archive, reading_options, remove_oldest
 from console.toolchain.spark.rehearsal import provide_class_archive
-from console.toolchain.spark.server import SparkConnectServer
+from console.toolchain.spark.server import WARM_UP, SparkConnectServer
 
 
 @pytest.fixture
@@ -115,5 +115,5 @@ def test_the_server_has_mapped_the_archive_where_there_is_one(spark_server: Spar
 
 def test_the_warm_up_is_a_program() -> None:
     """Its name is in no import."""
-    found = subprocess.run([sys.executable, "-c", f"import {rehearsal.WARM_UP}"], capture_output=True, check=False)
+    found = subprocess.run([sys.executable, "-c", f"import {WARM_UP}"], capture_output=True, check=False)
     assert not found.returncode

@@ -7,7 +7,6 @@ starts as it would without.
 
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from console.toolchain.spark.server import SparkConnectServer
 
 WARM_SECONDS_MAX = 300.0
 END_SECONDS_MAX = 300.0  # classes are written when the server ends
-WARM_UP = "console.toolchain.spark.warmup"
 
 
 def provide_class_archive(toolchain: Toolchain, screen: Console) -> bool:
@@ -54,7 +52,7 @@ def _rehearse(toolchain: Toolchain, folder: Path, archive: Path) -> None:
     try:
         server.start()
         subprocess.run(
-            [sys.executable, "-m", WARM_UP, server.url, str(folder / "warmup")],
+            server.warm_up_command(folder / "warmup"),
             cwd=PROJECT_ROOT,
             capture_output=True,
             timeout=WARM_SECONDS_MAX,

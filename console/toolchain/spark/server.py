@@ -26,6 +26,7 @@ from console.toolchain.spark.class_archive import class_archive, reading_options
 SETTINGS_FILE = PROJECT_ROOT / "conf" / "spark-defaults.conf"
 LOG_SETTINGS_FILE = Path(__file__).with_name("spark-log4j2.properties")
 SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
+WARM_UP = "console.toolchain.spark.warmup"
 START_SECONDS_MAX = 180.0
 POLL_SECONDS = 0.1
 STOP_SECONDS_MAX = 20.0
@@ -128,6 +129,10 @@ class SparkConnectServer:
             folder=self.folder,
             die_with_parent=self._die_with_parent,
         )
+
+    def warm_up_command(self, folder: Path) -> list[str]:
+        """What makes the first merges of a server that answers, on tables below a folder of its own."""
+        return [sys.executable, "-m", WARM_UP, self.url, str(folder)]
 
     @property
     def ended(self) -> str:
