@@ -23,7 +23,7 @@ from cdc_engine.ha.file_lease import FileLease
 from cdc_engine.instance.engine import Engine
 from cdc_engine.instance.wiring import EngineParts, make_parts
 from cdc_engine.server.service import CanalService
-from cdc_engine.source.settings import SourceConfig, StartConfig
+from cdc_engine.source.settings import SourceConfig, StartConfig, TlsConfig
 from console.toolchain.database.server import DatabaseServer
 
 RUNS = 5
@@ -65,7 +65,7 @@ def run(
 
 def measure(server: DatabaseServer, binlog: BinlogSet, folder: Path, runs: int) -> dict[str, Any]:
     """One set: megabytes (10⁶) and rows a second of each contender."""
-    settings = {"host": "127.0.0.1", "port": server.port, "user": "root", "password": ""}
+    settings = {"host": "127.0.0.1", "port": server.port, "user": "root", "password": "", "ssl_disabled": True}
     acked_seconds(server, binlog, folder)  # compiles or loads the kernels
     raw, peer, java, acked, staged, rss_mb = [], [], [], [], [], 0.0
     for _ in range(runs):
@@ -100,7 +100,7 @@ def measure(server: DatabaseServer, binlog: BinlogSet, folder: Path, runs: int) 
 def configuration(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> SluiceConfig:
     destination = DestinationConfig(
         name="bench",
-        source=SourceConfig(port=server.port, user="root"),
+        source=SourceConfig(port=server.port, user="root", tls=TlsConfig(mode="DISABLED")),  # as the others read it
         include=r"bench\..*",
         start=StartConfig(file=binlog.file, offset=binlog.start),
         ring=RingConfig(),

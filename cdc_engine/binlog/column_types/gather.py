@@ -12,32 +12,38 @@ from typing import Any
 import numpy as np
 
 from cdc_engine.binlog.compiled import Integer, compiled
+from cdc_engine.binlog.memory import WORD_BYTES, any_high, copy_memory, swapped, word_at
 from cdc_engine.contracts import Bytes, Int64s
 
 
 @compiled
 def little_endian_integers(buffer: Bytes, starts: Int64s, size: Integer, signed: bool, out: Int64s) -> None:
     """Integers of 1 to 8 bytes, lowest first, as int64; unsigned ones of 8 bytes keep their bits."""
-    shift = np.int64(64 - 8 * size)
+    shift, last = np.uint64(64 - 8 * size), buffer.shape[0] - WORD_BYTES
     for row in range(starts.shape[0]):
-        at, value = starts[row], np.int64(0)
+        at, value = starts[row], np.uint64(0)
         if at >= 0:
-            for index in range(size):
-                value |= np.int64(buffer[at + index]) << np.int64(8 * index)
-            if signed:
-                value = (value << shift) >> shift
-        out[row] = value
+            if at <= last:
+                value = word_at(buffer, at) << shift
+            else:
+                for index in range(size):
+                    value |= np.uint64(buffer[at + index]) << np.uint64(8 * index)
+                value <<= shift
+        out[row] = np.int64(value) >> np.int64(shift) if signed else np.int64(value >> shift)
 
 
 @compiled
 def big_endian_integers(buffer: Bytes, starts: Int64s, size: Integer, out: Int64s) -> None:
     """Unsigned integers of 1 to 8 bytes, highest first, as int64; those of 8 bytes keep their bits."""
+    shift, last = np.uint64(64 - 8 * size), buffer.shape[0] - WORD_BYTES
     for row in range(starts.shape[0]):
-        at, value = starts[row], np.int64(0)
-        if at >= 0:
+        at, value = starts[row], np.uint64(0)
+        if 0 <= at <= last:
+            value = swapped(word_at(buffer, at)) >> shift
+        elif at >= 0:
             for index in range(size):
-                value = value << np.int64(8) | np.int64(buffer[at + index])
-        out[row] = value
+                value = value << np.uint64(8) | np.uint64(buffer[at + index])
+        out[row] = np.int64(value)
 
 
 @compiled
@@ -49,19 +55,16 @@ def bytes_total(sizes: Int64s) -> Integer:
 
 
 @compiled
-def copy_bytes(buffer: Bytes, starts: Int64s, sizes: Int64s, offsets: Any, out: Bytes) -> Integer:
-    """Copies the values back to back, writes offsets (int32, rows + 1), answers the OR of all bytes: below 128 all of them are ASCII."""
-    used, seen = np.int64(0), np.uint8(0)
+def copy_bytes(buffer: Bytes, starts: Int64s, sizes: Int64s, offsets: Any, out: Bytes) -> bool:
+    """Copies the values back to back, writes offsets (int32, rows + 1), answers whether a byte is 128 or more: else all are ASCII."""
+    used = np.int64(0)
     offsets[0] = 0
     for row in range(starts.shape[0]):
-        at = starts[row]
-        for index in range(sizes[row]):
-            byte = buffer[at + index]
-            out[used + index] = byte
-            seen |= byte
+        if sizes[row]:
+            copy_memory(out, used, buffer, starts[row], sizes[row])
         used += sizes[row]
         offsets[row + 1] = used
-    return np.int64(seen)
+    return any_high(out, used)
 
 
 @compiled
@@ -71,7 +74,6 @@ def copy_padded(buffer: Bytes, starts: Int64s, sizes: Int64s, width: Integer, of
     offsets[0] = 0
     for row in range(starts.shape[0]):
         if starts[row] >= 0:
-            for index in range(sizes[row]):
-                out[used + index] = buffer[starts[row] + index]
+            copy_memory(out, used, buffer, starts[row], sizes[row])
             used += max(width, sizes[row])
         offsets[row + 1] = used

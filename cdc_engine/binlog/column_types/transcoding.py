@@ -43,14 +43,14 @@ def decoder(charset: str, column_name: str) -> Callable[[Values], AnyArray]:
     return functools.partial(_wide, codec=known.codec, charset=charset)
 
 
-def copied(values: Values, arrow: pa.DataType) -> tuple[AnyArray, int]:
-    """The bytes as an array of `arrow` (binary or string, not checked) and the OR of them all."""
+def copied(values: Values, arrow: pa.DataType) -> tuple[AnyArray, bool]:
+    """The bytes as an array of `arrow` (binary or string, not checked), and whether all of them are ASCII."""
     total = rows_gather.bytes_total(values.sizes)
     _require_room(total)
     offsets, out = np.empty(values.count + 1, np.int32), np.empty(total, np.uint8)
-    seen = rows_gather.copy_bytes(values.buffer, values.starts, values.sizes, offsets, out)
+    high = rows_gather.copy_bytes(values.buffer, values.starts, values.sizes, offsets, out)
     buffers = [values.validity(), buffer_of(offsets), buffer_of(out)]
-    return pa.Array.from_buffers(arrow, values.count, buffers), seen
+    return pa.Array.from_buffers(arrow, values.count, buffers), not high
 
 
 def _require_room(total: int) -> None:
@@ -59,8 +59,8 @@ def _require_room(total: int) -> None:
 
 
 def _utf8(values: Values) -> AnyArray:
-    array, seen = copied(values, pa.string())
-    if seen >= 0x80:
+    array, ascii_only = copied(values, pa.string())
+    if not ascii_only:
         try:
             array.validate(full=True)
         except pa.ArrowInvalid:
@@ -70,8 +70,8 @@ def _utf8(values: Values) -> AnyArray:
 
 def _wide(values: Values, codec: str, charset: str) -> AnyArray:
     """More than one byte a character. Most text is ASCII, which most of these charsets begin with: it is copied."""
-    array, seen = copied(values, pa.string())
-    if seen < 0x80 and codec not in wide.UNITS and (wide.singles(codec)[:0x80] == ASCII).all():
+    array, ascii_only = copied(values, pa.string())
+    if ascii_only and codec not in wide.UNITS and (wide.singles(codec)[:0x80] == ASCII).all():
         return array
     room = int(rows_gather.bytes_total(values.sizes)) * wide.UTF8_BYTES_A_BYTE
     if room > ARROW_BYTES_MAX:
@@ -155,8 +155,8 @@ def transcode(buffer: Bytes, starts: Int64s, sizes: Int64s, table: Int32s, offse
 
 def _single_byte(values: Values, table: Int32s, charset: str) -> AnyArray:
     """Most text is ASCII, whatever its charset: it is copied, and read by the table only where a byte is not."""
-    array, seen = copied(values, pa.string())
-    if seen < 0x80 and (table[:0x80] == ASCII).all():
+    array, ascii_only = copied(values, pa.string())
+    if ascii_only and (table[:0x80] == ASCII).all():
         return array
     total, refused = transcoded_size(values.buffer, values.starts, values.sizes, table)
     if refused >= 0:
