@@ -10,6 +10,8 @@ import contextlib
 import decimal
 import itertools
 from collections.abc import Iterator
+from concurrent.futures import Future, wait
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +29,7 @@ from cdc_engine.parquet_files import ROW_GROUP_BYTES, ROW_GROUP_ROWS, WRITE_BATC
 from cdc_engine.staging.manifest import Bound, ChangesSegment
 from cdc_engine.staging.moves import Moves, lacks_columns
 from cdc_engine.staging.staged_columns import staged_columns
+from cdc_engine.staging.writing_beside import WritingBeside
 
 ROW = "_sluice_row"  # number of the image in its table's batch, from 1 on: the order within a transaction
 UNIQUE_KEYS_MAX = 1 << 20  # keys held to tell whether they differ; a longer segment is folded anyway
@@ -99,11 +102,22 @@ class SegmentWriter:
     """Writes the segment of one decoder's rows to `path`. Use: `add` in stream order, then `finish` or `discard`.
 
     `first_row`: number of its first row in the table's batch. It becomes a partial one with the first row that lacks columns.
-    `follows_moves`: a partial one then says which row each image is of; a log of changes has no use for it.
+    `follows_moves`: a partial one then says which row each image is of; a log of changes has no use for it. `beside`: writes the row groups
+    that are full while the next are made; without it, and what is left at the end, they are written here.
     """
 
-    def __init__(self, path: Path, decoder: RowDecoder, first_row: int = 1, *, follows_moves: bool = True) -> None:
+    def __init__(
+        self,
+        path: Path,
+        decoder: RowDecoder,
+        first_row: int = 1,
+        *,
+        follows_moves: bool = True,
+        beside: WritingBeside | None = None,
+    ) -> None:
         self.path, self.decoder, self.first_row = path, decoder, first_row
+        self._beside = beside
+        self._writes: list[Future[None]] = []  # under way, in the order of the file
         self._follows_moves = follows_moves
         self._moves: Moves | _NoMoves | None = None  # of a partial segment
         self.pending_bytes = 0
@@ -134,7 +148,7 @@ class SegmentWriter:
         if order_keys[0] < self._order_keys[1] or (np.diff(order_keys) < 0).any():
             raise BinlogFormatError(f"rows of table {self.decoder.version.name} do not come in the order of the binlog")
         self._order_keys = (self._order_keys[0] if self.rows else int(order_keys[0]), int(order_keys[-1]))
-        times = batch.column(COMMIT_TIME).cast(pa.int64()).to_numpy()
+        times = batch.column(COMMIT_TIME).view(pa.int64()).to_numpy()
         self._commit_times = (
             min(self._commit_times[0], int(times.min())),
             max(self._commit_times[1], int(times.max())),
@@ -172,6 +186,7 @@ class SegmentWriter:
 
     def _written(self) -> Iterator[pa.RecordBatch]:
         """The rows of the file so far, which is given up."""
+        self._await_writes()
         if self._writer is None:
             return
         self._writer.close()
@@ -182,17 +197,37 @@ class SegmentWriter:
         given_up.unlink()
 
     def flush(self) -> None:
-        """Writes what waits as a row group."""
+        """Has what waits written as a row group. Raises OSError, also for one before it."""
         if not self._pending:
             return
-        if self._writer is None:
-            self._writer = parquet_writer(self.path, self._pending[0].schema)
-        self._writer.write_table(pa.Table.from_batches(self._pending), row_group_size=self._pending_rows)
+        rows = pa.Table.from_batches(self._pending)
         self._pending, self._pending_rows, self.pending_bytes = [], 0, 0
+        if self._beside is None:
+            self._write(rows)
+            return
+        while self._writes and self._writes[0].done():
+            self._writes.pop(0).result()
+        self._writes.append(self._beside.submit(partial(self._write, rows)))
+
+    def _write(self, rows: pa.Table) -> None:
+        if self._writer is None:
+            self._writer = parquet_writer(self.path, rows.schema, bounds=(ORDER_KEY,))
+        self._writer.write_table(rows, row_group_size=rows.num_rows)
+
+    def _await_writes(self) -> None:
+        """Raises OSError for what could not be written."""
+        while self._writes:
+            self._writes.pop(0).result()
+
+    def _write_rest(self) -> None:
+        """Here: to hand a few rows over takes longer than to write them."""
+        self._await_writes()
+        self._beside = None
+        self.flush()
 
     def finish(self) -> ChangesSegment:
         """Writes the rest, closes the file and forces it to disk."""
-        self.flush()
+        self._write_rest()
         if self._writer is None:
             raise ValueError("a segment without rows has no file")
         self._writer.close()
@@ -224,6 +259,7 @@ class SegmentWriter:
     def discard(self) -> None:
         """Drops the segment and its file, also one that could not be written to its end."""
         self._pending, self.pending_bytes = [], 0
+        wait(self._writes)
         if self._writer is not None:
             with contextlib.suppress(OSError):
                 self._writer.close()

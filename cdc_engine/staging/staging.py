@@ -53,6 +53,7 @@ from cdc_engine.staging.renamed_rows import refuse_rows
 from cdc_engine.staging.segment_writer import SegmentWriter
 from cdc_engine.staging.staged_columns import staged_columns, staged_fills
 from cdc_engine.staging.table_files import TableFiles
+from cdc_engine.staging.writing_beside import WritingBeside
 from cdc_engine.states import TableState
 
 KeptColumns = Callable[[TableVersion], Int32s]
@@ -154,7 +155,7 @@ class _Staging:
         self.end, self.byte_count = start, 0  # of what was taken
         self.tables: dict[str, TableFiles] = {}
         self.stopped: dict[str, StoppedTable] = {}
-        self.places = Places()
+        self.places, self.beside = Places(), WritingBeside()
         self.files_begun = self.events = 0
         self.cascades = CascadeRecorder(directory, self._stop_whole)
         self.cascade_policy: Callable[[str, str], str] = lambda _database, _table: APPLY
@@ -303,6 +304,7 @@ class _Staging:
         self.cascades.abandon()
         for table in self.tables.values():
             table.discard()
+        self.beside.close()
 
     @contextlib.contextmanager
     def _table(self, database: str, name: str) -> Iterator[TableFiles | None]:
@@ -381,10 +383,12 @@ class _Staging:
                 "the schema of the table changes within a transaction; take the table's rows anew",
             )
         table.close()
-        table.writer = SegmentWriter(self._new_file(version, "parquet"), decoder, table.rows + 1)
+        table.writer = SegmentWriter(self._new_file(version, "parquet"), decoder, table.rows + 1, beside=self.beside)
         if version.name in self.logged:
             every = self._decoder(version, every_preimage=True)
-            table.log = SegmentWriter(self._new_file(version, "log.parquet"), every, follows_moves=False)
+            table.log = SegmentWriter(
+                self._new_file(version, "log.parquet"), every, follows_moves=False, beside=self.beside
+            )
 
     def _new_file(self, version: TableVersion, ending: str) -> Path:
         file = f"{_file_part(version.database)}.{_file_part(version.table)}.{self.files_begun}.{ending}"
