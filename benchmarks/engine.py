@@ -1,6 +1,7 @@
 """`./sluice bench engine`: one binlog from a live server, read by the bare socket, by its peers and by Sluice, in one run.
 
-Sluice is measured as it runs (parser, sink, ring, service, ledger on disk): up to acked batches, and with each batch staged to Parquet.
+Sluice is measured as it runs (parser, sink, ring, service, ledger on disk): up to acked batches, with each batch decoded and not written,
+and with each staged to Parquet.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,13 +19,15 @@ import psutil
 from benchmarks.binlog_sets import BinlogSet, make_bulk, make_oltp, make_varied, prepare
 from benchmarks.contenders import java_connector_rows, mysql_replication_rows, raw_socket_seconds
 from benchmarks.report import median, show, write_json
+from cdc_engine.binlog.rows.decoder import RowDecoder
 from cdc_engine.config import BatchConfig, DestinationConfig, RingConfig, SluiceConfig
-from cdc_engine.contracts import ClientIdentity
+from cdc_engine.contracts import Batch, ClientIdentity
 from cdc_engine.ha.file_lease import FileLease
 from cdc_engine.instance.engine import Engine
 from cdc_engine.instance.wiring import EngineParts, make_parts
 from cdc_engine.server.service import CanalService
 from cdc_engine.source.settings import SourceConfig, StartConfig, TlsConfig
+from cdc_engine.staging.grouping import runs_by_table
 from console.toolchain.database.server import DatabaseServer
 
 RUNS = 5
@@ -67,7 +71,8 @@ def measure(server: DatabaseServer, binlog: BinlogSet, folder: Path, runs: int) 
     """One set: megabytes (10⁶) and rows a second of each contender."""
     settings = {"host": "127.0.0.1", "port": server.port, "user": "root", "password": "", "ssl_disabled": True}
     acked_seconds(server, binlog, folder)  # compiles or loads the kernels
-    raw, peer, java, acked, staged, rss_mb = [], [], [], [], [], 0.0
+    decoded_seconds(server, binlog, folder)
+    raw, peer, java, acked, decoded, staged, cpu, rss_mb = [], [], [], [], [], [], [], 0.0
     for _ in range(runs):
         raw.append(binlog.bytes / raw_socket_seconds(settings, binlog) / 1e6)
         rows, seconds = mysql_replication_rows(settings, binlog, PEER_SECONDS_MAX)
@@ -75,7 +80,10 @@ def measure(server: DatabaseServer, binlog: BinlogSet, folder: Path, runs: int) 
         rows, seconds = java_connector_rows(settings, binlog)
         java.append(rows / seconds)
         acked.append(acked_seconds(server, binlog, folder))
+        decoded.append(decoded_seconds(server, binlog, folder))
+        before = time.process_time()
         staged.append(staged_seconds(server, binlog, folder))
+        cpu.append(time.process_time() - before)
         rss_mb = max(rss_mb, psutil.Process().memory_info().rss / MEBIBYTE)
     return {
         "raw_mb_per_s": median(raw),
@@ -83,10 +91,15 @@ def measure(server: DatabaseServer, binlog: BinlogSet, folder: Path, runs: int) 
         "java_connector_rows_per_s": median(java),
         "acked_mb_per_s": median([binlog.bytes / each / 1e6 for each in acked]),
         "acked_rows_per_s": median([binlog.rows / each for each in acked]),
+        "decoded_rows_per_s": median([binlog.rows / each for each in decoded]),
         "staged_rows_per_s": median([binlog.rows / each for each in staged]),
+        "staged_cpu_s": median(cpu),
         "acked_to_raw": median([binlog.bytes / each / 1e6 / ceiling for each, ceiling in zip(acked, raw, strict=True)]),
         "acked_to_mysql_replication": median(
             [binlog.rows / each / rate for each, rate in zip(acked, peer, strict=True)]
+        ),
+        "decoded_to_java_connector": median(
+            [binlog.rows / each / rate for each, rate in zip(decoded, java, strict=True)]
         ),
         "staged_to_java_connector": median(
             [binlog.rows / each / rate for each, rate in zip(staged, java, strict=True)]
@@ -119,8 +132,10 @@ def known_start(config: SluiceConfig) -> tuple[EngineParts, FileLease]:
     return make_parts(config.destinations["bench"], directory, lease, on_state=_quiet, on_start=_ignore), lease
 
 
-def acked_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> float:
-    """From the dump's begin until the last batch of the set is acked, nothing staged."""
+def acked_seconds(
+    server: DatabaseServer, binlog: BinlogSet, folder: Path, take: Callable[[Batch], None] = lambda _batch: None
+) -> float:
+    """From the dump's begin until the last batch of the set is acked. `take`: what is done with each; nothing is staged."""
     config = configuration(server, binlog, folder)
     parts, lease = known_start(config)
     client, service = ClientIdentity(destination="bench"), CanalService({"bench": (parts.store, parts.meta)})
@@ -131,6 +146,7 @@ def acked_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> fl
     try:
         while time.perf_counter() - begun < DEADLINE_SECONDS:
             batch = service.get_without_ack(client, limits.bytes_max, limits.events_max, timeout_seconds=1.0)
+            take(batch)
             service.ack(client, batch.batch_id)
             if batch.end is not None and batch.end.offset >= binlog.end:
                 return time.perf_counter() - begun
@@ -138,6 +154,20 @@ def acked_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> fl
     finally:
         parts.parser.stop()
         lease.release()
+
+
+def decoded_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> float:
+    """The same, and each batch decoded into Arrow columns, which nobody writes: what a decoder alone would take here."""
+    decoders: dict[str, RowDecoder] = {}
+
+    def decode(batch: Batch) -> None:
+        for part in batch.slices:
+            for version, chosen in runs_by_table(part):
+                decoder = decoders.setdefault(version.version, RowDecoder(version))
+                for _ in decoder.chunks(part.block, chosen):
+                    pass
+
+    return acked_seconds(server, binlog, folder, decode)
 
 
 def staged_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> float:

@@ -35,6 +35,9 @@ logger = logging.getLogger(__name__)
 MORE_BYTES_MIN = 1 << 20  # row events within GET_SECONDS: when fewer come, the source is nearly read up to its end
 LIVE_SECONDS_MAX = 2.0  # from a commit until it is taken; more means that the reader is behind, or a clock is
 GET_SECONDS = 0.2  # how long a staging thread waits for the first change before it gives the turn back
+MORE_SECONDS_MIN = (
+    0.05  # how long a batch waits for what follows it, at least: a reader that waits for a core is not at the end
+)
 NOT_MERGED, READ_BADLY = "its run did not merge it", "its run could not read the staged files"
 ENDS = "the engine of {} was stopped in this moment"
 
@@ -227,14 +230,15 @@ class HandOut:
 class _Rest:
     """What follows a part of a batch that is staged, up to the batch's limits; called by staging, part after part.
 
-    The batch ends where the source is nearly read up to its end: at a small first part of young changes, or once little came within
-    GET_SECONDS. A run costs more than its rows do, so a backlog is to be few batches, and a live stream is not to wait.
+    The batch ends where the source is nearly read up to its end: at a small first part of young changes, once little came within
+    GET_SECONDS, or nothing within `more_seconds`. A run costs more than its rows do, so a backlog is to be few batches, and a live stream
+    is not to wait.
     """
 
     def __init__(self, service: CanalService, client: ClientIdentity, limits: BatchLimits) -> None:
         self._service, self._client = service, client
         self._bytes_left, self._events_left = limits.bytes_max, limits.events_max
-        self._window_begun, self._window_bytes = 0.0, 0
+        self._begun, self._window_begun, self._window_bytes = time.monotonic(), 0.0, 0
 
     def __call__(self, taken: Batch) -> Batch:
         self._bytes_left -= taken.byte_count
@@ -244,8 +248,9 @@ class _Rest:
             self._window_begun = time.monotonic()
         if self._nearly_at_the_end() or min(self._bytes_left, self._events_left) <= 0:
             return NOTHING
+        wait_seconds = more_seconds(time.monotonic() - self._begun)
         return self._service.get_more(
-            self._client, taken, self._bytes_left, self._events_left, timeout_seconds=GET_SECONDS
+            self._client, taken, self._bytes_left, self._events_left, timeout_seconds=wait_seconds
         )
 
     def _nearly_at_the_end(self) -> bool:
@@ -255,6 +260,11 @@ class _Rest:
         little = self._window_bytes < MORE_BYTES_MIN
         self._window_begun, self._window_bytes = now, 0
         return little
+
+
+def more_seconds(staging_seconds: float) -> float:
+    """How long a batch that was staged for so long waits for what follows: a tenth of that, for then it takes little longer by it."""
+    return min(GET_SECONDS, max(MORE_SECONDS_MIN, staging_seconds / 10))
 
 
 def _old(taken: Batch) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from cdc_engine.contracts import Batch, OutstandingBatch, Staged
 from cdc_engine.errors import HandlerError
 from cdc_engine.handlers.calls import Calls
-from cdc_engine.instance.hand_out import BatchLimits, HandOut
+from cdc_engine.instance.hand_out import GET_SECONDS, MORE_SECONDS_MIN, BatchLimits, HandOut, more_seconds
 from cdc_engine.meta.memory_meta import MemoryMeta
 from cdc_engine.position import Position
 from cdc_engine.server.service import CanalService
@@ -154,3 +154,9 @@ def test_a_batch_that_comes_again_waits_for_a_handler_that_fails_of_that(quick: 
     assert again is not None
     assert again.delivery == 2
     assert quick.audit.calls[1:] == [("retry", 1, "it goes on without shop.orders")] * 2
+
+
+def test_the_longer_a_batch_was_staged_the_longer_it_waits_for_more() -> None:
+    assert more_seconds(0.0) == MORE_SECONDS_MIN
+    assert MORE_SECONDS_MIN < more_seconds(1.0) < GET_SECONDS
+    assert more_seconds(60.0) == GET_SECONDS
