@@ -25,7 +25,7 @@ def parquet_writer(path: Path, schema: pa.Schema, bounds: Sequence[str]) -> pq.P
         compression=COMPRESSION,
         use_dictionary=False,
         write_batch_size=WRITE_BATCH_ROWS,
-        write_statistics=list(bounds),  # type: ignore[arg-type]  # its stubs know all or none
+        write_statistics=list(bounds),
     )
 
 

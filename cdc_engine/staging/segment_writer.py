@@ -71,6 +71,9 @@ class _KeyFacts:
 
 
 def _range(column: Any) -> dict[str, Any]:
+    if pa.types.is_integer(column.type) and not column.null_count:
+        values = column.to_numpy()
+        return {"min": int(values.min()), "max": int(values.max())}
     found: Any = pc.min_max(column)
     return cast("dict[str, Any]", found.as_py())
 

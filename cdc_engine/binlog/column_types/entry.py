@@ -50,7 +50,7 @@ class Values:
 
     def validity(self) -> pa.Buffer | None:
         """Arrow's validity bitmap, None where nothing is NULL."""
-        return validity_of(self.starts >= 0)
+        return validity_of(self.starts >= 0) if self.starts.min(initial=0) < 0 else None
 
     def value(self, row: int) -> bytes:
         return self.buffer[self.starts[row] : self.starts[row] + self.sizes[row]].tobytes()
