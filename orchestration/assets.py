@@ -21,10 +21,11 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from cdc_engine.config import SluiceConfig
 from cdc_engine.contracts import TableVersion
 from cdc_engine.errors import SluiceError
-from orchestration.batch_reference import BatchReference, BatchReferenceError, check_tags
+from orchestration.batch_reference import DRAIN, BatchReference, BatchReferenceError, check_tags
 from orchestration.checks import quarantine_evaluation, quarantines
 from orchestration.ports import MergeFailedError, Ports
-from orchestration.run.drain_run import DrainRun, claim_of, drain
+from orchestration.run.claim import claim_of, with_what_came
+from orchestration.run.drain_run import DrainRun, drain
 from orchestration.run.merge_run import MergedTable, failure, merge_one, only_writer
 from orchestration.sensor.observations import TABLE_CHECK, result_of
 from orchestration.table_catalog import (
@@ -287,12 +288,14 @@ def _merged(
         if reference.destination != destination:
             raise BatchReferenceError(f"{reference} is not of {destination}, whose job this is; nothing was written")
         say, run = context.log.info, context.run.run_id
-        if config.destinations[destination].runs == "drain":
-            work = DrainRun(ports=ports, config=config, claim=claim_of(context.instance, run), run=run, say=say)
-            yield from drain(work, reference)
+        runs = config.destinations[destination].runs
+        claim = claim_of(context.instance, run, runs)
+        if runs == DRAIN:
+            yield from drain(DrainRun(ports=ports, config=config, claim=claim, run=run, say=say), reference)
             return
         with only_writer(ports, config, destination, say):
-            yield from merge_one(ports, config, reference, say, run=run)
+            whole = with_what_came(ports, config.destination_dir(destination), reference, claim, say)
+            yield from merge_one(ports, config, whole, say, run=run)
     except (BatchReferenceError, MergeFailedError) as error:
         raise failure(error) from None
 

@@ -24,9 +24,10 @@ EPOCH_TAG = "sluice/epoch"
 END_TAG = "sluice/end"
 DELIVERY_TAG = "sluice/delivery"
 BATCH_TAG = "sluice/batch"  # the whole name in one tag: one indexed look-up finds the runs of a batch
-# Of a run that takes what follows its own batch, with the word below; its other tags name the batch that it is at.
+# How a run takes batches, a word below; its other tags name the batch that it is at. DRAIN: those that follow its own too. BATCH: its own
+# alone, with what came while it started.
 RUNS_TAG = "sluice/runs"
-DRAIN = "drain"
+DRAIN, BATCH = "drain", "batch"
 
 _DESTINATION = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _LEDGER = re.compile(r"[0-9a-f]{12}")

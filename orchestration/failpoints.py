@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 VARIABLE = "SLUICE_FAILPOINTS"
-BEFORE_CLAIM = "before_claim"  # a run that drains was handed its next batch; no run's tags name it
+BEFORE_CLAIM = "before_claim"  # a run was handed its next batch, or its own has grown; no run's tags name it
 BEFORE_MERGE = "before_merge"  # the run holds the lock and is the head of the line; nothing is written
 BETWEEN_TABLES = "between_tables"  # some tables have their Delta commit, others are being merged
 AFTER_MERGE = "after_merge"  # every Delta commit is there; the run has not ended

@@ -72,6 +72,12 @@ class EngineHandle(Protocol):
     def hand_out(self, timeout_seconds: float) -> OutstandingBatch | None:
         """The outstanding batch, else the next one as soon as it is staged; None when none is within the time given."""
 
+    def lengthen(self, batch: OutstandingBatch) -> OutstandingBatch:
+        """The outstanding batch with what came since it was cut, as another delivery in its place.
+
+        Itself where nothing came, or where it is not to grow: it is large, or came before. Raises CanalServiceError as `ack` does.
+        """
+
     def ack(self, batch: OutstandingBatch) -> None:
         """Raises CanalServiceError when `batch` is not outstanding any more."""
 
@@ -121,13 +127,16 @@ class Offer:
 
 
 class Feed(Protocol):
-    """A destination's engine as a run sees it that drains: what `EngineHandle` promises, with batches by reference.
+    """A destination's engine as a run sees it: what `EngineHandle` promises, with batches by reference.
 
     Each call raises FeedAwayError where no engine answers, another SluiceError where the engine refuses.
     """
 
     def hand_out(self, timeout_seconds: float) -> Offer:
         """As `EngineHandle.hand_out`."""
+
+    def lengthen(self, reference: BatchReference) -> BatchReference:
+        """As `EngineHandle.lengthen`. Raises BatchNotFoundError when the batch is not outstanding any more."""
 
     def ack(self, reference: BatchReference) -> None:
         """The batch is in all of its tables. Raises BatchNotFoundError when it is not outstanding any more."""

@@ -98,6 +98,7 @@ class FakeEngine:
         self.acked_up_to = 4
         self.captured_up_to = 4
         self.acked: list[int] = []
+        self.handed_out_again: set[int] = set()  # deliveries of batches that do not grow
         self.rolled_back: list[int] = []
         self.damaged: list[int] = []
         self.stopped: dict[str, tuple[str, str]] = {}
@@ -134,6 +135,19 @@ class FakeEngine:
             self.next_delivery += 1
         return self.head
 
+    def lengthen(self, batch: OutstandingBatch) -> OutstandingBatch:
+        self._must_be_head(batch)
+        end = min(self.captured_up_to, batch.end.offset + BATCH_CHANGES_MAX)
+        if end > batch.end.offset and batch.delivery not in self.handed_out_again:
+            number = self.next_delivery
+            path, rows = f"staging/1-1-{end}-{number}", end - batch.start.offset
+            grown = dataclasses.replace(
+                batch, batch_id=number, delivery=number, end=position(end), path=path, rows=rows
+            )
+            self.head, self.next_delivery = grown, number + 1
+            self.handed_out_again.add(number)
+        return self.head or batch
+
     def ack(self, batch: OutstandingBatch) -> None:
         self._must_be_head(batch)
         self.acked_up_to = batch.end.offset
@@ -158,6 +172,7 @@ class FakeEngine:
         number = self.next_delivery
         if self.head is not None:
             self.head = dataclasses.replace(self.head, batch_id=number, delivery=number, tables=tables)
+            self.handed_out_again.add(number)
         self.next_delivery += 1
 
     def tell_lake(self, troubles: tuple[str, ...]) -> None:
@@ -222,6 +237,12 @@ class FakeFeed:
         if self.leave:
             return Offer(leave=self.leave)
         return Offer(reference=BatchReference.of("shop", batch) if batch else None)
+
+    def lengthen(self, reference: BatchReference) -> BatchReference:
+        self._called(f"lengthen {reference.delivery}")
+        if self.engine.head is None or not reference.names(self.engine.head):
+            raise BatchNotFoundError(f"{reference} is not outstanding any more")
+        return BatchReference.of("shop", self.engine.lengthen(self.engine.head))
 
     def ack(self, reference: BatchReference) -> None:
         self._called(f"ack {reference.delivery}")

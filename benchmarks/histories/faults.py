@@ -185,6 +185,16 @@ class Actor:
         self.killed = True
         self.resume()
 
+    @staticmethod
+    @contextlib.contextmanager
+    def nobody() -> Iterator[None]:
+        """Within it the calling thread does what another process does, which cannot stand still: others wait for its locks."""
+        actor, Actor.current.actor = getattr(Actor.current, "actor", None), None
+        try:
+            yield
+        finally:
+            Actor.current.actor = actor
+
 
 def stall() -> None:
     """The calling process stands still, as by SIGSTOP, if it is one that can."""

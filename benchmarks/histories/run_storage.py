@@ -82,6 +82,13 @@ class PlayedInstance:
         del message
         self._call(lambda: self.set_status(run, DagsterRunStatus.FAILURE))
 
+    def add_run_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
+        def add() -> None:
+            if run := self.get_run_by_id(run_id):
+                run.tags = {**run.tags, **tags}  # another dict: who has read the old one keeps it
+
+        self._call(add)
+
     @property
     def run_launcher(self) -> Any:
         """Asking a process to stop: those that end runs here stand still or are gone, so none hears it."""

@@ -15,6 +15,7 @@ from dagster import DagsterRunStatus
 
 from benchmarks.histories.engine_host import EngineHost
 from benchmarks.histories.faults import Actor, Clock, Crash, Trouble
+from benchmarks.histories.feed import PlayedFeed
 from benchmarks.histories.lake import Lake
 from benchmarks.histories.run_storage import PlayedInstance, PlayedRun
 from benchmarks.histories.source import Endpoint, Server, changes_of
@@ -154,13 +155,18 @@ class Installation:
     def _merge(self, run: PlayedRun) -> None:
         """The body of a run: production's step, and what Dagster writes down of it."""
         log = SimpleNamespace(info=lambda _: None)
-        context: Any = SimpleNamespace(op_config=run.config, run=run, log=log)
-        ports = Ports(host=lambda: self.host, files=PlayedFiles, merge=spark_merge)
+        context: Any = SimpleNamespace(op_config=run.config, run=run, log=log, instance=self.instance)
+        ports = Ports(host=lambda: self.host, files=PlayedFiles, merge=spark_merge, feed=lambda *_: PlayedFeed(self))
         try:
             for _ in assets._merged(context, self.config, self.destination, ports):
                 pass
         except dg.Failure as failure:
             self.instance.set_status(run, DagsterRunStatus.FAILURE, failure)
+            return
+        except RuntimeError as error:
+            if "played" not in str(error):
+                raise
+            self.instance.set_status(run, DagsterRunStatus.FAILURE)
             return
         try:
             self.world.trouble.reach("end", lambda: None, RuntimeError)

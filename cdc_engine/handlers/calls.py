@@ -79,6 +79,11 @@ class Calls:
         if not handlers:
             self._texts.remove(FILE)  # of handlers that conf/ no longer names
 
+    @property
+    def any(self) -> bool:
+        """Whether there are handlers."""
+        return bool(self._handlers)
+
     def before(self, batch: OutstandingBatch) -> None:
         """The batch is staged. Raises HandlerError."""
         for name, handler in self._handlers:

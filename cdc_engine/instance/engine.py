@@ -30,7 +30,7 @@ from cdc_engine.instance.consumers.sending import Sending, sending_of
 from cdc_engine.instance.consumers.served import Serving, serving_of
 from cdc_engine.instance.failover.by_time import cannot_repeat, stops_of
 from cdc_engine.instance.failover.failover import Failover, failover_of, reading_now
-from cdc_engine.instance.hand_out import BatchLimits, HandOut
+from cdc_engine.instance.hand_out import YOUNG_BYTES_MAX, BatchLimits, HandOut
 from cdc_engine.instance.health import Vitals, of_the_disk, troubles
 from cdc_engine.instance.pulse import Pulse
 from cdc_engine.instance.source_watch import SourceWatch, watch_of
@@ -201,7 +201,11 @@ class Engine:
         self._rooms = rooms
         self._service.start(self.name, rooms.store, rooms.meta, rewind=self._rewind, filter_changed=rooms.sink.narrow)
         self._service.subscribe(self._client)
-        limits = BatchLimits(bytes_max=self._destination.batch.bytes_max, events_max=self._destination.batch.events_max)
+        limits = BatchLimits(
+            bytes_max=self._destination.batch.bytes_max,
+            events_max=self._destination.batch.events_max,
+            young_bytes_max=min(YOUNG_BYTES_MAX, self._destination.ring.bytes_max // 2),
+        )
         stager = make_stager(self._destination, self.directory, rooms.meta)
         self._hand_out = HandOut(
             *(self._client, self._service, rooms.meta),
@@ -265,6 +269,13 @@ class Engine:
         parts, hand_out = self._opened(), self._handing_out()
         steering = Steering(parts=parts, hand_out=hand_out, still=self._steering, read_again=self._read_again)
         self._acts.carry_out(self._state, steering)
+
+    def lengthen(self, batch: OutstandingBatch) -> OutstandingBatch:
+        """The batch with what came since it was cut, as another delivery; itself where it is not to grow. For its run, before it begins.
+
+        Raises CanalServiceError when the batch is not outstanding any more.
+        """
+        return self._handing_out().lengthen(batch)
 
     def ack(self, batch: OutstandingBatch) -> None:
         """Raises CanalServiceError when the batch is not outstanding any more."""

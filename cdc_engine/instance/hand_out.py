@@ -18,7 +18,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 
 from cdc_engine.contracts import NOTHING, Batch, ClientIdentity, OutstandingBatch, Staged, StoppedTable
-from cdc_engine.errors import NotStartedError, Remedy, SluiceError
+from cdc_engine.errors import BatchNotFoundError, NotStartedError, Remedy, SluiceError
 from cdc_engine.handlers.calls import Calls, Line
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.manager import MetaManager, stops
@@ -27,12 +27,13 @@ from cdc_engine.position import Position
 from cdc_engine.server.service import CanalService
 from cdc_engine.staging.batches import StagedBatches
 from cdc_engine.states import TableState
-from cdc_engine.telemetry.spans import ACK, ROLLBACK
+from cdc_engine.telemetry.spans import ACK, LENGTHEN, ROLLBACK
 from cdc_engine.telemetry.traces import Traces
 
 logger = logging.getLogger(__name__)
 
 MORE_BYTES_MIN = 1 << 20  # row events within GET_SECONDS: when fewer come, the source is nearly read up to its end
+YOUNG_BYTES_MAX = 8 << 20  # of row events: staged within a tenth of a second
 LIVE_SECONDS_MAX = 2.0  # from a commit until it is taken; more means that the reader is behind, or a clock is
 GET_SECONDS = 0.2  # how long a staging thread waits for the first change before it gives the turn back
 MORE_SECONDS_MIN = (
@@ -44,8 +45,11 @@ ENDS = "the engine of {} was stopped in this moment"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchLimits:
+    """`young_bytes_max`: of row events: little enough to be kept, and staged once more with what came while its run started."""
+
     bytes_max: int
     events_max: int
+    young_bytes_max: int = YOUNG_BYTES_MAX
 
 
 class HandOut:
@@ -70,6 +74,7 @@ class HandOut:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"stage-{client.destination}")
         self._lock = threading.Lock()
         self._running: Future[OutstandingBatch | None] | None = None
+        self._young: tuple[int, list[Batch]] | None = None  # delivery and parts of a batch that nobody has begun
         self.first_commit_time_us = 0  # of the outstanding batch; 0 when none
         self.trouble: SluiceError | None = None  # why the last try to stage a batch failed; None once one succeeds
 
@@ -107,8 +112,68 @@ class HandOut:
         except RuntimeError:  # its own word for a pool that was shut down
             raise NotStartedError(ENDS.format(self._client.destination)) from None
 
+    def lengthen(self, batch: OutstandingBatch) -> OutstandingBatch:
+        """The batch with what came since, as another delivery that took its place; itself where nothing came or it is not staged anew.
+
+        For its run, before it begins and once: only what is small, was cut by this process and has been handed out once grows. Raises
+        CanalServiceError when the batch is not outstanding any more.
+        """
+        with self._lock:
+            head, young, self._young = self.outstanding(), self._young, None
+            if head is None or head.delivery != batch.delivery:
+                raise BatchNotFoundError(f"delivery {batch.delivery} is not outstanding any more")
+            if young is None or young[0] != head.delivery:
+                return head
+            try:
+                staging = self._pool.submit(self._lengthen, head, young[1])
+            except RuntimeError:  # its own word for a pool that was shut down
+                return head
+        try:
+            return staging.result()
+        except (SluiceError, CancelledError) as error:
+            logger.warning("batch not lengthened", extra={"delivery": head.delivery, "reason": str(error)})
+            return head  # as it is, if it is still out: its run looks
+
+    def _lengthen(self, head: OutstandingBatch, parts: list[Batch]) -> OutstandingBatch:
+        """Stages both, and has the one take the other's place by one write of the ledger: a crash leaves this batch or that."""
+        begun_ns, found = time.time_ns(), head
+
+        def keep(part: Batch) -> bool:
+            nonlocal found
+            if part.end is None or not part.slices:
+                return False
+            longer = dataclasses.replace(head, delivery=self._meta.ledger.next_delivery, end=part.end)
+            rest = iter([*parts[1:], part])
+            staged = self._stage(parts[0], longer, lambda _: next(rest, NOTHING))
+            with contextlib.ExitStack() as undo:
+                undo.callback(self._batches.remove, staged.path, head.ledger_id)
+                if staged.stopped or not set(head.tables) <= set(staged.tables):
+                    return False  # such a place is to be the begin of a batch
+                longer = dataclasses.replace(
+                    longer,
+                    path=str(staged.path.relative_to(self._directory)),
+                    rows=staged.rows,
+                    bytes=staged.size_bytes,
+                    tables=staged.tables,
+                )
+                self._batches.publish(staged.path, head.ledger_id)
+                found = self._meta.update(lambda ledger: ledger.lengthened(head, longer, part.start)).outstanding[0]
+                undo.pop_all()
+            return True
+
+        bytes_left = self._limits.bytes_max - sum(part.byte_count for part in parts)
+        events_left = self._limits.events_max - sum(part.event_count for part in parts)
+        if min(bytes_left, events_left) > 0:
+            bytes_max = min(bytes_left, self._limits.young_bytes_max)
+            self._service.lengthen(self._client, parts[-1], bytes_max, events_left, keep)
+        if found is not head:
+            self._traces.settled(head, LENGTHEN, begun_ns)
+            self._traces.staged(found, begun_ns)
+            self._remove(head)
+        return found
+
     def ack(self, batch: OutstandingBatch) -> None:
-        begun_ns = time.time_ns()
+        begun_ns, self._young = time.time_ns(), None
         self._handlers.will_be("after", batch, self._line())
         self._service.ack(self._client, batch.batch_id)
         self.first_commit_time_us = 0
@@ -120,7 +185,7 @@ class HandOut:
 
         Raises CanalServiceError when the batch is not outstanding any more.
         """
-        why, begun_ns = READ_BADLY if damaged else NOT_MERGED, time.time_ns()
+        why, begun_ns, self._young = READ_BADLY if damaged else NOT_MERGED, time.time_ns(), None
         self._handlers.will_be("retry", batch, self._line(), why)
         if not damaged and self._batches.is_whole(batch):
             self._meta.update(lambda ledger: ledger.redeliver(batch.batch_id))
@@ -136,7 +201,7 @@ class HandOut:
 
         `reasons`: "database.table" → (state, reason). Raises CanalServiceError when the batch is not outstanding any more.
         """
-        why, begun_ns = f"it goes on without {', '.join(sorted(reasons))}", time.time_ns()
+        why, begun_ns, self._young = f"it goes on without {', '.join(sorted(reasons))}", time.time_ns(), None
         self._handlers.will_be("retry", batch, self._line(), why)
         stops = [_stop_at(batch.start, name, *why) for name, why in reasons.items()]
 
@@ -188,12 +253,15 @@ class HandOut:
         record = next(each for each in self._meta.ledger.outstanding if each.batch_id == batch.batch_id)
         with contextlib.ExitStack() as undo:
             undo.callback(self._service.rollback, self._client)
-            staged = self._stage(batch, record, _Rest(self._service, self._client, self._limits))
+            rest = _Rest(self._service, self._client, self._limits)
+            staged = self._stage(batch, record, rest)
             undo.callback(self._batches.remove, staged.path, record.ledger_id)
             handed_out = self._keep(batch, record, staged)
             undo.pop_all()
         if handed_out is not None:
             self._traces.staged(handed_out, taken_ns)
+            if rest.parts and not staged.stopped and not self._handlers.any:
+                self._young = handed_out.delivery, rest.parts
         return handed_out
 
     def _keep(self, batch: Batch, record: OutstandingBatch, staged: Staged) -> OutstandingBatch | None:
@@ -236,11 +304,14 @@ class _Rest:
     """
 
     def __init__(self, service: CanalService, client: ClientIdentity, limits: BatchLimits) -> None:
-        self._service, self._client = service, client
+        self._service, self._client, self._limits = service, client, limits
         self._bytes_left, self._events_left = limits.bytes_max, limits.events_max
         self._begun, self._window_begun, self._window_bytes = time.monotonic(), 0.0, 0
+        self.parts: list[Batch] | None = []  # those that the store keeps: all, while they are little; else None
 
     def __call__(self, taken: Batch) -> Batch:
+        if self.parts is not None:
+            self.parts = self._if_little([*self.parts, taken])
         self._bytes_left -= taken.byte_count
         self._events_left -= taken.event_count
         self._window_bytes += taken.byte_count
@@ -250,8 +321,17 @@ class _Rest:
             return NOTHING
         wait_seconds = more_seconds(time.monotonic() - self._begun)
         return self._service.get_more(
-            self._client, taken, self._bytes_left, self._events_left, timeout_seconds=wait_seconds
+            self._client,
+            taken,
+            self._bytes_left,
+            self._events_left,
+            timeout_seconds=wait_seconds,
+            kept=self.parts is not None,
         )
+
+    def _if_little(self, parts: list[Batch]) -> list[Batch] | None:
+        little = sum(each.byte_count for each in parts) <= self._limits.young_bytes_max
+        return parts if little and not parts[-1].stands_alone else None
 
     def _nearly_at_the_end(self) -> bool:
         now = time.monotonic()

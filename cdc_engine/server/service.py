@@ -156,11 +156,13 @@ class CanalService:
         byte_count_max: int,
         event_count_max: int,
         timeout_seconds: float = 0.0,
+        *,
+        kept: bool = False,
     ) -> Batch:
         """What follows `taken`, the last batch or the last part of it, as one more part of the same batch; batch_id -1: nothing does.
 
-        For a reader that has written `taken` down: its memory is freed, so a batch can be larger than the ring. A rollback then goes back
-        further than the store does, and the source is read again.
+        For a reader that has written `taken` down: its memory is freed, so a batch can be larger than the ring, unless it is `kept`. A
+        rollback then goes back further than the store does, and the source is read again.
         """
         destination = self._subscribed(client)
         if taken.end is None:
@@ -168,13 +170,35 @@ class CanalService:
         if taken.stands_alone:
             return NOTHING
         with destination.taking:
-            destination.store.ack(taken.end)
+            if not kept:
+                destination.store.ack(taken.end)
             part = destination.store.get(byte_count_max, event_count_max, timeout_seconds)
             if part.end is not None and (part.end.epoch != taken.end.epoch or part.stands_alone):
                 destination.store.take_back()
                 return NOTHING
             part = self._entered(destination, part, lambda ledger, end: ledger.extended(taken.batch_id, end))
             return part if part.empty else dataclasses.replace(part, batch_id=taken.batch_id)
+
+    def lengthen(
+        self,
+        client: ClientIdentity,
+        taken: Batch,
+        byte_count_max: int,
+        event_count_max: int,
+        keep: Callable[[Batch], bool],
+    ) -> None:
+        """Gives `keep` what follows `taken`, the last batch, for it to enter both into the ledger as one; at once, not where nothing waits.
+
+        Where `keep` says no or raises, what follows was never taken.
+        """
+        destination = self._subscribed(client)
+        with destination.taking, contextlib.ExitStack() as undo:
+            part = destination.store.get(byte_count_max, event_count_max, 0.0)
+            if part.end is None or taken.end is None:
+                return
+            undo.callback(destination.store.take_back)
+            if part.end.epoch == taken.end.epoch and not part.stands_alone and keep(part):
+                undo.pop_all()
 
     def get(
         self, client: ClientIdentity, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0

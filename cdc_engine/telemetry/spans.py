@@ -4,7 +4,7 @@ batch                  from taking it until it is acked or rolled back; one trac
 ├── stage              until its files are there to be merged
 ├── run                in the run's process; as many as tried this delivery
 │   └── merge TABLE
-└── ack · rollback     the ledger's write
+└── ack · rollback     the ledger's write; or lengthen: a longer batch took its place, before any run began it
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-BATCH, STAGE, RUN, ACK, ROLLBACK = "batch", "stage", "run", "ack", "rollback"
+BATCH, STAGE, RUN, ACK, ROLLBACK, LENGTHEN = "batch", "stage", "run", "ack", "rollback", "lengthen"
 Value = str | int | float | tuple[str, ...]
 
 

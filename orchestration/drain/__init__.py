@@ -1,1 +1,1 @@
-"""How a run that drains reaches its engine: a door in the engine's process, and who calls there."""
+"""How a run reaches its engine: a door in the engine's process, and who calls there."""

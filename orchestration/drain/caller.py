@@ -10,7 +10,7 @@ import grpc
 
 from cdc_engine.errors import BatchNotFoundError, SluiceError
 from orchestration.batch_reference import BatchReference
-from orchestration.drain.door import ACK, DOOR_FILE, HAND_OUT, SERVICE
+from orchestration.drain.door import ACK, DOOR_FILE, HAND_OUT, LENGTHEN, SERVICE
 from orchestration.ports import FeedAwayError, Offer
 
 ANSWER_SECONDS_MAX = 10.0  # beside what an engine is asked to wait: it syncs its ledger, and the machine may be busy
@@ -39,6 +39,9 @@ class Caller:
             return Offer(leave=str(leave))
         reference = answer.get("reference")
         return Offer(reference=BatchReference.from_config(reference) if reference else None)
+
+    def lengthen(self, reference: BatchReference) -> BatchReference:
+        return BatchReference.from_config(self._ask(LENGTHEN, {"reference": reference.to_config()}, 0.0)["reference"])
 
     def ack(self, reference: BatchReference) -> None:
         self._ask(ACK, {"reference": reference.to_config()}, 0.0)

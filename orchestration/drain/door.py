@@ -1,4 +1,4 @@
-"""The door of the engines of this process: runs that drain ask here for their next batch and settle it, one at a time.
+"""The door of the engines of this process: runs ask here for what came since their batch was cut, or take and settle batch after batch.
 
 gRPC on the loopback address, with a token that stands in `door.json` of each destination's directory, readable by its owner alone. The
 ticks open it, and the process's end closes it. What is asked and answered is JSON: batches by their reference, errors by their code, so a
@@ -28,11 +28,12 @@ from orchestration import failpoints
 from orchestration.batch_reference import BatchReference
 
 if TYPE_CHECKING:
+    from cdc_engine.contracts import OutstandingBatch
     from orchestration.ports import EngineHandle, EngineHost
 
 _log = logging.getLogger(__name__)
 
-SERVICE, HAND_OUT, ACK = "sluice.Engine", "HandOut", "Ack"
+SERVICE, HAND_OUT, LENGTHEN, ACK = "sluice.Engine", "HandOut", "Lengthen", "Ack"
 DOOR_FILE = "door.json"
 LOOPBACK = "127.0.0.1:0"
 CALLS_MAX = 64  # at a time: one of each run that is attached waits for its next batch
@@ -72,7 +73,7 @@ class Door:
     def _listen(self) -> None:
         pool = concurrent.futures.ThreadPoolExecutor(CALLS_MAX, thread_name_prefix="door")
         server = grpc.server(pool, options=[("grpc.so_reuseport", 0)])
-        acts = {HAND_OUT: self._hand_out, ACK: self._ack}
+        acts = {HAND_OUT: self._hand_out, LENGTHEN: self._lengthen, ACK: self._ack}
         handlers = {
             name: grpc.unary_unary_rpc_method_handler(
                 self._answers(act), request_deserializer=json.loads, response_serializer=_to_bytes
@@ -107,15 +108,26 @@ class Door:
         batch = engine.hand_out(min(float(request["timeout_seconds"]), HAND_OUT_SECONDS_MAX))
         return {"reference": None if batch is None else BatchReference.of(request["destination"], batch).to_config()}
 
+    def _lengthen(self, engine: EngineHandle, request: Answer) -> Answer:
+        reference, batch = _named(engine, request)
+        longer = batch if self._closing() else engine.lengthen(batch)
+        return {"reference": BatchReference.of(reference.destination, longer).to_config()}
+
     def _ack(self, engine: EngineHandle, request: Answer) -> Answer:
-        reference, batch = BatchReference.from_config(request["reference"]), engine.outstanding()
-        if batch is None or not reference.names(batch):
-            raise BatchNotFoundError(f"{reference} is not outstanding any more")
+        reference, batch = _named(engine, request)
         failpoints.reach(failpoints.BEFORE_ACK)
         engine.ack(batch)
         failpoints.reach(failpoints.AFTER_ACK)
         _log.info("%s was merged by a run that drains: acked", reference)
         return {}
+
+
+def _named(engine: EngineHandle, request: Answer) -> tuple[BatchReference, OutstandingBatch]:
+    """The batch that is asked about. Raises BatchNotFoundError where it is not outstanding any more."""
+    reference, batch = BatchReference.from_config(request["reference"]), engine.outstanding()
+    if batch is None or not reference.names(batch):
+        raise BatchNotFoundError(f"{reference} is not outstanding any more")
+    return reference, batch
 
 
 _ends: list[Callable[[], bool]] = []  # of this process, told by its server

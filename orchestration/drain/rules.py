@@ -10,6 +10,7 @@
 | was given up by Dagster and goes on | rolled back | d is not the head any more: it writes no table and takes no further batch |
 | was handed d, and died before its tags named it | out | no run's tags name d, none is attached: the ticks ask for a run |
 
+A run of one batch whose batch grew stands where one that drains stands that was handed its next.
 So a run must never end well while its tags name a batch that it did not merge.
 """
 

@@ -60,6 +60,7 @@ METHODS: dict[str, Callable[[EngineHandle, Record], Any]] = {
     "status": lambda engine, _: state_to_json(engine.status()),
     "outstanding": lambda engine, _: batch_to_json(engine.outstanding()),
     "hand_out": _hand_out,
+    "lengthen": lambda engine, request: batch_to_json(engine.lengthen(_batch(request))),
     "ack": lambda engine, request: engine.ack(_batch(request)),
     "rollback": lambda engine, request: engine.rollback(_batch(request), damaged=bool(request["damaged"])),
     "stop_tables": _stop_tables,

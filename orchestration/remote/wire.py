@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from orchestration.ports import EngineState
 
 SERVICE, CALL = "sluice.EngineHost", "Call"
-FORM = 2  # of what is asked and answered; another one is refused by name
+FORM = 3  # of what is asked and answered; another one is refused by name
 
 Record = dict[str, Any]
 

@@ -13,15 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
-
-import dagster as dg
+from typing import TYPE_CHECKING, TypeVar
 
 from cdc_engine.errors import BatchNotFoundError, SluiceError
 from orchestration import failpoints
-from orchestration.batch_reference import DRAIN, RUNS_TAG, BatchReference
+from orchestration.batch_reference import BatchReference
 from orchestration.drain import rules
 from orchestration.ports import Feed, FeedAwayError, MergeFailedError, Ports
+from orchestration.run.claim import Claim
 from orchestration.run.merge_run import MergedTable, merge_one, only_writer
 
 if TYPE_CHECKING:
@@ -38,11 +37,6 @@ NEWS_SECONDS = 60.0  # of a long merge, between two sentences
 Answer = TypeVar("Answer")
 
 
-class Claim(Protocol):
-    def __call__(self, reference: BatchReference) -> str:
-        """The run's tags name the batch from now on. Why the run may take none any more, or empty."""
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DrainRun:
     """What a run that drains works with. `claim`: see there; `run`: its id; `say`: to its log in Dagster."""
@@ -52,19 +46,6 @@ class DrainRun:
     claim: Claim
     run: str
     say: Callable[[str], None]
-
-
-def claim_of(instance: dg.DagsterInstance, run_id: str) -> Claim:
-    """The claim of a run of Dagster's: only while it counts as STARTED."""
-
-    def claim(reference: BatchReference) -> str:
-        run = instance.get_run_by_id(run_id)
-        if run is None or run.status != dg.DagsterRunStatus.STARTED:
-            return f"Dagster counts this run as {run.status.value if run else 'removed'}"
-        instance.add_run_tags(run_id, {**reference.to_tags(), RUNS_TAG: DRAIN})
-        return ""
-
-    return claim
 
 
 def drain(work: DrainRun, first: BatchReference) -> Iterator[MergedTable]:

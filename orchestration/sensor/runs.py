@@ -18,6 +18,7 @@ from dagster._core.storage.dagster_run import RunRecord as StoredRun
 from dagster._core.storage.tags import RUN_KEY_TAG
 
 from orchestration.batch_reference import (
+    BATCH,
     BATCH_TAG,
     DELIVERY_TAG,
     DRAIN,
@@ -62,7 +63,8 @@ class Said:
 def _ends(newest: Sequence[StoredRun], delivery: str) -> list[tuple[str, DagsterRunStatus]]:
     """Delivery and status of the runs, the newest first, down to one that failed with `delivery` after it had merged others.
 
-    A run that drains was made for another batch than it failed with: what was before it ended well.
+    Such a run was made for another batch than it failed with: it drained, or its batch grew, which one does that never failed. What was
+    before it ended well.
     """
     ends, found = [], False
     for run in (each.dagster_run for each in newest):
@@ -132,6 +134,10 @@ class RunStore:
         """The open runs that take what follows their own batch."""
         return [run for run in self.open_runs() if run.drains]
 
+    def takers(self) -> list[RunRecord]:
+        """The open runs that may be handed, or have been handed, another batch than their tags name."""
+        return [run for run in self.open_runs() if run.drains or run.grows]
+
     def end(self, run_id: str, reason: str) -> None:
         """Marks a run FAILED and asks its process, if there is one, to stop. A run that has ended meanwhile stays as it is.
 
@@ -167,6 +173,7 @@ class RunStore:
             state_seconds=state_seconds,
             silent_seconds=silent_seconds,
             drains=run.tags.get(RUNS_TAG) == DRAIN,
+            grows=run.tags.get(RUNS_TAG) == BATCH,
         )
 
     def _silent_seconds(self, run_id: str, state_seconds: float) -> float:

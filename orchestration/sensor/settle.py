@@ -38,7 +38,7 @@ class RunRecord:
     """What is known of one run. `state_seconds`: in this status; `silent_seconds`: since its last event of any kind.
 
     `lock_free_seconds`: for so long this process has seen the run lock free while the run was in its status; 0 while it is held.
-    `drains`: it takes the batches that follow its own.
+    `drains`: it takes the batches that follow its own. `grows`: it takes its own with what came since, under another delivery.
     """
 
     run_id: str
@@ -47,6 +47,7 @@ class RunRecord:
     silent_seconds: float = 0.0
     lock_free_seconds: float = 0.0
     drains: bool = False
+    grows: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,15 +135,15 @@ def strongest(runs: Sequence[RunRecord]) -> str:
     return ranked[0].status.value if ranked else ""
 
 
-def decide(runs: Sequence[RunRecord], draining: Sequence[RunRecord] = ()) -> Decision:
+def decide(runs: Sequence[RunRecord], takers: Sequence[RunRecord] = ()) -> Decision:
     """What becomes of a batch whose runs are these; `runs` are all runs with the tags of this very delivery, in any order.
 
-    `draining`: the open runs of the destination that take what follows their own batch. A batch that no run has taken yet is theirs.
+    `takers`: the open runs of the destination that may take another batch than they were made for. One that no run has taken yet is theirs.
     """
     order = list(RunVerdict)
     ranked = sorted(runs, key=lambda run: order.index(verdict_of(run)))
     if not ranked or verdict_of(ranked[0]) is RunVerdict.REISSUE:
-        return _taken_next(draining) or Reissue()
+        return _taken_next(takers) or Reissue()
     run = ranked[0]
     match verdict_of(run):
         case RunVerdict.ACK:
@@ -155,11 +156,11 @@ def decide(runs: Sequence[RunRecord], draining: Sequence[RunRecord] = ()) -> Dec
             return Rollback(run.run_id, f"run {run.run_id[:8]} ended as {run.status.value}")
 
 
-def _taken_next(draining: Sequence[RunRecord]) -> Wait | EndRun | None:
-    for run in draining:
+def _taken_next(takers: Sequence[RunRecord]) -> Wait | EndRun | None:
+    for run in takers:
         if why := overdue(run):
             return EndRun(run.run_id, why)
-        return Wait(run.run_id, f"run {run.run_id[:8]} drains and takes it next")
+        return Wait(run.run_id, f"run {run.run_id[:8]} {'drains and takes it next' if run.drains else 'has it next'}")
     return None
 
 

@@ -23,7 +23,7 @@ import dagster as dg
 from cdc_engine.errors import CanalServiceError, EngineStartingError, LeaseLostError, SluiceError
 from cdc_engine.limits import TICK_SECONDS_MAX
 from orchestration import failpoints
-from orchestration.batch_reference import DRAIN, RUNS_TAG, BatchReference
+from orchestration.batch_reference import BATCH, DRAIN, RUNS_TAG, BatchReference
 from orchestration.sensor.backoff import Failed, in_a_loop, waiting
 from orchestration.sensor.giving_up import tables_to_stop
 from orchestration.sensor.lake_watch import NO_EYE, LakeEye
@@ -105,8 +105,7 @@ class Ticker:
         engine: EngineHandle | None = None
         try:
             engine = self._engine(deadline)
-            if self._line.drains:
-                self._line.open_door(engine.directory)
+            self._line.open_door(engine.directory)
             status = engine.status()
             self._line.lake.look([f"{each.database}.{each.table}" for each in status.stopped_tables])
             engine.tell_lake((*self._line.lake.troubles(), *self._line.conf_troubles()))
@@ -149,8 +148,7 @@ class Ticker:
         self._end_lost_runs(engine, runs)
         if waiting_for := self._leave_to_draining(engine, runs, deadline):
             return waiting_for
-        batch = engine.outstanding()
-        if batch is not None and (waiting_for := self._settle(engine, runs, batch, deadline)):
+        if waiting_for := self._settle(engine, runs, deadline):
             return waiting_for
         engine.tell_waiting("")
         batch = engine.hand_out(max(0.0, deadline - time.monotonic() - HAND_OUT_RESERVE_SECONDS))
@@ -163,10 +161,8 @@ class Ticker:
 
         In this order: a run may have been handed it in this moment, or have taken it and ended.
         """
-        if not self._line.drains:
-            return ""
-        if draining := runs.draining():
-            return f"run {draining[0].run_id[:8]} drains and takes it next"
+        if takers := runs.takers():
+            return f"run {takers[0].run_id[:8]} {'drains and takes it next' if takers[0].drains else 'has it next'}"
         taken = runs.of_batch(BatchReference.of(self._line.destination, batch))
         if isinstance(decide(taken), Reissue):
             return ""
@@ -180,14 +176,15 @@ class Ticker:
             self._pause(DRAINING_LOOK_SECONDS)
         return ""
 
-    def _settle(self, engine: EngineHandle, runs: RunStore, batch: OutstandingBatch, deadline: float) -> str:
+    def _settle(self, engine: EngineHandle, runs: RunStore, deadline: float) -> str:
         """Acks or rolls back what has ended; why to wait, or empty when the head of the line is to be handed out."""
-        reference = BatchReference.of(self._line.destination, batch)
         last_look = deadline - HAND_OUT_RESERVE_SECONDS
-        while True:
+        while (batch := engine.outstanding()) is not None:  # its run may make another one of it meanwhile
+            reference = BatchReference.of(self._line.destination, batch)
             records = runs.of_batch(reference)
             engine.tell_run(batch, strongest(records))
-            match decide(records, runs.draining() if self._line.drains else ()):
+            decision = decide(records)
+            match decide(records, runs.takers()) if isinstance(decision, Reissue) else decision:
                 case Ack(run_id):
                     _log.info("run %s merged %s: acked", run_id, reference)
                     failpoints.reach(failpoints.BEFORE_ACK)
@@ -208,6 +205,7 @@ class Ticker:
                     self._pause(DRAINING_LOOK_SECONDS if self._line.drains else LOOK_SECONDS)
                 case Reissue():
                     return ""
+        return ""
 
     def _again(self, engine: EngineHandle, batch: OutstandingBatch, failed: Failed, what: str) -> str:
         """Hands a failed batch out again, without the tables that cannot be merged; why to wait before, or empty."""
@@ -241,7 +239,7 @@ class Ticker:
             run_config={"ops": {self._line.op_name: {"config": reference.to_config()}}},
             tags={
                 **reference.to_tags(),
-                **({RUNS_TAG: DRAIN} if self._line.drains else {}),
+                RUNS_TAG: DRAIN if self._line.drains else BATCH,
                 "dagster/max_retries": "0",
             },
             asset_selection=defined or None,

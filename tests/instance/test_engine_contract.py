@@ -111,3 +111,29 @@ def test_it_says_how_it_is_and_listens_to_what_it_is_told(subject: Subject) -> N
     assert (status.stopped_tables, status.troubles) == ((), ())
     subject.engine.tell_failing("2 runs in a row could not merge it")
     assert subject.engine.directory.is_dir()
+
+
+def test_a_batch_grows_once_under_another_delivery_and_never_after_a_rollback(subject: Subject) -> None:
+    batch = subject.batch()
+    subject.change()
+    longer = wait_for("more has come", lambda: _grown(subject, batch))
+    assert longer == subject.engine.outstanding() == subject.engine.hand_out(0.0)
+    assert (longer.start, longer.rows) == (batch.start, 2)
+    assert longer.delivery > batch.delivery
+    with pytest.raises(CanalServiceError):
+        subject.engine.ack(batch)
+    with pytest.raises(CanalServiceError):
+        subject.engine.lengthen(batch)
+    subject.change()
+    assert subject.engine.lengthen(longer) == longer
+    subject.engine.rollback(longer)
+    again = subject.handed_out()
+    assert subject.engine.lengthen(again) == again
+    subject.engine.ack(again)
+    assert subject.handed_out().start == longer.end
+
+
+def _grown(subject: Subject, batch: OutstandingBatch) -> OutstandingBatch | None:
+    if not subject.engine.status().ring_events:  # of the fake always
+        return None
+    return subject.engine.lengthen(batch)

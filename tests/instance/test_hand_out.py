@@ -1,23 +1,26 @@
-"""A batch that is staged later than its caller waits for is handed out once."""
+"""A batch that is staged later than its caller waits for is handed out once; one that nobody has begun takes along what came since."""
 
 from __future__ import annotations
 
 import functools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import Batch, OutstandingBatch, Staged
-from cdc_engine.errors import HandlerError
+from cdc_engine.contracts import Batch, OutstandingBatch, Staged, StoppedTable
+from cdc_engine.errors import BatchNotFoundError, HandlerError, SluiceError, StagingError
 from cdc_engine.handlers.calls import Calls
 from cdc_engine.instance.hand_out import GET_SECONDS, MORE_SECONDS_MIN, BatchLimits, HandOut, more_seconds
 from cdc_engine.meta.memory_meta import MemoryMeta
 from cdc_engine.position import Position
 from cdc_engine.server.service import CanalService
+from cdc_engine.staging.batches import StagedBatches
+from cdc_engine.states import TableState
 from cdc_engine.store.memory_store import MemoryEventStore
-from tests.fix_blocks import Source
+from tests.fix_blocks import Source, numbers_in
 from tests.fix_ledgers import CLIENT
 from tests.handlers.fix_handlers import Remembering
 from tests.waiting import wait_for
@@ -32,11 +35,17 @@ class Late:
         self.folder, self.may_end = folder, threading.Event()
         self.meta = MemoryMeta()
         self.meta.update(lambda ledger: ledger.set_cursor(START).subscribe(CLIENT))
-        self.store, self.source = MemoryEventStore(folder / "spill", start=START), Source()
+        self.store, self.source = (
+            MemoryEventStore(folder / "spill", start=START),
+            Source(time_us=int(time.time() * 1e6)),
+        )
         service = CanalService()
         service.start("shop", self.store, self.meta)
         limits = BatchLimits(bytes_max=1 << 20, events_max=1000)
         self.audit = Remembering()
+        self.staged: list[list[int]] = []
+        self.trouble: SluiceError | None = None
+        self.stops: tuple[StoppedTable, ...] = ()  # of what is staged in several parts
         self.made = functools.partial(
             HandOut, CLIENT, service, self.meta, stage=self.stage, limits=limits, directory=folder
         )
@@ -45,12 +54,25 @@ class Late:
     def calls(self) -> Calls:
         return Calls("shop", self.folder, [("audit", self.audit)])
 
-    def stage(self, batch: Batch, record: OutstandingBatch, more: Callable[[Batch], Batch]) -> Staged:  # noqa: ARG002
+    def stage(self, batch: Batch, record: OutstandingBatch, more: Callable[[Batch], Batch]) -> Staged:
         self.may_end.wait()
-        assert batch.end == record.end
+        parts = [batch]
+        while not parts[-1].empty:
+            parts.append(more(parts[-1]))
+        assert parts[-2].end == record.end
+        self.staged.append([number for part in parts[:-1] for number in numbers_in(part)])
+        if self.trouble is not None:
+            raise self.trouble
         path = self.folder / str(record.delivery)
         path.mkdir()
-        return Staged(path=path, rows=1, size_bytes=1, tables=("shop.orders",), first_commit_time_us=1)
+        return Staged(
+            path=path,
+            rows=1,
+            size_bytes=1,
+            tables=("shop.orders",),
+            first_commit_time_us=1,
+            stopped=self.stops if len(parts) > 2 else (),
+        )
 
     def staged_late(self) -> OutstandingBatch:
         """The next batch, whose caller has not waited for it."""
@@ -160,3 +182,127 @@ def test_the_longer_a_batch_was_staged_the_longer_it_waits_for_more() -> None:
     assert more_seconds(0.0) == MORE_SECONDS_MIN
     assert MORE_SECONDS_MIN < more_seconds(1.0) < GET_SECONDS
     assert more_seconds(60.0) == GET_SECONDS
+
+
+class Young(Late):
+    """One without handlers, whose staging does not wait, with a batch of the change 0 out."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.may_end.set()
+        self.hand_out.close()
+        self.hand_out = self.made()
+        self.first = self.next_of_one()
+
+    def next_of_one(self) -> OutstandingBatch:
+        self.come(1)
+        return wait_for("a batch is staged", lambda: self.hand_out.next(60.0))
+
+    def come(self, changes: int) -> None:
+        """So many, a transaction each."""
+        self.store.put(self.source.block([1] * changes))
+
+
+@pytest.fixture
+def young(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Young]:
+    monkeypatch.setattr(StagedBatches, "is_whole", lambda *_: True)
+    made = Young(tmp_path)
+    yield made
+    made.hand_out.close()
+
+
+def test_a_batch_grows_by_what_came_since_it_was_cut(young: Young) -> None:
+    young.come(2)
+    longer = young.hand_out.lengthen(young.first)
+    assert young.hand_out.outstanding() == longer
+    assert (longer.delivery, longer.start) == (2, young.first.start)
+    assert longer.end.offset > young.first.end.offset
+    assert young.staged == [[0], [0, 1, 2]]
+    assert not (young.folder / young.first.path).exists()
+    with pytest.raises(BatchNotFoundError):
+        young.hand_out.ack(young.first)
+    young.hand_out.ack(longer)
+    young.next_of_one()
+    assert young.staged[-1] == [3], "nothing twice, nothing left out"
+    assert young.meta.ledger.given_up is None
+
+
+def test_a_batch_grows_once_and_not_where_nothing_came(young: Young) -> None:
+    assert young.hand_out.lengthen(young.first) == young.first
+    young.come(1)
+    assert young.hand_out.lengthen(young.first) == young.first, "its run may have begun it by now"
+    assert young.staged == [[0]]
+
+
+@pytest.mark.parametrize("again", ["rollback", "stop_tables", "restart", "handlers"])
+def test_a_batch_that_may_be_merged_in_part_stays_as_it_is(young: Young, again: str) -> None:
+    match again:
+        case "rollback":
+            young.hand_out.rollback(young.first)
+        case "stop_tables":
+            young.hand_out.stop_tables(young.first, {"shop.items": ("DDL_UNSUPPORTED", "a reason")})
+        case "restart":
+            young.hand_out.close()
+            young.hand_out = young.made()
+        case "handlers":  # they are told of each hand-out
+            young.hand_out.ack(young.first)
+            young.hand_out.close()
+            young.hand_out = young.made(handlers=young.calls())
+            young.next_of_one()
+    head = young.hand_out.outstanding() or young.hand_out.next(60.0)
+    assert head is not None
+    young.come(1)
+    assert young.hand_out.lengthen(head) == head
+
+
+@pytest.mark.parametrize("hindrance", ["a full disk", "a table that stops"])
+def test_what_cannot_be_staged_with_it_is_the_next_batch(young: Young, hindrance: str) -> None:
+    if hindrance == "a full disk":
+        young.trouble = StagingError("no space left")
+    else:
+        stop = StoppedTable(database="shop", table="items", state=TableState.DDL_UNSUPPORTED, reason="", position=START)
+        young.stops = (stop,)
+    young.come(1)
+    assert young.hand_out.lengthen(young.first) == young.first
+    young.trouble, young.stops = None, ()
+    assert not [path for path in young.folder.glob("[0-9]*") if path.name != young.first.path]
+    young.hand_out.ack(young.first)
+    assert wait_for("the next batch", lambda: young.hand_out.next(60.0)).start == young.first.end
+    assert young.staged[-1] == [1]
+
+
+def test_a_batch_that_is_rolled_back_while_it_grows_comes_again_as_it_was(young: Young) -> None:
+    young.come(1)
+    stage = young.hand_out._stage
+
+    def beside_a_tick(batch: Batch, record: OutstandingBatch, more: Callable[[Batch], Batch]) -> Staged:
+        young.hand_out.rollback(young.first)
+        return stage(batch, record, more)
+
+    young.hand_out._stage = beside_a_tick
+    young.hand_out.lengthen(young.first)
+    young.hand_out._stage = stage
+    head = young.hand_out.outstanding()
+    assert head is not None
+    assert (head.path, head.end) == (young.first.path, young.first.end)
+    assert (young.folder / head.path).is_dir()
+    young.hand_out.ack(head)
+    wait_for("the next batch", lambda: young.hand_out.next(60.0))
+    assert young.staged[-1] == [1]
+
+
+@pytest.mark.parametrize(("young_bytes_max", "staged"), [(1 << 20, [1, 2, 3, 4]), (20, [1, 2, 3])])
+def test_a_batch_of_several_parts_grows_while_it_is_little_and_keeps_its_limit(
+    young: Young, young_bytes_max: int, staged: list[int]
+) -> None:
+    young.hand_out.ack(young.first)
+    young.hand_out.close()
+    limits = BatchLimits(bytes_max=1 << 20, events_max=4, young_bytes_max=young_bytes_max)
+    young.hand_out = young.made(limits=limits)
+    young.source.time_us = 0  # a backlog: what follows is asked for, part after part
+    young.come(3)
+    batch = young.hand_out.next(60.0)
+    assert batch is not None
+    young.come(2)
+    young.hand_out.lengthen(batch)
+    assert young.staged[-1] == staged, "the last one is beyond the events of a batch"

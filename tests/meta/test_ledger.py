@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from cdc_engine.contracts import ClientIdentity
-from cdc_engine.errors import BatchNotFirstError, BatchNotFoundError, MetaError
+from cdc_engine.contracts import ClientIdentity, OutstandingBatch
+from cdc_engine.errors import BatchNotFirstError, BatchNotFoundError, MetaError, SluiceError
 from cdc_engine.meta.ledger import EPOCH_MAX, Ledger
 from cdc_engine.states import TableState
 from tests.fix_ledgers import CLIENT, LEDGER, at, stopped
@@ -172,3 +172,48 @@ def test_subscribing_again_replaces_the_filter(ledger: Ledger) -> None:
     ledger = ledger.subscribe(CLIENT).subscribe(ClientIdentity(destination="shop", filter="a"))
     assert [each.filter for each in ledger.clients] == ["a"]
     assert ledger.unsubscribe(CLIENT).clients == ()
+
+
+def longer_than(ledger: Ledger, end: int, **changes: object) -> OutstandingBatch:
+    grown = {"delivery": ledger.next_delivery, "end": at(end), "path": "staging/longer", "rows": 9, **changes}
+    return dataclasses.replace(ledger.outstanding[0], **grown)  # type: ignore[arg-type]
+
+
+def staged(ledger: Ledger) -> Ledger:
+    return ledger.hand_out(at(10)).staged(1, path="staging/x", rows=1, size_bytes=1, tables=("shop.orders",))
+
+
+def test_a_longer_batch_takes_the_place_of_one_that_is_out_as_another_delivery(ledger: Ledger) -> None:
+    before = staged(ledger)
+    after = before.lengthened(before.outstanding[0], longer_than(before, 20), at(10))
+    (batch,) = after.outstanding
+    assert (batch.batch_id, batch.delivery, batch.start, batch.end, batch.path) == (
+        2,
+        2,
+        at(4),
+        at(20),
+        "staging/longer",
+    )
+    assert (after.next_batch_id, after.next_delivery, after.cursor) == (3, 3, at(4))
+    assert after.given_up is None, "all that was staged is staged"
+    assert after.ack(2).cursor == at(20)
+    with pytest.raises(BatchNotFoundError):
+        after.ack(1)
+
+
+def test_what_is_not_the_same_batch_and_more_takes_no_place(ledger: Ledger) -> None:
+    out = staged(ledger)
+    batch, longer = out.outstanding[0], longer_than(out, 20)
+    for wrong, longer_one, start in (
+        (ledger.hand_out(at(10)), longer, at(10)),  # not staged
+        (out.redeliver(1), longer, at(10)),  # handed out again meanwhile
+        (out.ack(1), longer, at(10)),
+        (out.hand_out(at(15)), longer, at(10)),  # another waits behind it
+        (out, longer, at(11)),  # a gap
+        (out, longer_than(out, 10), at(10)),  # nothing more
+        (out, dataclasses.replace(longer, end=at(20, epoch=2)), at(10)),
+        (out, longer_than(out, 20, delivery=1), at(10)),
+        (out, longer_than(out, 20, path=""), at(10)),
+    ):
+        with pytest.raises(SluiceError):
+            wrong.lengthened(batch, longer_one, start)

@@ -24,6 +24,7 @@ from dagster._core.workspace.load_target import WorkspaceFileTarget
 from cdc_engine import destination_files
 from cdc_engine.contracts import OutstandingBatch
 from console.toolchain.process import ChildProcess, last_lines
+from orchestration import failpoints
 from orchestration.batch_reference import DELIVERY_TAG
 from tests.orchestration.fix_location import write_tables
 from tests.waiting import wait_for
@@ -49,6 +50,8 @@ class DagsterStack:
         self.conf = root / "conf"
         self.home = root / "home"
         self.directory = root / "data" / "engine" / "shop"
+        self.failpoints = root / "failpoints"
+        self.failpoints.mkdir()
         self.port = free_port()
         self.processes: list[ChildProcess] = []
         self._write_files()
@@ -58,6 +61,7 @@ class DagsterStack:
             "DAGSTER_HOME": str(self.home),
             "PYTHONPATH": str(ROOT),
             MARK: str(root),
+            failpoints.VARIABLE: str(self.failpoints),
         }
 
     def _write_files(self) -> None:

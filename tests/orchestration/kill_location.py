@@ -18,6 +18,7 @@ from pathlib import Path
 from cdc_engine import destination_files
 from cdc_engine.config import load_config
 from cdc_engine.contracts import OutstandingBatch
+from cdc_engine.errors import BatchNotFoundError
 from cdc_engine.limits import TICK_SECONDS_MAX
 from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.ledger import Ledger
@@ -46,6 +47,7 @@ class NumberEngine:
         self.directory = directory
         self._meta = FileMeta(directory)
         self._lock = threading.Lock()
+        self._young = 0
         self._meta.update(lambda ledger: ledger.restarted(lambda _: True))
 
     def status(self) -> FakeState:
@@ -65,6 +67,27 @@ class NumberEngine:
                     return self._meta.ledger.head
             threading.Event().wait(0.05)
 
+    def lengthen(self, batch: OutstandingBatch) -> OutstandingBatch:
+        with self._lock:
+            head, end = self._meta.ledger.head, int((self.directory / "captured").read_text())
+            if head is None or head.delivery != batch.delivery:
+                raise BatchNotFoundError(f"delivery {batch.delivery} is not outstanding any more")
+            if head.delivery != self._young or end * NUMBER_BYTES <= head.end.offset:
+                return head
+            place = dataclasses.replace(head.end, offset=end * NUMBER_BYTES)
+            path, numbers = self._write(self._meta.ledger.next_delivery, head.start.offset // NUMBER_BYTES, end)
+            number = self._meta.ledger.next_delivery
+            longer = dataclasses.replace(head, delivery=number, end=place, path=path, rows=numbers)
+            return self._meta.update(lambda ledger: ledger.lengthened(head, longer, head.end)).outstanding[0]
+
+    def _write(self, delivery: int, taken: int, end: int) -> tuple[str, int]:
+        """The numbers in (taken, end]; their folder, and how many they are."""
+        path = f"staging/1-1-{end}-{delivery}"
+        (self.directory / path).mkdir(parents=True)
+        numbers = list(range(taken + 1, end + 1))
+        atomically(self.directory / path / "manifest.json", json.dumps(numbers))
+        return path, len(numbers)
+
     def _stage_next(self) -> None:
         cursor = self._meta.ledger.cursor or Position(epoch=1, file=FILE, offset=FIRST * NUMBER_BYTES)
         end, taken = int((self.directory / "captured").read_text()), cursor.offset // NUMBER_BYTES
@@ -72,15 +95,13 @@ class NumberEngine:
             return
         position = dataclasses.replace(cursor, offset=end * NUMBER_BYTES, time_us=int(time.time() * 1e6))
         batch = self._meta.update(lambda ledger: ledger.hand_out(position, cursor)).outstanding[-1]
-        path = f"staging/1-1-{end}-{batch.delivery}"
-        (self.directory / path).mkdir(parents=True)
-        numbers = list(range(taken + 1, end + 1))
-        atomically(self.directory / path / "manifest.json", json.dumps(numbers))
+        path, rows = self._write(batch.delivery, taken, end)
 
         def staged(ledger: Ledger) -> Ledger:
-            return ledger.staged(batch.batch_id, path=path, rows=len(numbers), size_bytes=1, tables=(TABLE,))
+            return ledger.staged(batch.batch_id, path=path, rows=rows, size_bytes=1, tables=(TABLE,))
 
         self._meta.update(staged)
+        self._young = batch.delivery
 
     def ack(self, batch: OutstandingBatch) -> None:
         self._meta.update(lambda ledger: ledger.ack(batch.batch_id))

@@ -67,6 +67,22 @@ def test_a_batch_of_another_ledger_or_delivery_is_not_acked(house: House) -> Non
     assert house.engine.acked == []
 
 
+def test_a_batch_grows_by_reference_and_not_while_the_process_is_to_end(house: House) -> None:
+    house.engine.capture(5)
+    reference = house.caller.hand_out(0.0).reference
+    assert reference is not None
+    house.engine.capture(1)
+    house.closing = True
+    assert house.caller.lengthen(reference) == reference
+    house.closing = False
+    longer = house.caller.lengthen(reference)
+    assert house.engine.head is not None
+    assert longer == BatchReference.of("shop", house.engine.head)
+    assert longer.end_offset > reference.end_offset
+    with pytest.raises(BatchNotFoundError):
+        house.caller.lengthen(reference)
+
+
 def test_what_the_engine_refuses_is_told_in_its_words(house: House) -> None:
     house.host.error = StagingError("no space left in staging/")
     with pytest.raises(EngineRefusedError, match="STAGING: no space left") as caught:

@@ -10,12 +10,14 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import dagster as dg
 import pytest
 from dagster import DagsterRunStatus as S
 
 from cdc_engine import destination_files
+from orchestration import failpoints
 from orchestration.batch_reference import DRAIN, RUNS_TAG
 from tests.orchestration.fix_stack import DagsterStack, stack
 from tests.waiting import wait_for
@@ -63,6 +65,29 @@ def test_changes_are_merged_by_runs_and_acked(
 @pytest.mark.parametrize("gate", ["before"])
 def test_a_killed_run_is_rolled_back_and_its_changes_come_again(shop: DagsterStack, gate: str) -> None:
     _kill_a_run(shop, gate)
+
+
+def test_a_run_killed_before_it_claims_what_its_batch_has_become(shop: DagsterStack) -> None:
+    gate = shop.failpoints / failpoints.BEFORE_CLAIM
+    gate.touch()
+    shop.capture(4)
+    cut = wait_for("a batch is cut", shop.head)
+    end = shop.capture(2)  # while its run starts
+    victim = wait_for("the batch has grown", lambda: _written(gate.with_suffix(".reached")))
+    grown = shop.head()
+    assert grown is not None
+    assert (grown.start, grown.rows, grown.delivery) == (cut.start, 6, cut.delivery + 1)
+    os.kill(int(victim), signal.SIGKILL)
+    gate.unlink()
+    shop.wait_until_acked(end)
+    (dead,), (next_one,) = shop.runs_of(cut.delivery), shop.runs_of(grown.delivery)
+    assert shop.wait_until_ended(dead.run_id).status is S.FAILURE
+    assert shop.wait_until_ended(next_one.run_id).status is S.SUCCESS
+    assert shop.lake()[-1]["batch"].endswith(f"-{grown.delivery}"), "it was never rolled back"
+
+
+def _written(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
 
 
 def _kill_a_run(shop: DagsterStack, gate: str) -> None:

@@ -6,6 +6,7 @@ after the acked prefix is the source's sequence, without a gap, a repetition or 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import shutil
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from cdc_engine.binlog.block import end_position
+from cdc_engine.contracts import Batch
 from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.position import Position
 from cdc_engine.server.service import CanalService
@@ -50,6 +52,11 @@ class Model:
         (before, _), (more, _) = self.handed_out[-2:]
         self.handed_out[-2:] = [(before + more, False)]
 
+    def lengthen(self, numbers: list[int]) -> None:
+        self.get(numbers, staged=True)
+        (before, _), (more, _) = self.handed_out
+        self.handed_out = [(before + more, True)]
+
     def ack(self) -> None:
         self.acked += self.handed_out.pop(0)[0]
 
@@ -70,10 +77,12 @@ class HandOut(RuleBasedStateMachine):
         # End offset of a transaction → (events, transactions).
         self.written: dict[int, tuple[int, int]] = {START.offset: (0, 0)}
         self.last_id, self.last_delivery, self.end = 0, 0, START.order_key
+        self.parts: list[Batch] = []  # those of the batch that was got last, while the store keeps them
         FileMeta(self.directory).update(lambda ledger: ledger.set_cursor(START).subscribe(CLIENT))
         self._start()
 
     def _start(self) -> None:
+        self.parts = []
         self.meta = FileMeta(self.directory)
         self.meta.update(lambda ledger: ledger.restarted(lambda _: True))
         self.model.restart()
@@ -152,16 +161,17 @@ class HandOut(RuleBasedStateMachine):
         assert record.delivery > self.last_delivery
         assert self.end <= batch.start.order_key < batch.end.order_key
         self.last_id, self.last_delivery, self.end = record.batch_id, record.delivery, batch.end.order_key
-        self.taken = batch
+        self.taken, self.parts = batch, [batch]
         self.model.get(numbers_in(batch), staged=stage)
         if stage:
             self.meta.update(lambda ledger: ledger.staged(record.batch_id, path="x", rows=1, size_bytes=1, tables=()))
 
     @precondition(lambda self: self.model.handed_out and not self.model.handed_out[-1][1])
-    @rule(events=LIMITS)
-    def get_more(self, events: int) -> None:
-        """The last batch grows while it is being staged, and what was taken of it before is freed."""
-        part = self.service.get_more(CLIENT, self.taken, 1 << 40, events)
+    @rule(events=LIMITS, kept=st.booleans())
+    def get_more(self, events: int, *, kept: bool) -> None:
+        """The last batch grows while it is being staged, and what was taken of it before is freed, or kept."""
+        part = self.service.get_more(CLIENT, self.taken, 1 << 40, events, kept=kept)
+        self.parts = [*self.parts, part] if kept and self.parts else []
         if part.empty:
             return
         assert part.start is not None
@@ -171,6 +181,35 @@ class HandOut(RuleBasedStateMachine):
         assert self.end <= part.start.order_key < part.end.order_key
         self.taken, self.end = part, part.end.order_key
         self.model.get_more(numbers_in(part))
+
+    @rule(events=st.integers(1, 5), done=st.booleans())
+    def lengthen(self, events: int, *, done: bool) -> None:
+        """The one batch that waits, of parts that are kept, grows by what follows it, or its reader thinks better of it."""
+        while self.model.handed_out:
+            self.ack()
+        self.get(events, stage=False)
+        if not self.model.handed_out:
+            return
+        self.get_more(events, kept=True)
+        number = self.meta.ledger.outstanding[0].batch_id
+        staged = self.meta.update(lambda ledger: ledger.staged(number, path="x", rows=1, size_bytes=1, tables=()))
+        self.model.handed_out = [(self.model.handed_out[0][0], True)]
+        head = staged.outstanding[0]
+
+        def keep(part: Batch) -> bool:
+            if not done or part.end is None:
+                return False
+            count = self.model.handed_out[0][0]
+            content = [number for each in self.parts for number in numbers_in(each)]
+            assert content == list(range(self.model.acked, self.model.acked + count)), "the store has kept all of it"
+            longer = dataclasses.replace(head, delivery=self.meta.ledger.next_delivery, end=part.end, path="y")
+            record = self.meta.update(lambda ledger: ledger.lengthened(head, longer, part.start)).outstanding[0]
+            self.last_id, self.last_delivery, self.end = record.batch_id, record.delivery, part.end.order_key
+            self.taken, self.parts = part, [*self.parts, part]
+            self.model.lengthen(numbers_in(part))
+            return True
+
+        self.service.lengthen(CLIENT, self.taken, 1 << 40, events, keep)
 
     @precondition(lambda self: self.model.handed_out)
     @rule()

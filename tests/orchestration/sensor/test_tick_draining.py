@@ -13,7 +13,7 @@ from dagster import DagsterRunStatus as S
 from cdc_engine.contracts import OutstandingBatch
 from orchestration.batch_reference import DRAIN, RUNS_TAG, BatchReference
 from orchestration.drain import door
-from orchestration.run.drain_run import claim_of
+from orchestration.run.claim import claim_of
 from orchestration.sensor import tick
 from orchestration.sensor.runs import RunStore
 from orchestration.sensor.settle import EndRun, Reissue, Rollback, RunRecord, Wait, decide
@@ -40,7 +40,7 @@ def attached(shop: Shop, status: S = S.STARTED) -> dg.DagsterRun:
 
 def take(shop: Shop, run: dg.DagsterRun) -> None:
     """As a run does that was handed the head of the line."""
-    assert claim_of(shop.instance, run.run_id)(BatchReference.of("shop", shop.head())) == ""
+    assert claim_of(shop.instance, run.run_id, DRAIN)(BatchReference.of("shop", shop.head())) == ""
 
 
 def test_a_run_of_a_draining_destination_says_so_and_finds_a_door(shop: Shop) -> None:
@@ -146,8 +146,7 @@ def test_a_batch_that_a_run_merged_and_nobody_settled_is_acked_by_its_record(sho
     shop.engine.capture(5)
     shop.engine.hand_out(0)
     take(shop, run)
-    success = dg.DagsterEvent(dg.DagsterEventType.RUN_SUCCESS.value, job_name=run.job_name)
-    shop.instance.report_dagster_event(success, run.run_id)
+    shop.succeed(run)
     shop.tick()
     assert shop.engine.acked == [1, 2]
 
@@ -157,7 +156,7 @@ def test_a_run_that_dagster_gave_up_claims_nothing(shop: Shop) -> None:
     shop.instance.report_run_failed(run)
     shop.engine.capture(5)
     shop.engine.hand_out(0)
-    assert "FAILURE" in claim_of(shop.instance, run.run_id)(BatchReference.of("shop", shop.head()))
+    assert "FAILURE" in claim_of(shop.instance, run.run_id, DRAIN)(BatchReference.of("shop", shop.head()))
     found = shop.instance.get_run_by_id(run.run_id)
     assert found is not None
     assert found.tags["sluice/delivery"] == "1"

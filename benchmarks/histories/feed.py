@@ -1,0 +1,40 @@
+"""What a run of a history asks its engine: the batch with what came since it was cut. Used by `world`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from benchmarks.histories.faults import Actor, Crash
+from cdc_engine.errors import BatchNotFoundError
+from orchestration.batch_reference import BatchReference
+from orchestration.ports import FeedAwayError, Offer
+
+if TYPE_CHECKING:
+    from benchmarks.histories.world import Installation
+
+
+class PlayedFeed:
+    """Implements `ports.Feed` for runs of one batch: production's engine, in its own process, which may die of the question."""
+
+    def __init__(self, line: Installation) -> None:
+        self._line = line
+
+    def hand_out(self, timeout_seconds: float) -> Offer:
+        raise NotImplementedError  # of runs that drain
+
+    def ack(self, reference: BatchReference) -> None:
+        raise NotImplementedError
+
+    def lengthen(self, reference: BatchReference) -> BatchReference:
+        engine = self._line.host.engine
+        if engine is None or not engine.holds_lease:
+            raise FeedAwayError("no engine answers")
+        try:
+            with Actor.nobody():  # it is not the run that stands still or dies
+                batch = engine.outstanding()
+                if batch is None or not reference.names(batch):
+                    raise BatchNotFoundError("it is not outstanding any more")
+                return BatchReference.of(reference.destination, engine.lengthen(batch))
+        except Crash:
+            self._line.die()
+            raise FeedAwayError("the engine died") from None
