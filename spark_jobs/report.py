@@ -30,6 +30,11 @@ class TableTarget:
     shard: Shard | None = None
 
     @property
+    def shared(self) -> bool:
+        """Whether others have rows in it."""
+        return self.shard is not None
+
+    @property
     def beside(self) -> bool:
         """Whether there are tables beside it."""
         return bool(self.change_log or self.history)

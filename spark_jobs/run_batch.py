@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import queue
 import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from spark_jobs.at_hand import at_hand
@@ -32,13 +33,19 @@ from spark_jobs.quarantine.append import append_quarantine
 from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.session import Lane, SparkSettings, first_line, is_away, open_lanes
 from spark_jobs.small import ways
-from spark_jobs.small.job import merge_small_tables
+from spark_jobs.small.job import SmallResult, merge_small_tables
 from spark_jobs.small.merge import SmallJob
 from spark_jobs.snapshot.hold import NO_HOLDS, Holds, hold_table
 from spark_jobs.staged_batch import SchemaSegment, StagedBatch, StagedTable, read_staged_batch
 from spark_jobs.tables.table_owner import TableRecords
+from spark_jobs.turns import NO_TURNS, Turns, Writing
+
+logger = logging.getLogger(__name__)
 
 PARALLEL_TABLES = 2
+SMALL_TURN_SECONDS = (
+    5.0  # for a table that another run is at, before Spark merges it alone and waits for as long as it takes
+)
 # the same where Spark says it among the causes alone: a task that failed to write says so, and no more, in its own sentence
 DISK_TROUBLE = re.compile(r"no space left|disk quota exceeded|read-only file system", re.IGNORECASE)
 
@@ -59,6 +66,7 @@ def merge_batch(
     holds: Holds = NO_HOLDS,
     on_merged: Callable[[StagedBatch], object] = lambda _: None,
     stored: str = "",
+    turns: Turns = NO_TURNS,
 ) -> list[TableReport]:
     """Merges the tables of the batch that are asked for; reports in the manifest's order.
 
@@ -70,6 +78,7 @@ def merge_batch(
     `run`: the id of the run that merges, which the commits keep. `on_merged`: called once the batch is in all of its tables.
     `storage_options`: deltalake's, where lake or staged files are not local. `stored`: URL of the batch's files in an object store; a run
     copies to `batch_dir` or beside it what it reads itself. `quarantine_path`: the Delta table for values that could not be decoded.
+    `turns`: at tables that runs of other destinations write too.
     Raises StagedBatchError before anything is merged; SparkUnavailableError when Spark is or goes away; MergeError after the other tables
     have finished when one could not be merged. Calling it again with the same batch is always safe.
     """
@@ -106,6 +115,7 @@ def merge_batch(
                 work.refused = {name: error for name, error in refused.items() if holds.get(name) is None}
                 work.target_of = target_of or tables.get
                 work.run_id, work.holds = run, holds
+                work.take_turns(turns, spark)
                 work.run_small(told, reports, errors)
                 work.run(told, reports, errors)
                 work.run_beside(told, reports, errors)
@@ -137,20 +147,58 @@ class _Work:
         self._reasons: dict[str, str] = {}
         self._alone: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by path: shards have one table
         self.holds: Holds = NO_HOLDS
+        self._turns, self._lanes = NO_TURNS, lanes
+        self._writing = Writing(who=self._turns.who)
         for lane in lanes:
             self._free.put(lane)
+
+    def take_turns(self, turns: Turns, spark: SparkSettings) -> None:
+        """At tables that runs of other destinations write too."""
+        self._turns = turns
+        if any(target.shared for target in self._targets.values()):
+            self._writing = Writing.of(turns.who, spark, self._lanes)
 
     def run_small(
         self, done: Callable[[TableReport], None], reports: dict[str, TableReport], errors: dict[str, Exception]
     ) -> None:
-        """Merges what is small in one job, and adds what became of it. Raises SparkUnavailableError."""
+        """Merges what is small, and adds what became of it: in one job what nobody else is at, then the others, one after the other.
+
+        A turn is waited for only where none is held. Raises SparkUnavailableError.
+        """
         small = [table for table in self._mirrored() if self._may_be_small(table)]
         if not small or self._refusal():
             return
-        with self._lane() as lane:
-            results = merge_small_tables(lane, [self._small_job(table) for table in small])
-        kept = {name: result.record for name, result in results.items() if result.record is not None}
-        self._records.keep_all(kept)
+        busy = self._merge_small(small, 0.0, done, reports, errors)
+        for path in dict.fromkeys(self._targets[table.name].path for table in busy):
+            if self._refusal():
+                return
+            of_path = [table for table in busy if self._targets[table.name].path == path]
+            left = self._merge_small(of_path, SMALL_TURN_SECONDS, done, reports, errors)
+            self._reasons.update({table.name: "another run was at its Delta table" for table in left})
+
+    def _merge_small(
+        self,
+        tables: list[StagedTable],
+        wait_seconds: float,
+        done: Callable[[TableReport], None],
+        reports: dict[str, TableReport],
+        errors: dict[str, Exception],
+    ) -> list[StagedTable]:
+        """One job; those of which another has the turn are given back."""
+        ours: dict[str, bool] = {}
+        results: dict[str, SmallResult] = {}
+        try:
+            with ExitStack() as held, self._lane() as lane:
+                for path, table in {self._targets[table.name].path: table for table in tables}.items():
+                    shared = self._targets[table.name].shared
+                    turn = self._turns.at(table.name, path, self._writing, shared=shared, wait_seconds=wait_seconds)
+                    ours[path] = held.enter_context(turn)
+                mine = [table for table in tables if ours[self._targets[table.name].path]]
+                results = merge_small_tables(lane, [self._small_job(table) for table in mine]) if mine else {}
+        except TableError as error:  # of a turn: what was done meanwhile is seen, table by table, when Spark is asked
+            logger.warning("Spark merges what was to be small: %s", error)
+            return []
+        self._records.keep_all({name: each.record for name, each in results.items() if each.record is not None})
         for name, result in results.items():
             if result.error is not None:
                 errors[name] = result.error
@@ -159,6 +207,7 @@ class _Work:
                 done(result.report)
             else:
                 self._reasons[name] = result.declined
+        return [table for table in tables if not ours[self._targets[table.name].path]]
 
     def _mirrored(self) -> list[StagedTable]:
         """Those that are merged, the largest first."""
@@ -185,8 +234,9 @@ class _Work:
     def run(
         self, done: Callable[[TableReport], None], reports: dict[str, TableReport], errors: dict[str, Exception]
     ) -> None:
-        """Merges what is left, each table by Spark, and adds what became of them."""
+        """Merges what is left, each table by Spark, and adds what became of them; those last for which it may have to wait."""
         left = [table for table in self._mirrored() if table.name not in reports and table.name not in errors]
+        left.sort(key=lambda table: self._targets[table.name].shared)
         with ThreadPoolExecutor(self._lane_count, thread_name_prefix="merge") as pool:
             futures: dict[Future[TableReport], str] = {pool.submit(self._merge, table): table.name for table in left}
             for future in as_completed(futures):
@@ -200,12 +250,13 @@ class _Work:
                     raise error
 
     def _merge(self, table: StagedTable) -> TableReport:
-        with self._alone[self._targets[table.name].path], self._lane() as lane:
+        target = self._targets[table.name]
+        turn = self._turns.at(table.name, target.path, self._writing, shared=target.shared)
+        with self._alone[target.path], turn, self._lane() as lane:
             if why := self._refusal():
                 raise TableError(table.name, why, own=False)
             if table.name in self.refused:
                 raise self.refused[table.name]
-            target = self._targets[table.name]
             _refuse_rows_of_held(table, self.holds)
             reason = self._reasons.get(table.name, "its changes are many" if target.merge == "auto" else ways.ASKED)
             return merge_table(

@@ -17,7 +17,7 @@ import sys
 import urllib.parse
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -221,14 +221,21 @@ def _copy(model: Lane, session_id: str, settings: SparkSettings) -> Lane:
 
 
 def end_left_over_lanes(settings: SparkSettings) -> None:
-    """Interrupts and releases the sessions that a killed run left on this server; sessions that are gone are fine."""
-    for session_id in _remembered(settings):
-        session = _attach(settings.remote, session_id)
+    """Ends what a killed run left on this server."""
+    end_sessions(settings.remote, _remembered(settings))
+
+
+def end_sessions(remote: str, ids: Sequence[str]) -> bool:
+    """Interrupts and releases sessions, also those that are gone; whether a statement was running in one."""
+    found = False
+    for session_id in ids:
+        session = _attach(remote, session_id)
         try:
-            session.interruptAll()
+            found = bool(session.interruptAll()) or found
         except Exception as error:  # the session ended with its server, or was released: there is nothing left to end
             logger.debug("session %s of an earlier run is gone: %s", session_id, first_line(error))
         _release(session)
+    return found
 
 
 def _attach(remote: str, session_id: str) -> Any:

@@ -1,4 +1,6 @@
-"""Shards: tables of one destination that become one Delta table, each with a name that its rows carry. The words of conf/."""
+"""Shards: tables that become one Delta table, each with a name that its rows carry. The words of conf/; several destinations may have
+tables for one.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ class ShardsConfig(Strict):
             if filled == template and word == "name":
                 raise ValueError(f"name: {template!r} is the same for each shard; it has to tell them apart")
         place = self.into.split("/")
-        if self.into.startswith(("/", "_sluice")) or not place[-1].strip() or ".." in place:
+        if self.into.startswith(("/", "_sluice")) or not {"", ".", ".."}.isdisjoint(each.strip() for each in place):
             raise ValueError(f"into: {self.into!r} is to be a path below the lake, such as shop/orders")
         return self
 

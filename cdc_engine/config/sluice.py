@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -18,8 +18,8 @@ from cdc_engine.config.places import DatabaseUrl, StorageOptions, TableLocation,
 from cdc_engine.contracts import DestinationDir, MetaPlace
 from cdc_engine.source.settings import LocalPath, Strict
 
-# "database.table of destination" → destination, column and name of its shard
-Writers = Mapping[str, tuple[str, str, str]]
+# options that are of a whole Delta table: runs of shards that differ in them would alter it to and fro
+OF_ALL_SHARDS = ("deletes", "deletion_vectors", "partition_by", "cluster_by", "change_feed")
 
 
 class SparkConfig(Strict):
@@ -150,37 +150,43 @@ class SluiceConfig(Strict):
 def path_clashes(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> list[str]:
     """Delta paths that two source tables would write, a sentence each. `tables`: destination → its "database.table", where they are known.
 
-    Tables that conf/ names are looked at too. Two writers of one table would lose changes silently.
+    Tables that conf/ names are looked at too. Two writers of one table would lose changes silently, unless they are shards of it.
     """
-    users: dict[str, dict[str, tuple[str, str, str]]] = {}
+    users: dict[str, dict[str, Writer]] = {}
     for name, destination in config.destinations.items():
         for table in {*tables.get(name, ()), *destination.tables}:
             database, _, short = table.partition(".")
-            shard = destination.shard(database, short)
-            confined = (name, shard.column, shard.name) if shard else (name, "", "")
+            shard, options = destination.shard(database, short), destination.table(database, short)
+            words = tuple(f"{word}: {getattr(options, word)}" for word in OF_ALL_SHARDS) if shard else ()
+            writer = Writer(shard.column if shard else "", shard.name if shard else "", words)
             beside = filter(None, config.paths_beside(name, database, short))
             for path in (config.table_path(name, database, short), *beside):
-                users.setdefault(path, {})[f"{table} of {name}"] = confined
-    return [_clash(path, those) for path, those in sorted(users.items()) if not _apart(those)]
+                users.setdefault(path, {})[f"{table} of {name}"] = writer
+    return [clash for path, those in sorted(users.items()) if len(those) > 1 and (clash := _clash(path, those))]
 
 
-def _apart(those: Writers) -> bool:
-    """Whether each writes rows of its own: one alone, or shards of one destination under names that differ, in one column."""
-    writers = {(destination, column) for destination, column, _ in those.values()}
-    differ = len(writers) == 1 and len(set(those.values())) == len(those)
-    return len(those) == 1 or (differ and _are_shards(those))
+class Writer(NamedTuple):
+    """A source table at a Delta path. `shard`: its name in `column`, or empty. `words`: what all shards have to have alike."""
+
+    column: str
+    shard: str
+    words: tuple[str, ...]
 
 
-def _are_shards(those: Writers) -> bool:
-    return all(name for _, _, name in those.values())
-
-
-def _clash(path: str, those: Writers) -> str:
-    who = f"{' and '.join(sorted(those))} have the same Delta path {path}"
-    if _are_shards(those) and len({destination for destination, _, _ in those.values()}) > 1:
+def _clash(path: str, those: Mapping[str, Writer]) -> str:
+    """Why several cannot have the path, with the way out; empty where each has rows of its own."""
+    who, writers = f"{' and '.join(sorted(those))} have the same Delta path {path}", those.values()
+    if not all(each.shard for each in writers):
+        return f"{who}: set `path` of one of them under `tables` in conf/destinations"
+    if len({each.column for each in writers}) > 1:
+        return f"{who} and do not differ as shards: give all `shards` of it one `column` in conf/destinations"
+    names = [each.shard for each in writers]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        same = " and ".join(sorted(table for table, each in those.items() if each.shard == twice[0]))
         return (
-            f"{who}: runs of two destinations would write it at once; give the `shards` of each an `into` of their own"
+            f"{same} have the same Delta path {path} and do not differ as shards, for both are called {twice[0]!r}: give `shards` another "
+            "`name` for each in conf/destinations; {destination} in it tells those of several apart"
         )
-    if _are_shards(those):
-        return f"{who} and do not differ as shards: give `shards` one `column` and another `name` for each in conf/destinations"
-    return f"{who}: set `path` of one of them under `tables` in conf/destinations"
+    if differ := sorted(set[str]().union(*(each.words for each in writers)) - set(next(iter(writers)).words)):
+        return f"{who}, and not all of their `shards` have {differ[0]} among their `options`: say the same for all in conf/destinations"
+    return ""

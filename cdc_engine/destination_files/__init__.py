@@ -15,6 +15,7 @@ from cdc_engine.destination_files.run_lock import (
     run_lock_held,
     run_lock_wanted,
 )
+from cdc_engine.destination_files.table_locks import TableLock, locks_identity
 from cdc_engine.meta.ledger import Ledger
 
 __all__ = [
@@ -24,11 +25,13 @@ __all__ = [
     "OutstandingBatch",
     "RunLockTimeoutError",
     "StoppedTable",
+    "TableLock",
     "drain_lock",
     "drain_lock_held",
     "head_of_line",
     "lease_holder",
     "ledger_text",
+    "locks_identity",
     "read_ledger",
     "run_lock",
     "run_lock_held",

@@ -1,7 +1,11 @@
-"""The lease and the run lock of a destination, where conf/ says they are kept. Called by `instance`, `acts` and `destination_files`."""
+"""The lease and the run lock of a destination, and the locks of Delta tables that several write, where conf/ says they are kept.
+
+Called by `instance`, `acts` and `destination_files`.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from typing import TYPE_CHECKING, Protocol
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from cdc_engine.ha.zookeeper_lock import Nodes
 
 LEASE, RUN_LOCK, READING = "lease", "run-lock", "reading"
+TABLES = "_sluice_tables"  # beside the destinations, and no name that one may have
 
 
 class Lock(Protocol):
@@ -78,6 +83,19 @@ def open_run_lock(place: Place) -> Lock:
     """Raises ConfigurationError, MetaError."""
     place = as_place(place)
     return _lock(place, RUN_LOCK) if place.is_shared else FileLock(place.directory / RUN_LOCK_FILE)
+
+
+def tables_place(place: Place) -> MetaPlace:
+    """Where the locks of tables are that several destinations write: the same for all destinations of one conf/."""
+    where = as_place(place)
+    directory = where.directory.parent / TABLES
+    return dataclasses.replace(where, destination=TABLES, directory=directory, address="", source=("", 0))
+
+
+def open_table_lock(place: Place, name: str) -> Lock:
+    """One of those at `tables_place`; `name` has letters and digits. Raises ConfigurationError, MetaError."""
+    where = tables_place(place)
+    return _lock(where, f"table-{name}") if where.is_shared else FileLock(where.directory / f"{name}.lock")
 
 
 def open_reading_lock(place: MetaPlace) -> Lock:

@@ -43,7 +43,7 @@ class LakeTable:
 
     def is_told_by(self, commit: Interval) -> bool:
         """Whether a commit may concern its rows: not one that Sluice made for another shard."""
-        return not self.shard or commit.table in {"", self.name}
+        return not self.shard or (commit.table, commit.destination) in {("", ""), (self.name, self.destination)}
 
     def log(self, version: int | None = None) -> Any:
         """The Delta table, of a version; raises SetupError where it is not there."""

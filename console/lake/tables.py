@@ -25,13 +25,16 @@ from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 from console.sources import require_destination
 from console.toolchain.errors import SetupError
 from orchestration.run.lake_settings import storage_options, target
+from orchestration.run.turns import turns_of, written_target
 from spark_jobs.beside.change_log import KIND as LOG
 from spark_jobs.beside.history import KIND as HISTORY
 from spark_jobs.beside.side_table import is_beside, side_app_id_of
+from spark_jobs.errors import TableError
 from spark_jobs.staged_batch import ORDER_KEY, app_id_of, epoch_of
 from spark_jobs.tables import shards
 from spark_jobs.tables.shards import Shard
 from spark_jobs.tables.table_owner import Owner
+from spark_jobs.turns import Writing
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,15 +94,26 @@ class DestinationLake:
         log = self._open(table.path)
         if log is None:
             raise SetupError(f"the Delta table {table.path} is gone")
-        if self._has_mirror(table.name) and owner != table.owner:
-            try:
-                whose = shards.new_properties(self._shard(table.name), owner.to_text())
-                log.alter.set_table_properties(whose, raise_if_not_exists=False)
-            except (DeltaError, OSError) as error:
-                raise SetupError(f"the owner of the Delta table {table.path} cannot be written: {error}") from error
+        if self._has_mirror(table.name):
+            self._write_owner(table, owner)
         self._own_beside(table.name, ledger_id)
         if self._has_mirror(table.name):
             self._records.keep({table.name: (table.table_id, self._open(table.path).version())})
+
+    def _write_owner(self, table: LakeTable, owner: Owner) -> None:
+        """In its turn, where others have rows in the table; of a shard also where the turns are."""
+        config, destination = self._config, self._destination
+        turns, whose = turns_of(config, destination), written_target(config, destination)(table.name)
+        wanted = shards.new_properties(whose.shard, owner.to_text())
+        writing = Writing(who=f"`sluice lake` for {destination}")
+        try:
+            with turns.at(table.name, table.path, writing, shared=whose.shared):
+                log = self._open(table.path)
+                has = log.metadata().configuration
+                if any(has.get(name) != value for name, value in wanted.items()):
+                    log.alter.set_table_properties(wanted, raise_if_not_exists=False)
+        except (DeltaError, OSError, TableError) as error:
+            raise SetupError(f"the owner of the Delta table {table.path} cannot be written: {error}") from error
 
     def _own_beside(self, name: str, ledger_id: str) -> None:
         """Its change log and its history too: their names in Delta say whose they are. What they lack the next run sees."""

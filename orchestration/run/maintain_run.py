@@ -17,6 +17,7 @@ from orchestration.ports import MergeFailedError, Ports, SparkAwayError
 from orchestration.run.lake_settings import spark_settings, storage_options, target, told
 from orchestration.run.merge_run import only_writer
 from orchestration.run.spark_merge import KeptRecords
+from orchestration.run.turns import turns_of, writers_of
 from orchestration.table_catalog import read_tables
 
 if TYPE_CHECKING:
@@ -178,12 +179,17 @@ def _one(
         failpoints.reach(failpoints.BEFORE_MAINTENANCE)
         found = [optimize(spark, table, wanted=wish.force)] if optimizes else []
         if wish.vacuum:
-            given = config.destinations[wish.destination].maintenance
-            logged, log_days = given.retention_hours, given.log_days
+            writers = writers_of(config, wish.destination, table.name)
+            given = [config.destinations[each].maintenance for each in writers]
+            logged, log_days = max(each.retention_hours for each in given), max(each.log_days for each in given)
             catch_up(table)  # so that the next cut names what is there now
-            hours = _hours(config, wish, (table.name,))
+            hours = max(_hours(config, _of(wish, each), names) for each, names in writers.items())
             found.append(vacuum(spark, table, hours, logged=logged, log_days=log_days))
     return [each for each in found if each is not None]
+
+
+def _of(wish: MaintainWish, destination: str) -> MaintainWish:
+    return dataclasses.replace(wish, destination=destination)
 
 
 def _beside(
@@ -222,6 +228,8 @@ def _table(config: SluiceConfig, destination: str, name: str, run: str) -> Maint
     return MaintainedTable(
         owner=Owner(ledger_id=read_ledger(directory).ledger_id, destination=destination, table=name),
         path=target(config, destination, name).path,
+        shared=target(config, destination, name).shared,
+        turns=turns_of(config, destination, run),
         key=key[0] if key else "",
         storage_options=storage_options(config.storage_options),
         records=KeptRecords(LakeTables(directory)),

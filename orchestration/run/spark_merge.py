@@ -19,7 +19,8 @@ from orchestration.ports import (
     TableOutcome,
 )
 from orchestration.run.cuts import keep_cut
-from orchestration.run.lake_settings import spark_settings, storage_options, target
+from orchestration.run.lake_settings import spark_settings, storage_options
+from orchestration.run.turns import turns_of, written_target
 
 if TYPE_CHECKING:
     from cdc_engine.snapshot.record import SnapshotRecord
@@ -42,10 +43,11 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]
     options = storage_options(config.storage_options)
     told = functools.partial(without_secrets, storage_options=options)
     holds = OpenSnapshots(SnapshotRecords(config.destination_dir(order.destination)))
+    find = written_target(config, order.destination)
     try:
         merge_batch(
             order.batch_dir,
-            {name: target(config, order.destination, name) for name in order.tables},
+            {name: find(name) for name in order.tables},
             spark_settings(config, order.destination),
             on_table_done=on_table_done,
             refusal=order.refusal,
@@ -53,9 +55,10 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]
             quarantine_path=config.quarantine_path(order.destination),
             records=KeptRecords(LakeTables(config.destination_dir(order.destination))),
             holds=holds,
-            target_of=functools.partial(target, config, order.destination),
+            target_of=find,
             run=order.run,
             stored=order.stored,
+            turns=turns_of(config, order.destination, order.run),
             on_merged=lambda batch: keep_cut(config, order.destination, order.run, batch, held=holds.names),
         )
     except SparkUnavailableError as error:

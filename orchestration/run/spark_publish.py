@@ -11,8 +11,9 @@ from cdc_engine.position import file_number, order_key
 from cdc_engine.snapshot.records import SnapshotRecords
 from orchestration.ports import MergeFailedError, PublishOutcome, SparkAwayError
 from orchestration.run.cuts import amend_cut
-from orchestration.run.lake_settings import spark_settings, storage_options, target, told
+from orchestration.run.lake_settings import spark_settings, storage_options, told
 from orchestration.run.spark_merge import KeptRecords
+from orchestration.run.turns import turns_of, written_target
 
 if TYPE_CHECKING:
     from cdc_engine.config import SluiceConfig
@@ -36,7 +37,7 @@ def spark_publish(
     given = Publication(
         snapshot_id=record.snapshot_id,
         owner=Owner(ledger_id=ledger.ledger_id, destination=destination, table=record.name),
-        target=target(config, destination, record.name),
+        target=written_target(config, destination)(record.name),
         columns=tuple(
             Column(name=name, type=kind.lower(), nullable=nullable.get(name, True)) for name, kind in record.columns
         ),
@@ -58,6 +59,7 @@ def spark_publish(
             spark_settings(config, destination),
             storage_options=storage_options(config.storage_options),
             records=KeptRecords(LakeTables(directory)),
+            turns=turns_of(config, destination, run),
         )
         amend_cut(config, destination, record.name, published.label)
         return published

@@ -11,6 +11,7 @@ from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.session import SparkSettings, open_lanes
 from spark_jobs.staged_batch import read_staged_batch
 from spark_jobs.tables.table_owner import TableRecords
+from spark_jobs.turns import NO_TURNS, Turns, Writing
 
 ACT, REASON = "backfill", "a backfill is merged by Spark"
 
@@ -24,6 +25,7 @@ def merge_backfill(
     storage_options: Mapping[str, str] | None = None,
     records: TableRecords = NO_RECORDS,
     run: str = "",
+    turns: Turns = NO_TURNS,
 ) -> list[TableReport]:
     """Merges the tables, one after the other; those of which nothing is meant have no report.
 
@@ -44,14 +46,15 @@ def merge_backfill(
                 return None
             table = staged_table(name, segment)
             mending = stretch.mending(lanes[0], table, tables[name], up_to[name], options, records, run)
-            report = mending.do(
-                lambda: merge_table(
-                    *(lanes[0], stretch.batch(table), table, tables[name], options),
-                    records=records,
-                    run=run,
-                    reason=REASON,
+            with turns.at(name, tables[name].path, Writing.of(turns.who, spark, lanes), shared=tables[name].shared):
+                report = mending.do(
+                    lambda: merge_table(
+                        *(lanes[0], stretch.batch(table), table, tables[name], options),
+                        records=records,
+                        run=run,
+                        reason=REASON,
+                    )
                 )
-            )
             on_table_done(report)
             return report
 

@@ -12,6 +12,7 @@ import json
 import math
 import time
 from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import deltalake
@@ -40,6 +41,7 @@ from spark_jobs.staged_batch import app_id_of
 from spark_jobs.tables.commit_record import MAINTENANCE_KIND
 from spark_jobs.tables.delta_table import VECTORS_PROPERTY, DeltaTable, set_properties
 from spark_jobs.tables.table_owner import Owner, TableRecord, TableRecords, behind_our_back
+from spark_jobs.turns import NO_TURNS, Turns, Writing
 
 CLUSTERED_PROPERTY = (
     "sluice.clusteredUpTo"  # when the newest file was written of those in order: ms since 1970, by its own time
@@ -60,7 +62,7 @@ VACUUM_SETTINGS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaintainedTable:
-    """A table to look after. `key`: its first key column, empty where it has none."""
+    """A table to look after. `key`: its first key column, empty where it has none. `shared`: with others, who have their `turns`."""
 
     owner: Owner
     path: str
@@ -68,10 +70,17 @@ class MaintainedTable:
     storage_options: Mapping[str, str] = dataclasses.field(default_factory=dict)
     records: TableRecords = NO_RECORDS
     run: str = ""
+    shared: bool = False
+    turns: Turns = NO_TURNS
 
     @property
     def name(self) -> str:
         return self.owner.table
+
+    def turn(self, spark: SparkSettings, lane: Lane) -> AbstractContextManager[bool]:
+        """Raises TableError where another keeps it for too long."""
+        writing = Writing.of(self.turns.who, spark, [lane])
+        return self.turns.at(self.name, self.path, writing, shared=self.shared)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -197,7 +206,7 @@ def optimize(spark: SparkSettings, table: MaintainedTable, *, wanted: bool = Fal
     # Delta has an order of its own where a table is clustered
     clusters = plan.act == Act.CLUSTER and "clustering" not in delta.snapshot.features
     by = f" ZORDER BY ({sql_text.identifier(table.key)})" if clusters else ""
-    with open_lanes(spark, 1) as (lane,):
+    with open_lanes(spark, 1) as (lane,), table.turn(spark, lane):
         lane.configure(OPTIMIZE_SETTINGS)
         lane.expect(plan.before.rows)
         lane.commit_without_version(_record(table))
@@ -242,7 +251,7 @@ def vacuum(
     kept = math.ceil(max(hours, logged))
     wanted = {RETENTION_PROPERTY: f"interval {kept} hours", LOG_PROPERTY: f"interval {log_hours(log_days, kept)} hours"}
     properties = {name: value for name, value in wanted.items() if delta.snapshot.properties.get(name) != value}
-    with open_lanes(spark, 1) as (lane,):
+    with open_lanes(spark, 1) as (lane,), table.turn(spark, lane):
         lane.configure(VACUUM_SETTINGS)
         lane.expect(before.files)  # names of files are its rows: hundreds of tasks for a few of them last minutes
         lane.commit_without_version(_record(table))

@@ -31,6 +31,7 @@ from spark_jobs.tables.alterations import LOCAL_TIMES
 from spark_jobs.tables.delta_table import MAPPING_PROPERTY, DeltaTable, Snapshot, new_properties, pairs, wanted_columns
 from spark_jobs.tables.renamed_table import carried_properties, is_mapped
 from spark_jobs.tables.table_owner import TableRecord, TableRecords, refuse_others
+from spark_jobs.turns import NO_TURNS, Turns, Writing
 
 AGAIN = "the stream is read again and has to come to where the table was already; it is tried again"
 SNAPSHOT_PROPERTY = "sluice.snapshot"  # which snapshot the table was made from
@@ -42,11 +43,14 @@ def publish_snapshot(
     *,
     storage_options: Mapping[str, str] | None = None,
     records: TableRecords = NO_RECORDS,
+    turns: Turns = NO_TURNS,
 ) -> Published:
-    """Publishes over a session of its own. Raises SparkUnavailableError, TableError, or ColumnsDifferError, a sentence each."""
+    """Publishes over a session of its own, in its turn. Raises SparkUnavailableError, TableError, ColumnsDifferError, a sentence each."""
     with open_lanes(spark, 1) as lanes:
         try:
-            return publish(lanes[0], given, storage_options or {}, records)
+            writing, target = Writing.of(turns.who, spark, lanes), given.target
+            with turns.at(given.owner.table, target.path, writing, shared=target.shared):
+                return publish(lanes[0], given, storage_options or {}, records)
         except (SparkJobError, ColumnsDifferError):
             raise
         except StoreError as error:

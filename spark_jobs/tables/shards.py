@@ -1,7 +1,7 @@
 """A shard: a source table whose rows are some of those of a Delta table, told apart by a column. Pure; merges and publications ask.
 
 What empties or replaces a table is confined to the rows of the shard. Each shard has an owner of its own, in a property of the table that
-has the shard's name; a table has shards, or it has one owner.
+has the shard's name; a table has shards, or it has one owner. Shards of several destinations say there too where their runs take turns.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from spark_jobs.tables.casting import widens
 from spark_jobs.tables.table_owner import OWNER_PROPERTY, Owner
 
 COLUMN_PROPERTY = "sluice.shardColumn"
+LOCKS_PROPERTY = "sluice.shardLocks"  # where those who write the table take turns
 DDL_UNSUPPORTED = "DDL_UNSUPPORTED"
 # kind of alteration → plans that leave other shards alone
 FOLLOWED = {
@@ -28,10 +29,11 @@ FOLLOWED = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shard:
-    """`column`: that has the shard's `name` in its rows."""
+    """`column`: that has the shard's `name` in its rows. `locks`: where who writes the table takes turns; empty for who only reads it."""
 
     column: str
     name: str
+    locks: str = ""
 
     @property
     def condition(self) -> str:
@@ -79,12 +81,14 @@ def _mismatches(shard: Shard | None, properties: Mapping[str, str], path: str, o
         yield f"the Delta table {path} belongs to one source table, and its rows do not tell shards apart. {apart}"
     if column and column != shard.column:
         yield f"the Delta table {path} has the names of shards in {column}, and conf/ says {shard.column}. Say {column} there"
-    asks = Owner.from_text(owner).destination
-    if elsewhere := sorted(name for name, whose in there.items() if Owner.from_text(whose).destination != asks):
+    asks, kept = Owner.from_text(owner), properties.get(LOCKS_PROPERTY, "")
+    elsewhere = sorted(name for name, whose in there.items() if not _same_runs(Owner.from_text(whose), asks))
+    if elsewhere and shard.locks and kept and kept != shard.locks:
         theirs = Owner.from_text(there[elsewhere[0]]).destination
         yield (
-            f"the Delta table {path} has rows of the destination {theirs} (shard {elsewhere[0]!r}): runs of two destinations would lose "
-            f"each other's commits. {apart}"
+            f"the Delta table {path} has rows of the destination {theirs} (shard {elsewhere[0]!r}), whose runs take turns at the locks "
+            f"{kept}; those of {asks.destination} take theirs at {shard.locks}, so both would write at once. Keep both in one conf/, or "
+            "with one `meta` and one folder of engines; else give this one another `into` in conf/"
         )
     if others := sorted(name for name, whose in there.items() if whose == owner and name != shard.name):
         yield (
@@ -93,9 +97,17 @@ def _mismatches(shard: Shard | None, properties: Mapping[str, str], path: str, o
         )
 
 
+def _same_runs(one: Owner, other: Owner) -> bool:
+    """Whether one run at a time writes for both: those of a destination have its run lock."""
+    return (one.destination, one.ledger_id) == (other.destination, other.ledger_id)
+
+
 def new_properties(shard: Shard | None, owner: str) -> dict[str, str]:
     """What says whose a table is, or some of its rows."""
-    return {owner_property(shard): owner, **({} if shard is None else {COLUMN_PROPERTY: shard.column})}
+    if shard is None:
+        return {OWNER_PROPERTY: owner}
+    locks = {LOCKS_PROPERTY: shard.locks} if shard.locks else {}
+    return {shard.owner_property: owner, COLUMN_PROPERTY: shard.column, **locks}
 
 
 def refuse_unmarked(staged: StagedTable, shard: Shard | None) -> None:

@@ -168,13 +168,14 @@ def _owned(writer: Writer, found: Found) -> Iterable[tuple[str, str]]:
     if not found.exists or not found.owner:
         return
     owner = Owner.from_text(found.owner)
+    what = "this shard of the Delta table" if found.confined else "the Delta table"
+    way = "shard another `name`" if found.confined else "one another path"
     if owner != writer.owner:
         yield (
             TABLE_OWNED,
             (
-                f"the Delta table {found.path} belongs to the destination {owner.destination} (ledger {owner.ledger_id}, table "
-                f"{owner.table}), not to ledger {writer.owner.ledger_id}: two writers would lose changes silently. Give this one another "
-                "path in conf/"
+                f"{what} {found.path} belongs to the destination {owner.destination} (ledger {owner.ledger_id}, table {owner.table}), not "
+                f"to ledger {writer.owner.ledger_id}: two writers would lose changes silently. Give this {way} in conf/"
             ),
         )
 

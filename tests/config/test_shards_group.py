@@ -75,6 +75,8 @@ def test_words_for_other_columns_become_stops_in_a_group() -> None:
         ({"into": "shop/{3}"}, r"may have \{destination\}, \{database\}, \{table\} and \{1\} to \{2\}"),
         ({"into": "../elsewhere"}, "is to be a path below the lake"),
         ({"into": "shop/"}, "is to be a path below the lake"),
+        ({"into": "shop//orders"}, "is to be a path below the lake"),
+        ({"into": "shop/./orders"}, "is to be a path below the lake"),
         ({"name": "all"}, "is the same for each shard"),
         ({"options": TableConfig(change_log=True)}, "change_log cannot be had where shards become one table"),
         ({"options": TableConfig(rows="a = 1")}, "rows cannot be had where shards become one table"),
@@ -107,6 +109,19 @@ def test_two_shards_of_one_name_clash_in_a_group() -> None:
 
 def test_shards_of_two_destinations_clash_in_a_group() -> None:
     apart = {**RULE, "name": "{destination} {1}"}
+    tables = {"east": ["shop_1.orders"], "west": ["shop_1.orders"]}
     both = config(destination(shards=(apart,)), destination("west", shards=(apart,)))
-    (clash,) = path_clashes(both, {"east": ["shop_1.orders"], "west": ["shop_1.orders"]})
-    assert "runs of two destinations would write it at once" in clash
+    assert not path_clashes(both, tables)
+    (clash,) = path_clashes(config(destination(), destination("west")), tables)
+    assert "shop_1.orders of east and shop_1.orders of west" in clash
+    assert "both are called '1'" in clash
+    soft = {**apart, "options": {"deletes": "soft"}}
+    (clash,) = path_clashes(config(destination(shards=(apart,)), destination("west", shards=(soft,))), tables)
+    assert "not all of their `shards` have deletes: soft" in clash
+    place = {**apart, "column": "place"}
+    (clash,) = path_clashes(config(destination(shards=(apart,)), destination("west", shards=(place,))), tables)
+    assert "give all `shards` of it one `column`" in clash
+    (clash,) = path_clashes(
+        config(destination(shards=(apart,)), destination("west", shards=(), table_path="shop/{table}")), tables
+    )
+    assert "set `path` of one of them" in clash

@@ -17,9 +17,10 @@ from orchestration import failpoints
 from orchestration.ports import MergeFailedError, Ports, SparkAwayError, TableOutcome
 from orchestration.run import lake_settings
 from orchestration.run.backfill.into import Rebuilt, place_of, run_into
-from orchestration.run.lake_settings import spark_settings, storage_options, target
+from orchestration.run.lake_settings import spark_settings, storage_options
 from orchestration.run.merge_run import only_writer_of_rows_read
 from orchestration.run.spark_merge import KeptRecords
+from orchestration.run.turns import turns_of, written_target
 
 if TYPE_CHECKING:
     from cdc_engine.instance.backfill.work import Reading
@@ -143,6 +144,7 @@ def _merge(config: SluiceConfig, wish: Wish, reading: Reading, told: Told, run: 
         end=cursor.to_json(),
     )
     merged: list[TableOutcome] = []
+    find = written_target(config, wish.destination)
 
     def done(outcome: TableOutcome) -> None:
         merged.append(outcome)
@@ -156,12 +158,13 @@ def _merge(config: SluiceConfig, wish: Wish, reading: Reading, told: Told, run: 
     try:
         merge_backfill(
             stretch,
-            {name: target(config, wish.destination, name) for name in reading.tables},
+            {name: find(name) for name in reading.tables},
             spark_settings(config, wish.destination),
             on_table_done=done,
             storage_options=storage_options(config.storage_options),
             records=KeptRecords(LakeTables(config.destination_dir(wish.destination))),
             run=run,
+            turns=turns_of(config, wish.destination, run),
         )
     except SparkUnavailableError as error:
         raise SparkAwayError(lake_settings.told(config, error)) from error

@@ -1,0 +1,105 @@
+"""The lock of a Delta table that several destinations write, on every place that a ledger may be at: one run over all destinations and
+hosts, free when its holder dies, with what that one left to know.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.contracts import MetaPlace
+from cdc_engine.destination_files import TableLock, locks_identity
+from tests.ha.test_shared_lease_ha import KINDS, SHARED, holding_process, place_of
+from tests.waiting import wait_for
+
+TABLE = "/shop/orders"
+RUN = """
+import pickle, sys
+from cdc_engine.destination_files import TableLock
+lock = TableLock(pickle.loads(bytes.fromhex(sys.argv[1])), "shop/orders")
+print(lock.try_take(), flush=True)
+lock.write("what it left")
+print("written", flush=True)
+for line in sys.stdin:
+    print(lock.held, flush=True)
+"""
+
+
+@pytest.fixture(params=KINDS)
+def east(request: pytest.FixtureRequest, tmp_path: Path) -> MetaPlace:
+    return place_of(request.param, request, tmp_path)
+
+
+def other(place: MetaPlace) -> MetaPlace:
+    """Of another destination of the same conf/."""
+    name = f"{place.destination}_west"
+    return dataclasses.replace(place, destination=name, directory=place.directory.with_name(name))
+
+
+def test_one_run_of_all_destinations_has_a_table_in_a_group(east: MetaPlace) -> None:
+    ours, theirs = TableLock(east, TABLE), TableLock(other(east), "shop/orders/")
+    assert ours.try_take()
+    assert not theirs.try_take()
+    assert TableLock(other(east), "shop/items").try_take()  # of another table
+    ours.write("of east")
+    assert theirs.writer() == "of east"
+    assert theirs.wait_turn()
+    assert not TableLock(east, TABLE).wait_turn()  # another one waits already
+    ours.release()
+    assert theirs.try_take()
+    assert theirs.held
+    assert not ours.held
+    theirs.write("")
+    assert not theirs.writer()
+    theirs.release()
+    assert locks_identity(east) == locks_identity(other(east))
+
+
+def test_locks_of_another_folder_are_others_in_a_group(tmp_path: Path) -> None:
+    one, two = (MetaPlace(destination="shop", directory=tmp_path / each / "engine" / "shop") for each in "ab")
+    found: list[str] = []
+    threads = [threading.Thread(target=lambda: found.append(locks_identity(one))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == len(threads)
+    assert set(found) == {locks_identity(one)}
+    assert locks_identity(two) not in found
+    assert TableLock(one, TABLE).try_take()
+    assert TableLock(two, TABLE).try_take()
+
+
+def test_what_a_killed_run_left_is_known_to_who_comes_next_in_a_group(east: MetaPlace) -> None:
+    with holding_process(east, RUN) as (run, said):
+        assert [said(), said()] == ["True", "written"]
+        theirs = TableLock(other(east), TABLE)
+        assert not theirs.try_take()
+        run.kill()
+        run.wait()
+        wait_for("the lock is free", theirs.try_take, 30)
+    assert theirs.writer() == "what it left"
+    theirs.release()
+
+
+@pytest.mark.parametrize("kind", SHARED)
+def test_ha_a_run_that_stood_still_knows_that_the_table_is_anothers_in_a_group(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    east = place_of(kind, request, tmp_path)
+    with holding_process(east, RUN) as (run, said):
+        assert [said(), said()] == ["True", "written"]
+        run.send_signal(signal.SIGSTOP)
+        theirs = TableLock(other(east), TABLE)
+        wait_for("the lock is free", theirs.try_take, 30)
+        assert run.stdin is not None
+        run.stdin.write(b"?\n")
+        run.stdin.flush()
+        run.send_signal(signal.SIGCONT)
+        assert said() == "False"
+    assert theirs.held
+    theirs.release()

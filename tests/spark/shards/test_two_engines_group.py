@@ -1,0 +1,201 @@
+"""Two servers, two engines, one Delta table: from the binlogs to the lake, with snapshots, maintenance and a change of the locks' place."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+import yaml
+
+from cdc_engine import destination_files
+from cdc_engine.acts import snapshot
+from cdc_engine.config import SluiceConfig, load_config
+from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.tables.table_snapshots import Outside, snapshot_hands
+from cdc_engine.instance.wiring import source_of
+from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.snapshot.work import run_all
+from console.lake.tables import accept
+from console.shards_check import shards_sentence
+from console.sources import known_path_clashes
+from console.toolchain.database.server import DatabaseServer
+from console.toolchain.spark.server import SparkConnectServer
+from equality.destination import Asked, compare_destination
+from equality.values import Extent
+from orchestration.ports import MergeFailedError, MergeOrder, Ports
+from orchestration.run.maintain_run import MaintainWish, run_maintenance
+from orchestration.run.spark_merge import spark_merge
+from orchestration.run.spark_publish import spark_publish
+from orchestration.run.turns import writers_of
+from tests.waiting import wait_for
+
+DATABASE = "grouped_1"
+NAME = f"{DATABASE}.orders"
+SIDES = ("east", "west")
+
+
+class Side:
+    """A destination of one conf/, on a server of its own, with runs that are made by hand."""
+
+    def __init__(self, root: Path, name: str, server: DatabaseServer) -> None:
+        self.root, self.name, self.server = root, name, server
+        self.engine: Engine
+        self.change(
+            f"DROP DATABASE IF EXISTS {DATABASE}",
+            f"CREATE DATABASE {DATABASE}",
+            f"CREATE TABLE {NAME} (id INT PRIMARY KEY, word VARCHAR(40))",
+            f"INSERT INTO {NAME} VALUES {', '.join(f'({n}, 1)' for n in range(40))}",
+        )
+        rule = {"tables": r"grouped_(\d)\.orders", "into": "shop/orders", "column": "shop", "name": "{destination} {1}"}
+        conf = {
+            "source": {"user": "root", "port": server.port},
+            "include": rf"{DATABASE}\..*",
+            "snapshots": {"chunk_rows": 9},
+            "shards": [rule],
+        }
+        (root / "conf" / "destinations" / f"{name}.yaml").write_text(yaml.safe_dump(conf))
+
+    def change(self, *statements: str) -> None:
+        with self.server.connect(autocommit=True) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+    @property
+    def config(self) -> SluiceConfig:
+        return load_config(self.root / "conf")
+
+    @property
+    def directory(self) -> Path:
+        return self.config.destination_dir(self.name)
+
+    def merge_next(self) -> bool:
+        """The next batch, if there is one soon, under the run lock."""
+        batch = self.engine.hand_out(0.3)
+        if batch is None:
+            return False
+        path = self.directory / batch.path
+        order = MergeOrder(config=self.config, destination=self.name, batch_dir=path, tables=batch.tables, run="run")
+        with destination_files.run_lock(self.directory, 60):
+            spark_merge(order, lambda _: None)
+        self.engine.ack(batch)
+        return True
+
+    def publishes(self) -> bool:
+        """Brings its snapshots further; whether none is open any more."""
+
+        def publish(record: object, table: object) -> int:
+            return spark_publish(self.config, self.name, record, table, "run").label  # type: ignore[arg-type]
+
+        outside = Outside(
+            run_lock=lambda: destination_files.run_lock(self.directory, 60),
+            publish=publish,
+            say=lambda _: None,
+            progress=lambda _: None,
+        )
+        run_all(snapshot_hands(self.config, self.name, outside), 0.0)
+        return not any(each.has_work for each in SnapshotRecords(self.directory).all())
+
+    def rows(self) -> dict[int, str]:
+        log = deltalake.DeltaTable(f"{self.root}/lake/shop/orders")
+        query = f"SELECT id, word FROM t WHERE shop = '{self.name} 1'"
+        found = pa.table(deltalake.QueryBuilder().register("t", log).execute(query).read_all())
+        assert len({*found["id"].to_pylist()}) == found.num_rows
+        return {row["id"]: row["word"] for row in found.to_pylist()}
+
+    def equals(self) -> bool:
+        asked = Asked(self.config, self.name, source_of(self.config.destinations[self.name]))
+        (found,) = compare_destination(asked, [NAME], Extent())
+        return bool(found.equal)
+
+    def catch_up(self, marker: int) -> None:
+        self.change(f"REPLACE INTO {NAME} VALUES ({marker}, 'marker')")
+        wait_for(f"{self.name} is merged", lambda: not self.merge_next() and marker in self.rows(), 120)
+
+
+@pytest.fixture
+def sides(
+    mysql80: DatabaseServer, mariadb114: DatabaseServer, spark_server: SparkConnectServer, tmp_path: Path
+) -> Iterator[list[Side]]:
+    (tmp_path / "conf" / "destinations").mkdir(parents=True)
+    conf = {"data_dir": f"{tmp_path}/data", "lake": f"{tmp_path}/lake", "spark": {"remote": spark_server.url}}
+    (tmp_path / "conf" / "sluice.yaml").write_text(yaml.safe_dump(conf))
+    made = [Side(tmp_path, name, server) for name, server in zip(SIDES, (mysql80, mariadb114), strict=True)]
+    with contextlib.ExitStack() as running:
+        for side in made:
+            side.engine = Engine(side.config, side.name)
+            side.engine.start()
+            running.callback(side.engine.stop)
+        yield made
+
+
+def test_two_servers_fill_one_table_while_one_of_them_is_read_in_a_group(sides: list[Side]) -> None:
+    """East streams; west's rows from before are read and published meanwhile, and its stream goes on."""
+    east, west = sides
+    ending = threading.Event()
+
+    def work(side: Side) -> int:
+        merged = turn = 0
+        while not ending.is_set():
+            side.change(
+                f"REPLACE INTO {NAME} VALUES ({turn % 40}, '{side.name} {turn}')",
+                f"UPDATE {NAME} SET word = CONCAT(word, '.') WHERE id = {(turn * 7) % 40}",
+                f"DELETE FROM {NAME} WHERE id = {(turn * 3) % 40}",
+            )
+            merged, turn = merged + side.merge_next(), turn + 1
+            if side is west:
+                side.publishes()
+        return merged
+
+    def is_published() -> bool:
+        return all(each.state == "PUBLISHED" for each in SnapshotRecords(west.directory).all()) and bool(west_rows())
+
+    def west_rows() -> dict[int, str]:
+        return west.rows() if (west.root / "lake" / "shop" / "orders" / "_delta_log").exists() else {}
+
+    for side in sides:
+        snapshot.start(side.directory, [NAME])
+    with ThreadPoolExecutor(3) as pool:
+        wait_for("the rows of east are read", lambda: (east.merge_next(), east.publishes())[1], 120)
+        working = [pool.submit(work, side) for side in sides]
+        try:
+            wait_for("the rows of west are published", is_published, 120)
+            made = run_maintenance(
+                Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge),  # type: ignore[arg-type,return-value]
+                east.config,
+                MaintainWish(destination="east", vacuum=True, force=True),
+                lambda _: None,
+            )
+            assert not made.failed
+        finally:
+            ending.set()
+        assert all(each.result() for each in working)
+    for side in sides:
+        side.catch_up(1000)
+        assert side.equals()
+    assert east.rows() != west.rows()
+    assert known_path_clashes(east.config) == []
+    assert shards_sentence(east.config).endswith(f"orders has 'east 1' ({NAME} of east), 'west 1' ({NAME} of west)")
+    assert writers_of(east.config, "east", NAME) == {"east": (NAME,), "west": (NAME,)}
+    another_place_of_locks(east, west)
+
+
+def another_place_of_locks(east: Side, west: Side) -> None:
+    """Whoever takes the locks elsewhere is refused, until a person says that it is right."""
+    (east.root / "data" / "engine" / "_sluice_tables" / "identity.json").write_text("another")
+    east.change(f"REPLACE INTO {NAME} VALUES (2000, 'after it')")
+    with pytest.raises(
+        MergeFailedError, match=r"whose runs take turns at the locks \w+; those of east take theirs at another"
+    ) as caught:
+        wait_for("a batch is refused", east.merge_next)
+    assert caught.value.tables[NAME].state == "TABLE_OWNED"
+    for side in (east, west):
+        accept(side.config, side.name, NAME, confirm=lambda _: True, say=lambda _: None)
+    for side in (east, west):
+        side.catch_up(3000)
+    assert east.rows()[2000] == "after it"
