@@ -43,6 +43,8 @@ ROOT = Path(__file__).parents[1]
 USES_SPARK = re.compile(
     r"\b(spark_server: SparkConnectServer|lake: Lake|shop: ShopStack|ddl\.test_ddl_review import)\b"
 )
+# A broker of tests/brokers/conftest.py.
+USES_BROKER = re.compile(r"\b(KafkaServer|RabbitServer|RocketServer)\b")
 WHOLE_STACK = re.compile(r"\bKillBench\b|\"console\.main\"")
 # Begun first, so that no worker is left with one of them at the end. A folder stands for the groups of its files.
 LONGEST = (
@@ -55,6 +57,7 @@ LONGEST = (
     "tests/instance",
     "tests/parser",
     "tests/ha",
+    "brokers",
     "tests/brokers",
     "tests/snapshot",
     "tests/histories",
@@ -68,13 +71,15 @@ SHORTEST = "tests/style"
 @functools.cache
 def group_of(file: str) -> str:
     """What runs one after the other on one worker: whole stacks, which would starve each other; a Spark, slow to start and to warm, of the
-    tests of its own room, and one of all others that have it; else the tests of a file, for they share what they start.
+    tests of its own room, and one of all others that have it; the brokers; else the tests of a file, for they share what they start.
     """
     text = (ROOT / file).read_text()
     if file.startswith("tests/acceptance/") and WHOLE_STACK.search(text):
         return "stacks"
     if USES_SPARK.search(text):
         return "spark" if file.startswith("tests/spark/") else "spark over servers"
+    if file.startswith("tests/brokers/") and USES_BROKER.search(text):
+        return "brokers"
     return file
 
 

@@ -13,15 +13,11 @@ from console.toolchain.artifacts import DATABASE_VERSIONS, EXTRAS, delta_version
 from console.toolchain.database.options import Options
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.ports import free_port
-from console.toolchain.shared.kafka import KafkaServer
 from console.toolchain.shared.postgres import PostgresServer
-from console.toolchain.shared.rabbitmq import RabbitServer
-from console.toolchain.shared.rocketmq import RocketServer
 from console.toolchain.shared.s3 import S3Server
 from console.toolchain.shared.zookeeper import ZooKeeperServer
 from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs.object_store import spark_environment, spark_settings
-from tests.certificates import make_certificate
 from tests.memory_folder import servers_folder
 
 __all__ = ["servers_folder"]
@@ -104,40 +100,6 @@ def s3_store(s3_place: S3Server) -> Iterator[S3Server]:
         yield s3_place.start()
     finally:
         s3_place.kill()
-
-
-@pytest.fixture(scope="session")
-def kafka41(servers_folder: Path) -> Iterator[KafkaServer]:
-    """Kafka 4.1, shared by the whole run: a test uses topics of its own in it, and starts it again where it killed it."""
-    server = KafkaServer(servers_folder / "kafka")
-    try:
-        yield server.start()
-    finally:
-        server.kill()
-
-
-@pytest.fixture(scope="session")
-def rabbitmq310(servers_folder: Path) -> Iterator[RabbitServer]:
-    """RabbitMQ 3.10 with a port for TLS, shared as Kafka is."""
-    folder = servers_folder / "rabbitmq"
-    folder.mkdir()
-    server = RabbitServer(folder, make_certificate(folder))
-    try:
-        yield server.start()
-    finally:
-        server.kill()
-
-
-@pytest.fixture(scope="session")
-def rocketmq53(servers_folder: Path) -> Iterator[RocketServer]:
-    """RocketMQ 5.3, a name server and a broker that take TLS too, shared as Kafka is."""
-    folder = servers_folder / "rocketmq"
-    folder.mkdir()
-    server = RocketServer(folder, make_certificate(folder))
-    try:
-        yield server.start()
-    finally:
-        server.kill()
 
 
 @pytest.fixture(scope="session")

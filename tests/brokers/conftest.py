@@ -1,0 +1,48 @@
+"""Real brokers, each started when a test of this room first asks for it, and ended with the last one: they are three Javas and an Erlang.
+
+tests/conftest.py gives these tests to one worker.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from console.toolchain.shared.kafka import KafkaServer
+from console.toolchain.shared.rabbitmq import RabbitServer
+from console.toolchain.shared.rocketmq import RocketServer
+from tests.certificates import make_certificate
+
+
+@pytest.fixture(scope="package")
+def kafka41(servers_folder: Path) -> Iterator[KafkaServer]:
+    """Kafka 4.1, shared by this room: a test uses topics of its own in it, and starts it again where it killed it."""
+    server = KafkaServer(servers_folder / "kafka")
+    try:
+        yield server.start()
+    finally:
+        server.kill()
+
+
+@pytest.fixture(scope="package")
+def rabbitmq310(servers_folder: Path) -> Iterator[RabbitServer]:
+    """RabbitMQ 3.10 with a port for TLS, shared as Kafka is."""
+    folder = servers_folder / "rabbitmq"
+    folder.mkdir()
+    server = RabbitServer(folder, make_certificate(folder))
+    try:
+        yield server.start()
+    finally:
+        server.kill()
+
+
+@pytest.fixture(scope="package")
+def rocketmq53(servers_folder: Path) -> Iterator[RocketServer]:
+    """RocketMQ 5.3, a name server and a broker that take TLS too, shared as Kafka is."""
+    folder = servers_folder / "rocketmq"
+    folder.mkdir()
+    server = RocketServer(folder, make_certificate(folder))
+    try:
+        yield server.start()
+    finally:
+        server.kill()
