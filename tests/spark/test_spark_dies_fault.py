@@ -1,6 +1,6 @@
-"""Spark, the source or the engine goes away before, amid or after what is done beside the stream; done again, all is right.
+"""Spark goes away before, amid or after what is done beside the stream; done again, all is right.
 
-Each go is the next try of the one that was broken off. Runs that are killed themselves: in the rooms of what is done, and tests/acceptance.
+Each go is the next try of the one that was broken off. Runs are killed in the rooms of what is done, source and engine in tests/acceptance.
 """
 
 from __future__ import annotations
@@ -48,39 +48,28 @@ from tests.parser.proxy import Proxy
 from tests.spark.repair.test_repair_on_spark_equality import Broken
 from tests.waiting import wait_for
 
-SPARK, MYSQL, ENGINE = "spark", "mysql", "engine"
 NUMBERS = itertools.count(200)
 
 
-class Outsides(Broken):
-    """A pipeline whose Spark and source are behind lines that can be cut, and whose engine can be ended."""
+class Behind(Broken):
+    """A pipeline whose Spark is behind a line that can be cut."""
 
     def __init__(self, root: Path, server: DatabaseServer, spark: SparkConnectServer) -> None:
         super().__init__(root, server, spark)
         port = urllib.parse.urlsplit(spark.url).port
         assert port is not None
-        self.lines = {SPARK: (Proxy(port), port), MYSQL: (Proxy(server.port), server.port)}
+        self.port, self.line = port, Proxy(port)
         sluice = self.captured.conf / "sluice.yaml"
-        sluice.write_text(sluice.read_text().replace(f":{port}", f":{self.lines[SPARK][0].port}"))
-        self.captured.describe(source=f"{{user: root, host: 127.0.0.1, port: {self.lines[MYSQL][0].port}}}")
+        sluice.write_text(sluice.read_text().replace(f":{port}", f":{self.line.port}"))
         self.engine = Engine(self.config, "shop")
         self.engine.start()
 
-    def dies(self, victim: str) -> None:
-        if victim == ENGINE:
-            self.engine.stop()
-            return
-        line, _ = self.lines[victim]
-        line.turn_to(free_port())
-        line.cut()
+    def spark_dies(self) -> None:
+        self.line.turn_to(free_port())
+        self.line.cut()
 
-    def revive(self, victim: str) -> None:
-        if victim == ENGINE:
-            self.engine = Engine(self.config, "shop")
-            self.engine.start()
-            return
-        line, port = self.lines[victim]
-        line.turn_to(port)
+    def spark_is_back(self) -> None:
+        self.line.turn_to(self.port)
 
     def changes_and_is_equal(self) -> None:
         """The stream goes on, and the lake is what the source holds."""
@@ -127,88 +116,60 @@ class Outsides(Broken):
 
 
 @pytest.fixture
-def shop(mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer) -> Iterator[Outsides]:
-    made = Outsides(tmp_path, mysql80, spark_server)
+def shop(mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer) -> Iterator[Behind]:
+    made = Behind(tmp_path, mysql80, spark_server)
     made.captured.insert(range(8))
     made.merge(made.engine)
     yield made
     made.engine.stop()
-    for line, _ in made.lines.values():
-        line.__exit__()
+    made.line.__exit__()
 
 
-def broken_off(
-    shop: Outsides, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], *deaths: tuple[str, str]
-) -> None:
-    """Does it once for each (victim, place), who is gone from there on, and then in peace."""
-    for victim, point in deaths:
+def broken_off(shop: Behind, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], *points: str) -> None:
+    """Does it once for each place, from which on Spark is gone, and then in peace."""
+    for point in points:
         reached = list[str]()
 
-        def reach(name: str, victim: str = victim, point: str = point, reached: list[str] = reached) -> None:
+        def reach(name: str, point: str = point, reached: list[str] = reached) -> None:
             if name == point and not reached:
                 reached.append(name)
-                shop.dies(victim)
+                shop.spark_dies()
 
         with monkeypatch.context() as patch:
             patch.setattr(failpoints, "reach", reach)
             with contextlib.suppress(SluiceError, MergeFailedError):
                 act()
-        assert reached, f"{victim} at {point}: it never came there"
-        shop.revive(victim)
+        assert reached, f"{point}: it never came there"
+        shop.spark_is_back()
     act()
     shop.changes_and_is_equal()
 
 
-def test_a_backfill_whose_outsides_die_is_right_when_it_is_done_again_backfill(
-    shop: Outsides, monkeypatch: pytest.MonkeyPatch
+def test_a_backfill_whose_spark_dies_is_right_when_it_is_done_again_backfill(
+    shop: Behind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in (50, 51):
         shop.insert(number, number)
     shop.merge(shop.engine)
     shop.by_another_hand(f"DELETE FROM delta.`{shop.path}` WHERE n IN (50, 51)")
-    broken_off(
-        shop,
-        monkeypatch,
-        lambda: shop.backfill(0),
-        (SPARK, BEFORE_BACKFILL),
-        (MYSQL, BEFORE_BACKFILL),
-        (ENGINE, BEFORE_BACKFILL),
-        (SPARK, BETWEEN_BACKFILLED),
-        (MYSQL, AFTER_BACKFILL),
-    )
+    broken_off(shop, monkeypatch, lambda: shop.backfill(0), BEFORE_BACKFILL, BETWEEN_BACKFILLED, AFTER_BACKFILL)
 
 
-def test_a_repair_whose_outsides_die_is_right_when_it_is_done_again_equality(
-    shop: Outsides, monkeypatch: pytest.MonkeyPatch
+def test_a_repair_whose_spark_dies_is_right_when_it_is_done_again_equality(
+    shop: Behind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deaths = iter([(MYSQL, BEFORE_REPAIR), (SPARK, BEFORE_REPAIR), (ENGINE, BETWEEN_REPAIRED), (MYSQL, AFTER_REPAIR)])
-    for death in deaths:
+    for point in (BEFORE_REPAIR, BETWEEN_REPAIRED, AFTER_REPAIR):
         shop.by_another_hand(f"UPDATE delta.`{shop.path}` SET filler = 'wrong' WHERE n IN (2, 6)")
-        broken_off(shop, monkeypatch, shop.repair, death)
+        broken_off(shop, monkeypatch, shop.repair, point)
 
 
-def test_maintenance_whose_outsides_die_leaves_all_right_cut(shop: Outsides, monkeypatch: pytest.MonkeyPatch) -> None:
-    for death in (
-        (SPARK, BEFORE_MAINTENANCE),
-        (ENGINE, BEFORE_MAINTENANCE),
-        (SPARK, BETWEEN_MAINTAINED),
-        (MYSQL, AFTER_MAINTENANCE),
-    ):
-        broken_off(shop, monkeypatch, shop.maintain, death)
+def test_maintenance_whose_spark_dies_leaves_all_right_cut(shop: Behind, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken_off(shop, monkeypatch, shop.maintain, BEFORE_MAINTENANCE, BETWEEN_MAINTAINED, AFTER_MAINTENANCE)
     cut = read_cut(shop.config.lake, "shop")
     assert cut.tables[shop.name].version >= 0
 
 
-def test_a_snapshot_whose_outsides_die_goes_on_snapshot(shop: Outsides, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_whose_spark_dies_goes_on_snapshot(shop: Behind, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.by_another_hand(f"DELETE FROM delta.`{shop.path}` WHERE n = 3")
-    broken_off(
-        shop,
-        monkeypatch,
-        shop.take_anew,
-        (MYSQL, AFTER_CHUNK),
-        (SPARK, BEFORE_PUBLISH),
-        (MYSQL, BEFORE_PUBLISH),
-        (ENGINE, BEFORE_PUBLISH),
-    )
-    for death in ((SPARK, AFTER_PUBLISH), (MYSQL, AFTER_PUBLISH), (ENGINE, AFTER_PUBLISH)):
-        broken_off(shop, monkeypatch, shop.take_anew, death)
+    for point in (BEFORE_PUBLISH, AFTER_PUBLISH):
+        broken_off(shop, monkeypatch, shop.take_anew, point)
