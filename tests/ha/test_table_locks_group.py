@@ -44,7 +44,9 @@ def test_one_run_of_all_destinations_has_a_table_in_a_group(east: MetaPlace) -> 
     ours, theirs = TableLock(east, TABLE), TableLock(other(east), "shop/orders/")
     assert ours.try_take()
     assert not theirs.try_take()
-    assert TableLock(other(east), "shop/items").try_take()  # of another table
+    items = TableLock(other(east), "shop/items")
+    assert items.try_take()
+    items.release()
     ours.write("of east")
     assert theirs.writer() == "of east"
     assert theirs.wait_turn()

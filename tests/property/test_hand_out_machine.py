@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any, cast
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -297,3 +298,31 @@ TestFileStoreHandOut = FileHandOut.TestCase
 TestFileStoreHandOut.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestMixedStoreHandOut = MixedHandOut.TestCase
 TestMixedStoreHandOut.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+
+
+class Drawn:
+    """A block's whole transactions and the events of the open one, in the place of what hypothesis would draw."""
+
+    def __init__(self, sizes: list[int], open_events: int) -> None:
+        self._left: list[Any] = [sizes, open_events]
+
+    def draw(self, _: object) -> Any:
+        return self._left.pop(0)
+
+
+def test_an_open_transaction_that_is_dropped_while_its_end_waits_in_files_does_not_come_twice() -> None:
+    """It lies in the ring and in the log, and the block after it finds room in the ring."""
+    machine = MixedHandOut()
+    machine.begin()
+    try:
+        for sizes, open_events in (([], 1), ([1], RING_EVENTS), ([], 1)):
+            machine._put_one(cast("st.DataObject", Drawn(sizes, open_events)))
+        machine.drain()
+        machine.ack()
+        machine.lose_connection()
+        machine.drain()
+        machine._put_one(cast("st.DataObject", Drawn([1], 0)))
+        machine.drain()
+        assert machine.model.acked + machine.model.handed_out[0][0] == 3
+    finally:
+        machine.teardown()
