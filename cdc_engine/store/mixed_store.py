@@ -36,9 +36,8 @@ class MixedEventStore(BackedEventStore):
 
     def _keep(self, block: Block) -> None:
         if self._reader.at_end and self._ring_has_room:
-            if (
-                self._log.has_dropped
-            ):  # before all of it had come into the ring: the log says so with its next block, which this is not
+            if self._log.has_dropped:
+                # it was not all in the ring then; the log says so with its next block, which this one is not
                 self._forget_open()
             self._clear_log()
             self._take(block)
