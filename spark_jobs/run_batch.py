@@ -43,9 +43,8 @@ from spark_jobs.turns import NO_TURNS, Turns, Writing
 logger = logging.getLogger(__name__)
 
 PARALLEL_TABLES = 2
-SMALL_TURN_SECONDS = (
-    5.0  # for a table that another run is at, before Spark merges it alone and waits for as long as it takes
-)
+# For a table that another run is at, before Spark merges it alone and waits for as long as it takes.
+SMALL_TURN_SECONDS = 5.0
 # the same where Spark says it among the causes alone: a task that failed to write says so, and no more, in its own sentence
 DISK_TROUBLE = re.compile(r"no space left|disk quota exceeded|read-only file system", re.IGNORECASE)
 

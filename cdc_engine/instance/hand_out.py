@@ -36,9 +36,8 @@ MORE_BYTES_MIN = 1 << 20  # row events within GET_SECONDS: when fewer come, the 
 YOUNG_BYTES_MAX = 8 << 20  # of row events: staged within a tenth of a second
 LIVE_SECONDS_MAX = 2.0  # from a commit until it is taken; more means that the reader is behind, or a clock is
 GET_SECONDS = 0.2  # how long a staging thread waits for the first change before it gives the turn back
-MORE_SECONDS_MIN = (
-    0.05  # how long a batch waits for what follows it, at least: a reader that waits for a core is not at the end
-)
+# How long a batch waits for what follows it, at least: a reader that waits for a core is not at the end.
+MORE_SECONDS_MIN = 0.05
 NOT_MERGED, READ_BADLY = "its run did not merge it", "its run could not read the staged files"
 ENDS = "the engine of {} was stopped in this moment"
 
