@@ -335,7 +335,7 @@ class RowDecoder:
     def _column(self, slot: int, events: _Events, offset: Int64s, differences: Int64s) -> AnyArray:
         rows = len(offset)
         values = Values(events.block.buffer, self._starts[slot, :rows], self._sizes[slot, :rows])
-        own = rows_diffs.of_column(differences, slot) if differences.shape[1] else differences
+        own = rows_diffs.of_column(differences, slot)
         if own.shape[1]:
             return self._changed_documents(slot, values, own, events, offset)
         return self._finished(slot, values, events, offset)

@@ -29,7 +29,8 @@ def room(columns: int) -> Int64s:
 
 
 def of_column(differences: Int64s, slot: int) -> Int64s:
-    return differences[:, differences[SLOT] == slot]
+    # Most chunks have none, and each of their columns asks.
+    return differences[:, differences[SLOT] == slot] if differences.shape[1] else differences
 
 
 def without(values: Values, differences: Int64s) -> Values:
