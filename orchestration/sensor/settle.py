@@ -49,6 +49,11 @@ class RunRecord:
     drains: bool = False
     grows: bool = False
 
+    @property
+    def takes_it_next(self) -> str:
+        """Why a tick leaves a batch to this run."""
+        return f"run {self.run_id[:8]} {'drains and takes it next' if self.drains else 'has it next'}"
+
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
@@ -160,7 +165,7 @@ def _taken_next(takers: Sequence[RunRecord]) -> Wait | EndRun | None:
     for run in takers:
         if why := overdue(run):
             return EndRun(run.run_id, why)
-        return Wait(run.run_id, f"run {run.run_id[:8]} {'drains and takes it next' if run.drains else 'has it next'}")
+        return Wait(run.run_id, run.takes_it_next)
     return None
 
 

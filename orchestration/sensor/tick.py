@@ -162,7 +162,7 @@ class Ticker:
         In this order: a run may have been handed it in this moment, or have taken it and ended.
         """
         if takers := runs.takers():
-            return f"run {takers[0].run_id[:8]} {'drains and takes it next' if takers[0].drains else 'has it next'}"
+            return takers[0].takes_it_next
         taken = runs.of_batch(BatchReference.of(self._line.destination, batch))
         if isinstance(decide(taken), Reissue):
             return ""
