@@ -5,6 +5,7 @@ tests/conftest.py gives these tests to one worker.
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol, Self, TypeVar
 
 import pytest
 
@@ -14,14 +15,26 @@ from console.toolchain.shared.rocketmq import RocketServer
 from tests.certificates import make_certificate
 
 
-@pytest.fixture(scope="package")
-def kafka41(servers_folder: Path) -> Iterator[KafkaServer]:
-    """Kafka 4.1, shared by this room: a test uses topics of its own in it, and starts it again where it killed it."""
-    server = KafkaServer(servers_folder / "kafka")
+class _Server(Protocol):
+    def start(self) -> Self: ...
+
+    def kill(self) -> None: ...
+
+
+SERVER = TypeVar("SERVER", bound=_Server)
+
+
+def _until_the_end(server: SERVER) -> Iterator[SERVER]:
     try:
         yield server.start()
     finally:
         server.kill()
+
+
+@pytest.fixture(scope="package")
+def kafka41(servers_folder: Path) -> Iterator[KafkaServer]:
+    """Kafka 4.1, shared by this room: a test uses topics of its own in it, and starts it again where it killed it."""
+    yield from _until_the_end(KafkaServer(servers_folder / "kafka"))
 
 
 @pytest.fixture(scope="package")
@@ -29,11 +42,7 @@ def rabbitmq310(servers_folder: Path) -> Iterator[RabbitServer]:
     """RabbitMQ 3.10 with a port for TLS, shared as Kafka is."""
     folder = servers_folder / "rabbitmq"
     folder.mkdir()
-    server = RabbitServer(folder, make_certificate(folder))
-    try:
-        yield server.start()
-    finally:
-        server.kill()
+    yield from _until_the_end(RabbitServer(folder, make_certificate(folder)))
 
 
 @pytest.fixture(scope="package")
@@ -41,8 +50,4 @@ def rocketmq53(servers_folder: Path) -> Iterator[RocketServer]:
     """RocketMQ 5.3, a name server and a broker that take TLS too, shared as Kafka is."""
     folder = servers_folder / "rocketmq"
     folder.mkdir()
-    server = RocketServer(folder, make_certificate(folder))
-    try:
-        yield server.start()
-    finally:
-        server.kill()
+    yield from _until_the_end(RocketServer(folder, make_certificate(folder)))

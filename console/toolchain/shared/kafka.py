@@ -3,6 +3,7 @@
 import shutil
 import time
 from pathlib import Path
+from typing import Self
 
 from console.toolchain.artifacts import load_artifacts
 from console.toolchain.errors import ServerError
@@ -40,7 +41,7 @@ class KafkaServer:
     def log(self) -> Path:
         return self.folder / "kafka.log"
 
-    def start(self) -> "KafkaServer":
+    def start(self) -> Self:
         """On the same port and folder as before; return when it answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         settings = self.folder / "server.properties"

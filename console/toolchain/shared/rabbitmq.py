@@ -3,6 +3,7 @@
 import os
 import stat
 from pathlib import Path
+from typing import Self
 
 from console.toolchain.cache import locked, open_cache
 from console.toolchain.debian import unpacked
@@ -58,7 +59,7 @@ class RabbitServer:
     def log(self) -> Path:
         return self.folder / "rabbitmq.log"
 
-    def start(self) -> "RabbitServer":
+    def start(self) -> Self:
         """On the same port and folder as before; return when it answers."""
         root = _packages()
         self.folder.mkdir(parents=True, exist_ok=True)

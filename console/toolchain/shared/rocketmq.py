@@ -4,6 +4,7 @@ import functools
 import os
 import socket
 from pathlib import Path
+from typing import Self
 
 from console.toolchain.artifacts import load_artifacts
 from console.toolchain.errors import ServerError
@@ -55,7 +56,7 @@ class RocketServer:
     def broker_log(self) -> Path:
         return self.folder / "broker.log"
 
-    def start(self) -> "RocketServer":
+    def start(self) -> Self:
         """On the same ports and folder as before; return when both answer."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._names is None or not self._names.running:
