@@ -50,7 +50,17 @@ def _record(lives: Sequence[Life]) -> dict[str, Any]:
         "first_mb": round(longest[0][1]),
         "last_mb": round(longest[-1][1]),
         "slope_mb_per_hour": slope(longest),
+        "each_ten_minutes_mb": sizes(longest),
     }
+
+
+def sizes(life: Life) -> list[int]:
+    """MiB at its begin and each ten minutes later."""
+    begun, found = life[0][0], list[int]()
+    for at, size in life:
+        if at - begun >= len(found) * 600:
+            found.append(round(size))
+    return found
 
 
 def slope(life: Life) -> float | None:

@@ -29,16 +29,19 @@ FAULTS: tuple[tuple[str, Callable[[House, Traffic], None]], ...] = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Length:
-    """`seconds`: of all faults together; each kind comes once at least. `between_seconds`: of calm before each."""
+    """`seconds`: of all faults together; each kind comes once at least. `between_seconds`: of calm before each.
+
+    `calm_seconds`: of traffic alone before the first of them, in which no process dies, so that its memory can be told.
+    """
 
     seconds: float
     between_seconds: float
+    calm_seconds: float = 0.0
 
 
-def run(json_file: Path | None, minutes: float, every_minutes: float) -> bool:
+def run(json_file: Path | None, length: Length) -> bool:
     """Whether all held: tables equal, no row twice. Writes the record after each fault, so that what ends early tells what it saw."""
     screen = Console()
-    length = Length(seconds=minutes * 60, between_seconds=every_minutes * 60)
     with tempfile.TemporaryDirectory(prefix="sluice-soak-") as name:
         house = House(Path(name), screen.print, session_seconds=15.0, spark_memory="3g")
         try:
@@ -58,6 +61,7 @@ def soak(
 ) -> dict[str, Any]:
     """The record. Raises SoakError where the lake does not follow any more."""
     begun, recovered = time.monotonic(), defaultdict[str, list[float]](list)
+    seconds = length.calm_seconds + length.seconds
 
     def record() -> dict[str, Any]:
         return {
@@ -69,8 +73,10 @@ def soak(
 
     with Traffic(house.pair) as traffic, MemorySlope(house.pids) as memory:
         house.wait_until_followed()
+        time.sleep(length.calm_seconds)
+        so_far({**record(), "ended": False})
         for number in itertools.count():
-            if number >= len(FAULTS) and time.monotonic() - begun >= length.seconds:
+            if number >= len(FAULTS) and time.monotonic() - begun >= seconds:
                 break
             time.sleep(length.between_seconds)
             name, fault = FAULTS[number % len(FAULTS)]

@@ -109,12 +109,16 @@ def bench_protocol(
 def bench_soak(
     minutes: Annotated[float, typer.Option(min=0, help="Length; each fault comes once at least.")] = 120,
     every: Annotated[float, typer.Option(min=0, help="Minutes of calm before each fault.")] = 3,
+    calm: Annotated[
+        float, typer.Option(min=0, help="Minutes before all of that without a fault: what memory does.")
+    ] = 0,
     json_file: BenchJson = None,
 ) -> None:
     """Run the pipeline under traffic while source, ZooKeeper, engine and Spark fail in turn; exit code 1 unless the tables are equal."""
-    from benchmarks.soak.soak import run  # noqa: PLC0415
+    from benchmarks.soak.soak import Length, run  # noqa: PLC0415
 
-    raise typer.Exit(0 if run(json_file, minutes, every) else 1)
+    length = Length(seconds=minutes * 60, between_seconds=every * 60, calm_seconds=calm * 60)
+    raise typer.Exit(0 if run(json_file, length) else 1)
 
 
 @bench_app.command("fuzz")

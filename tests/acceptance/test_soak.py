@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.soak.house import House
-from benchmarks.soak.memory_slope import slope
+from benchmarks.soak.memory_slope import sizes, slope
 from benchmarks.soak.soak import FAULTS, Length, holds, soak
 
 
@@ -30,7 +30,12 @@ def test_soak_ha_failover_each_fault_once_and_the_tables_are_equal(house: House)
     assert {name: found["count"] for name, found in record["faults"].items()} == {name: 1 for name, _ in FAULTS}
     assert [each["rows"] for each in record["tables"]][1] == record["transactions"] > 0
     assert record["memory"]["code server"]["lives"] == 2
-    assert len(told) == len(FAULTS)
+    assert len(told) == 1 + len(FAULTS)
+
+
+def test_soak_sizes_are_told_each_ten_minutes() -> None:
+    life = [(float(second), 100 + second / 60) for second in range(0, 1900, 2)]
+    assert sizes(life) == [100, 110, 120, 130]
 
 
 def test_soak_a_slope_is_of_what_comes_after_the_start() -> None:
