@@ -39,6 +39,11 @@ class Cache:
         return self.root / "servers"
 
     @property
+    def spark(self) -> Path:
+        """Spark's own files, one folder for each installed set of them."""
+        return self.root / "spark"
+
+    @property
     def classes(self) -> Path:
         """Archives of Spark's classes."""
         return self.root / "classes"

@@ -12,7 +12,7 @@ from rich.console import Console
 from console.toolchain.cache import Cache, open_cache
 from console.toolchain.java import Java, provide_java
 from console.toolchain.setup import Toolchain, set_up
-from console.toolchain.spark import class_archive as archives
+from console.toolchain.spark import home as spark_homes
 from console.toolchain.spark import rehearsal
 from console.toolchain.spark.class_archive import KEPT_MAX, class_archive, reading_options, remove_oldest
 from console.toolchain.spark.rehearsal import provide_class_archive
@@ -31,7 +31,7 @@ def jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "spark" / "jars"
     folder.mkdir(parents=True)
     (folder / "spark-core.jar").write_bytes(b"core")
-    monkeypatch.setattr(archives, "pyspark_home", lambda: folder.parent)
+    monkeypatch.setattr(spark_homes, "pyspark_home", lambda: folder.parent)
     return folder
 
 

@@ -12,15 +12,15 @@ from pathlib import Path
 
 from console.toolchain.cache import Cache
 from console.toolchain.java import Java
-from console.toolchain.python_packages import pyspark_home
+from console.toolchain.spark.home import spark_home
 
-KEPT_MAX = 3  # 0.2 GB each, one a checkout
+KEPT_MAX = 3  # 0.2 GB each, one for a Java and a pyspark
 
 
 def class_archive(cache: Cache, java: Java) -> Path:
     """The file for this Java and the jars of this installation; whether it is there or not."""
     home = java.home.resolve()
-    jars = sorted((pyspark_home() / "jars").glob("*.jar"))
+    jars = sorted((spark_home(cache) / "jars").glob("*.jar"))
     stamps = [f"{jar} {jar.stat().st_size} {jar.stat().st_mtime_ns}" for jar in jars]
     release = home / "release"
     parts = [str(home), release.read_text() if release.exists() else "", *stamps]
@@ -45,7 +45,7 @@ def can_archive(java: Java) -> bool:
 
 
 def remove_oldest(cache: Cache) -> None:
-    """Those of checkouts and of Javas that were used longest ago."""
+    """Those of Javas and of pysparks that were used longest ago."""
     archives = sorted(cache.classes.glob("*.jsa"), key=lambda archive: archive.stat().st_mtime)
     for archive in archives[:-KEPT_MAX]:
         archive.unlink(missing_ok=True)

@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from console.toolchain.cache import open_cache
 from console.toolchain.errors import ServerError
 from console.toolchain.java import Java
 from console.toolchain.ports import LOOPBACK, free_port
 from console.toolchain.process import ChildProcess, last_lines
-from console.toolchain.python_packages import pyspark_home
 from console.toolchain.setup import set_up
+from console.toolchain.spark.home import spark_home
 from console.toolchain.spark.server import FOREIGN_VARIABLES
 
 MASTER_CLASS = "org.apache.spark.deploy.master.Master"
@@ -99,7 +100,7 @@ class SparkCluster:
                 process.kill()
 
     def _begin(self, name: str, of_class: str, *arguments: str) -> ChildProcess:
-        program = str(pyspark_home() / "bin" / "spark-class")
+        program = str(spark_home(open_cache()) / "bin" / "spark-class")
         command = [program, of_class, "--host", LOOPBACK, *arguments]
         return ChildProcess(command, self.folder / f"{name}.log", environment=self._environment(), folder=self.folder)
 
@@ -108,7 +109,7 @@ class SparkCluster:
         own = {key: value for key, value in os.environ.items() if key not in FOREIGN_VARIABLES}
         ours = {
             "JAVA_HOME": str(java.home),
-            "SPARK_HOME": str(pyspark_home()),
+            "SPARK_HOME": str(spark_home(open_cache())),
             "SPARK_LOCAL_IP": LOOPBACK,
             "SPARK_DAEMON_MEMORY": DAEMON_MEMORY,
             "SPARK_LOCAL_DIRS": str(self.folder / "scratch"),

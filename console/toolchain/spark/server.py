@@ -19,9 +19,9 @@ from console.toolchain.grpc_probe import GrpcProbe
 from console.toolchain.java import Java
 from console.toolchain.ports import LOOPBACK, free_port, require_free
 from console.toolchain.process import ChildProcess, last_lines
-from console.toolchain.python_packages import pyspark_home
 from console.toolchain.setup import set_up
 from console.toolchain.spark.class_archive import class_archive, reading_options, writing_options
+from console.toolchain.spark.home import spark_home
 
 SETTINGS_FILE = PROJECT_ROOT / "conf" / "spark-defaults.conf"
 LOG_SETTINGS_FILE = Path(__file__).with_name("spark-log4j2.properties")
@@ -184,7 +184,7 @@ class SparkConnectServer:
         }
         scratch.mkdir(parents=True, exist_ok=True)
         pairs = [part for item in {**machine, **self._settings}.items() for part in ("--conf", "=".join(item))]
-        submit = str(pyspark_home() / "bin" / "spark-submit")
+        submit = str(spark_home(open_cache()) / "bin" / "spark-submit")
         return [submit, "--properties-file", str(SETTINGS_FILE), *pairs, "--class", SERVER_CLASS, "spark-internal"]
 
     def _java_options(self, scratch: Path) -> list[str]:
@@ -221,7 +221,7 @@ class SparkConnectServer:
             **self._secrets,
             **java_home,
             **python,
-            "SPARK_HOME": str(pyspark_home()),
+            "SPARK_HOME": str(spark_home(open_cache())),
             "SPARK_LOCAL_IP": LOOPBACK,
         }
 

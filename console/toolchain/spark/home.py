@@ -1,0 +1,66 @@
+"""The SPARK_HOME that servers and clusters start from: pyspark's own, as hard links in the cache; asked by both and by the class archive.
+
+Java binds an archive of classes to the paths of the jars. Those of an environment are at another place in each checkout, those in the cache
+are not, so all checkouts share one archive. Hard links take no room, and outlive the environment that they came from.
+"""
+
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from console.toolchain.cache import Cache
+from console.toolchain.python_packages import pyspark_home
+
+# What a server, a worker of a cluster and their Python processes read.
+PARTS = ("bin", "sbin", "jars", "python")
+# One that nobody has started from for so long goes when another is made; a Spark that runs reads its own.
+UNUSED_SECONDS_MAX = 30 * 86_400.0
+
+
+def spark_home(cache: Cache) -> Path:
+    """The folder, made where it is not there yet: one for each set of files."""
+    own = pyspark_home()
+    home = cache.spark / _name(own)
+    if not home.exists():
+        _link(own, home)
+        _remove_unused(home.parent)
+    os.utime(home)
+    return home
+
+
+def _name(own: Path) -> str:
+    files = [path for part in PARTS for path in sorted((own / part).rglob("*")) if path.is_file()]
+    stamps = [f"{path.relative_to(own)} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in files]
+    return hashlib.sha256("\n".join(stamps).encode()).hexdigest()[:16]
+
+
+def _link(own: Path, home: Path) -> None:
+    """Whole or not at all: another start may do the same in this moment."""
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="home-", dir=home.parent) as folder:
+        made = Path(folder) / home.name
+        for part in PARTS:
+            if (own / part).exists():
+                shutil.copytree(own / part, made / part, copy_function=_link_or_copy)
+        try:
+            made.rename(home)
+        except OSError:
+            if not home.exists():
+                raise
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    """A link takes no room and keeps the time of the file; the environment may be on another disk."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def _remove_unused(homes: Path) -> None:
+    for home in homes.iterdir():
+        if time.time() - home.stat().st_mtime > UNUSED_SECONDS_MAX:
+            shutil.rmtree(home, ignore_errors=True)

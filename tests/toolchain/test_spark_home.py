@@ -1,0 +1,71 @@
+"""Spark starts from one place whichever checkout starts it, so that all of them share the archive of its classes."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from console.toolchain.cache import Cache
+from console.toolchain.spark import home as spark_homes
+from console.toolchain.spark.home import UNUSED_SECONDS_MAX, spark_home
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache")
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "first" / "pyspark"
+    for name in ("bin/spark-submit", "jars/spark-core.jar", "python/lib/pyspark.zip", "examples/pi.py"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    (folder / "bin" / "spark-submit").chmod(0o755)
+    monkeypatch.setattr(spark_homes, "pyspark_home", lambda: folder)
+    return folder
+
+
+def test_checkouts_with_the_same_files_share_one_that_outlives_them(
+    cache: Cache, installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = spark_home(cache)
+    other = tmp_path / "second" / "pyspark"
+    shutil.copytree(installed, other)
+    shutil.rmtree(installed)
+    monkeypatch.setattr(spark_homes, "pyspark_home", lambda: other)
+    assert spark_home(cache) == home
+    assert os.access(home / "bin" / "spark-submit", os.X_OK)
+    assert sorted(each.name for each in home.iterdir()) == ["bin", "jars", "python"]
+    assert list(cache.spark.iterdir()) == [home]
+
+
+def test_files_that_were_installed_anew_are_another(cache: Cache, installed: Path) -> None:
+    """An environment that was mended is not left with what was broken."""
+    home, jar = spark_home(cache), installed / "jars" / "spark-core.jar"
+    jar.unlink()
+    jar.write_text("mended")
+    assert (spark_home(cache) / "jars" / jar.name).read_text() == "mended"
+    assert home.exists()
+
+
+def test_one_on_another_disk_is_copied(cache: Cache, installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    jar = installed / "jars" / "spark-core.jar"
+    linked = spark_home(cache) / "jars" / jar.name
+    assert linked.read_text() == jar.read_text()
+    assert linked.stat().st_mtime_ns == jar.stat().st_mtime_ns, "of which the archive's name is made"
+
+
+def test_one_that_nobody_starts_from_goes_with_the_next_that_is_made(cache: Cache, installed: Path) -> None:
+    old, used = cache.spark / "old", cache.spark / "used"
+    for home in (old, used):
+        home.mkdir(parents=True)
+    os.utime(old, (0, used.stat().st_mtime - UNUSED_SECONDS_MAX - 60))
+    assert spark_home(cache).exists()
+    assert (old.exists(), used.exists()) == (False, True)
+    assert installed.exists()
