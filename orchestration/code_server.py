@@ -84,7 +84,7 @@ def keep_engines() -> None:
     """
     from cdc_engine.config import conf_dir  # noqa: PLC0415
     from cdc_engine.errors import ConfigurationError  # noqa: PLC0415
-    from cdc_engine.instance.without_pandas import leave_pandas_out  # noqa: PLC0415
+    from cdc_engine.instance.small_process import keep_small  # noqa: PLC0415
     from cdc_engine.keeping.conf_watch import ConfWatch  # noqa: PLC0415
     from cdc_engine.keeping.logs import log_lines  # noqa: PLC0415
 
@@ -93,7 +93,7 @@ def keep_engines() -> None:
         watch = ConfWatch(conf_dir(), "code-server")
     except ConfigurationError:
         return  # the definitions, which are loaded next, say what is wrong
-    leave_pandas_out()
+    keep_small()
     from orchestration.upkeep import keep_up  # noqa: PLC0415
 
     keep_up(watch)

@@ -17,7 +17,7 @@ import structlog
 from cdc_engine import launcher
 from cdc_engine.config import conf_dir
 from cdc_engine.errors import ConfigurationError, SluiceError
-from cdc_engine.instance.without_pandas import leave_pandas_out
+from cdc_engine.instance.small_process import keep_small
 from cdc_engine.keeping.conf_watch import ConfWatch
 from cdc_engine.keeping.keeper import Keeper, follow
 from cdc_engine.keeping.logs import log_lines
@@ -39,7 +39,7 @@ def keep_engines(stopping: threading.Event) -> None:
             "conf/sluice.yaml wants the engines inside Dagster's code server; for a process of their own: engine: {kind: remote}"
         )
     log_lines()
-    leave_pandas_out()
+    keep_small()
     token = token_of(config.engine, config.data_dir, make=True)
     server = HostServer(_launcher, config.engine, token, conf=lambda name: launcher.kept().get(name, ""))
     log.info("engine_host_listens", address=config.engine.listens_at, tls=config.engine.certificate is not None)
