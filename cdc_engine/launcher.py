@@ -18,13 +18,23 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from cdc_engine.errors import ConfigurationError, EngineStartingError, EngineStoppedError, LeaseLostError, SluiceError
+from cdc_engine.errors import (
+    ConfigurationError,
+    EngineStartingError,
+    EngineStoppedError,
+    LeaseLostError,
+    NotStartedError,
+    SluiceError,
+)
 from cdc_engine.keeping import orders
+from cdc_engine.keeping.acts import held
 from cdc_engine.keeping.in_use import conf_in_use
 from cdc_engine.limits import CONNECT_TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
     from cdc_engine.config import SluiceConfig
+    from cdc_engine.instance.consumers.consumers import Consumers
+    from cdc_engine.instance.consumers.group.engine import GroupEngine
     from cdc_engine.instance.engine import Engine
     from cdc_engine.instance.status import EngineStatus
     from cdc_engine.operation.operator import Operator
@@ -58,6 +68,11 @@ class EngineSlot(Generic[Kept]):
         self._engine: Kept | None = None
         self._start: concurrent.futures.Future[Kept] | None = None
         self._closed = False
+
+    @property
+    def engine(self) -> Kept | None:
+        """The running one."""
+        return self._engine
 
     @property
     def occupied(self) -> bool:
@@ -125,6 +140,7 @@ class EngineSlot(Generic[Kept]):
 
 
 _places: dict[str, EngineSlot[Engine]] = {}
+_groups: dict[str, EngineSlot[GroupEngine]] = {}
 _made: dict[str, str] = {}  # destination → digest of the file that its newest engine was made with
 _left: dict[str, float] = {}  # destination → until when it is left to other hosts, of the monotonic clock
 _lock = threading.Lock()  # of what is below and the dictionary, never held while something is waited for
@@ -157,12 +173,16 @@ def get_or_start(destination: str) -> Engine:
 def kept() -> dict[str, str]:
     """Destination → digest of the file with which its engine here was made; empty while that begins."""
     with _lock:
-        return {name: _made.get(name, "") for name, place in _places.items() if place.occupied}
+        places: dict[str, EngineSlot[Engine] | EngineSlot[GroupEngine]] = {**_places, **_groups}
+        return {name: _made.get(name, "") for name, place in places.items() if place.occupied}
 
 
 def take_up(destination: str) -> None:
     """Starts the engine, and has its first batch staged, if one waits: nobody waits for that. Raises SluiceError."""
     _left.pop(destination, None)
+    if destination in conf_in_use().config.groups:
+        _take_up_group(destination)
+        return
     while True:
         try:
             engine = get_or_start(destination)
@@ -180,41 +200,91 @@ def _stage_first(engine: Engine) -> None:
 def put_away(destination: str) -> None:
     """Ends the engine of a destination, if there is one; its lease is free when this returns. The next call starts another."""
     with _lock:
-        place = _places.pop(destination, None)
+        places = [kept.pop(destination, None) for kept in (_groups, _places)]
         _made.pop(destination, None)
-    if place is not None:
-        place.stop()
+    for place in places:
+        if place is not None:
+            place.stop()
 
 
 def give_up(destination: str) -> None:
-    """As `put_away`; and this process leaves the destination to other hosts for a while."""
+    """As `put_away`; and this process leaves the destination to other hosts for a while.
+
+    A group goes where its members go, so it begins anew.
+    """
+    if destination in conf_in_use().config.groups:
+        put_away(destination)
+        _take_up_group(destination)
+        return
     _left[destination] = time.monotonic() + LEFT_SECONDS
     put_away(destination)
 
 
 def stop_all() -> None:
-    """Ends every engine of this process; called at its exit."""
+    """Ends every engine of this process, those of groups first; called at its exit."""
     while True:
         with _lock:
-            if not _places:
+            if not _places and not _groups:
                 return
-            _, place = _places.popitem()
+            _, place = _groups.popitem() if _groups else _places.popitem()
         place.stop()
 
 
 def _make(destination: str) -> Engine:
     from cdc_engine.instance.engine import Engine  # noqa: PLC0415  with it come the kernels, which take a second
 
-    in_use = conf_in_use()
-    config = in_use.config
+    config = _may_run(destination)
     if destination not in config.destinations:
         raise ConfigurationError(f"there is no destination {destination}: describe it in conf/destinations")
-    if (order := orders.stopped(config.destination_dir(destination))) is not None:
-        raise EngineStoppedError(
-            f"{destination} was stopped by {order.by} at {order.when()}; `sluice instance start {destination}` starts it"
-        )
-    _made[destination] = in_use.texts.digest(destination)
     return Engine(config, destination, on_status=_told(config, destination))
+
+
+def _may_run(name: str) -> SluiceConfig:
+    """The conf/ in use, with which an engine is made now. Raises EngineStoppedError where an operator stopped it."""
+    in_use = conf_in_use()
+    config = in_use.config
+    if (order := orders.stopped(config.destination_dir(name))) is not None:
+        raise EngineStoppedError(
+            f"{name} was stopped by {order.by} at {order.when()}; `sluice instance start {name}` starts it"
+        )
+    _made[name] = in_use.digest(name)
+    return config
+
+
+def _take_up_group(name: str) -> None:
+    """Its engine waits for those of its members by itself. Raises SluiceError."""
+    with _lock:
+        place = _groups.setdefault(name, EngineSlot(name, functools.partial(_make_group, name)))
+    while True:
+        try:
+            place.get(START_WAIT_SECONDS)
+        except EngineStartingError:
+            continue  # the call itself waits for a moment
+        else:
+            return
+
+
+def _make_group(name: str) -> GroupEngine:
+    from cdc_engine.instance.consumers.group.engine import GroupEngine  # noqa: PLC0415  as above
+
+    config = _may_run(name)
+    return GroupEngine(config, name, functools.partial(_consumers_here, config), on_status=_told(config, name))
+
+
+def _consumers_here(config: SluiceConfig, member: str) -> Consumers:
+    """Of the engine of a group's member in this process. Raises NotStartedError, saying where it runs instead."""
+    with _lock:
+        place = _places.get(member)
+    engine = place.engine if place is not None else None
+    if engine is not None:
+        return engine.consumers
+    holder = held(config.destination_dir(member))
+    if holder is None:
+        raise NotStartedError(f"the engine of {member} does not run; `sluice status` says why")
+    raise NotStartedError(
+        f"process {holder.pid} on {holder.host} reads {member}, and a group is served where all its members are read: "
+        f"`sluice instance release {member}` there"
+    )
 
 
 def _told(config: SluiceConfig, destination: str) -> Callable[[EngineStatus], None]:
@@ -232,7 +302,7 @@ def _told(config: SluiceConfig, destination: str) -> Callable[[EngineStatus], No
 
 def _statuses() -> dict[str, EngineStatus | None]:
     with _lock:
-        places = dict(_places)
+        places: dict[str, EngineSlot[Engine] | EngineSlot[GroupEngine]] = {**_places, **_groups}
     return {name: place.told(lambda engine: engine.status()) for name, place in places.items()}
 
 

@@ -84,3 +84,26 @@ class Position:
     def from_json(cls, record: dict[str, Any]) -> Position:
         """Inverse of `to_json`; raises KeyError or TypeError on a record of another shape."""
         return cls(**record)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GroupPosition:
+    """Where one reader of several sources is: a position a member, all of one moment.
+
+    `members`: (name, position), by name; also of those that have left the group. `barrier_us`: the commit time, in microseconds since 1970,
+    up to which transactions were handed out. `late`: how many came when the barrier had passed them.
+    """
+
+    members: tuple[tuple[str, Position], ...] = ()
+    barrier_us: int = 0
+    late: int = 0
+
+    def of(self, member: str) -> Position | None:
+        return dict(self.members).get(member)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{member} {position}" for member, position in self.members)
+
+    def to_json(self) -> dict[str, Any]:
+        members = {member: position.to_json() for member, position in self.members}
+        return {"members": members, "barrier_us": self.barrier_us, "late": self.late}

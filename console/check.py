@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from cdc_engine.config import DestinationConfig, SluiceConfig, load_config
+from cdc_engine.config import DestinationConfig, GroupConfig, SluiceConfig, load_config
 from cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
 from cdc_engine.instance.discovery import foreign_keys
 from cdc_engine.instance.wiring import source_of
@@ -53,6 +53,7 @@ def run_checks(conf: Path) -> Iterator[Finding]:
         yield from check_sources(config.destinations[name])
         yield Finding(policy_sentence(config.destinations[name]))
         yield check_foreign_keys(config.destinations[name])
+    yield from (Finding(group_sentence(group)) for _, group in sorted(config.groups.items()))
     yield check_shared(config)
     yield Finding("Delta paths of all tables", tuple(known_path_clashes(config)))
     yield Finding(beside_sentence(config), tuple(beside_problems(config)))
@@ -129,6 +130,16 @@ def check_foreign_keys(destination: DestinationConfig) -> Finding:
     return Finding(
         f"foreign keys of {destination.name}: {'; '.join(followed) or 'none is followed'}", warnings=tuple(others)
     )
+
+
+def group_sentence(group: GroupConfig) -> str:
+    """Whose transactions are one stream, and what becomes of them while a member is away."""
+    then = (
+        "waits for one that is away"
+        if group.wait_seconds is None
+        else f"waits {group.wait_seconds:g} s for one that is away"
+    )
+    return f"group {group.name}: {', '.join(group.members)} in the order of their commits; {then}"
 
 
 def policy_sentence(destination: DestinationConfig) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -20,11 +21,19 @@ class WithConsumers(Protocol):
     def lag_seconds(self) -> float: ...
     @property
     def consumers(self) -> Sequence[Mapping[str, Any]]: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def group(self) -> Mapping[str, Any] | None: ...
 
 
 def consumers_of(engine: Mapping[str, Any], meta: Mapping[str, Any]) -> list[dict[str, Any]]:
     """As the engine says, else as the ledger has them: a record each, with its state, filter, position and how far it is behind."""
-    told = engine.get("consumers") or [{**each, "position": each.get("cursor")} for each in meta.get("consumers") or ()]
+    kept = [
+        {**each, "position": each.get("cursor"), "members": (each.get("cursor") or {}).get("members")}
+        for each in (*(meta.get("consumers") or ()), *(meta.get("group_consumers") or ()))
+    ]
+    told = engine.get("consumers") or kept
     return [
         {
             "client_id": each.get("client_id"),
@@ -32,9 +41,11 @@ def consumers_of(engine: Mapping[str, Any], meta: Mapping[str, Any]) -> list[dic
             "filter": str(each.get("filter") or ""),
             "state": str(each.get("state") or "IDLE"),
             "reason": str(each.get("reason") or ""),
-            "position": _place(each.get("position")),
+            "position": _place(each.get("position"), each.get("members")),
             "behind_seconds": round(float(each.get("behind_seconds") or 0.0), 1),
             "waiting": int(each.get("waiting") or 0),
+            "late": int(each.get("late") or 0),
+            "waits_for": str(each.get("waits_for") or ""),
         }
         for each in told
     ]
@@ -59,7 +70,8 @@ def consumer_table(destinations: Sequence[WithConsumers]) -> Table | None:
         title_justify="left",
     )
     for one in destinations:
-        shown.add_row(one.name, "the lake", Text(""), one.cursor, f"{one.lag_seconds} s", "", "")
+        lake = ("the lake", Text(""), one.cursor, f"{one.lag_seconds} s", "", "")
+        shown.add_row(one.name, *(lake if one.group is None else ("", Text(""), "", "", "", "")))
         for each in one.consumers:
             state = Text(each["state"], "red" if each["state"] == "STOPPED" else "green")
             words = (each["position"], f"{each['behind_seconds']} s", str(each["waiting"] or ""), each["filter"])
@@ -67,13 +79,46 @@ def consumer_table(destinations: Sequence[WithConsumers]) -> Table | None:
     return shown
 
 
+def group_table(destinations: Sequence[WithConsumers]) -> Table | None:
+    """The groups: members with what is wrong, for whom consumers wait, how the sources' clocks differ. None where there is none."""
+    if not any(one.group for one in destinations):
+        return None
+    shown = Table(
+        *("group", "state", "members", "waits for", "barrier", "late", "clocks differ by"),
+        title="groups",
+        title_justify="left",
+    )
+    for one in destinations:
+        if one.group is None:
+            continue
+        members = [f"{each.get('name')}{_ill(each)}" for each in one.group.get("members") or ()]
+        waits_for = "; ".join(one.group.get("waits_for") or ())
+        differ = f"{float(one.group.get('clocks_differ_seconds') or 0.0):.3f} s"
+        barrier = moment(one.group.get("barrier_us"))
+        late = str(one.group.get("late") or "")
+        shown.add_row(one.name, one.state, ", ".join(members), waits_for, barrier, late, differ)
+    return shown
+
+
+def moment(time_us: Any) -> str:
+    """Of the source's clock, in UTC; empty for none."""
+    return dt.datetime.fromtimestamp(time_us / 1e6, dt.UTC).strftime("%Y-%m-%d %H:%M:%S") if time_us else ""
+
+
+def _ill(member: Mapping[str, Any]) -> str:
+    """What is wrong is said at length among the problems."""
+    return " (does not run here)" if member.get("missing") else " (gives nothing)" if member.get("trouble") else ""
+
+
 def _who(consumer: Mapping[str, Any]) -> str:
     """Its number, and the broker that it sends to."""
     return f"{consumer['client_id']} {consumer.get('name') or ''}".strip()
 
 
-def _place(position: Any) -> str:
-    """As `status.place`."""
+def _place(position: Any, members: Any = None) -> str:
+    """As `status.place`; of a group one a member."""
+    if isinstance(members, dict) and members:
+        return ", ".join(f"{name} {_place(each)}" for name, each in sorted(members.items()))
     if not isinstance(position, dict):
         return ""
     return f"{position.get('file')}:{position.get('offset')}@{position.get('epoch')}"

@@ -7,6 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from cdc_engine.config import DestinationConfig, SluiceConfig, path_clashes
+from cdc_engine.contracts import DestinationDir
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 
@@ -45,7 +46,19 @@ def known_path_clashes(config: SluiceConfig) -> list[str]:
 
 def require_destination(config: SluiceConfig, name: str) -> DestinationConfig:
     """Raises ConfigurationError naming those that there are."""
+    if name in config.groups:
+        members = ", ".join(config.groups[name].members)
+        raise ConfigurationError(
+            f"{name} is a group, without a source and a lake of its own; say one of its members: {members}"
+        )
     if name not in config.destinations:
         known = ", ".join(sorted(config.destinations)) or "none; add conf/destinations/NAME.yaml"
         raise ConfigurationError(f"there is no destination {name!r}; configured: {known}")
     return config.destinations[name]
+
+
+def engine_dir(config: SluiceConfig, name: str) -> DestinationDir:
+    """Of what has an engine: a destination or a group. Raises ConfigurationError."""
+    if name not in config.groups:
+        require_destination(config, name)
+    return config.destination_dir(name)

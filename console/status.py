@@ -25,7 +25,7 @@ from cdc_engine.snapshot.record import progress
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import SnapshotState, way_out
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE, ForeignKeyNote, foreign_key_notes, read_cascades
-from console.consumers import consumer_problems, consumer_table, consumers_of
+from console.consumers import consumer_problems, consumer_table, consumers_of, group_table
 from console.stack import processes
 from console.stack.dagster_storage import lost_storage
 from console.stack.processes import ProcessFile
@@ -43,7 +43,7 @@ class DestinationStatus:
 
     `waiting`: why the batch that is out waits for its next try, or empty. `troubles`: what else is wrong, by the engine's own word.
     Ages are seconds, None where it never happened since the engine started: of the sensor's last tick, the last ack of a run.
-    `shared`: it reads what its server sends once for several destinations.
+    `shared`: it reads what its server sends once for several destinations. `group`: of a group, its members and for whom it waits.
     """
 
     name: str
@@ -69,6 +69,7 @@ class DestinationStatus:
     foreign_keys: Sequence[ForeignKeyNote] = ()
     snapshots: Sequence[dict[str, Any]] = ()
     consumers: Sequence[dict[str, Any]] = ()
+    group: dict[str, Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +97,7 @@ def read_status(config: SluiceConfig, now: float | None = None) -> StatusReport:
         )
         for name in sorted(config.destinations)
     ]
+    destinations += [read_group(config, name, now) for name in sorted(config.groups)]
     problems = [*_never_begun(config, running), *find_problems(running, destinations)]
     daemon = records.running().get("daemon")
     if daemon is not None and (lost := lost_storage(config.data_dir / "dagster", now - daemon.started)):
@@ -197,6 +199,14 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
     )
 
 
+def read_group(config: SluiceConfig, name: str, now: float) -> DestinationStatus:
+    """One group, as `read_destination`. `group`: as its engine says it; else the members that conf/ names."""
+    directory = config.destination_dir(name)
+    members = [{"name": member} for member in config.groups[name].members]
+    told = read_json(directory / "status.json").get("group") or {"members": members}
+    return dataclasses.replace(read_destination(directory, name, now), group=told)
+
+
 def _kept(directory: Path) -> tuple[dict[str, Any], Holder | None, list[str]]:
     """The ledger's record, who holds the lease, and why they are not known where they are not: nobody answers who keeps them."""
     try:
@@ -295,7 +305,7 @@ def render(report: StatusReport) -> Group:
         title="destinations",
         title_justify="left",
     )
-    for one in report.destinations:
+    for one in (each for each in report.destinations if each.group is None):
         state = Text(f"{one.state}{', shared' if one.shared else ''}", "green" if one.state in WELL else "red")
         ring = f"{one.ring_bytes / 2**20:.1f} of {one.ring_bytes_max / 2**20:.0f} MB" if one.ring_bytes_max else ""
         out = ", ".join(f"#{batch['batch_id']} ({batch['rows']} rows)" for batch in one.outstanding)
@@ -315,10 +325,11 @@ def render(report: StatusReport) -> Group:
         for one in report.destinations
         for told in one.foreign_keys
     ]
-    consumers = consumer_table(report.destinations)
+    consumers, groups = consumer_table(report.destinations), group_table(report.destinations)
     return Group(
         shown,
         places,
+        *([groups] if groups else ()),
         *([consumers] if consumers else ()),
         *keys,
         *reading,

@@ -8,11 +8,13 @@ from cdc_engine.contracts import Consumer
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import ActRefusedError
 from cdc_engine.meta.forget_requests import ask_forget
+from cdc_engine.meta.ledger import GroupConsumer
 
 
-def consumer_of(directory: Path, client_id: int) -> Consumer:
-    """One of a destination. Raises ActRefusedError where the ledger has none of that number."""
-    consumer = read_ledger(directory).consumer(client_id)
+def consumer_of(directory: Path, client_id: int) -> Consumer | GroupConsumer:
+    """One of a destination or of a group. Raises ActRefusedError where the ledger has none of that number."""
+    ledger = read_ledger(directory)
+    consumer = ledger.consumer(client_id) or ledger.group_consumer(client_id)
     if consumer is None:
         raise ActRefusedError(
             f"{directory.name} has no consumer {client_id}; `sluice status` shows those that it has, with their numbers"

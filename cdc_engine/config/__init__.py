@@ -7,6 +7,7 @@ variable that holds them; the value is read where a connection is opened and now
 from cdc_engine.config.consumers import CanalServerConfig
 from cdc_engine.config.destination import BatchConfig, DestinationConfig, DrainConfig, EqualityConfig, RingConfig
 from cdc_engine.config.engine import EngineConfig
+from cdc_engine.config.group import GroupConfig
 from cdc_engine.config.reading import conf_dir, load_config
 from cdc_engine.config.sluice import MetaConfig, SluiceConfig, SparkConfig, path_clashes
 from cdc_engine.config.table import SchemaChangesConfig, TableConfig
@@ -18,6 +19,7 @@ __all__ = [
     "DrainConfig",
     "EngineConfig",
     "EqualityConfig",
+    "GroupConfig",
     "MetaConfig",
     "RingConfig",
     "SchemaChangesConfig",

@@ -1,6 +1,8 @@
-"""What conf/ says of who consumes a destination beside the lake: the server of Canal's protocol."""
+"""What conf/ says of who is told of a destination's changes beside the lake: the server of Canal's protocol; handlers around each batch."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from pydantic import Field
 
@@ -29,3 +31,10 @@ class CanalServerConfig(Strict):
         description="row events kept for consumers in memory; one behind them reads the source by itself",
     )
     connections_max: int = Field(64, ge=1, le=4096)
+
+
+class HandlerConfig(Strict):
+    """One that is installed, called around each batch."""
+
+    name: str = Field(min_length=1, description="of an entry point of the group sluice.handlers")
+    options: dict[str, Any] = Field({}, description="given to it; a text $NAME is that variable of the environment")

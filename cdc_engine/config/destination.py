@@ -9,8 +9,7 @@ from pydantic import Field, model_validator
 
 from cdc_engine import limits
 from cdc_engine.config.brokers import AnyBroker
-from cdc_engine.config.consumers import CanalServerConfig
-from cdc_engine.config.handlers import HandlerConfig
+from cdc_engine.config.consumers import CanalServerConfig, HandlerConfig
 from cdc_engine.config.operation import AssetsOfDestination, Cron, MaintenanceConfig
 from cdc_engine.config.places import ArchivePlace, DatabaseUrl, PathTemplate
 from cdc_engine.config.shards import ShardOf, ShardsConfig

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from cdc_engine.config.group import group_problems, is_group
 from cdc_engine.config.sluice import SluiceConfig, path_clashes
 from cdc_engine.config.texts import MAIN, ConfTexts, mapping_of, read_texts
 from cdc_engine.errors import ConfigurationError
@@ -23,31 +24,38 @@ def load_config(directory: Path | None = None) -> SluiceConfig:
     return config_of(read_texts((directory or conf_dir()).resolve()))
 
 
-def config_of(texts: ConfTexts) -> SluiceConfig:
-    """What the texts of conf/ say. Raises ConfigurationError as `load_config` does."""
+def config_of(texts: ConfTexts, *, whole: bool = True) -> SluiceConfig:
+    """What the texts of conf/ say. Raises ConfigurationError as `load_config` does. `whole`: they are to fit together, too."""
     problems: list[str] = []
     record = mapping_of(MAIN, texts.main, problems)
-    destinations = {
+    described = {
         name: {"name": name, **mapping_of(f"{name}.yaml", text, problems)}
         for name, text in sorted(texts.destinations.items())
     }
     try:
-        record = {**record, "destinations": destinations}
+        groups = {name: each for name, each in described.items() if is_group(each)}
+        destinations = {name: each for name, each in described.items() if name not in groups}
+        record = {**record, "destinations": destinations, "groups": groups}
         context = {"root": texts.directory.parent}
         config = SluiceConfig.model_validate(record, context=context).with_sources_in_use()
     except ValidationError as error:
         problems += [_sentence(item) for item in error.errors()]
     else:
-        problems += path_clashes(config, {})
+        problems += together(config) if whole else ()
     if problems:
         raise ConfigurationError(f"{texts.directory}: " + "; ".join(problems))
     return config
+
+
+def together(config: SluiceConfig) -> list[str]:
+    """What is wrong with files that are right each by itself, a sentence each."""
+    return [*path_clashes(config, {}), *group_problems(config.groups, config.destinations)]
 
 
 def _sentence(item: Any) -> str:
     """One pydantic error as `file: key: what is wrong`; the input value is left out, it may be a secret."""
     where = [str(part) for part in item["loc"]]
     file = "sluice.yaml"
-    if where[:1] == ["destinations"] and len(where) > 1:
+    if where[:1] in (["destinations"], ["groups"]) and len(where) > 1:
         file, where = f"destinations/{where[1]}.yaml", where[2:]
-    return f"{file}: {'.'.join(where)}: {item['msg'].removeprefix('Value error, ')}"
+    return ": ".join(filter(None, [file, ".".join(where), item["msg"].removeprefix("Value error, ")]))

@@ -13,6 +13,7 @@ from cdc_engine.config.alarms import AlarmConfig
 from cdc_engine.config.consumers import EVERYWHERE, CanalServerConfig
 from cdc_engine.config.destination import DestinationConfig
 from cdc_engine.config.engine import EngineConfig
+from cdc_engine.config.group import GroupConfig
 from cdc_engine.config.operation import MetricsConfig, TelemetryConfig
 from cdc_engine.config.places import DatabaseUrl, StorageOptions, TableLocation, TablePath, is_in_a_store
 from cdc_engine.contracts import DestinationDir, MetaPlace
@@ -87,13 +88,14 @@ class SluiceConfig(Strict):
         {}, description="of the store of lake and staging, in deltalake's words; secrets as $NAME of the environment"
     )
     destinations: dict[str, DestinationConfig] = Field({})
+    groups: dict[str, GroupConfig] = Field({}, description="files of conf/destinations with members")
 
     def destination_dir(self, destination: str) -> DestinationDir:
         """Schema history, staged batches and what else of one destination is in files; it knows where the ledger and the leases are."""
         return DestinationDir.of(self.meta_place(destination))
 
     def meta_place(self, destination: str) -> MetaPlace:
-        """Where the ledger and the leases of one destination are."""
+        """Where the ledger and the leases of one destination or group are."""
         captured, stored = self.destinations.get(destination), is_in_a_store(self.staging)
         return MetaPlace(
             destination=destination,
@@ -103,13 +105,17 @@ class SluiceConfig(Strict):
             hosts=self.meta.hosts,
             session_seconds=self.meta.session_seconds,
             period_seconds=self.meta.period_seconds,
-            address=self.meta.address or self._found_at(captured),
+            address=self.meta.address or self._found_at(captured or self.groups.get(destination)),
             source=(captured.source.host, captured.source.port) if captured else ("", 0),
             staging=self.staging if stored else "",
             storage_options=tuple(self.storage_options.items()) if stored else (),
         )
 
-    def _found_at(self, captured: DestinationConfig | None) -> str:
+    def groups_of(self, member: str) -> tuple[str, ...]:
+        """The groups that a destination is a member of, by name."""
+        return tuple(sorted(name for name, group in self.groups.items() if member in group.members))
+
+    def _found_at(self, captured: DestinationConfig | GroupConfig | None) -> str:
         """host:port by which others find this host: clients of Canal look for its server there."""
         server = captured.canal_server if captured else CanalServerConfig()
         if not server.port:

@@ -25,9 +25,11 @@ from cdc_engine.errors import (
 from cdc_engine.ha.leases import open_lease
 from cdc_engine.handlers.calls import Calls
 from cdc_engine.handlers.installed import handlers_of
-from cdc_engine.instance.consumers.consumers import Consumers, forget_asked_for
+from cdc_engine.instance.consumers.consumers import Consumers
+from cdc_engine.instance.consumers.feed import Chosen
 from cdc_engine.instance.consumers.sending import Sending, sending_of
 from cdc_engine.instance.consumers.served import Serving, serving_of
+from cdc_engine.instance.consumers.subscriptions import forget_asked_for
 from cdc_engine.instance.failover.by_time import cannot_repeat, stops_of
 from cdc_engine.instance.failover.failover import Failover, failover_of, reading_now
 from cdc_engine.instance.hand_out import YOUNG_BYTES_MAX, BatchLimits, HandOut
@@ -91,7 +93,7 @@ class Engine:
         self._unwatched = threading.Event()  # of the watch that runs: it is to end
         self._pulse, self._traces = Pulse(), Traces(name, self.directory)
         self._serving: Serving | None = None
-        self._sending: Sending | None = None
+        self._sending: Sending[tuple[Chosen, ...]] | None = None
         self._changed_at = 0.0  # when the parser last changed its state, of the monotonic clock
 
     # ── life ──
@@ -196,7 +198,12 @@ class Engine:
         handlers = handlers_of(self.name, self._destination.handlers)
         self._traces = Traces(self.name, self.directory, sender_of(self.config.telemetry))
         rooms = make_parts(
-            self._destination, self.directory, self._lease, on_state=self._tell, on_start=self._began_elsewhere
+            self._destination,
+            self.directory,
+            self._lease,
+            on_state=self._tell,
+            on_start=self._began_elsewhere,
+            groups=tuple(self.config.destination_dir(group) for group in self.config.groups_of(self.name)),
         )
         self._rooms = rooms
         self._service.start(self.name, rooms.store, rooms.meta, rewind=self._rewind, filter_changed=rooms.sink.narrow)

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from cdc_engine.contracts import StoppedTable, StoreMetrics
-from cdc_engine.instance.consumers.consumers import ConsumerStatus
+from cdc_engine.instance.consumers.subscriptions import ConsumerStatus
 from cdc_engine.parser.event_parser import StreamCounters
 from cdc_engine.position import Position
+
+CLOCKS_DIFFER_SECONDS_MAX = 1.0  # NTP keeps servers within some milliseconds
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,6 +56,54 @@ def figures_of(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class MemberFigures:
+    """A member of a group. `missing`: why its engine does not run here. `trouble`: why its source gives nothing. Empty where all is well.
+
+    `ahead_seconds`: of its source's clock before this host's; None where it was not asked yet.
+    """
+
+    name: str
+    missing: str = ""
+    trouble: str = ""
+    ahead_seconds: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GroupFigures:
+    """`waits_for`: members that consumers wait for, with why where that is known. `late`: transactions of all consumers that came late.
+    `barrier_us`: up to which commit time, in µs since 1970, the slowest has acked; 0: nothing.
+    """
+
+    members: tuple[MemberFigures, ...]
+    waits_for: tuple[str, ...] = ()
+    late: int = 0
+    barrier_us: int = 0
+
+    @property
+    def clocks_differ_seconds(self) -> float:
+        """By how much the clocks of the sources differ at most, as they were asked last: the order between them is as good as that."""
+        told = [each.ahead_seconds for each in self.members if each.ahead_seconds is not None]
+        return max(told) - min(told) if told else 0.0
+
+    def troubles(self, wait_seconds: float | None) -> tuple[str, ...]:
+        """Sentences for an operator."""
+        then = (
+            "the group waits" if wait_seconds is None else f"the group waits {wait_seconds:g} s and goes on without it"
+        )
+        away = [f"{each.name} does not run here: {each.missing}; {then}" for each in self.members if each.missing]
+        silent = [
+            f"{each.name} gives nothing: {each.trouble}; {then}"
+            for each in self.members
+            if each.trouble and not each.missing
+        ]
+        apart = self.clocks_differ_seconds
+        clocks = (
+            f"the clocks of its sources differ by {apart:.1f} s, and so does the order between them: set them by NTP"
+        )
+        return (*away, *silent, *((clocks,) if apart > CLOCKS_DIFFER_SECONDS_MAX else ()))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineStatus:
     """`state` is the parser's (RUNNING, CONNECTING, POSITION_LOST, …); `position`: last transaction read; `cursor`: last one acked.
 
@@ -62,7 +112,8 @@ class EngineStatus:
     known to lie ahead of what was read, whichever is more; 0 when all is acked.
     `runway_hours`: for how long the source still keeps what a restart would read; None: for ever, or not known yet.
     `ticked_at_us`, `acked_at_us`: the sensor's last tick, the last ack of a run's batch; 0 when there was none since the engine started.
-    `consumers`: those beside the lake. `troubles`: what else is wrong, a sentence each, with what to do (`health`).
+    `consumers`: those beside the lake. `group`: of a group's engine alone.
+    `troubles`: what else is wrong, a sentence each, with what to do (`health`).
     """
 
     state: str
@@ -83,10 +134,14 @@ class EngineStatus:
     acked_at_us: int = 0
     consumers: tuple[ConsumerStatus, ...] = ()
     stream: StreamFigures = StreamFigures()
+    group: GroupFigures | None = None
     updated_at_us: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        record = dataclasses.asdict(self)
+        if self.group is not None:
+            record["group"]["clocks_differ_seconds"] = round(self.group.clocks_differ_seconds, 3)
+        return record
 
 
 class RateMeter:

@@ -17,10 +17,11 @@ from cdc_engine.contracts import Batch, OutstandingBatch, Staged, StoppedTable, 
 from cdc_engine.destination_files import for_runs
 from cdc_engine.destination_files.own_folder import OwnFolder
 from cdc_engine.documents.places import as_place, shared_documents
-from cdc_engine.errors import LedgerLostError, PositionLostError
+from cdc_engine.errors import LedgerLostError, MetaError, PositionLostError
 from cdc_engine.instance.answers import SchemaAnswers
 from cdc_engine.instance.canal_takeover import choice_after, cursor_of_canal
 from cdc_engine.instance.consumers.consumers import Consumers
+from cdc_engine.instance.consumers.forms import forms_of
 from cdc_engine.instance.consumers.own_stream import OwnStreams
 from cdc_engine.instance.consumers.sending import name_of
 from cdc_engine.instance.consumers.statements import wanted_statements
@@ -35,9 +36,9 @@ from cdc_engine.meta.file_meta import FILE_NAME as LEDGER_FILE
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.left_consumers import left_consumers
 from cdc_engine.meta.manager import MetaManager, Transition, stops
-from cdc_engine.meta.managers import open_meta
+from cdc_engine.meta.managers import open_meta, read_ledger
 from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.event_parser import EventParser
+from cdc_engine.parser.event_parser import STREAMING, EventParser
 from cdc_engine.parser.places.binlog_files import BinlogFiles
 from cdc_engine.parser.places.decision import Wanted
 from cdc_engine.parser.places.finding import exact_place
@@ -146,14 +147,17 @@ def make_parts(
     *,
     on_state: Callable[[str, str], None],
     on_start: Callable[[DumpStart], None],
+    groups: tuple[Path, ...] = (),
 ) -> EngineParts:
     """Reads the ledger, decides where to begin (asking the server where there is no cursor), knows the schema there.
+
+    `groups`: folders of those that the destination is a member of.
 
     Raises SourceConnectionError, SourceCheckError, PositionLostError, MetaError, ConfigurationError; nothing is open then.
     """
     meta = open_meta(directory, lease)
     try:
-        return _parts_around(meta, config, directory, lease, on_state=on_state, on_start=on_start)
+        return _parts_around(meta, config, directory, lease, on_state=on_state, on_start=on_start, groups=groups)
     except BaseException:
         meta.close()
         raise
@@ -167,6 +171,7 @@ def _parts_around(
     *,
     on_state: Callable[[str, str], None],
     on_start: Callable[[DumpStart], None],
+    groups: tuple[Path, ...],
 ) -> EngineParts:
     folder = OwnFolder(directory)
     folder.refuse_another()
@@ -182,13 +187,13 @@ def _parts_around(
     store = store_of(config, source_of(config), meta, begin, directory, read_elsewhere=not folder.is_last)
     known = {".".join(name) for name in history.table_names()}
     take_up_new_tables(config, directory, history.versions(begin), meta, begin, known)
-    history.compact(_oldest_needed(meta, begin, directory), COMPACTED_RECORDS_MIN)
+    history.compact(_oldest_needed(meta, begin, directory, groups), COMPACTED_RECORDS_MIN)
     share = functools.partial(for_runs.share, directory, TABLES_FILE)
     published = PublishedHistory(history, directory / TABLES_FILE, fence=lease.check, share=share, begins=folder.note)
     goes_on = store.put_position or begin  # after what is stored
     published.publish(goes_on)
     for_runs.share(directory, SOURCE_FILE, json.dumps({"address": address_in_use(directory)}).encode())
-    window = window_of(config, goes_on)
+    window = window_of(config, goes_on) if config.has_consumers or groups else None
     sink = EventSink(store, tables, window)
     parser = EventParser(
         source_of(config),
@@ -201,7 +206,7 @@ def _parts_around(
         on_idle=sink.idle,
         prepared=PreparedFiles(
             directory / PREPARED_DIRECTORY,
-            lambda: _never_again(meta, store, directory),
+            lambda: _never_again(meta, store, directory, groups),
             copies_of(directory, lease.token),
         ),
         epochs=lambda: epochs_of(meta),
@@ -228,10 +233,8 @@ def copies_of(directory: Path, token: int = 0) -> PreparedCopies | None:
     return PreparedCopies(place, token) if place.is_apart else None
 
 
-def window_of(config: DestinationConfig, begin: Position) -> Window | None:
-    """For consumers beside the lake, where there are any."""
-    if not config.has_consumers:
-        return None
+def window_of(config: DestinationConfig, begin: Position) -> Window:
+    """For consumers beside the lake, and for groups."""
     return Window(begin, bytes_max=config.canal_server.window_bytes_max, isolated=config.batch.ddl_isolation)
 
 
@@ -268,8 +271,10 @@ def consumers_of(  # noqa: PLR0917  one caller
         server_filter=tables,
         wants=wanted_statements,
         brokers={each.client_id: (name_of(each), each.filter) for each in config.brokers},
-        policies=policies_of(config),
-        kept=ColumnFilter(config.column_include, config.column_exclude).kept,
+        forms=forms_of(config),
+        source=source_of(config),
+        place=live.place,
+        told=lambda: "" if live.state == STREAMING else f"its engine is {live.state}: {live.reason}",
     )
 
 
@@ -286,20 +291,26 @@ def history_kept(config: DestinationConfig, directory: Path, token: int = 0) -> 
     return SqlRepository(config.schema_history_url, config.name)
 
 
-def _oldest_needed(meta: MetaManager, begin: Position, directory: Path) -> Position:
+def _oldest_needed(meta: MetaManager, begin: Position, directory: Path, groups: tuple[Path, ...]) -> Position:
     """No one reads from before it: the stream begins here, and a table may be read again from where it stopped, or from where it stood
     before a snapshot that is canceled.
     """
     stops = (stopped.position for stopped in meta.ledger.stopped_tables)
     since = (each.since for each in SnapshotRecords(directory).all() if each.is_open and each.since is not None)
-    consumers = (consumer.cursor for consumer in meta.ledger.consumers)
+    consumers = [consumer.cursor for consumer in meta.ledger.consumers]
+    consumers += [place for group in groups for place in read_ledger(group).places_of(directory.name)]
     return min([begin, *stops, *since, *consumers], key=lambda each: each.order_key)
 
 
-def _never_again(meta: MetaManager, store: EventStore, directory: Path) -> Position | None:
-    """Up to where nothing will be read again."""
+def _never_again(meta: MetaManager, store: EventStore, directory: Path, groups: tuple[Path, ...]) -> Position | None:
+    """Up to where nothing will be read again; None where nobody knows that now."""
     places = [place for place in (store.acked_position, meta.ledger.cursor) if place is not None]
-    return _oldest_needed(meta, min(places, key=lambda each: each.order_key), directory) if places else None
+    if not places:
+        return None
+    try:
+        return _oldest_needed(meta, min(places, key=lambda each: each.order_key), directory, groups)
+    except MetaError:  # the ledger of a group does not answer
+        return None
 
 
 def review_of(config: DestinationConfig, directory: Path) -> SchemaDecisions:

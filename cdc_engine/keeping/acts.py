@@ -36,12 +36,12 @@ class Outcome:
 
 def stop(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
     """Ends the engine for good, on every host. Raises SluiceError."""
-    ran = _held(directory)
+    ran = held(directory)
     orders.stay_stopped(directory)
     stays = f"it stays so until `sluice instance start {name}`"
     if ran is None:
         return Outcome(destination=name, act="stop", done=True, told=f"{name} did not run; {stays}")
-    if _until(lambda: _held(directory) is None, seconds):
+    if _until(lambda: held(directory) is None, seconds):
         return Outcome(destination=name, act="stop", done=True, told=f"{name} is stopped; {stays}")
     return _not_yet(name, "stop", f"{name} is to stop, and {_who(ran)} still has it; {stays}")
 
@@ -66,7 +66,7 @@ def restart(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcom
 def release(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
     """The process that has the destination gives it up, so that another host takes it. Raises ActRefusedError where none has it."""
     _refuse_stopped(name, directory)
-    holder = _held(directory)
+    holder = held(directory)
     if holder is None:
         raise ActRefusedError(f"no process has {name}, so there is nothing to release; `sluice up` starts its engine")
     orders.ask(directory, "release")
@@ -75,7 +75,7 @@ def release(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcom
         return _not_yet(name, "release", f"{name} was not released: {_who(holder)} keeps no engines, or hangs")
     end = time.monotonic() + seconds
     _until(lambda: _token(directory) > holder.token, max(0.0, end - time.monotonic()))
-    now = _held(directory)
+    now = held(directory)
     told = f"{_who(now)} has it now" if now is not None else "no other host has taken it yet"
     return Outcome(destination=name, act="release", done=True, told=f"{name} was released by {_who(holder)}; {told}")
 
@@ -84,16 +84,16 @@ def _started(name: str, act: str, directory: Path, is_new: Callable[[Holder], bo
     since = time.time()
 
     def runs() -> bool:
-        holder = _held(directory)
+        holder = held(directory)
         return holder is not None and is_new(holder) and _status(directory).get("updated_at_us", 0) / 1e6 >= since
 
     if _until(runs, seconds):
-        status, holder = _status(directory), _held(directory)
+        status, holder = _status(directory), held(directory)
         why = f": {status['reason']}" if status.get("reason") else ""
         return Outcome(
             destination=name, act=act, done=True, told=f"{name} is {status.get('state')}{why}, kept by {_who(holder)}"
         )
-    holder = _held(directory)
+    holder = held(directory)
     told = f"{_who(holder)} has it and says nothing" if holder else "nobody has it: `sluice up` starts its engine"
     return _not_yet(name, act, f"{name} may run, and {told}; `sluice status` says more")
 
@@ -109,7 +109,8 @@ def _not_yet(name: str, act: str, told: str) -> Outcome:
     return Outcome(destination=name, act=act, done=False, told=told)
 
 
-def _held(directory: Path) -> Holder | None:
+def held(directory: Path) -> Holder | None:
+    """Who has a destination now; None where nobody has. Raises MetaError."""
     holder = lease_holder(directory)
     return holder if holder is not None and holder.held else None
 

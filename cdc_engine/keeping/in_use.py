@@ -16,9 +16,10 @@ from typing import Any
 
 import structlog
 
-from cdc_engine.config import SluiceConfig, conf_dir, path_clashes
-from cdc_engine.config.reading import config_of
-from cdc_engine.config.texts import MAIN, ConfTexts, file_of, read_texts
+from cdc_engine.config import SluiceConfig, conf_dir
+from cdc_engine.config.group import is_group
+from cdc_engine.config.reading import config_of, together
+from cdc_engine.config.texts import MAIN, ConfTexts, file_of, mapping_of, read_texts
 from cdc_engine.durable_files import replace_file
 from cdc_engine.errors import ConfigurationError
 
@@ -37,6 +38,13 @@ class InUse:
     config: SluiceConfig
     texts: ConfTexts
     refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def digest(self, name: str) -> str:
+        """Of what the engine of a destination or a group is made with; empty where there is none. A destination that becomes a member of a
+        group, or is none any more, begins anew: groups read what its engine keeps for them.
+        """
+        groups = self.config.groups_of(name)
+        return "+".join(filter(None, [self.texts.digest(name), *groups])) if name in self.texts.destinations else ""
 
 
 def choose(found: ConfTexts, before: ConfTexts | None, *, main_may_change: bool) -> InUse:
@@ -59,9 +67,14 @@ def choose(found: ConfTexts, before: ConfTexts | None, *, main_may_change: bool)
 
 
 def _one_by_one(wanted: ConfTexts, last: Mapping[str, str], refused: dict[str, str], why: str) -> InUse:
-    """Each file as it is now where that is right, else as it was. What has not changed goes before what has: a newcomer gives way."""
+    """Each file as it is now where that is right, else as it was. What has not changed goes before what has: a newcomer gives way.
+
+    Groups come last: their members must be there.
+    """
     taken, chosen = config_of(ConfTexts(wanted.directory, wanted.main, {})), dict[str, str]()
-    for name in sorted(wanted.destinations, key=lambda name: (last.get(name) != wanted.destinations[name], name)):
+    groups = {name for name, text in wanted.destinations.items() if is_group(mapping_of(name, text, []))}
+    order = sorted((name in groups, last.get(name) != text, name) for name, text in wanted.destinations.items())
+    for _, _, name in order:
         error = ""
         for text in dict.fromkeys([wanted.destinations[name], *([last[name]] if name in last else [])]):
             try:
@@ -80,11 +93,16 @@ def _one_by_one(wanted: ConfTexts, last: Mapping[str, str], refused: dict[str, s
 
 def _with(taken: SluiceConfig, wanted: ConfTexts, name: str, text: str) -> SluiceConfig:
     """The configuration with one destination more. Raises ConfigurationError where that is wrong, alone or beside the others."""
-    alone = config_of(ConfTexts(wanted.directory, wanted.main, {name: text})).destinations
-    together = taken.model_copy(update={"destinations": {**taken.destinations, **alone}})
-    if clashes := path_clashes(together, {}):
+    alone = config_of(ConfTexts(wanted.directory, wanted.main, {name: text}), whole=False)
+    more = taken.model_copy(
+        update={
+            "destinations": {**taken.destinations, **alone.destinations},
+            "groups": {**taken.groups, **alone.groups},
+        }
+    )
+    if clashes := together(more):
         raise ConfigurationError("; ".join(clashes))
-    return together
+    return more
 
 
 def conf_in_use() -> InUse:

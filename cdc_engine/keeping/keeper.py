@@ -52,8 +52,9 @@ class Keeper:
     def look(self, in_use: InUse) -> None:
         """Begins what is to be done. Waits for nothing."""
         kept = self._engines.kept()
-        self._directories |= {name: in_use.config.destination_dir(name) for name in in_use.config.destinations}
-        for name in sorted({*in_use.config.destinations, *kept}):
+        names = {*in_use.config.destinations, *in_use.config.groups}
+        self._directories |= {name: in_use.config.destination_dir(name) for name in names}
+        for name in sorted({*names, *kept}):
             if (busy := self._busy.get(name)) is not None and busy.is_alive():
                 continue
             try:
@@ -64,7 +65,7 @@ class Keeper:
                 log.debug("orders_unknown", destination=name, reason=str(error))
                 continue
             if act is not Act.LEAVE:
-                self._begin(name, act, why, in_use.texts.digest(name))
+                self._begin(name, act, why, in_use.digest(name))
 
     def wait(self, seconds: float) -> None:
         """Until all that was begun is done."""
@@ -72,9 +73,7 @@ class Keeper:
             thread.join(seconds)
 
     def _facts(self, name: str, in_use: InUse, kept: Mapping[str, str]) -> Facts:
-        directory, conf = self._directories.get(name), ""
-        if name in in_use.config.destinations:
-            conf = in_use.texts.digest(name)
+        directory, conf = self._directories.get(name), in_use.digest(name)
         running = (kept[name] or conf) if name in kept else ""
         wish = orders.asked(directory) if directory is not None else None
         return Facts(

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection
 
 from cdc_engine.contracts import ClientIdentity, Consumer, OutstandingBatch, StoppedTable
 from cdc_engine.errors import BatchNotFirstError, BatchNotFoundError, MetaError, NotContinuousError
-from cdc_engine.position import EPOCH_BITS, Position
+from cdc_engine.position import EPOCH_BITS, GroupPosition, Position
 from cdc_engine.states import UNTIL_ASKED, TableState, table_follows
 
 EPOCH_MAX = (1 << EPOCH_BITS) - 1
@@ -36,11 +36,20 @@ def born_id() -> str:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class GroupConsumer:
+    """A consumer of a group, as `Consumer` is one of a destination: `cursor` has a position a member, and is acked for all or none."""
+
+    client_id: int
+    filter: str = ""
+    cursor: GroupPosition
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Ledger:
     """`cursor`: the end of the last acked batch, None before the first start. `server_uuid`: the server the cursor was made on.
 
     `ledger_id`: given once, when the ledger is born; in run keys, tags and Delta's application ids. `epoch`: the highest ever begun.
-    `consumers`: those beside the lake.
+    `consumers`: those beside the lake. `group_consumers`: all that the ledger of a group has.
     `given_up`: the end of a staged batch that may be merged in part and cannot be finished from its files; None once it was read again.
     """
 
@@ -55,6 +64,7 @@ class Ledger:
     stopped_tables: tuple[StoppedTable, ...] = ()
     given_up: Position | None = None
     consumers: tuple[Consumer, ...] = ()
+    group_consumers: tuple[GroupConsumer, ...] = ()
 
     @property
     def head(self) -> OutstandingBatch | None:
@@ -84,9 +94,27 @@ class Ledger:
         ordered = sorted((*others, consumer), key=lambda each: each.client_id)
         return dataclasses.replace(self, consumers=tuple(ordered))
 
+    def group_consumer(self, client_id: int) -> GroupConsumer | None:
+        """One of a group."""
+        return next((each for each in self.group_consumers if each.client_id == client_id), None)
+
+    def places_of(self, member: str) -> tuple[Position, ...]:
+        """Where the consumers of a group are in the stream of one of its members."""
+        found = (each.cursor.of(member) for each in self.group_consumers)
+        return tuple(position for position in found if position is not None)
+
+    def with_group_consumer(self, consumer: GroupConsumer) -> Ledger:
+        """With this record of it, in place of the one before."""
+        others = tuple(each for each in self.group_consumers if each.client_id != consumer.client_id)
+        ordered = sorted((*others, consumer), key=lambda each: each.client_id)
+        return dataclasses.replace(self, group_consumers=tuple(ordered))
+
     def without_consumer(self, client_id: int) -> Ledger:
+        """Whichever of both it is."""
         return dataclasses.replace(
-            self, consumers=tuple(each for each in self.consumers if each.client_id != client_id)
+            self,
+            consumers=tuple(each for each in self.consumers if each.client_id != client_id),
+            group_consumers=tuple(each for each in self.group_consumers if each.client_id != client_id),
         )
 
     def hand_out(self, end: Position, start: Position | None = None) -> Ledger:

@@ -8,14 +8,16 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from cdc_engine.contracts import ClientIdentity, Consumer, OutstandingBatch, StoppedTable
-from cdc_engine.meta.ledger import LEDGER_ID_CHARS, Ledger
-from cdc_engine.position import Position
+from cdc_engine.meta.ledger import LEDGER_ID_CHARS, GroupConsumer, Ledger
+from cdc_engine.position import GroupPosition, Position
 from cdc_engine.states import TableState
 
 FORMAT = 3
+GROUP = "group_consumers"
 
 Value = TypeVar("Value")
 
@@ -24,6 +26,9 @@ def ledger_to_text(ledger: Ledger) -> str:
     """The text of meta.json."""
     record: dict[str, Any] = {"format": FORMAT, **dataclasses.asdict(ledger)}
     record["clients"] = [{"client_id": each.client_id, "filter": each.filter} for each in ledger.clients]
+    record[GROUP] = [{**dataclasses.asdict(each), "cursor": each.cursor.to_json()} for each in ledger.group_consumers]
+    if not record[GROUP]:
+        del record[GROUP]  # only that of a group has any, and what read ledgers before groups reads the others
     return json.dumps(record, indent=1) + "\n"
 
 
@@ -34,7 +39,7 @@ def ledger_from_text(text: str, destination: str) -> Ledger:
         found = record.get("format") if isinstance(record, dict) else None
         raise ValueError(f"it has format {found!r}, this version reads format {FORMAT}")
     del record["format"]
-    fields = _checked(Ledger, record)
+    fields = _checked(Ledger, {GROUP: [], **record})
     ledger = Ledger(
         **{
             **fields,
@@ -44,6 +49,7 @@ def ledger_from_text(text: str, destination: str) -> Ledger:
             "stopped_tables": tuple(_stopped(each) for each in fields["stopped_tables"]),
             "given_up": _position(fields["given_up"]) if fields["given_up"] is not None else None,
             "consumers": tuple(_consumer(each) for each in fields["consumers"]),
+            GROUP: tuple(_group_consumer(each) for each in fields[GROUP]),
         }
     )
     _check_order(ledger)
@@ -73,6 +79,13 @@ def _consumer(record: Any) -> Consumer:
     return Consumer(**{**fields, "cursor": _position(fields["cursor"])})
 
 
+def _group_consumer(record: Any) -> GroupConsumer:
+    fields = _checked(GroupConsumer, record)
+    cursor = _checked(GroupPosition, fields["cursor"], {"members": dict})
+    members = tuple((str(name), _position(each)) for name, each in sorted(cursor["members"].items()))
+    return GroupConsumer(**{**fields, "cursor": GroupPosition(**{**cursor, "members": members})})
+
+
 def _outstanding(record: Any) -> OutstandingBatch:
     fields = _checked(OutstandingBatch, record)
     if not all(isinstance(table, str) for table in fields["tables"]):
@@ -96,17 +109,18 @@ JSON_TYPES = {
     "str": str,
     "TableState": str,
 }
+NO_OTHERS: Mapping[str, type] = {}
 
 
-def _checked(kind: type[Value], record: Any) -> dict[str, Any]:
-    """The record, if it has exactly the fields of the dataclass `kind`, of the types they have in JSON."""
+def _checked(kind: type[Value], record: Any, others: Mapping[str, type] = NO_OTHERS) -> dict[str, Any]:
+    """The record, if it has exactly the fields of the dataclass `kind`, of the types they have in JSON, or as `others` says."""
     if not isinstance(record, dict):
         raise ValueError(f"{kind.__name__} is not a record")
     annotations = {field.name: str(field.type) for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     if record.keys() != annotations.keys():
         raise ValueError(f"{kind.__name__} has the keys {sorted(record)}, not {sorted(annotations)}")
     for name, annotation in annotations.items():
-        expected = list if annotation.startswith("tuple") else JSON_TYPES.get(annotation, dict)
+        expected = others.get(name) or (list if annotation.startswith("tuple") else JSON_TYPES.get(annotation, dict))
         optional = annotation.endswith("| None") and record[name] is None
         if not optional and type(record[name]) is not expected:
             raise ValueError(f"{kind.__name__}.{name} is {record[name]!r}, not of type {expected.__name__}")

@@ -103,8 +103,10 @@ STREAMING: tuple[tuple[str, str, bool, Value], ...] = (
 def families(moments: list[Moment]) -> Iterator[Metric]:
     """Every metric once, with a sample a destination."""
     running = [(moment, moment.status) for moment in moments if moment.status is not None]
-    yield from _each(FIGURES, running, lambda moment: {"destination": moment.destination})
-    yield from _each(STREAMING, running, lambda moment: {**DEBEZIUM, "name": moment.destination})
+    reading = [(moment, status) for moment, status in running if status.group is None]
+    yield from _each(FIGURES, reading, lambda moment: {"destination": moment.destination})
+    yield from _each(STREAMING, reading, lambda moment: {**DEBEZIUM, "name": moment.destination})
+    yield from _groups(running)
     yield from _states(moments)
     yield from _consumers(running)
     yield from _clients(moments)
@@ -138,6 +140,19 @@ def _states(moments: list[Moment]) -> Iterator[Metric]:
             instance.add_metric([moment.destination, "sluice"], 1.0)
             store.add_metric([moment.destination, "MEMSIZE", str(moment.status.stream.events_max)], 1.0)
     yield from (state, instance, store)
+
+
+def _groups(running: list[tuple[Moment, EngineStatus]]) -> Iterator[Metric]:
+    labels = ["destination"]
+    late = GaugeMetricFamily("sluice_group_late_transactions", "that came when younger ones were out", labels=labels)
+    clocks = GaugeMetricFamily("sluice_group_clocks_differ_seconds", "of its sources, at most", labels=labels)
+    away = GaugeMetricFamily("sluice_group_members_away", "that do not run here, or give nothing", labels=labels)
+    for moment, status in running:
+        if (group := status.group) is not None:
+            late.add_metric([moment.destination], group.late)
+            clocks.add_metric([moment.destination], group.clocks_differ_seconds)
+            away.add_metric([moment.destination], sum(bool(each.missing or each.trouble) for each in group.members))
+    yield from (late, clocks, away)
 
 
 def _consumers(running: list[tuple[Moment, EngineStatus]]) -> Iterator[Metric]:

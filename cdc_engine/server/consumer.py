@@ -16,19 +16,10 @@ import time
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from cdc_engine.contracts import Consumer
 from cdc_engine.errors import BatchNotFirstError, BatchNotFoundError, CanalServiceError, ConsumerStoppedError
-from cdc_engine.position import Position
 
-PlaceT = TypeVar("PlaceT", bound="Placed")
+PlaceT = TypeVar("PlaceT")
 Content_co = TypeVar("Content_co", covariant=True)
-
-
-class Placed(Protocol):
-    """Where a reader is: the end of a transaction, and more that only a feed understands."""
-
-    @property
-    def position(self) -> Position: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,8 +89,8 @@ class Feed(Protocol[PlaceT, Content_co]):
 class ConsumerService(Generic[PlaceT, Content_co]):
     """One consumer. All methods may be called from any thread; a rollback ends a get that waits."""
 
-    def __init__(self, record: Consumer, feed: Feed[PlaceT, Content_co], begin: PlaceT) -> None:
-        self.record = record
+    def __init__(self, client_id: int, feed: Feed[PlaceT, Content_co], begin: PlaceT) -> None:
+        self.client_id = client_id
         self._feed = feed
         self._line: Line[PlaceT] = Line(begin, begin)
         self._taking, self._settling = threading.Lock(), threading.Lock()
@@ -119,9 +110,9 @@ class ConsumerService(Generic[PlaceT, Content_co]):
         return self._feed.reads_alone
 
     @property
-    def cursor(self) -> Position:
-        """What a restart begins with."""
-        return self._line.acked.position
+    def acked(self) -> PlaceT:
+        """Up to where all is acked: a restart begins with the end of the last whole transaction before it."""
+        return self._line.acked
 
     def get(self, bytes_max: int, timeout_seconds: float = 0.0) -> tuple[int, Content_co | None]:
         """The next delivery and its id; (-1, None) where nothing came in time. Raises SluiceError."""
@@ -170,7 +161,7 @@ class ConsumerService(Generic[PlaceT, Content_co]):
 
     @property
     def _who(self) -> str:
-        return f"clientId:{self.record.client_id}"
+        return f"clientId:{self.client_id}"
 
     def _taken(
         self, bytes_max: int, timeout_seconds: float, given_up: Callable[[], bool]

@@ -45,7 +45,8 @@ class Listed:
 def listed(in_use: InUse) -> list[Listed]:
     """Those of conf/, and those that have a ledger still."""
     config, now = in_use.config, time.time()
-    found = [_listed(in_use, name, config.destination_dir(name), now) for name in sorted(config.destinations)]
+    names = sorted({*config.destinations, *config.groups})
+    found = [_listed(in_use, name, config.destination_dir(name), now) for name in names]
     waiting = [
         Listed(name=file.removeprefix("destinations/").removesuffix(".yaml"), state="", wanted="run", conf=why)
         for file, why in sorted(in_use.refused.items())

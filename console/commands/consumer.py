@@ -22,9 +22,9 @@ def consumer_forget(
     """Forget where a client or a broker is: nothing is kept for it; if it comes again, it begins with the oldest change at hand."""
     from cdc_engine.acts.consumer import consumer_of, forget  # noqa: PLC0415
     from cdc_engine.config import load_config  # noqa: PLC0415
-    from console.acts.schema import directory_of  # noqa: PLC0415
+    from console.sources import engine_dir  # noqa: PLC0415
 
-    directory = directory_of(load_config(), destination)
+    directory = engine_dir(load_config(), destination)
     place = consumer_of(directory, client_id).cursor
     question = f"Forget consumer {client_id} of {destination}? What comes after {place} and is not in memory any more it never gets."
     if not yes and not typer.confirm(question):

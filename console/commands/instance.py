@@ -39,7 +39,9 @@ def names(incomplete: str) -> list[str]:
         return []
 
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=names, help="A destination of conf/.")]
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", autocompletion=names, help="A destination or group of conf/.")
+]
 WaitOption = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds in which it is to happen.")]
 
 
@@ -141,10 +143,10 @@ def _act(act: Callable[[str, Path, float], Outcome], name: str, wait: float, *, 
 def _known(name: str) -> SluiceConfig:
     from cdc_engine.config import conf_dir  # noqa: PLC0415
     from cdc_engine.keeping.in_use import as_kept  # noqa: PLC0415
-    from console.sources import require_destination  # noqa: PLC0415
+    from console.sources import engine_dir  # noqa: PLC0415
 
     config = as_kept(conf_dir()).config
-    require_destination(config, name)
+    engine_dir(config, name)
     return config
 
 

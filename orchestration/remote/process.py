@@ -41,7 +41,7 @@ def keep_engines(stopping: threading.Event) -> None:
     log_lines()
     keep_small()
     token = token_of(config.engine, config.data_dir, make=True)
-    server = HostServer(_launcher, config.engine, token, conf=lambda name: launcher.kept().get(name, ""))
+    server = HostServer(_launcher, config.engine, token, conf=_file_of)
     log.info("engine_host_listens", address=config.engine.listens_at, tls=config.engine.certificate is not None)
     try:
         keeper = Keeper(launcher)
@@ -50,6 +50,11 @@ def keep_engines(stopping: threading.Event) -> None:
     finally:
         server.close()
         launcher.stop_all()
+
+
+def _file_of(name: str) -> str:
+    """The digest of the file alone, without the groups that the destination is a member of."""
+    return launcher.kept().get(name, "").partition("+")[0]
 
 
 def _launcher() -> EngineHost:

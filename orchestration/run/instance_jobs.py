@@ -45,7 +45,7 @@ def instance_job(settings: SluiceConfig) -> dg.JobDefinition:
 
     @dg.op(name="act_on_instance")
     def act_on_instance(context: dg.OpExecutionContext, config: Instance) -> None:
-        names = sorted(settings.destinations)
+        names = sorted({*settings.destinations, *settings.groups})
         name = config.destination or (names[0] if len(names) == 1 else "")
         try:
             if name not in names:

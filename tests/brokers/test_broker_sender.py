@@ -14,7 +14,6 @@ import pytest
 from cdc_engine.brokers import sender as sender_room
 from cdc_engine.brokers.publisher import MemoryBroker, Message
 from cdc_engine.brokers.sender import Sender, Turn
-from cdc_engine.contracts import Consumer
 from cdc_engine.errors import ConsumerStoppedError, NotStartedError, PublishError
 from cdc_engine.position import Position
 from cdc_engine.server.consumer import ConsumerService
@@ -60,8 +59,7 @@ class Numbered:
 
 
 def service_of(feed: Numbered, begin: int = 0) -> ConsumerService[At, Numbers]:
-    record = Consumer(client_id=1001, filter="", cursor=At(begin).position)
-    return ConsumerService(record, feed, At(begin))
+    return ConsumerService(1001, feed, At(begin))
 
 
 def made(numbers: Numbers, batch_id: int) -> list[Message]:
@@ -80,7 +78,7 @@ def test_broker_gets_everything_and_is_acked_batch_by_batch() -> None:
     broker, service = MemoryBroker(), service_of(Numbered(10))
     sender = sender_of(service, broker)
     assert [sender.turn() for _ in range(4)] == [Turn.SENT, Turn.SENT, Turn.SENT, Turn.NOTHING]
-    assert service.cursor == At(10).position
+    assert service.acked.position == At(10).position
     assert kept(broker, 1) == [1, 4, 7]
 
 
@@ -89,10 +87,10 @@ def test_broker_that_fails_amid_a_batch_gets_it_again_and_the_status_says_why() 
     sender = sender_of(service, broker)
     broker.refuses = lambda message: "the broker is away" if message.body == b"6" else ""
     assert [sender.turn() for _ in range(3)] == [Turn.SENT, Turn.AGAIN, Turn.AGAIN]
-    assert (service.undelivered, service.cursor) == ("the broker is away", At(4).position)
+    assert (service.undelivered, service.acked.position) == ("the broker is away", At(4).position)
     broker.refuses = lambda _: ""
     assert sender.turn() is Turn.SENT
-    assert (service.undelivered, service.cursor) == ("", At(8).position)
+    assert (service.undelivered, service.acked.position) == ("", At(8).position)
     assert kept(broker, 2) == [2, 5, 5, 5]
     assert kept(broker, 0) == [0, 3, 6]
 
@@ -106,7 +104,7 @@ def test_broker_that_cannot_be_opened_loses_nothing() -> None:
     sender: Sender[Numbers] = Sender("test", lambda: service, made, away, bytes_max=100, wait_seconds=0.0)  # type: ignore[arg-type]
     assert sender.turn() is Turn.AGAIN
     assert "nobody listens" in service.undelivered
-    assert service.cursor == At(0).position
+    assert service.acked.position == At(0).position
 
 
 def test_broker_waits_where_its_consumer_stopped_or_the_engine_did() -> None:
@@ -147,7 +145,7 @@ def test_broker_gets_no_more_of_a_batch_once_the_destination_is_another_hosts(mo
     )
     assert sender.turn() is Turn.AGAIN, "it stays given up"
     assert [int(each) for place in broker.kept.values() for each in place] == [0, 1]
-    assert service.cursor == At(0).position
+    assert service.acked.position == At(0).position
 
 
 def test_broker_thread_ends_amid_a_batch_that_nobody_takes() -> None:
@@ -157,7 +155,7 @@ def test_broker_thread_ends_amid_a_batch_that_nobody_takes() -> None:
     sender.begin()
     wait_for("it was tried", lambda: bool(service.undelivered))
     sender.end()
-    assert service.cursor == At(0).position
+    assert service.acked.position == At(0).position
     assert not service.line.waiting
 
 
@@ -174,7 +172,7 @@ def test_broker_loses_nothing_whenever_it_or_the_engine_is_killed(seed: int) -> 
         if chance.random() < 0.2:  # killed
             service = service_of(feed, ledger)
         elif chance.random() < 0.5:  # the cursor is written
-            ledger = (service.cursor.offset - 4) // 16
+            ledger = (service.acked.position.offset - 4) // 16
     for partition in range(PARTITIONS):
         found = kept(broker, partition)
         first = list(dict.fromkeys(found))

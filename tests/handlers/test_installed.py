@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.config.handlers import HandlerConfig
+from cdc_engine.config.consumers import HandlerConfig
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.handlers.installed import handlers_of
 from console.conf_check import conf_problems

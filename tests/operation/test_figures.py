@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cdc_engine.instance.consumers.consumers import ConsumerStatus
-from cdc_engine.instance.status import EngineStatus, StreamFigures
+from cdc_engine.instance.consumers.subscriptions import ConsumerStatus
+from cdc_engine.instance.status import EngineStatus, GroupFigures, MemberFigures, StreamFigures
 from cdc_engine.operation.endpoint import Endpoint
 from cdc_engine.position import Position
 from cdc_engine.server.protocol import packets
@@ -45,9 +45,13 @@ STATUS = EngineStatus(
 )  # fmt: skip
 
 
+MEMBERS = (MemberFigures(name="east", ahead_seconds=-0.25), MemberFigures(name="west", trouble="x", ahead_seconds=0.25))
+GROUP = EngineStatus(state="RUNNING", consumers=(CONSUMER,), group=GroupFigures(members=MEMBERS, late=4))
+
+
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
-    made = Endpoint("127.0.0.1", 0, lambda: {"shop": STATUS, "example": STATUS, "down": None})
+    made = Endpoint("127.0.0.1", 0, lambda: {"shop": STATUS, "example": STATUS, "down": None, "all": GROUP})
     with contextlib.closing(made):
         yield made
 
@@ -80,6 +84,16 @@ def test_the_endpoint_says_what_the_engines_say_admin(endpoint: Endpoint) -> Non
     assert found["debezium_metrics_NumberOfDisconnects_total", streaming] == 1
     assert found["debezium_metrics_Connected", streaming] == 1
     assert ("sluice_lag_seconds", (("destination", "down"),)) not in found
+
+
+def test_the_endpoint_says_of_a_group_what_a_group_has_consumer(endpoint: Endpoint) -> None:
+    found = samples(endpoint)
+    group = (("destination", "all"),)
+    assert found["sluice_group_late_transactions", group] == 4
+    assert found["sluice_group_clocks_differ_seconds", group] == 0.5
+    assert found["sluice_group_members_away", group] == 1
+    assert found["sluice_consumer_stopped", (("client", "1002"), ("destination", "all"))] == 1
+    assert ("sluice_lag_seconds", group) not in found, "it has no lake"
 
 
 def test_the_endpoint_counts_what_canal_clients_ask(endpoint: Endpoint) -> None:

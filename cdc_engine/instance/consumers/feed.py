@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from cdc_engine.binlog.entries.elements import FIRST_STATE, Mask, State, elements
-from cdc_engine.binlog.entries.rows import KeptColumns
-from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
+from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY
 from cdc_engine.contracts import Block, Int8s, Int64s, LoggedStatement, TableChangeKind, TableVersion
 from cdc_engine.errors import ConsumerStoppedError, SluiceError
+from cdc_engine.instance.consumers.forms import Forms
 from cdc_engine.limits import BATCH_EVENTS_MAX
+from cdc_engine.parser.watch import StreamPlace
 from cdc_engine.position import Position
 from cdc_engine.sink.event_sink import CapturedTables
 from cdc_engine.store.window.places import Piece, Place, Reading
@@ -50,6 +51,14 @@ class Chosen:
     statement: LoggedStatement | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """Who reads: a consumer of the destination by its number, or one of a group that the destination is a member of."""
+
+    client_id: int
+    group: str = ""
+
+
 class Stream(Protocol):
     """A window, or what reads the source by itself."""
 
@@ -61,6 +70,8 @@ class Stream(Protocol):
 class OwnStream(Stream, Protocol):
     def wake(self) -> None: ...
     def close(self) -> None: ...
+    def place(self) -> StreamPlace | None:
+        """Up to where it has read the source; None while it does not."""
 
 
 class LiveStream(Stream, Protocol):
@@ -69,14 +80,11 @@ class LiveStream(Stream, Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Selection:
-    """What a consumer wants: tables that all its filters keep, and statements. `policies`: by "database.table", with the rules for rows.
-    `kept`: the columns of a table that are captured, all if None.
-    """
+    """What a consumer wants: tables that all its filters keep, and statements."""
 
     tables: CapturedTables
     wants: Callable[[LoggedStatement], bool]
-    policies: Mapping[str, ValuePolicy] = dataclasses.field(default_factory=dict)
-    kept: KeptColumns | None = None
+    forms: Forms = dataclasses.field(default_factory=Forms)
 
     def chosen(self, pieces: Sequence[Piece], state: State) -> tuple[tuple[Chosen, ...], State]:
         """Raises ConsumerStoppedError where a table that it wants cannot be read from the first piece on."""
@@ -114,7 +122,7 @@ class Selection:
             name, origin = f"{change.database}.{change.table}", change.renamed_from
             if not origin or not self.tables.keeps(change.database, change.table):
                 continue
-            rules, before = (self.policies.get(each, DEFAULT_POLICY).rules for each in (name, origin))
+            rules, before = (self.forms.policies.get(each, DEFAULT_POLICY).rules for each in (name, origin))
             if rules != before or self._other_columns(change.schema, origin):
                 raise ConsumerStoppedError(
                     f"the table {name} was {origin} before, and conf/ filters or masks the rows of the two otherwise, or leaves out other "
@@ -122,11 +130,12 @@ class Selection:
                 )
 
     def _other_columns(self, version: TableVersion | None, origin: str) -> bool:
-        if version is None or self.kept is None:
+        kept = self.forms.kept
+        if version is None or kept is None:
             return False
         database, _, table = origin.partition(".")
         before = dataclasses.replace(version, database=database, table=table)
-        return not np.array_equal(self.kept(version), self.kept(before))
+        return not np.array_equal(kept(version), kept(before))
 
 
 class ConsumerFeed:
@@ -139,7 +148,7 @@ class ConsumerFeed:
         held_up: Callable[[], bool],
         selection: Selection,
     ) -> None:
-        self._live, self._open_own, self._held_up, self._selection = live, open_own, held_up, selection
+        self._live, self._open_own, self._held_up, self.selection = live, open_own, held_up, selection
         self._own: OwnStream | None = None
 
     @property
@@ -152,9 +161,9 @@ class ConsumerFeed:
         deadline = time.monotonic() + timeout_seconds
         while True:
             left = deadline - time.monotonic()
-            reading = self._reading(place.place, bytes_max, max(0.0, min(left, LOOK_SECONDS)), given_up)
+            reading = self.read(place.place, bytes_max, max(0.0, min(left, LOOK_SECONDS)), given_up)
             if reading is not None and reading.pieces:
-                chosen, state = self._selection.chosen(reading.pieces, place.state)
+                chosen, state = self.selection.chosen(reading.pieces, place.state)
                 return chosen or None, FeedPlace(reading.end, state)
             if given_up() or left <= 0:
                 return None, place
@@ -170,9 +179,13 @@ class ConsumerFeed:
         if own is not None:
             own.close()
 
-    def _reading(
-        self, place: Place, bytes_max: int, wait_seconds: float, given_up: Callable[[], bool]
-    ) -> Reading | None:
+    @property
+    def own(self) -> OwnStream | None:
+        """What it reads the source with by itself; None while it reads with the others."""
+        return self._own
+
+    def read(self, place: Place, bytes_max: int, wait_seconds: float, given_up: Callable[[], bool]) -> Reading | None:
+        """What follows a place, as `Stream` gives it, from wherever that is; None where it is to be asked again."""
         alone = self._own is not None
         live = self._live.read(
             place, bytes_max, BATCH_EVENTS_MAX, 0.0 if alone or self._held_up() else wait_seconds, given_up

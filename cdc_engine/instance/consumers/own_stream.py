@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable
 
 from cdc_engine.contracts import Block
 from cdc_engine.errors import PositionLostError, SluiceError
+from cdc_engine.instance.consumers.feed import Reader
 from cdc_engine.limits import READ_BUFFER_BYTES
 from cdc_engine.parser.event_parser import ByTime, EventParser
 from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.parser.start_position import FIRST_OFFSET, DumpStart, Epochs, Lost, StartChoice
+from cdc_engine.parser.watch import StreamPlace
 from cdc_engine.position import Position
 from cdc_engine.sink.event_sink import dropped_uncaptured
 from cdc_engine.sink.table_filter import TableFilter
@@ -45,20 +47,21 @@ class OwnStreams:
     by_time: ByTime | None = None
     isolated: bool = False
 
-    def open(self, client_id: int, place: Place) -> SourceStream:
+    def open(self, reader: Reader, place: Place) -> SourceStream:
         """Raises PositionLostError where no schema is known at the place."""
-        begin = place.position
+        begin, destination = place.position, self.source.destination
         anew = (
-            f"`sluice consumer forget {self.source.destination} {client_id}`, and it begins anew with the oldest change at hand; what lies "
-            "between it never gets"
+            f"`sluice consumer forget {reader.group or destination} {reader.client_id}`, and it begins anew with the oldest change at "
+            "hand; what lies between it never gets"
         )
         records = [record for record in self.records() if record.position.order_key <= begin.order_key]
         history = TableHistory(_Remembered(records), self.tables.keeps, self.review)
         if not history.covers(begin):
             raise PositionLostError(
-                f"the schema history no longer reaches back to {begin}, where consumer {client_id} is: {anew}"
+                f"the schema history no longer reaches back to {begin}, where consumer {reader.client_id} is: {anew}"
             )
-        named = dataclasses.replace(self.source, destination=f"{self.source.destination}-{client_id}", server_id=0)
+        name = "-".join(filter(None, [destination, reader.group, str(reader.client_id)]))
+        named = dataclasses.replace(self.source, destination=name, server_id=0)
         start = self._from(begin)
         by_time = functools.partial(in_live_epoch, self.by_time, self.epoch) if self.by_time is not None else None
         return SourceStream(
@@ -136,6 +139,9 @@ class SourceStream:
                 raise PositionLostError(f"{error}. For this consumer alone: {self._anew}") from error
             raise error if isinstance(error, SluiceError) else SluiceError(str(error))
         return found
+
+    def place(self) -> StreamPlace | None:
+        return self._parser.place()
 
     def wake(self) -> None:
         self._window.wake()

@@ -1,23 +1,28 @@
-"""The brokers that conf/ names for a destination, each a consumer with a thread that sends. Started and ended by `engine`."""
+"""The brokers that conf/ names for a destination or a group, each a consumer with a thread that sends. Started and ended by `engine` and by
+`group.engine`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from cdc_engine.brokers.messages import MessageMaker
-from cdc_engine.brokers.publisher import Publisher
+from cdc_engine.brokers.publisher import Message, Publisher
 from cdc_engine.brokers.routing import Routing, Rules
-from cdc_engine.brokers.sender import Sender
+from cdc_engine.brokers.sender import Sender, Taken
 from cdc_engine.config import DestinationConfig
 from cdc_engine.config.brokers import BrokerConfig, KafkaConfig, PartitionedConfig, RabbitConfig, RocketConfig
 from cdc_engine.errors import ConfigurationError, NotSubscribedError, SluiceError
-from cdc_engine.instance.consumers.consumers import Consumers, Service
+from cdc_engine.instance.consumers.consumers import Consumers
 from cdc_engine.instance.consumers.feed import Chosen
+from cdc_engine.instance.consumers.forms import Forms, forms_of
 from cdc_engine.instance.consumers.statements import described
-from cdc_engine.instance.tables.value_policies import keys_of, policies_of
-from cdc_engine.sink.column_filter import ColumnFilter
+
+ContentT = TypeVar("ContentT")
+Got_co = TypeVar("Got_co", covariant=True)
 
 
 def rules_of(config: BrokerConfig) -> Rules:
@@ -41,18 +46,27 @@ def name_of(config: BrokerConfig) -> str:
     return f"{getattr(config, 'kind', 'broker')} {getattr(config, 'servers', '')}"
 
 
-class Sending:
-    """Of one destination. `publisher_of`: a connection to one of its brokers. Raises ConfigurationError where a rule is none."""
+class Subscribing(Protocol[Got_co]):
+    """`Consumers`, or those of a group."""
+
+    def subscribe(self, client_id: int, client_filter: str = "") -> Taken[Got_co]: ...
+    def service(self, client_id: int) -> Taken[Got_co]: ...
+
+
+class Sending(Generic[ContentT]):
+    """Of one destination or group. `maker_of`: what makes the messages of one of its brokers, given what it got and the batch's id; raises
+    ConfigurationError where a rule is none. `publisher_of`: a connection to it.
+    """
 
     def __init__(
         self,
-        config: DestinationConfig,
-        consumers: Callable[[], Consumers],
+        brokers: Sequence[BrokerConfig],
+        consumers: Callable[[], Subscribing[ContentT]],
+        maker_of: Callable[[BrokerConfig], Callable[[ContentT, int], Sequence[Message]]],
         publisher_of: Callable[[BrokerConfig], Publisher] | None = None,
     ) -> None:
-        self._consumers, self._policies, self._keys = consumers, policies_of(config), keys_of(config)
-        self._columns = ColumnFilter(config.column_include, config.column_exclude)
-        self._senders = [self._sender(each, publisher_of or open_publisher) for each in config.brokers]
+        self._consumers, self._maker_of = consumers, maker_of
+        self._senders = [self._sender(each, publisher_of or open_publisher) for each in brokers]
 
     def begin(self) -> None:
         for sender in self._senders:
@@ -62,22 +76,11 @@ class Sending:
         for sender in self._senders:
             sender.end()
 
-    def _sender(
-        self, config: BrokerConfig, publisher_of: Callable[[BrokerConfig], Publisher]
-    ) -> Sender[tuple[Chosen, ...]]:
-        maker = MessageMaker(
-            Routing(rules_of(config)),
-            config.format,
-            time_zone=config.time_zone,
-            describe=described,
-            policies=self._policies,
-            kept=self._columns.kept,
-            keys=self._keys,
-        )
+    def _sender(self, config: BrokerConfig, publisher_of: Callable[[BrokerConfig], Publisher]) -> Sender[ContentT]:
         return Sender(
             name_of(config),
             functools.partial(self._service, config),
-            maker.messages,
+            self._maker_of(config),
             functools.partial(publisher_of, config),
             bytes_max=config.bytes_max,
             may_send=self._may_send,
@@ -90,7 +93,7 @@ class Sending:
             return False
         return True
 
-    def _service(self, config: BrokerConfig) -> Service:
+    def _service(self, config: BrokerConfig) -> Taken[ContentT]:
         consumers = self._consumers()
         try:
             return consumers.service(config.client_id)
@@ -98,9 +101,23 @@ class Sending:
             return consumers.subscribe(config.client_id, config.filter)
 
 
-def sending_of(config: DestinationConfig, consumers: Callable[[], Consumers]) -> Sending:
+def message_maker(config: BrokerConfig, forms: Forms) -> MessageMaker:
+    """What makes a broker's messages of rows that are shown so. Raises ConfigurationError where a rule of conf/ is none."""
+    return MessageMaker(
+        Routing(rules_of(config)),
+        config.format,
+        time_zone=config.time_zone,
+        describe=described,
+        policies=forms.policies,
+        kept=forms.kept,
+        keys=forms.keys,
+    )
+
+
+def sending_of(config: DestinationConfig, consumers: Callable[[], Consumers]) -> Sending[tuple[Chosen, ...]]:
     """Raises ConfigurationError where a rule of conf/ is none."""
-    return Sending(config, consumers)
+    forms = forms_of(config)
+    return Sending(config.brokers, consumers, lambda broker: message_maker(broker, forms).messages)
 
 
 def open_publisher(config: BrokerConfig) -> Publisher:

@@ -1,43 +1,58 @@
-"""A destination as the protocol server serves it: its consumers, and their deliveries as entries. Started and ended by `engine`."""
+"""A destination or a group as the protocol server serves it: its consumers, and their deliveries as entries. Started and ended by `engine`
+and by `group.engine`.
+"""
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 from collections.abc import Callable
+from typing import Any, Protocol
 
 from cdc_engine.binlog.entries.messages import EntryMaker
 from cdc_engine.config import CanalServerConfig, DestinationConfig
 from cdc_engine.errors import ConfigurationError
-from cdc_engine.instance.consumers.consumers import Consumers, Service
-from cdc_engine.instance.consumers.feed import Chosen
+from cdc_engine.instance.consumers.consumers import Consumers
+from cdc_engine.instance.consumers.forms import Forms, forms_of
 from cdc_engine.instance.consumers.statements import described
-from cdc_engine.instance.tables.value_policies import keys_of, policies_of
 from cdc_engine.server.protocol.listener import Address, CannotListenError, listen
-from cdc_engine.server.protocol.session import Access
+from cdc_engine.server.protocol.session import Access, Consumer
 from cdc_engine.server.protocol.token import is_hash
-from cdc_engine.sink.column_filter import ColumnFilter
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class Clients(Protocol):
+    """`Consumers`, or those of a group."""
+
+    def broker_of(self, client_id: int) -> str: ...
+    def subscribe(self, client_id: int, client_filter: str = "") -> Consumer: ...
+    def unsubscribe(self, client_id: int) -> None: ...
+    def service(self, client_id: int) -> Consumer: ...
+
+
+class Entries(Protocol):
+    """What makes entries of what those consumers are handed out."""
+
+    def messages(self, content: Any, /) -> bytes: ...
 
 
 class ServedConsumers:
     """Implements `session.Served`. `consumers` raises NotStartedError where the destination is not read here."""
 
-    def __init__(self, consumers: Callable[[], Consumers], entries: EntryMaker) -> None:
+    def __init__(self, consumers: Callable[[], Clients], entries: Entries) -> None:
         self._consumers, self._entries = consumers, entries
 
-    def subscribe(self, client_id: int, client_filter: str) -> Service:
+    def subscribe(self, client_id: int, client_filter: str) -> Consumer:
         return self._for_clients(client_id).subscribe(client_id, client_filter)
 
     def unsubscribe(self, client_id: int) -> None:
         self._for_clients(client_id).unsubscribe(client_id)
 
-    def service(self, client_id: int) -> Service:
+    def service(self, client_id: int) -> Consumer:
         return self._for_clients(client_id).service(client_id)
 
-    def _for_clients(self, client_id: int) -> Consumers:
+    def _for_clients(self, client_id: int) -> Clients:
         """A broker's cursor is not a client's to move: what it acked, the broker would not get. Raises ConfigurationError."""
         consumers = self._consumers()
         if broker := consumers.broker_of(client_id):
@@ -46,7 +61,7 @@ class ServedConsumers:
             )
         return consumers
 
-    def messages(self, content: tuple[Chosen, ...]) -> bytes:
+    def messages(self, content: Any) -> bytes:
         return self._entries.messages(content)
 
 
@@ -80,11 +95,11 @@ class Serving:
         self,
         config: CanalServerConfig,
         destination: str,
-        consumers: Callable[[], Consumers],
-        entries: Callable[[], EntryMaker] | None = None,
+        consumers: Callable[[], Clients],
+        entries: Callable[[], Entries] | None = None,
     ) -> None:
         self._config, self._destination, self._consumers = config, destination, consumers
-        self._entries = entries or functools.partial(EntryMaker, config.time_zone, described)
+        self._entries = entries or (lambda: entry_maker(config.time_zone, Forms()))
         self._lock = threading.Lock()
         self._end: Callable[[], None] | None = None
         self._ended = False
@@ -119,8 +134,14 @@ class Serving:
             end()
 
 
+def entry_maker(time_zone: str, forms: Forms) -> EntryMaker:
+    """What makes the entries of a destination whose rows are shown so. Raises ConfigurationError for a time zone that is none."""
+    return EntryMaker(time_zone, described, forms.policies, forms.kept, forms.keys)
+
+
 def serving_of(config: DestinationConfig, consumers: Callable[[], Consumers]) -> Serving:
     """The part of a destination that listens, with what conf/ says of its rows. Raises ConfigurationError."""
-    kept, keys = ColumnFilter(config.column_include, config.column_exclude).kept, keys_of(config)
-    maker = functools.partial(EntryMaker, config.canal_server.time_zone, described, policies_of(config), kept, keys)
-    return Serving(config.canal_server, config.name, consumers, maker)
+    forms = forms_of(config)
+    return Serving(
+        config.canal_server, config.name, consumers, lambda: entry_maker(config.canal_server.time_zone, forms)
+    )

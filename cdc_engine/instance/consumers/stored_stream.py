@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable
 
 from cdc_engine.errors import StoreDamagedError
-from cdc_engine.instance.consumers.feed import OwnStream
+from cdc_engine.instance.consumers.feed import OwnStream, Reader
 from cdc_engine.store.files.log import EventLog
 from cdc_engine.store.files.reader import Dropped, LogReader
 from cdc_engine.store.opening import another_file
@@ -20,15 +20,17 @@ NEVER_FULL = 1 << 62  # it holds one block at a time: the next is read when ther
 
 
 class StoredStreams:
-    """`otherwise`: begins a stream that reads the source, for a consumer of that id. `isolated`: as of `Window`."""
+    """`otherwise`: begins a stream that reads the source, for a reader. `isolated`: as of `Window`."""
 
-    def __init__(self, log: EventLog, otherwise: Callable[[int, Place], OwnStream], *, isolated: bool = False) -> None:
+    def __init__(
+        self, log: EventLog, otherwise: Callable[[Reader, Place], OwnStream], *, isolated: bool = False
+    ) -> None:
         self._log, self._otherwise, self._isolated = log, otherwise, isolated
-        self._spent: dict[int, Place] = {}  # where the files had nothing for a consumer
+        self._spent: dict[Reader, Place] = {}  # where the files had nothing for one
 
-    def open(self, client_id: int, place: Place) -> OwnStream:
+    def open(self, reader: Reader, place: Place) -> OwnStream:
         """Raises what `otherwise` raises."""
-        if self._spent.pop(client_id, None) != place:
+        if self._spent.pop(reader, None) != place:
             try:
                 found = self._log.reader_at(place.position)
             except (StoreDamagedError, FileNotFoundError):
@@ -36,9 +38,9 @@ class StoredStreams:
             if found is not None and not found[0].at_end:
                 there = found[1]
                 if there is None or not another_file(there, place.position):
-                    spent = functools.partial(self._spent.__setitem__, client_id, place)
+                    spent = functools.partial(self._spent.__setitem__, reader, place)
                     return StoredStream(found[0], place, spent, isolated=self._isolated)
-        return self._otherwise(client_id, place)
+        return self._otherwise(reader, place)
 
 
 class StoredStream:
@@ -63,6 +65,9 @@ class StoredStream:
                     self._spent()
                 return None
         return Reading((), place)
+
+    def place(self) -> None:
+        """It does not read the source."""
 
     def wake(self) -> None:
         """It never waits."""

@@ -9,8 +9,9 @@ import pytest
 
 from cdc_engine.binlog.rows.decoder import RowDecoder
 from cdc_engine.errors import BatchNotFoundError, NotSubscribedError
-from cdc_engine.instance.consumers.consumers import ALONE, IN_STEP, Service
+from cdc_engine.instance.consumers.consumers import Service
 from cdc_engine.instance.consumers.feed import Chosen
+from cdc_engine.instance.consumers.subscriptions import ALONE, IN_STEP
 from cdc_engine.instance.engine import Engine
 from console.consumers import consumers_of
 from console.toolchain.database.server import DatabaseServer

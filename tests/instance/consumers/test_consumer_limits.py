@@ -10,9 +10,10 @@ import pytest
 from cdc_engine.acts.consumer import forget
 from cdc_engine.durable_files import keep_file
 from cdc_engine.errors import ActRefusedError, ConfigurationError
-from cdc_engine.instance.consumers import consumers as room
+from cdc_engine.instance.consumers import subscriptions as room
 from cdc_engine.instance.consumers.client_filter import client_tables
-from cdc_engine.instance.consumers.consumers import Consumers, forget_asked_for
+from cdc_engine.instance.consumers.consumers import Consumers
+from cdc_engine.instance.consumers.subscriptions import forget_asked_for
 from cdc_engine.meta.ledger_record import ledger_to_text
 from cdc_engine.meta.memory_meta import MemoryMeta
 from cdc_engine.position import Position

@@ -43,6 +43,9 @@ class ReadAlone:
         self._put = len(self._blocks)
         return self._window.read(place, bytes_max, events_max, 0.0 * timeout_seconds, given_up)
 
+    def place(self) -> None:
+        """Nobody asks."""
+
     def wake(self) -> None:
         """Nobody waits."""
 

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from cdc_engine.contracts import TableChange, TableChangeKind
-from cdc_engine.instance.consumers.feed import OwnStream
+from cdc_engine.instance.consumers.feed import OwnStream, Reader
 from cdc_engine.instance.consumers.stored_stream import StoredStream, StoredStreams
 from cdc_engine.store.window.places import Piece, Place, Reading
 from tests.fix_blocks import Source, numbers_of
 from tests.store.fix_stores import START, log_in
 
 MANY = 1 << 40
+READER = Reader(1)
 
 
 class TheSource(OwnStream):
@@ -23,6 +24,7 @@ class TheSource(OwnStream):
     def read(self, place: Place, *_: object) -> Reading | None:
         return Reading((), place)
 
+    def place(self) -> None: ...
     def wake(self) -> None: ...
     def close(self) -> None: ...
 
@@ -58,13 +60,13 @@ def test_all_that_follows_any_place_comes_once_and_in_order(tmp_path: Path, even
     log.append(source.block([4]))
     streams, place = StoredStreams(log, lambda *_: TheSource()), Place(START)
     for taken in range(12):
-        stream = streams.open(1, place)
+        stream = streams.open(READER, place)
         assert isinstance(stream, StoredStream)
         assert [each for part in read_all(stream, place, events) for each in part] == list(range(taken, 12))
-        one = streams.open(1, place).read(place, MANY, 1, 0.0, never)
+        one = streams.open(READER, place).read(place, MANY, 1, 0.0, never)
         assert one is not None
         place = one.end
-    assert isinstance(streams.open(1, place), TheSource)
+    assert isinstance(streams.open(READER, place), TheSource)
 
 
 def test_a_place_that_the_files_do_not_have_is_read_from_the_source(tmp_path: Path) -> None:
@@ -75,10 +77,10 @@ def test_a_place_that_the_files_do_not_have_is_read_from_the_source(tmp_path: Pa
     for _ in range(4):
         log.append(source.block([1]))
     streams = StoredStreams(log, lambda *_: TheSource())
-    stream = streams.open(1, before)
+    stream = streams.open(READER, before)
     assert numbers(stream.read(before, MANY, 1, 0.0, never).pieces) == [1]  # type: ignore[union-attr]
     log.trim((9, 0, 0), 0)
-    assert isinstance(streams.open(1, before), TheSource)
+    assert isinstance(streams.open(READER, before), TheSource)
 
 
 def test_an_open_transaction_at_the_end_of_the_files_is_not_asked_for_again_and_again(tmp_path: Path) -> None:
@@ -86,11 +88,11 @@ def test_an_open_transaction_at_the_end_of_the_files_is_not_asked_for_again_and_
     log.begin(START)
     log.append(source.block([], open_events=2))
     streams = StoredStreams(log, lambda *_: TheSource())
-    assert read_all(streams.open(1, Place(START)), Place(START), 1000) == [[0, 1]]
+    assert read_all(streams.open(READER, Place(START)), Place(START), 1000) == [[0, 1]]
     amid = Place(START, 2)
-    assert read_all(streams.open(1, amid), amid, 1000) == []
-    assert isinstance(streams.open(1, amid), TheSource)
-    assert isinstance(streams.open(1, amid), StoredStream)  # it may have gone on
+    assert read_all(streams.open(READER, amid), amid, 1000) == []
+    assert isinstance(streams.open(READER, amid), TheSource)
+    assert isinstance(streams.open(READER, amid), StoredStream)  # it may have gone on
 
 
 def test_a_ddl_statement_comes_alone_where_conf_says_so(tmp_path: Path) -> None:
@@ -101,5 +103,5 @@ def test_a_ddl_statement_comes_alone_where_conf_says_so(tmp_path: Path) -> None:
     log.append(source.block([0], changes=(change,)))
     log.append(source.block([1]))
     for isolated, wanted in ((True, [[0, 1], [], [2]]), (False, [[0, 1], [], [2]])):
-        stream = StoredStreams(log, lambda *_: TheSource(), isolated=isolated).open(1, Place(START))
+        stream = StoredStreams(log, lambda *_: TheSource(), isolated=isolated).open(READER, Place(START))
         assert read_all(stream, Place(START), 1000) == wanted

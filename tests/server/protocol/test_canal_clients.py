@@ -90,7 +90,7 @@ def shown(captured: Captured, table_filter: str, count: int) -> list[dict[str, A
 
 
 def test_canal_python_is_shown_every_type_as_canal_shows_it(captured: Captured, engine: Engine) -> None:
-    assert engine.consumers.subscribe(1001).cursor is not None
+    assert engine.consumers.subscribe(1001).acked is not None
     captured.run(TABLE.format(db=captured.database), "SET time_zone = '+00:00'", INSERT.format(db=captured.database))
     captured.run(
         f"UPDATE {captured.database}.everything SET v = 'neu', f = 1e10", f"DELETE FROM {captured.database}.everything"

@@ -1,0 +1,85 @@
+"""conf/destinations/*.yaml with `members`: a group, several destinations as one stream. It has no source and no lake of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from cdc_engine.config.brokers import AnyBroker
+from cdc_engine.config.consumers import CanalServerConfig
+from cdc_engine.config.destination import DestinationConfig
+from cdc_engine.source.settings import Strict
+
+MEMBERS = "members"
+OF_SOURCES = frozenset({"source", "sources", "stream", "heartbeat", "failover", "archive", "start", "runway_hours_min"})
+
+
+class GroupConfig(Strict):
+    """The transactions of several destinations as one stream, in the order of their commits."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")
+    members: tuple[str, ...] = Field(min_length=1, description="destinations of conf/, each with a source of its own")
+    include: str = Field(
+        r".*\..*", description="comma-separated patterns of database.table; of what the members capture"
+    )
+    exclude: str = ""
+    wait_seconds: float | None = Field(
+        None,
+        ge=2,
+        description="for a member that gives no sign of life; then the group goes on without it, and what it brings later comes late; "
+        "empty: for ever",
+    )
+    canal_server: CanalServerConfig = CanalServerConfig()
+    brokers: tuple[AnyBroker, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _words_of_groups(cls, record: Any) -> Any:
+        """What a destination has and a group has not is refused with what to do instead."""
+        if not isinstance(record, dict):
+            return record
+        others = [word for word in record if word not in cls.model_fields and word in DestinationConfig.model_fields]
+        if sources := [word for word in others if word in OF_SOURCES]:
+            raise ValueError(
+                f"{', '.join(sources)}: a group reads what its members read; say it in the files of the members, or leave members out"
+            )
+        if others:
+            raise ValueError(
+                f"{', '.join(others)}: a group has no lake and no tables of its own; say it in the files of the members"
+            )
+        return record
+
+    @model_validator(mode="after")
+    def _told_apart(self) -> GroupConfig:
+        if len(set(self.members)) < len(self.members):
+            raise ValueError("members: one is named twice")
+        numbers = [broker.client_id for broker in self.brokers]
+        if len(set(numbers)) < len(numbers):
+            raise ValueError(
+                "two of the brokers have one client_id: give each another one, its cursor is kept under it"
+            )
+        if not (self.canal_server.port or self.brokers):
+            raise ValueError(
+                "nobody can consume it: give it a canal_server with a port, or brokers; a group has no lake"
+            )
+        if self.canal_server.window_bytes_max != CanalServerConfig().window_bytes_max:
+            raise ValueError("canal_server.window_bytes_max: windows are of the members; say it in their files")
+        return self
+
+
+def is_group(record: Mapping[str, Any]) -> bool:
+    """Whether a file of conf/destinations is a group's."""
+    return MEMBERS in record
+
+
+def group_problems(groups: Mapping[str, GroupConfig], destinations: Mapping[str, DestinationConfig]) -> Iterator[str]:
+    """Members that cannot be, a sentence each."""
+    for name, group in sorted(groups.items()):
+        for member in group.members:
+            if member in groups:
+                yield f"destinations/{name}.yaml: members: {member} is a group itself; name its members"
+            elif member not in destinations:
+                known = ", ".join(sorted(destinations)) or "none"
+                yield f"destinations/{name}.yaml: members: there is no destination {member}; conf/destinations has {known}"

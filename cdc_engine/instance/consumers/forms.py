@@ -1,0 +1,29 @@
+"""How the rows of a destination are shown to those beside the lake: what conf/ says of values, columns and keys. For feeds and servers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from cdc_engine.binlog.entries.rows import KeptColumns
+from cdc_engine.binlog.rows.refused_values import ValuePolicy
+from cdc_engine.config import DestinationConfig
+from cdc_engine.instance.tables.value_policies import keys_of, policies_of
+from cdc_engine.sink.column_filter import ColumnFilter
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Forms:
+    """`policies`, `keys`: by "database.table", with the rules for rows, of those of which conf/ says any. `kept`: the columns of a table
+    that are captured, all if None.
+    """
+
+    policies: Mapping[str, ValuePolicy] = dataclasses.field(default_factory=dict)
+    kept: KeptColumns | None = None
+    keys: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+
+
+def forms_of(config: DestinationConfig) -> Forms:
+    """Raises ConfigurationError where a rule of conf/ is none."""
+    kept = ColumnFilter(config.column_include, config.column_exclude).kept
+    return Forms(policies=policies_of(config), kept=kept, keys=keys_of(config))

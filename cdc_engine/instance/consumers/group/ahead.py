@@ -1,0 +1,96 @@
+"""What a member has next: its transactions at hand with their times, and how they are cut into those that come now and the rest. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from cdc_engine.binlog.block import end_position
+from cdc_engine.contracts import Int64s
+from cdc_engine.store.window.places import Piece, Place, Reading
+
+NOTHING: Int64s = np.zeros(0, np.int64)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ahead:
+    """`pieces` from a place on, up to `end`. `times`: commit times (µs since 1970) of the transactions that end in them, in the stream's
+    order; where none ends, of the one that they are the begin of, or a part.
+    """
+
+    pieces: tuple[Piece, ...]
+    end: Place
+    times: Int64s
+
+    @property
+    def parts_one(self) -> bool:
+        """Whether they end amid a transaction, which is all that there is."""
+        return bool(self.pieces) and not any(_ends_in(piece) for piece in self.pieces)
+
+    def first(self, count: int) -> tuple[tuple[Piece, ...], Place]:
+        """The pieces of the first transactions (1 ≤ count ≤ len(times)), and where they end."""
+        if count == len(self.times):
+            return self.pieces, self.end
+        taken: list[Piece] = []
+        left = count
+        for piece in self.pieces:
+            ends = _ends_in(piece)
+            if ends >= left:
+                head, _ = _parted(piece, left)
+                return (*taken, head), Place(end_position(piece.block, head.last_transaction - 1))
+            taken.append(piece)
+            left -= ends
+        raise ValueError(f"there are no {count} transactions in {len(self.pieces)} pieces")
+
+    def after(self, count: int) -> Ahead:
+        """What is left without the first transactions."""
+        if count == len(self.times):
+            return Ahead((), self.end, NOTHING)
+        left = count
+        for index, piece in enumerate(self.pieces):
+            ends = _ends_in(piece)
+            if ends >= left:
+                rest, others = _parted(piece, left)[1], self.pieces[index + 1 :]
+                is_empty = not _ends_in(rest) and rest.first_event == rest.last_event
+                return Ahead(others if is_empty else (rest, *others), self.end, self.times[count:])
+            left -= ends
+        raise ValueError(f"there are no {count} transactions in {len(self.pieces)} pieces")
+
+
+def ahead_of(reading: Reading) -> Ahead:
+    """What was read of a member."""
+    if not reading.pieces:
+        return Ahead((), reading.end, NOTHING)
+    each = [
+        piece.block.transaction_time_us[piece.first_transaction : piece.last_transaction] for piece in reading.pieces
+    ]
+    times = np.concatenate(each)
+    return Ahead(reading.pieces, reading.end, times if len(times) else np.array([_time_us(reading.pieces)], np.int64))
+
+
+def size_of(pieces: tuple[Piece, ...]) -> int:
+    """Bytes of the row events in them."""
+    return sum(int(piece.block.event_length[piece.first_event : piece.last_event].sum()) for piece in pieces)
+
+
+def _ends_in(piece: Piece) -> int:
+    return piece.last_transaction - piece.first_transaction
+
+
+def _parted(piece: Piece, count: int) -> tuple[Piece, Piece]:
+    """Up to the end of its transaction of that number, and the rest."""
+    ended = piece.first_transaction + count
+    event = int(piece.block.transaction_events[ended - 1])
+    head = dataclasses.replace(piece, last_event=event, last_transaction=ended)
+    return head, dataclasses.replace(piece, first_event=event, first_transaction=ended)
+
+
+def _time_us(pieces: tuple[Piece, ...]) -> int:
+    """Of the transaction that they are a part of; 0 where nothing says it."""
+    for piece in pieces:
+        if piece.last_event > piece.first_event:
+            return int(piece.block.event_time_us[piece.first_event])
+        if piece.block.statement is not None:
+            return piece.block.statement.seconds * 1_000_000
+    return 0

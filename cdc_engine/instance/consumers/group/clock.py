@@ -1,0 +1,101 @@
+"""The clock of a member's source, asked again and again over a connection that is kept: what tells a group that an idle member is idle."""
+
+from __future__ import annotations
+
+import collections
+import threading
+import time
+from typing import Protocol
+
+import structlog
+
+from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.parser.source_clock import ClockAnswer, ask_clock, begin_asking
+from cdc_engine.parser.watch import StreamPlace
+from cdc_engine.source.server import Source
+
+ASK_SECONDS = 0.25
+AGAIN_SECONDS = 2.0  # after no answer
+ANSWERS_MAX = 4  # a stream that is read with some delay has reached one of them
+
+log = structlog.get_logger()
+
+
+class Asker(Protocol):
+    """Of one source; for one thread."""
+
+    def ask(self) -> ClockAnswer:
+        """Raises SluiceError."""
+
+    def close(self) -> None: ...
+
+
+class SourceAsker:
+    """Implements `Asker` with a connection of its own."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._connection: SourceConnection | None = None
+
+    def ask(self) -> ClockAnswer:
+        try:
+            if self._connection is None:
+                self._connection = SourceConnection(self._source)
+                begin_asking(self._connection)
+            return ask_clock(self._connection)
+        except Exception:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+class MemberClock:
+    """`asker`: of the member's source. `begin` and `end` once; the rest from any thread."""
+
+    def __init__(self, name: str, asker: Asker) -> None:
+        self._name, self._asker = name, asker
+        self._answers: collections.deque[ClockAnswer] = collections.deque(maxlen=ANSWERS_MAX)
+        self._ended = threading.Event()
+        self.trouble = ""  # why the newest question got no answer
+        self.ahead_seconds: float | None = None  # of this host's clock, by the newest answer
+
+    def begin(self) -> None:
+        threading.Thread(target=self._run, name=f"clock-{self._name}", daemon=True).start()
+
+    def end(self) -> None:
+        """Without waiting for an answer that is under way."""
+        self._ended.set()
+
+    @property
+    def newest_us(self) -> int:
+        """What time it was when the source was asked last; 0 before its first answer."""
+        answers = list(self._answers)
+        return answers[-1].now_us if answers else 0
+
+    def reached_us(self, place: StreamPlace | None) -> int:
+        """The newest time before which a stream at a place has read everything, µs since 1970; 0 where there is none."""
+        return max((each.before_us for each in list(self._answers) if each.holds(place)), default=0)
+
+    def ask(self) -> bool:
+        """Whether there was an answer."""
+        begun = time.time()
+        try:
+            answer = self._asker.ask()
+        except Exception as error:  # of whatever kind: a clock that ended silently would hold up the group for ever
+            if (why := str(error) or type(error).__name__) != self.trouble:
+                log.warning("source_clock_not_asked", member=self._name, reason=why)
+            self.trouble = why
+            return False
+        self.trouble, self.ahead_seconds = "", answer.now_us / 1e6 - (begun + time.time()) / 2
+        self._answers.append(answer)
+        return True
+
+    def _run(self) -> None:
+        wait = 0.0
+        while not self._ended.wait(wait):
+            wait = ASK_SECONDS if self.ask() else AGAIN_SECONDS
+        self._asker.close()

@@ -1,0 +1,115 @@
+"""All consumers of one group: who they are, their cursors (a position a member) in the group's ledger, and what `status` says of them.
+
+Called by the protocol server and by brokers, from any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from cdc_engine.instance.consumers.feed import FeedPlace, Reader
+from cdc_engine.instance.consumers.group.feed import GroupFeed, GroupPlace, Run
+from cdc_engine.instance.consumers.group.members import Members, MemberStream
+from cdc_engine.instance.consumers.subscriptions import ConsumerStatus, Subscriptions, reason_of, state_of
+from cdc_engine.meta.ledger import GroupConsumer, Ledger
+from cdc_engine.meta.manager import MetaManager
+from cdc_engine.position import GroupPosition, Position
+from cdc_engine.server.consumer import ConsumerService
+from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.store.window.places import Place, key_of
+
+Runs = tuple[Run, ...]
+Service = ConsumerService[GroupPlace, Runs]
+
+
+class GroupConsumers(Subscriptions[GroupConsumer, GroupPlace, Runs]):
+    """`group_filter`: of the group, beside those of its members and of a consumer. `wait_seconds`: as of `GroupFeed`."""
+
+    def __init__(
+        self,
+        name: str,
+        meta: MetaManager,
+        members: Members,
+        *,
+        group_filter: TableFilter,
+        brokers: Mapping[int, tuple[str, str]] | None = None,
+        wait_seconds: float | None = None,
+    ) -> None:
+        super().__init__(meta, brokers or {})
+        self._name, self._members, self._filter, self._wait_seconds = name, members, group_filter, wait_seconds
+        self._feeds: dict[int, GroupFeed] = {}
+
+    def statuses(self) -> tuple[ConsumerStatus, ...]:
+        return tuple(self._status(record) for record in self._meta.ledger.group_consumers)
+
+    def _records(self, ledger: Ledger) -> tuple[GroupConsumer, ...]:
+        return ledger.group_consumers
+
+    def _with(self, ledger: Ledger, record: GroupConsumer) -> Ledger:
+        return ledger.with_group_consumer(record)
+
+    def _born(self, client_id: int, client_filter: str) -> GroupConsumer:
+        record = GroupConsumer(client_id=client_id, filter=client_filter, cursor=GroupPosition())
+        return self._begun_everywhere(record)
+
+    def _moved(self, record: GroupConsumer, client_filter: str, acked: GroupPlace | None) -> GroupConsumer:
+        cursor = acked.position if acked is not None else record.cursor
+        return dataclasses.replace(record, filter=client_filter, cursor=cursor)
+
+    def _serving(self, record: GroupConsumer, tables: TableFilter) -> Service:
+        complete = self._begun_everywhere(record)
+        if complete != record:  # a member joined: where it begins is kept before anything of it is handed out
+            self._meta.update(lambda ledger: ledger.with_group_consumer(complete))
+        reader = Reader(record.client_id, self._name)
+        streams = [MemberStream(name, reader, self._members, [self._filter, tables]) for name in self._members.names]
+        feed = self._feeds[record.client_id] = GroupFeed(streams, self._wait_seconds)
+        return ConsumerService(record.client_id, feed, self._place(complete.cursor))
+
+    def _begun_everywhere(self, record: GroupConsumer) -> GroupConsumer:
+        """With a position for every member: the oldest change at hand of one that has none. Raises SluiceError where that one is away."""
+        cursor = record.cursor
+        new = [(name, self._members.here(name).consumers.begin) for name in self._members.names if not cursor.of(name)]
+        if not new:
+            return record
+        return dataclasses.replace(
+            record, cursor=dataclasses.replace(cursor, members=tuple(sorted((*cursor.members, *new))))
+        )
+
+    def _place(self, cursor: GroupPosition) -> GroupPlace:
+        members = {name: position for name, position in cursor.members if name in self._members.names}
+        return GroupPlace(
+            members={name: FeedPlace(Place(position)) for name, position in members.items()},
+            barrier_us=cursor.barrier_us,
+            late=cursor.late,
+            newest_us={name: position.time_us for name, position in members.items()},
+            left=tuple((name, position) for name, position in cursor.members if name not in members),
+        )
+
+    def _status(self, record: GroupConsumer) -> ConsumerStatus:
+        service, feed = self._services.get(record.client_id), self._feeds.get(record.client_id)
+        cursor = service.acked.position if service is not None else record.cursor
+        members = {name: position for name, position in cursor.members if name in self._members.names}
+        waits_for = f"{feed.waits_for}: {feed.why}" if feed is not None and feed.why else feed.waits_for if feed else ""
+        return ConsumerStatus(
+            client_id=record.client_id,
+            filter=record.filter,
+            state=state_of(service),
+            reason=reason_of(service),
+            behind_seconds=max((self._behind_seconds(*each) for each in members.items()), default=0.0),
+            waiting=len(service.line.waiting) if service is not None else 0,
+            waiting_since=service.waiting_since if service is not None else 0.0,
+            name=self.broker_of(record.client_id),
+            members=members,
+            barrier_us=cursor.barrier_us,
+            late=cursor.late,
+            waits_for=waits_for if service is not None else "",
+        )
+
+    def _behind_seconds(self, name: str, position: Position) -> float:
+        """Of a member's clock, behind what the member has read."""
+        here = self._members.known().get(name)
+        place = here.consumers.place() if here is not None else None
+        if place is None or key_of(position) >= key_of(place.position):
+            return 0.0
+        return max(0.0, (place.position.time_us - position.time_us) / 1e6)

@@ -1,0 +1,245 @@
+"""The engine of one group: serves its consumers from the engines of its members, which run in the same process. `launcher` keeps it.
+
+It reads no source and writes no lake. It begins where all members run, and takes the group's lease then; without the lease, and while no
+member runs here, it serves nobody. So of several hosts the one that reads the members has the group.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.contracts import Holder
+from cdc_engine.errors import ConfigurationError, LeaseLostError, NotStartedError, SluiceError
+from cdc_engine.ha.leases import open_lease
+from cdc_engine.instance.consumers.consumers import Consumers
+from cdc_engine.instance.consumers.group.consumers import GroupConsumers, Runs
+from cdc_engine.instance.consumers.group.members import Members
+from cdc_engine.instance.consumers.group.served import GroupEntries, GroupMessages
+from cdc_engine.instance.consumers.group.status import figures_of
+from cdc_engine.instance.consumers.sending import Sending, name_of
+from cdc_engine.instance.consumers.served import Serving, address_of
+from cdc_engine.instance.consumers.subscriptions import forget_asked_for
+from cdc_engine.instance.status import EngineStatus, write_status
+from cdc_engine.meta.manager import MetaManager
+from cdc_engine.meta.managers import open_meta
+from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.states import EngineState
+
+STATUS_FILE, STATUS_SECONDS = "status.json", 1.0
+APART_SECONDS = 10.0  # without any member here; then another host may have the group
+
+log = structlog.get_logger()
+
+
+class GroupEngine:
+    """One group. `consumers_of`: of a member's engine in this process; raises SluiceError, saying where it runs, where there is none.
+
+    All methods may be called from any thread; `on_status` hears what it says of itself, once a second.
+    """
+
+    def __init__(
+        self,
+        config: SluiceConfig,
+        name: str,
+        consumers_of: Callable[[str], Consumers],
+        *,
+        on_status: Callable[[EngineStatus], None] = lambda _: None,
+    ) -> None:
+        self.name, self._group = name, config.groups[name]
+        self.directory: Path = config.destination_dir(name)
+        self._consumers_of, self._on_status = consumers_of, on_status
+        self._lease = open_lease(self.directory)
+        self._members = Members(self._group.members, consumers_of)
+        self._meta: MetaManager | None = None
+        self._consumers: GroupConsumers | None = None
+        self._serving: Serving | None = None
+        self._sending: Sending[Runs] | None = None
+        self._stopping = threading.Event()
+        self._keeper: threading.Thread | None = None
+        self._state, self._reason = EngineState.STARTING, ""
+        self._here_at = time.monotonic()  # when any member was seen to run here
+
+    def start(self) -> None:
+        """Who is not there yet is waited for; what is wrong in conf/, or in the environment, is the state until it is right."""
+        self._keeper = threading.Thread(target=self._keep, name=f"group-{self.name}", daemon=True)
+        self._try()
+        self._keeper.start()
+
+    def stop(self) -> None:
+        """Nobody gets anything any more; the cursors are kept."""
+        self._stopping.set()
+        if self._keeper is not None and self._keeper.is_alive():
+            self._keeper.join()
+        self._end(EngineState.STOPPED, "")
+
+    @property
+    def holds_lease(self) -> bool:
+        """Always: it takes the lease again by itself, where its members are."""
+        return True
+
+    @property
+    def consumers(self) -> GroupConsumers:
+        """Raises NotStartedError where they are not served here, LeaseLostError where another process has them."""
+        if self._consumers is None:
+            raise NotStartedError(f"destination:{self.name} should start first: {self._reason or 'it begins'}")
+        self._lease.check()
+        return self._consumers
+
+    def status(self) -> EngineStatus:
+        """A moment of the group; cheap."""
+        consumers, serving = self._consumers, self._serving
+        statuses = consumers.statuses() if consumers is not None else ()
+        troubles = [serving.trouble] if serving is not None and serving.trouble else []
+        if self._state == EngineState.STARTING and self._reason:
+            troubles.append(self._reason)
+        figures = figures_of(self._members, statuses)
+        return EngineStatus(
+            state=str(self._state),
+            reason=self._reason,
+            troubles=(*troubles, *figures.troubles(self._group.wait_seconds)),
+            consumers=statuses,
+            group=figures,
+            updated_at_us=time.time_ns() // 1000,
+        )
+
+    # ── its thread ──
+
+    def _keep(self) -> None:
+        while not self._stopping.wait(STATUS_SECONDS):
+            self._try()
+
+    def _try(self) -> None:
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._look()
+        except Exception as error:  # of whatever kind: nobody else would look any more
+            why = f"{type(error).__name__}: {error}"
+            log.warning("group_not_kept", destination=self.name, reason=why)
+            if self._consumers is None:
+                self._reason = why
+
+    def _look(self) -> None:
+        """Begins and ends as the lease and the members say; keeps cursors; says how it is."""
+        missing = self._members.missing()
+        if len(missing) < len(self._members.names):
+            self._here_at = time.monotonic()
+        try:
+            if self._consumers is None:
+                self._begin(missing)
+            elif time.monotonic() - self._here_at > APART_SECONDS:
+                self._end(EngineState.STARTING, _waits(missing))
+            else:
+                self._lease.check()
+                self._go_on()
+        except LeaseLostError as error:
+            self._end(EngineState.STANDBY, str(error))
+        except SluiceError as error:
+            log.warning("group_not_kept", destination=self.name, reason=str(error))
+        self._tell()
+
+    def _begin(self, missing: dict[str, str]) -> None:
+        try:
+            self._check()
+        except ConfigurationError as error:
+            self._state, self._reason = EngineState.CONFIGURATION, str(error)
+            return
+        holder = self._lease.holder()
+        if holder is not None and holder.held:
+            self._state, self._reason = EngineState.STANDBY, _held_by(holder, self.name)
+            return
+        if missing:
+            self._state, self._reason = EngineState.STARTING, _waits(missing)
+            return
+        if not self._lease.try_acquire():
+            self._state, self._reason = EngineState.STANDBY, _held_by(self._lease.holder(), self.name)
+            return
+        try:
+            self._open()
+        except BaseException as error:
+            self._end(EngineState.STARTING, str(error))
+            raise
+
+    def _check(self) -> None:
+        """Raises ConfigurationError."""
+        if self._group.canal_server.port:
+            address_of(self._group.canal_server)
+        GroupEntries(self._group.canal_server.time_zone)
+        for broker in self._group.brokers:
+            GroupMessages(broker)
+
+    def _open(self) -> None:
+        group = self._group
+        self._meta = open_meta(self.directory, self._lease)
+        self._meta.update(lambda ledger: ledger)  # one that is born now is kept
+        forget_asked_for(self.directory, self._meta, None)
+        self._members = Members(group.members, self._consumers_of)
+        self._consumers = GroupConsumers(
+            self.name,
+            self._meta,
+            self._members,
+            group_filter=TableFilter(group.include, group.exclude),
+            brokers={each.client_id: (name_of(each), each.filter) for each in group.brokers},
+            wait_seconds=group.wait_seconds,
+        )
+        self._state, self._reason = EngineState.RUNNING, ""
+        if group.canal_server.port:
+            zone = group.canal_server.time_zone
+            self._serving = Serving(group.canal_server, self.name, lambda: self.consumers, lambda: GroupEntries(zone))
+            self._serving.begin()
+        self._sending = Sending(group.brokers, lambda: self.consumers, lambda broker: GroupMessages(broker).messages)
+        self._sending.begin()
+        log.info("group_begins", destination=self.name, members=group.members)
+
+    def _go_on(self) -> None:
+        if self._serving is not None:
+            self._serving.again()
+        if self._meta is not None:
+            forget_asked_for(self.directory, self._meta, self._consumers)
+        if self._consumers is not None:
+            self._consumers.keep()
+
+    def _end(self, state: EngineState, reason: str) -> None:
+        """What was begun, as far as it was; the lease is given back."""
+        was, self._state, self._reason = self._state, state, reason
+        serving, sending, consumers, meta = self._serving, self._sending, self._consumers, self._meta
+        self._serving = self._sending = self._consumers = self._meta = None
+        if serving is not None:
+            serving.end()
+        if sending is not None:
+            sending.end()
+        if consumers is not None:
+            log.info("group_ends", destination=self.name, state=str(state), before=str(was), reason=reason)
+            try:
+                consumers.close()
+            except SluiceError as error:
+                log.warning("cursors_not_kept", destination=self.name, reason=str(error))
+        self._members.close()
+        if meta is not None:
+            meta.close()
+        self._lease.release()
+
+    def _tell(self) -> None:
+        """Of a group that another host has, that one tells."""
+        if self._state == EngineState.STANDBY:
+            return
+        status = self.status()
+        try:
+            write_status(self.directory / STATUS_FILE, status)
+        except OSError as error:
+            log.warning("status_not_written", destination=self.name, reason=str(error))
+        self._on_status(status)
+
+
+def _waits(missing: dict[str, str]) -> str:
+    return "; ".join(f"it waits for its member {name}: {why}" for name, why in sorted(missing.items()))
+
+
+def _held_by(holder: Holder | None, name: str) -> str:
+    who = f"process {holder.pid} on {holder.host}" if holder is not None else "another process"
+    return f"{name} is served by {who}; this one takes over when that ends"

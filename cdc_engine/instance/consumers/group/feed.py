@@ -1,0 +1,193 @@
+"""The streams of a group's members as one, for one consumer: a feed of feeds. `barrier` is the rule; here the members are looked at, and
+what the rule says is cut out of what they have.
+
+    look at all members ─▶ rule ─▶ a run of one member's transactions ─▶ rule ─▶ …     until the batch is full, or somebody is waited for
+
+Nothing is kept between two takes but where each member was read up to, so a rollback and a restart are a place further back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from cdc_engine.contracts import Int64s
+from cdc_engine.errors import (
+    ConsumerStoppedError,
+    EngineStartingError,
+    EngineStoppedError,
+    LeaseLostError,
+    NotStartedError,
+    SourceConnectionError,
+)
+from cdc_engine.instance.consumers.feed import Chosen, FeedPlace
+from cdc_engine.instance.consumers.forms import Forms
+from cdc_engine.instance.consumers.group.ahead import Ahead, size_of
+from cdc_engine.instance.consumers.group.barrier import Known, Turn, decide
+from cdc_engine.instance.consumers.group.members import MemberStream, View
+from cdc_engine.position import GroupPosition, Position
+
+LOOK_SECONDS = 0.1  # between two looks at the clocks of those that are waited for
+SILENCE_SECONDS_MAX = 1.0  # that count between two looks: a client may not have asked for an hour
+RUNS_MAX = 2000  # of one batch; each is some entries at least
+FUTURE_US_MAX = 60_000_000  # a time that is later than its own source's clock by more is none (SET timestamp)
+AWAY = (NotStartedError, LeaseLostError, EngineStartingError, EngineStoppedError, SourceConnectionError)
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupPlace:
+    """Where one consumer of a group is. `members`: by name. `barrier_us`, `late`: as of `GroupPosition`. `newest_us`: the commit time of
+    each member's newest transaction that was handed out. `left`: positions of those that left the group.
+    """
+
+    members: Mapping[str, FeedPlace]
+    barrier_us: int = 0
+    late: int = 0
+    newest_us: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    left: tuple[tuple[str, Position], ...] = ()
+
+    @property
+    def position(self) -> GroupPosition:
+        here = ((name, place.position) for name, place in self.members.items())
+        return GroupPosition(members=tuple(sorted((*here, *self.left))), barrier_us=self.barrier_us, late=self.late)
+
+    def after(self, member: str, place: FeedPlace, times: Int64s) -> GroupPlace:
+        """`times`: of the transactions that were handed out, as they count and ascending: late where the barrier had passed one."""
+        newest_us = int(times[-1])
+        return dataclasses.replace(
+            self,
+            members={**self.members, member: place},
+            barrier_us=max(self.barrier_us, newest_us),
+            late=self.late + int(np.searchsorted(times, self.barrier_us, "left")),
+            newest_us={**self.newest_us, member: newest_us},
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+    """Entries of one member, in order. `forms`: how its rows are shown."""
+
+    member: str
+    chosen: tuple[Chosen, ...]
+    forms: Forms
+
+
+class GroupFeed:
+    """Implements `server.consumer.Feed`. `wait_seconds`: for a member that gives no sign of life; None: for ever.
+
+    `waits_for`: the member that may bring what comes next, and `why` it is not known whether it does; both for the status.
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[MemberStream],
+        wait_seconds: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._streams = {each.name: each for each in streams}
+        self._wait_seconds, self._clock = wait_seconds, clock
+        self._looked_at = clock()
+        self._silent = dict.fromkeys(self._streams, 0.0)  # for how long a member was looked at and gave no sign of life
+        self._clocks = dict.fromkeys(self._streams, 0)
+        self.waits_for = self.why = ""
+        self.absent: tuple[str, ...] = ()
+
+    @property
+    def reads_alone(self) -> bool:
+        return any(each.reads_alone for each in self._streams.values())
+
+    def take(
+        self, place: GroupPlace, bytes_max: int, timeout_seconds: float, given_up: Callable[[], bool]
+    ) -> tuple[tuple[Run, ...] | None, GroupPlace]:
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            views = {
+                name: each.look(place.members[name].place, bytes_max) for name, each in sorted(self._streams.items())
+            }
+            self._hear(views)
+            runs, end = self._merged(views, place, bytes_max)
+            if end is not place:
+                return runs or None, end
+            self._refuse_lost(views[self.waits_for])
+            left = deadline - time.monotonic()
+            if given_up() or left <= 0:
+                return None, place
+            waited = self.waits_for
+            self._streams[waited].wait(place.members[waited].place, min(left, LOOK_SECONDS), given_up)
+
+    def wake(self) -> None:
+        for each in self._streams.values():
+            each.wake()
+
+    def close(self) -> None:
+        for each in self._streams.values():
+            each.close()
+
+    def _merged(
+        self, views: Mapping[str, View], place: GroupPlace, bytes_max: int
+    ) -> tuple[tuple[Run, ...], GroupPlace]:
+        """Runs up to a batch, and where they end; the place itself where the rule waits at once."""
+        ahead, runs, end, left = {name: view.ahead for name, view in views.items()}, list[Run](), place, bytes_max
+        while left > 0 and len(runs) < RUNS_MAX:
+            turn = decide({name: self._known(name, each, views[name], end) for name, each in ahead.items()})
+            self.waits_for, self.why = ("", "") if isinstance(turn, Turn) else (turn.member, _why(views[turn.member]))
+            if not isinstance(turn, Turn):
+                break
+            name, stream = turn.member, self._streams[turn.member]
+            pieces, place_after = ahead[name].first(turn.count)
+            try:
+                chosen, state = stream.chosen(pieces, end.members[name].state)
+            except ConsumerStoppedError as error:
+                if end is not place:
+                    break  # what comes before it is handed out first
+                raise ConsumerStoppedError(f"{name}: {error}") from error
+            times = _counted(ahead[name].times[: turn.count], views[name].newest_us)
+            times = np.maximum(times, end.newest_us.get(name, 0))
+            end = end.after(name, FeedPlace(place_after, state), times)
+            if chosen:
+                runs.append(Run(name, chosen, stream.forms))
+            left -= size_of(pieces)
+            ahead[name] = ahead[name].after(turn.count)
+            if not ahead[name].pieces:
+                break  # what follows is not known before the next look
+        return tuple(runs), end
+
+    def _known(self, name: str, ahead: Ahead, view: View, place: GroupPlace) -> Known:
+        """Once the barrier has passed a time, nothing is older: who comes late comes at once."""
+        times = _counted(ahead.times, view.newest_us)
+        return Known(
+            times=np.maximum(times, place.barrier_us),
+            clock_us=max(view.clock_us, place.barrier_us),
+            begun=place.members[name].place.events > 0,
+            absent=name in self.absent,
+        )
+
+    def _hear(self, views: Mapping[str, View]) -> None:
+        now, before = self._clock(), self._looked_at
+        self._looked_at = now
+        for name, view in views.items():
+            alive = view.ahead.pieces or view.clock_us > self._clocks[name]
+            self._silent[name] = 0.0 if alive else self._silent[name] + min(now - before, SILENCE_SECONDS_MAX)
+            self._clocks[name] = max(self._clocks[name], view.clock_us)
+        limit = self._wait_seconds
+        self.absent = () if limit is None else tuple(name for name, each in self._silent.items() if each > limit)
+
+    def _refuse_lost(self, view: View) -> None:
+        """Raises what ended a member's stream for good, once all that is older was handed out; one that is away is waited for."""
+        if view.trouble is not None and not isinstance(view.trouble, AWAY):
+            raise ConsumerStoppedError(f"{self.waits_for}: {view.trouble}") from view.trouble
+
+
+def _counted(times: Int64s, newest_us: int) -> Int64s:
+    """Times as they count: never backwards within a member, and none of a future that its source does not know."""
+    if newest_us:
+        times = np.where(times > newest_us + FUTURE_US_MAX, newest_us, times)
+    ascending: Int64s = np.maximum.accumulate(times)
+    return ascending
+
+
+def _why(view: View) -> str:
+    return str(view.trouble) if view.trouble is not None else view.told

@@ -1,0 +1,179 @@
+"""The members of a group as it reads them: engines of this process, each with the clock of its source; one's stream for a consumer.
+
+An engine may end and another take its place (conf/ changed, a source took over) at any time: the group reads on in that one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from cdc_engine.binlog.entries.elements import State
+from cdc_engine.errors import NotStartedError, SluiceError
+from cdc_engine.instance.consumers.consumers import Consumers
+from cdc_engine.instance.consumers.feed import Chosen, ConsumerFeed, Reader
+from cdc_engine.instance.consumers.forms import Forms
+from cdc_engine.instance.consumers.group.ahead import NOTHING, Ahead, ahead_of
+from cdc_engine.instance.consumers.group.clock import MemberClock, SourceAsker
+from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.store.window.places import Piece, Place
+
+
+class Here(NamedTuple):
+    """A member whose engine runs in this process."""
+
+    consumers: Consumers
+    clock: MemberClock
+
+
+class Members:
+    """`consumers_of`: of the engine of a member; raises SluiceError where it does not run here. From any thread."""
+
+    def __init__(
+        self,
+        names: Iterable[str],
+        consumers_of: Callable[[str], Consumers],
+        clock_of: Callable[[str, Consumers], MemberClock] | None = None,
+    ) -> None:
+        self.names = tuple(sorted(names))
+        self._consumers_of, self._clock_of = consumers_of, clock_of or _clock_of
+        self._here: dict[str, Here] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def here(self, name: str) -> Here:
+        """Raises SluiceError where its engine does not run here."""
+        consumers = self._consumers_of(name)
+        with self._lock:
+            found = self._here.get(name)
+            if found is not None and found.consumers is consumers:
+                return found
+            if self._closed:
+                raise NotStartedError("the group is not served any more")
+            if found is not None:
+                found.clock.end()
+            clock = self._clock_of(name, consumers)
+            self._here[name] = Here(consumers, clock)
+            clock.begin()
+            return self._here[name]
+
+    def missing(self) -> dict[str, str]:
+        """Members whose engines do not run here, and why."""
+        found = {}
+        for name in self.names:
+            try:
+                self._consumers_of(name)
+            except SluiceError as error:
+                found[name] = str(error)
+        return found
+
+    def known(self) -> dict[str, Here]:
+        """As they were last read."""
+        with self._lock:
+            return dict(self._here)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            for each in self._here.values():
+                each.clock.end()
+
+
+def _clock_of(name: str, consumers: Consumers) -> MemberClock:
+    if consumers.source is None:
+        raise NotStartedError(f"{name} has no source to ask for its time")
+    return MemberClock(name, SourceAsker(consumers.source))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class View:
+    """What a member has after a place. `clock_us`: where that is nothing, it has all that was committed before; 0: not known. `newest_us`:
+    what time it is at its source. `trouble`: why it could not be read; `told`: what else keeps its clock from being known, or empty.
+    """
+
+    ahead: Ahead
+    clock_us: int = 0
+    newest_us: int = 0
+    trouble: SluiceError | None = None
+    told: str = ""
+
+
+class MemberStream:
+    """One member for one consumer of a group. `look`, `wait` and `chosen` for one thread at a time."""
+
+    def __init__(self, name: str, reader: Reader, members: Members, filters: Sequence[TableFilter]) -> None:
+        self.name = name
+        self._reader, self._members, self._filters = reader, members, filters
+        self._read: tuple[Consumers, ConsumerFeed] | None = None
+        self._woken = threading.Event()
+
+    @property
+    def reads_alone(self) -> bool:
+        return self._read is not None and self._read[1].reads_alone
+
+    @property
+    def forms(self) -> Forms:
+        """How what was chosen last is shown."""
+        return self._read[0].forms if self._read is not None else Forms()
+
+    def look(self, place: Place, bytes_max: int) -> View:
+        """What is at hand, without waiting. Raises nothing: why nothing can be read is in the view."""
+        try:
+            here = self._members.here(self.name)
+        except SluiceError as error:
+            self.close()  # what it reads by itself is nobody's to read any more
+            return View(Ahead((), place, NOTHING), trouble=error)
+        try:
+            feed = self._feed(here)
+            own = feed.own
+            # Asked before the reading: what that finds nothing of is not there up to here.
+            at = own.place() if own is not None else here.consumers.place()
+            reading = feed.read(place, bytes_max, 0.0, _never)
+        except SluiceError as error:
+            return View(Ahead((), place, NOTHING), trouble=error)
+        newest_us = here.clock.newest_us
+        if reading is not None and reading.pieces:
+            return View(ahead_of(reading), newest_us=newest_us)
+        clock_us = here.clock.reached_us(at) if reading is not None and feed.own is own else 0
+        told = "" if clock_us else here.clock.trouble or here.consumers.told()
+        return View(Ahead((), place, NOTHING), clock_us, newest_us, told=told)
+
+    def wait(self, place: Place, seconds: float, given_up: Callable[[], bool]) -> None:
+        """Until there may be more to look at, at most so long."""
+        self._woken.clear()
+        try:
+            feed = self._feed(self._members.here(self.name))
+            reading = feed.read(place, 1, seconds, given_up)
+        except SluiceError:
+            reading = None
+        if reading is None and not given_up():
+            self._woken.wait(seconds)
+
+    def chosen(self, pieces: Sequence[Piece], state: State) -> tuple[tuple[Chosen, ...], State]:
+        """Of pieces of the last look. Raises ConsumerStoppedError as `Selection` does."""
+        if self._read is None:
+            raise NotStartedError(f"{self.name} is not read")
+        return self._read[1].selection.chosen(pieces, state)
+
+    def wake(self) -> None:
+        self._woken.set()
+        read = self._read
+        if read is not None:
+            read[1].wake()
+
+    def close(self) -> None:
+        read, self._read = self._read, None
+        if read is not None:
+            read[1].close()
+
+    def _feed(self, here: Here) -> ConsumerFeed:
+        if self._read is None or self._read[0] is not here.consumers:
+            self.close()
+            self._read = (here.consumers, here.consumers.feed(self._reader, self._filters))
+        return self._read[1]
+
+
+def _never() -> bool:
+    return False

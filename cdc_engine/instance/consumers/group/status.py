@@ -1,0 +1,31 @@
+"""What a group says of itself beside its consumers: its members, the barrier, who holds it up. Pure but for the look at the members."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cdc_engine.instance.consumers.group.members import Members
+from cdc_engine.instance.consumers.subscriptions import ConsumerStatus
+from cdc_engine.instance.status import GroupFigures, MemberFigures
+
+
+def figures_of(members: Members, consumers: Sequence[ConsumerStatus]) -> GroupFigures:
+    """Of this moment."""
+    missing, known = members.missing(), members.known()
+    told = []
+    for name in members.names:
+        here = known.get(name) if name not in missing else None
+        told.append(
+            MemberFigures(
+                name=name,
+                missing=missing.get(name, ""),
+                trouble=(here.clock.trouble or here.consumers.told()) if here is not None else "",
+                ahead_seconds=here.clock.ahead_seconds if here is not None else None,
+            )
+        )
+    return GroupFigures(
+        members=tuple(told),
+        waits_for=tuple(dict.fromkeys(each.waits_for for each in consumers if each.waits_for)),
+        late=sum(each.late for each in consumers),
+        barrier_us=min((each.barrier_us for each in consumers), default=0),
+    )

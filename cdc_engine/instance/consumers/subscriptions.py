@@ -1,0 +1,220 @@
+"""Who consumes a destination or a group, by number: subscribed, served, and with their cursors in the ledger. Called from any thread.
+
+A cursor that moved is in the ledger within a second (`keep`, which the engine calls), and when the engine stops: after a kill what was
+acked in that second comes again (canal.md §12.8). `consumers` has those of a destination, `group` those of a group.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+import structlog
+
+from cdc_engine.errors import ConfigurationError, NotSubscribedError
+from cdc_engine.instance.consumers.client_filter import client_tables
+from cdc_engine.meta.forget_requests import forget_asked, forget_done
+from cdc_engine.meta.ledger import Ledger
+from cdc_engine.meta.manager import MetaManager, Transition
+from cdc_engine.position import Position
+from cdc_engine.server.consumer import ConsumerService
+from cdc_engine.sink.table_filter import TableFilter
+
+CONSUMERS_MAX = 64  # they are in the ledger, which is written whole
+IN_STEP, ALONE, STOPPED, IDLE = "IN_STEP", "ALONE", "STOPPED", "IDLE"
+
+log = structlog.get_logger()
+
+
+class Record(Protocol):
+    """A consumer as the ledger keeps it."""
+
+    @property
+    def client_id(self) -> int: ...
+    @property
+    def filter(self) -> str: ...
+
+
+RecordT = TypeVar("RecordT", bound=Record)
+PlaceT = TypeVar("PlaceT")
+ContentT = TypeVar("ContentT")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConsumerStatus:
+    """`state`: IN_STEP with the live stream, ALONE with a connection of its own, STOPPED with `reason`, or IDLE: it has not asked yet.
+
+    `position`: up to where it has acked. `behind_seconds`: of the source's clock, behind what the destination has read. `waiting`:
+    deliveries without an ack, the oldest since `waiting_since` (seconds since 1970, 0: none). `name`: of the broker that it sends to.
+    Of a group `members` has the positions by name, `barrier_us` the commit time up to which it has acked, `late` how many transactions came
+    when those of others that are younger were out, and `waits_for` the member that may bring what comes next, and why nobody knows that.
+    """
+
+    client_id: int
+    filter: str
+    state: str
+    reason: str
+    position: Position | None = None
+    behind_seconds: float
+    waiting: int
+    waiting_since: float
+    name: str = ""
+    members: Mapping[str, Position] = dataclasses.field(default_factory=dict)
+    barrier_us: int = 0
+    late: int = 0
+    waits_for: str = ""
+
+
+def forget_asked_for(directory: Path, meta: MetaManager, consumers: Forgetting | None) -> None:
+    """Those that an operator wants forgotten, also where conf/ has no consumers any more. Raises MetaError, and they are asked for still.
+
+    A broker that conf/ still names subscribes anew by itself, as one that is new.
+    """
+    for client_id in forget_asked(directory):
+        if consumers is not None:
+            consumers.unsubscribe(client_id)
+        else:
+            meta.update(without(client_id))
+        forget_done(directory, client_id)
+        log.warning("consumer_forgotten", destination=directory.name, client_id=client_id)
+
+
+class Forgetting(Protocol):
+    def unsubscribe(self, client_id: int) -> None: ...
+
+
+def without(client_id: int) -> Transition:
+    """The consumer is forgotten."""
+    return lambda ledger: ledger.without_consumer(client_id)
+
+
+class Subscriptions(abc.ABC, Generic[RecordT, PlaceT, ContentT]):
+    """`brokers`: by number the name and filter of those that send on."""
+
+    def __init__(self, meta: MetaManager, brokers: Mapping[int, tuple[str, str]]) -> None:
+        self._meta, self._brokers = meta, dict(brokers)
+        self._services: dict[int, ConsumerService[PlaceT, ContentT]] = {}
+        self._lock = threading.RLock()
+
+    @abc.abstractmethod
+    def _records(self, ledger: Ledger) -> tuple[RecordT, ...]:
+        """All that a ledger has."""
+
+    @abc.abstractmethod
+    def _with(self, ledger: Ledger, record: RecordT) -> Ledger:
+        """The ledger with this record."""
+
+    @abc.abstractmethod
+    def _born(self, client_id: int, client_filter: str) -> RecordT:
+        """Of one that is new. Raises SluiceError where nobody knows yet where it begins."""
+
+    @abc.abstractmethod
+    def _moved(self, record: RecordT, client_filter: str, acked: PlaceT | None) -> RecordT:
+        """The record with this filter, and with the cursor that follows from what is acked, if any was served."""
+
+    @abc.abstractmethod
+    def _serving(self, record: RecordT, tables: TableFilter) -> ConsumerService[PlaceT, ContentT]:
+        """A service that begins at the record's cursor."""
+
+    def broker_of(self, client_id: int) -> str:
+        """The name of the broker whose number it is; empty for none."""
+        return self._brokers.get(client_id, ("", ""))[0]
+
+    def subscribe(self, client_id: int, client_filter: str = "") -> ConsumerService[PlaceT, ContentT]:
+        """Its service. One that is new begins with the oldest change at hand; another filter takes the place of the one before.
+
+        Raises ConfigurationError where the filter is none.
+        """
+        tables = client_tables(client_filter)
+        with self._lock:
+            record = self._record(client_id)
+            if record is None:
+                self._refuse_too_many()
+                record = self._born(client_id, client_filter)
+            elif record.filter != client_filter:
+                record = self._moved(record, client_filter, self._acked(client_id))
+                self._put_away(client_id)
+            self._meta.update(lambda ledger: self._with(ledger, record))
+            return self._services.get(client_id) or self._begun(record, tables)
+
+    def unsubscribe(self, client_id: int) -> None:
+        """Its cursor is forgotten. Without effect if it does not subscribe."""
+        with self._lock:
+            self._put_away(client_id)
+            self._meta.update(without(client_id))
+
+    def service(self, client_id: int) -> ConsumerService[PlaceT, ContentT]:
+        """Of one that subscribes. Raises NotSubscribedError."""
+        with self._lock:
+            found = self._services.get(client_id)
+            record = self._record(client_id)
+            if record is None:
+                raise NotSubscribedError(f"ClientIdentity:{client_id} should subscribe first")
+            return found or self._begun(record, client_tables(record.filter))
+
+    def keep(self) -> None:
+        """The cursors go into the ledger. Raises MetaError, and then they do with the next call."""
+        with self._lock:
+            moved = [
+                now
+                for record in self._records(self._meta.ledger)
+                if (now := self._moved(record, record.filter, self._acked(record.client_id))) != record
+            ]
+            if moved:
+                self._meta.update(lambda ledger: self._with_all(ledger, moved))
+
+    def close(self) -> None:
+        """Nobody gets anything any more; the cursors are kept. Raises MetaError."""
+        with self._lock:
+            try:
+                self.keep()
+            finally:
+                for client_id in list(self._services):
+                    self._put_away(client_id)
+
+    def _begun(self, record: RecordT, tables: TableFilter) -> ConsumerService[PlaceT, ContentT]:
+        service = self._services[record.client_id] = self._serving(record, tables)
+        return service
+
+    def _refuse_too_many(self) -> None:
+        if len(self._records(self._meta.ledger)) >= CONSUMERS_MAX:
+            raise ConfigurationError(
+                f"there are {CONSUMERS_MAX} consumers beside the lake: one of them is to unsubscribe first"
+            )
+
+    def _put_away(self, client_id: int) -> None:
+        service = self._services.pop(client_id, None)
+        if service is not None:
+            service.close()
+
+    def _record(self, client_id: int) -> RecordT | None:
+        return next((each for each in self._records(self._meta.ledger) if each.client_id == client_id), None)
+
+    def _acked(self, client_id: int) -> PlaceT | None:
+        service = self._services.get(client_id)
+        return service.acked if service is not None else None
+
+    def _with_all(self, ledger: Ledger, moved: list[RecordT]) -> Ledger:
+        there = {each.client_id for each in self._records(ledger)}
+        for record in moved:
+            if record.client_id in there:
+                ledger = self._with(ledger, record)
+        return ledger
+
+
+def reason_of(service: ConsumerService[PlaceT, ContentT] | None) -> str:
+    """Why a consumer stopped, or empty."""
+    return service.trouble or service.undelivered if service is not None else ""
+
+
+def state_of(service: ConsumerService[PlaceT, ContentT] | None) -> str:
+    """Of `ConsumerStatus`."""
+    if service is None:
+        return IDLE
+    if reason_of(service):
+        return STOPPED
+    return ALONE if service.reads_alone else IN_STEP

@@ -1,0 +1,94 @@
+"""A file of conf/destinations with `members` is a group: what it may say, and what each mistake is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.config import SluiceConfig, load_config
+from cdc_engine.config.texts import file_of, read_texts
+from cdc_engine.errors import ConfigurationError
+from cdc_engine.keeping.in_use import choose
+
+MEMBER = "source: {user: u}\n"
+GROUP = "members: [east, west]\ncanal_server: {port: 11111}\n"
+
+
+def written(conf: Path, **files: str) -> Path:
+    (conf / "destinations").mkdir(parents=True, exist_ok=True)
+    (conf / "sluice.yaml").write_text(f"data_dir: {conf / 'data'}\n")
+    for name, text in files.items():
+        (conf / "destinations" / f"{name}.yaml").write_text(text)
+    return conf
+
+
+def read(conf: Path, **files: str) -> SluiceConfig:
+    return load_config(written(conf, east=MEMBER, west=MEMBER, **files))
+
+
+def test_group_is_read_beside_the_destinations_and_is_none_of_them(tmp_path: Path) -> None:
+    config = read(tmp_path, all=GROUP + "include: shop\\..*\nwait_seconds: 30\n")
+    assert sorted(config.destinations) == ["east", "west"]
+    group = config.groups["all"]
+    assert (group.members, group.include, group.wait_seconds) == (("east", "west"), r"shop\..*", 30.0)
+    assert config.groups_of("east") == ("all",)
+    assert config.groups_of("all") == ()
+    assert config.meta_place("all").address.endswith(":11111")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "members: [east, north]\ncanal_server: {port: 1}\n",
+            "there is no destination north; conf/destinations has east, west",
+        ),
+        ("members: [east, other]\ncanal_server: {port: 1}\n", "other is a group itself; name its members"),
+        ("members: [east, east]\ncanal_server: {port: 1}\n", "one is named twice"),
+        ("members: []\ncanal_server: {port: 1}\n", "at least 1 item"),
+        ("members: [east, west]\n", "nobody can consume it: give it a canal_server with a port, or brokers"),
+        (
+            GROUP + "source: {user: u}\n",
+            "source: a group reads what its members read; say it in the files of the members",
+        ),
+        (GROUP + "failover: by_time\nstart: {}\n", "failover, start: a group reads what its members read"),
+        (GROUP + "tables: {}\nmerge: spark\n", "tables, merge: a group has no lake and no tables of its own"),
+        (GROUP + "wait_seconds: 0.1\n", "greater than or equal to 2"),
+        ("members: [east]\ncanal_server: {port: 1, window_bytes_max: 8388608}\n", "windows are of the members"),
+        (GROUP + "membres: [x]\n", "Extra inputs are not permitted"),
+    ],
+)
+def test_group_mistakes_are_told_with_their_file_and_what_to_do(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigurationError) as told:
+        read(tmp_path, all=text, other=GROUP)
+    assert "destinations/all.yaml: " in str(told.value)
+    assert said in str(told.value)
+
+
+def test_group_brokers_have_numbers_of_their_own(tmp_path: Path) -> None:
+    broker = "{kind: rabbitmq, servers: 127.0.0.1:5672, topic: t, client_id: 5}"
+    with pytest.raises(ConfigurationError, match="two of the brokers have one client_id"):
+        read(tmp_path, all=f"members: [east]\nbrokers: [{broker}, {broker}]\n")
+
+
+def test_group_whose_member_goes_is_not_begun_and_says_why_while_the_other_members_go_on(tmp_path: Path) -> None:
+    conf = written(tmp_path, east=MEMBER, west=MEMBER, all=GROUP)
+    before = choose(read_texts(conf), None, main_may_change=True)
+    assert before.digest("east") == before.texts.digest("east") + "+all", "it begins anew where it becomes a member"
+    (conf / "destinations" / "west.yaml").unlink()
+    now = choose(read_texts(conf), before.texts, main_may_change=False)
+    assert sorted(now.config.destinations) == ["east"]
+    assert not now.config.groups
+    assert "there is no destination west" in now.refused[file_of("all")]
+    assert "nothing of it is begun" in now.refused[file_of("all")]
+    assert (now.digest("all"), now.digest("east")) == ("", now.texts.digest("east"))
+
+
+def test_group_that_becomes_wrong_goes_on_as_it_was(tmp_path: Path) -> None:
+    conf = written(tmp_path, east=MEMBER, west=MEMBER, all=GROUP)
+    before = choose(read_texts(conf), None, main_may_change=True)
+    written(conf, all=GROUP + "merge: spark\n")
+    now = choose(read_texts(conf), before.texts, main_may_change=False)
+    assert now.config.groups["all"].members == ("east", "west")
+    assert "no lake" in now.refused[file_of("all")]

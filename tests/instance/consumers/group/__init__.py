@@ -1,0 +1,1 @@
+"""Tests of groups: one consumer of several sources."""

@@ -1,0 +1,139 @@
+"""Members of a group without servers: real windows, feeds and ledgers, sources of numbered events, and clocks that a test asks."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from cdc_engine.contracts import Block
+from cdc_engine.errors import NotStartedError, SluiceError
+from cdc_engine.instance.consumers.consumers import Consumers
+from cdc_engine.instance.consumers.group.clock import MemberClock
+from cdc_engine.instance.consumers.group.consumers import GroupConsumers, Runs
+from cdc_engine.instance.consumers.group.members import Members
+from cdc_engine.meta.manager import MetaManager
+from cdc_engine.meta.memory_meta import MemoryMeta
+from cdc_engine.parser.server_facts import ServerFacts
+from cdc_engine.parser.source_clock import ClockAnswer
+from cdc_engine.parser.watch import StreamPlace
+from cdc_engine.position import Position
+from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.store.window.window import Window
+from tests.fix_blocks import SERVER, Source
+from tests.instance.consumers.test_consumer_machine import ReadAlone, rows_in
+
+START = Position(epoch=1, file="mysql-bin.000001", offset=4, server_uuid=SERVER)
+Row = tuple[str, int]  # a member, and the number of its row event
+
+
+class StillClock(MemberClock):
+    """Asked by the test alone."""
+
+    def begin(self) -> None: ...
+
+
+@dataclasses.dataclass
+class Fake:
+    """A member. `now_us`: what time it is at its source; `held`: written, and not come over the line yet. Implements `clock.Asker`."""
+
+    name: str
+    window_bytes: int = 1 << 20
+    now_us: int = 1
+    trouble: SluiceError | None = None
+
+    def __post_init__(self) -> None:
+        self.source, self.blocks, self.held = Source(), list[Block](), list[Block]()
+        self.transactions: list[tuple[int, list[int]]] = []  # commit time, numbers of the rows
+        self.end = START
+        self.restart()
+
+    def restart(self) -> None:
+        """Another engine: what it has read before is at hand for those who read alone."""
+        self.arrive()
+        self.window = Window(self.end, bytes_max=self.window_bytes)
+        self.consumers = Consumers(
+            MemoryMeta(),
+            self.window,
+            open_own=lambda _reader, _place: ReadAlone(self.blocks, START),
+            held_up=lambda: False,
+            server_filter=TableFilter(),
+            wants=lambda _tables: lambda _statement: False,
+            place=self.place,
+        )
+        self.clock = StillClock(self.name, self)
+
+    def write(self, *sizes: int, now_us: int = 0, held: bool = False) -> None:
+        """Transactions of so many rows, all at one time."""
+        self.source.time_us = self.now_us = now_us or self.now_us
+        first = self.source.number
+        for size in sizes:
+            self.transactions.append((self.now_us, [*range(first, first + size)]))
+            first += size
+        self.held.append(self.source.block(sizes))
+        if not held:
+            self.arrive()
+
+    def arrive(self) -> None:
+        for block in self.held:
+            self.blocks.append(block)
+            self.window.put(block)
+            self.end = dataclasses.replace(
+                START, offset=int(block.transaction_end[-1]), time_us=int(block.transaction_time_us[-1])
+            )
+        self.held.clear()
+
+    def place(self) -> StreamPlace:
+        return StreamPlace(position=self.end, file=self.end.file, offset=self.end.offset, bytes=0)
+
+    def ask(self) -> ClockAnswer:
+        end = ServerFacts(
+            version="8.0",
+            mariadb=False,
+            server_uuid=SERVER,
+            gtid_enabled=False,
+            file=START.file,
+            offset=self.source.offset,
+        )
+        return ClockAnswer(now_us=self.now_us, before_us=self.now_us, end=end)
+
+    def close(self) -> None: ...
+
+
+class Group:
+    """The group `all` of some members, over one ledger."""
+
+    def __init__(self, *fakes: Fake, wait_seconds: float | None = None, meta: MetaManager | None = None) -> None:
+        self.fakes, self.wait_seconds = {each.name: each for each in fakes}, wait_seconds
+        self.meta = meta or MemoryMeta()
+        self.begin()
+
+    def begin(self) -> None:
+        """A new engine of the group, with what the ledger has."""
+        members = Members(self.fakes, self._consumers_of, lambda name, _: self.fakes[name].clock)
+        self.consumers = GroupConsumers(
+            "all", self.meta, members, group_filter=TableFilter(), wait_seconds=self.wait_seconds
+        )
+
+    def _consumers_of(self, name: str) -> Consumers:
+        if (trouble := self.fakes[name].trouble) is not None:
+            raise trouble
+        return self.fakes[name].consumers
+
+    def clocks(self) -> None:
+        for each in self.fakes.values():
+            each.clock.ask()
+
+    def got(self, client_id: int = 7) -> list[Row]:
+        """All that is to be had now, acked."""
+        service, found = self.consumers.service(client_id), list[Row]()
+        while (delivery := service.get(1 << 20))[1] is not None:
+            found += rows_of(delivery[1])
+            service.ack(delivery[0])
+        return found
+
+
+def rows_of(content: Runs) -> list[Row]:
+    return [(run.member, number) for run in content for number in rows_in(run.chosen)]
+
+
+def away() -> SluiceError:
+    return NotStartedError("its engine does not run")

@@ -1,0 +1,97 @@
+"""The rule of a group, for any arrivals: one order, whoever comes when; an idle member holds up nobody; nobody goes back."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdc_engine.instance.consumers.group.barrier import Known, Turn, Wait, decide
+
+FOREVER = 1 << 60
+NAMES = ("east", "north", "west")
+Transaction = tuple[str, int]  # a member, and the number of its transaction
+
+
+@dataclasses.dataclass
+class Member:
+    """`times`: of all that it will ever bring, as its clock said. `arrived`, `taken`: how many of them."""
+
+    times: list[int]
+    arrived: int = 0
+    taken: int = 0
+    ended: bool = False
+
+    def effective(self) -> list[int]:
+        return list(itertools.accumulate(self.times, max))
+
+    def known(self) -> Known:
+        at_hand = self.effective()[self.taken : self.arrived]
+        rest = self.times[self.arrived :]
+        clock = FOREVER if self.ended and not rest else min(rest, default=0)
+        return Known(np.array(at_hand, np.int64), max(clock, *self.effective()[: self.arrived], 0))
+
+
+def in_order(members: dict[str, Member]) -> list[Transaction]:
+    """By time and name; within a member as in its stream."""
+    keys = [(time, name, place) for name, each in members.items() for place, time in enumerate(each.effective())]
+    return [(name, place) for _, name, place in sorted(keys)]
+
+
+def handed_out(members: dict[str, Member]) -> list[Transaction]:
+    """What the rule gives until it waits."""
+    found: list[Transaction] = []
+    while isinstance(turn := decide({name: each.known() for name, each in members.items()}), Turn):
+        each = members[turn.member]
+        found += [(turn.member, each.taken + place) for place in range(turn.count)]
+        each.taken += turn.count
+        assert each.taken <= each.arrived
+    return found
+
+
+streams = st.dictionaries(st.sampled_from(NAMES), st.lists(st.integers(1, 12), max_size=8).map(Member), min_size=1)
+
+
+@given(members=streams, data=st.data())
+def test_group_any_arrivals_give_one_order_of_its_members_transactions(
+    members: dict[str, Member], data: st.DataObject
+) -> None:
+    expected, got = in_order(members), list[Transaction]()
+    while waiting := [name for name, each in members.items() if each.arrived < len(each.times)]:
+        members[data.draw(st.sampled_from(waiting))].arrived += 1
+        got += handed_out(members)
+        assert got == expected[: len(got)]
+    for each in members.values():  # idle from now on: their clocks go on
+        each.ended = True
+    assert got + handed_out(members) == expected
+
+
+@given(members=streams)
+def test_group_an_idle_member_whose_clock_goes_on_holds_up_nobody(members: dict[str, Member]) -> None:
+    for each in members.values():
+        each.arrived, each.ended = len(each.times), True
+    members["idle"] = Member([], ended=True)
+    assert handed_out(members) == in_order(members)
+
+
+def known(*times: int, clock: int = 0, begun: bool = False, absent: bool = False) -> Known:
+    return Known(np.array(times, np.int64), clock, begun, absent)
+
+
+def test_group_it_waits_for_who_may_bring_what_is_older_and_at_equal_times_goes_by_name() -> None:
+    assert decide({"east": known(5, 6, 9), "west": known(clock=7)}) == Turn("east", 2)
+    assert decide({"east": known(9), "west": known(clock=7)}) == Wait("west")
+    assert decide({"east": known(7), "west": known(clock=7)}) == Turn("east", 1)
+    assert decide({"east": known(clock=7), "west": known(7)}) == Wait("east")
+    assert decide({"east": known(clock=8), "west": known(clock=7)}) == Wait("west")
+
+
+def test_group_no_transaction_is_parted_by_another_and_who_is_absent_is_passed_by() -> None:
+    assert decide({"east": known(9, begun=True), "west": known(2)}) == Turn("east", 1)
+    assert decide({"east": known(begun=True, absent=True), "west": known(2)}) == Wait("east")
+    assert decide({"east": known(9), "west": known(clock=2, absent=True)}) == Turn("east", 1)
+    assert decide({"east": known(9), "west": known(2, absent=True)}) == Turn("west", 1)
+    assert decide({"east": known(clock=3, absent=True), "west": known(clock=2, absent=True)}) == Wait("west")

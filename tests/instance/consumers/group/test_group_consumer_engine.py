@@ -1,0 +1,152 @@
+"""The engine of a group: it serves where all its members run, holds the lease meanwhile, and says what keeps it from that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc_engine import launcher
+from cdc_engine.config import load_config
+from cdc_engine.destination_files import lease_holder
+from cdc_engine.errors import NotStartedError
+from cdc_engine.ha.file_lease import FileLease
+from cdc_engine.instance.consumers.consumers import Consumers
+from cdc_engine.instance.consumers.group import engine as room
+from cdc_engine.instance.consumers.group.engine import GroupEngine
+from cdc_engine.instance.status import GroupFigures, MemberFigures
+from cdc_engine.keeping.in_use import VARIABLE
+from console.status import read_status
+from console.toolchain.ports import free_port
+from tests.instance.consumers.group.fix_members import Fake
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.usefixtures("at_once")
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "STATUS_SECONDS", 0.02)
+
+
+class Host:
+    """A process with engines of some members. Its conf/ and data are those of all hosts."""
+
+    def __init__(self, root: Path, port: int, *members: str) -> None:
+        self.members = {name: Fake(name).consumers for name in members}
+        (root / "destinations").mkdir(parents=True, exist_ok=True)
+        (root / "sluice.yaml").write_text(f"data_dir: {root / 'data'}\n")
+        for name in ("east", "west"):
+            (root / "destinations" / f"{name}.yaml").write_text("source: {user: u}\n")
+        server = f"{{port: {port}, time_zone: Europe/Vienna}}"
+        (root / "destinations" / "all.yaml").write_text(f"members: [east, west]\ncanal_server: {server}\n")
+        self.config = load_config(root)
+        self.group = GroupEngine(self.config, "all", self.consumers_of)
+
+    def consumers_of(self, name: str) -> Consumers:
+        if name not in self.members:
+            raise NotStartedError(f"process 1 on elsewhere reads {name}")
+        return self.members[name]
+
+    def status(self) -> dict[str, Any]:
+        """As it was written."""
+        told: dict[str, Any] = json.loads((self.group.directory / "status.json").read_text())
+        return told
+
+    def held(self) -> bool:
+        holder = lease_holder(self.group.directory)
+        return holder is not None and holder.held
+
+
+def is_in(group: GroupEngine, state: str) -> Callable[[], bool]:
+    return lambda: group.status().state == state
+
+
+def test_group_is_served_where_all_members_run_and_follows_them_to_another_host_with_its_consumers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "APART_SECONDS", 0.1)
+    port = free_port()
+    here, there = Host(tmp_path, port, "east"), Host(tmp_path, port, "west")
+    here.group.start()
+    there.group.start()
+    try:
+        told = here.status()
+        assert told["state"] == "STARTING"
+        assert "it waits for its member" in told["reason"]
+        assert not here.held()
+        here.members["west"] = there.members.pop("west")
+        wait_for("it is served", is_in(here.group, "RUNNING"))
+        wait_for("the other stands by", is_in(there.group, "STANDBY"))
+        assert here.status()["state"] == "RUNNING"
+        assert here.group.consumers.statuses() == ()
+        del here.members["west"]
+        (trouble,) = here.group.status().troubles
+        assert trouble == "west does not run here: process 1 on elsewhere reads west; the group waits"
+        there.members = {name: Fake(name).consumers for name in ("east", "west")}
+        here.members.clear()
+        wait_for("it is served there", is_in(there.group, "RUNNING"))
+        with pytest.raises(NotStartedError):
+            str(here.group.consumers)
+    finally:
+        here.group.stop()
+        there.group.stop()
+    assert not here.held()
+
+
+def test_group_whose_password_is_not_there_says_so_until_it_is_for_its_consumers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = Host(tmp_path, free_port(), "east", "west")
+    server = host.config.groups["all"].canal_server.model_copy(
+        update={"user": "canal", "password_hash_env": "GROUP_HASH"}
+    )
+    host.group._group = host.config.groups["all"].model_copy(update={"canal_server": server})
+    host.group.start()
+    try:
+        assert host.status()["state"] == "CONFIGURATION"
+        assert "GROUP_HASH" in host.status()["reason"]
+        assert any(problem.startswith("all is CONFIGURATION") for problem in read_status(host.config).problems)
+        monkeypatch.setenv("GROUP_HASH", "e3619321c1a937c46a0d8bd1dac39f93b27d4458")
+        wait_for("it is served", is_in(host.group, "RUNNING"))
+    finally:
+        host.group.stop()
+
+
+def test_group_is_kept_by_the_launcher_and_names_the_engines_of_consumers_that_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = Host(tmp_path, free_port())
+    monkeypatch.setenv("SLUICE_CONF", str(tmp_path))
+    monkeypatch.setenv(VARIABLE, "")
+    launcher.take_up("all")
+    try:
+        assert sorted(launcher.kept()) == ["all"]
+        assert "the engine of east does not run" in host.status()["reason"]
+        (directory := host.config.destination_dir("west")).mkdir(parents=True)
+        other_host = FileLease(directory)
+        assert other_host.try_acquire()
+        wait_for("it says who reads west", lambda: "`sluice instance release west` there" in host.status()["reason"])
+        launcher.give_up("all")
+        assert sorted(launcher.kept()) == ["all"], "it goes where its members go"
+    finally:
+        launcher.put_away("all")
+    assert not launcher.kept()
+
+
+def test_group_says_how_far_the_clocks_of_its_sources_differ_consumer() -> None:
+    members = (
+        MemberFigures(name="east", ahead_seconds=-1.5),
+        MemberFigures(name="north", trouble="its engine is POSITION_LOST: gone"),
+        MemberFigures(name="west", ahead_seconds=0.5),
+    )
+    figures = GroupFigures(members=members)
+    assert figures.clocks_differ_seconds == 2.0
+    silent, clocks = figures.troubles(30.0)
+    assert (
+        silent == "north gives nothing: its engine is POSITION_LOST: gone; the group waits 30 s and goes on without it"
+    )
+    assert "differ by 2.0 s" in clocks

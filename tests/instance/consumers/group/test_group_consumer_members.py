@@ -1,0 +1,206 @@
+"""What becomes of one consumer of several sources where a member is away, lost, stopped, new, gone, or says wrong times."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdc_engine.contracts import TableChange, TableChangeKind
+from cdc_engine.errors import ConsumerStoppedError, MetaError, PositionLostError
+from cdc_engine.instance.consumers.group.feed import FUTURE_US_MAX
+from cdc_engine.instance.consumers.subscriptions import STOPPED
+from cdc_engine.meta.manager import Transition
+from cdc_engine.meta.memory_meta import MemoryMeta
+from tests.instance.consumers.group.fix_members import Fake, Group, Row, away, rows_of
+from tests.waiting import wait_for
+
+CLIENT = 7
+
+
+def group_of(*names: str, wait_seconds: float | None = None) -> Group:
+    made = Group(*map(Fake, names), wait_seconds=wait_seconds)
+    made.consumers.subscribe(CLIENT)
+    return made
+
+
+def test_group_a_consumer_that_begins_has_the_oldest_change_at_hand_of_each_member() -> None:
+    group = Group(Fake("east"), Fake("west"))
+    group.fakes["east"].write(1, now_us=5)
+    group.fakes["west"].write(1, now_us=4)
+    group.consumers.subscribe(CLIENT)
+    group.clocks()
+    assert group.got() == [("west", 0)], "west may still bring what is older than east's"
+    group.fakes["west"].now_us = 6
+    group.clocks()
+    assert group.got() == [("east", 0)]
+
+
+def test_group_it_waits_for_a_consumer_s_member_that_is_away_and_says_so() -> None:
+    group = group_of("east", "west")
+    group.fakes["west"].trouble = away()
+    group.fakes["east"].write(1, now_us=5)
+    assert group.got() == []
+    (status,) = group.consumers.statuses()
+    assert (status.waits_for, status.reason) == ("west: its engine does not run", "")
+    group.fakes["west"].trouble = None
+    group.fakes["west"].write(1, now_us=4)
+    group.fakes["west"].now_us = 6
+    group.clocks()
+    assert group.got() == [("west", 0), ("east", 0)]
+    (status,) = group.consumers.statuses()
+    assert status.late == 0
+
+
+def test_group_a_consumer_goes_on_after_wait_seconds_and_what_comes_late_is_counted() -> None:
+    group = group_of("east", "west", wait_seconds=0.2)
+    east, west = group.fakes["east"], group.fakes["west"]
+    west.trouble = away()
+    east.write(1, now_us=5)
+    assert group.got() == []
+    assert wait_for("it goes on without west", group.got) == [("east", 0)]
+    west.trouble = None
+    west.write(1, 1, now_us=4)
+    west.write(1, now_us=7)
+    east.write(1, now_us=6)
+    east.now_us = west.now_us = 8
+    group.clocks()
+    assert group.got() == [("west", 0), ("west", 1), ("east", 1), ("west", 2)], "what is late comes at once"
+    group.consumers.keep()
+    record = group.meta.ledger.group_consumer(CLIENT)
+    assert record is not None
+    assert (record.cursor.late, record.cursor.barrier_us) == (2, 7)
+
+
+def stop_of(table: str) -> TableChange:
+    return TableChange(
+        kind=TableChangeKind.STOPPED, database="shop", table=table, order_key=1, time_us=0, state="X", reason="why"
+    )
+
+
+def test_group_a_table_of_a_member_that_cannot_be_read_stops_the_consumer_once_all_older_is_out() -> None:
+    group = group_of("east", "west")
+    east, west = group.fakes["east"], group.fakes["west"]
+    east.write(1, now_us=3)
+    east.source.time_us = 5
+    east.held.append(east.source.block([0], changes=(stop_of("orders"),)))
+    east.arrive()
+    west.write(1, now_us=4)
+    west.now_us = 9
+    group.clocks()
+    service = group.consumers.service(CLIENT)
+    _, content = service.get(1 << 20)
+    assert content is not None
+    assert rows_of(content) == [("east", 0)]
+    _, content = service.get(1 << 20)
+    assert content is not None
+    assert rows_of(content) == [("west", 0)]
+    with pytest.raises(ConsumerStoppedError, match=r"^east: the rows of shop\.orders cannot be read"):
+        service.get(1 << 20)
+    (status,) = group.consumers.statuses()
+    assert status.state == STOPPED
+    other = group.consumers.subscribe(8, r"shop\.audit")  # another consumer's filter leaves the table out
+    assert other.get(1 << 20)[0] == -1
+
+
+def test_group_a_member_whose_place_is_lost_stops_the_consumer_and_is_named() -> None:
+    group = group_of("east", "west")
+    group.fakes["east"].write(1, now_us=3)
+    group.fakes["west"].trouble = PositionLostError("its binlog is purged")
+    with pytest.raises(ConsumerStoppedError, match=r"^west: its binlog is purged"):
+        group.consumers.service(CLIENT).get(1 << 20)
+
+
+def test_group_consumers_have_filters_and_paces_of_their_own() -> None:
+    group = group_of("east", "west")
+    audit = group.consumers.subscribe(8, r"shop\.audit")
+    for name in ("east", "west"):
+        fake = group.fakes[name]
+        fake.source.time_us = fake.now_us = 5
+        fake.held.append(fake.source.block([2], table=[0, 1]))
+        fake.arrive()
+        fake.now_us = 6
+    group.clocks()
+    assert group.got(8) == [("east", 1), ("west", 1)]
+    assert audit.acked.position != group.consumers.service(CLIENT).acked.position
+    assert group.got() == [("east", 0), ("east", 1), ("west", 0), ("west", 1)]
+
+
+def test_group_a_member_that_leaves_keeps_its_place_and_one_that_joins_begins_with_what_is_at_hand() -> None:
+    group = group_of("east", "west")
+    group.fakes["west"].write(1, now_us=2)
+    group.fakes["east"].now_us = 3
+    group.clocks()
+    assert group.got() == [("west", 0)]
+    group.consumers.close()
+    west = group.fakes.pop("west")
+    group.fakes["north"] = Fake("north")
+    group.begin()
+    west.write(1, now_us=4)
+    group.fakes["north"].write(1, now_us=5)
+    group.fakes["east"].now_us = group.fakes["north"].now_us = 6
+    group.clocks()
+    assert group.got() == [("north", 0)]
+    group.consumers.close()
+    group.fakes["west"] = west
+    group.begin()
+    west.now_us = 6
+    group.clocks()
+    assert group.got() == [("west", 1)], "from where it was; late, for what is younger is out"
+    record = group.meta.ledger.group_consumer(CLIENT)
+    assert record is not None
+    assert [name for name, _ in record.cursor.members] == ["east", "north", "west"]
+
+
+class Refusing(MemoryMeta):
+    """Keeps nothing while it `refuses`."""
+
+    refuses = False
+
+    def update(self, transition: Transition):  # type: ignore[no-untyped-def]
+        if self.refuses:
+            raise MetaError("the disk is full")
+        return super().update(transition)
+
+
+def test_group_the_cursors_of_a_consumer_are_kept_for_all_members_or_none() -> None:
+    """A crash between two durable writes cannot part them: there is one. What was not kept comes again, and whole."""
+    meta = Refusing()
+    group = Group(Fake("east"), Fake("west"), meta=meta)
+    group.consumers.subscribe(CLIENT)
+    for name, now_us in (("east", 2), ("west", 3)):
+        group.fakes[name].write(1, now_us=now_us)
+        group.fakes[name].now_us = 4
+    group.clocks()
+    meta.refuses = True
+    assert group.got() == [("east", 0), ("west", 0)]
+    before = meta.ledger
+    with pytest.raises(MetaError):
+        group.consumers.keep()
+    assert meta.ledger is before
+    group.fakes["north"] = Fake("north")
+    group.begin()
+    with pytest.raises(MetaError):  # where the new member begins is kept before anything is handed out
+        group.consumers.service(CLIENT)
+    meta.refuses = False
+    group.fakes["north"].now_us = 4
+    group.clocks()
+    assert group.got() == [("east", 0), ("west", 0)], "again, as it was"
+    group.consumers.keep()
+    group.begin()
+    assert group.got() == []
+
+
+def test_group_a_consumer_is_not_held_up_by_a_time_that_its_source_does_not_know() -> None:
+    """SET timestamp of MariaDB and MySQL 5.7: a transaction of next year would make all others wait for a year."""
+    group = group_of("east", "west")
+    east, west = group.fakes["east"], group.fakes["west"]
+    east.write(1, now_us=10 * FUTURE_US_MAX)
+    east.now_us = west.now_us = 5
+    group.clocks()
+    assert group.got() == [("east", 0)]
+    west.write(1, now_us=6)
+    east.now_us = west.now_us = 7
+    group.clocks()
+    found: list[Row] = group.got()
+    assert found == [("west", 0)]
+    (status,) = group.consumers.statuses()
+    assert status.late == 0

@@ -1,0 +1,198 @@
+"""One consumer of two real servers, by Canal's protocol: one order over kills of the engines, a server that is away, changes of conf/."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from canal_client import CanalClient
+from canal_client.errors import CanalError
+from cdc_engine.config import load_config
+from cdc_engine.destination_files import read_ledger
+from console.status import read_status
+from console.toolchain.cache import PROJECT_ROOT
+from console.toolchain.database.server import DatabaseServer
+from console.toolchain.ports import free_port
+from console.toolchain.process import ChildProcess
+from tests.fix_servers import ServerFactory
+from tests.waiting import wait_for
+
+DATABASE = "grouped"
+EAST, WEST = 1, 77  # server ids
+Got = tuple[str, int]  # server, number of the row
+
+
+class House:
+    """Two sources, a destination each, and the group `all` of both; their engines are in a process of their own."""
+
+    def __init__(self, root: Path, servers: dict[str, DatabaseServer]) -> None:
+        self.root, self.servers, self.port, self.number = root, servers, free_port(), 0
+        self.written: list[Got] = []
+        conf = root / "conf"
+        (conf / "destinations").mkdir(parents=True)
+        engine = f"engine: {{kind: remote, address: 127.0.0.1:{free_port()}}}"
+        (conf / "sluice.yaml").write_text(f"data_dir: {root}/data\nlake: {root}/lake\n{engine}\n")
+        for name, server in servers.items():
+            run(server, f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")
+            run(server, f"CREATE TABLE {DATABASE}.numbers (n INT PRIMARY KEY, note VARCHAR(40))")
+            text = f"source: {{user: root, port: {server.port}}}\ninclude: {DATABASE}\\..*\n"
+            (conf / "destinations" / f"{name}.yaml").write_text(text)
+        self.group_file = conf / "destinations" / "all.yaml"
+        self.describe_group()
+        self.process = self.begun()
+
+    def describe_group(self) -> None:
+        self.group_file.write_text(f"members: [east, west]\ncanal_server: {{port: {self.port}}}\n")
+
+    def begun(self) -> ChildProcess:
+        environment = {**os.environ, "SLUICE_CONF": str(self.root / "conf"), "PYTHONPATH": str(PROJECT_ROOT)}
+        command = [sys.executable, "-m", "orchestration.remote.process"]
+        return ChildProcess(command, self.root / "engine.log", environment=environment, die_with_parent=True)
+
+    def killed_and_begun(self) -> None:
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.kill()
+        self.process = self.begun()
+
+    def write(self, *names: str) -> None:
+        """A row in a transaction of its own, on each server in turn."""
+        for name in names:
+            run(self.servers[name], f"INSERT INTO {DATABASE}.numbers VALUES ({self.number}, '{name}')")
+            self.written.append((name, self.number))
+            self.number += 1
+
+    def status(self) -> dict[str, Any]:
+        file = self.root / "data" / "engine" / "all" / "status.json"
+        found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+        return found
+
+    def kept(self) -> bool:
+        """Whether the ledger has the cursor that one delivery follows."""
+        (consumer,) = read_ledger(self.root / "data" / "engine" / "all").group_consumers
+        kept = consumer.cursor.to_json()["members"]
+        return any(told["waiting"] == 1 and told["members"] == kept for told in self.status().get("consumers", ()))
+
+    def client(self) -> CanalClient:
+        """As soon as the group is served."""
+
+        def subscribed() -> CanalClient | None:
+            client = CanalClient("all", port=self.port)
+            try:
+                client.connect()
+            except CanalError:
+                return None
+            return client
+
+        return wait_for("the group is served", subscribed)
+
+
+def run(server: DatabaseServer, *statements: str) -> None:
+    with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def rows_of(batch: Any) -> list[Got]:
+    return [(change.row["note"], int(change.row["n"])) for change in batch.changes()]
+
+
+def taken(client: CanalClient, count: int) -> list[Got]:
+    """So many rows, each batch acked."""
+    found: list[Got] = []
+
+    def enough() -> bool:
+        batch = client.get(wait_seconds=0.5)
+        if batch:
+            found.extend(rows_of(batch))
+            batch.ack()
+        return len(found) >= count
+
+    wait_for(f"{count} rows", enough)
+    return found
+
+
+@pytest.fixture
+def house(mysql80: DatabaseServer, fresh_mysql80: ServerFactory, tmp_path: Path) -> Iterator[House]:
+    made = House(tmp_path, {"east": mysql80, "west": fresh_mysql80({"server_id": WEST})})
+    yield made
+    made.process.kill()
+    run(mysql80, f"DROP DATABASE {DATABASE}")
+
+
+def test_group_one_consumer_gets_the_rows_of_two_servers_once_and_in_the_order_of_their_commits(house: House) -> None:
+    client = house.client()
+    house.write(*["east", "west", "west"] * 4)
+    assert taken(client, 12) == house.written
+
+    house.write("east", "east")  # an idle source holds up nobody
+    assert taken(client, 2) == house.written[-2:]
+
+    house.write("west", "east", "west")
+    batch = wait_for("a batch", lambda: client.get(wait_seconds=1.0) or None)
+    got = rows_of(batch)
+    servers = [{"east": EAST, "west": WEST}[name] for name, _ in got]
+    assert servers == _servers(batch), "each entry has its own source in its header"
+    wait_for("what was acked before is kept", house.kept)
+    house.killed_and_begun()  # between get and ack
+    client = house.client()
+    again = taken(client, 3)
+    assert again[: len(got)] == got
+    assert again == house.written[-3:]
+
+    _one_member_is_away(house, client)
+    _its_file_goes_and_comes_back(house)
+
+
+def _servers(batch: Any) -> list[int]:
+    """Of each row's entry, who wrote it."""
+    return [entry.header.serverId for entry in batch.entries if entry.entryType == 2]
+
+
+def _one_member_is_away(house: House, client: CanalClient) -> None:
+    """What is younger than what it may bring waits; `status` says for whom."""
+    house.servers["west"].kill()
+    house.write("east")
+    assert not client.get(wait_seconds=1.5)
+    report = wait_for(
+        "status says who is away", lambda: next((s for s in _problems(house) if s.startswith("all: west")), "")
+    )
+    assert "the group waits" in report
+    assert [each["waits_for"].partition(":")[0] for each in house.status()["consumers"]] == ["west"]
+    house.servers["west"].start()
+    house.write("west")
+    assert taken(client, 2) == house.written[-2:]
+    assert house.status()["group"]["late"] == 0
+
+
+def _problems(house: House) -> list[str]:
+    return read_status(load_config(house.root / "conf")).problems
+
+
+def _its_file_goes_and_comes_back(house: House) -> None:
+    """The cursor stays, in one record for both members."""
+    house.group_file.unlink()
+
+    def gone() -> bool:
+        client = CanalClient("all", port=house.port)
+        try:
+            client.connect()
+        except CanalError:
+            return True
+        client.close()
+        return False
+
+    wait_for("the group is served no more", gone)
+    house.write("west", "east")
+    ledger = read_ledger(house.root / "data" / "engine" / "all")
+    (consumer,) = ledger.group_consumers
+    assert [member for member, _ in consumer.cursor.members] == ["east", "west"]
+    house.describe_group()
+    assert taken(house.client(), 2) == house.written[-2:]

@@ -1,0 +1,47 @@
+"""The ledger of a group: a position a member in one record; other ledgers are written as they were before there were groups."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.meta.file_meta import FileMeta
+from cdc_engine.meta.ledger import GroupConsumer, Ledger
+from cdc_engine.meta.ledger_record import ledger_from_text, ledger_to_text
+from cdc_engine.position import GroupPosition, Position
+
+EAST = Position(epoch=1, file="bin.000003", offset=400, gtid_set="a:1-5", server_uuid="a", time_us=7)
+WEST = Position(epoch=2, file="bin.000001", offset=154, time_us=5)
+CURSOR = GroupPosition(members=(("east", EAST), ("west", WEST)), barrier_us=9, late=3)
+CONSUMER = GroupConsumer(client_id=1001, filter=r"shop\..*", cursor=CURSOR)
+LEDGER = Ledger(ledger_id="3f2a91c04be7").with_group_consumer(CONSUMER)
+
+
+def test_group_cursors_of_all_members_are_one_record(tmp_path: Path) -> None:
+    record = json.loads(ledger_to_text(LEDGER))
+    (written,) = record["group_consumers"]
+    assert sorted(written["cursor"]["members"]) == ["east", "west"]
+    FileMeta(tmp_path).update(lambda _: LEDGER)
+    found = FileMeta(tmp_path).ledger
+    assert found.group_consumers == (CONSUMER,)
+    assert found.places_of("west") == (WEST,)
+    assert found.places_of("north") == ()
+    assert not found.without_consumer(1001).group_consumers
+
+
+def test_group_ledgers_alone_have_the_word_for_consumers_of_groups() -> None:
+    text = ledger_to_text(Ledger(ledger_id="3f2a91c04be7"))
+    assert "group_consumers" not in json.loads(text)
+    assert ledger_from_text(text, "shop").group_consumers == ()
+
+
+@pytest.mark.parametrize(
+    ("word", "value"), [("members", [["east", {}]]), ("members", {"east": {"file": "f"}}), ("late", "3")]
+)
+def test_group_cursors_that_are_none_are_refused(word: str, value: object) -> None:
+    record = json.loads(ledger_to_text(LEDGER))
+    record["group_consumers"][0]["cursor"][word] = value
+    with pytest.raises(ValueError, match="Position"):
+        ledger_from_text(json.dumps(record), "all")
