@@ -28,17 +28,16 @@ class Ahead:
         """Whether they end amid a transaction, which is all that there is."""
         return bool(self.pieces) and not any(_ends_in(piece) for piece in self.pieces)
 
-    def first(self, count: int) -> tuple[tuple[Piece, ...], Place]:
-        """The pieces of the first transactions (1 ≤ count ≤ len(times)), and where they end."""
+    def first(self, count: int) -> tuple[Piece, ...]:
+        """The pieces of the first transactions, 1 ≤ count ≤ len(times)."""
         if count == len(self.times):
-            return self.pieces, self.end
+            return self.pieces
         taken: list[Piece] = []
         left = count
         for piece in self.pieces:
             ends = _ends_in(piece)
             if ends >= left:
-                head, _ = _parted(piece, left)
-                return (*taken, head), Place(end_position(piece.block, head.last_transaction - 1))
+                return (*taken, _parted(piece, left)[0])
             taken.append(piece)
             left -= ends
         raise ValueError(f"there are no {count} transactions in {len(self.pieces)} pieces")
@@ -67,6 +66,11 @@ def ahead_of(reading: Reading) -> Ahead:
     ]
     times = np.concatenate(each)
     return Ahead(reading.pieces, reading.end, times if len(times) else np.array([_time_us(reading.pieces)], np.int64))
+
+
+def end_of(pieces: tuple[Piece, ...]) -> Place:
+    """Where pieces end that end with a transaction. Its executed GTID set takes as long as there are transactions in its block."""
+    return Place(end_position(pieces[-1].block, pieces[-1].last_transaction - 1))
 
 
 def size_of(pieces: tuple[Piece, ...]) -> int:

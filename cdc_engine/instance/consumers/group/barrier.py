@@ -45,15 +45,18 @@ class Wait:
     member: str
 
 
-def decide(known: Mapping[str, Known]) -> Turn | Wait:
-    """`known`: of each member, at least one. What is begun goes on, whoever is older: no transaction is parted by another."""
+def decide(known: Mapping[str, Known], barrier_us: int = 0) -> Turn | Wait:
+    """`known`: of each member, at least one. What is begun goes on, whoever is older: no transaction is parted by another.
+
+    `barrier_us`: up to which all was handed out. Nothing counts as older, so what comes late comes at once.
+    """
     for member, each in sorted(known.items()):
         if each.begun:
             return Turn(member, 1) if len(each.times) else Wait(member)
     counted = {member: each for member, each in known.items() if len(each.times) or not each.absent}
     if not counted:
-        return Wait(min((each.clock_us, member) for member, each in known.items())[1])
-    least = sorted((_next_us(each), member) for member, each in counted.items())
+        return Wait(min((max(each.clock_us, barrier_us), member) for member, each in known.items())[1])
+    least = sorted((max(_next_us(each), barrier_us), member) for member, each in counted.items())
     member = least[0][1]
     times = counted[member].times
     if not len(times):

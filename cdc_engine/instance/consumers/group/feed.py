@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from cdc_engine.binlog.entries.elements import State
 from cdc_engine.contracts import Int64s
 from cdc_engine.errors import (
     ConsumerStoppedError,
@@ -25,10 +26,11 @@ from cdc_engine.errors import (
 )
 from cdc_engine.instance.consumers.feed import Chosen, FeedPlace
 from cdc_engine.instance.consumers.forms import Forms
-from cdc_engine.instance.consumers.group.ahead import Ahead, size_of
+from cdc_engine.instance.consumers.group.ahead import Ahead, end_of, size_of
 from cdc_engine.instance.consumers.group.barrier import Known, Turn, decide
 from cdc_engine.instance.consumers.group.members import MemberStream, View
 from cdc_engine.position import GroupPosition, Position
+from cdc_engine.store.window.places import Piece, Place
 
 LOOK_SECONDS = 0.1  # between two looks at the clocks of those that are waited for
 SILENCE_SECONDS_MAX = 1.0  # that count between two looks: a client may not have asked for an hour
@@ -54,17 +56,6 @@ class GroupPlace:
         here = ((name, place.position) for name, place in self.members.items())
         return GroupPosition(members=tuple(sorted((*here, *self.left))), barrier_us=self.barrier_us, late=self.late)
 
-    def after(self, member: str, place: FeedPlace, times: Int64s) -> GroupPlace:
-        """`times`: of the transactions that were handed out, as they count and ascending: late where the barrier had passed one."""
-        newest_us = int(times[-1])
-        return dataclasses.replace(
-            self,
-            members={**self.members, member: place},
-            barrier_us=max(self.barrier_us, newest_us),
-            late=self.late + int(np.searchsorted(times, self.barrier_us, "left")),
-            newest_us={**self.newest_us, member: newest_us},
-        )
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
@@ -73,6 +64,45 @@ class Run:
     member: str
     chosen: tuple[Chosen, ...]
     forms: Forms
+
+
+class Progress:
+    """What a batch moves on from a place: pieces of members in turn. `place` is asked once, at its end: executed sets take time."""
+
+    def __init__(self, begin: GroupPlace) -> None:
+        self._begin, self.barrier_us, self._late = begin, begin.barrier_us, begin.late
+        self._newest_us, self._states = dict(begin.newest_us), {each: at.state for each, at in begin.members.items()}
+        self._ends: dict[str, tuple[Piece, ...] | Place] = {}
+
+    def begun(self, member: str) -> bool:
+        """Whether a part of its next transaction was handed out."""
+        return member not in self._ends and self._begin.members[member].place.events > 0
+
+    def state(self, member: str) -> State:
+        return self._states[member]
+
+    def move(self, member: str, end: tuple[Piece, ...] | Place, state: State, times: Int64s) -> None:
+        """`end`: where, or the pieces after whose last transaction. `times`: of the transactions, ascending: late where the barrier had
+        passed one.
+        """
+        times = np.maximum(times, self._newest_us.get(member, 0))
+        self._late += int(np.searchsorted(times, self.barrier_us, "left"))
+        self._newest_us[member] = int(times[-1])
+        self.barrier_us = max(self.barrier_us, int(times[-1]))
+        self._ends[member], self._states[member] = end, state
+
+    def place(self) -> GroupPlace:
+        """The begin itself where nothing has moved."""
+        if not self._ends:
+            return self._begin
+        ends = {each: at if isinstance(at, Place) else end_of(at) for each, at in self._ends.items()}
+        return dataclasses.replace(
+            self._begin,
+            members={**self._begin.members, **{each: FeedPlace(at, self._states[each]) for each, at in ends.items()}},
+            barrier_us=self.barrier_us,
+            late=self._late,
+            newest_us=self._newest_us,
+        )
 
 
 class GroupFeed:
@@ -130,40 +160,34 @@ class GroupFeed:
         self, views: Mapping[str, View], place: GroupPlace, bytes_max: int
     ) -> tuple[tuple[Run, ...], GroupPlace]:
         """Runs up to a batch, and where they end; the place itself where the rule waits at once."""
-        ahead, runs, end, left = {name: view.ahead for name, view in views.items()}, list[Run](), place, bytes_max
+        ahead = {name: _counted(view) for name, view in views.items()}
+        runs, moved, left = list[Run](), Progress(place), bytes_max
         while left > 0 and len(runs) < RUNS_MAX:
-            turn = decide({name: self._known(name, each, views[name], end) for name, each in ahead.items()})
+            known = {
+                name: Known(each.times, views[name].clock_us, moved.begun(name), name in self.absent)
+                for name, each in ahead.items()
+            }
+            turn = decide(known, moved.barrier_us)
             self.waits_for, self.why = ("", "") if isinstance(turn, Turn) else (turn.member, _why(views[turn.member]))
             if not isinstance(turn, Turn):
                 break
-            name, stream = turn.member, self._streams[turn.member]
-            pieces, place_after = ahead[name].first(turn.count)
+            name, stream, whole = turn.member, self._streams[turn.member], ahead[turn.member]
+            pieces = whole.first(turn.count)
             try:
-                chosen, state = stream.chosen(pieces, end.members[name].state)
+                chosen, state = stream.chosen(pieces, moved.state(name))
             except ConsumerStoppedError as error:
-                if end is not place:
-                    break  # what comes before it is handed out first
+                if (end := moved.place()) is not place:  # what comes before it is handed out first
+                    return tuple(runs), end
                 raise ConsumerStoppedError(f"{name}: {error}") from error
-            times = _counted(ahead[name].times[: turn.count], views[name].newest_us)
-            times = np.maximum(times, end.newest_us.get(name, 0))
-            end = end.after(name, FeedPlace(place_after, state), times)
+            ahead[name] = whole.after(turn.count)
+            is_all = not ahead[name].pieces
+            moved.move(name, whole.end if is_all else pieces, state, whole.times[: turn.count])
             if chosen:
                 runs.append(Run(name, chosen, stream.forms))
             left -= size_of(pieces)
-            ahead[name] = ahead[name].after(turn.count)
-            if not ahead[name].pieces:
+            if is_all:
                 break  # what follows is not known before the next look
-        return tuple(runs), end
-
-    def _known(self, name: str, ahead: Ahead, view: View, place: GroupPlace) -> Known:
-        """Once the barrier has passed a time, nothing is older: who comes late comes at once."""
-        times = _counted(ahead.times, view.newest_us)
-        return Known(
-            times=np.maximum(times, place.barrier_us),
-            clock_us=max(view.clock_us, place.barrier_us),
-            begun=place.members[name].place.events > 0,
-            absent=name in self.absent,
-        )
+        return tuple(runs), moved.place()
 
     def _hear(self, views: Mapping[str, View]) -> None:
         now, before = self._clock(), self._looked_at
@@ -181,12 +205,12 @@ class GroupFeed:
             raise ConsumerStoppedError(f"{self.waits_for}: {view.trouble}") from view.trouble
 
 
-def _counted(times: Int64s, newest_us: int) -> Int64s:
-    """Times as they count: never backwards within a member, and none of a future that its source does not know."""
-    if newest_us:
-        times = np.where(times > newest_us + FUTURE_US_MAX, newest_us, times)
-    ascending: Int64s = np.maximum.accumulate(times)
-    return ascending
+def _counted(view: View) -> Ahead:
+    """With times as they count: never backwards within a member, and none of a future that its source does not know."""
+    times = view.ahead.times
+    if view.newest_us:
+        times = np.where(times > view.newest_us + FUTURE_US_MAX, view.newest_us, times)
+    return dataclasses.replace(view.ahead, times=np.maximum.accumulate(times))
 
 
 def _why(view: View) -> str:
