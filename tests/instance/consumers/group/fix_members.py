@@ -42,6 +42,7 @@ class Fake:
 
     def __post_init__(self) -> None:
         self.source, self.blocks, self.held = Source(), list[Block](), list[Block]()
+        self.read_alone: list[Block] = self.blocks  # what a reader has that is behind the window
         self.transactions: list[tuple[int, list[int]]] = []  # commit time, numbers of the rows
         self.end = START
         self.restart()
@@ -53,7 +54,7 @@ class Fake:
         self.consumers = Consumers(
             MemoryMeta(),
             self.window,
-            open_own=lambda _reader, _place: ReadAlone(self.blocks, START),
+            open_own=lambda _reader, _place: ReadAlone(self.read_alone, START),
             held_up=lambda: False,
             server_filter=TableFilter(),
             wants=lambda _tables: lambda _statement: False,

@@ -95,3 +95,10 @@ def test_group_no_transaction_is_parted_by_another_and_who_is_absent_is_passed_b
     assert decide({"east": known(9), "west": known(clock=2, absent=True)}) == Turn("east", 1)
     assert decide({"east": known(9), "west": known(2, absent=True)}) == Turn("west", 1)
     assert decide({"east": known(clock=3, absent=True), "west": known(clock=2, absent=True)}) == Wait("west")
+
+
+def test_group_nothing_counts_as_older_than_what_was_handed_out() -> None:
+    """Who comes late comes at once, and nobody waits until its clock has made up for it."""
+    assert decide({"east": known(9), "west": known(clock=2)}, barrier_us=9) == Turn("east", 1)
+    assert decide({"east": known(9), "west": known(2, 9, 10)}, barrier_us=8) == Turn("west", 1)
+    assert decide({"east": known(10), "west": known(clock=2)}, barrier_us=9) == Wait("west")

@@ -6,11 +6,15 @@ import pytest
 
 from cdc_engine.contracts import TableChange, TableChangeKind
 from cdc_engine.errors import ConsumerStoppedError, MetaError, PositionLostError
+from cdc_engine.instance.consumers.group.ahead import ahead_of, end_of
 from cdc_engine.instance.consumers.group.feed import FUTURE_US_MAX
 from cdc_engine.instance.consumers.subscriptions import STOPPED
 from cdc_engine.meta.manager import Transition
 from cdc_engine.meta.memory_meta import MemoryMeta
-from tests.instance.consumers.group.fix_members import Fake, Group, Row, away, rows_of
+from cdc_engine.store.window.places import Piece, Place
+from cdc_engine.store.window.window import Window
+from tests.fix_blocks import Source, numbers_of
+from tests.instance.consumers.group.fix_members import START, Fake, Group, Row, away, rows_of
 from tests.waiting import wait_for
 
 CLIENT = 7
@@ -204,3 +208,74 @@ def test_group_a_consumer_is_not_held_up_by_a_time_that_its_source_does_not_know
     assert found == [("west", 0)]
     (status,) = group.consumers.statuses()
     assert status.late == 0
+
+
+def test_group_times_that_go_backwards_within_a_member_do_not_change_its_order_for_a_consumer() -> None:
+    group = group_of("east", "west")
+    east, west = group.fakes["east"], group.fakes["west"]
+    for now_us in (2, 8, 3, 3, 3, 3, 3):
+        east.write(1, now_us=now_us)
+    west.write(1, now_us=5)
+    east.now_us = west.now_us = 9
+    group.clocks()
+    assert group.got() == [("east", 0), ("west", 0), *(("east", number) for number in range(1, 7))]
+    (status,) = group.consumers.statuses()
+    assert status.late == 0
+
+
+def test_group_no_transaction_is_parted_for_a_consumer_by_one_that_comes_late() -> None:
+    group = group_of("east", "west", wait_seconds=0.2)
+    east, west = group.fakes["east"], group.fakes["west"]
+    east.trouble = away()
+    west.write(3, now_us=5)
+    service = group.consumers.service(CLIENT)
+
+    def part() -> list[Row]:
+        content = service.get(1)[1]
+        return rows_of(content) if content is not None else []
+
+    assert wait_for("it goes on without east", part) == [("west", 0)]
+    east.trouble = None
+    east.write(1, now_us=3)
+    assert part() + part() + part() == [("west", 1), ("west", 2), ("east", 0)]
+
+
+def test_group_a_consumer_whose_place_is_behind_a_member_s_window_waits_for_what_it_reads_alone() -> None:
+    """The live stream has read up to the source's end; the reader that is behind it has not."""
+    group = group_of("east", "west")
+    east, west = group.fakes["east"], group.fakes["west"]
+    east.write(1, now_us=3)
+    east.read_alone = []
+    east.restart()  # its window begins after that
+    west.write(1, now_us=5)
+    east.now_us = west.now_us = 9
+    group.clocks()
+    assert group.got() == []
+    east.read_alone += east.blocks
+    assert group.got() == [("east", 0)]
+    assert group.got() == [("west", 0)]
+
+
+def test_group_what_is_ahead_of_a_consumer_is_cut_where_transactions_end_also_amid_blocks() -> None:
+    source, window = Source(), Window(START, bytes_max=1 << 20)
+    for number, sizes in enumerate(([1, 2], [1], [0, 3])):
+        source.time_us = number
+        window.put(source.block(sizes, open_events=2 if number < 2 else 0))
+    reading = window.read(Place(START), 1 << 20, 100)
+    assert reading is not None
+    whole = ahead_of(reading)
+    ended = [1, 3, 6, 8, 11]  # rows up to the end of each transaction
+    rows = [*range(11)]
+    for count in range(1, len(ended)):
+        first, rest = whole.first(count), whole.after(count)
+        assert numbers_in(first) == rows[: ended[count - 1]]
+        assert numbers_in(rest.pieces) == rows[ended[count - 1] :]
+        again = window.read(end_of(first), 1 << 20, 100)
+        assert again is not None
+        assert numbers_in(again.pieces) == rows[ended[count - 1] :]
+    assert whole.first(5) == whole.pieces
+    assert not whole.after(5).pieces
+
+
+def numbers_in(pieces: tuple[Piece, ...]) -> list[int]:
+    return [each for piece in pieces for each in numbers_of(piece.block, piece.first_event, piece.last_event)]
