@@ -96,9 +96,9 @@ class GroupEngine:
         consumers, serving = self._consumers, self._serving
         statuses = consumers.statuses() if consumers is not None else ()
         troubles = [serving.trouble] if serving is not None and serving.trouble else []
-        if self._state == EngineState.STARTING and self._reason:
-            troubles.append(self._reason)
         figures = figures_of(self._members, statuses)
+        if self._state == EngineState.STARTING and self._reason and not any(each.missing for each in figures.members):
+            troubles.append(self._reason)
         return EngineStatus(
             state=str(self._state),
             reason=self._reason,

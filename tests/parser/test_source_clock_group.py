@@ -1,0 +1,83 @@
+"""The clock of a source, and where its binlog ended after that: how each server is asked, and which stream has read all until then."""
+
+from __future__ import annotations
+
+import dataclasses
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from cdc_engine.errors import SourceConnectionError
+from cdc_engine.parser.source_clock import ask_clock
+from cdc_engine.parser.watch import StreamPlace
+from cdc_engine.position import Position
+from cdc_engine.source.server import Source
+
+EAST = Source(destination="east", host="h", port=3306, user="u")
+NOW_US = 1_700_000_000_123_456
+
+
+@dataclasses.dataclass
+class Connection:
+    """What a server answers; `asked`: in which order."""
+
+    server_version: str
+    may_ask: bool = True
+    asked: list[str] = dataclasses.field(default_factory=list)
+    source: Source = EAST
+
+    @property
+    def mariadb(self) -> bool:
+        return "MariaDB" in self.server_version
+
+    def rows(self, sql: str) -> list[dict[str, Any]]:
+        self.asked.append(sql)
+        return [{"now": Decimal(NOW_US) / 1_000_000, "uuid": "mariadb-1" if self.mariadb else "a"}]
+
+    def first_of(self, *statements: str) -> list[dict[str, Any]]:
+        self.asked.append(statements[0])
+        return [{"File": "bin.000004", "Position": 400}] if self.may_ask else []
+
+
+@pytest.mark.parametrize(
+    ("version", "end", "before_us"),
+    [
+        ("8.0.31", "SHOW MASTER STATUS", NOW_US),
+        ("8.4.3-log", "SHOW BINARY LOG STATUS", NOW_US),
+        ("5.7.22-log", "SHOW MASTER STATUS", NOW_US - NOW_US % 1_000_000),
+        ("11.4.5-MariaDB-log", "SHOW MASTER STATUS", NOW_US - NOW_US % 1_000_000),
+    ],
+)
+def test_group_the_time_is_asked_before_the_end_and_cut_to_what_the_binlog_says(
+    version: str, end: str, before_us: int
+) -> None:
+    connection = Connection(version)
+    answer = ask_clock(connection)  # type: ignore[arg-type]
+    assert connection.asked[0].startswith("SELECT UNIX_TIMESTAMP(NOW(6))")
+    assert connection.asked[1] == end
+    assert (answer.now_us, answer.before_us) == (NOW_US, before_us)
+
+
+def test_group_an_account_that_may_not_ask_for_the_end_is_told_what_it_needs() -> None:
+    with pytest.raises(SourceConnectionError, match="needs REPLICATION CLIENT"):
+        ask_clock(Connection("8.0.31", may_ask=False))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("uuid", "file", "offset", "holds"),
+    [
+        ("a", "bin.000004", 400, True),
+        ("a", "bin.000005", 157, True),
+        ("a", "bin.000004", 399, False),
+        ("b", "bin.000004", 400, False),
+    ],
+)
+def test_group_a_stream_has_all_until_then_once_it_has_come_to_that_end_of_that_server(
+    uuid: str, file: str, offset: int, holds: bool
+) -> None:
+    answer = ask_clock(Connection("8.0.31"))  # type: ignore[arg-type]
+    position = Position(epoch=1, file="bin.000003", offset=4, server_uuid=uuid)
+    place = StreamPlace(position=position, file=file, offset=offset, bytes=0)
+    assert answer.holds(place) is holds
+    assert not answer.holds(None)
