@@ -4,6 +4,7 @@ Java binds an archive of classes to the paths of the jars. Those of an environme
 are not, so all checkouts share one archive. Hard links take no room, and outlive the environment that they came from.
 """
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -27,7 +28,9 @@ def spark_home(cache: Cache) -> Path:
     if not home.exists():
         _link(own, home)
         _remove_unused(home.parent)
-    os.utime(home)
+    # In a cache of several users only who made it may say so.
+    with contextlib.suppress(PermissionError):
+        os.utime(home)
     return home
 
 
