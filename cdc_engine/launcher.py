@@ -41,9 +41,8 @@ if TYPE_CHECKING:
 
 TAKE_UP_SECONDS = 15.0  # for the first change to come and its batch to be staged; what takes longer is met by the ticks
 LEFT_SECONDS = 30.0  # for which an engine that an operator released leaves its destination to other hosts
-START_WAIT_SECONDS = (
-    0.8  # what a tick spends on a start before it says STARTING: a start with nothing to compile is done by then
-)
+# What a tick spends on a start before it says STARTING: a start with nothing to compile is done by then.
+START_WAIT_SECONDS = 0.8
 
 
 class Startable(Protocol):

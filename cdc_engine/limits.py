@@ -27,17 +27,15 @@ KEEPALIVE_AGAIN_SECONDS = 15
 RECONNECT_SECONDS_MIN = 0.5  # first wait after a lost connection; doubles with jitter up to the next
 RECONNECT_SECONDS_MAX = 20.0
 SOURCE_WATCH_SECONDS = 60.0  # the source's own end and identity are asked this often, on a second connection
-WATCH_AGAIN_SECONDS = (
-    3.0  # a stream that seems to be another server's is looked at once more: an answer may be a moment old
-)
+# A stream that seems to be another server's is looked at once more: an answer may be a moment old.
+WATCH_AGAIN_SECONDS = 3.0
 # The Delta tables are looked at this often between runs: two stats each where nothing changed.
 LAKE_WATCH_SECONDS = 30.0
 TICK_SILENCE_SECONDS_MAX = 90.0  # Dagster begins a tick every 5 s; a busy daemon may be late
 # changes wait, and the cursor has not moved for so long: the largest batches take some minutes
 PROGRESS_SECONDS_MAX = 600.0
-RUN_BEGIN_SECONDS_MAX = (
-    300.0  # from a batch's hand-out until a run works on it; a run is queued, made and imports Dagster
-)
+# From a batch's hand-out until a run works on it; a run is queued, made and imports Dagster.
+RUN_BEGIN_SECONDS_MAX = 300.0
 START_SECONDS_MAX = 180.0  # of an engine that connects, or compiles its kernels
 TICK_SECONDS_MAX = 4.2  # a sensor tick waits this long for a batch, or for its run's end; Dagster begins one every 5 s
 OBSERVATION_SECONDS = 60  # Dagster plots the last 100 events: one a minute shows 100 minutes

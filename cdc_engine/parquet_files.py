@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 ROW_GROUP_BYTES = 16 << 20  # of Arrow data: large enough for fast scans, small beside the host's memory
 ROW_GROUP_ROWS = 1 << 16
 WRITE_BATCH_ROWS = 1 << 14  # rows that pyarrow encodes at a time: twice as fast as with its 1024
-COMPRESSION: Literal["none"] = (
-    "none"  # read once from the local disk: on text that does not repeat, lz4 takes thrice the time for 12 %
-)
+# Read once from the local disk: on text that does not repeat, lz4 takes thrice the time for 12 %.
+COMPRESSION: Literal["none"] = "none"
 
 
 def parquet_writer(path: Path, schema: pa.Schema, bounds: Sequence[str]) -> pq.ParquetWriter:

@@ -22,12 +22,10 @@ from urllib.parse import unquote, urlparse
 LOG = "_delta_log"
 SUMMARY = ".crc"  # of the table at a version, which Spark keeps beside its commit and believes
 LAST_CHECKPOINT = "_last_checkpoint"
-NEW_FOLDERS_MAX = (
-    3  # that a first commit may have made above its table: the database's, the lake's; and the one that has that
-)
-VECTOR_ID_CHARS = (
-    20  # of a deletion vector's place: the last characters, an UUID in Z85; what is before them is a folder
-)
+# That a first commit may have made above its table: the database's, the lake's; and the one that has that.
+NEW_FOLDERS_MAX = 3
+# Of a deletion vector's place: the last characters, an UUID in Z85; what is before them is a folder.
+VECTOR_ID_CHARS = 20
 Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
 AS_B85 = str.maketrans(Z85, B85)

@@ -16,9 +16,8 @@ from cdc_engine.operation.alarms import Alarm
 
 ANSWER_SECONDS = 10.0
 SUBJECT_MAX = 120
-OUR_NAME = (
-    "sluice"  # to the server; the host's own would be asked of a name server, which may take longer than all else
-)
+# To the server; the host's own would be asked of a name server, which may take longer than all else.
+OUR_NAME = "sluice"
 
 log = structlog.get_logger()
 

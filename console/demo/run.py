@@ -43,9 +43,8 @@ from orchestration.table_catalog import delta_key
 MYSQL = "mysql"
 ALTER_SECONDS, TRUNCATE_SECONDS = 20.0, 30.0  # of the endless demo; --once places them by its length
 ACK_SECONDS_MAX = 1800.0  # from the end of the traffic until all of it must be acked
-STALL_SECONDS_MAX = (
-    600.0  # no ack for so long ends the wait with what is known; a first merge on a busy machine takes minutes
-)
+# No ack for so long ends the wait with what is known; a first merge on a busy machine takes minutes.
+STALL_SECONDS_MAX = 600.0
 VIEW_SECONDS = 2.0
 SAY_SECONDS = 5.0  # between two sentences about one thing
 PLAIN_VIEW_SECONDS = 15.0  # where each picture is printed below the last

@@ -24,9 +24,8 @@ from spark_jobs.session import first_line
 from spark_jobs.tables.commit_record import MAINTENANCE_KIND
 from spark_jobs.tables.exact_bounds import writer_properties
 
-UNSYNCED_SECONDS_MAX = (
-    3600.0  # commits of a run that was killed before it synced them; systems write back in less than a minute
-)
+# Commits of a run that was killed before it synced them; systems write back in less than a minute.
+UNSYNCED_SECONDS_MAX = 3600.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -43,9 +43,8 @@ from spark_jobs.tables.delta_table import VECTORS_PROPERTY, DeltaTable, set_prop
 from spark_jobs.tables.table_owner import Owner, TableRecord, TableRecords, behind_our_back
 from spark_jobs.turns import NO_TURNS, Turns, Writing
 
-CLUSTERED_PROPERTY = (
-    "sluice.clusteredUpTo"  # when the newest file was written of those in order: ms since 1970, by its own time
-)
+# When the newest file was written of those in order: ms since 1970, by its own time.
+CLUSTERED_PROPERTY = "sluice.clusteredUpTo"
 RETENTION_PROPERTY, LOG_PROPERTY = "delta.deletedFileRetentionDuration", "delta.logRetentionDuration"
 OPTIMIZE_SETTINGS = {
     "spark.databricks.delta.optimize.minFileSize": str(SMALL_BYTES),

@@ -13,7 +13,11 @@ from tests.style.test_arrows import ROOT, module_name, modules, parsed
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 ROOM_FILES_MAX = 15
-HUNG_COMMENT = re.compile(r"\s*[\])}]+[,:]?\s+# (?!noqa|type: ignore|fmt)")
+# After a closing parenthesis, or after the one value that a formatter put into parentheses for the comment's sake.
+HUNG_COMMENTS = (
+    re.compile(r"^ *[\])}]+[,:]? +# (?!noqa|type: ignore|fmt).*", re.MULTILINE),
+    re.compile(r"^( *)\S.* = \(\n +[^\n#]+  # (?!noqa|type: ignore).*\n\1\)$", re.MULTILINE),
+)
 OPENS_BY_SAYING = re.compile(r'(\s*#.*\n)*\s*r?"""(?!\s*""")')
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "util", "helper", "misc", "manager2"}
 
@@ -59,10 +63,10 @@ def test_functions_and_files_are_small_in_the_middle() -> None:
 
 def test_a_comment_stands_above_its_line_not_after_a_parenthesis() -> None:
     hung = [
-        f"{path}: {line.strip()}"
+        f"{path}: {found.group().strip()}"
         for path in files()
-        for line in path.read_text().splitlines()
-        if HUNG_COMMENT.match(line)
+        for pattern in HUNG_COMMENTS
+        for found in pattern.finditer(path.read_text())
     ]
     assert not hung
 

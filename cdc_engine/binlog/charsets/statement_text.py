@@ -15,9 +15,8 @@ from cdc_engine.binlog.charsets.collations import charset_of_name
 UNKNOWN = "?"  # what a server writes for a character that a charset does not have
 _NO_CHARACTER = re.compile("[\ud800-\udfff]")
 _BEYOND_BMP = re.compile("[\U00010000-\U0010ffff]")
-_BYTES_BEYOND_BMP = (
-    4  # of such a character in utf8mb4: what is no character to a client of utf8mb3 becomes as many question marks
-)
+# Of such a character in utf8mb4: what is no character to a client of utf8mb3 becomes as many question marks.
+_BYTES_BEYOND_BMP = 4
 WIDE = {"ucs2": 2, "utf16": 2, "utf16le": 2, "utf32": 4}  # charset → bytes that its characters have at least
 _BMP_CHARSETS = {"utf8mb3", "ucs2"}
 # one-byte charsets whose no-break space is a blank between words; elsewhere it is part of a name

@@ -9,9 +9,8 @@ from __future__ import annotations
 HEADER_BYTES = 19
 TYPE_AT, SERVER_ID_AT, LENGTH_AT, END_AT, FLAGS_AT = 4, 5, 9, 13, 17
 CHECKSUM_BYTES = 4
-FLAG_THREAD_SPECIFIC = (
-    0x04  # of a statement: it used what only its session has (a temporary table, CONNECTION_ID(), GET_LOCK)
-)
+# Of a statement: it used what only its session has (a temporary table, CONNECTION_ID(), GET_LOCK).
+FLAG_THREAD_SPECIFIC = 0x04
 FLAG_IN_USE = 0x01  # of a format description: the file is still written to; not part of its checksum
 FLAG_ARTIFICIAL = 0x20  # made by the dump thread; not in the file
 FLAG_IGNORABLE = 0x80  # a replica that does not know the type may ignore the event

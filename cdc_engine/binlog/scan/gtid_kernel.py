@@ -32,9 +32,8 @@ from cdc_engine.binlog.scan.state import (
 )
 from cdc_engine.contracts import Bytes, Int64s
 
-LOGICAL_CLOCK = (
-    42  # a GTID event's flags 1, source 16, number 8, clock kind 1, two clocks 8 each; then commit times of 7 bytes
-)
+# A GTID event's flags 1, source 16, number 8, clock kind 1, two clocks 8 each; then commit times of 7 bytes.
+LOGICAL_CLOCK = 42
 HAS_ORIGINAL_TIME = 1 << 55  # a replica's own commit time is followed by that of the server that committed first
 STANDALONE, PREPARED_OR_COMPLETED_XA = 0x01, 0xC0  # flags of MariaDB's GTID event
 SERIALIZATION = 1  # version of the message in a tagged GTID event

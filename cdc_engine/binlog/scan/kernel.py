@@ -99,9 +99,8 @@ from cdc_engine.contracts import Bytes, Int64s
 
 BEGIN = np.frombuffer(b"BEGIN", np.uint8)
 COMMIT = np.frombuffer(b"COMMIT", np.uint8)
-QUERY_POST_HEADER = (
-    13  # thread 4, seconds 4, length of the database's name 1, error 2, length of the status variables 2
-)
+# Thread 4, seconds 4, length of the database's name 1, error 2, length of the status variables 2.
+QUERY_POST_HEADER = 13
 DUMMY_TABLES = (0xFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFF)  # a row event that only ends a statement
 PACKET_GOES_ON = 0xFFFFFF
 REWOUND = 1 << 31  # an end position "ahead" by more than half of 32 bits went back

@@ -53,9 +53,8 @@ _SHAPES = r"""
   | (?P<word>{letter}+)
   | (?P<sign>[^'"`])
 """
-_LETTER = (
-    r"[0-9A-Za-z_$\x80-\U0010FFFF]"  # also what Python takes for a blank or a sign: a server does so with ASCII alone
-)
+# Also what Python takes for a blank or a sign: a server does so with ASCII alone.
+_LETTER = r"[0-9A-Za-z_$\x80-\U0010FFFF]"
 _BLANK = r"[\t-\r\x20]"
 # what counts as the version in an executable comment; its other digits are the statement's
 _FENCES = {

@@ -22,9 +22,8 @@ from orchestration.table_catalog import SourceColumns, delta_key, size_metadata
 
 JOB = "backfill_from_timestamp"
 TAG = "sluice/backfill"
-DAYS_ON_OFFER = (
-    31  # servers keep their binlogs for 30 days unless they are told otherwise; an hour that is gone fails at once
-)
+# Servers keep their binlogs for 30 days unless they are told otherwise; an hour that is gone fails at once.
+DAYS_ON_OFFER = 31
 WAIT_SECONDS = 6 * 3600.0  # for another backfill of the destination
 TABLES = '"database.table" each; all that are captured if empty'
 
