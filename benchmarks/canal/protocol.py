@@ -25,6 +25,8 @@ PROGRAM = Path(__file__).with_name("ProtocolClient.java")
 DESTINATION, FILTER = "bench", r"bench\..*"
 CLIENT_ID = 1001
 SECONDS_MAX = 600.0
+# A new consumer begins with the oldest change at hand: all of a set is, however long the client takes to begin.
+WINDOW_BYTES = 256 << 20
 
 
 def run(json_file: Path | None, *, transactions: int = TRANSACTIONS, bulk: int = BULK_ROWS, runs: int = RUNS) -> None:
@@ -71,7 +73,8 @@ def canal_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> fl
 def sluice_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> float:
     plain = configuration(server, binlog, folder)
     port = free_port()
-    served = plain.destinations[DESTINATION].model_copy(update={"canal_server": CanalServerConfig(port=port)})
+    canal = CanalServerConfig(port=port, window_bytes_max=WINDOW_BYTES)
+    served = plain.destinations[DESTINATION].model_copy(update={"canal_server": canal})
     config: SluiceConfig = plain.model_copy(update={"destinations": {DESTINATION: served}})
     known_start(config)[1].release()
     engine = Engine(config, DESTINATION)
