@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -44,6 +45,24 @@ OPEN_STATUSES = [
 ]
 
 RUNS_LOOKED_AT = 50  # of the newest, to count failures in a row
+
+
+class KeptInstance:
+    """Dagster's instance, kept from tick to tick: to open one anew looks at all migrations of its database, for 50 ms."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._instance: DagsterInstance | None = None
+
+    def of(self, context: dg.SensorEvaluationContext) -> DagsterInstance:
+        """The one that the tick is of. Of a tick that was asked for in this process: the one that it brings."""
+        ref = context.instance_ref
+        if ref is None:
+            return context.instance
+        with self._lock:
+            if self._instance is None or self._instance.get_ref() != ref:
+                self._instance = DagsterInstance.from_ref(ref)
+            return self._instance
 
 
 @dataclasses.dataclass(frozen=True)

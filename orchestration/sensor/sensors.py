@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from orchestration.sensor.runs import RunStore
+from orchestration.sensor.runs import KeptInstance, RunStore
 from orchestration.sensor.tick import Line, Ticker
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ INTERVAL_SECONDS_MIN = 1
 
 def engine_sensor(line: Line, job: MergeJob, host: Callable[[], EngineHost]) -> dg.SensorDefinition:
     """The sensor that starts a destination's engine, settles its batches and asks for the runs that merge them."""
-    ticker = Ticker(line, host)
+    ticker, instance = Ticker(line, host), KeptInstance()
 
     @dg.sensor(
         name=f"{line.destination}_engine",
@@ -35,6 +35,6 @@ def engine_sensor(line: Line, job: MergeJob, host: Callable[[], EngineHost]) -> 
         ),
     )
     def sense(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        return ticker.tick(RunStore(context.instance, job.name), context.cursor)
+        return ticker.tick(RunStore(instance.of(context), job.name), context.cursor)
 
     return sense

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from cdc_engine.errors import SourceConnectionError
-from cdc_engine.parser.source_clock import ask_clock
+from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.parser.server_facts import read_facts
+from cdc_engine.parser.source_clock import ask_clock, begin_asking
 from cdc_engine.parser.watch import StreamPlace
 from cdc_engine.position import Position
 from cdc_engine.source.server import Source
+from tests.parser.recording import source_of
 
 EAST = Source(destination="east", host="h", port=3306, user="u")
 NOW_US = 1_700_000_000_123_456
@@ -81,3 +85,28 @@ def test_group_a_stream_has_all_until_then_once_it_has_come_to_that_end_of_that_
     place = StreamPlace(position=position, file=file, offset=offset, bytes=0)
     assert answer.holds(place) is holds
     assert not answer.holds(None)
+
+
+@pytest.mark.parametrize("name", ["mysql57", "mysql80", "mariadb114"])
+def test_group_the_clock_of_a_real_server_is_its_time_and_the_end_that_its_stream_comes_to(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    connection = SourceConnection(source_of(request.getfixturevalue(name)))
+    try:
+        begin_asking(connection)
+        begun = time.time()
+        answer = ask_clock(connection)
+        facts = read_facts(connection)
+    finally:
+        connection.close()
+    assert begun - 2 < answer.now_us / 1e6 < time.time() + 2
+    assert 0 <= answer.now_us - answer.before_us < 1_000_000
+    assert (answer.end.server_uuid, answer.end.file) == (facts.server_uuid, facts.file)
+    assert answer.end.offset <= facts.offset
+    place = StreamPlace(
+        position=Position(epoch=1, file=facts.file, offset=4, server_uuid=facts.server_uuid),
+        file=facts.file,
+        offset=facts.offset,
+        bytes=0,
+    )
+    assert answer.holds(place)
