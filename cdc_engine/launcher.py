@@ -176,6 +176,14 @@ def kept() -> dict[str, str]:
         return {name: _made.get(name, "") for name, place in places.items() if place.occupied}
 
 
+def gave_way(destination: str) -> bool:
+    """Whether its engine here has ended for one that reads another source, which nobody has asked for yet."""
+    with _lock:
+        place = _places.get(destination)
+    engine = place.engine if place is not None else None
+    return engine is not None and engine.gave_way
+
+
 def take_up(destination: str) -> None:
     """Starts the engine, and has its first batch staged, if one waits: nobody waits for that. Raises SluiceError."""
     _left.pop(destination, None)

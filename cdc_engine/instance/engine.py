@@ -183,6 +183,11 @@ class Engine:
             log.warning("cursors_not_kept", destination=self.name, reason=str(error))
 
     @property
+    def gave_way(self) -> bool:
+        """Whether another source is to be read, by another engine."""
+        return self._gave_way.is_set()
+
+    @property
     def holds_lease(self) -> bool:
         """Whether the destination is still this engine's. Once False it stays so: another engine must be started."""
         if self._state == EngineState.LEASE_LOST or self._gave_way.is_set():

@@ -30,6 +30,9 @@ class Engines(Protocol):
     def kept(self) -> Mapping[str, str]:
         """Destination → digest of the file with which its engine here was made; empty while that begins."""
 
+    def gave_way(self, destination: str) -> bool:
+        """Whether the engine here has ended for another one, which reads another source. Consumers may wait where no tick comes."""
+
     def take_up(self, destination: str) -> None:
         """Starts the engine. Raises SluiceError."""
 
@@ -83,6 +86,7 @@ class Keeper:
             stopped=directory is not None and orders.stopped(directory) is not None,
             asked=wish.wish if wish else "",
             elsewhere=wish is not None and directory is not None and not running and self._elsewhere(directory),
+            gave_way=name in kept and self._engines.gave_way(name),
         )
 
     def _begin(self, name: str, act: Act, why: str, digest: str) -> None:

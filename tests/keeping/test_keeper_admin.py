@@ -26,12 +26,17 @@ class FakeEngines:
         self.digests: dict[str, str] = {}
         self.gates: dict[str, threading.Event] = {}
         self.failing: set[str] = set()
+        self.over: set[str] = set()
 
     def kept(self) -> dict[str, str]:
         return dict(self.running)
 
+    def gave_way(self, destination: str) -> bool:
+        return destination in self.over
+
     def take_up(self, destination: str) -> None:
         self._act("start", destination)
+        self.over.discard(destination)
         if destination in self.failing:
             raise SourceConnectionError("it does not answer")
         self.running[destination] = self.digests[destination]
@@ -96,6 +101,14 @@ def test_admin_files_that_come_change_and_go_touch_their_own_engine_alone(house:
     assert house.look() == [("stop", "web")]
     house.conf.put("web")
     assert house.look() == [("start", "web")]
+    assert house.look() == []
+
+
+def test_failover_admin_an_engine_that_gave_way_to_another_source_is_followed_by_one_without_a_tick(
+    house: House,
+) -> None:
+    house.engines.over = {"shop"}
+    assert house.look() == [("start", "shop")]
     assert house.look() == []
 
 

@@ -9,9 +9,9 @@ import pytest
 from cdc_engine.keeping.rules import RULES, Act, Facts, decide
 
 ALL = [
-    Facts(conf=conf, running=running, tried=tried, stopped=stopped, asked=asked, elsewhere=elsewhere)
-    for conf, running, tried, stopped, asked, elsewhere in itertools.product(
-        ("", "a", "b"), ("", "a"), ("", "a"), (False, True), ("", "restart", "release"), (False, True)
+    Facts(conf=conf, running=running, tried=tried, stopped=stopped, asked=asked, elsewhere=elsewhere, gave_way=gave_way)
+    for conf, running, tried, stopped, asked, elsewhere, gave_way in itertools.product(
+        ("", "a", "b"), ("", "a"), ("", "a"), (False, True), ("", "restart", "release"), (False, True), (False, True)
     )
 ]
 
@@ -33,6 +33,8 @@ ALL = [
         (Facts(conf="a", tried="a", asked="restart", elsewhere=True), Act.LEAVE),
         (Facts(conf="a", running="a", asked="release"), Act.RELEASE),
         (Facts(conf="a", tried="a", asked="release", elsewhere=True), Act.LEAVE),
+        (Facts(conf="a", running="a", tried="a", gave_way=True), Act.START),  # whether a tick comes or not
+        (Facts(conf="a", running="a", stopped=True, gave_way=True), Act.STOP),
     ],
 )
 def test_admin_what_is_done_about_an_engine(facts: Facts, act: Act) -> None:
@@ -50,7 +52,7 @@ def test_admin_nothing_runs_that_conf_or_an_operator_does_not_want() -> None:
 
 def test_admin_an_engine_that_is_as_it_should_be_is_left_alone() -> None:
     for facts in ALL:
-        if facts.conf and facts.running == facts.conf and not facts.stopped and not facts.asked:
+        if facts.conf and facts.running == facts.conf and not (facts.stopped or facts.asked or facts.gave_way):
             assert decide(facts)[0] is Act.LEAVE
 
 
