@@ -233,6 +233,16 @@ def is_mariadb(text: str) -> bool:
     return bool(text) and not _UUID.match(text.strip().lower())
 
 
+def same_executed(text: str, other: str) -> bool:
+    """Whether two texts are one set; what is unknown (empty) is no known one. Raises ValueError where one cannot be read."""
+    if text == other or not (text and other):
+        return text == other
+    mariadb = is_mariadb(text)
+    return mariadb == is_mariadb(other) and parse_executed(text, mariadb=mariadb) == parse_executed(
+        other, mariadb=mariadb
+    )
+
+
 def executed_after(
     start: str, sources: Sequence[str], source: npt.NDArray[np.int32], number: npt.NDArray[np.int64]
 ) -> str:

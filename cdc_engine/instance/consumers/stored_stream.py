@@ -9,7 +9,9 @@ import functools
 from collections.abc import Callable
 
 from cdc_engine.errors import StoreDamagedError
+from cdc_engine.gtid import same_executed
 from cdc_engine.instance.consumers.feed import OwnStream, Reader
+from cdc_engine.position import Position
 from cdc_engine.store.files.log import EventLog
 from cdc_engine.store.files.reader import Dropped, LogReader
 from cdc_engine.store.opening import another_file
@@ -35,12 +37,20 @@ class StoredStreams:
                 found = self._log.reader_at(place.position)
             except (StoreDamagedError, FileNotFoundError):
                 found = None
-            if found is not None and not found[0].at_end:
-                there = found[1]
-                if there is None or not another_file(there, place.position):
-                    spent = functools.partial(self._spent.__setitem__, reader, place)
-                    return StoredStream(found[0], place, spent, isolated=self._isolated)
+            if found is not None and not found[0].at_end and _is_place(place.position, found[1]):
+                spent = functools.partial(self._spent.__setitem__, reader, place)
+                return StoredStream(found[0], place, spent, isolated=self._isolated)
         return self._otherwise(reader, place)
+
+
+def _is_place(position: Position, there: Position | None) -> bool:
+    """Whether the files go on from a position: `there` is what they know of it, None where no transaction ends at that offset in them.
+
+    A stream that was asked for by GTID set leaves out what was had, so that all after an offset need not be all that is missing.
+    """
+    if there is None:
+        return not position.gtid_set
+    return not another_file(there, position) and same_executed(there.gtid_set, position.gtid_set)
 
 
 class StoredStream:

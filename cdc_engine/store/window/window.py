@@ -15,6 +15,7 @@ import numpy as np
 
 from cdc_engine.binlog.block import end_position, keep_events
 from cdc_engine.contracts import Block
+from cdc_engine.gtid import same_executed
 from cdc_engine.position import Position
 from cdc_engine.store.window.places import (
     Kept,
@@ -184,8 +185,10 @@ class Window:
         return self._base.end_key if self._base else key_of(self._start)
 
     def _spot_of(self, place: Place) -> Spot | None:
-        key = key_of(place.position)
-        spot = self._base_spot if key == self._base_key else transaction_at(self._blocks, key)
+        at_base = key_of(place.position) == self._base_key
+        if at_base and not same_executed(self._place_of(self._base_spot).position.gtid_set, place.position.gtid_set):
+            return None
+        spot = self._base_spot if at_base else transaction_at(self._blocks, place.position)
         if spot is None:
             return None
         spot = Spot(spot.transactions, spot.events + place.events)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pymysqlreplication.gtid import GtidSet as LibraryGtidSet
 
-from cdc_engine.gtid import GtidSet, MariadbPosition, executed_after
+from cdc_engine.gtid import GtidSet, MariadbPosition, executed_after, same_executed
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 B = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -124,3 +124,19 @@ def test_mariadb_contains_by_sequence_number() -> None:
     assert not behind.contains(ahead)
     with pytest.raises(ValueError, match="MariaDB GTID"):
         MariadbPosition.parse("0-1")
+
+
+@pytest.mark.parametrize(
+    ("text", "other", "same"),
+    [
+        (f"{A}:1-4", f"{A.upper()}:1-2:3-4", True),
+        (f"{A}:1-4", f"{A}:1-5", False),
+        (f"{A}:1-4", "", False),
+        ("", "", True),
+        ("0-1-9,7-1-1", "7-1-1, 0-1-9", True),
+        ("0-1-9", "0-2-9", False),
+        ("0-1-9", f"{A}:1-9", False),
+    ],
+)
+def test_one_executed_set_in_two_texts(text: str, other: str, *, same: bool) -> None:
+    assert (same_executed(text, other), same_executed(other, text)) == (same, same)

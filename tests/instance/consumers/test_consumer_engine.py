@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-from cdc_engine.binlog.rows.decoder import RowDecoder
 from cdc_engine.errors import BatchNotFoundError, NotSubscribedError
 from cdc_engine.instance.consumers.consumers import Service
 from cdc_engine.instance.consumers.feed import Chosen
@@ -16,38 +14,13 @@ from cdc_engine.instance.engine import Engine
 from console.consumers import consumers_of
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.ports import free_port
+from tests.instance.consumers.fix_services import numbers_in, taken
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
-
-ROWS = 1  # kind of an element
-
-
-def numbers_in(content: tuple[Chosen, ...]) -> list[int]:
-    found: list[int] = []
-    for each in content:
-        for index in each.indices[each.kinds == ROWS].tolist():
-            decoder = RowDecoder(each.block.tables[each.block.event_table[index]])
-            for batch in decoder.chunks(each.block, pa.array([index]).to_numpy()):
-                found += batch.column("n").to_numpy().tolist()
-    return found
 
 
 def alone(service: Service) -> bool:
     return service.reads_alone
-
-
-def taken(service: Service, count: int) -> list[int]:
-    found: list[int] = []
-
-    def enough() -> bool:
-        batch_id, content = service.get(1 << 20, 0.2)
-        if content is not None:
-            found.extend(numbers_in(content))
-            service.ack(batch_id)
-        return len(found) >= count
-
-    wait_for(f"{count} rows", enough)
-    return found
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from cdc_engine.contracts import TableChange, TableChangeKind
 from cdc_engine.instance.consumers.feed import OwnStream, Reader
 from cdc_engine.instance.consumers.stored_stream import StoredStream, StoredStreams
 from cdc_engine.store.window.places import Piece, Place, Reading
-from tests.fix_blocks import Source, numbers_of
+from tests.fix_blocks import Source, gtid_set, numbers_of
 from tests.store.fix_stores import START, log_in
 
 MANY = 1 << 40
@@ -81,6 +82,21 @@ def test_a_place_that_the_files_do_not_have_is_read_from_the_source(tmp_path: Pa
     assert numbers(stream.read(before, MANY, 1, 0.0, never).pieces) == [1]  # type: ignore[union-attr]
     log.trim((9, 0, 0), 0)
     assert isinstance(streams.open(READER, before), TheSource)
+
+
+def test_files_of_a_stream_that_left_out_other_transactions_are_not_read(tmp_path: Path) -> None:
+    log, source = log_in(tmp_path), Source(transaction=6)
+    log.begin(START)
+    log.append(source.block([1]))
+    here = log.end
+    log.append(source.block([1]))
+    streams = StoredStreams(log, lambda *_: TheSource())
+    assert isinstance(streams.open(READER, Place(here)), StoredStream)
+    for position in (
+        dataclasses.replace(here, gtid_set=gtid_set(5)),  # the files would pass over what it lacks
+        dataclasses.replace(here, offset=here.offset - 1),  # no transaction ends there
+    ):
+        assert isinstance(streams.open(READER, Place(position)), TheSource)
 
 
 def test_an_open_transaction_at_the_end_of_the_files_is_not_asked_for_again_and_again(tmp_path: Path) -> None:

@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from cdc_engine.instance.engine import Engine
 from cdc_engine.source.in_use import address_in_use, use
+from console.toolchain.ports import free_port
 from tests.fix_servers import ServerFactory
-from tests.instance.failover.fix_pair import Pair, run
+from tests.instance.consumers.fix_services import numbers_in, taken
+from tests.instance.failover.fix_pair import DATABASE, Pair, run
 from tests.waiting import wait_for
+
+TRANSACTION_BYTES = 100  # one and no more
 
 
 @pytest.fixture(params=["mysql-8.0.31", "mariadb-11.4.5"])
@@ -60,3 +65,42 @@ def test_failover_to_the_standby_and_back_loses_nothing_and_brings_nothing_twice
     pair.settle()
     pair.check()
     assert pair.epoch() == 3
+
+
+def test_failover_consumers_ahead_of_the_lake_and_behind_it_get_what_they_lack_and_no_more(pair: Pair) -> None:
+    """Each goes on by a stream that leaves out what it has; the lake's, which they join then, left out what the lake has."""
+    pair.end_engine()
+    pair.describe(f"canal_server: {{port: {free_port()}}}")
+    engine = wait_for("the engine runs", pair.engine)
+    ahead, behind = (engine.consumers.subscribe(client, rf"{DATABASE}\.numbers") for client in (1001, 1002))
+    pair.write(pair.first, 4)
+    pair.settle()
+    assert taken(behind, 2, bytes_max=TRANSACTION_BYTES) == [0, 1]
+    pair.write(pair.first, 3)
+    assert taken(ahead, 7) == [*range(7)]
+
+    pair.wait_until_replicated(pair.second)
+    pair.first.kill()
+    wait_for("the standby is read", lambda: address_in_use(pair.directory) == f"127.0.0.1:{pair.second.port}")
+    pair.promote(pair.second)
+    pair.wait_until_read(pair.second)
+    engine = wait_for("the engine runs", pair.engine)
+    got = {client: _until_idle(engine, client) for client in (1001, 1002)}
+    assert got == {1001: [], 1002: [*range(2, 7)]}
+
+    pair.write(pair.second, 2)
+    for client in got:
+        assert taken(engine.consumers.service(client), 2) == [7, 8]
+        assert not engine.consumers.service(client).reads_alone
+
+
+def _until_idle(engine: Engine, client_id: int) -> list[int]:
+    """What a consumer gets, a transaction at a time, until its own stream has nothing more for it."""
+    service, found, empty = engine.consumers.service(client_id), list[int](), 0
+    while empty < 5:
+        batch_id, content = service.get(1, 0.5)
+        if content is not None:
+            found += numbers_in(content)
+            service.ack(batch_id)
+        empty = 0 if content is not None else empty + 1
+    return found

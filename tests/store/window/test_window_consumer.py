@@ -12,7 +12,7 @@ from cdc_engine.contracts import Block, TableChange, TableChangeKind
 from cdc_engine.position import Position
 from cdc_engine.store.window.places import Piece, Place
 from cdc_engine.store.window.window import Window
-from tests.fix_blocks import SERVER, Source, numbers_of
+from tests.fix_blocks import SERVER, Source, gtid_set, numbers_of
 
 START = Position(epoch=1, file="mysql-bin.000001", offset=4, server_uuid=SERVER)
 
@@ -75,6 +75,22 @@ def test_what_is_above_the_bounds_goes_and_whoever_needs_it_is_told() -> None:
         window.put(source.block([2], size=16))
     assert window.read(Place(START), 1 << 20, 1 << 20) is None
     assert drained(window, Place(window.begin))[0] == [*range(4, 8)]
+
+
+def test_a_place_at_the_same_offset_with_another_executed_set_is_another_place() -> None:
+    """Streams that were asked for by GTID set begin at one offset, and each left out what its reader had."""
+    window, source = Window(START, bytes_max=64), Source(transaction=6)
+    window.put(source.block([1, 1, 1], size=16))
+    ended = window.read(Place(START), 1, 1 << 20)
+    assert ended is not None
+    here = ended.end.position
+    for executed, found in ((here.gtid_set, [1, 2]), (gtid_set(5), None), (gtid_set(9), None), ("", None)):
+        place = Place(dataclasses.replace(here, gtid_set=executed))
+        assert window.has(place) == (found is not None), executed
+        assert found is None or drained(window, place)[0] == found
+    window.put(source.block([4], size=16))  # what was read goes, and the place is the oldest
+    assert window.begin.gtid_set == gtid_set(9)
+    assert not window.has(Place(dataclasses.replace(window.begin, gtid_set=gtid_set(8))))
 
 
 def test_an_open_transaction_that_comes_again_is_read_once() -> None:

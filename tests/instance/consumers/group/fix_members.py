@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from cdc_engine.binlog.block import end_position
 from cdc_engine.contracts import Block
 from cdc_engine.errors import NotStartedError, SluiceError
 from cdc_engine.instance.consumers.consumers import Consumers
@@ -77,9 +78,7 @@ class Fake:
         for block in self.held:
             self.blocks.append(block)
             self.window.put(block)
-            self.end = dataclasses.replace(
-                START, offset=int(block.transaction_end[-1]), time_us=int(block.transaction_time_us[-1])
-            )
+            self.end = end_position(block, block.transaction_count - 1)
         self.held.clear()
 
     def place(self) -> StreamPlace:

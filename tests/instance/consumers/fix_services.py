@@ -1,0 +1,37 @@
+"""What a consumer of an engine in this process gets, as the numbers of its rows."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from cdc_engine.binlog.rows.decoder import RowDecoder
+from cdc_engine.instance.consumers.consumers import Service
+from cdc_engine.instance.consumers.feed import Chosen
+from tests.waiting import wait_for
+
+ROWS = 1  # kind of an element
+
+
+def numbers_in(content: tuple[Chosen, ...]) -> list[int]:
+    found: list[int] = []
+    for each in content:
+        for index in each.indices[each.kinds == ROWS].tolist():
+            decoder = RowDecoder(each.block.tables[each.block.event_table[index]])
+            for batch in decoder.chunks(each.block, pa.array([index]).to_numpy()):
+                found += batch.column("n").to_numpy().tolist()
+    return found
+
+
+def taken(service: Service, count: int, *, bytes_max: int = 1 << 20) -> list[int]:
+    """So many at least, each batch acked."""
+    found: list[int] = []
+
+    def enough() -> bool:
+        batch_id, content = service.get(bytes_max, 0.2)
+        if content is not None:
+            found.extend(numbers_in(content))
+            service.ack(batch_id)
+        return len(found) >= count
+
+    wait_for(f"{count} rows", enough)
+    return found
