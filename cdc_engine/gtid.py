@@ -7,12 +7,13 @@ and https://mariadb.com/kb/en/gtid/.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import struct
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -234,13 +235,24 @@ def is_mariadb(text: str) -> bool:
 
 
 def same_executed(text: str, other: str) -> bool:
-    """Whether two texts are one set; what is unknown (empty) is no known one. Raises ValueError where one cannot be read."""
-    if text == other or not (text and other):
+    """Whether two texts are one set; what is unknown (empty) is no known one, and what cannot be read is none."""
+    if text == other or not (text and other) or is_mariadb(text) != is_mariadb(other):
         return text == other
-    mariadb = is_mariadb(text)
-    return mariadb == is_mariadb(other) and parse_executed(text, mariadb=mariadb) == parse_executed(
-        other, mariadb=mariadb
-    )
+    with contextlib.suppress(ValueError):
+        return _parsed(text) == _parsed(other)
+    return False
+
+
+def has_executed(executed: str, wanted_set: str) -> bool:
+    """Whether one GTID set has all of another; False where one of them is not there. Raises ValueError where one cannot be read."""
+    if not executed or not wanted_set or is_mariadb(executed) != is_mariadb(wanted_set):
+        return False
+    have: Any = _parsed(executed)
+    return bool(have.contains(_parsed(wanted_set)))
+
+
+def _parsed(text: str) -> GtidSet | MariadbPosition:
+    return parse_executed(text, mariadb=is_mariadb(text))
 
 
 def executed_after(

@@ -51,8 +51,8 @@ class CapturedTables:
 
 
 def dropped_uncaptured(block: Block, tables: TableFilter) -> Block:
-    """The block without row events of tables that a filter does not keep."""
-    wanted = [tables.keeps(each.database, each.table) for each in block.tables]
+    """The block without row events of tables that a filter does not keep, and whose rows change none of others: as `CapturedTables`."""
+    wanted = [bool(each.cascades) or tables.keeps(each.database, each.table) for each in block.tables]
     return _kept_of(block, np.array(wanted, np.bool_))
 
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cdc_engine.errors import ActRefusedError
-from cdc_engine.gtid import is_mariadb, parse_executed
+from cdc_engine.gtid import has_executed
 from cdc_engine.position import Position, order_key
 from cdc_engine.position import file_number as number_of
 from cdc_engine.states import SnapshotState, snapshot_follows
@@ -234,18 +234,6 @@ def has_come_past(cursor: Position, high: SourceEnd) -> bool:
 def same_stream(cursor: Position, record: SnapshotRecord) -> bool:
     """Whether the stream is the one in which the reading began: of another server, or after a reset, places cannot be compared."""
     return record.began_at is not None and cursor.epoch == record.began_at.epoch
-
-
-def has_executed(executed: str, wanted_set: str) -> bool:
-    """Whether one GTID set has all of another; False where one of them is not there."""
-    if not executed or not wanted_set:
-        return False
-    mariadb = is_mariadb(wanted_set)
-    if mariadb != is_mariadb(executed):
-        return False
-    have: Any = parse_executed(executed, mariadb=mariadb)
-    want = parse_executed(wanted_set, mariadb=mariadb)
-    return bool(have.contains(want))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

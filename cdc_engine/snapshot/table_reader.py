@@ -11,13 +11,14 @@ from pathlib import Path
 from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
 from cdc_engine.contracts import Int32s, TableVersion
 from cdc_engine.errors import SourceConnectionError
+from cdc_engine.gtid import has_executed
 from cdc_engine.position import Position
 from cdc_engine.snapshot.chunks import Chunk, chunks
 from cdc_engine.snapshot.exact_place import binlog_end, rows_at_a_place
 from cdc_engine.snapshot.pace import Pace
 from cdc_engine.snapshot.read import ChunkFacts, Marks, read_chunk
 from cdc_engine.snapshot.reader import Reader
-from cdc_engine.snapshot.record import SourceEnd, has_executed
+from cdc_engine.snapshot.record import SourceEnd
 
 # A server without GTIDs does not say what its reads show. What is in its binlog is visible once its commit is through, in milliseconds;
 # what was merged already is older than that by a staging and a run.

@@ -80,7 +80,7 @@ class FileEventStore(BackedEventStore):
             if self._acked is not None and self._acked.order_key <= position.order_key:
                 return True
             found = self._log.reader_at(position)
-            if found is None or found[1] is None:
+            if found is None or key_of(found[1]) != key_of(position):
                 return False
             forgotten = self._ring.forgotten_events
             self._empty()

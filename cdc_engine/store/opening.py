@@ -118,7 +118,7 @@ def misfit(events: EventLog, going_on: GoingOn) -> str:
     if found is None:
         return f"it holds {events.start} to {events.end}, and the ledger goes on at {begin}"
     there = found[1]
-    if there is None:
+    if key_of(there) != key_of(begin):
         return f"no transaction in it ends at {begin}, where the ledger goes on"
     if another_file(there, begin):
         return f"its {there.file} is another file of that name than the ledger's"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from pathlib import Path
 
@@ -11,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc_engine.binlog.block import compact, end_position, held_bytes, keep_events, last_transaction
-from cdc_engine.contracts import Block, TableChange, TableChangeKind, TableVersion
+from cdc_engine.contracts import Block, Cascade, TableChange, TableChangeKind, TableVersion
 from cdc_engine.sink.empty_transactions import EVENT_TIME_US_MAX, SKIPPED_TRANSACTIONS_MAX, Thinning
-from cdc_engine.sink.event_sink import EventSink
+from cdc_engine.sink.event_sink import CapturedTables, EventSink, dropped_uncaptured
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.store.memory_store import MemoryEventStore
-from tests.fix_blocks import SECOND_US, Source, gtid_set, numbers_in, numbers_of
+from tests.fix_blocks import AUDIT, ORDERS, SECOND_US, Source, gtid_set, numbers_in, numbers_of
 
 MANY = 1 << 40
 
@@ -31,6 +32,9 @@ class RecordingStore(MemoryEventStore):
     def put(self, block: Block) -> None:
         super().put(block)
         self.blocks.append(block)
+
+
+OTHER = TableVersion(database="shop", table="other", columns=(), key=(), version="c")
 
 
 @pytest.fixture
@@ -94,6 +98,16 @@ def test_a_table_is_judged_again_when_the_tables_are_others(
     source.tables = list(reversed(source.tables))
     sink.accept(source.block([3], table=[0, 1, 2]))
     assert numbers_in(store.get(MANY, MANY)) == [0, 2, 5]
+
+
+def test_a_consumers_own_stream_keeps_the_rows_that_the_live_one_keeps(source: Source) -> None:
+    """A place amid a transaction counts row events, also those of tables whose rows change others below the binlog."""
+    cascade = Cascade(name="c", parent=("shop", "audit"), child=("shop", "orders"), columns=("a",), referenced=("id",))
+    source.tables = [ORDERS, dataclasses.replace(AUDIT, watched=True, cascades=(cascade,)), OTHER]
+    block, tables = source.block([6], table=[1, 2, 0, 0, 2, 1]), TableFilter(r"shop\.orders")
+    kept = dropped_uncaptured(block, tables)
+    live = CapturedTables([tables]).mask(block.tables)[block.event_table]
+    assert numbers_of(kept) == [0, 2, 3, 5] == np.flatnonzero(live).tolist()
 
 
 def test_a_clients_filter_only_takes_away(sink: EventSink, store: RecordingStore, source: Source) -> None:

@@ -62,7 +62,8 @@ class OwnStreams:
             )
         name = "-".join(filter(None, [destination, reader.group, str(reader.client_id)]))
         named = dataclasses.replace(self.source, destination=name, server_id=0)
-        start = self._from(begin)
+        live_epoch = self.epoch()
+        start = self._from(begin, live_epoch)
         by_time = functools.partial(in_live_epoch, self.by_time, self.epoch) if self.by_time is not None else None
         return SourceStream(
             named,
@@ -71,15 +72,15 @@ class OwnStreams:
             tables=self.tables,
             history=history,
             epoch=self.epoch,
+            live_epoch=live_epoch,
             anew=anew,
             by_time=by_time,
             isolated=self.isolated,
         )
 
-    def _from(self, begin: Position) -> Position:
+    def _from(self, begin: Position, epoch: int) -> Position:
         """In the live stream's epoch, so that both number the same files the same way; by GTID where that is another."""
-        epoch = self.epoch()
-        if begin.epoch >= epoch or not begin.gtid_set:
+        if begin.epoch == epoch or not begin.gtid_set:
             return begin
         return dataclasses.replace(
             begin, epoch=epoch, file="", offset=FIRST_OFFSET, server_uuid=self.server_uuid(), file_created=0
@@ -97,7 +98,7 @@ def in_live_epoch(
 
 
 class SourceStream:
-    """Implements `feed.OwnStream`. `anew`: how its reader goes on where its place is lost."""
+    """Implements `feed.OwnStream`. `anew`: how its reader goes on where its place is lost. `live_epoch`: as it began."""
 
     def __init__(
         self,
@@ -108,11 +109,12 @@ class SourceStream:
         tables: TableFilter,
         history: TableHistory,
         epoch: Callable[[], int],
+        live_epoch: int,
         anew: str,
         by_time: ByTime | None = None,
         isolated: bool = False,
     ) -> None:
-        self._anew = anew
+        self._anew, self._epoch, self._live_epoch = anew, epoch, live_epoch
         self._window = Window(begin, bytes_max=OWN_BYTES_MAX, waits=True, isolated=isolated)
         self._parser = EventParser(
             source,
@@ -129,7 +131,12 @@ class SourceStream:
     def read(
         self, place: Place, bytes_max: int, events_max: int, timeout_seconds: float, given_up: Callable[[], bool]
     ) -> Reading | None:
-        """As a window; raises what ended the stream, once all before it was read."""
+        """As a window; raises what ended the stream, once all before it was read.
+
+        None also where the live stream has begun another epoch since: a stream that begins now numbers the files as that one does.
+        """
+        if self._epoch() != self._live_epoch:
+            return None
         found = self._window.read(
             place, bytes_max, events_max, timeout_seconds, lambda: given_up() or self._parser.last_error is not None
         )

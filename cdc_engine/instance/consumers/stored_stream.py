@@ -9,13 +9,13 @@ import functools
 from collections.abc import Callable
 
 from cdc_engine.errors import StoreDamagedError
-from cdc_engine.gtid import same_executed
+from cdc_engine.gtid import has_executed, same_executed
 from cdc_engine.instance.consumers.feed import OwnStream, Reader
 from cdc_engine.position import Position
 from cdc_engine.store.files.log import EventLog
 from cdc_engine.store.files.reader import Dropped, LogReader
 from cdc_engine.store.opening import another_file
-from cdc_engine.store.window.places import Place, Reading
+from cdc_engine.store.window.places import Place, Reading, key_of
 from cdc_engine.store.window.window import Window
 
 NEVER_FULL = 1 << 62  # it holds one block at a time: the next is read when there is nothing left of it
@@ -37,20 +37,34 @@ class StoredStreams:
                 found = self._log.reader_at(place.position)
             except (StoreDamagedError, FileNotFoundError):
                 found = None
-            if found is not None and not found[0].at_end and _is_place(place.position, found[1]):
+            if found is not None and not found[0].at_end and self._goes_on(place.position, found[1]):
                 spent = functools.partial(self._spent.__setitem__, reader, place)
                 return StoredStream(found[0], place, spent, isolated=self._isolated)
         return self._otherwise(reader, place)
 
+    def _goes_on(self, position: Position, there: Position) -> bool:
+        """Whether all that is missing after a position follows in the files. `there`: the last transaction end that they have up to it.
 
-def _is_place(position: Position, there: Position | None) -> bool:
-    """Whether the files go on from a position: `there` is what they know of it, None where no transaction ends at that offset in them.
+        A stream that was asked for by GTID set leaves out what was had, so offsets alone do not tell. The files have not all of the
+        transactions without rows: a place may be after some of these.
+        """
+        if key_of(there) == key_of(position):
+            return not another_file(there, position) and same_executed(there.gtid_set, position.gtid_set)
+        if not position.gtid_set:
+            return not there.gtid_set
+        try:
+            before_next = self._executed_before_next(position)
+            return has_executed(position.gtid_set, there.gtid_set) and has_executed(before_next, position.gtid_set)
+        except (StoreDamagedError, FileNotFoundError, ValueError):
+            return False
 
-    A stream that was asked for by GTID set leaves out what was had, so that all after an offset need not be all that is missing.
-    """
-    if there is None:
-        return not position.gtid_set
-    return not another_file(there, position) and same_executed(there.gtid_set, position.gtid_set)
+    def _executed_before_next(self, position: Position) -> str:
+        """The executed set with which what follows a position in the files begins."""
+        found = self._log.reader_at(position)
+        while found is not None and (following := found[0].next()) is not None:
+            if not isinstance(following, Dropped):
+                return following.start_gtid_set
+        return ""
 
 
 class StoredStream:

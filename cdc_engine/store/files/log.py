@@ -210,8 +210,8 @@ class EventLog:
     def end_place(self) -> ReadPlace:
         return dataclasses.replace(self._at)
 
-    def reader_at(self, position: Position) -> tuple[LogReader, Position | None] | None:
-        """A reader of all that follows a place, and that place as the log knows it where a transaction ends exactly there.
+    def reader_at(self, position: Position) -> tuple[LogReader, Position] | None:
+        """A reader of all that follows a place, and the last end of a transaction that the log has up to there.
 
         None where the log begins after it or ends before it. Raises StoreDamagedError.
         """

@@ -117,11 +117,8 @@ class LogReader:
             else:
                 return None
 
-    def find(self, key: Key) -> Position | None:
-        """Goes to the first thing after the transaction end `key` in this segment; its position where a transaction ends exactly there.
-
-        Else what follows is still all that comes after `key`, and None is answered.
-        """
+    def find(self, key: Key) -> Position:
+        """Goes to the first thing after the place `key` in this segment; the last end of a transaction up to there."""
         last: ReadPlace | None = None  # before the last block that ends at `key` or before it
         for at, record in self._blocks(self.place):
             end = (record["epoch"], file_number(record["file"]), record["end"])
@@ -131,7 +128,7 @@ class LogReader:
                 self.go_to(at)
                 return self._within(key, last)
             last = at
-        return self._tail_of(key, last) if last is not None else self._from_start(key)
+        return self._tail_of(last) if last is not None else self._from_start()
 
     # ── one record ──
 
@@ -191,7 +188,7 @@ class LogReader:
             except (TornError, OSError, KeyError, TypeError, ValueError) as error:
                 raise _damaged(at, error) from error
 
-    def _within(self, key: Key, last: ReadPlace | None) -> Position | None:
+    def _within(self, key: Key, last: ReadPlace | None) -> Position:
         """The next block ends beyond `key`; `last` is before the block that ends before it."""
         before = copy.copy(self.place)
         block = self._record()
@@ -201,14 +198,14 @@ class LogReader:
         if (block.epoch, file_number(block.file)) == key[:2]:
             ended = int(np.searchsorted(block.transaction_end, key[2], "right"))
         if not ended:
-            return self._tail_of(key, last) if last is not None else self._from_start(key)
+            return self._tail_of(last) if last is not None else self._from_start()
         rest = without_first(block, ended)
         counts = Counts.of(rest).all if rest is not None else Mark()
         end = _minus(self.place.mark, counts)
         self.place = dataclasses.replace(self.place, mark=end, complete=end, pending=rest)
-        return end_position(block, ended - 1) if int(block.transaction_end[ended - 1]) == key[2] else None
+        return end_position(block, ended - 1)
 
-    def _tail_of(self, key: Key, last: ReadPlace) -> Position | None:
+    def _tail_of(self, last: ReadPlace) -> Position:
         """To the end of the last transaction of the block at `last`."""
         self.go_to(copy.copy(last))
         block = self._record()
@@ -217,12 +214,11 @@ class LogReader:
         end = self.place.complete
         rest = without_first(block, block.transaction_count)
         self.place = dataclasses.replace(self.place, mark=end, complete=end, pending=rest)
-        position = end_position(block, block.transaction_count - 1)
-        return position if (block.epoch, file_number(block.file), position.offset) == key else None
+        return end_position(block, block.transaction_count - 1)
 
-    def _from_start(self, key: Key) -> Position | None:
+    def _from_start(self) -> Position:
         self.go_to(ReadPlace.beginning(self.place.segment))
-        return self.place.segment.start if self.place.segment.key == key else None
+        return self.place.segment.start
 
 
 def _plus(mark: Mark, more: Mark) -> Mark:

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cdc_engine.binlog.block import end_position, executed_set, without_first
+from cdc_engine.binlog.block import end_position, without_first
 from cdc_engine.contracts import Block, Int64s, TableChange, TableChangeKind
-from cdc_engine.gtid import same_executed
 from cdc_engine.position import Position, file_number, order_key
 
 Key = tuple[int, int, int]
@@ -121,17 +120,14 @@ def key_of(position: Position) -> Key:
     return position.epoch, file_number(position.file) if position.file else 0, position.offset
 
 
-def transaction_at(blocks: Sequence[Kept], position: Position) -> Spot | None:
-    """After the transaction that ends exactly there, all that the position has executed before it."""
-    key = key_of(position)
+def transaction_at(blocks: Sequence[Kept], key: Key) -> Spot | None:
+    """After the transaction that ends exactly there."""
     at = bisect.bisect_left(blocks, key, key=lambda each: each.end_key)
     if at == len(blocks) or not blocks[at].block.transaction_count:
         return None
     each = blocks[at]
     found = int(np.searchsorted(each.block.transaction_end, key[2]))
     if key[:2] != each.end_key[:2] or int(each.block.transaction_end[found]) != key[2]:
-        return None
-    if not same_executed(executed_set(each.block, found), position.gtid_set):
         return None
     events = each.start.events + int(each.block.transaction_events[found])
     return Spot(each.start.transactions + found + 1, events)

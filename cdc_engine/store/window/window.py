@@ -31,6 +31,7 @@ from cdc_engine.store.window.places import (
     unseen,
 )
 
+EXECUTED_MAX = 256  # ends of transactions whose executed set is remembered
 BLOCKS_MAX = 1 << 13  # an idle source gives a block a transaction, without any bytes
 
 
@@ -52,6 +53,7 @@ class Window:
         self._start = start
         self._base: Kept | None = None  # the last block that went and ends a transaction
         self._tail = Spot()  # after all that was put
+        self._executed: dict[Key, str] = {}
         self._read = Spot()  # of a window that waits: what its reader has
         self._changed = threading.Condition()
         self._putter: threading.Thread | None = None
@@ -99,6 +101,7 @@ class Window:
         """Forgets everything: the stream that is put from now on begins at `position`."""
         with self._changed:
             self._blocks.clear()
+            self._executed.clear()
             self._start, self._base = position, None
             self._bytes, self._read, self._tail = 0, Spot(), Spot()
             self._changed.notify_all()
@@ -185,15 +188,21 @@ class Window:
         return self._base.end_key if self._base else key_of(self._start)
 
     def _spot_of(self, place: Place) -> Spot | None:
-        at_base = key_of(place.position) == self._base_key
-        if at_base and not same_executed(self._place_of(self._base_spot).position.gtid_set, place.position.gtid_set):
-            return None
-        spot = self._base_spot if at_base else transaction_at(self._blocks, place.position)
-        if spot is None:
+        key = key_of(place.position)
+        spot = self._base_spot if key == self._base_key else transaction_at(self._blocks, key)
+        if spot is None or not same_executed(self._executed_at(key, spot), place.position.gtid_set):
             return None
         spot = Spot(spot.transactions, spot.events + place.events)
         first = self._blocks[0].start if self._blocks else self._tail
         return spot if first.events <= spot.events else None
+
+    def _executed_at(self, key: Key, end: Spot) -> str:
+        """The executed set at a transaction's end. A reader asks for one again and again, and it costs a walk over the block."""
+        if key not in self._executed:
+            while len(self._executed) >= EXECUTED_MAX:
+                del self._executed[next(iter(self._executed))]
+            self._executed[key] = self._place_of(end).position.gtid_set
+        return self._executed[key]
 
     def _place_of(self, spot: Spot) -> Place:
         base = self._base_spot

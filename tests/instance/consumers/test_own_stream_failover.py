@@ -6,11 +6,20 @@ import dataclasses
 
 import pytest
 
-from cdc_engine.instance.consumers.own_stream import in_live_epoch
+from cdc_engine.instance.consumers.feed import Reader
+from cdc_engine.instance.consumers.own_stream import OwnStreams, in_live_epoch
+from cdc_engine.parser.event_parser import EventParser
 from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.parser.start_position import DumpStart, Epochs, Lost, in_new_epoch
 from cdc_engine.position import Position
+from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.source.server import Source
+from cdc_engine.store.window.places import Place
+from cdc_engine.table_meta.change.policy import SchemaDecisions
+from cdc_engine.table_meta.history.kept.repository import Record, RecordKind
+from tests.fix_blocks import SERVER
 
+FLAVOUR = {"flavour": "mysql", "charset": "utf8mb4"}
 CURSOR = Position(epoch=2, file="binlog.000003", offset=700, server_uuid="one", time_us=5)
 FACTS = ServerFacts(version="8.0.31", mariadb=False, server_uuid="two", gtid_enabled=False)
 
@@ -31,3 +40,29 @@ def test_failover_an_own_stream_takes_the_epoch_of_the_live_one(live: int, expec
 def test_failover_an_own_stream_without_a_place_says_why() -> None:
     lost = Lost(reason="it lacks what was read")
     assert in_live_epoch(lambda *_: lost, lambda: 3, CURSOR, FACTS, Epochs()) is lost
+
+
+@pytest.mark.parametrize(("cursor", "expected"), [(1, "by-gtid"), (2, "as-it-is"), (3, "by-gtid")])
+def test_failover_an_own_stream_begins_in_the_epoch_of_the_live_one_and_ends_with_it(
+    cursor: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cursor may be in an epoch of its own, from a stream that went over before the live one or after it."""
+    begun: list[Position] = []
+    monkeypatch.setattr(EventParser, "start", lambda _, position: begun.append(position))
+    begin = dataclasses.replace(CURSOR, epoch=cursor, gtid_set=f"{SERVER}:1-4")
+    live, record = [2], Record(kind=RecordKind.SERVER, position=dataclasses.replace(begin, epoch=1), content=FLAVOUR)
+    streams = OwnStreams(
+        source=Source(destination="shop", host="localhost", port=1, user="root"),
+        tables=TableFilter(),
+        review=SchemaDecisions(),
+        records=lambda: [record],
+        epoch=lambda: live[0],
+        server_uuid=lambda: "two",
+    )
+    stream = streams.open(Reader(1), Place(begin))
+    again = dataclasses.replace(begin, epoch=2, file="", offset=4, server_uuid="two", file_created=0)
+    assert begun == [again if expected == "by-gtid" else begin]
+    assert stream.read(Place(begin), 1, 1, 0.0, lambda: True) is not None
+    live[0] = 3
+    assert stream.read(Place(begin), 1, 1, 0.0, lambda: True) is None
+    stream.close()

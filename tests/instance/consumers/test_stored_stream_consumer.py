@@ -11,9 +11,13 @@ import pytest
 from cdc_engine.contracts import TableChange, TableChangeKind
 from cdc_engine.instance.consumers.feed import OwnStream, Reader
 from cdc_engine.instance.consumers.stored_stream import StoredStream, StoredStreams
+from cdc_engine.sink.event_sink import EventSink
+from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.store.file_store import FileEventStore
 from cdc_engine.store.window.places import Piece, Place, Reading
-from tests.fix_blocks import Source, gtid_set, numbers_of
-from tests.store.fix_stores import START, log_in
+from cdc_engine.store.window.window import Window
+from tests.fix_blocks import SERVER, Source, gtid_set, numbers_of
+from tests.store.fix_stores import START, log_in, make_store
 
 MANY = 1 << 40
 READER = Reader(1)
@@ -97,6 +101,25 @@ def test_files_of_a_stream_that_left_out_other_transactions_are_not_read(tmp_pat
         dataclasses.replace(here, offset=here.offset - 1),  # no transaction ends there
     ):
         assert isinstance(streams.open(READER, Place(position)), TheSource)
+
+
+def test_a_place_after_transactions_without_rows_is_found_though_the_files_have_not_all_of_those(
+    tmp_path: Path,
+) -> None:
+    store, window = make_store("file", tmp_path, start=START), Window(START, bytes_max=1 << 20)
+    assert isinstance(store, FileEventStore)
+    sink, source = EventSink(store, TableFilter(), window), Source(time_us=1)
+    for transactions in ([1], [0], [0, 0]):
+        sink.accept(source.block(transactions))
+    reading = window.read(Place(START), MANY, 1000)
+    assert reading is not None
+    sink.accept(source.block([1, 1]))
+    streams = StoredStreams(store.log, lambda *_: TheSource())
+    stream = streams.open(READER, reading.end)
+    assert isinstance(stream, StoredStream)
+    assert read_all(stream, reading.end, 1000) == [[1, 2]]
+    lacking = dataclasses.replace(reading.end.position, gtid_set=f"{SERVER}:2-4")
+    assert isinstance(streams.open(READER, Place(lacking)), TheSource)
 
 
 def test_an_open_transaction_at_the_end_of_the_files_is_not_asked_for_again_and_again(tmp_path: Path) -> None:
