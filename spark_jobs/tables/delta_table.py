@@ -240,7 +240,11 @@ class DeltaTable:
         return CommitCounts(files_scanned=met, files_pruned=files.num_rows - met)
 
     def _files(self) -> Any:
-        """Those of the snapshot; taken out of the log once a version, for it costs some 50 µs a file."""
+        """Those of the snapshot; taken out of the log once a version, for it costs some 50 µs a file. Raises TableError without one."""
+        if not self.snapshot.exists:
+            raise TableError(
+                self.name, f"there is no Delta table in {self.path} any more, or none is seen yet; try again"
+            )
         version, files = self._read
         if version != self.snapshot.version:
             version, files = self._read = self.snapshot.version, pa.table(self._log.get_add_actions(flatten=True))

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from spark_jobs.errors import TableError
+from spark_jobs.tables.delta_table import DeltaTable
 from tests.spark.beside.fix_beside import Beside, changes, insert, update
 
 
@@ -15,3 +19,10 @@ def test_a_merge_tells_what_it_changed_and_what_it_wrote_anew_history(tmp_path: 
     merged = lake.merge(lake.stage(changes([update(101, 48), update(102, 48)])))
     assert (merged.rows_updated, merged.rows_copied) == (2, 3)
     assert (merged.files_scanned, merged.files_pruned) == (1, 1)
+
+
+def test_files_of_a_table_that_is_not_seen_are_asked_for_in_vain_and_say_so(tmp_path: Path) -> None:
+    table = DeltaTable("shop.orders", str(tmp_path / "orders"), "app", {})
+    table.refresh()
+    with pytest.raises(TableError, match=r"shop\.orders: there is no Delta table in .*orders"):
+        table.scanned("id", 1, 2)
