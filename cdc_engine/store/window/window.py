@@ -140,7 +140,7 @@ class Window:
                     self._changed.notify_all()
                 pieces, end = cut(self._blocks, spot, bytes_max, events_max, isolated=self._isolated)
                 if pieces:
-                    return Reading(pieces, self._place_of(end))
+                    return Reading(pieces, self._remembered(self._place_of(end)))
                 left = deadline - time.monotonic()
                 if left <= 0 or given_up():
                     return Reading((), place)
@@ -199,10 +199,15 @@ class Window:
     def _executed_at(self, key: Key, end: Spot) -> str:
         """The executed set at a transaction's end. A reader asks for one again and again, and it costs a walk over the block."""
         if key not in self._executed:
-            while len(self._executed) >= EXECUTED_MAX:
-                del self._executed[next(iter(self._executed))]
-            self._executed[key] = self._place_of(end).position.gtid_set
+            self._remembered(self._place_of(end))
         return self._executed[key]
+
+    def _remembered(self, place: Place) -> Place:
+        """Of what is handed out it is known already, and that is what is asked for next."""
+        while len(self._executed) >= EXECUTED_MAX:
+            del self._executed[next(iter(self._executed))]
+        self._executed[key_of(place.position)] = place.position.gtid_set
+        return place
 
     def _place_of(self, spot: Spot) -> Place:
         base = self._base_spot
