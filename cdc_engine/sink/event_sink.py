@@ -50,14 +50,9 @@ class CapturedTables:
         return self._mask
 
 
-def dropped_uncaptured(block: Block, tables: TableFilter) -> Block:
-    """The block without row events of tables that a filter does not keep, and whose rows change none of others: as `CapturedTables`."""
-    wanted = [bool(each.cascades) or tables.keeps(each.database, each.table) for each in block.tables]
-    return _kept_of(block, np.array(wanted, np.bool_))
-
-
-def _kept_of(block: Block, mask: Mask) -> Block:
-    """`mask`: bool, one a table reference."""
+def dropped_uncaptured(block: Block, tables: CapturedTables) -> Block:
+    """The block without row events of tables that are not captured."""
+    mask = tables.mask(block.tables)
     if not mask.all():
         kept = mask[block.event_table]
         if not kept.all():
@@ -134,7 +129,7 @@ class EventSink:
         if block.changes:
             changes = tuple(change for change in block.changes if self._captured.keeps(change.database, change.table))
             return block if len(changes) == len(block.changes) else dataclasses.replace(block, changes=changes)
-        return _kept_of(block, self._captured.mask(block.tables))
+        return dropped_uncaptured(block, self._captured)
 
     def _put(self, block: Block) -> None:
         self._store.put(block)

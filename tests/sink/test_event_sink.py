@@ -104,9 +104,9 @@ def test_a_consumers_own_stream_keeps_the_rows_that_the_live_one_keeps(source: S
     """A place amid a transaction counts row events, also those of tables whose rows change others below the binlog."""
     cascade = Cascade(name="c", parent=("shop", "audit"), child=("shop", "orders"), columns=("a",), referenced=("id",))
     source.tables = [ORDERS, dataclasses.replace(AUDIT, watched=True, cascades=(cascade,)), OTHER]
-    block, tables = source.block([6], table=[1, 2, 0, 0, 2, 1]), TableFilter(r"shop\.orders")
+    block, tables = source.block([6], table=[1, 2, 0, 0, 2, 1]), CapturedTables([TableFilter(r"shop\.orders")])
     kept = dropped_uncaptured(block, tables)
-    live = CapturedTables([tables]).mask(block.tables)[block.event_table]
+    live = tables.mask(block.tables)[block.event_table]
     assert numbers_of(kept) == [0, 2, 3, 5] == np.flatnonzero(live).tolist()
 
 

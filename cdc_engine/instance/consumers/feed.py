@@ -200,6 +200,6 @@ class ConsumerFeed:
         except SluiceError:
             self.close()  # it has ended; the next question asks the source anew
             raise
-        if found is None:  # it was rolled back
+        if found is None:  # it was rolled back, or the live stream numbers its files anew
             self.close()
         return found

@@ -18,7 +18,7 @@ from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.parser.start_position import FIRST_OFFSET, DumpStart, Epochs, Lost, StartChoice
 from cdc_engine.parser.watch import StreamPlace
 from cdc_engine.position import Position
-from cdc_engine.sink.event_sink import dropped_uncaptured
+from cdc_engine.sink.event_sink import CapturedTables, dropped_uncaptured
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.source.server import Source
 from cdc_engine.store.window.places import Place, Reading
@@ -162,7 +162,7 @@ class _Into:
     """A `BlockSink` that keeps what the destination captures."""
 
     def __init__(self, window: Window, tables: TableFilter) -> None:
-        self._window, self._tables = window, tables
+        self._window, self._tables = window, CapturedTables([tables])
 
     def accept(self, block: Block) -> None:
         self._window.put(dropped_uncaptured(block, self._tables))
