@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from cdc_engine.binlog.entries.elements import ROWS
 from cdc_engine.binlog.rows.decoder import RowDecoder
 from cdc_engine.instance.consumers.consumers import Service
 from cdc_engine.instance.consumers.feed import Chosen
 from tests.waiting import wait_for
-
-ROWS = 1  # kind of an element
 
 
 def numbers_in(content: tuple[Chosen, ...]) -> list[int]:
