@@ -36,6 +36,9 @@ class Executed(Protocol):
     def contains(self, other: Self) -> bool:
         """Whether every transaction of `other` is in this one."""
 
+    def common(self, other: Self) -> Self:
+        """Every transaction that is in both."""
+
     def including(self, sources: Sequence[str], source: npt.NDArray[np.int32], number: npt.NDArray[np.int64]) -> Self:
         """With the transactions of a block added: `source` (t) indexes `sources`, -1 for a transaction without GTID; `number` (t)."""
 
@@ -111,6 +114,9 @@ class GtidSet:
     def subtract(self, other: GtidSet) -> GtidSet:
         rest = {name: _without(runs, other.runs.get(name, ())) for name, runs in self.runs.items()}
         return GtidSet({name: runs for name, runs in rest.items() if runs})
+
+    def common(self, other: GtidSet) -> GtidSet:
+        return self.subtract(self.subtract(other))
 
     def contains(self, other: GtidSet) -> bool:
         return not other.subtract(self)
@@ -208,6 +214,14 @@ class MariadbPosition:
     def __bool__(self) -> bool:
         return bool(self.last)
 
+    def common(self, other: MariadbPosition) -> MariadbPosition:
+        last = self.last
+        lower = {
+            domain: min(last[domain], other.last[domain], key=lambda each: each[1])
+            for domain in last.keys() & other.last.keys()
+        }
+        return MariadbPosition(lower)
+
     def contains(self, other: MariadbPosition) -> bool:
         """Sequence numbers alone decide: within a domain they grow over all servers (gtid_strict_mode's rule)."""
         return all(domain in self.last and self.last[domain][1] >= number for domain, (_, number) in other.last.items())
@@ -249,6 +263,14 @@ def has_executed(executed: str, wanted_set: str) -> bool:
         return False
     have: Any = _parsed(executed)
     return bool(have.contains(_parsed(wanted_set)))
+
+
+def common_executed(text: str, other: str) -> str:
+    """What is in both of two sets; empty where one is not there or they are of two flavours. Raises ValueError where one cannot be read."""
+    if not (text and other) or is_mariadb(text) != is_mariadb(other):
+        return ""
+    one: Any = _parsed(text)
+    return str(one.common(_parsed(other)))
 
 
 def _parsed(text: str) -> GtidSet | MariadbPosition:

@@ -74,6 +74,12 @@ class Position:
         """Of the place; one above 8 GiB has the file's last: only the transaction that made the file so large can end there."""
         return order_key(self.epoch, file_number(self.file) if self.file else 0, min(self.offset, OFFSET_MAX))
 
+    def counts_as(self, other: Position) -> bool:
+        """Whether both are places in one numbering of files, so that their order keys tell which is the earlier."""
+        return self.epoch == other.epoch and (
+            "" in {self.server_uuid, other.server_uuid} or self.server_uuid == other.server_uuid
+        )
+
     def __str__(self) -> str:
         return f"{self.file}:{self.offset}@{self.epoch}"
 

@@ -187,7 +187,7 @@ def _parts_around(
     store = store_of(config, source_of(config), meta, begin, directory, read_elsewhere=not folder.is_last)
     known = {".".join(name) for name in history.table_names()}
     take_up_new_tables(config, directory, history.versions(begin), meta, begin, known)
-    history.compact(_oldest_needed(meta, begin, directory, groups), COMPACTED_RECORDS_MIN)
+    history.compact(_goes_on_from(meta, begin, directory, groups), COMPACTED_RECORDS_MIN)
     share = functools.partial(for_runs.share, directory, TABLES_FILE)
     published = PublishedHistory(history, directory / TABLES_FILE, fence=lease.check, share=share, begins=folder.note)
     goes_on = store.put_position or begin  # after what is stored
@@ -223,7 +223,9 @@ def _parts_around(
         sink=sink,
         parser=parser,
         window=window,
-        consumers=consumers_of(config, directory, meta, window, parser, sink, store) if window is not None else None,
+        consumers=consumers_of(config, directory, meta, window, goes_on, parser, sink, store)
+        if window is not None
+        else None,
     )
 
 
@@ -243,11 +245,12 @@ def consumers_of(  # noqa: PLR0917  one caller
     directory: Path,
     meta: MetaManager,
     window: Window,
+    begin: Position,
     live: EventParser,
     sink: EventSink,
     store: EventStore,
 ) -> Consumers:
-    """Those beside the lake; they read what the destination captures. `live`: whose stream they follow where they can."""
+    """Those beside the lake; they read what the destination captures. `live`: whose stream, from `begin` on, they follow where they can."""
     tables = TableFilter(config.include, config.exclude)
     decisions = review_of(config, directory)
     streams = OwnStreams(
@@ -255,6 +258,7 @@ def consumers_of(  # noqa: PLR0917  one caller
         tables=tables,
         review=dataclasses.replace(SchemaDecisions(), policy=decisions.policy, approved=decisions.approved),
         records=lambda: look_at(history_kept(config, directory)),
+        known_to=lambda: live.position or begin,
         epoch=lambda: meta.ledger.epoch,
         # not the ledger's, which an ack moves: the epoch is of the server that the stream went over to
         server_uuid=lambda: live.position.server_uuid if live.position else meta.ledger.server_uuid,
@@ -291,15 +295,19 @@ def history_kept(config: DestinationConfig, directory: Path, token: int = 0) -> 
     return SqlRepository(config.schema_history_url, config.name)
 
 
-def _oldest_needed(meta: MetaManager, begin: Position, directory: Path, groups: tuple[Path, ...]) -> Position:
-    """No one reads from before it: the stream begins here, and a table may be read again from where it stopped, or from where it stood
-    before a snapshot that is canceled.
+def _goes_on_from(meta: MetaManager, begin: Position, directory: Path, groups: tuple[Path, ...]) -> list[Position]:
+    """No one reads from before all of these: the stream begins here, and a table may be read again from where it stopped, or from where
+    it stood before a snapshot that is canceled.
     """
     stops = (stopped.position for stopped in meta.ledger.stopped_tables)
     since = (each.since for each in SnapshotRecords(directory).all() if each.is_open and each.since is not None)
     consumers = [consumer.cursor for consumer in meta.ledger.consumers]
     consumers += [place for group in groups for place in read_ledger(group).places_of(directory.name)]
-    return min([begin, *stops, *since, *consumers], key=lambda each: each.order_key)
+    return [begin, *stops, *since, *consumers]
+
+
+def _order_key(position: Position) -> int:
+    return position.order_key
 
 
 def _never_again(meta: MetaManager, store: EventStore, directory: Path, groups: tuple[Path, ...]) -> Position | None:
@@ -308,7 +316,8 @@ def _never_again(meta: MetaManager, store: EventStore, directory: Path, groups: 
     if not places:
         return None
     try:
-        return _oldest_needed(meta, min(places, key=lambda each: each.order_key), directory, groups)
+        begin = min(places, key=_order_key)
+        return min(_goes_on_from(meta, begin, directory, groups), key=_order_key)
     except MetaError:  # the ledger of a group does not answer
         return None
 

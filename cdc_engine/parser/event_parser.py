@@ -66,6 +66,10 @@ def _no_epochs() -> Epochs:
     return NO_EPOCHS
 
 
+def _learn_nothing(given_up: Callable[[], bool]) -> None:
+    """For a history that knows all up to where the stream starts."""
+
+
 def _no_idle() -> None:
     """For a sink that holds nothing back."""
 
@@ -93,7 +97,8 @@ class EventParser:
     before the first ack would begin at a later "latest". `on_idle` is called each time the stream has caught up and is silent. `epochs` is
     asked at each connect. `waits`: other sources stand by, so one that has not executed what was read is waited for, not given up.
     `by_time`: finds a place by the clock on another server, where that is allowed and nothing else does. `archive`: has the server's files
-    that it purged. `sharing`: others of this process read the same server, and it may send its binlog once for all.
+    that it purged. `sharing`: others of this process read the same server, and it may send its binlog once for all. `learn`: called before
+    a stream is read, where it can be: what the history lacks up to its start; it asks whether it is to give up.
     """
 
     def __init__(
@@ -113,9 +118,10 @@ class EventParser:
         by_time: ByTime | None = None,
         archive: Archive | None = None,
         sharing: Sharing | None = None,
+        learn: Callable[[Callable[[], bool]], None] = _learn_nothing,
     ) -> None:
         self._source, self._by_time, self._archive = source, by_time, archive
-        self._sharing = sharing
+        self._sharing, self._learn = sharing, learn
         self._line: Line | None = None  # of the shared stream, to go on with
         self._facts: ServerFacts | None = None  # of the server, as it was connected to
         self._waits = waits
@@ -284,6 +290,7 @@ class EventParser:
             return None
         if isinstance(start, Lost):
             raise (StandbyBehindError if self.lacks else PositionLostError)(str(start))
+        self._learn(self._stopping.is_set)
         self._rewind(self.position or start.position)
         if start.position != self.position:
             self._on_start(start)

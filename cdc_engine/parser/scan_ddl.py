@@ -1,11 +1,17 @@
-"""Reads a stretch of the stream for its statements alone: from a position to what is the end now. `instance` calls it at a start.
+"""Reads a stretch of the stream for its statements alone: from a position to what is the end now, or to another position.
 
-No row is taken from it, so it goes at the speed of the scan.
+`instance` calls it at a start, and for a consumer that begins where the schema history does not reach to yet. No row is taken from it, so
+it goes at the speed of the scan.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
+from cdc_engine.binlog.block import end_position
+from cdc_engine.contracts import Block
 from cdc_engine.errors import PositionLostError
+from cdc_engine.gtid import has_executed
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.dump import UnwantedRows, begin_dump, blocks_to_end, no_table
 from cdc_engine.parser.places.binlog_files import BinlogFiles
@@ -17,10 +23,24 @@ from cdc_engine.source.archive import Archive
 from cdc_engine.source.server import Source
 
 
-def scan_ddl(source: Source, begin: Position, statements: SchemaHistory, archive: Archive | None = None) -> None:
+def _never() -> bool:
+    return False
+
+
+def scan_ddl(
+    source: Source,
+    begin: Position,
+    statements: SchemaHistory,
+    archive: Archive | None = None,
+    *,
+    until: Position | None = None,
+    given_up: Callable[[], bool] = _never,
+) -> None:
     """Tells `statements` (`apply`) each statement between `begin` and the end. `archive`: has what the server has purged of it.
 
-    Raises PositionLostError where it cannot begin, SourceConnectionError, or what the scan raises.
+    `until`: no statement after it is told, but what stands between it and the end of what was received with it. `given_up`: asked as the
+    stream goes on. Raises PositionLostError where it cannot begin, SourceConnectionError, InterruptedError where it was given up, or what
+    the scan raises.
     """
     connection = SourceConnection(source)
     try:
@@ -28,8 +48,7 @@ def scan_ddl(source: Source, begin: Position, statements: SchemaHistory, archive
         start = decide_start(begin, StartChoice(), facts)
         if not isinstance(start, Lost):
             _, framer = begin_dump(connection, start, statements, no_table, prepared=UnwantedRows(), to_end=True)
-            for _ in blocks_to_end(connection, framer):
-                pass  # the scan goes on only where its blocks are taken
+            _take(blocks_to_end(connection, framer), until, given_up)
             return
     finally:
         connection.close()
@@ -37,5 +56,24 @@ def scan_ddl(source: Source, begin: Position, statements: SchemaHistory, archive
     if not files.is_archived(begin.file):
         raise PositionLostError(str(start))
     there = DumpStart(position=begin, by_gtid=False, executed_known=bool(begin.gtid_set))
-    for _ in files.blocks(there, statements, no_table, UnwantedRows()):
-        pass
+    _take(files.blocks(there, statements, no_table, UnwantedRows()), until, given_up)
+
+
+def _take(blocks: Iterable[Block], until: Position | None, given_up: Callable[[], bool]) -> None:
+    """The scan goes on only where its blocks are taken."""
+    for block in blocks:
+        if given_up():
+            raise InterruptedError("the statements of the stretch are not wanted any more")
+        if (
+            until is not None
+            and block.transaction_count
+            and has_come_to(until, end_position(block, block.transaction_count - 1))
+        ):
+            return
+
+
+def has_come_to(until: Position, position: Position) -> bool:
+    """Whether a stream that is at a position has all up to another. Raises ValueError where an executed set cannot be read."""
+    if position.counts_as(until):
+        return position.order_key >= until.order_key
+    return has_executed(position.gtid_set, until.gtid_set)

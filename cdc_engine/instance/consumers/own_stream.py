@@ -1,17 +1,18 @@
 """A stream of the source that one consumer reads for itself: a connection of its own, and a schema history of its own, in memory.
 
-What it knows of schemas is what the destination knew at that place; statements after it are followed as they come, and nothing is written.
+What it knows of schemas where it begins is `own_start`'s; statements after it are followed as they come, and nothing is written.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from cdc_engine.contracts import Block
 from cdc_engine.errors import PositionLostError, SluiceError
 from cdc_engine.instance.consumers.feed import Reader
+from cdc_engine.instance.consumers.own_start import OwnStart, own_start
 from cdc_engine.limits import READ_BUFFER_BYTES
 from cdc_engine.parser.event_parser import ByTime, EventParser
 from cdc_engine.parser.server_facts import ServerFacts
@@ -24,7 +25,6 @@ from cdc_engine.source.server import Source
 from cdc_engine.store.window.places import Place, Reading
 from cdc_engine.store.window.window import Window
 from cdc_engine.table_meta.change.policy import SchemaDecisions
-from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.kept.repository import Record
 
 OWN_BYTES_MAX = 2 * READ_BUFFER_BYTES  # read ahead of a consumer
@@ -32,7 +32,7 @@ OWN_BYTES_MAX = 2 * READ_BUFFER_BYTES  # read ahead of a consumer
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OwnStreams:
-    """What such a stream is made of. `records`: of the schema history, asked when one begins.
+    """What such a stream is made of. `records`: of the schema history, asked when one begins; all up to `known_to` are in it.
 
     `epoch`, `server_uuid`: of the live stream. `by_time`: finds a place by the clock, where the live stream may.
     `isolated`: as of `Window`.
@@ -41,6 +41,7 @@ class OwnStreams:
     source: Source
     tables: TableFilter
     review: SchemaDecisions
+    known_to: Callable[[], Position]
     records: Callable[[], list[Record]]
     epoch: Callable[[], int]
     server_uuid: Callable[[], str]
@@ -54,23 +55,22 @@ class OwnStreams:
             f"`sluice consumer forget {reader.group or destination} {reader.client_id}`, and it begins anew with the oldest change at "
             "hand; what lies between it never gets"
         )
-        records = [record for record in self.records() if record.position.order_key <= begin.order_key]
-        history = TableHistory(_Remembered(records), self.tables.keeps, self.review)
-        if not history.covers(begin):
+        name = "-".join(filter(None, [destination, reader.group, str(reader.client_id)]))
+        named = dataclasses.replace(self.source, destination=name, server_id=0)
+        live = self.known_to()  # before the records: these may have more
+        schemas = own_start(named, begin, live, self.records(), tables=self.tables, review=self.review)
+        if schemas is None:
             raise PositionLostError(
                 f"the schema history no longer reaches back to {begin}, where consumer {reader.client_id} is: {anew}"
             )
-        name = "-".join(filter(None, [destination, reader.group, str(reader.client_id)]))
-        named = dataclasses.replace(self.source, destination=name, server_id=0)
         live_epoch = self.epoch()
         start = self._from(begin, live_epoch)
         by_time = functools.partial(in_live_epoch, self.by_time, self.epoch) if self.by_time is not None else None
         return SourceStream(
             named,
-            begin,
+            schemas,
             start=start,
             tables=self.tables,
-            history=history,
             epoch=self.epoch,
             live_epoch=live_epoch,
             anew=anew,
@@ -103,11 +103,10 @@ class SourceStream:
     def __init__(
         self,
         source: Source,
-        begin: Position,
+        schemas: OwnStart,
         *,
         start: Position,
         tables: TableFilter,
-        history: TableHistory,
         epoch: Callable[[], int],
         live_epoch: int,
         anew: str,
@@ -115,16 +114,17 @@ class SourceStream:
         isolated: bool = False,
     ) -> None:
         self._anew, self._epoch, self._live_epoch = anew, epoch, live_epoch
-        self._window = Window(begin, bytes_max=OWN_BYTES_MAX, waits=True, isolated=isolated)
+        self._window = Window(schemas.begin, bytes_max=OWN_BYTES_MAX, waits=True, isolated=isolated)
         self._parser = EventParser(
             source,
             StartChoice(),
             sink=_Into(self._window, tables),
-            history=history,
+            history=schemas.history,
             captured=tables.keeps,
             on_state=lambda _state, _reason: self._window.wake(),
             epochs=lambda: Epochs(highest=epoch()),
             by_time=by_time,
+            learn=schemas.learn,
         )
         self._parser.start(start)
 
@@ -169,19 +169,3 @@ class _Into:
 
     def interrupt(self) -> None:
         self._window.drop_open()
-
-
-class _Remembered:
-    """A `Repository` that lasts as long as the stream."""
-
-    def __init__(self, records: list[Record]) -> None:
-        self._records = records
-
-    def load(self) -> list[Record]:
-        return self._records
-
-    def append(self, records: Iterable[Record]) -> None:
-        """The history has them in memory."""
-
-    def replace(self, records: Iterable[Record]) -> None:
-        self._records = list(records)

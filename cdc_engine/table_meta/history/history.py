@@ -14,7 +14,7 @@ A table that a statement stopped stays stopped in the history until a new `seed`
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from cdc_engine.table_meta.history.concerned import databases_in
 from cdc_engine.table_meta.history.ddl_context import DdlContext, Effect
 from cdc_engine.table_meta.history.effects import effects_of, refused
 from cdc_engine.table_meta.history.fitting import fit, is_sequence
+from cdc_engine.table_meta.history.kept.holding import needed
 from cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, KnownTable, TableKey
 from cdc_engine.table_meta.history.kept.repository import Record, RecordKind, Repository, SchemaRepository
 from cdc_engine.table_meta.history.questions import Question, Unknown
@@ -187,13 +188,13 @@ class TableHistory:
         self.rewind(position)
         self._store([_table_record(RecordKind.SNAPSHOT, position, schema)])
 
-    def compact(self, position: Position, records_min: int = 1) -> int:
-        """Forgets what only held before `position`, to which no one goes back any more; how many records that were.
+    def compact(self, places: Collection[Position], records_min: int = 1) -> int:
+        """Forgets what only held before all the places, from which alone anyone may go on; how many records that were.
 
         Fewer than `records_min` are not worth it.
         """
         records = self._repository.load()
-        kept = _needed(records, position.order_key)
+        kept = needed(records, places)
         if len(records) - len(kept) < records_min:
             return 0
         self._repository.replace(kept)
@@ -273,16 +274,6 @@ def _told(
 ) -> _Taken:
     records = [*_database_records(read, context, server, position), *_effect_records(effects, position)]
     return effects, records, tuple(_changes(effects, position))
-
-
-def _needed(records: list[Record], key: int) -> list[Record]:
-    """Those above the key, and of each table, database and of the server the last one below."""
-    last: dict[tuple[bool, str, str], Record] = {}
-    for record in records:
-        if record.position.order_key <= key:
-            last[record.kind is RecordKind.SERVER, record.database, record.table] = record
-    below = {id(record) for record in last.values()}
-    return [record for record in records if record.position.order_key > key or id(record) in below]
 
 
 def _table_record(kind: RecordKind, position: Position, schema: TableSchema) -> Record:

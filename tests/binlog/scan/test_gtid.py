@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pymysqlreplication.gtid import GtidSet as LibraryGtidSet
 
-from cdc_engine.gtid import GtidSet, MariadbPosition, executed_after, same_executed
+from cdc_engine.gtid import GtidSet, MariadbPosition, common_executed, executed_after, same_executed
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 B = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -47,6 +47,7 @@ def test_union_difference_and_containment_are_those_of_sets(
     assert transactions_of(of(left).union(of(right))) == left | right
     assert transactions_of(of(left).subtract(of(right))) == left - right
     assert of(left).contains(of(right)) == (right <= left)
+    assert transactions_of(of(left).common(of(right))) == left & right
 
 
 @settings(deadline=None)
@@ -140,3 +141,17 @@ def test_mariadb_contains_by_sequence_number() -> None:
 )
 def test_one_executed_set_in_two_texts(text: str, other: str, *, same: bool) -> None:
     assert (same_executed(text, other), same_executed(other, text)) == (same, same)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "common"),
+    [
+        ("0-1-9,7-1-3", "0-2-5,7-1-4", "0-2-5,7-1-3"),
+        ("0-1-9,7-1-3", "0-1-9", "0-1-9"),
+        (f"{A}:1-9", f"{A}:3-12,{B}:1", f"{A}:3-9"),
+        (f"{A}:1-9", "0-1-9", ""),
+        ("", "0-1-9", ""),
+    ],
+)
+def test_common_of_two_servers_sets(one: str, other: str, common: str) -> None:
+    assert (common_executed(one, other), common_executed(other, one)) == (common, common)

@@ -15,7 +15,7 @@ from console.consumers import consumers_of
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.ports import free_port
 from tests.instance.consumers.fix_services import numbers_in, taken
-from tests.instance.fix_destination import Captured
+from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
 
 
@@ -60,6 +60,26 @@ def test_consumers_beside_the_lake_go_on_when_it_has_no_room_and_over_a_restart(
     finally:
         engine.stop()
     _goes_on_after_a_restart(captured)
+
+
+def test_a_consumer_that_is_ahead_of_a_lake_without_room_knows_the_statements_in_between(captured: Captured) -> None:
+    """The live stream has not come to them: a stream that begins after them must learn them from the source."""
+    pairs = f"{captured.database}.pairs"
+    captured.run(f"CREATE TABLE {pairs} (id INT PRIMARY KEY, k INT, n INT)")
+    with running(captured) as engine:
+        one = engine.consumers.subscribe(1001, rf"{captured.database}\.(pairs|numbers)")
+        captured.insert(range(30), filler_bytes=1 << 19)
+        captured.run(f"INSERT INTO {pairs} (id, n) VALUES (1, 30)", f"ALTER TABLE {pairs} MODIFY n INT AFTER id")
+        captured.run(f"INSERT INTO {pairs} (id, n) VALUES (2, 31)")
+        assert taken(one, 32) == [*range(32)]
+        assert alone(one)
+    captured.run(f"INSERT INTO {pairs} (id, n) VALUES (3, 32)")
+    with running(captured) as engine:
+        one = engine.consumers.service(1001)
+        assert taken(one, 1) == [32]
+        captured.run(f"ALTER TABLE {pairs} MODIFY n INT AFTER k", f"INSERT INTO {pairs} (id, n) VALUES (4, 33)")
+        assert taken(one, 1) == [33]
+        assert alone(one)
 
 
 def _next(captured: Captured, service: Service, numbers: list[int]) -> tuple[int, tuple[Chosen, ...]]:

@@ -55,6 +55,7 @@ def test_failover_an_own_stream_begins_in_the_epoch_of_the_live_one_and_ends_wit
         source=Source(destination="shop", host="localhost", port=1, user="root"),
         tables=TableFilter(),
         review=SchemaDecisions(),
+        known_to=lambda: begin,
         records=lambda: [record],
         epoch=lambda: live[0],
         server_uuid=lambda: "two",

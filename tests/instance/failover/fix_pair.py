@@ -112,7 +112,7 @@ class Pair:
         for number in itertools.islice(self._counts, count):
             domain: tuple[str, ...] = (f"SET SESSION gtid_domain_id = {number % 2 * 7}",) if self.mariadb else ()
             domain += self._moment(number) if not self._gtids else ()
-            inserts = [f"INSERT INTO {DATABASE}.{table} VALUES ({number})" for table in TABLES]
+            inserts = [f"INSERT INTO {DATABASE}.{table} (n) VALUES ({number})" for table in TABLES]
             run(server, *domain, "BEGIN", *inserts, "COMMIT")
             self.written.append(number)
 

@@ -67,14 +67,20 @@ def test_failover_to_the_standby_and_back_loses_nothing_and_brings_nothing_twice
 
 
 def test_failover_consumers_ahead_of_the_lake_and_behind_it_get_what_they_lack_and_no_more(pair: Pair) -> None:
-    """Each goes on by a stream that leaves out what it has; the lake's, which they join then, left out what the lake has."""
+    """Each goes on by a stream that leaves out what it has; the lake's, which they join then, left out what the lake has.
+
+    So it is with the statements: the one has still to come to what the lake knows, the other has had what the lake has still to come to.
+    """
     pair.end_engine()
     pair.describe(f"canal_server: {{port: {free_port()}}}")
     engine = wait_for("the engine runs", pair.engine)
     ahead, behind = (engine.consumers.subscribe(client, rf"{DATABASE}\.numbers") for client in (1001, 1002))
-    pair.write(pair.first, 4)
-    pair.settle()
+    pair.write(pair.first, 2)
     assert taken(behind, 2, bytes_max=TRANSACTION_BYTES) == [0, 1]
+    run(pair.first, f"ALTER TABLE {DATABASE}.numbers ADD COLUMN more INT NOT NULL DEFAULT -1 FIRST")
+    pair.write(pair.first, 2)
+    pair.settle()
+    run(pair.first, f"ALTER TABLE {DATABASE}.numbers MODIFY more INT NOT NULL DEFAULT -1 AFTER n")
     pair.write(pair.first, 3)
     assert taken(ahead, 7) == [*range(7)]
 

@@ -96,10 +96,10 @@ def test_ddl_a_history_is_the_same_after_compaction_from_the_position_on(opened:
         [history.state("d", table, at(offset)) for table in ("a", "b", "outside")] for offset in range(cut, end + 1)
     ]
     count = len(opened().load())
-    assert history.compact(at(cut), records_min=1000) == 0
-    assert history.compact(at(cut)) == 15
+    assert history.compact([at(cut)], records_min=1000) == 0
+    assert history.compact([at(cut)]) == 15
     assert len(opened().load()) == count - 15
-    assert history.compact(at(cut)) == 0
+    assert history.compact([at(cut)]) == 0
     for each in (history, TableHistory(opened(), lambda _, table: table != "outside")):
         assert each.covers(at(cut))
         assert before == [

@@ -1,0 +1,88 @@
+"""What a stream that one consumer reads for itself knows of schemas where it begins: what the live stream knew there, or, of a consumer
+that is ahead of it, what it knows now and the statements in between. Made by `own_stream`; `known_place` is pure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+
+from cdc_engine.errors import PositionLostError
+from cdc_engine.gtid import common_executed, same_executed
+from cdc_engine.parser.scan_ddl import scan_ddl
+from cdc_engine.parser.start_position import FIRST_OFFSET
+from cdc_engine.position import Position
+from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.source.server import Source
+from cdc_engine.table_meta.change.policy import SchemaDecisions
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.kept.holding import holds_at
+from cdc_engine.table_meta.history.kept.repository import Record, RecordKind
+
+
+def known_place(begin: Position, live: Position) -> Position:
+    """Where a reader that begins at a place may take up the schemas of a stream that has come to `live`: the earlier of the two.
+
+    Of two servers it is what both have executed. Where that is not known it is the reader's own place.
+    """
+    if begin.counts_as(live):
+        return min(begin, live, key=lambda each: each.order_key)
+    try:
+        both = common_executed(begin.gtid_set, live.gtid_set)
+    except ValueError as error:
+        raise PositionLostError(f"the GTID set of a position cannot be read: {error}") from error
+    if not both or same_executed(both, begin.gtid_set):
+        return begin
+    if same_executed(both, live.gtid_set):
+        return live
+    return dataclasses.replace(live, file="", offset=FIRST_OFFSET, gtid_set=both, file_created=0)
+
+
+class OwnStart:
+    """`history`: with what holds at `known`; `learn` brings it up to `begin` from the source, once."""
+
+    def __init__(self, source: Source, begin: Position, known: Position, history: TableHistory) -> None:
+        self.begin, self.history = begin, history
+        self._source, self._known = source, known
+
+    def learn(self, given_up: Callable[[], bool]) -> None:
+        """Raises what `scan_ddl` raises; the next call begins again."""
+        if self._known == self.begin:
+            return
+        if self._known.file:
+            self.history.rewind(self._known)
+        scan_ddl(self._source, self._known, self.history, until=self.begin, given_up=given_up)
+        self._known = self.begin
+
+
+def own_start(
+    source: Source,
+    begin: Position,
+    live: Position,
+    records: Iterable[Record],
+    *,
+    tables: TableFilter,
+    review: SchemaDecisions,
+) -> OwnStart | None:
+    """None where no schema is known from which one could begin. Raises PositionLostError where a GTID set cannot be read."""
+    known = known_place(begin, live)
+    held = [record for record in records if holds_at(record, known)]
+    if not any(record.kind is RecordKind.SERVER for record in held):
+        return None
+    return OwnStart(source, begin, known, TableHistory(_Remembered(held), tables.keeps, review))
+
+
+class _Remembered:
+    """A `Repository` that lasts as long as the stream."""
+
+    def __init__(self, records: list[Record]) -> None:
+        self._records = records
+
+    def load(self) -> list[Record]:
+        return self._records
+
+    def append(self, records: Iterable[Record]) -> None:
+        """The history has them in memory."""
+
+    def replace(self, records: Iterable[Record]) -> None:
+        self._records = list(records)

@@ -1,0 +1,60 @@
+"""Where a stream of one consumer takes up the schemas of the live stream: the earlier of two places, on one server or on two."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from cdc_engine.errors import PositionLostError
+from cdc_engine.instance.consumers.own_start import known_place
+from cdc_engine.parser.scan_ddl import has_come_to
+from cdc_engine.position import Position
+
+HERE = Position(epoch=1, file="b.000002", offset=500, gtid_set="0-1-5,7-1-5", server_uuid="one")
+THERE = dataclasses.replace(HERE, epoch=2, file="b.000001", offset=90, server_uuid="two")
+
+
+def executed(place: Position, gtid_set: str) -> Position:
+    return dataclasses.replace(place, gtid_set=gtid_set)
+
+
+def test_of_one_server_it_is_the_earlier_place() -> None:
+    later = dataclasses.replace(HERE, file="b.000003", offset=4)
+    assert known_place(HERE, later) == known_place(later, HERE) == HERE
+
+
+@pytest.mark.parametrize(
+    ("begin", "live", "known"),
+    [
+        (HERE, executed(THERE, "0-1-9,7-1-9"), HERE),
+        (HERE, THERE, HERE),
+        (executed(HERE, "0-1-6,7-1-5"), THERE, THERE),
+        (executed(HERE, "0-1-6,7-1-4"), THERE, dataclasses.replace(executed(THERE, "0-1-5,7-1-4"), file="", offset=4)),
+        (executed(HERE, ""), THERE, executed(HERE, "")),
+        (HERE, executed(THERE, ""), HERE),
+    ],
+    ids=["behind", "the-same", "ahead", "both", "unknown-here", "unknown-there"],
+)
+def test_of_two_servers_it_is_what_both_have_executed(begin: Position, live: Position, known: Position) -> None:
+    assert known_place(begin, live) == known
+
+
+def test_a_set_that_cannot_be_read_says_so() -> None:
+    with pytest.raises(PositionLostError, match="cannot be read"):
+        known_place(executed(HERE, "0-1"), THERE)
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        (HERE, True),
+        (dataclasses.replace(HERE, offset=400), False),
+        (THERE, True),
+        (executed(THERE, "0-1-4,7-1-9"), False),
+        (dataclasses.replace(HERE, server_uuid="three", gtid_set="0-1-9"), False),
+    ],
+    ids=["there", "before", "by-what-it-has", "lacks-one", "another-numbering"],
+)
+def test_statements_are_told_up_to_a_place_and_not_after_it(place: Position, *, expected: bool) -> None:
+    assert has_come_to(HERE, place) == expected

@@ -1,0 +1,66 @@
+"""Which records hold where: by order keys within one numbering of files, by what was executed across servers."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from cdc_engine.position import Position
+from cdc_engine.table_meta.history.kept.holding import holds_at, needed
+from cdc_engine.table_meta.history.kept.repository import Record, RecordKind
+
+ONE = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+OTHER = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
+
+
+def at(offset: int, executed: int, *, epoch: int = 1) -> Position:
+    """In the first epoch of one server, later of the other; what ONE wrote was executed up to a number, 0 where that is not known."""
+    server = ONE if epoch == 1 else OTHER
+    gtid_set = f"{ONE}:1-{executed}" if executed else ""
+    return Position(epoch=epoch, file="b.000001", offset=offset, gtid_set=gtid_set, server_uuid=server)
+
+
+def record(kind: RecordKind, place: Position, table: str = "orders") -> Record:
+    return Record(kind=kind, position=place, database="shop", table="" if kind is RecordKind.SERVER else table)
+
+
+STATEMENT = record(RecordKind.DDL, at(900, 5))  # the sixth transaction
+
+
+@pytest.mark.parametrize(
+    ("place", "holds"),
+    [
+        (at(899 - 16, 5), False),
+        (at(900, 6), True),
+        (at(5000, 4, epoch=2), False),
+        (at(5000, 5, epoch=2), False),
+        (at(100, 6, epoch=2), True),
+        (at(100, 0, epoch=2), True),
+    ],
+)
+def test_ddl_a_statement_holds_for_who_has_executed_it(place: Position, *, holds: bool) -> None:
+    assert holds_at(STATEMENT, place) == holds
+
+
+@pytest.mark.parametrize("kind", [RecordKind.SERVER, RecordKind.DATABASE, RecordKind.SNAPSHOT])
+def test_ddl_a_snapshot_holds_from_its_place_on(kind: RecordKind) -> None:
+    taken = record(kind, at(900, 5))
+    assert [holds_at(taken, at(100, executed, epoch=2)) for executed in (4, 5, 6)] == [False, True, True]
+
+
+def test_ddl_an_epoch_of_another_server_is_no_numbering() -> None:
+    """A stream that one reader had for itself may have begun the epoch on another server than the one that all went over to."""
+    elsewhere = dataclasses.replace(at(100, 6), server_uuid=OTHER)
+    assert holds_at(STATEMENT, elsewhere)
+    assert not holds_at(STATEMENT, dataclasses.replace(at(5000, 5), server_uuid=OTHER))
+
+
+def test_ddl_all_that_anyone_goes_on_from_is_kept() -> None:
+    """The first statement is after a consumer that has gone over to the other server, where offsets say nothing of it."""
+    server, table = record(RecordKind.SERVER, at(4, 2)), record(RecordKind.SNAPSHOT, at(4, 2))
+    first, second, third = (record(RecordKind.DDL, at(100 * n, n)) for n in (5, 7, 9))
+    records, lake, consumer = [server, table, first, second, third], at(850, 8), at(9000, 4, epoch=2)
+    assert needed(records, [lake]) == [server, second, third]
+    assert needed(records, [lake, consumer]) == records
+    assert needed(records, [lake, at(9000, 6, epoch=2)]) == [server, first, second, third]
