@@ -22,6 +22,7 @@ class Source:
     """A source that writes numbered row events: each event's bytes are its number (8 bytes) and padding to `size`.
 
     Offsets depend on the events and transactions before alone, so that a stream that is read again, cut differently, has the same ones.
+    `begun`: the place of the transaction that is open.
     """
 
     file: str = "mysql-bin.000001"
@@ -30,6 +31,7 @@ class Source:
     number: int = 0
     transaction: int = 0
     time_us: int = 0
+    begun: int | None = None
     gtid_sources: list[str] = dataclasses.field(default_factory=lambda: [SERVER])
     tables: list[TableVersion] = dataclasses.field(default_factory=lambda: [ORDERS, AUDIT])
 
@@ -50,6 +52,10 @@ class Source:
         offsets = GAP + np.arange(count, dtype=np.int64) * (GAP + size)
         ends = np.cumsum(np.asarray(transactions, np.int64), dtype=np.int64)
         before = self.transaction
+        turn = np.searchsorted(ends, np.arange(count), "right")  # of each event's transaction in the block
+        position = self.offset + offsets + END * turn
+        first = np.searchsorted(turn, turn)
+        place = position[first] if self.begun is None else np.where(turn == 0, self.begun, position[first])
         block = Block(
             epoch=self.epoch,
             file=self.file,
@@ -61,9 +67,9 @@ class Source:
             event_kind=np.ones(count, np.int8),
             event_version=np.full(count, 2, np.int8),
             event_table=np.broadcast_to(np.asarray(table, np.int32), count).copy(),
-            event_position=self.offset + offsets + END * np.searchsorted(ends, np.arange(count), "right"),
+            event_position=position,
             event_time_us=np.full(count, self.time_us, np.int64),
-            event_place=np.full(count, self.offset, np.int64),
+            event_place=place,
             transaction_events=ends,
             transaction_end=self.offset + ends * (GAP + size) + END * (1 + np.arange(len(ends))),
             transaction_time_us=np.full(len(ends), self.time_us, np.int64),
@@ -74,6 +80,7 @@ class Source:
             changes=changes,
             transaction_frame=np.zeros(len(ends), FRAME),
         )
+        self.begun = int(place[-1]) if open_events else self.begun if not len(ends) else None
         self.number += count
         self.transaction += len(ends)
         self.offset += count * (GAP + size) + END * len(ends)

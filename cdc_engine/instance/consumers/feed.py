@@ -163,7 +163,7 @@ class ConsumerFeed:
             left = deadline - time.monotonic()
             reading = self.read(place.place, bytes_max, max(0.0, min(left, LOOK_SECONDS)), given_up)
             if reading is not None and reading.pieces:
-                chosen, state = self.selection.chosen(reading.pieces, place.state)
+                chosen, state = self.selection.chosen(reading.pieces, FIRST_STATE if reading.anew else place.state)
                 return chosen or None, FeedPlace(reading.end, state)
             if given_up() or left <= 0:
                 return None, place

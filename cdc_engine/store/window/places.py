@@ -30,10 +30,14 @@ class Spot:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """After `events` captured row events of the transaction that follows `position`, which is the end of one."""
+    """After `events` captured row events of the transaction that follows `position`, which is the end of one.
+
+    `begun` names that transaction as `open_after` does, None where `events` is 0: on another server another one may follow.
+    """
 
     position: Position
     events: int = 0
+    begun: Key | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,15 +53,20 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reading:
-    """What lies between two places, in order; nothing where `pieces` is empty. `end`: where the next reading begins."""
+    """What lies between two places, in order; nothing where `pieces` is empty. `end`: where the next reading begins.
+
+    `anew`: another transaction follows than the one that its reader is amid, and is read from its first row event on.
+    """
 
     pieces: tuple[Piece, ...]
     end: Place
+    anew: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Kept:
-    """A block in a window. `start`: before it. `end_key`: of the last transaction that ended up to its end.
+    """A block in a window. `start`: before it. `end_key`: of the last transaction that ended up to its end. `open`: names the transaction
+    that it goes on with, None where it begins one.
 
     `bytes_before`: of the row events of this block, up to each (int64, one more than there are events). A statement amid a transaction
     counts as one row event: its place must differ from that of what is around it.
@@ -66,6 +75,7 @@ class Kept:
     block: Block
     start: Spot
     end_key: Key
+    open: Key | None
     bytes_before: Int64s
 
     @property
@@ -92,12 +102,32 @@ class Kept:
         return dataclasses.replace(self, block=dataclasses.replace(self.block, buffer=np.zeros(0, np.uint8)))
 
 
-def kept(block: Block, start: Spot, key: Key) -> Kept:
-    """The block as what follows a spot; `key`: of the last transaction's end before it."""
+def kept(block: Block, start: Spot, key: Key, begun: Key | None) -> Kept:
+    """The block as what follows a spot; `key`: of the last transaction's end before it; `begun`: the transaction that is open there."""
     sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(block.event_length, dtype=np.int64)))
     if block.transaction_count:
         key = (block.epoch, file_number(block.file), int(block.transaction_end[-1]))
-    return Kept(block, start, key, sums)
+    return Kept(block, start, key, begun, sums)
+
+
+def open_after(each: Kept) -> Key | None:
+    """Names the transaction that is open at a block's end, by what comes first in it; None where none is."""
+    return transaction_after(each, each.last_end if each.block.transaction_count else each.start)
+
+
+def transaction_after(each: Kept, ended: Spot) -> Key | None:
+    """Names the transaction that follows `ended`, by what of it comes first from there on in the block; None where nothing does."""
+    block = each.block
+    if ended <= each.start and each.open is not None:
+        return each.open
+    if ended >= each.end:
+        return None
+    file, event = (block.epoch, file_number(block.file)), max(0, ended.events - each.start.events)
+    if event < block.event_count:
+        return *file, int(block.event_place[event])
+    if block.statement is not None:
+        return *file, block.statement.offset
+    return (*file, block.changes[0].order_key) if block.changes else None
 
 
 def unseen(block: Block, tail: Key) -> Block | None:
@@ -139,6 +169,15 @@ def place_at(blocks: Sequence[Kept], spot: Spot) -> Place:
     transaction = spot.transactions - each.start.transactions - 1
     ended = each.start.events + int(each.block.transaction_events[transaction])
     return Place(end_position(each.block, transaction), spot.events - ended)
+
+
+def following(blocks: Sequence[Kept], ended: Spot) -> Key | None:
+    """Names the transaction that follows a transaction's end; None where nothing of it is in the blocks."""
+    found = (
+        transaction_after(each, ended)
+        for each in blocks[bisect.bisect_right(blocks, ended, key=lambda each: each.end) :]
+    )
+    return next((name for name in found if name is not None), None)
 
 
 def cut(

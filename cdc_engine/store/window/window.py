@@ -7,6 +7,7 @@ stream waits instead (`waits`), for what its one reader has not read yet. Blocks
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable
@@ -24,8 +25,10 @@ from cdc_engine.store.window.places import (
     Reading,
     Spot,
     cut,
+    following,
     kept,
     key_of,
+    open_after,
     place_at,
     transaction_at,
     unseen,
@@ -52,6 +55,7 @@ class Window:
         self._bytes = 0
         self._start = start
         self._base: Kept | None = None  # the last block that went and ends a transaction
+        self._gone_open: Key | None = None  # the transaction that is open after what went last
         self._tail = Spot()  # after all that was put
         self._executed: dict[Key, str] = {}
         self._read = Spot()  # of a window that waits: what its reader has
@@ -77,7 +81,7 @@ class Window:
             left = unseen(block, self._tail_key)
             if left is None:
                 return
-            each = kept(left, self._tail, self._tail_key)
+            each = kept(left, self._tail, self._tail_key, self._open)
             self._blocks.append(each)
             self._bytes += each.size_bytes
             self._tail = each.end
@@ -93,6 +97,8 @@ class Window:
             if self._blocks and self._blocks[-1].end != self._blocks[-1].last_end:
                 self._cut_last()
             self._tail = self._blocks[-1].end if self._blocks else self._base_spot
+            if not self._blocks:
+                self._gone_open = None
             me = threading.current_thread()
             self._fenced = None if self._putter in {None, me} else self._putter
             self._changed.notify_all()
@@ -102,7 +108,7 @@ class Window:
         with self._changed:
             self._blocks.clear()
             self._executed.clear()
-            self._start, self._base = position, None
+            self._start, self._base, self._gone_open = position, None, None
             self._bytes, self._read, self._tail = 0, Spot(), Spot()
             self._changed.notify_all()
 
@@ -117,7 +123,7 @@ class Window:
     def has(self, place: Place) -> bool:
         """Whether what follows a place can be read here, now or when it comes."""
         with self._changed:
-            return self._spot_of(place) is not None
+            return self._found(place) is not None
 
     def read(
         self,
@@ -133,14 +139,15 @@ class Window:
         """
         deadline = time.monotonic() + timeout_seconds
         with self._changed:
-            while (spot := self._spot_of(place)) is not None:
+            while (found := self._found(place)) is not None:
+                spot, anew = found
                 if self._waits:
                     self._read = spot
                     self._evict()
                     self._changed.notify_all()
                 pieces, end = cut(self._blocks, spot, bytes_max, events_max, isolated=self._isolated)
                 if pieces:
-                    return Reading(pieces, self._remembered(self._place_of(end)))
+                    return Reading(pieces, self._remembered(self._place_of(end)), anew)
                 left = deadline - time.monotonic()
                 if left <= 0 or given_up():
                     return Reading((), place)
@@ -157,7 +164,7 @@ class Window:
         """The oldest end of a transaction from which on all is here."""
         with self._changed:
             base = self._place_of(self._base_spot)
-            if self._spot_of(base) is not None:
+            if self._found(base) is not None:
                 return base.position
             ending = next((each for each in self._blocks if each.block.transaction_count), None)
             return base.position if ending is None else end_position(ending.block, 0)
@@ -187,14 +194,26 @@ class Window:
     def _base_key(self) -> Key:
         return self._base.end_key if self._base else key_of(self._start)
 
-    def _spot_of(self, place: Place) -> Spot | None:
+    @property
+    def _open(self) -> Key | None:
+        return open_after(self._blocks[-1]) if self._blocks else self._gone_open
+
+    def _found(self, place: Place) -> tuple[Spot, bool] | None:
+        """Where to read on for a place, and whether that is another transaction than it is amid. None: the place is not in the window."""
         key = key_of(place.position)
-        spot = self._base_spot if key == self._base_key else transaction_at(self._blocks, key)
-        if spot is None or not same_executed(self._executed_at(key, spot), place.position.gtid_set):
+        ended = self._base_spot if key == self._base_key else transaction_at(self._blocks, key)
+        if ended is None or not same_executed(self._executed_at(key, ended), place.position.gtid_set):
             return None
-        spot = Spot(spot.transactions, spot.events + place.events)
+        anew = bool(place.events) and self._begun_after(ended) != place.begun
+        spot = ended if anew else Spot(ended.transactions, ended.events + place.events)
         first = self._blocks[0].start if self._blocks else self._tail
-        return spot if first.events <= spot.events else None
+        return (spot, anew) if first.events <= spot.events else None
+
+    def _begun_after(self, ended: Spot) -> Key | None:
+        """Names the transaction after a transaction's end; None where nothing of it has come."""
+        if self._blocks:
+            return following(self._blocks, ended)
+        return self._gone_open if ended < self._tail else None
 
     def _executed_at(self, key: Key, end: Spot) -> str:
         """The executed set at a transaction's end. A reader asks for one again and again, and it costs a walk over the block."""
@@ -212,14 +231,18 @@ class Window:
     def _place_of(self, spot: Spot) -> Place:
         base = self._base_spot
         if spot.transactions > base.transactions:
-            return place_at(self._blocks, spot)
-        events = spot.events - base.events
-        return Place(place_at([self._base], base).position if self._base else self._start, events)
+            place = place_at(self._blocks, spot)
+        else:
+            position = place_at([self._base], base).position if self._base else self._start
+            place = Place(position, spot.events - base.events)
+        ended = Spot(spot.transactions, spot.events - place.events)
+        return dataclasses.replace(place, begun=self._begun_after(ended)) if place.events else place
 
     def _evict(self) -> None:
         while self._blocks and self._may_go(self._blocks[0]):
             gone = self._blocks.pop(0)
             self._bytes -= gone.size_bytes
+            self._gone_open = open_after(gone)
             if gone.block.transaction_count:
                 self._base = gone.without_bytes()
 
@@ -233,5 +256,5 @@ class Window:
         mask = np.arange(last.block.event_count) < int(last.block.transaction_events[-1])
         key = self._blocks[-2].end_key if len(self._blocks) > 1 else self._base_key
         self._bytes -= last.size_bytes
-        self._blocks[-1] = kept(keep_events(last.block, mask), last.start, key)
+        self._blocks[-1] = kept(keep_events(last.block, mask), last.start, key, last.open)
         self._bytes += self._blocks[-1].size_bytes

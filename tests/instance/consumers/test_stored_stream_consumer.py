@@ -60,7 +60,7 @@ def test_all_that_follows_any_place_comes_once_and_in_order(tmp_path: Path, even
     number, transaction, offset = 3, 2, log.end.offset
     log.append(source.block([], open_events=2))
     log.drop_open()  # the connection was lost
-    source.number, source.transaction, source.offset = number, transaction, offset
+    source.number, source.transaction, source.offset, source.begun = number, transaction, offset, None
     log.append(source.block([5]))
     log.append(source.block([4]))
     streams, place = StoredStreams(log, lambda *_: TheSource()), Place(START)
@@ -127,8 +127,10 @@ def test_an_open_transaction_at_the_end_of_the_files_is_not_asked_for_again_and_
     log.begin(START)
     log.append(source.block([], open_events=2))
     streams = StoredStreams(log, lambda *_: TheSource())
-    assert read_all(streams.open(READER, Place(START)), Place(START), 1000) == [[0, 1]]
-    amid = Place(START, 2)
+    reading = streams.open(READER, Place(START)).read(Place(START), MANY, 1000, 0.0, never)
+    assert reading is not None
+    amid = reading.end
+    assert (numbers(reading.pieces), amid.events) == ([0, 1], 2)
     assert read_all(streams.open(READER, amid), amid, 1000) == []
     assert isinstance(streams.open(READER, amid), TheSource)
     assert isinstance(streams.open(READER, amid), StoredStream)  # it may have gone on

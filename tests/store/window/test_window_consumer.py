@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_engine.contracts import Block, TableChange, TableChangeKind
+from cdc_engine.contracts import NO_SESSION, Block, LoggedStatement, TableChange, TableChangeKind
 from cdc_engine.position import Position
 from cdc_engine.store.window.places import Piece, Place
 from cdc_engine.store.window.window import Window
@@ -36,7 +36,7 @@ def test_readers_at_places_of_their_own_read_all_of_it() -> None:
     window.put(source.block([1, 4]))
     assert (first, drained(window, Place(START))[0]) == ([*range(7)], [*range(12)])
     assert drained(window, middle)[0] == [*range(7, 12)]
-    assert middle == Place(middle.position, 2)
+    assert (middle.events, middle.begun is not None) == (2, True)
 
 
 def test_a_reading_ends_with_a_transaction_where_one_ends_within_its_limits() -> None:
@@ -103,6 +103,79 @@ def test_an_open_transaction_that_comes_again_is_read_once() -> None:
     assert found + drained(window, place)[0] == [*range(6)]
 
 
+def test_another_transaction_than_the_one_that_was_begun_is_read_whole_failover() -> None:
+    """The server dies amid a transaction; another one has committed something else before it. What comes twice is told to be anew."""
+    window = Window(START, bytes_max=1 << 20)
+    window.put(Source().block([], 4))
+    begun = window.read(Place(START), 3 * 16, 1 << 20)
+    assert begun is not None
+    window.drop_open()
+    other = Source(epoch=2, number=100)
+    window.put(other.block([], 2))
+    first = window.read(begun.end, 1 << 20, 1 << 20)
+    assert first is not None
+    window.put(other.block([1]))
+    other.number = 0
+    window.put(other.block([4]))
+    rest = window.read(first.end, 1 << 20, 1 << 20)
+    assert rest is not None
+    assert (numbers(first.pieces), first.anew, first.end.events) == ([100, 101], True, 2)
+    assert (numbers(rest.pieces), rest.anew) == ([102, *range(4)], False)
+
+
+@pytest.mark.parametrize("is_another", [True, False], ids=["another", "the-same"])
+def test_a_stream_of_its_own_goes_on_amid_the_transaction_that_was_begun_and_no_other(*, is_another: bool) -> None:
+    """What was taken of it goes as it comes: it may be more than the window holds."""
+    live, source = Window(START, bytes_max=1 << 20), Source()
+    live.put(source.block([], 9, size=16))
+    begun = live.read(Place(START), 7 * 16, 1 << 20)
+    assert begun is not None
+    own, again = Window(START, bytes_max=2 * 16, waits=True), Source(number=100 if is_another else 0)
+    again.offset += 64 if is_another else 0
+    assert own.read(begun.end, 1 << 20, 1 << 20) is not None
+    place, found = begun.end, list[int]()
+    for ends in ([], [], [], [], [3]):
+        own.put(again.block(ends, 0 if ends else 2, size=16))
+        more, place = drained(own, place, bytes_max=20)
+        found += more
+        assert own.has(place)
+    assert found == ([*range(100, 111)] if is_another else [*range(7, 11)])
+
+
+def test_a_statement_names_the_transaction_that_it_begins() -> None:
+    """CREATE TABLE … SELECT: the statement, then rows whose place is another. It goes from a window before they come."""
+    live, own = Window(START, bytes_max=1 << 20), Window(START, bytes_max=1 << 20, waits=True)
+    statement = LoggedStatement(
+        text="CREATE TABLE t", database="shop", offset=20, length=9, seconds=1, server=1, session=NO_SESSION
+    )
+    source = Source()
+    blocks = [dataclasses.replace(source.block([]), statement=statement), source.block([], 1), source.block([], 2)]
+    for each in blocks:
+        live.put(each)
+    begun = live.read(Place(START), 16, 1)
+    assert begun is not None
+    assert (numbers(begun.pieces), begun.end.events) == ([0], 2)
+    found = []
+    for each in blocks:
+        own.put(each)
+        again = own.read(begun.end, 1 << 20, 1 << 20)
+        assert again is not None
+        found.append((numbers(again.pieces), again.anew))
+    assert found == [([], False), ([], False), ([1, 2], False)]
+
+
+def test_what_came_of_a_transaction_that_was_dropped_names_no_other_one_failover() -> None:
+    own, source = Window(START, bytes_max=1 << 20, waits=True), Source()
+    own.put(source.block([], 2))
+    _, place = drained(own, Place(START))
+    assert own.read(place, 1, 1) is not None  # it goes from the window
+    own.drop_open()
+    own.put(Source(epoch=2, number=100).block([1]))
+    reading = own.read(place, 1 << 20, 1 << 20)
+    assert reading is not None
+    assert (numbers(reading.pieces), reading.anew) == ([100], True)
+
+
 def test_what_was_put_before_is_not_put_twice() -> None:
     window = Window(START, bytes_max=1 << 20)
     window.put(Source().block([2, 2]))
@@ -150,6 +223,7 @@ def test_any_cut_of_a_stream_read_in_any_steps_is_the_stream_consumer(
             window.drop_open()
             source.offset -= open_events * 19
             source.number -= open_events
+            source.begun = None
             for _ in range(open_events):
                 window.put(source.block([], 1))
     window.put(source.block([1]))

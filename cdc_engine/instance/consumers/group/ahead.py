@@ -16,12 +16,13 @@ NOTHING: Int64s = np.zeros(0, np.int64)
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ahead:
     """`pieces` from a place on, up to `end`. `times`: commit times (µs since 1970) of the transactions that end in them, in the stream's
-    order; where none ends, of the one that they are the begin of, or a part.
+    order; where none ends, of the one that they are the begin of, or a part. `anew`: as of `Reading`.
     """
 
     pieces: tuple[Piece, ...]
     end: Place
     times: Int64s
+    anew: bool = False
 
     @property
     def parts_one(self) -> bool:
@@ -65,7 +66,9 @@ def ahead_of(reading: Reading) -> Ahead:
         piece.block.transaction_time_us[piece.first_transaction : piece.last_transaction] for piece in reading.pieces
     ]
     times = np.concatenate(each)
-    return Ahead(reading.pieces, reading.end, times if len(times) else np.array([_time_us(reading.pieces)], np.int64))
+    if not len(times):
+        times = np.array([_time_us(reading.pieces)], np.int64)
+    return Ahead(reading.pieces, reading.end, times, reading.anew)
 
 
 def end_of(pieces: tuple[Piece, ...]) -> Place:

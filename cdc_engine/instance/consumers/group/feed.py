@@ -56,6 +56,11 @@ class GroupPlace:
         here = ((name, place.position) for name, place in self.members.items())
         return GroupPosition(members=tuple(sorted((*here, *self.left))), barrier_us=self.barrier_us, late=self.late)
 
+    def begun_anew(self, members: Sequence[str]) -> GroupPlace:
+        """Where the transaction that each of these was amid is not what its stream goes on with; itself where there are none."""
+        begun = {each: FeedPlace(Place(self.members[each].position)) for each in members}
+        return dataclasses.replace(self, members={**self.members, **begun}) if begun else self
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
@@ -138,6 +143,7 @@ class GroupFeed:
                 name: each.look(place.members[name].place, bytes_max) for name, each in sorted(self._streams.items())
             }
             self._hear(views)
+            place = place.begun_anew([name for name, view in views.items() if view.ahead.anew])
             runs, end = self._merged(views, place, bytes_max)
             if end is not place:
                 return runs or None, end

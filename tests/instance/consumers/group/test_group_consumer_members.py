@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cdc_engine.binlog.entries.elements import BEGIN
 from cdc_engine.contracts import TableChange, TableChangeKind
 from cdc_engine.errors import ConsumerStoppedError, MetaError, PositionLostError
 from cdc_engine.instance.consumers.group.ahead import ahead_of, end_of
@@ -78,6 +79,24 @@ def stop_of(table: str) -> TableChange:
     return TableChange(
         kind=TableChangeKind.STOPPED, database="shop", table=table, order_key=1, time_us=0, state="X", reason="why"
     )
+
+
+def test_group_a_member_that_goes_on_with_another_transaction_than_it_was_amid_is_read_from_its_begin() -> None:
+    """Its engine has changed, and another server has something else after the place; the batch that was amid it is acked."""
+    group, begins = group_of("east"), list[bool]()
+    east, service = group.fakes["east"], group.consumers.service(CLIENT)
+    east.window.put(east.source.block([], 3))
+    east.source = Source(epoch=2, number=100)
+    for expected in ([0, 1], [100], [101, 102]):
+        batch_id, content = service.get(2 * len(expected) * 8)
+        assert content is not None
+        begins.append(content[0].chosen[0].kinds[0] == BEGIN)
+        assert rows_of(content) == [("east", number) for number in expected]
+        service.ack(batch_id)
+        if begins == [True]:
+            east.restart()
+            east.write(3)
+    assert begins == [True, True, False]
 
 
 def test_group_a_table_of_a_member_that_cannot_be_read_stops_the_consumer_once_all_older_is_out() -> None:
