@@ -81,13 +81,14 @@ def up(
     from console.stack import signals  # noqa: PLC0415
     from console.stack.foreground import keep_up  # noqa: PLC0415
     from console.stack.stack import Stack  # noqa: PLC0415
-    from console.toolchain.cache import open_cache  # noqa: PLC0415
+    from console.toolchain.cache import locked, open_cache  # noqa: PLC0415
     from console.toolchain.kernels import compile_kernels  # noqa: PLC0415
 
     with signals.heard():
         stack = Stack(config_now(), conf_dir(), screen.print, die_with_parent=foreground)
         stack.require_startable()
-        compile_kernels(open_cache(), screen.print)
+        with locked(cache := open_cache(), screen.print):
+            compile_kernels(cache, screen.print)
         if foreground:
             keep_up(stack)
             return

@@ -3,7 +3,8 @@
 numba keeps a kernel's code in `__pycache__` beside its source file, or below the user's cache folder where that may not be written to. It
 knows a kernel is out of date by the date and size of the one file the kernel stands in, and does not see that a constant or a
 kernel of another file went into it. So that is judged here: a file's code goes when the file, or anything of ours that it imports, changed.
-The rehearsal then compiles what is gone. A note in the cache folder says what the code was made from and which files it is in.
+The rehearsal then compiles what is gone and no other checkout of this machine has made. A note in the cache folder says what the code was
+made from and which files it is in.
 """
 
 from __future__ import annotations
@@ -26,45 +27,58 @@ from typing import Any
 
 from console.toolchain.cache import PROJECT_ROOT, Cache
 from console.toolchain.errors import SetupError
+from console.toolchain.shared_kernels import SharedKernels, code_of
 
 ROOM = PROJECT_ROOT / "cdc_engine" / "binlog"
+BESIDE = PROJECT_ROOT / "cdc_engine" / "parser"  # has some kernels too
 KERNEL = re.compile(r"^@(kernel|compiled)\b", re.MULTILINE)
 PROGRAM = "cdc_engine.instance.rehearsal"
 SECONDS_MAX = 600.0
 
 
 def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
-    """Whether anything was compiled; with nothing out of date it only reads the sources. Raises SetupError."""
+    """Whether anything was compiled; with nothing out of date it only reads the sources. Raises SetupError.
+
+    The caller holds the lock of the cache.
+    """
     note = cache.root / "kernels" / f"{hashlib.sha256(str(PROJECT_ROOT).encode()).hexdigest()[:16]}.json"
     room, made = _digest(ROOM.rglob("*.py")), _read(note)
     if made.get("room") == room and all(Path(file).exists() for file in made.get("files", ())):
         return False
-    say("compiling kernels")
-    sources = _sources()
+    sources, shared = _sources(), SharedKernels(cache)
     with contextlib.suppress(OSError):  # a checkout that may not be written to: numba then keeps the code elsewhere
         before = made.get("sources")
         _remove_stale(sources, before if isinstance(before, dict) else {})
+    for name, digest in sources.items():
+        shared.take(Path(name), digest)
+    say("compiling kernels")
     _rehearse()
+    keep_kernels(cache)
     files = [str(file) for file in _numba_files(ROOM)]
     note.parent.mkdir(parents=True, exist_ok=True)
     note.write_text(json.dumps({"room": room, "sources": sources, "files": files}))
     return True
 
 
+def keep_kernels(cache: Cache) -> None:
+    """For other checkouts of this machine: also what was compiled besides, by tests. The caller holds the lock of the cache."""
+    shared = SharedKernels(cache)
+    for name, digest in _sources().items():
+        shared.keep(Path(name), digest)
+    shared.remove_oldest()
+
+
 def _sources() -> dict[str, str]:
     """Of each file with kernels what decides their code: a digest of it and of all of ours that it imports, by the file's path."""
-    return {
-        str(file): _digest(_imported(file)) for file in ROOM.rglob("*.py") if KERNEL.search(file.read_text("utf-8"))
-    }
+    files = [file for folder in (ROOM, BESIDE) for file in folder.rglob("*.py")]
+    return {str(file): _digest(_imported(file)) for file in files if KERNEL.search(file.read_text("utf-8"))}
 
 
 def _remove_stale(sources: dict[str, str], made: dict[str, str]) -> None:
     for name, digest in sources.items():
         if made.get(name) != digest:
-            file = Path(name)
-            for code in _numba_files(file.parent):
-                if code.name.partition(".")[0] == file.stem:
-                    code.unlink(missing_ok=True)
+            for code in code_of(Path(name)):
+                code.unlink(missing_ok=True)
 
 
 def _digest(files: Iterable[Path]) -> str:

@@ -24,7 +24,8 @@ from pathlib import Path
 import psutil
 from rich.console import Console
 
-from console.toolchain.cache import PROJECT_ROOT
+from console.toolchain.cache import PROJECT_ROOT, locked, open_cache
+from console.toolchain.kernels import keep_kernels
 from console.toolchain.setup import ALL_SERVERS, set_up
 from console.toolchain.spark.rehearsal import provide_class_archive
 
@@ -98,6 +99,9 @@ def run_quality(choice: Choice) -> int:
         if whole and choice.once_more and _pass_alone(failed_tests(), environment, screen):
             failed = []
         failed += [] if types.passes(screen) else [TYPES]
+    if choice.is_whole:
+        with locked(cache := open_cache()):
+            keep_kernels(cache)
     if failed:
         screen.print(f"failed: {', '.join(failed)}", style="bold red", highlight=False)
     return 1 if failed else 0

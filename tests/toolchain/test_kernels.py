@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from console.toolchain import kernels
+from console.toolchain import kernels, shared_kernels
 from console.toolchain.cache import Cache
 from console.toolchain.errors import SetupError
+from console.toolchain.shared_kernels import SharedKernels
 
 
 class Room:
@@ -39,6 +41,7 @@ class Room:
 def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Room:
     made = Room(tmp_path)
     monkeypatch.setattr(kernels, "ROOM", made.folder)
+    monkeypatch.setattr(kernels, "BESIDE", tmp_path / "parser")
     monkeypatch.setattr(kernels, "PROJECT_ROOT", tmp_path)
     monkeypatch.setattr(kernels, "_rehearse", made.rehearse)
     kernels._imports.cache_clear()
@@ -67,20 +70,57 @@ def test_what_calls_kernels_may_call_them_with_other_types_when_it_changed(room:
     assert (room.rehearsals, room.compiled) == (2, [])
 
 
-def test_code_that_is_gone_is_made_again(room: Room) -> None:
+def test_code_that_is_gone_is_there_again(room: Room) -> None:
     room.compile()
     room.code["rows"].unlink()
     assert room.compile()
-    assert room.compiled == ["rows"]
-    (note,) = (room.cache.root / "kernels").iterdir()
+    assert room.code["rows"].exists()
+    (note,) = (room.cache.root / "kernels").glob("*.json")
     for unread in ("{", "[]", '{"sources": "a digest of all", "files": []}'):
         note.write_text(unread)
+        for code in room.code.values():
+            code.write_text("of nobody knows what")
         assert room.compile()
-        assert room.compiled == ["scan", "rows"], "nothing says what it was made from"
+        assert {code.read_text() for code in room.code.values()} == {""}, "nothing said what it was made from"
+
+
+def test_a_checkout_takes_what_another_one_compiled_or_ran_besides(
+    room: Room, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    room.compile()
+    besides = room.code["rows"].with_name("rows.find-1.py311.2.nbc")
+    besides.write_text("for other types")
+    kernels.keep_kernels(room.cache)
+    other = Room(tmp_path / "other")
+    for name, value in (("ROOM", other.folder), ("PROJECT_ROOT", tmp_path / "other"), ("_rehearse", other.rehearse)):
+        monkeypatch.setattr(kernels, name, value)
+    other.cache = room.cache
+    (other.folder / "scan_state.py").write_text("AT = 2\n")
+    assert other.compile()
+    assert other.compiled == ["scan"], "it has other constants here"
+    assert (other.folder / "__pycache__" / besides.name).read_text() == "for other types"
+    assert not list(other.folder.glob("__pycache__/*.nbc.*"))
+
+
+def test_the_oldest_shared_code_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_kernels, "KEPT_MAX", 2)
+    shared, source = SharedKernels(Cache(tmp_path)), tmp_path / "scan.py"
+    (tmp_path / "__pycache__").mkdir()
+    code = tmp_path / "__pycache__" / "scan.find-1.py311.1.nbc"
+    code.touch()
+    for at, digest in enumerate("abc"):
+        shared.keep(source, digest)
+        os.utime(tmp_path / "kernels" / "shared" / digest, (at, at))
+    code.unlink()
+    shared.take(source, "a")
+    assert code.exists()
+    shared.remove_oldest()
+    assert sorted(each.name for each in (tmp_path / "kernels" / "shared").iterdir()) == ["a", "c"]
 
 
 def test_a_compiler_that_fails_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "PROGRAM", "cdc_engine.no_such_module")
     monkeypatch.setattr(kernels, "ROOM", tmp_path)
+    monkeypatch.setattr(kernels, "BESIDE", tmp_path / "parser")
     with pytest.raises(SetupError, match=r"could not be compiled \(.*no_such_module.*\); run `python -m"):
         kernels.compile_kernels(Cache(tmp_path / "cache"), lambda _: None)

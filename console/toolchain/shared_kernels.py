@@ -1,0 +1,81 @@
+"""Compiled kernels that all checkouts of a machine share, by what they were made from; `kernels` takes from here and keeps here.
+
+What numba writes beside a source file is of the file's content, the interpreter and the processor, and not of its path (its index holds a
+digest of the source), so it serves a copy of the file too. A folder holds all code of one source file: an index and the code that it
+names fit each other only as they were written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from console.toolchain.cache import Cache
+
+KEPT_MAX = 300  # folders, 0.3 MB each; an edit of a kernel makes one for each file that it goes into
+INDEX, CODE = ".nbi", ".nbc"
+
+
+class SharedKernels:
+    """Whoever calls holds the lock of the cache (`cache.locked`). Files that cannot be written are left out: they can be made again."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._folder = cache.root / "kernels" / "shared"
+
+    def take(self, source: Path, digest: str) -> None:
+        """Puts the code of a source file beside it, where it has none."""
+        kept = self._folder / digest
+        if not kept.is_dir() or code_of(source):
+            return
+        with contextlib.suppress(OSError):
+            os.utime(kept)
+            folder = source.parent / "__pycache__"
+            folder.mkdir(exist_ok=True)
+            for file in sorted(kept.iterdir(), key=lambda each: each.suffix == INDEX):  # an index after what it names
+                _copy(file, folder)
+
+    def keep(self, source: Path, digest: str) -> None:
+        """Keeps the code beside a source file, where that is more than was kept. Code that is written meanwhile is not kept."""
+        files, kept = code_of(source), self._folder / digest
+        if not files or len(files) <= (len(list(kept.iterdir())) if kept.is_dir() else 0):
+            return
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            made = Path(tempfile.mkdtemp(dir=self._folder, prefix="."))
+            before = _state(files)
+            for file in files:
+                shutil.copy2(file, made)
+            if _state(code_of(source)) != before:
+                shutil.rmtree(made)
+                return
+            shutil.rmtree(kept, ignore_errors=True)
+            made.rename(kept)
+
+    def remove_oldest(self) -> None:
+        """Those that were taken or kept longest ago."""
+        if not self._folder.is_dir():
+            return
+        folders = sorted(self._folder.iterdir(), key=lambda each: each.stat().st_mtime)
+        for folder in folders[:-KEPT_MAX]:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def code_of(source: Path) -> list[Path]:
+    """What numba keeps of the kernels of a source file: an index of each, and its code for each set of types."""
+    found = source.parent.glob(f"__pycache__/{source.stem}.*.nb?")
+    return sorted(file for file in found if file.suffix in {INDEX, CODE})
+
+
+def _state(files: Iterable[Path]) -> list[tuple[str, int, int]]:
+    return [(each.name, (stat := each.stat()).st_mtime_ns, stat.st_size) for each in files]
+
+
+def _copy(file: Path, folder: Path) -> None:
+    """A reader sees all of it or nothing."""
+    part = folder / f"{file.name}.{os.getpid()}"
+    shutil.copyfile(file, part)
+    part.replace(folder / file.name)
