@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from tests.waiting import wait_for
 DATABASE = "kills"
 KEYS = 12
 WAIT_SECONDS_MAX = 180.0
+Death = tuple[str, str]  # a victim, or several, and the place at which it dies
 SCHEMA = (
     "CREATE TABLE counters (id INT PRIMARY KEY, version INT NOT NULL, note VARCHAR(40))",
     "CREATE TABLE moving (id INT PRIMARY KEY, name VARCHAR(40) NOT NULL)",
@@ -158,6 +159,24 @@ class KillBench:
         wait_for(f"a process reaches {point}", lambda: note.exists() and note.read_text(), WAIT_SECONDS_MAX)
         return int(note.read_text())
 
+    def kill_along(self, deaths: Sequence[Death], begin: Callable[[], None]) -> None:
+        """Victim after victim, each at its place and revived at once, while what `begin` starts goes on. " and " joins two victims."""
+        points = [point for _, point in deaths]
+        self.shut(points[0])
+        try:
+            begin()
+            for (victims, point), following in zip(deaths, [*points[1:], None], strict=True):
+                at_gate = self.reached(point)
+                for victim in victims.split(" and "):
+                    self.kill(victim, at_gate)
+                if following is not None:
+                    self.shut(following)
+                    (self.gates / point).unlink()
+                    self.revive()
+        finally:
+            self.open()
+            self.revive()
+
     def open(self) -> None:
         for gate in self.gates.iterdir():
             gate.unlink()
@@ -221,6 +240,11 @@ def _rows(path: Path, statement: str, version: int | None = None) -> list[tuple[
         return []
     answer = QueryBuilder().register("t", table).execute(statement).read_all()
     return list(zip(*(column.to_pylist() for column in answer.columns), strict=True))
+
+
+def named(deaths: Sequence[Death]) -> str:
+    """Names a test."""
+    return ",".join(f"{victim}@{point}" for victim, point in deaths)
 
 
 def _silent(_: str) -> None:

@@ -122,7 +122,7 @@ def test_the_demo_ends_on_ctrl_c_and_resumes_to_equal_tables_though_engine_and_r
     assert demo.left() == []
 
     summary_file = tmp_path / "summary.json"
-    demo.start("--once", "--seconds", "30", "--json", str(summary_file))
+    demo.start("--once", "--seconds", "12", "--json", str(summary_file))
     demo.wait_for(lambda: "transactions/s" in demo.words(), START_SECONDS_MAX)
     killed = demo.records.running()[CODE_SERVER]
     os.kill(killed.pid, signal.SIGKILL)

@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from orchestration.failpoints import AFTER_ACK, AFTER_MERGE, BEFORE_ACK, BEFORE_CLAIM, BEFORE_MERGE, BETWEEN_TABLES
-from tests.acceptance.fix_kills import DATABASE, KillBench
+from tests.acceptance.fix_kills import DATABASE, Death, KillBench, named
 from tests.waiting import wait_for
 
-# Each victim at each place, and each way that runs go at each of both sides of every durable write.
-BATCH = [
-    ("run", BEFORE_MERGE),
-    ("mysql", BETWEEN_TABLES),
-    *(("spark", point) for point in (BEFORE_MERGE, AFTER_ACK)),
-    *(("engine host", point) for point in (BEFORE_MERGE, AFTER_MERGE, AFTER_ACK)),
+# Each victim at each place, and each way that runs go at each of both sides of every durable write; the same batch meets several.
+BATCH: Sequence[Sequence[Death]] = [
+    [("run", BEFORE_MERGE), ("engine host", AFTER_MERGE), ("spark", AFTER_ACK)],
+    [("spark", BEFORE_MERGE), ("mysql", BETWEEN_TABLES), ("engine host", AFTER_ACK)],
+    [("engine host", BEFORE_MERGE)],
 ]
-DRAIN = [
-    *(("run", point) for point in (BETWEEN_TABLES, BEFORE_CLAIM, AFTER_MERGE)),
-    *(("mysql", point) for point in (BEFORE_MERGE, AFTER_MERGE, AFTER_ACK)),
-    *(("spark", point) for point in (BETWEEN_TABLES, AFTER_MERGE)),
-    *(("engine host", point) for point in (BETWEEN_TABLES, BEFORE_CLAIM, BEFORE_ACK)),
+DRAIN: Sequence[Sequence[Death]] = [
+    [("run", BEFORE_CLAIM), ("spark", BETWEEN_TABLES), ("mysql", AFTER_MERGE), ("engine host", BEFORE_ACK)],
+    [("engine host", BEFORE_CLAIM), ("run", BETWEEN_TABLES), ("spark", AFTER_MERGE), ("mysql", AFTER_ACK)],
+    [("mysql", BEFORE_MERGE), ("engine host", BETWEEN_TABLES), ("run", AFTER_MERGE)],
 ]
-CASES = [*(("batch", *case) for case in BATCH), *(("drain", *case) for case in DRAIN)]
+CASES = [*(("batch", deaths) for deaths in BATCH), *(("drain", deaths) for deaths in DRAIN)]
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize(("runs", "victim", "point"), CASES)
-def test_nothing_is_lost_or_doubled_when_killed(kill_bench: KillBench, runs: str, victim: str, point: str) -> None:
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("runs", "deaths"), CASES, ids=[f"{runs}-{named(deaths)}" for runs, deaths in CASES])
+def test_nothing_is_lost_or_doubled_when_killed(kill_bench: KillBench, runs: str, deaths: Sequence[Death]) -> None:
     kill_bench.use(runs)
-    if point == BEFORE_CLAIM:
+    if deaths[0][1] == BEFORE_CLAIM:
         kill_bench.attach()
-    kill_bench.shut(point)
-    try:
-        kill_bench.workload.run()
-        kill_bench.kill(victim, kill_bench.reached(point))
-    finally:
-        kill_bench.open()
-        kill_bench.revive()
+    kill_bench.kill_along(deaths, kill_bench.workload.run)
     kill_bench.workload.run(1)
     kill_bench.settle()
     kill_bench.require_equal()
