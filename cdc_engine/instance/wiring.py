@@ -195,6 +195,11 @@ def _parts_around(
     for_runs.share(directory, SOURCE_FILE, json.dumps({"address": address_in_use(directory)}).encode())
     window = window_of(config, goes_on) if config.has_consumers or groups else None
     sink = EventSink(store, tables, window)
+    prepared = PreparedFiles(
+        directory / PREPARED_DIRECTORY,
+        lambda: _never_again(meta, store, directory, groups),
+        copies_of(directory, lease.token),
+    )
     parser = EventParser(
         source_of(config),
         StartChoice(),  # the ledger has a cursor by now
@@ -204,11 +209,7 @@ def _parts_around(
         on_state=on_state,
         on_start=on_start,
         on_idle=sink.idle,
-        prepared=PreparedFiles(
-            directory / PREPARED_DIRECTORY,
-            lambda: _never_again(meta, store, directory, groups),
-            copies_of(directory, lease.token),
-        ),
+        prepared=prepared,
         epochs=lambda: epochs_of(meta),
         waits=len(config.sources) > 1,
         by_time=by_time_of(source_of(config), config.failover, tables.keeps),
@@ -223,7 +224,7 @@ def _parts_around(
         sink=sink,
         parser=parser,
         window=window,
-        consumers=consumers_of(config, directory, meta, window, goes_on, parser, sink, store)
+        consumers=consumers_of(config, directory, meta, window, goes_on, prepared, parser, sink, store)
         if window is not None
         else None,
     )
@@ -246,6 +247,7 @@ def consumers_of(  # noqa: PLR0917  one caller
     meta: MetaManager,
     window: Window,
     begin: Position,
+    prepared: PreparedFiles,
     live: EventParser,
     sink: EventSink,
     store: EventStore,
@@ -259,6 +261,8 @@ def consumers_of(  # noqa: PLR0917  one caller
         review=dataclasses.replace(SchemaDecisions(), policy=decisions.policy, approved=decisions.approved),
         records=lambda: look_at(history_kept(config, directory)),
         known_to=lambda: live.position or begin,
+        recorded_before=prepared.recorded_before,
+        archive=archive_of(config),
         epoch=lambda: meta.ledger.epoch,
         # not the ledger's, which an ack moves: the epoch is of the server that the stream went over to
         server_uuid=lambda: live.position.server_uuid if live.position else meta.ledger.server_uuid,

@@ -17,7 +17,7 @@ from cdc_engine.limits import READ_TIMEOUT_SECONDS
 from cdc_engine.parser.connection import SERVER_ERROR, SourceConnection, answer_error
 from cdc_engine.parser.shared.sharing import Line
 from cdc_engine.parser.start_position import DumpStart
-from cdc_engine.ports import PreparedTransactions, SchemaHistory
+from cdc_engine.ports import Content, PreparedTransactions, SchemaHistory
 
 Captured = Callable[[str, str], bool]
 
@@ -25,7 +25,7 @@ Captured = Callable[[str, str], bool]
 class UnwantedRows(MemoryPrepared):
     """Of a stretch whose rows nobody wants: a transaction that was prepared before it may commit in it."""
 
-    def commit(self, name: str, order_key: int) -> RecordedEvents:
+    def commit(self, name: str, order_key: int) -> Content:
         return super().commit(name, order_key) or RecordedEvents(b"")
 
 

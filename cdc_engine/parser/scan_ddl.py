@@ -13,11 +13,11 @@ from cdc_engine.contracts import Block
 from cdc_engine.errors import PositionLostError
 from cdc_engine.gtid import has_executed
 from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.dump import UnwantedRows, begin_dump, blocks_to_end, no_table
+from cdc_engine.parser.dump import Captured, UnwantedRows, begin_dump, blocks_to_end, no_table
 from cdc_engine.parser.places.binlog_files import BinlogFiles
 from cdc_engine.parser.server_facts import read_facts
 from cdc_engine.parser.start_position import DumpStart, Lost, StartChoice, decide_start
-from cdc_engine.ports import SchemaHistory
+from cdc_engine.ports import PreparedTransactions, SchemaHistory
 from cdc_engine.position import Position
 from cdc_engine.source.archive import Archive
 from cdc_engine.source.server import Source
@@ -34,20 +34,24 @@ def scan_ddl(
     archive: Archive | None = None,
     *,
     until: Position | None = None,
+    captured: Captured = no_table,
+    prepared: PreparedTransactions | None = None,
     given_up: Callable[[], bool] = _never,
 ) -> None:
     """Tells `statements` (`apply`) each statement between `begin` and the end. `archive`: has what the server has purged of it.
 
-    `until`: no statement after it is told, but what stands between it and the end of what was received with it. `given_up`: asked as the
-    stream goes on. Raises PositionLostError where it cannot begin, SourceConnectionError, InterruptedError where it was given up, or what
-    the scan raises.
+    `until`: what comes after it is not told. `captured`, `prepared`: of which tables prepared XA transactions are kept, and where.
+    `given_up`: asked as the stream goes on.
+
+    Raises PositionLostError where it cannot begin, SourceConnectionError, InterruptedError where it was given up, or what the scan raises.
     """
+    prepared = prepared or UnwantedRows()
     connection = SourceConnection(source)
     try:
         facts = read_facts(connection, begin.file)
         start = decide_start(begin, StartChoice(), facts)
         if not isinstance(start, Lost):
-            _, framer = begin_dump(connection, start, statements, no_table, prepared=UnwantedRows(), to_end=True)
+            _, framer = begin_dump(connection, start, statements, captured, prepared=prepared, to_end=True)
             _take(blocks_to_end(connection, framer), until, given_up)
             return
     finally:
@@ -56,7 +60,7 @@ def scan_ddl(
     if not files.is_archived(begin.file):
         raise PositionLostError(str(start))
     there = DumpStart(position=begin, by_gtid=False, executed_known=bool(begin.gtid_set))
-    _take(files.blocks(there, statements, no_table, UnwantedRows()), until, given_up)
+    _take(files.blocks(there, statements, captured, prepared), until, given_up)
 
 
 def _take(blocks: Iterable[Block], until: Position | None, given_up: Callable[[], bool]) -> None:

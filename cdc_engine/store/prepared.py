@@ -11,9 +11,11 @@ where the stream goes on elsewhere (`forget_prepared`). Where several hosts shar
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import shutil
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +29,7 @@ from cdc_engine.store.record_file import RecordedFile, Recording, verified
 
 PREPARED_DIRECTORY = "prepared"
 RECORDING = "open.recording"
+LOOKS_MAX = 10  # at a record that gets another name each time
 
 
 class PreparedFiles:
@@ -42,6 +45,7 @@ class PreparedFiles:
         self._directory = directory
         self._acked, self._copies = acked, copies
         self._recording: Recording | None = None
+        self._bringing = threading.Lock()
         found = _records(directory) if copies is None else _agreed(directory, copies.records())
         self._prepared: dict[str, Record] = {}
         self._committed = sorted((record for record in found if record.committed is not None), key=_commit_key)
@@ -100,6 +104,26 @@ class PreparedFiles:
             )
             return None if known is None else verified(self._at_hand(known))
 
+    def recorded_before(self, name: str, begin: Position) -> RecordedFile | None:
+        """The events of the last transaction of a name that was prepared before a place, for a stream that begins there.
+
+        From any thread; the stream that keeps the records goes on meanwhile. Raises as `commit`.
+        """
+        digest, key = _digest(name), begin.order_key
+        for _ in range(LOOKS_MAX):
+            known = [*self._prepared.values(), *self._committed]
+            found = [each for each in known if each.digest == digest and each.prepared <= key]
+            if not found:
+                return None
+            with (
+                _sentence(self._directory),
+                contextlib.suppress(FileNotFoundError),
+            ):  # it was committed meanwhile: of another name now
+                return verified(self._at_hand(max(found, key=lambda each: each.prepared))).held()
+        raise StagingError(
+            f"the record of the prepared XA transaction {name} in {self._directory} is gone; it is looked for again"
+        )
+
     def roll_back(self, name: str) -> None:
         with _sentence(self._directory):
             record = self._prepared.get(_digest(name))
@@ -137,9 +161,10 @@ class PreparedFiles:
     def _at_hand(self, record: Record) -> Path:
         """The record's file, brought where only the store has it."""
         path = self._directory / record.name
-        if self._copies is not None and not path.exists():
-            make_folder(self._directory)
-            self._copies.bring(record, path)
+        with self._bringing:
+            if self._copies is not None and not path.exists():
+                make_folder(self._directory)
+                self._copies.bring(record, path)
         return path
 
     def _remove(self, record: Record) -> None:

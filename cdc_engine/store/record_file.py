@@ -55,6 +55,11 @@ class RecordedFile:
         self._path = path
         self._file: FileIO | None = None
 
+    def held(self) -> RecordedFile:
+        """Itself, from now on whatever becomes of the file's name. Raises OSError."""
+        self._file = self._file or self._path.open("rb", buffering=0)
+        return self
+
     def read_into(self, space: memoryview) -> int:
         try:
             self._file = self._file or self._path.open("rb", buffering=0)

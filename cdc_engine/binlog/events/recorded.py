@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from cdc_engine.errors import BinlogFormatError
+from cdc_engine.ports import Content
 from cdc_engine.position import Position
 
 
@@ -53,7 +54,11 @@ class MemoryPrepared:
         self._prepared[name] = _Kept(name, bytes(self._writer()), order_key)
         self._open = None
 
-    def commit(self, name: str, order_key: int) -> RecordedEvents | None:
+    def undecided(self) -> dict[str, bytes]:
+        """Events by name of what is prepared now."""
+        return {name: each.events for name, each in self._prepared.items()}
+
+    def commit(self, name: str, order_key: int) -> Content | None:
         found = self._prepared.pop(name, None)
         if found is not None:
             self._committed.append(dataclasses.replace(found, committed=order_key))

@@ -1,5 +1,5 @@
-"""What a stream that one consumer reads for itself knows of schemas where it begins: what the live stream knew there, or, of a consumer
-that is ahead of it, what it knows now and the statements in between. Made by `own_stream`; `known_place` is pure.
+"""What a stream that one consumer reads for itself knows where it begins, of schemas and of prepared XA transactions: what the live stream
+knew there, or, of a consumer that is ahead of it, what it knows now and what is in between. Made by `own_stream`; `known_place` is pure.
 """
 
 from __future__ import annotations
@@ -9,11 +9,15 @@ from collections.abc import Callable, Iterable
 
 from cdc_engine.errors import PositionLostError
 from cdc_engine.gtid import common_executed, same_executed
+from cdc_engine.parser.dump import Captured
 from cdc_engine.parser.scan_ddl import scan_ddl
 from cdc_engine.parser.start_position import FIRST_OFFSET
+from cdc_engine.ports import Content
 from cdc_engine.position import Position
 from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.source.archive import Archive
 from cdc_engine.source.server import Source
+from cdc_engine.store.prepared_beside import PreparedBeside
 from cdc_engine.table_meta.change.policy import SchemaDecisions
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.kept.holding import holds_at
@@ -39,37 +43,52 @@ def known_place(begin: Position, live: Position) -> Position:
 
 
 class OwnStart:
-    """`history`: with what holds at `known`; `learn` brings it up to `begin` from the source, once."""
+    """`history`: with what holds at `known`; `learn` brings it and `prepared` up to `begin` from the source, once."""
 
-    def __init__(self, source: Source, begin: Position, known: Position, history: TableHistory) -> None:
-        self.begin, self.history = begin, history
-        self._source, self._known = source, known
+    def __init__(self, begin: Position, known: Position, history: TableHistory, prepared: PreparedBeside) -> None:
+        self.begin, self.history, self.prepared = begin, history, prepared
+        self._known, self._learnt = known, False
 
-    def learn(self, given_up: Callable[[], bool]) -> None:
+    def learn(self, source: Source, archive: Archive | None, captured: Captured, given_up: Callable[[], bool]) -> None:
         """Raises what `scan_ddl` raises; the next call begins again."""
-        if self._known == self.begin:
+        if self._learnt:
             return
-        if self._known.file:
-            self.history.rewind(self._known)
-        scan_ddl(self._source, self._known, self.history, until=self.begin, given_up=given_up)
-        self._known = self.begin
+        if self._known != self.begin:
+            if self._known.file:
+                self.history.rewind(self._known)
+            scan_ddl(
+                source,
+                self._known,
+                self.history,
+                archive,
+                until=self.begin,
+                captured=captured,
+                prepared=self.prepared,
+                given_up=given_up,
+            )
+        self.prepared.begin_stream()
+        self._learnt = True
 
 
 def own_start(
-    source: Source,
     begin: Position,
     live: Position,
     records: Iterable[Record],
     *,
     tables: TableFilter,
     review: SchemaDecisions,
+    recorded_before: Callable[[str, Position], Content | None],
 ) -> OwnStart | None:
-    """None where no schema is known from which one could begin. Raises PositionLostError where a GTID set cannot be read."""
+    """None where no schema is known from which one could begin. Raises PositionLostError where a GTID set cannot be read.
+
+    `recorded_before`: as `PreparedFiles.recorded_before`.
+    """
     known = known_place(begin, live)
     held = [record for record in records if holds_at(record, known)]
     if not any(record.kind is RecordKind.SERVER for record in held):
         return None
-    return OwnStart(source, begin, known, TableHistory(_Remembered(held), tables.keeps, review))
+    prepared = PreparedBeside(lambda name: recorded_before(name, begin))
+    return OwnStart(begin, known, TableHistory(_Remembered(held), tables.keeps, review), prepared)
 
 
 class _Remembered:

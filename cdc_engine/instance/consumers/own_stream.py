@@ -1,6 +1,6 @@
 """A stream of the source that one consumer reads for itself: a connection of its own, and a schema history of its own, in memory.
 
-What it knows of schemas where it begins is `own_start`'s; statements after it are followed as they come, and nothing is written.
+What it knows where it begins is `own_start`'s; statements after it are followed as they come, and nothing is written.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from cdc_engine.parser.event_parser import ByTime, EventParser
 from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.parser.start_position import FIRST_OFFSET, DumpStart, Epochs, Lost, StartChoice
 from cdc_engine.parser.watch import StreamPlace
+from cdc_engine.ports import Content
 from cdc_engine.position import Position
 from cdc_engine.sink.event_sink import CapturedTables, dropped_uncaptured
 from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.source.archive import Archive
 from cdc_engine.source.server import Source
 from cdc_engine.store.window.places import Place, Reading
 from cdc_engine.store.window.window import Window
@@ -34,8 +36,8 @@ OWN_BYTES_MAX = 2 * READ_BUFFER_BYTES  # read ahead of a consumer
 class OwnStreams:
     """What such a stream is made of. `records`: of the schema history, asked when one begins; all up to `known_to` are in it.
 
-    `epoch`, `server_uuid`: of the live stream. `by_time`: finds a place by the clock, where the live stream may.
-    `isolated`: as of `Window`.
+    `recorded_before`: as of `own_start`. `archive`: has what the server has purged of what the live stream has still to read. `epoch`,
+    `server_uuid`: of the live stream. `by_time`: finds a place by the clock, where the live stream may. `isolated`: as of `Window`.
     """
 
     source: Source
@@ -43,9 +45,11 @@ class OwnStreams:
     review: SchemaDecisions
     known_to: Callable[[], Position]
     records: Callable[[], list[Record]]
+    recorded_before: Callable[[str, Position], Content | None]
     epoch: Callable[[], int]
     server_uuid: Callable[[], str]
     by_time: ByTime | None = None
+    archive: Archive | None = None
     isolated: bool = False
 
     def open(self, reader: Reader, place: Place) -> SourceStream:
@@ -58,8 +62,15 @@ class OwnStreams:
         name = "-".join(filter(None, [destination, reader.group, str(reader.client_id)]))
         named = dataclasses.replace(self.source, destination=name, server_id=0)
         live = self.known_to()  # before the records: these may have more
-        schemas = own_start(named, begin, live, self.records(), tables=self.tables, review=self.review)
-        if schemas is None:
+        own = own_start(
+            begin,
+            live,
+            self.records(),
+            tables=self.tables,
+            review=self.review,
+            recorded_before=self.recorded_before,
+        )
+        if own is None:
             raise PositionLostError(
                 f"the schema history no longer reaches back to {begin}, where consumer {reader.client_id} is: {anew}"
             )
@@ -68,13 +79,14 @@ class OwnStreams:
         by_time = functools.partial(in_live_epoch, self.by_time, self.epoch) if self.by_time is not None else None
         return SourceStream(
             named,
-            schemas,
+            own,
             start=start,
             tables=self.tables,
             epoch=self.epoch,
             live_epoch=live_epoch,
             anew=anew,
             by_time=by_time,
+            archive=self.archive,
             isolated=self.isolated,
         )
 
@@ -103,7 +115,7 @@ class SourceStream:
     def __init__(
         self,
         source: Source,
-        schemas: OwnStart,
+        own: OwnStart,
         *,
         start: Position,
         tables: TableFilter,
@@ -111,20 +123,22 @@ class SourceStream:
         live_epoch: int,
         anew: str,
         by_time: ByTime | None = None,
+        archive: Archive | None = None,
         isolated: bool = False,
     ) -> None:
         self._anew, self._epoch, self._live_epoch = anew, epoch, live_epoch
-        self._window = Window(schemas.begin, bytes_max=OWN_BYTES_MAX, waits=True, isolated=isolated)
+        self._window = Window(own.begin, bytes_max=OWN_BYTES_MAX, waits=True, isolated=isolated)
         self._parser = EventParser(
             source,
             StartChoice(),
             sink=_Into(self._window, tables),
-            history=schemas.history,
+            history=own.history,
             captured=tables.keeps,
             on_state=lambda _state, _reason: self._window.wake(),
             epochs=lambda: Epochs(highest=epoch()),
             by_time=by_time,
-            learn=schemas.learn,
+            prepared=own.prepared,
+            learn=functools.partial(own.learn, source, archive, tables.keeps),
         )
         self._parser.start(start)
 

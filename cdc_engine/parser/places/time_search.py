@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from cdc_engine.binlog.block import end_position
-from cdc_engine.binlog.events.recorded import RecordedEvents
 from cdc_engine.binlog.events.table_map import TableMap
 from cdc_engine.contracts import (
     NO_SESSION,
@@ -29,6 +28,7 @@ from cdc_engine.parser.dump import UnwantedRows, no_table
 from cdc_engine.parser.places.binlog_files import BinlogFiles
 from cdc_engine.parser.places.time_place import Ask, Gone, Within, file_of_time, first_at_or_after
 from cdc_engine.parser.start_position import FIRST_EPOCH, FIRST_OFFSET, DumpStart, StartChoice
+from cdc_engine.ports import Content
 from cdc_engine.position import Position
 from cdc_engine.time_words import SECOND_US
 
@@ -111,7 +111,7 @@ class _PreparedBefore(UnwantedRows):
         super().__init__()
         self.commits: list[str] = []
 
-    def commit(self, name: str, order_key: int) -> RecordedEvents:
+    def commit(self, name: str, order_key: int) -> Content:
         if name not in self._prepared:
             self.commits.append(name)
         return super().commit(name, order_key)

@@ -62,24 +62,39 @@ def test_consumers_beside_the_lake_go_on_when_it_has_no_room_and_over_a_restart(
     _goes_on_after_a_restart(captured)
 
 
-def test_a_consumer_that_is_ahead_of_a_lake_without_room_knows_the_statements_in_between(captured: Captured) -> None:
-    """The live stream has not come to them: a stream that begins after them must learn them from the source."""
+def test_a_consumer_that_is_ahead_of_a_lake_without_room_knows_what_is_in_between(captured: Captured) -> None:
+    """The live stream has not come to it: a stream that begins after a statement, or between XA PREPARE and XA COMMIT, must learn it."""
     pairs = f"{captured.database}.pairs"
     captured.run(f"CREATE TABLE {pairs} (id INT PRIMARY KEY, k INT, n INT)")
     with running(captured) as engine:
         one = engine.consumers.subscribe(1001, rf"{captured.database}\.(pairs|numbers)")
+        _prepare(captured, "early", 100)
         captured.insert(range(30), filler_bytes=1 << 19)
+        _prepare(captured, "late", 101)
         captured.run(f"INSERT INTO {pairs} (id, n) VALUES (1, 30)", f"ALTER TABLE {pairs} MODIFY n INT AFTER id")
         captured.run(f"INSERT INTO {pairs} (id, n) VALUES (2, 31)")
         assert taken(one, 32) == [*range(32)]
         assert alone(one)
-    captured.run(f"INSERT INTO {pairs} (id, n) VALUES (3, 32)")
+    captured.run("XA COMMIT 'late'", f"INSERT INTO {pairs} (id, n) VALUES (3, 32)", "XA COMMIT 'early'")
     with running(captured) as engine:
         one = engine.consumers.service(1001)
-        assert taken(one, 1) == [32]
+        assert taken(one, 3) == [101, 32, 100]
         captured.run(f"ALTER TABLE {pairs} MODIFY n INT AFTER k", f"INSERT INTO {pairs} (id, n) VALUES (4, 33)")
         assert taken(one, 1) == [33]
+        _prepare(captured, "last", 102)
+        captured.run(f"INSERT INTO {pairs} (id, n) VALUES (5, 34)")
+        assert taken(one, 1) == [34]
         assert alone(one)
+    captured.run("XA COMMIT 'last'", f"INSERT INTO {pairs} (id, n) VALUES (6, 35)")
+    captured.insert(range(40, 60), filler_bytes=1 << 19)
+    with running(captured) as engine:  # and now the lake has read it all
+        assert set(captured.take(engine, 59)) == {*range(36), *range(40, 60), 100, 101, 102}
+        assert taken(engine.consumers.service(1001), 22) == [102, 35, *range(40, 60)]
+
+
+def _prepare(captured: Captured, name: str, number: int) -> None:
+    insert = f"INSERT INTO {captured.database}.numbers VALUES ({number}, '')"
+    captured.run(f"XA START '{name}'", insert, f"XA END '{name}'", f"XA PREPARE '{name}'")
 
 
 def _next(captured: Captured, service: Service, numbers: list[int]) -> tuple[int, tuple[Chosen, ...]]:

@@ -56,6 +56,7 @@ def test_failover_an_own_stream_begins_in_the_epoch_of_the_live_one_and_ends_wit
         tables=TableFilter(),
         review=SchemaDecisions(),
         known_to=lambda: begin,
+        recorded_before=lambda *_: None,
         records=lambda: [record],
         epoch=lambda: live[0],
         server_uuid=lambda: "two",
