@@ -286,6 +286,7 @@ class EventParser:
             start = self._by_time(self.position, facts, self._epochs())
         self.lacks = start.reason if isinstance(start, Lost) and start.not_yet and self._waits else ""
         if isinstance(start, Lost) and start.purged and self._archive is not None and self.position is not None:
+            self._learn(self._stopping.is_set)
             self._read_archive(ArchivedStretch(self._archive, self._source, self.position, facts), self.position)
             return None
         if isinstance(start, Lost):

@@ -36,8 +36,8 @@ OWN_BYTES_MAX = 2 * READ_BUFFER_BYTES  # read ahead of a consumer
 class OwnStreams:
     """What such a stream is made of. `records`: of the schema history, asked when one begins; all up to `known_to` are in it.
 
-    `recorded_before`: as of `own_start`. `archive`: has what the server has purged of what the live stream has still to read. `epoch`,
-    `server_uuid`: of the live stream. `by_time`: finds a place by the clock, where the live stream may. `isolated`: as of `Window`.
+    `recorded_before`: as of `own_start`. `archive`: has what the server has purged. `epoch`, `server_uuid`: of the live stream. `by_time`:
+    finds a place by the clock, where the live stream may. `isolated`: as of `Window`.
     """
 
     source: Source
@@ -137,6 +137,7 @@ class SourceStream:
             on_state=lambda _state, _reason: self._window.wake(),
             epochs=lambda: Epochs(highest=epoch()),
             by_time=by_time,
+            archive=archive,
             prepared=own.prepared,
             learn=functools.partial(own.learn, source, archive, tables.keeps),
         )

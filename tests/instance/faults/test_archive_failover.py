@@ -25,7 +25,9 @@ from cdc_engine.parser.start_position import Lost
 from cdc_engine.position import Position
 from console.acts.position import move as move_to
 from console.acts.position import request
+from console.toolchain.ports import free_port
 from tests.fix_servers import ServerFactory
+from tests.instance.consumers.fix_services import taken
 from tests.instance.failover.fix_pair import asked
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
@@ -39,6 +41,7 @@ FACTS = ServerFacts(
     logs=tuple(BinaryLog(file=f"binlog.00000{number}", size_bytes=900) for number in (5, 6)),
     variables={"server_id": "7"},
 )
+CONSUMER = 1001
 CURSOR = Position(epoch=1, file="binlog.000003", offset=700, server_uuid="one", file_created=1000)
 
 
@@ -90,7 +93,10 @@ def test_failover_what_is_purged_comes_from_the_archive_and_then_from_the_server
     version: str, options: dict[str, str], fresh_server: ServerFactory, tmp_path: Path
 ) -> None:
     captured = Archived(tmp_path, fresh_server(version, options))
+    consumers = f"canal_server: {{port: {free_port()}}}"
+    captured.describe(consumers)
     with running(captured) as engine:
+        engine.consumers.subscribe(CONSUMER)
         captured.insert(range(3))
         assert captured.take(engine, 3) == [0, 1, 2]
     begun_us = wait_for("the time is one on offer", lambda: _now_on_offer(captured))
@@ -100,7 +106,7 @@ def test_failover_what_is_purged_comes_from_the_archive_and_then_from_the_server
     captured.insert([7])
     names = captured.keep(tmp_path / "archive")
     captured.refused("purged")
-    captured.describe("archive: archive")
+    captured.describe("archive: archive", consumers)
     begin = read_ledger(captured.directory).cursor
     assert begin is not None
     needed = names[names.index(begin.file) + 1]
@@ -114,6 +120,7 @@ def test_failover_what_is_purged_comes_from_the_archive_and_then_from_the_server
     hidden.rename(kept)
     with running(captured) as engine:
         assert captured.take(engine, 5) == [3, 4, 5, 6, 7]
+        assert taken(engine.consumers.service(CONSUMER), 8) == [*range(8)], "it is behind the lake, and reads alone"
         captured.insert([8])
         assert captured.take(engine, 1) == [8]
         assert engine.status().state == "RUNNING"
