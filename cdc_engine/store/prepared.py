@@ -115,10 +115,8 @@ class PreparedFiles:
             found = [each for each in known if each.digest == digest and each.prepared <= key]
             if not found:
                 return None
-            with (
-                _sentence(self._directory),
-                contextlib.suppress(FileNotFoundError),
-            ):  # it was committed meanwhile: of another name now
+            # one that is committed meanwhile gets another name
+            with _sentence(self._directory), contextlib.suppress(FileNotFoundError):
                 return verified(self._at_hand(max(found, key=lambda each: each.prepared))).held()
         raise StagingError(
             f"the record of the prepared XA transaction {name} in {self._directory} is gone; it is looked for again"
