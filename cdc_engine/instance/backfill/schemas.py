@@ -29,7 +29,7 @@ from cdc_engine.table_meta.ddl.statement import (
 from cdc_engine.table_meta.history.concerned import concerned
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, TableKey
-from cdc_engine.table_meta.history.kept.repository import Record, RecordKind
+from cdc_engine.table_meta.history.kept.repository import Record, RecordKind, RecordsInMemory
 from cdc_engine.table_meta.schema import ServerFacts, TableSchema
 
 TEXT_CHARS_MAX = 80  # of a statement where it is shown
@@ -49,7 +49,7 @@ class IntervalSchemas:
             if record.position.order_key <= known_at.order_key:
                 newest[record.kind is RecordKind.SERVER, record.database, record.table] = record
         there = [dataclasses.replace(record, position=start) for record in newest.values()]
-        self._history = TableHistory(_Held(there), captured)
+        self._history = TableHistory(RecordsInMemory(there), captured)
         self._known = KnownSchemas()
         for record in there:
             self._known.remember(record)
@@ -146,19 +146,3 @@ def _changes_nothing(statement: Statement) -> bool:
             return not any(parts) and statement.renames_to is None
         case _:
             return False
-
-
-class _Held:
-    """`Repository` of records that are in memory; what is added to it is nobody's."""
-
-    def __init__(self, records: list[Record]) -> None:
-        self._records = records
-
-    def load(self) -> list[Record]:
-        return self._records
-
-    def append(self, records: Iterable[Record]) -> None:
-        """The history of a destination is its engine's alone."""
-
-    def replace(self, records: Iterable[Record]) -> None:
-        """As `append`."""

@@ -21,7 +21,7 @@ from cdc_engine.store.prepared_beside import PreparedBeside
 from cdc_engine.table_meta.change.policy import SchemaDecisions
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.kept.holding import holds_at
-from cdc_engine.table_meta.history.kept.repository import Record, RecordKind
+from cdc_engine.table_meta.history.kept.repository import Record, RecordKind, RecordsInMemory
 
 
 def known_place(begin: Position, live: Position) -> Position:
@@ -88,20 +88,4 @@ def own_start(
     if not any(record.kind is RecordKind.SERVER for record in held):
         return None
     prepared = PreparedBeside(lambda name: recorded_before(name, begin))
-    return OwnStart(begin, known, TableHistory(_Remembered(held), tables.keeps, review), prepared)
-
-
-class _Remembered:
-    """A `Repository` that lasts as long as the stream."""
-
-    def __init__(self, records: list[Record]) -> None:
-        self._records = records
-
-    def load(self) -> list[Record]:
-        return self._records
-
-    def append(self, records: Iterable[Record]) -> None:
-        """The history has them in memory."""
-
-    def replace(self, records: Iterable[Record]) -> None:
-        self._records = list(records)
+    return OwnStart(begin, known, TableHistory(RecordsInMemory(held), tables.keeps, review), prepared)

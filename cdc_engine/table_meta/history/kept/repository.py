@@ -81,6 +81,22 @@ class Repository(Protocol):
         """These instead of all before, at once."""
 
 
+class RecordsInMemory:
+    """A repository beside a destination's, for a history that nothing outlives: what is added is nobody's but that history's."""
+
+    def __init__(self, records: list[Record]) -> None:
+        self._records = records
+
+    def load(self) -> list[Record]:
+        return self._records
+
+    def append(self, records: Iterable[Record]) -> None:
+        """The history has them."""
+
+    def replace(self, records: Iterable[Record]) -> None:
+        """As `append`."""
+
+
 _HEADER = json.dumps({"format": FORMAT, "what": "schema history"}).encode() + b"\n"
 
 
