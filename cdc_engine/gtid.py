@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import re
 import struct
 import uuid
@@ -273,6 +274,7 @@ def common_executed(text: str, other: str) -> str:
     return str(one.common(_parsed(other)))
 
 
+@functools.lru_cache(maxsize=64)  # one is compared with many
 def _parsed(text: str) -> GtidSet | MariadbPosition:
     return parse_executed(text, mariadb=is_mariadb(text))
 

@@ -27,14 +27,12 @@ from cdc_engine.table_meta.history.kept.repository import Record, RecordKind, Re
 def known_place(begin: Position, live: Position) -> Position:
     """Where a reader that begins at a place may take up the schemas of a stream that has come to `live`: the earlier of the two.
 
-    Of two servers it is what both have executed. Where that is not known it is the reader's own place.
+    Of two servers it is what both have executed. Where that is not known it is the reader's own place. Raises ValueError where a GTID set
+    cannot be read.
     """
     if begin.counts_as(live):
         return min(begin, live, key=lambda each: each.order_key)
-    try:
-        both = common_executed(begin.gtid_set, live.gtid_set)
-    except ValueError as error:
-        raise PositionLostError(f"the GTID set of a position cannot be read: {error}") from error
+    both = common_executed(begin.gtid_set, live.gtid_set)
     if not both or same_executed(both, begin.gtid_set):
         return begin
     if same_executed(both, live.gtid_set):
@@ -83,8 +81,11 @@ def own_start(
 
     `recorded_before`: as `PreparedFiles.recorded_before`.
     """
-    known = known_place(begin, live)
-    held = [record for record in records if holds_at(record, known)]
+    try:
+        known = known_place(begin, live)
+        held = [record for record in records if holds_at(record, known)]
+    except ValueError as error:
+        raise PositionLostError(f"the GTID set of a position cannot be read: {error}") from error
     if not any(record.kind is RecordKind.SERVER for record in held):
         return None
     prepared = PreparedBeside(lambda name: recorded_before(name, begin))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -97,6 +98,7 @@ def test_ddl_a_history_is_the_same_after_compaction_from_the_position_on(opened:
     ]
     count = len(opened().load())
     assert history.compact([at(cut)], records_min=1000) == 0
+    assert history.compact([at(cut), dataclasses.replace(at(end), epoch=2)]) == 0, "what was executed cannot be read"
     assert history.compact([at(cut)]) == 15
     assert len(opened().load()) == count - 15
     assert history.compact([at(cut)]) == 0
