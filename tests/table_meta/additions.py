@@ -15,7 +15,9 @@ _SECTIONS = (FOLLOWED, STOPS, BY_SETTING, ON_MYSQL, ON_MARIADB)
 
 @dataclasses.dataclass(frozen=True)
 class Additions:
-    """`stops`: what no one can say without reading the rows anew. `by_setting`: followed where explicit_defaults_for_timestamp is on.
+    """`stops`: definitions whose value is not certain, so that the table is re-snapshotted.
+
+    `by_setting`: followed where explicit_defaults_for_timestamp is on.
 
     `stops_on_mysql`, `stops_on_mariadb`: what servers of the other flavour let be told.
     """

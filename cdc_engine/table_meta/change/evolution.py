@@ -16,7 +16,7 @@ from cdc_engine.table_meta.change.foreign_keys import RULES_OF_SHOWN, ForeignKey
 from cdc_engine.table_meta.change.initial_value import known_default
 from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
 from cdc_engine.table_meta.ddl.declared_type import DeclaredType, declared_type, fitted
-from cdc_engine.table_meta.ddl.default_value import Default, Notation
+from cdc_engine.table_meta.ddl.default_value import EXPRESSION, Notation
 from cdc_engine.table_meta.ddl.statement import CreateTable, TableName
 from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema, kept_engine, with_row_times
 
@@ -106,7 +106,7 @@ def stored(definition: ColumnDefinition, charset: str) -> ColumnDefinition:
         try:
             default = dataclasses.replace(default, value=literals.stored(default.value, charset))
         except LiteralUnknownError:
-            default = Default(None, Notation.EXPRESSION)
+            default = EXPRESSION
     return dataclasses.replace(
         definition, type=dataclasses.replace(definition.type, labels=labels), default=default, literals=Literals()
     )

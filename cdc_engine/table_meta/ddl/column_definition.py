@@ -13,7 +13,7 @@ from cdc_engine.binlog.charsets.collations import charset_of_collation, charset_
 from cdc_engine.binlog.charsets.statement_text import Literals
 from cdc_engine.binlog.rows.history_rows import ROW_END, ROW_START
 from cdc_engine.table_meta.ddl.declared_type import MARIADB, DeclaredType, read_type, read_type_attribute
-from cdc_engine.table_meta.ddl.default_value import Default, constant, read_default, skip_value
+from cdc_engine.table_meta.ddl.default_value import Default, read_default, skip_value
 from cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition, read_references
 from cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind, UnreadableError
 
@@ -28,7 +28,6 @@ class ColumnDefinition:
     """`charset`: as said for the column, None where the table's applies. `after`: column it stands after, FIRST, or None: at the end.
 
     `says_null`: the statement has NULL, without which a TIMESTAMP may be NOT NULL. `literals`: what its labels and DEFAULT go through.
-    `computed`: a generated column's expression.
     """
 
     name: str
@@ -40,7 +39,6 @@ class ColumnDefinition:
     unique: bool = False
     generated: str = ""
     versioned: bool = False
-    computed: Default | None = None
     visible: bool = True
     auto_increment: bool = False
     default: Default | None = None
@@ -159,9 +157,8 @@ def _generated(cursor: TokenCursor, column: ColumnDefinition) -> None:
         if column.generated == ROW_END:
             cursor.expect("END")
         return
-    begin = cursor.place
     cursor.skip_parentheses()
-    column.generated, column.computed = "virtual", constant(cursor.since(begin)[1:-1])
+    column.generated = "virtual"
 
 
 def _versioned(_cursor: TokenCursor, column: ColumnDefinition) -> None:

@@ -20,14 +20,10 @@ _MOMENTS = {"DATE", "TIME", "TIMESTAMP"}
 CLOCKS = {
     **dict.fromkeys(("CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP"), "now"),
     **dict.fromkeys(("CURRENT_DATE", "CURDATE"), "date"),
-    **dict.fromkeys(("CURRENT_TIME", "CURTIME"), "time"),
-    "UTC_TIMESTAMP": "utc now",
-    "UTC_DATE": "utc date",
-    "UTC_TIME": "utc time",
 }
 _DIGITS_MAX = 6
 # need no parentheses
-_BARE_CLOCKS = set(CLOCKS) - {"NOW", "CURDATE", "CURTIME"}
+_BARE_CLOCKS = set(CLOCKS) - {"NOW", "CURDATE"}
 
 
 class Notation(enum.Enum):
@@ -37,23 +33,17 @@ class Notation(enum.Enum):
     BYTES = "bytes"  #: x'4142', 0x4142, b'101': `value` is their hexadecimal
     MOMENT = "a moment"  #: DATE'…', TIME'…', TIMESTAMP'…': `said` is the word before it
     CLOCK = "the time"  #: `value` as in CLOCKS, `digits` of a second, -1 where not said
-    DOCUMENT = "a JSON document"  #: that an expression made: `value` is its text
-    EXPRESSION = "an expression"
+    EXPRESSION = "an expression"  #: has no value here
 
 
 @dataclasses.dataclass(frozen=True)
 class Default:
-    """A column's DEFAULT. `said`: of a string or bytes the charset of their introducer (`_latin1 x'E4'`). `inside`: an expression.
-
-    `moves`: of a clock, months and microseconds that it is ahead, one after the other.
-    """
+    """A column's DEFAULT. `said`: the charset that introduces a string or bytes (`_latin1 x'E4'`), or the word before a moment."""
 
     value: str | None
     notation: Notation = Notation.STRING
     said: str = ""
     digits: int = -1
-    inside: tuple[Token, ...] = ()
-    moves: tuple[tuple[int, int], ...] = ()
 
     @property
     def is_literal(self) -> bool:
@@ -61,22 +51,24 @@ class Default:
 
 
 NULL = Default(None, Notation.NULL)
+EXPRESSION = Default(None, Notation.EXPRESSION)
 
 
 def read_default(cursor: TokenCursor) -> Default:
-    """What stands after DEFAULT. Raises UnreadableError where nothing does."""
+    """Reads what follows DEFAULT. Raises UnreadableError where nothing follows."""
     if cursor.peek() == Token(TokenKind.SIGN, "("):
-        return constant(_parenthesized(cursor))
+        return _in_parentheses(_parenthesized(cursor))
     found = read_operand(cursor)
-    return found if found is not None else Default(None, Notation.EXPRESSION, inside=_skip_value(cursor))
+    if found is None:
+        skip_value(cursor)
+    return found or EXPRESSION
 
 
-def constant(inside: tuple[Token, ...]) -> Default:
-    """An expression as the literal or the clock that it is, where it is no more than that."""
-    inside = _without_parentheses(inside)
-    cursor = TokenCursor(list(inside))
+def _in_parentheses(inside: tuple[Token, ...]) -> Default:
+    """Reads an expression that is no more than a literal or a clock; any other one is EXPRESSION."""
+    cursor = TokenCursor(list(_without_parentheses(inside)))
     found = read_operand(cursor, in_expression=True)
-    return found if found is not None and cursor.at_end else Default(None, Notation.EXPRESSION, inside=inside)
+    return found if found is not None and cursor.at_end else EXPRESSION
 
 
 def _without_parentheses(inside: tuple[Token, ...]) -> tuple[Token, ...]:
@@ -175,13 +167,6 @@ def _read_clock(cursor: TokenCursor, *, in_expression: bool) -> Default | None:
     for _ in range(3 if digits < 0 else 4):
         cursor.next()
     return Default(what, Notation.CLOCK, digits=digits)
-
-
-def _skip_value(cursor: TokenCursor) -> tuple[Token, ...]:
-    """The tokens of a function with or without arguments (also `schema.function`, `NEXT VALUE FOR s`), or of an expression."""
-    begin = cursor.place
-    skip_value(cursor)
-    return cursor.since(begin)
 
 
 def skip_value(cursor: TokenCursor) -> None:

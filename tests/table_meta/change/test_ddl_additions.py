@@ -118,39 +118,6 @@ def test_ddl_rows_already_there_hold_what_the_fills_say_fidelity(
     assert len(found) >= TAKEN_MIN[server]
 
 
-WITH_OFFSETS = (
-    "datetime DEFAULT '2020-01-02 03:04:05+05:00'",
-    "datetime DEFAULT '2020-01-02T03:04:05+05:00'",
-    "datetime(3) DEFAULT '2020-01-02 03:04:05.1236-05:30'",
-    "timestamp NOT NULL DEFAULT '2020-01-02 03:04:05+05:00'",
-    "timestamp(2) NULL DEFAULT '2020-01-02 03:04:05.12+14:00'",
-    "date DEFAULT '2020-01-02 23:04:05-05:00'",
-    "date DEFAULT '2020-01-02 23:04:05+05:00'",
-    "time DEFAULT '2020-01-02 23:04:05-05:00'",
-    "time(1) DEFAULT '2020-01-02 23:04:05.16-05:00'",
-    "datetime DEFAULT '2020-01-02 03:04:05-13:59'",
-    "datetime DEFAULT '2020-01-02 03:04:05+00:00'",
-    "datetime DEFAULT '2020-01-02 03:04:05-00:00'",
-    "datetime DEFAULT '2020-01-02 03:04:05+14:01'",
-    "datetime DEFAULT '2020-01-02 03:04:05+5:00'",
-    "datetime DEFAULT '9999-12-31 23:59:59-01:00'",
-)
-
-
-@pytest.mark.parametrize("server", ["mysql57", "mysql80"])
-def test_ddl_an_offset_after_a_date_counts_where_a_strict_session_took_it_fidelity(
-    server: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    """Servers before 8.0.19 ignore it, which a strict session refuses; no event tells the server's version of then."""
-    with scene(request.getfixturevalue(server), "meta_offsets") as played:
-        found = taken(played, tmp_path, WITH_OFFSETS, "STRICT_TRANS_TABLES")
-    for each in found:
-        assert each.schema is not None, each.change.reason
-        fill = dict(each.change.fills).get("c")
-        assert _same(fill, each.there, each.schema.columns[-1].type), (each.definition, fill, each.there)
-    assert len(found) == (11 if server == "mysql80" else 0)
-
-
 EMPTY = (
     "varchar(9) DEFAULT ''",
     "varchar(9) DEFAULT ('')",

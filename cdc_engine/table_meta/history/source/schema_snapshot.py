@@ -28,7 +28,7 @@ from cdc_engine.table_meta.change.foreign_keys import in_order
 from cdc_engine.table_meta.change.initial_value import known_default
 from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
 from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL, DeclaredType, declared_type
-from cdc_engine.table_meta.ddl.default_value import Default, Notation, read_default
+from cdc_engine.table_meta.ddl.default_value import EXPRESSION, Default, Notation, read_default
 from cdc_engine.table_meta.ddl.foreign_key import CASCADE, SET_NULL
 from cdc_engine.table_meta.ddl.lexer import TokenCursor, UnreadableError, tokens
 from cdc_engine.table_meta.ddl.reader import read_statement
@@ -331,7 +331,7 @@ def _shown_default(shown: str | None, extra: str, notation: _Notation, declared:
     if notation is _Notation.EXPRESSION:
         return default
     if "DEFAULT_GENERATED" in extra:
-        return Default(None, Notation.EXPRESSION)
+        return EXPRESSION
     if declared.is_binary_string:
         return Default(shown.removeprefix("0x"), Notation.BYTES)
     return read_default(TokenCursor(tokens(shown))) if declared.base == "bit" else Default(shown)
