@@ -14,7 +14,7 @@ import re
 import struct
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,19 +29,6 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 _TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
 _RANGE = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
 _MARIADB = re.compile(r"(\d{1,10})-(\d{1,10})-(\d{1,20})")
-
-
-class Executed(Protocol):
-    """The transactions a server, or a stream read from it, has executed. `str()` gives the server's text form."""
-
-    def contains(self, other: Self) -> bool:
-        """Whether every transaction of `other` is in this one."""
-
-    def common(self, other: Self) -> Self:
-        """Every transaction that is in both."""
-
-    def including(self, sources: Sequence[str], source: npt.NDArray[np.int32], number: npt.NDArray[np.int64]) -> Self:
-        """With the transactions of a block added: `source` (t) indexes `sources`, -1 for a transaction without GTID; `number` (t)."""
 
 
 def merged(runs: Iterable[tuple[int, int]]) -> Runs:
@@ -125,7 +112,7 @@ class GtidSet:
     def including(
         self, sources: Sequence[str], source: npt.NDArray[np.int32], number: npt.NDArray[np.int64]
     ) -> GtidSet:
-        """As `Executed.including`; work in the interpreter is per interval, not per transaction."""
+        """Adds a block's transactions: `source` (t) indexes `sources`, -1 for one without GTID; `number` (t). Costs a step per interval."""
         result = dict(self.runs)
         for index in np.unique(source[source >= 0]):
             name, numbers = sources[index], np.unique(number[source == index])
@@ -230,7 +217,7 @@ class MariadbPosition:
     def including(
         self, sources: Sequence[str], source: npt.NDArray[np.int32], number: npt.NDArray[np.int64]
     ) -> MariadbPosition:
-        """As `Executed.including`; the sources are "domain-server"."""
+        """Adds a block's transactions, as `GtidSet.including` does; the sources are "domain-server"."""
         ends: dict[int, tuple[int, int, int]] = {}
         for index in np.unique(source[source >= 0]):
             domain, server = (int(part) for part in sources[index].split("-"))

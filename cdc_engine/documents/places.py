@@ -48,9 +48,3 @@ def shared_documents(place: MetaPlace) -> Documents:
             f"meta kind {place.kind} of {place.destination} is of one machine: use zookeeper or sql"
         )
     return documents
-
-
-def forget_memory(place: MetaPlace) -> None:
-    """The texts in memory are gone, as with the process."""
-    with _lock:
-        _in_memory.pop(str(place.directory), None)

@@ -87,11 +87,6 @@ class BoundRules:
         """Whether rows are left out: then `leave` wants both images of each update."""
         return self._condition is not None
 
-    @property
-    def condition_columns(self) -> frozenset[str]:
-        """In lower case."""
-        return self._condition.columns if self._condition is not None else frozenset()
-
     def mask_of(self, column: str) -> ColumnMask | None:
         return self._masks.get(self._names.index(column.lower())) if column.lower() in self._names else None
 

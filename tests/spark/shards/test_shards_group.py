@@ -44,6 +44,8 @@ from tests.spark.staged import (
     Truncate,
 )
 
+pytestmark = pytest.mark.spark
+
 ORDERS = Schema({"id": "bigint", "name": "string", "shard": "string"}, key=("id", "shard"))
 MORE = Schema({"id": "bigint", "name": "string", "note": "string", "shard": "string"}, key=("id", "shard"))
 ONE, TWO = "shop_1.orders", "shop_2.orders"

@@ -228,3 +228,30 @@ def test_any_cut_of_a_stream_read_in_any_steps_is_the_stream_consumer(
                 window.put(source.block([], 1))
     window.put(source.block([1]))
     assert found + drained(window, place)[0] == [*range(source.number)]
+
+
+def test_a_window_keeps_a_bounded_number_of_blocks_without_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of an idle source have transactions but no row events, so the bound on bytes never removes them."""
+    monkeypatch.setattr("cdc_engine.store.window.window.BLOCKS_MAX", 8)
+    window, source = Window(START, bytes_max=1 << 20), Source()
+    ends = []
+    for _ in range(20):
+        window.put(source.block([0]))
+        ends.append(source.offset)
+    assert window.begin.offset == ends[-9], "the last eight blocks are kept"
+    assert window.read(Place(START), 1 << 20, 1 << 20) is None, "a position before them is no longer in the window"
+    assert window.has(Place(window.begin))
+
+
+def test_a_window_remembers_a_bounded_number_of_executed_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A set that is forgotten is computed again, and means the same position."""
+    monkeypatch.setattr("cdc_engine.store.window.window.EXECUTED_MAX", 4)
+    window, source = Window(START, bytes_max=1 << 20), Source(transaction=1)
+    window.put(source.block([1] * 20, size=16))
+    place, places = Place(START), []
+    while (reading := window.read(place, 16, 1 << 20)) is not None and reading.pieces:
+        place = reading.end
+        places.append(place)
+    assert len(places) == 20
+    assert all(window.has(each) for each in places)
+    assert len(window._executed) == 4

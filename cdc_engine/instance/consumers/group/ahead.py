@@ -24,11 +24,6 @@ class Ahead:
     times: Int64s
     anew: bool = False
 
-    @property
-    def parts_one(self) -> bool:
-        """Whether they end amid a transaction, which is all that there is."""
-        return bool(self.pieces) and not any(_ends_in(piece) for piece in self.pieces)
-
     def first(self, count: int) -> tuple[Piece, ...]:
         """The pieces of the first transactions, 1 ≤ count ≤ len(times)."""
         if count == len(self.times):
