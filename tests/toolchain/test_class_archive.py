@@ -82,6 +82,7 @@ def test_an_archive_that_is_there_is_not_made_again(cache: Cache, jars: Path, mo
     assert archive.stat().st_mtime > 1, "the newest are kept"
 
 
+@pytest.mark.spark
 def test_a_spark_that_does_not_start_leaves_none_and_says_why(cache: Cache, tmp_path: Path) -> None:
     """Whoever sets up goes on: that Spark does not start is said again by whoever starts it."""
     program = tmp_path / "java"
