@@ -26,7 +26,7 @@ from spark_jobs.errors import TableError
 from spark_jobs.merging.fold import INSERT as INSERTED
 from spark_jobs.merging.fold import KEYED_NAMES, UPDATE_AFTER
 from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, ChangesSegment
-from spark_jobs.tables.exact_bounds import writer_properties
+from spark_jobs.tables.exact_bounds import without_mapping, writer_properties
 
 BATCHES_WAITING_MAX = 4
 MARK = "sluice-past"  # how the name of such a table begins in Delta
@@ -83,7 +83,7 @@ def build(given: PastState) -> int:
 def _schema(given: PastState) -> pa.Schema:
     """Of the live table at the version; the mark of deleted rows is left out, and so are these."""
     there: pa.Schema = pa.schema(given.base.schema().to_arrow())
-    schema = pa.schema([field for field in there if field.name != DELETED])
+    schema = without_mapping(pa.schema([field for field in there if field.name != DELETED]))
     known = {field.name.lower() for field in schema}
     lacking = [each.name for each in given.images.columns if each.name.lower() not in known] if given.images else []
     if lacking:

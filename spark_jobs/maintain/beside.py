@@ -7,7 +7,6 @@ would help neither. Readers' cuts name such a table as they do a mirror, so what
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import time
 
@@ -21,7 +20,7 @@ from spark_jobs.errors import TableError
 from spark_jobs.maintain.rule import FILE_BYTES, Act
 from spark_jobs.maintain.tables import VACUUM, Maintained, MaintainedTable, facts_of, looked_at
 from spark_jobs.session import first_line
-from spark_jobs.tables.commit_record import MAINTENANCE_KIND
+from spark_jobs.tables.commit_record import maintenance_record
 from spark_jobs.tables.exact_bounds import writer_properties
 
 # Commits of a run that was killed before it synced them; systems write back in less than a minute.
@@ -110,6 +109,4 @@ def _failure(given: BesideTable, error: Exception) -> TableError:
 
 
 def _record(given: BesideTable) -> str:
-    owner = given.mirror.owner
-    known = {"sluice": 1, "kind": MAINTENANCE_KIND, "destination": owner.destination, "ledger": owner.ledger_id}
-    return json.dumps({**known, "table": given.name, "run": given.mirror.run}, sort_keys=True)
+    return maintenance_record(given.table.owner, given.mirror.run)

@@ -43,7 +43,7 @@ class FileFacts:
     """A version of a table. `deleted`: rows that are marked. `compact_bytes`: of what COMPACT writes anew: small files, and
     those whose own marked rows are above DELETED_SHARE_MAX. `depth`: how many of the large files share a key with one of them, itself
     counted, in the mean; 0 where nothing is known of keys. `fresh_files`: large ones that were written since all was last in order; a key
-    whose first column has few values keeps its depth whatever is done.
+    whose first column has few values keeps its depth whatever is done. `rounded_files`: those with bounds that deltalake rounded.
     """
 
     files: int = 0
@@ -55,11 +55,14 @@ class FileFacts:
     large_files: int = 0
     fresh_files: int = 0
     depth: float = 0.0
+    rounded_files: int = 0
     version: int = -1
 
 
 def due(facts: FileFacts, *, wanted: bool = False) -> tuple[Act, str]:
     """What pays now, and why. `wanted`: whatever there is to do is done."""
+    if facts.rounded_files:  # whatever it costs
+        return Act.CLUSTER, f"{facts.rounded_files} of its files have rounded bounds, by which readers skip rows"
     if facts.large_files >= DEPTH_FILES_MIN and facts.depth > DEPTH_MAX and _helps(facts, wanted=wanted):
         return Act.CLUSTER, f"a key lies in the range of {facts.depth:.1f} large files in the mean"
     if facts.small_files > (1 if wanted else SMALL_FILES_MAX):

@@ -38,8 +38,16 @@ from spark_jobs.maintain.rule import (
 from spark_jobs.merging.merge import NO_RECORDS
 from spark_jobs.session import Lane, SparkSettings, first_line, is_away, open_lanes
 from spark_jobs.staged_batch import app_id_of
-from spark_jobs.tables.commit_record import MAINTENANCE_KIND
-from spark_jobs.tables.delta_table import VECTORS_PROPERTY, DeltaTable, set_properties
+from spark_jobs.tables.commit_record import maintenance_record
+from spark_jobs.tables.delta_table import VECTORS_PROPERTY, DeltaTable, physical_names, set_properties
+from spark_jobs.tables.exact_bounds import (
+    CLUSTERING,
+    EXACT_PROPERTY,
+    REWRITE_SETTINGS,
+    may_be_rounded,
+    rewrite_statement,
+    rounded_files,
+)
 from spark_jobs.tables.table_owner import Owner, TableRecord, TableRecords, behind_our_back
 from spark_jobs.turns import NO_TURNS, Turns, Writing
 
@@ -105,6 +113,8 @@ def facts_of(table: MaintainedTable) -> FileFacts | None:
     try:
         log = deltalake.DeltaTable(table.path, storage_options=dict(table.storage_options) or None)
         files: Any = pa.table(log.get_add_actions(flatten=True))
+        rounded = rounded_files(table.name, log, table.path, table.storage_options)
+        names = physical_names(log)
         marked = _marked(log) if log.metadata().configuration.get(VECTORS_PROPERTY) == "true" else {}
     except TableNotFoundError:
         return None
@@ -122,7 +132,9 @@ def facts_of(table: MaintainedTable) -> FileFacts | None:
         compact_bytes=_compact_bytes(files, is_large, marked),
         large_files=large.num_rows,
         fresh_files=_fresh(large, log.metadata().configuration.get(CLUSTERED_PROPERTY, "")),
-        depth=0.0 if parts else _depth(large, table.key),  # whose partitions share keys has chosen an order of its own
+        # whose partitions share keys has chosen an order of its own
+        depth=0.0 if parts else _depth(large, names.get(table.key.lower(), table.key)),
+        rounded_files=len(rounded),
         version=log.version(),
     )
 
@@ -202,16 +214,16 @@ def optimize(spark: SparkSettings, table: MaintainedTable, *, wanted: bool = Fal
     if plan is None or plan.act == Act.NOTHING:
         return plan
     delta = _ours(table)
-    # Delta has an order of its own where a table is clustered
-    clusters = plan.act == Act.CLUSTER and "clustering" not in delta.snapshot.features
-    by = f" ZORDER BY ({sql_text.identifier(table.key)})" if clusters else ""
+    whole = plan.before.rounded_files or (plan.act == Act.CLUSTER and CLUSTERING not in delta.snapshot.features)
+    plain = f"OPTIMIZE {sql_text.delta_path(table.path)}"  # where a table is clustered, this keeps Delta's own order
     with open_lanes(spark, 1) as (lane,), table.turn(spark, lane):
-        lane.configure(OPTIMIZE_SETTINGS)
+        lane.configure({**OPTIMIZE_SETTINGS, **REWRITE_SETTINGS})
         lane.expect(plan.before.rows)
         lane.commit_without_version(_record(table))
-        _run(lane, table, f"OPTIMIZE {sql_text.delta_path(table.path)}{by}")
+        _run(lane, table, rewrite_statement(delta, table.key) if whole else plain)
         if plan.act == Act.CLUSTER:  # a crash before it costs the same work once more
-            _run(lane, table, set_properties(table.path, {CLUSTERED_PROPERTY: _newest_ms(table)}))
+            checked = {EXACT_PROPERTY: "true"} if may_be_rounded(delta) else {}
+            _run(lane, table, set_properties(table.path, {CLUSTERED_PROPERTY: _newest_ms(table), **checked}))
     return _done(table, delta, plan, began)
 
 
@@ -314,13 +326,7 @@ def _removed(delta: DeltaTable) -> dict[str, Any]:
 
 def _record(table: MaintainedTable) -> str:
     """What the commit says of itself."""
-    known = {
-        "sluice": 1,
-        "kind": MAINTENANCE_KIND,
-        "destination": table.owner.destination,
-        "ledger": table.owner.ledger_id,
-    }
-    return json.dumps({**known, "table": table.name, "run": table.run}, sort_keys=True)
+    return maintenance_record(table.owner, table.run)
 
 
 def newest_cut_age_hours(

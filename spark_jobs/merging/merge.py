@@ -33,8 +33,9 @@ from spark_jobs.staged_batch import (
 )
 from spark_jobs.tables import alteration_steps as following
 from spark_jobs.tables.casting import INTEGERS
-from spark_jobs.tables.commit_record import commit_record
+from spark_jobs.tables.commit_record import commit_record, maintenance_record
 from spark_jobs.tables.delta_table import CommitCounts, DeltaTable, schema_statements, wanted_columns
+from spark_jobs.tables.exact_bounds import mend_bounds
 from spark_jobs.tables.renamed_table import Origins, nowhere, take_over
 from spark_jobs.tables.shards import Shard, refuse_unmarked
 from spark_jobs.tables.table_owner import NoRecords, TableRecord, TableRecords, Writer, refuse_unless_ours
@@ -74,6 +75,9 @@ def merge_table(
     known = records.get(staged.name)
     refuse_stranger(table, writer, known)
     refuse_unmarked(staged, target.shard)
+    if table.snapshot.exists:
+        told = maintenance_record(writer.owner, run)
+        mend_bounds(lane, table, storage_options, told, _first_key(staged))
 
     def apply(segment: Segment, applied_order_key: int) -> CommitCounts:
         told = dataclasses.replace(merge, user_metadata=commit_record(batch, staged, segment, run))
@@ -114,6 +118,11 @@ def apply_lacking(
         ) from error
     merge_ms = round((time.monotonic() - started) * 1000)
     return _report(staged, table, counts, version_before=before.version, skipped=not committed, merge_ms=merge_ms)
+
+
+def _first_key(staged: StagedTable) -> str:
+    keys = (segment.key for segment in staged.segments if not isinstance(segment, TruncateSegment))
+    return next((key[0] for key in keys if key), "")
 
 
 def writer_of(batch: StagedBatch, staged: StagedTable) -> Writer:

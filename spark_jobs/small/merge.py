@@ -50,7 +50,7 @@ from spark_jobs.tables.delta_table import (
     schema_statements,
     wanted_columns,
 )
-from spark_jobs.tables.exact_bounds import writer_properties
+from spark_jobs.tables.exact_bounds import may_be_rounded, writer_properties
 from spark_jobs.tables.new_table import make_table
 from spark_jobs.tables.shards import refuse_unmarked
 from spark_jobs.tables.table_owner import TableRecord, Writer
@@ -154,6 +154,7 @@ class _SmallMerge:
             features=snapshot.features,
             partitioned=bool(snapshot.partitions),
             mapping=self._mapping,
+            rounded=snapshot.exists and may_be_rounded(self.table),
             alters=self._alters(lacking),
             columns=snapshot.schema if snapshot.exists else _columns_of(lacking),
             segments=lacking,
@@ -331,7 +332,7 @@ class _SmallMerge:
                 self.table.log,
                 rows,
                 mode="append",
-                writer_properties=writer_properties(rows.schema),
+                writer_properties=writer_properties(self._schema()),
                 commit_properties=properties,
                 post_commithook_properties=NO_HOOKS,
             )

@@ -53,8 +53,9 @@ class Choice:
 class Facts:
     """What decides. `rows`, `bytes`: of the changes and of the files they may meet. `alters`: statements are due before rows.
 
-    `makes`: a table that does not exist can be made by the task. `mapping`: mode of Delta's column mapping. `columns`: of the table, (name,
-    Spark SQL type). `ruled`: those of them with a constraint, or a value that is generated.
+    `makes`: a table that does not exist can be made by the task. `mapping`: mode of Delta's column mapping. `rounded`: its files may
+    have bounds that deltalake rounded. `columns`: of the table, (name, Spark SQL type). `ruled`: those of them with a constraint, or a
+    value that is generated.
     """
 
     exists: bool
@@ -64,6 +65,7 @@ class Facts:
     features: frozenset[str]
     partitioned: bool
     mapping: str
+    rounded: bool = False
     alters: bool
     columns: tuple[tuple[str, str], ...]
     segments: tuple[Segment, ...]
@@ -97,8 +99,16 @@ def _obstacles(facts: Facts) -> Iterator[str]:
         yield f"the table has features that deltalake is not trusted with: {', '.join(others)}"
     if facts.mapping not in MAPPINGS:
         yield f"the table's columns are mapped by {facts.mapping}"
+    if facts.rounded:
+        yield "its files may have rounded bounds, which Spark repairs first"
     if facts.partitioned:
         yield "the table is partitioned"
+    yield from _obstacles_in_columns(facts)
+    for segment in facts.segments:
+        yield from _obstacles_in(segment)
+
+
+def _obstacles_in_columns(facts: Facts) -> Iterator[str]:
     if facts.ruled:
         yield f"column {facts.ruled[0]} has a constraint, or a value that is generated"
     for name, type_name in facts.columns:
@@ -106,8 +116,6 @@ def _obstacles(facts: Facts) -> Iterator[str]:
             yield f"the name of column {name!r} has more than letters and digits"
         if type_name not in PLAIN_TYPES and not type_name.startswith("decimal("):
             yield f"column {name} is a {type_name}"
-    for segment in facts.segments:
-        yield from _obstacles_in(segment)
 
 
 def _obstacles_in(segment: Segment) -> Iterator[str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from spark_jobs.staged_batch import ChangesSegment, Segment, StagedBatch, StagedTable
-from spark_jobs.tables.table_owner import our_record
+from spark_jobs.tables.table_owner import Owner, our_record
 
 # what Delta, and deltalake, call a row inserted, updated, deleted, by operation (MERGE; WRITE and INSERT; UPDATE; DELETE)
 METRICS = {
@@ -23,6 +23,12 @@ METRICS = {
 SNAPSHOT_KIND = "snapshot"  # of the commit by which a snapshot was published; a batch is of another
 MAINTENANCE_KIND = "maintenance"  # of one that writes files anew, or removes what nothing needs: no row changes
 ALONE = (SNAPSHOT_KIND, MAINTENANCE_KIND)  # each commit stands for itself
+
+
+def maintenance_record(owner: Owner, run: str) -> str:
+    """Returns what a commit says of itself that writes files anew or removes them and changes no row."""
+    known = {"sluice": 1, "kind": MAINTENANCE_KIND, "destination": owner.destination, "ledger": owner.ledger_id}
+    return json.dumps({**known, "table": owner.table, "run": run}, sort_keys=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -35,6 +35,7 @@ DELETED_COLUMN = Column(name=DELETED, type="boolean")
 VECTORS_PROPERTY = "delta.enableDeletionVectors"
 MAPPING_PROPERTY = "delta.columnMapping.mode"
 MAPPING_METADATA = "delta.columnMapping."
+PHYSICAL_NAME = f"{MAPPING_METADATA}physicalName"  # of a field of a mapped table: its name in files and statistics
 VECTORS_FEATURE = "deletionVectors"
 LOCAL_TIMES_FEATURE = "timestampNtz"  # a table made without such a column must be told to take one
 # Delta refuses these in a column's name unless columns are mapped by name.
@@ -52,7 +53,8 @@ CHECKPOINT_COMMITS = 50  # a checkpoint is a Spark job of its own, too dear for 
 class Snapshot:
     """A version of a table. `columns`: lower-case name → (name, Spark type), for names do not differ by case in Spark.
 
-    `ruled`: columns with a rule of their own, as a value that is generated or a constraint.
+    `ruled`: columns with a rule of their own, as a value that is generated or a constraint. `physical`: lower-case name → the column's
+    name in statistics, of tables with column mapping.
     """
 
     version: int
@@ -64,6 +66,7 @@ class Snapshot:
     partitions: tuple[str, ...] = ()
     writer_version: int = 0
     ruled: tuple[str, ...] = ()
+    physical: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def exists(self) -> bool:
@@ -229,14 +232,14 @@ class DeltaTable:
         """The files that may hold a value of `column` in [low, high], by their statistics; all files where those say nothing."""
         if not self.snapshot.exists:
             return Reach()
-        files = self._met(self._files(), column, low, high)
+        files = self._met(self._files(), self._in_files(column), low, high)
         rows, size_bytes = (int(pc.sum(files[name]).as_py() or 0) for name in ("num_records", "size_bytes"))
         return Reach(files=files.num_rows, rows=rows, bytes=size_bytes)
 
     def scanned(self, column: str, low: Any, high: Any) -> CommitCounts:
         """What a merge of keys in these bounds looks into, and what it is spared; asked before it."""
         files = self._files()
-        met: int = self._met(files, column, low, high).num_rows
+        met: int = self._met(files, self._in_files(column), low, high).num_rows
         return CommitCounts(files_scanned=met, files_pruned=files.num_rows - met)
 
     def _files(self) -> Any:
@@ -250,9 +253,13 @@ class DeltaTable:
             version, files = self._read = self.snapshot.version, pa.table(self._log.get_add_actions(flatten=True))
         return files
 
+    def _in_files(self, column: str) -> str:
+        """Returns the name that statistics have for a column: two columns that swapped their names kept their physical ones."""
+        return self.snapshot.physical.get(column.lower(), column)
+
     @staticmethod
     def _met(files: Any, column: str, low: Any, high: Any) -> Any:
-        """Those that may hold a value in [low, high]."""
+        """Those that may hold a value in [low, high]. `column`: as statistics name it."""
         lowest, highest = f"min.{column}", f"max.{column}"
         if low is not None and high is not None and {lowest, highest} <= set(files.column_names):
             # a bound of another type than the statistics is no hint
@@ -285,7 +292,14 @@ def _snapshot(log: Any, app_id: str) -> Snapshot:
         writer_version=protocol.min_writer_version,
         partitions=tuple(log.metadata().partition_columns),
         ruled=tuple(field.name for field in log.schema().fields if _has_rule(field)),
+        physical=physical_names(log),
     )
+
+
+def physical_names(log: Any) -> dict[str, str]:
+    """Returns lower-case name → name in files and statistics, of the top-level columns of a mapped table; empty without a mapping."""
+    named = {field.name.lower(): (field.metadata or {}).get(PHYSICAL_NAME) for field in log.schema().fields}
+    return {name: str(physical) for name, physical in named.items() if physical}
 
 
 def _has_rule(field: Any) -> bool:

@@ -1,32 +1,173 @@
-"""How deltalake is told to write data files, so that the log says no bound that is wrong. Whoever writes by deltalake asks.
+"""Keeps the file statistics of Delta tables exact where deltalake would round them. Every writer that uses deltalake asks it.
 
-It makes a bound of a decimal through a float: of 18446744073709551615 it says 9223372036854775807, of 4611686018427387905 (a BIGINT
-UNSIGNED) 4611686018427387904. A reader that believes that passes over the file, and a merge inserts its key a second time. Of columns
-with so many digits the log says nothing instead: their files are looked into.
+deltalake converts the bounds of a decimal to a float: it writes 9223372036854775807 for 18446744073709551615, and 4611686018427387904 for
+4611686018427387905 (a BIGINT UNSIGNED). A reader that believes such a bound skips the file, and a merge inserts the key a second time. So
+columns with more digits than a float holds get no bounds, and readers look into their files.
+
+With Delta's column mapping the Parquet files have physical column names. `writer_properties` names these. Tables that were written by
+logical names before have rounded bounds in their logs: `rounded_files` finds the files, and `mend_bounds` has Spark rewrite them.
 """
 
 from __future__ import annotations
 
+import decimal
+import logging
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake import ColumnProperties, WriterProperties
+
+from object_stores.errors import StoreError
+from object_stores.files import opened
+from spark_jobs import sql_text
+from spark_jobs.durable_lake import local_folder
+from spark_jobs.errors import TableError
+from spark_jobs.session import Lane
+from spark_jobs.staged_batch import ORDER_KEY
+from spark_jobs.tables.delta_table import MAPPING_PROPERTY, PHYSICAL_NAME, DeltaTable, set_properties
+
+logger = logging.getLogger(__name__)
 
 DIGITS_MAX = 15  # that a float keeps
 COMPRESSION: Literal["SNAPPY"] = "SNAPPY"  # as deltalake has it where it is told nothing
+# of a mapped table: its files have been checked, and later ones are written right
+EXACT_PROPERTY = "sluice.exactBounds"
+# how Spark and pyarrow sign Parquet files; deltalake signs otherwise
+EXACT_WRITERS = ("parquet-mr", "parquet-cpp")
+FOOTERS_AT_ONCE = 8
+CLUSTERING = "clustering"
+# the order key may lie behind the columns with statistics
+REWRITE_SETTINGS = {"spark.databricks.delta.optimize.zorder.checkStatsCollection.enabled": "false"}
 
 
 def writer_properties(schema: pa.Schema) -> Any:
-    """`WriterProperties` of files with these columns; None, which its stubs do not know, where deltalake does right by itself."""
+    """Returns `WriterProperties` that write no bounds of long decimals; None, the default, where every bound is exact.
+
+    `schema`: of the Delta table that is written to, as deltalake gives it, for its fields name their physical columns; of a table that
+    the write makes, the schema of its rows.
+    """
     doubtful = [field for field in schema if _is_long(field.type)]
     if not doubtful:
         return None
     nothing, bounds = ColumnProperties(statistics_enabled="NONE"), ColumnProperties(statistics_enabled="CHUNK")
     if not any(pa.types.is_nested(field.type) for field in doubtful):
-        return WriterProperties(compression=COMPRESSION, column_properties={field.name: nothing for field in doubtful})
-    # what lies within a column cannot be named there, so it is the others that are
-    exact = {field.name: bounds for field in schema if field not in doubtful}
+        inexact = {_physical(field): nothing for field in doubtful}
+        return WriterProperties(compression=COMPRESSION, column_properties=inexact)
+    # deltalake takes no names of nested columns, so the others are named
+    exact = {_physical(field): bounds for field in schema if field not in doubtful}
     return WriterProperties(compression=COMPRESSION, default_column_properties=nothing, column_properties=exact)
+
+
+def without_mapping(schema: pa.Schema) -> pa.Schema:
+    """Returns the columns without the physical names of the table that they come from, for a table of its own."""
+    return pa.schema([pa.field(field.name, _plain(field.type), field.nullable) for field in schema])
+
+
+def may_be_rounded(table: DeltaTable) -> bool:
+    """Whether files of the table may have rounded bounds and nobody has checked them. Reads no file and no list of files."""
+    properties = table.snapshot.properties
+    mapped = properties.get(MAPPING_PROPERTY, "none") != "none"
+    return mapped and properties.get(EXACT_PROPERTY) != "true" and bool(_long_columns(_schema(table.log)))
+
+
+def rounded_files(name: str, log: Any, path: str, storage_options: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the files of a table whose bounds deltalake may have rounded, by their paths in its log.
+
+    `name`: "database.table", for errors; `log`: deltalake's table. Only files with a bound that a float may not hold are opened, and of
+    those only the footer is read. Raises TableError where one cannot be read.
+    """
+    properties = log.metadata().configuration
+    if properties.get(MAPPING_PROPERTY, "none") == "none" or properties.get(EXACT_PROPERTY) == "true":
+        return ()
+    files: Any = pa.table(log.get_add_actions(flatten=True))
+    unsure: Any = pa.array([False] * files.num_rows, pa.bool_())
+    for column, kind in _long_columns(_schema(log)):
+        limit = pa.scalar(
+            decimal.Decimal(1).scaleb(DIGITS_MAX - kind.scale), pa.decimal256(DIGITS_MAX + 61, kind.scale)
+        )
+        for bound in (f"min.{column}", f"max.{column}"):
+            if bound in files.column_names:
+                size = pc.abs(pc.cast(files[bound], pa.decimal256(DIGITS_MAX + 61, kind.scale)))
+                unsure = pc.or_(unsure, pc.fill_null(pc.greater_equal(size, limit), pa.scalar(value=False)))
+    chosen = files.filter(unsure)["path"].to_pylist()
+    try:
+        with ThreadPoolExecutor(FOOTERS_AT_ONCE, thread_name_prefix="footers") as pool:
+            by_deltalake = list(pool.map(lambda each: _is_of_deltalake(path, each, storage_options), chosen))
+    except (OSError, pa.ArrowException, StoreError) as error:
+        why = f"a file of the Delta table {path} cannot be read, so nobody knows whether its bounds are exact: {error}"
+        raise TableError(name, why, own=False) from error
+    return tuple(each for each, inexact in zip(chosen, by_deltalake, strict=True) if inexact)
+
+
+def mend_bounds(
+    lane: Lane, table: DeltaTable, storage_options: Mapping[str, str], user_metadata: str, key: str = ""
+) -> int:
+    """Has Spark rewrite a table that has files with rounded bounds, and marks it as checked. Returns the number of those files.
+
+    Each step is one commit of Delta that changes no row, so readers see the table before or after it, and a run that was killed does
+    the rest at its next try. The caller is the table's only writer. Raises TableError, or what Spark raises.
+    """
+    if not may_be_rounded(table):
+        return 0
+    found = rounded_files(table.name, table.log, table.path, storage_options)
+    lane.commit_without_version(user_metadata)
+    if found:
+        logger.warning(
+            "%s: %s files of %s had rounded bounds and are rewritten; changes may have missed rows in them: compare it with "
+            "`sluice equal`",
+            *(table.name, len(found), table.path),
+        )
+        lane.expect(table.row_count)
+        lane.configure(REWRITE_SETTINGS)
+        lane.sql(rewrite_statement(table, key))
+    lane.sql(set_properties(table.path, {EXACT_PROPERTY: "true"}))
+    table.refresh()
+    return len(found)
+
+
+def rewrite_statement(table: DeltaTable, key: str = "") -> str:
+    """Returns the OPTIMIZE that rewrites every file of a table; in the order of `key`, where that is not what Delta orders it by."""
+    optimize = f"OPTIMIZE {sql_text.delta_path(table.path)}"
+    if CLUSTERING in table.snapshot.features:
+        return f"{optimize} FULL"
+    fits = key.lower() in table.snapshot.columns and key not in table.snapshot.partitions
+    by = table.snapshot.columns[key.lower()][0] if fits else ORDER_KEY
+    return f"{optimize} ZORDER BY ({sql_text.identifier(by)})"
+
+
+def _schema(log: Any) -> pa.Schema:
+    return pa.schema(log.schema().to_arrow())
+
+
+def _physical(field: Any) -> str:
+    """Returns the column's name in Parquet files."""
+    return str((field.metadata or {}).get(PHYSICAL_NAME.encode(), field.name.encode()).decode())
+
+
+def _plain(kind: Any) -> Any:
+    if pa.types.is_struct(kind):
+        fields = [kind.field(number) for number in range(kind.num_fields)]
+        return pa.struct([pa.field(each.name, _plain(each.type), each.nullable) for each in fields])
+    return kind
+
+
+def _long_columns(fields: Any, above: str = "") -> list[tuple[str, Any]]:
+    """Returns (physical path, type) of the long decimals that statistics may name; those in lists and maps have none."""
+    return list(_longs(fields, above))
+
+
+def _longs(fields: Any, above: str) -> Iterator[tuple[str, Any]]:
+    for field in fields:
+        path = f"{above}{_physical(field)}"
+        if pa.types.is_struct(field.type):
+            yield from _longs([field.type.field(number) for number in range(field.type.num_fields)], f"{path}.")
+        elif pa.types.is_decimal(field.type) and _is_long(field.type):
+            yield path, field.type
 
 
 def _is_long(kind: Any) -> bool:
@@ -34,3 +175,20 @@ def _is_long(kind: Any) -> bool:
     if pa.types.is_nested(kind):
         return any(_is_long(kind.field(number).type) for number in range(kind.num_fields))
     return bool(pa.types.is_decimal(kind)) and kind.precision > DIGITS_MAX
+
+
+def _is_of_deltalake(table_path: str, file: str, storage_options: Mapping[str, str]) -> bool:
+    """Whether deltalake wrote a data file; by its footer, for the log forgets who wrote it."""
+    try:
+        footer = _footer(table_path, urllib.parse.unquote(file), storage_options)
+    except FileNotFoundError:
+        footer = _footer(table_path, file, storage_options)  # a name that has a percent sign of its own
+    return not str(footer.created_by or "").startswith(EXACT_WRITERS)
+
+
+def _footer(table_path: str, file: str, storage_options: Mapping[str, str]) -> pq.FileMetaData:
+    folder = local_folder(table_path)
+    if folder is not None and "://" not in file:
+        return pq.read_metadata(folder / file)
+    with opened(file if "://" in file else f"{table_path.rstrip('/')}/{file}", storage_options) as source:
+        return pq.read_metadata(source)

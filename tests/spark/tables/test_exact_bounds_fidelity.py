@@ -3,20 +3,53 @@
 from __future__ import annotations
 
 import decimal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import deltalake
+import duckdb
+import duckdb_extension_delta
 import pyarrow as pa
+import pytest
+from pyspark.sql.connect.session import SparkSession
 
+from console.toolchain.spark.server import SparkConnectServer
+from spark_jobs.backfill.into import PastState, build
+from spark_jobs.backfill.swap import read_rebuilt, swap
+from spark_jobs.errors import MergeError
+from spark_jobs.maintain.rule import Act
+from spark_jobs.maintain.tables import MaintainedTable, looked_at, optimize
+from spark_jobs.session import Lane
+from spark_jobs.staged_batch import app_id_of
+from spark_jobs.tables import exact_bounds
 from spark_jobs.tables.delta_table import DeltaTable
 from spark_jobs.tables.exact_bounds import writer_properties
+from spark_jobs.tables.table_owner import Owner
 from tests.spark.beside.fix_beside import Beside
-from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, Changes, Image, Schema
+from tests.spark.conftest import Lake
+from tests.spark.staged import (
+    DELETE,
+    INSERT,
+    UPDATE_AFTER,
+    UPDATE_BEFORE,
+    Changes,
+    Image,
+    Records,
+    Schema,
+    SchemaChange,
+)
 
 KEYS = (2**53 + 1, 2**62 + 1, 2**64 - 1)
 PRICE = decimal.Decimal("123456789012345.67")
 SCHEMA = Schema({"id": "decimal(20,0)", "price": "decimal(17,2)", "n": "int"}, key=("id",))
+
+
+@pytest.fixture(scope="module")
+def session(spark_server: SparkConnectServer) -> Iterator[SparkSession]:
+    made = SparkSession.builder.remote(spark_server.url).create()
+    yield made
+    made.stop()
 
 
 def image(operation: int, place: int, key: int, n: int) -> Image:
@@ -80,3 +113,192 @@ def test_fidelity_files_are_found_by_bounds_above_all_signed_numbers(tmp_path: P
     met = [table.reach("id", first, last).files for first, last in ((2**64 - 6, 2**64 - 1), (2**64 - 4, 2**64 - 1))]
     assert met == [1, 0]
     assert table.reach("id", "no number", "none").files == 1
+
+
+BIG = 7210123456789012345
+SWAPPED = Schema({"id": "decimal(20,0)", "price": "decimal(17,2)", "n": "int"}, key=("id",))
+BEFORE = Schema({"old": "decimal(20,0)", "price": "decimal(17,2)", "n": "int"}, key=("old",))
+NARROW = Schema({"id": "bigint", "price": "decimal(17,2)", "n": "int"}, key=("id",))
+ALTERED = {
+    "shop.renamed": (
+        BEFORE,
+        SchemaChange(50, SWAPPED, ({"kind": "rename", "column": "old", "plan": "apply", "new_name": "id"},)),
+    ),
+    "shop.rewritten": (
+        NARROW,
+        SchemaChange(50, SWAPPED, ({"kind": "widen", "column": "id", "plan": "rewrite", "new_name": ""},)),
+    ),
+}
+
+
+def rows_of(schema: Schema, operation: int, place: int, *keys: int, n: int = 0) -> Changes:
+    key = schema.key[0]
+    typed = decimal.Decimal if schema.columns[key].startswith("decimal") else int
+    values = [{key: typed(each), "price": PRICE, "n": n} for each in keys]
+    return Changes(schema, [Image(operation, place + at, each) for at, each in enumerate(values)])
+
+
+def mapped(lake: Lake, how: str) -> str:
+    """A table that Spark made and altered, so that its key has another name in its files than in the table."""
+    before, altered = ALTERED[how]
+    lake.way = "spark"
+    lake.merge({how: [rows_of(before, INSERT, 1, 1, 2), altered]})
+    lake.way = "small"
+    return lake.target(how).path
+
+
+def by_every_reader(session: SparkSession, path: str, key: int) -> list[int]:
+    """How many rows of a key Spark, DuckDB and deltalake find."""
+    connection = duckdb.connect()
+    connection.execute(f"LOAD '{next(Path(duckdb_extension_delta.__file__).parent.rglob('delta.duckdb_extension'))}'")
+    duck = connection.sql(f"SELECT count(*) FROM delta_scan('{path}') WHERE id = {key}::DECIMAL(20,0)").fetchall()
+    spark = session.sql(f"SELECT count(*) FROM delta.`{path}` WHERE id = CAST('{key}' AS DECIMAL(20,0))").collect()
+    return [int(spark[0][0]), int(duck[0][0]), found(path, f"id = arrow_cast('{key}', 'Decimal128(20, 0)')")]
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("how", ALTERED)
+def test_small_merges_of_mapped_tables_leave_no_rounded_bounds(lake: Lake, session: SparkSession, how: str) -> None:
+    """Number 1: a small merge of a table with column mapping writes rounded bounds, and the next merge doubles the key."""
+    path = mapped(lake, how)
+    ways = [lake.merge({how: [rows_of(SWAPPED, INSERT, 100, 3)]})[how].way]
+    ways += [lake.merge({how: [rows_of(SWAPPED, INSERT, 200, BIG, BIG + 1, BIG + 2)]})[how].way]
+    assert ways == ["spark", "small"], "Spark checks the table once"
+    assert by_every_reader(session, path, BIG) == [1, 1, 1]
+    for way in ("spark", "small"):
+        lake.way = way
+        place = 300 if way == "spark" else 400
+        lake.merge({how: [rows_of(SWAPPED, UPDATE_AFTER, place, BIG, n=place)]})
+        lake.merge({how: [rows_of(SWAPPED, DELETE, place + 50, BIG + 1 + (way == "small"))]})
+        assert by_every_reader(session, path, BIG) == [1, 1, 1]
+    assert lake.rows(how, "id", "n") == [(1, 0), (2, 0), (3, 0), (BIG, 400)]
+
+
+@pytest.mark.found
+def test_files_with_rounded_bounds_are_rewritten_before_the_next_merge(
+    lake: Lake, session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number 1: a table that an earlier version left with rounded bounds is repaired once, also after a crash amid the repair."""
+    path = rounded_by_an_earlier_version(lake, monkeypatch)
+    assert by_every_reader(session, path, BIG) != [1, 1, 1], "the fault that is repaired"
+    reading = deltalake.DeltaTable(path)
+    broken = Lane.sql
+
+    def cut_off(lane: Lane, statement: str) -> None:
+        if exact_bounds.EXACT_PROPERTY in statement:
+            raise ConnectionError("cut off")
+        broken(lane, statement)
+
+    monkeypatch.setattr(Lane, "sql", cut_off)
+    changed = {"shop.renamed": [rows_of(SWAPPED, UPDATE_AFTER, 300, BIG, n=1), rows_of(SWAPPED, DELETE, 310, BIG + 1)]}
+    with pytest.raises(MergeError):
+        lake.merge(changed)
+    assert by_every_reader(session, path, BIG) == [1, 1, 1]
+    monkeypatch.setattr(Lane, "sql", broken)
+    assert lake.merge(changed)["shop.renamed"].way == "spark"
+    assert lake.rows("shop.renamed", "id", "n") == [(1, 0), (2, 0), (BIG, 1)]
+    assert {by_every_reader(session, path, key)[0] for key in (1, 2, BIG)} == {1}
+    old: Any = pa.table(deltalake.QueryBuilder().register("t", reading).execute("SELECT id FROM t").read_all())
+    assert old.num_rows == 4, "who reads the version of before still can"
+    optimizes = [each["operation"] for each in lake.log("shop.renamed").history()].count("OPTIMIZE")
+    assert lake.merge({"shop.renamed": [rows_of(SWAPPED, INSERT, 400, BIG + 5)]})["shop.renamed"].way == "small"
+    assert [each["operation"] for each in lake.log("shop.renamed").history()].count("OPTIMIZE") == optimizes == 1
+
+
+@pytest.mark.found
+def test_maintenance_rewrites_files_with_rounded_bounds(
+    lake: Lake, session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number 1: a table with rounded bounds that no change meets is repaired by maintenance."""
+    path = rounded_by_an_earlier_version(lake, monkeypatch)
+    owner = Owner(ledger_id="0123456789ab", destination="shop", table="shop.renamed")
+    table = MaintainedTable(owner=owner, path=path, key="id")
+    done = optimize(lake.spark, table)
+    assert done is not None
+    assert (done.before.rounded_files, done.after.rounded_files) == (1, 0)
+    assert "rounded bounds" in done.reason
+    assert by_every_reader(session, path, BIG) == [1, 1, 1]
+    later = looked_at(table)
+    assert later is not None
+    assert later.act == Act.NOTHING
+
+
+def rounded_by_an_earlier_version(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A mapped table with a file whose bounds deltalake rounded, as it does without `writer_properties`."""
+    path = mapped(lake, "shop.renamed")
+    with monkeypatch.context() as earlier:
+        earlier.setattr(exact_bounds, "may_be_rounded", lambda _table: False)
+        log = deltalake.DeltaTable(path)
+        rows = pa.table(
+            {
+                "id": pa.array([decimal.Decimal(BIG), decimal.Decimal(BIG + 1)], pa.decimal128(20, 0)),
+                "price": pa.array([PRICE, PRICE], pa.decimal128(17, 2)),
+                "n": pa.array([0, 0], pa.int32()),
+                "_sluice_order_key": pa.array([200, 201]),
+                "_sluice_commit_time": pa.array([0, 0], pa.timestamp("us", "UTC")),
+                "_sluice_operation": pa.array(["insert", "insert"]),
+            }
+        )
+        deltalake.write_deltalake(log, rows, mode="append")
+    return path
+
+
+@pytest.mark.found
+def test_columns_that_swapped_their_names_are_judged_by_their_own_bounds(lake: Lake, session: SparkSession) -> None:
+    """Number 1: statistics have physical names, so a key column that took another's name was judged by the other's bounds."""
+    ab = Schema({"id": "bigint", "other": "bigint"}, key=("id",))
+    swap = tuple(
+        {"kind": "rename", "column": old, "plan": "apply", "new_name": new}
+        for old, new in (("id", "other"), ("other", "id"))
+    )
+    first = Changes(ab, [Image(INSERT, key, {"id": key, "other": key + 1000}) for key in range(1, 4)])
+    lake.way = "spark"
+    lake.merge({"shop.swapped": [first, SchemaChange(50, ab, swap)]})
+    table = DeltaTable("shop.swapped", lake.target("shop.swapped").path, "app", {})
+    table.refresh()
+    assert [table.reach("id", low, low).files for low in (1001, 1)] == [1, 0]
+    lake.merge({"shop.swapped": [Changes(ab, [Image(UPDATE_AFTER, 100, {"id": 1001, "other": 7})])]})
+    assert lake.rows("shop.swapped", "id", "other") == [(1001, 7), (1002, 2), (1003, 3)]
+
+
+def test_fidelity_nested_columns_of_mapped_tables_have_no_bounds() -> None:
+    """The names of files are those that deltalake has to be told; nested ones cannot be named."""
+    mapped_as = {b"delta.columnMapping.physicalName": b"col-1"}
+    long: Any = pa.field("id", pa.decimal128(20, 0), metadata=mapped_as)
+    plain: Any = pa.field("n", pa.int32(), metadata={b"delta.columnMapping.physicalName": b"n0"})
+    nested: Any = pa.field(
+        "s", pa.struct([pa.field("x", pa.decimal128(20, 0))]), metadata={b"delta.columnMapping.physicalName": b"s0"}
+    )
+    assert set(writer_properties(pa.schema([long, plain])).column_properties) == {"col-1"}
+    assert set(writer_properties(pa.schema([nested, plain])).column_properties) == {"n0"}
+
+
+@pytest.mark.found
+def test_a_past_state_of_a_mapped_table_is_built_and_swapped_in(
+    lake: Lake, session: SparkSession, tmp_path: Path
+) -> None:
+    """Number 1: `backfill --into` fails on a mapped table, and the swap writes rounded bounds into it."""
+    path = mapped(lake, "shop.renamed")
+    lake.merge({"shop.renamed": [rows_of(SWAPPED, INSERT, 100, BIG, BIG + 1)]})
+    beside, name = str(tmp_path / "past"), "shop.renamed"
+    told = {"past_of": name, "ledger": "0123456789ab", "version": 0, "up_to": {"epoch": 1}}
+    past = PastState(
+        name=name,
+        base=deltalake.DeltaTable(path),
+        images=None,
+        key=("id",),
+        path=beside,
+        told="as it was",
+        folder=tmp_path,
+        record=told,
+        storage_options={},
+    )
+    assert build(past) == 4
+    owner = Owner(ledger_id="0123456789ab", destination="shop", table=name)
+    lake.merge({name: [rows_of(SWAPPED, DELETE, 200, BIG)]})
+    live = DeltaTable(name, path, app_id_of(owner), {})
+    live.refresh()
+    swap(live, owner, read_rebuilt(beside, {}), Records(), run="r")
+    assert by_every_reader(session, path, BIG) == by_every_reader(session, beside, BIG) == [1, 1, 1]
+    lake.merge({name: [rows_of(SWAPPED, UPDATE_AFTER, 300, BIG, n=5)]})
+    assert lake.rows(name, "id", "n") == [(1, 0), (2, 0), (BIG, 5), (BIG + 1, 0)]
