@@ -18,7 +18,7 @@ from rich.text import Text
 
 from cdc_engine.config import SluiceConfig
 from cdc_engine.contracts import Holder
-from cdc_engine.destination_files import lease_holder, ledger_text
+from cdc_engine.destination_files import LakeTables, lease_holder, ledger_text
 from cdc_engine.errors import MetaError
 from cdc_engine.keeping import orders
 from cdc_engine.snapshot.record import progress
@@ -127,6 +127,7 @@ def _snapshots(config: SluiceConfig, name: str, now: float) -> list[dict[str, An
     records = SnapshotRecords(config.destination_dir(name))
     try:
         found = [each for each in records.all() if each.is_open]
+        in_lake = set(LakeTables(config.destination_dir(name)).names) if found else set()
     except MetaError as error:
         return [{"table": "its tables", "state": SnapshotState.FAILED, "reason": str(error)}]
     return [
@@ -134,6 +135,7 @@ def _snapshots(config: SluiceConfig, name: str, now: float) -> list[dict[str, An
             "table": each.name,
             "state": each.state,
             "reason": each.reason,
+            "lake_is_older": each.lake_is_older if each.name in in_lake else "",
             "still_seconds": records.still_seconds(each, now),
             **dataclasses.asdict(progress(each, now)),
         }
@@ -314,7 +316,7 @@ def render(report: StatusReport) -> Group:
         ages = ("never" if age is None else f"{age:.0f} s" for age in (one.tick_age_seconds, one.ack_age_seconds))
         places.add_row(one.name, state, one.cursor, one.position, *rates, ring, *ages, out)
     reading = [
-        Text(f"{one.name}: {each['table']} is being read: {each['rows']} rows of some {each['rows_expected']}", "cyan")
+        _reading_line(one.name, each)
         for one in report.destinations
         for each in one.snapshots
         if each["state"] != SnapshotState.FAILED
@@ -333,7 +335,25 @@ def render(report: StatusReport) -> Group:
         *([consumers] if consumers else ()),
         *keys,
         *reading,
-        *(problems or [Text("all is well", "green")]),
+        *(problems or [_well(report)]),
+    )
+
+
+def _reading_line(destination: str, reading: Mapping[str, Any]) -> Text:
+    """Returns how far the snapshot of a table is, and how old the lake is there for so long."""
+    older = reading.get("lake_is_older")
+    told = f"{destination}: {reading['table']} is being read: {reading['rows']} rows of some {reading['rows_expected']}"
+    return Text(f"{told}; {older}" if older else told, "yellow" if older else "cyan")
+
+
+def _well(report: StatusReport) -> Text:
+    """Returns the last line where nothing is wrong: tables that are older than the cursor are not passed over."""
+    older = sum(bool(each.get("lake_is_older")) for one in report.destinations for each in one.snapshots)
+    if not older:
+        return Text("all is well", "green")
+    return Text(
+        f"nothing is wrong; {older} of the tables are older in the lake than 'acked up to' until they are re-read",
+        "yellow",
     )
 
 

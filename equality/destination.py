@@ -108,9 +108,7 @@ def _compare(asked: Asked, side: SourceSide, schema: TableSchema, extent: Extent
     refuse_stopped(name, read_ledger(asked.directory).stopped_tables)
     reading = SnapshotRecords(asked.directory).get(name)
     if reading is not None and reading.is_open:
-        raise RefusedError(
-            f"its rows are being read ({reading.state}), and its changes are held; compare it once they are published"
-        )
+        raise RefusedError(f"{reading.lake_is_older}; compare it once they are published")
     version = schema.version()
     columns = ColumnFilter(asked.settings.column_include, asked.settings.column_exclude)
     hidden = {index for index, each in enumerate(version.columns) if each.generated in HIDDEN}

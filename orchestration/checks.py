@@ -15,12 +15,15 @@ import dagster as dg
 
 from cdc_engine.config import SluiceConfig
 from cdc_engine.contracts import TableVersion
+from cdc_engine.destination_files import LakeTables
+from cdc_engine.snapshot.records import SnapshotRecords
 from orchestration.ports import MergeFailedError
 from orchestration.sensor.observations import (
     ENGINE_CHECK,
     HEALTHY_STATES,
     LAG,
     LAG_CHECK,
+    RE_SNAPSHOT,
     TABLE_CHECK,
     TABLES_CHECK,
     TROUBLED,
@@ -50,7 +53,7 @@ def destination_checks(
     late_after = config.destinations[destination].lag_seconds_max
     specs = [
         dg.AssetCheckSpec(ENGINE_CHECK, asset=engine, description="The engine reads the source."),
-        dg.AssetCheckSpec(TABLES_CHECK, asset=engine, description="No table has been stopped."),
+        dg.AssetCheckSpec(TABLES_CHECK, asset=engine, description="No table has stopped or is older than the cursor."),
         dg.AssetCheckSpec(
             LAG_CHECK,
             asset=engine,
@@ -66,7 +69,8 @@ def destination_checks(
 
     @dg.multi_asset_check(name=f"check_{destination}", specs=specs, can_subset=True)
     def check(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
-        failing = read_failures(config.destination_dir(destination), time.time(), late_after)
+        directory = config.destination_dir(destination)
+        failing = {**older_tables(directory), **read_failures(directory, time.time(), late_after)}
         for key in context.selected_asset_check_keys:
             if key.name == QUARANTINE_CHECK:
                 yield as_result(quarantine_evaluation(config, destination, table_of[key.asset_key]))
@@ -132,6 +136,16 @@ def quarantine_evaluation(config: SluiceConfig, destination: str, table: str) ->
 def _taken(told: list[str] | None) -> str:
     """What a table's check is about; with the foreign keys that change its rows without row events."""
     return " ".join(["The table's changes are taken.", *(f"{sentence}." for sentence in told or ())])
+
+
+def older_tables(directory: Path) -> dict[str, str]:
+    """Returns "database.table" → why the lake has it in an older state than the cursor says: its rows are being re-read.
+
+    In the form of `observations.failures`. A table that the lake does not have yet is not among them. Raises MetaError.
+    """
+    being_read = [each for each in SnapshotRecords(directory).all() if each.is_open]
+    in_lake = set(LakeTables(directory).names) if being_read else set()
+    return {each.name: f"{RE_SNAPSHOT}: {each.lake_is_older}" for each in being_read if each.name in in_lake}
 
 
 def read_failures(directory: Path, now_seconds: float, lag_seconds_max: float = math.inf) -> dict[str, str]:

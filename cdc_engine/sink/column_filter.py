@@ -35,6 +35,10 @@ class ColumnFilter:
             keep = [name not in excluded or name in key for name in names]
         return np.flatnonzero(keep).astype(np.int32)
 
+    def names_of(self, name: str) -> tuple[frozenset[str] | None, frozenset[str]]:
+        """Returns the columns of "database.table" that are included, None where no item names them, and those that are excluded."""
+        return self._include.get(name.upper()), self._exclude.get(name.upper(), frozenset())
+
     def _parse(self, text: str) -> dict[str, frozenset[str]]:
         """UPPER(database.table) → names of columns, upper-cased. A table named twice keeps its last item, as in Canal."""
         tables: dict[str, frozenset[str]] = {}

@@ -30,7 +30,8 @@ LAG = ":lag"  # its key beside "" and "database.table"
 BEHIND = "BEHIND"
 HEALTHY_STATES = {"RUNNING", "STARTING", "STANDBY"}
 TROUBLED = "TROUBLED"  # it reads, and still not all is well
-WARNING_STATES = {"RECONNECTING"}  # it goes on by itself when the source is back: a warning, not an error
+RE_SNAPSHOT = "RE_SNAPSHOT"  # of a table that the lake has in an older state until its rows are re-read
+WARNING_STATES = {"RECONNECTING", RE_SNAPSHOT}  # it goes on by itself: a warning, not an error
 
 AssetEvent = dg.AssetObservation | dg.AssetCheckEvaluation | dg.AssetMaterialization
 
@@ -94,8 +95,11 @@ def _runway(hours: float | None) -> dict[str, dg.MetadataValue[Any]]:
 
 
 def stopped_sentence(failing: Mapping[str, str]) -> str:
-    """All tables that stand still, or empty."""
-    return "; ".join(f"{name}: {why}" for name, why in sorted(failing.items()) if name not in {"", LAG})
+    """Returns all tables that stand still, or an empty text. It begins with RE_SNAPSHOT where none has stopped."""
+    tables = {name: why for name, why in sorted(failing.items()) if name not in {"", LAG}}
+    told = "; ".join(f"{name}: {why}" for name, why in tables.items())
+    none_stopped = bool(tables) and all(why.startswith(f"{RE_SNAPSHOT}: ") for why in tables.values())
+    return f"{RE_SNAPSHOT}: {told}" if none_stopped else told
 
 
 def behind(lag_seconds: float, lag_seconds_max: float) -> str:

@@ -24,6 +24,7 @@ from cdc_engine.errors import CanalServiceError, EngineStartingError, LeaseLostE
 from cdc_engine.limits import TICK_SECONDS_MAX
 from orchestration import failpoints
 from orchestration.batch_reference import BATCH, DRAIN, RUNS_TAG, BatchReference
+from orchestration.checks import older_tables
 from orchestration.sensor.backoff import Failed, in_a_loop, waiting
 from orchestration.sensor.giving_up import tables_to_stop
 from orchestration.sensor.lake_watch import NO_EYE, LakeEye
@@ -119,12 +120,13 @@ class Ticker:
             answer = f"{error.code}: {error}, so it was settled elsewhere in this moment and the next tick looks again"
         except SluiceError as error:
             answer = trouble = f"{error.code}: {error}"
+        older: dict[str, str] = {}
         with contextlib.suppress(SluiceError):  # an engine elsewhere may be away by now; the answer stands
             if engine is not None:
+                older = older_tables(engine.directory)
                 engine.tell_tick()  # one that broke, for Dagster's storage did not answer, has settled nothing and counts as none
-        failing = failures(self._line.destination, status, self._line.lag_seconds_max) | (
-            {"": trouble} if trouble else {}
-        )
+        failing = {**older, **failures(self._line.destination, status, self._line.lag_seconds_max)}
+        failing |= {"": trouble} if trouble else {}
         published = Published.from_cursor(cursor)
         events, published = due(
             self._line.destination, self._checked, status, failing, published=published, now_seconds=time.time()

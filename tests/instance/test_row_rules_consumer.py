@@ -223,7 +223,7 @@ def test_rules_that_change_between_two_starts_stop_the_table(tmp_path: Path, mon
     assert start() == []
     assert start(orders={"masks": masks}) == changed
     assert start(orders={"masks": masks}) == []
-    assert start(orders={"masks": masks}, parents={"key": ["id"]}) == [], "only rules count"
+    assert start(orders={"masks": masks}, parents={"key": ["id"]}) == [], "it is the primary key"
     assert SALT not in (tmp_path / "filters.json").read_text()
     monkeypatch.setenv("SLUICE_MASK_SALT", "another")
     assert start(orders={"masks": masks}) == changed

@@ -12,12 +12,16 @@ import dagster as dg
 import pytest
 
 from cdc_engine.contracts import Cascade, StoppedTable
+from cdc_engine.destination_files import LakeTables
 from cdc_engine.instance.status import EngineStatus, write_status
+from cdc_engine.position import Position
+from cdc_engine.snapshot.record import wanted
+from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import TableState
 from cdc_engine.table_meta.change.policy import Held, Item
-from orchestration.checks import STATUS_FILE, STATUS_SECONDS_MAX, read_failures
+from orchestration.checks import STATUS_FILE, STATUS_SECONDS_MAX, older_tables, read_failures
 from orchestration.code_location import build_definitions
-from orchestration.sensor.observations import LAG, TABLE_CHECK, Published, due, failures
+from orchestration.sensor.observations import LAG, RE_SNAPSHOT, TABLE_CHECK, Published, due, failures, stopped_sentence
 from orchestration.testing import position
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
@@ -80,6 +84,26 @@ def test_a_lake_that_is_too_late_fails_a_check_of_its_own_once(tmp_path: Path) -
     assert [(each.check_name, each.passed) for each in events if isinstance(each, dg.AssetCheckEvaluation)] == [
         ("caught_up", True)
     ]
+
+
+@pytest.mark.found
+def test_a_table_that_is_re_read_warns_that_the_lake_is_older(tmp_path: Path) -> None:
+    """Number 32: a table that is re-read counts as acked and not as stopped, and no check says that its lake state is older."""
+    records, place = SnapshotRecords(tmp_path), Position(epoch=1, file="mysql-bin.000001", offset=4)
+    records.begin(wanted("shop.orders", place, 0.0))
+    assert older_tables(tmp_path) == {}, "the lake does not have it yet: nobody can take it for newer"
+    LakeTables(tmp_path).keep({"shop.orders": ("id", 1)})
+    failing = older_tables(tmp_path)
+    assert f"as of {place}, older than the cursor" in failing["shop.orders"]
+    events, published = due("shop", ["shop.orders"], status(), failing, published=Published(), now_seconds=1e9)
+    found = {each.check_name: each for each in events if isinstance(each, dg.AssetCheckEvaluation) and not each.passed}
+    assert set(found) == {"flowing", "tables_flowing"}
+    assert {each.severity for each in found.values()} == {dg.AssetCheckSeverity.WARN}
+    both = {**failing, **failures("shop", status(stopped_tables=(STOPPED,)))}
+    assert not stopped_sentence(both | {"shop.a": "DDL_HELD: x"}).startswith(RE_SNAPSHOT), "a stopped table is an error"
+    records.update("shop.orders", lambda now: now.canceled())
+    events, _ = due("shop", ["shop.orders"], status(), older_tables(tmp_path), published=published, now_seconds=1e9)
+    assert {each.passed for each in events if isinstance(each, dg.AssetCheckEvaluation)} == {True}
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\x00", b'{"state": "RUNNING"}', b'{"updated_at_us": "x"}'])

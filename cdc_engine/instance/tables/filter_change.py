@@ -3,9 +3,10 @@ rows it says something else. Asked by `wiring`.
 
 `filters.json` says what was captured when the engine last started. A table that exists at the place where the stream goes on, and that
 the patterns of then left out, has rows that no change tells of. Where `snapshot` in conf/ says so they are read; else a table that is newly
-included stops by name and is not half there: that is for an operator to fill or to accept. So does one whose filter of rows or whose masks
-are others than then (RULES_CHANGED): what was merged under the old ones is in the lake, until its rows are taken anew. One that has stopped
-for something else keeps the digest of its old rules: when that stop is lifted it stops for its rules, before anything is staged under them.
+included stops by name and is not half there: that is for an operator to fill or to accept. So does a table of whose rows conf/ says
+something else than then (RULES_CHANGED): its filter of rows, its masks, and each setting of `row_shape`. What was merged under the old
+settings is in the lake until the table is re-snapshotted. A table that has stopped for something else keeps its old settings: when that
+stop is lifted, it stops for the changed settings, before anything is staged under them.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import json
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cdc_engine.binlog.row_rules.rules import RowRules
 from cdc_engine.config import DestinationConfig
 from cdc_engine.contracts import StoppedTable, TableVersion
 from cdc_engine.documents.texts import texts_of
 from cdc_engine.errors import ConfigurationError, MetaError
+from cdc_engine.instance.tables.row_shape import Shape, changed_settings, shape_of
 from cdc_engine.instance.tables.value_policies import policies_of
 from cdc_engine.meta.manager import MetaManager, Transition, stops
 from cdc_engine.meta.resume_requests import ResumeRequest
@@ -33,6 +35,8 @@ from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import SnapshotState, TableState
 
 FILE = "filters.json"
+RULES = ("rows, masks or mirror",)
+T = TypeVar("T")
 
 
 def take_up_new_tables(  # noqa: PLR0917  one caller
@@ -51,24 +55,28 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
     tables = tuple(tables)
     refuse_misspelled(config, {*(each.name for each in tables), *(stop.name for stop in meta.ledger.stopped_tables)})
     rules = _digests(config)
-    now = {"include": config.include, "exclude": config.exclude, "rules": rules}
+    there = {*(table.name for table in tables), *known, *(stop.name for stop in meta.ledger.stopped_tables)}
+    shapes = _shapes(config, there)
+    now: dict[str, Any] = {"include": config.include, "exclude": config.exclude, "rules": rules, "shapes": shapes}
     before = _kept(directory)
     if before == now:
         return
     captured = TableFilter(before["include"], before["exclude"]) if before is not None else None
-    old, told = before["rules"] if before is not None else {}, set[str]()
+    old, told = before if before is not None else now, set[str]()
     records = SnapshotRecords(directory)
     for table in tables:
         if captured is not None and captured.keeps(table.database, table.table):
-            if old.get(table.name, "") != rules.get(table.name, "") and _stop_changed(config, meta, table, begin):
+            why = _changes(old, now, table.name, table)
+            if (why and _stop_changed(config, meta, table, begin, why)) or not why:
                 told.add(table.name)
         elif config.reads_first_rows(table.database, table.table):
             _want_rows(records, table, begin)
         elif captured is not None:
             meta.update(stops(_stop(table, begin)))
-    there = {*known, *(stop.name for stop in meta.ledger.stopped_tables)} - told
-    waits = {name for name in there if captured is not None and captured.keeps(*name.split(".", 1))}
-    texts_of(directory).keep(FILE, json.dumps({**now, "rules": _mixed(old, rules, waits)}))
+    waits = {name for name in there - told if captured is not None and captured.keeps(*name.split(".", 1))}
+    parts = ("rules", "shapes")
+    kept = {part: _mixed(now[part] if old.get(part) is None else old[part], now[part], waits) for part in parts}
+    texts_of(directory).keep(FILE, json.dumps({**now, **kept}))
 
 
 def refuse_misspelled(config: DestinationConfig, names: Collection[str]) -> None:
@@ -88,16 +96,18 @@ def refuse_misspelled(config: DestinationConfig, names: Collection[str]) -> None
 def may_resume(
     config: DestinationConfig, directory: Path, wanted: Sequence[ResumeRequest], meta: MetaManager
 ) -> list[ResumeRequest]:
-    """The requests for stopped tables that may go on; the others stop for their rules, which changed while they were stopped."""
-    rules, before = _digests(config), _kept(directory)
-    old = before["rules"] if before is not None else rules
+    """Returns the requests for stopped tables that may go on; the others stop for settings that changed while they were stopped."""
+    now = {"rules": _digests(config), "shapes": _shapes(config, [each.name for each in wanted])}
+    before = _kept(directory)
+    old = before if before is not None else now
     may, held = list[ResumeRequest](), set[str]()
     for each in wanted:
         stop = meta.ledger.stopped(each.database, each.table)
-        if stop is None or old.get(each.name, "") == rules.get(each.name, ""):
+        why = _changes(old, now, each.name, None)
+        if stop is None or not why:
             may.append(each)
             continue
-        meta.update(_restates(_changed(config, stop, stop.position)))
+        meta.update(_restates(_changed(config, stop, stop.position, why)))
         held.add(each.name)
     take_rules(config, directory, held)
     for each in wanted:
@@ -107,16 +117,39 @@ def may_resume(
 
 
 def take_rules(config: DestinationConfig, directory: Path, names: Collection[str]) -> None:
-    """Of these tables the rules of now count from here on: their rows are taken anew under them, or somebody was told that they differ."""
+    """Keeps the settings of now for these tables: they are re-snapshotted under them, or an operator was told that the rows differ."""
     before = _kept(directory)
     if before is not None and names:
-        rules = _digests(config)
-        others = {name for name in {*before["rules"], *rules} if name not in names}
-        texts_of(directory).keep(FILE, json.dumps({**before, "rules": _mixed(before["rules"], rules, others)}))
+        now: dict[str, Any] = {
+            "rules": _digests(config),
+            "shapes": _shapes(config, {*names, *(before.get("shapes") or {})}),
+        }
+        parts = [part for part in now if before.get(part) is not None]
+        kept = {part: _mixed(before[part], now[part], {*before[part], *now[part]} - {*names}) for part in parts}
+        texts_of(directory).keep(FILE, json.dumps({**before, **kept}))
 
 
-def _mixed(old: Mapping[str, str], new: Mapping[str, str], waits: Collection[str]) -> dict[str, str]:
-    """The new digests, of tables that wait the old ones."""
+def _shapes(config: DestinationConfig, names: Collection[str]) -> dict[str, Shape]:
+    """Returns by "database.table" what conf/ says of its rows, beside rules and masks; without tables that have defaults alone."""
+    found = {name: shape_of(config, name) for name in sorted({*names, *config.tables})}
+    return {name: shape for name, shape in found.items() if shape}
+
+
+def _changes(
+    old: Mapping[str, Any], new: Mapping[str, Any], name: str, version: TableVersion | None
+) -> tuple[str, ...]:
+    """Returns the settings of a table that are others than then, so that its rows in the lake are not what conf/ says.
+
+    A record of before shapes were kept says nothing of them: what the lake has counts as made under those of now.
+    """
+    rules = RULES if old["rules"].get(name, "") != new["rules"].get(name, "") else ()
+    if old.get("shapes") is None:
+        return rules
+    return (*rules, *changed_settings(old["shapes"].get(name, {}), new["shapes"].get(name, {}), version))
+
+
+def _mixed(old: Mapping[str, T], new: Mapping[str, T], waits: Collection[str]) -> dict[str, T]:
+    """Returns the new settings, of tables that wait the old ones."""
     sources = {name: old if name in waits else new for name in sorted({*old, *new})}
     return {name: source[name] for name, source in sources.items() if name in source}
 
@@ -138,15 +171,17 @@ def _digest(rules: RowRules) -> str:
     return hashlib.scrypt(words.encode(), salt=b"sluice rules", n=1 << 12, r=8, p=1, dklen=8).hex()
 
 
-def _stop_changed(config: DestinationConfig, meta: MetaManager, table: TableVersion, begin: Position) -> bool:
+def _stop_changed(
+    config: DestinationConfig, meta: MetaManager, table: TableVersion, begin: Position, why: Sequence[str]
+) -> bool:
     """Whether its stop says so. One that stopped because its rules did not fit it is taken anew under the new ones; another stop says what
     it lacks by itself, and its rules are looked at when it is lifted.
     """
     there = meta.ledger.stopped(table.database, table.table)
     if there is None:
-        meta.update(stops(_changed(config, table, begin)))
+        meta.update(stops(_changed(config, table, begin, why)))
     elif there.state is TableState.ROWS_RULE:
-        meta.update(_restates(_changed(config, table, there.position)))
+        meta.update(_restates(_changed(config, table, there.position, why)))
     return there is None or there.state in {TableState.ROWS_RULE, TableState.RULES_CHANGED}
 
 
@@ -154,15 +189,16 @@ def _restates(stop: StoppedTable) -> Transition:
     return lambda ledger: ledger.restate_stop(stop)
 
 
-def _changed(config: DestinationConfig, table: TableVersion | StoppedTable, position: Position) -> StoppedTable:
+def _changed(
+    config: DestinationConfig, table: TableVersion | StoppedTable, position: Position, settings: Sequence[str]
+) -> StoppedTable:
     options = config.table(table.database, table.table)
     below = config.table_path.format(destination=config.name, database=table.database, table=table.table)
     path, wanted = options.path or below, {"__log": options.change_log, "__history": options.history}
     beside = " and ".join(f"{path}{suffix}" for suffix, there in wanted.items() if there)
     reason = (
-        "conf/ filters or masks its rows otherwise, or says otherwise whether it has a mirror, than when the engine last started, and what "
-        "is in the lake is as it was said then: its rows are taken anew unless `snapshot` is never; `./sluice snapshot start` does it, or "
-        "say in conf/ what was said before"
+        f"conf/ has changed for this table ({', '.join(settings)}), and its rows in the lake are as conf/ said before: it is "
+        "re-snapshotted by itself unless `snapshot` is never; `./sluice snapshot start` does it, or say in conf/ what was said before"
     )
     if beside:
         reason += f". What {beside} in the lake had of it stays as it was: move them away, they begin anew"
@@ -187,7 +223,12 @@ def _kept(directory: Path) -> Mapping[str, Any] | None:
     try:
         record = json.loads(text)
         rules = {str(name): str(digest) for name, digest in record.get("rules", {}).items()}
-        return {"include": str(record["include"]), "exclude": str(record["exclude"]), "rules": rules}
+        shapes = record.get("shapes")
+        kept = {"include": str(record["include"]), "exclude": str(record["exclude"]), "rules": rules}
+        return {
+            **kept,
+            "shapes": None if shapes is None else {str(name): dict(shape) for name, shape in shapes.items()},
+        }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         where = texts.where(FILE)
         raise MetaError(

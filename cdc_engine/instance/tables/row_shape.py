@@ -1,0 +1,142 @@
+"""Which settings of conf/ shape the rows of a table, and whether a change of them makes the rows that are in the lake wrong. Pure.
+
+`filter_change` keeps what `shape_of` returns with the table, and stops a table when `changed_settings` names a setting. Each setting of a
+table and of a destination is classified below: a test fails for one that is not.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import json
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from cdc_engine.config import DestinationConfig
+from cdc_engine.contracts import TableVersion
+from cdc_engine.sink.column_filter import ColumnFilter
+
+Shape = Mapping[str, str]  # setting → what conf/ says, where that is not the default
+
+
+class Effect(enum.StrEnum):
+    """What a changed setting means for rows that are already in the lake."""
+
+    SHAPES_ROWS = "shapes rows"  #: in `shape_of`; the rows are re-read
+    RULES = "rules"  #: the same, by the digests of `filter_change`
+    PLACE = "place"  #: says which Delta table it is: the record of the last run's table stops it, TABLE_MISSING or TABLE_OWNED
+    NONE = "none"
+
+
+OF_TABLE: Final[Mapping[str, Effect]] = {
+    "key": Effect.SHAPES_ROWS,
+    "deletes": Effect.SHAPES_ROWS,
+    "zero_dates": Effect.SHAPES_ROWS,
+    "undecodable": Effect.SHAPES_ROWS,
+    "charsets": Effect.SHAPES_ROWS,
+    "cascades": Effect.SHAPES_ROWS,
+    **dict.fromkeys(("rows", "masks", "mirror"), Effect.RULES),
+    "path": Effect.PLACE,
+    # a change log or a history beside a current-state table begins when it is asked for, and notes what it has missed
+    **dict.fromkeys(("change_log", "history"), Effect.RULES),
+    # how files are laid out and who writes them; other partitions are refused by name
+    **dict.fromkeys(("deletion_vectors", "merge", "partition_by", "cluster_by", "change_feed"), Effect.NONE),
+    # decided when the change of the source's table comes
+    **dict.fromkeys(("schema_changes", "snapshot"), Effect.NONE),
+    **dict.fromkeys(("owners", "group", "fresh_within_minutes"), Effect.NONE),
+}
+OF_DESTINATION: Final[Mapping[str, Effect]] = {
+    "column_include": Effect.SHAPES_ROWS,
+    "column_exclude": Effect.SHAPES_ROWS,
+    "cascades": Effect.SHAPES_ROWS,
+    # `take_up_new_tables` compares the patterns
+    **dict.fromkeys(("include", "exclude"), Effect.RULES),
+    **dict.fromkeys(("tables", "shards"), Effect.SHAPES_ROWS),
+    **dict.fromkeys(("name", "table_path"), Effect.PLACE),
+    **dict.fromkeys(("source", "sources", "stream", "heartbeat", "failover", "archive", "start"), Effect.NONE),
+    **dict.fromkeys(("runway_hours_min", "lag_seconds_max", "owners", "group", "schema_history_url"), Effect.NONE),
+    **dict.fromkeys(("ring", "store", "batch", "merge", "runs", "drain", "maintenance", "equality"), Effect.NONE),
+    **dict.fromkeys(("schema_changes", "snapshot", "snapshots"), Effect.NONE),
+    **dict.fromkeys(("canal_server", "brokers", "handlers"), Effect.NONE),
+}
+OF_SHARDS: Final[Mapping[str, Effect]] = {
+    "tables": Effect.PLACE,
+    "into": Effect.PLACE,
+    "column": Effect.PLACE,
+    "name": Effect.PLACE,
+    "options": Effect.SHAPES_ROWS,
+}
+COLUMNS, KEY = "column_include, column_exclude", "key"
+# (setting, before, after): no row in the lake is another by it. A table under `stop` or `error` has no value that was refused, and what
+# foreign keys did up to now is in a lake that did not ignore it.
+HARMLESS: Final = frozenset(
+    {("undecodable", "", "quarantine"), ("zero_dates", "error", ""), ("cascades", "", "ignore")}
+)
+_INCLUDE, _EXCLUDE = "include:", "exclude:"
+
+
+def shape_of(config: DestinationConfig, name: str) -> dict[str, str]:
+    """Returns what conf/ says of the rows of "database.table", setting by setting; without those that have their default."""
+    database, _, table = name.partition(".")
+    options = config.table(database, table)
+    charsets = {column.lower(): charset.lower() for column, charset in sorted(options.charsets.items())}
+    said = {
+        KEY: ",".join(sorted(column.lower() for column in options.key)),
+        "deletes": _unless("hard", options.deletes),
+        "zero_dates": _unless("null", options.zero_dates),
+        "undecodable": _unless("stop", options.undecodable),
+        "charsets": json.dumps(charsets, sort_keys=True) if charsets else "",
+        "cascades": "ignore" if config.cascade_policy(database, table) == "ignore" else "",
+        COLUMNS: _columns(config, name),
+    }
+    return {setting: value for setting, value in said.items() if value}
+
+
+def changed_settings(before: Shape, after: Shape, version: TableVersion | None) -> tuple[str, ...]:
+    """Returns the settings whose change makes rows of the lake wrong. `version`: the table, None where nobody knows its columns.
+
+    A key that names the primary key, and a filter of columns that leaves the same ones, change nothing.
+    """
+    return tuple(
+        setting
+        for setting in sorted({*before, *after})
+        if not _is_same(setting, before.get(setting, ""), after.get(setting, ""), version)
+    )
+
+
+def _is_same(setting: str, before: str, after: str, version: TableVersion | None) -> bool:
+    if before == after or (setting, before, after) in HARMLESS:
+        return True
+    compare = _BY_EFFECT.get(setting)
+    return compare is not None and version is not None and compare(before, version) == compare(after, version)
+
+
+def _key(said: str, version: TableVersion) -> str:
+    return said or ",".join(sorted(column.lower() for column in version.key))
+
+
+def _kept(said: str, version: TableVersion) -> str:
+    columns = said.removeprefix(_INCLUDE).removeprefix(_EXCLUDE)
+    rule = f"{version.name}:{columns}" if said else ""
+    kept = ColumnFilter(include=rule) if said.startswith(_INCLUDE) else ColumnFilter(exclude=rule)
+    return str(kept.kept(version).tolist())
+
+
+_BY_EFFECT: Final[Mapping[str, Callable[[str, TableVersion], str]]] = {KEY: _key, COLUMNS: _kept}
+
+
+def _columns(config: DestinationConfig, name: str) -> str:
+    """Returns the rule for the table's columns, as `include:A/B` or `exclude:A/B`; empty where all are kept."""
+    included, excluded = _filter(config.column_include, config.column_exclude).names_of(name)
+    if included is not None:
+        return f"{_INCLUDE}{'/'.join(sorted(included))}"
+    return f"{_EXCLUDE}{'/'.join(sorted(excluded))}" if excluded else ""
+
+
+@functools.lru_cache(maxsize=16)
+def _filter(include: str, exclude: str) -> ColumnFilter:
+    return ColumnFilter(include, exclude)
+
+
+def _unless(default: str, said: str) -> str:
+    return "" if said == default else said

@@ -1,0 +1,163 @@
+"""Settings that shape rows are kept with each table, and a change of one is noticed: every setting of conf/ is classified."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc_engine.config import DestinationConfig, TableConfig
+from cdc_engine.config.shards import ShardsConfig
+from cdc_engine.contracts import StoppedTable
+from cdc_engine.instance.tables.filter_change import may_resume, take_rules, take_up_new_tables
+from cdc_engine.instance.tables.row_shape import OF_DESTINATION, OF_SHARDS, OF_TABLE, Effect, changed_settings, shape_of
+from cdc_engine.meta.memory_meta import MemoryMeta
+from cdc_engine.meta.resume_requests import request, requests
+from cdc_engine.states import TableState
+from tests.binlog.rows.event_bytes import ORDERS
+from tests.fix_ledgers import at
+
+NAME = "shop.orders"
+# setting → words of conf/ before and after, and what the stop names
+OF_TABLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "key": ({}, {"key": ["amount"]}),
+    "deletes": ({"deletes": "soft"}, {}),
+    "zero_dates": ({}, {"zero_dates": "text"}),
+    "undecodable": ({"undecodable": "quarantine"}, {}),
+    "charsets": ({}, {"charsets": {"note": "latin1"}}),
+    "cascades": ({"cascades": "ignore"}, {}),
+}
+OF_DESTINATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "column_exclude": ({"column_exclude": f"{NAME}:note"}, {}),
+    "column_include": ({"column_include": f"{NAME}:amount"}, {}),
+    "cascades": ({"cascades": "ignore"}, {"cascades": "stop"}),
+    "tables": ({}, {"tables": {NAME: {"deletes": "soft"}}}),
+    "shards": (
+        {"shards": [{"tables": "shop.orders", "into": "all"}]},
+        {"shards": [{"tables": "shop.orders", "into": "all", "options": {"deletes": "soft"}}]},
+    ),
+}
+
+
+def destination(**words: Any) -> DestinationConfig:
+    return DestinationConfig.model_validate({"name": "shop", "source": {"user": "u"}, **words})
+
+
+def table(**words: Any) -> DestinationConfig:
+    return destination(tables={NAME: words}) if words else destination()
+
+
+def starts(folder: Path, meta: MemoryMeta, config: DestinationConfig) -> list[StoppedTable]:
+    take_up_new_tables(config, folder, [ORDERS], meta, at(5), [NAME])
+    return list(meta.ledger.stopped_tables)
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("model", "known"), [(TableConfig, OF_TABLE), (DestinationConfig, OF_DESTINATION), (ShardsConfig, OF_SHARDS)]
+)
+def test_every_setting_is_classified_as_shaping_rows_or_not(model: Any, known: dict[str, Effect]) -> None:
+    """Number 2: a new setting that shapes rows is not kept with its table."""
+    assert set(known) == set(model.model_fields), "say in `row_shape` what a change of the setting means for rows"
+
+
+def test_every_setting_that_shapes_rows_has_an_example() -> None:
+    for known, examples in ((OF_TABLE, OF_TABLES), (OF_DESTINATION, OF_DESTINATIONS)):
+        assert {name for name, effect in known.items() if effect is Effect.SHAPES_ROWS} == set(examples)
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("setting", OF_TABLES)
+def test_a_changed_setting_of_a_table_stops_it_by_name(tmp_path: Path, setting: str) -> None:
+    """Number 2: the key, deletes, charsets, zero dates of an existing table change, and its old rows stay as they are."""
+    meta = MemoryMeta()
+    before, after = (table(**words) for words in OF_TABLES[setting])
+    assert starts(tmp_path, meta, before) == []
+    (stop,) = starts(tmp_path, meta, after)
+    assert (stop.name, stop.state) == (NAME, TableState.RULES_CHANGED)
+    assert f"({setting})" in stop.reason
+    meta.update(lambda ledger: ledger.resume_table("shop", "orders"))
+    assert starts(tmp_path, meta, after) == [], "once is enough"
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("setting", OF_DESTINATIONS)
+def test_a_changed_setting_of_a_destination_stops_the_tables_that_it_shapes(tmp_path: Path, setting: str) -> None:
+    """Number 2: `column_exclude` is removed, and old rows keep NULL in the column."""
+    meta = MemoryMeta()
+    before, after = (destination(**words) for words in OF_DESTINATIONS[setting])
+    assert starts(tmp_path, meta, before) == []
+    (stop,) = starts(tmp_path, meta, after)
+    assert (stop.name, stop.state) == (NAME, TableState.RULES_CHANGED)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (destination(), destination(column_exclude=f"{NAME}:nowhere,shop.other:note")),
+        (table(), table(key=["ID"])),
+        (table(), table(undecodable="quarantine")),
+        (table(zero_dates="error"), table()),
+        (table(), table(cascades="ignore")),
+        (table(), table(merge="small", deletion_vectors=False, owners=["team:a"], snapshot="never")),
+        (table(charsets={"Note": "Latin1"}), table(charsets={"note": "latin1"})),
+    ],
+)
+def test_a_setting_that_leaves_the_rows_as_they_are_stops_nothing(
+    tmp_path: Path, before: DestinationConfig, after: DestinationConfig
+) -> None:
+    meta = MemoryMeta()
+    assert starts(tmp_path, meta, before) == []
+    assert starts(tmp_path, meta, after) == []
+    assert changed_settings(shape_of(after, NAME), shape_of(after, NAME), None) == ()
+    assert starts(tmp_path, meta, after) == []
+
+
+@pytest.mark.found
+def test_a_table_that_stopped_for_something_else_is_re_snapshotted_when_it_resumes(tmp_path: Path) -> None:
+    """Number 32: a table that stopped in KEY_NULL resumes under `zero_dates: text` with a column that is still a date in the lake."""
+    meta, text = MemoryMeta(), table(zero_dates="text")
+    assert starts(tmp_path, meta, table()) == []
+    stop = StoppedTable(database="shop", table="orders", state=TableState.KEY_NULL, reason="NULL", position=at(7))
+    meta.update(lambda ledger: ledger.stop_table(stop))
+    assert starts(tmp_path, meta, text) == [stop]
+    request(tmp_path, "shop", "orders")
+    assert may_resume(text, tmp_path, requests(tmp_path), meta) == []
+    (found,) = meta.ledger.stopped_tables
+    assert (found.state, found.position) == (TableState.RULES_CHANGED, at(7)), "which its rows heal"
+    take_rules(text, tmp_path, [NAME])
+    meta.update(lambda ledger: ledger.resume_table("shop", "orders"))
+    assert starts(tmp_path, meta, text) == []
+
+
+def test_a_table_whose_setting_was_changed_back_while_it_was_stopped_resumes(tmp_path: Path) -> None:
+    meta, text = MemoryMeta(), table(zero_dates="text")
+    starts(tmp_path, meta, table())
+    stop = StoppedTable(database="shop", table="orders", state=TableState.DDL_HELD, reason="a change", position=at(7))
+    meta.update(lambda ledger: ledger.stop_table(stop))
+    starts(tmp_path, meta, text)
+    request(tmp_path, "shop", "orders")
+    assert len(may_resume(table(), tmp_path, requests(tmp_path), meta)) == 1
+
+
+def test_a_record_from_before_shapes_were_kept_counts_as_made_under_the_settings_of_now(tmp_path: Path) -> None:
+    meta, soft = MemoryMeta(), table(deletes="soft")
+    starts(tmp_path, meta, soft)
+    record = json.loads((tmp_path / "filters.json").read_text())
+    assert record.pop("shapes") == {NAME: {"deletes": "soft"}}
+    (tmp_path / "filters.json").write_text(json.dumps(record))
+    assert starts(tmp_path, meta, soft) == []
+    assert json.loads((tmp_path / "filters.json").read_text())["shapes"] == {NAME: {"deletes": "soft"}}
+    assert [stop.state for stop in starts(tmp_path, meta, table())] == [TableState.RULES_CHANGED]
+
+
+def test_a_crash_between_the_stop_and_the_record_stops_the_table_all_the_same(tmp_path: Path) -> None:
+    meta = MemoryMeta()
+    starts(tmp_path, meta, table())
+    kept = (tmp_path / "filters.json").read_text()
+    starts(tmp_path, meta, table(deletes="soft"))
+    (tmp_path / "filters.json").write_text(kept)
+    assert [stop.state for stop in starts(tmp_path, meta, table(deletes="soft"))] == [TableState.RULES_CHANGED]
+    assert json.loads((tmp_path / "filters.json").read_text())["shapes"] == {NAME: {"deletes": "soft"}}

@@ -1,0 +1,155 @@
+"""Settings of conf/ that shape rows change on tables that are in the lake: they are re-snapshotted, and the lake equals the source."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.tables.table_snapshots import Outside, snapshot_hands
+from cdc_engine.instance.wiring import source_of
+from cdc_engine.meta.resume_requests import request
+from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.snapshot.work import run_all
+from console.status import StatusReport, read_status, render
+from console.toolchain.database.server import DatabaseServer
+from console.toolchain.spark.server import SparkConnectServer
+from equality.destination import Asked, compare_destination
+from equality.values import Extent, TableResult, Verdict
+from lake_cut import read_cut
+from orchestration.checks import older_tables
+from orchestration.run.spark_publish import spark_publish
+from tests.instance.fix_destination import running
+from tests.spark.fix_pipeline import Pipeline
+from tests.waiting import wait_for
+
+ZEROS = "SET SESSION sql_mode = ''"
+
+
+class Shop(Pipeline):
+    """Several tables of one database, each with settings of its own."""
+
+    def say(self, filters: str, **tables: str) -> None:
+        named = ", ".join(f"{self.captured.database}.{name}: {{{options}}}" for name, options in tables.items())
+        self.captured.describe(f"tables: {{{named}}}", *([filters] if filters else []))
+
+    def stopped(self, engine: Engine) -> dict[str, str]:
+        return {each.table: str(each.state) for each in engine.status().stopped_tables}
+
+    def read_rows(self) -> None:
+        """What a run of the snapshot job does."""
+        outside = Outside(
+            run_lock=contextlib.nullcontext,
+            publish=lambda record, table: spark_publish(self.config, "shop", record, table, "run").label,
+            say=print,
+            progress=lambda _: None,
+        )
+        run_all(snapshot_hands(self.config, "shop", outside), 0.0)
+
+    def settle(self, engine: Engine) -> None:
+        """Until no table is stopped and none is read; a run that fails ends the test."""
+        records = SnapshotRecords(self.captured.directory)
+
+        def is_settled() -> bool:
+            self.merge_next(engine)
+            self.read_rows()
+            return not engine.status().stopped_tables and not any(each.is_open for each in records.all())
+
+        wait_for("no table is stopped or read", is_settled, 240)
+
+    def say_that_they_are_older(self, engine: Engine, tables: set[str]) -> None:
+        """Status, checks, the comparison and the consistent snapshot name the tables that are being re-read."""
+        records = SnapshotRecords(self.captured.directory)
+
+        def is_open() -> bool:
+            self.merge_next(engine)
+            return {each.table for each in records.all() if each.is_open} == tables
+
+        wait_for("all are to be re-read", is_open, 60)
+        self.merge(engine)
+        names = {f"{self.captured.database}.{table}" for table in tables}
+        assert set(older_tables(self.captured.directory)) == names
+        (told,) = read_status(self.config).destinations
+        assert {each["table"] for each in told.snapshots if "older than the cursor" in each["lake_is_older"]} == names
+        shown = io.StringIO()
+        Console(file=shown, width=400).print(render(StatusReport([], [told], [])))
+        assert "all is well" not in shown.getvalue()
+        assert f"{len(tables)} of the tables are older in the lake" in shown.getvalue()
+        results = self.compared()
+        assert {name for name, each in results.items() if "older than the cursor" in each.reason} == tables
+        assert {each.name for each in read_cut(self.config.lake, "shop").tables.values() if each.stopped} == names
+
+    def compared(self) -> dict[str, TableResult]:
+        asked = Asked(self.config, "shop", source_of(self.config.destinations["shop"]))
+        found = compare_destination(asked, (), Extent(settle_seconds=60.0))
+        return {each.table.partition(".")[2]: each for each in found}
+
+    def lake(self, table: str, columns: str) -> set[tuple[object, ...]]:
+        builder = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(self.place(table)))
+        found = pa.table(builder.execute(f"SELECT {columns} FROM t").read_all())
+        return {tuple(row.values()) for row in found.to_pylist()}
+
+    def place(self, table: str) -> str:
+        return self.config.table_path("shop", self.captured.database, table)
+
+
+@pytest.mark.found
+def test_settings_that_shape_rows_re_snapshot_their_tables(
+    mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer
+) -> None:
+    """Number 2 and number 32: changed settings go unnoticed, and the advice of KEY_NULL ends in MERGE_FAILED."""
+    shop = Shop(tmp_path, mysql80, spark_server)
+    base = shop.captured.database
+    shop.captured.run(
+        f"CREATE TABLE {base}.dated (day DATE, n INT, PRIMARY KEY (day, n))",
+        f"CREATE TABLE {base}.zeros (id INT PRIMARY KEY, day DATE)",
+        f"CREATE TABLE {base}.soft (id INT PRIMARY KEY, v INT)",
+        f"CREATE TABLE {base}.narrow (id INT PRIMARY KEY, a INT, b INT)",
+        f"CREATE TABLE {base}.loose (id INT NOT NULL, v INT)",
+    )
+    shop.say(f"column_exclude: {base}.narrow:b", soft="deletes: soft")
+    with running(shop.captured) as engine:
+        shop.captured.run(
+            ZEROS,
+            f"INSERT INTO {base}.dated VALUES ('2024-02-29', 1)",
+            f"INSERT INTO {base}.zeros VALUES (1, '0000-00-00'), (2, '2024-02-29')",
+            f"INSERT INTO {base}.soft VALUES (1, 1), (2, 2)",
+            f"DELETE FROM {base}.soft WHERE id = 1",
+            f"INSERT INTO {base}.narrow VALUES (1, 1, 1), (2, 2, 2)",
+            f"INSERT INTO {base}.loose VALUES (1, 1), (2, 2)",
+            f"UPDATE {base}.loose SET v = 3 WHERE id = 2",
+        )
+        shop.merge(engine)
+        shop.captured.run(ZEROS, f"INSERT INTO {base}.dated VALUES ('0000-00-00', 1), ('2024-00-00', 1)")
+        shop.merge(engine)
+        assert shop.stopped(engine) == {"dated": "KEY_NULL"}
+    shop.say("", loose="key: [id]", dated="zero_dates: text", zeros="zero_dates: text")
+    with running(shop.captured) as engine:
+        assert set(shop.stopped(engine)) <= {"dated", "zeros", "soft", "narrow", "loose"}
+        request(shop.captured.directory, base, "dated")
+        shop.captured.run(
+            ZEROS,
+            f"INSERT INTO {base}.soft VALUES (1, 10)",
+            f"INSERT INTO {base}.narrow VALUES (3, 3, 3)",
+            f"UPDATE {base}.loose SET v = 4 WHERE id = 1",
+            f"INSERT INTO {base}.zeros VALUES (3, '0000-00-00')",
+            f"INSERT INTO {base}.dated VALUES ('0000-00-00', 2)",
+        )
+        shop.say_that_they_are_older(engine, {"dated", "zeros", "soft", "narrow", "loose"})
+        shop.settle(engine)
+        assert older_tables(shop.captured.directory) == {}
+        shop.merge(engine)
+        found = shop.compared()
+        assert {name: each.verdict for name, each in found.items()} == dict.fromkeys(found, Verdict.EQUAL), found
+        assert shop.lake("dated", "day, n") == {
+            *(("0000-00-00", 1), ("0000-00-00", 2)),
+            *(("2024-00-00", 1), ("2024-02-29", 1)),
+        }
+        assert shop.lake("zeros", "id, day") == {(1, "0000-00-00"), (2, "2024-02-29"), (3, "0000-00-00")}
+        assert "_sluice_deleted" not in deltalake.DeltaTable(shop.place("soft")).schema().to_arrow().names
