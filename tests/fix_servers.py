@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from console.toolchain.artifacts import DATABASE_VERSIONS, EXTRAS, delta_version
+from console.toolchain.artifacts import DATABASE_VERSIONS, EXTRAS, MYSQL_9, delta_version
 from console.toolchain.database.options import Options
 from console.toolchain.database.server import DatabaseServer
+from console.toolchain.errors import SetupError
 from console.toolchain.ports import free_port
 from console.toolchain.shared.postgres import PostgresServer
 from console.toolchain.shared.s3 import S3Server
@@ -27,7 +28,9 @@ ServerFactory = Callable[..., DatabaseServer]
 
 def pytest_report_header() -> str:
     """Name the servers that tests may start."""
-    return f"servers: {', '.join(DATABASE_VERSIONS)}; Spark {version('pyspark')} with Delta {delta_version()}"
+    return (
+        f"servers: {', '.join((*DATABASE_VERSIONS, MYSQL_9))}; Spark {version('pyspark')} with Delta {delta_version()}"
+    )
 
 
 def _running(version: str, folder: Path) -> Iterator[DatabaseServer]:
@@ -42,6 +45,20 @@ def _running(version: str, folder: Path) -> Iterator[DatabaseServer]:
 def mysql80(servers_folder: Path) -> Iterator[DatabaseServer]:
     """MySQL 8.0.31, shared by the whole run: a test makes its own database in it and leaves the server running."""
     yield from _running("mysql-8.0.31", servers_folder)
+
+
+@pytest.fixture(scope="session")
+def mysql9(servers_folder: Path) -> Iterator[DatabaseServer]:
+    """MySQL 9, shared by the whole run as mysql80 is; skipped by name where Debian's packages cannot be had."""
+    server = DatabaseServer(MYSQL_9, servers_folder / MYSQL_9)
+    try:
+        server.home  # noqa: B018 - unpacks it
+    except SetupError as error:
+        pytest.skip(str(error))
+    try:
+        yield server.start()
+    finally:
+        server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from console.toolchain.quality import QUICK_VARIABLE
 # words of a test or a fixture that start something, as a fixture's name or as a class that is made
 NEEDS = {
     "servers": re.compile(
-        r"\b(mysql80|mysql57|mariadb114|mariadb1011|fresh_server|fresh_mysql80|postgres16|zookeeper39|kafka41|rabbitmq310|rocketmq53|s3_store)\b|\b(DatabaseServer|PostgresServer|KafkaServer|RabbitServer|RocketServer|S3Server|ZooKeeper(?:Server|Ensemble)|DemoSource|DagsterStack|ShopStack)\("
+        r"\b(mysql80|mysql9|mysql57|mariadb114|mariadb1011|fresh_server|fresh_mysql80|postgres16|zookeeper39|kafka41|rabbitmq310|rocketmq53|s3_store)\b|\b(DatabaseServer|PostgresServer|KafkaServer|RabbitServer|RocketServer|S3Server|ZooKeeper(?:Server|Ensemble)|DemoSource|DagsterStack|ShopStack)\("
     ),
     "spark": re.compile(r"\bspark_server\b|\blocal\[\d|\bSparkConnectServer\([^)]*\)(?!\.port)"),
     "browser": re.compile(r"\b(browser|playwright)\b"),

@@ -11,6 +11,7 @@ ARTIFACTS_FILE = Path(__file__).with_name("artifacts.toml")
 DELTA = "delta"
 EXTRAS = ("s3",)  # what `sluice setup --with` and a lake there ask for
 DELTA_PACKAGE = "delta-spark"  # whose version is that of Delta's jars
+MYSQL_9 = "mysql-9"  # of Debian unstable, whichever 9.x that has; no jar holds one
 DATABASE_VERSIONS = ("mysql-8.0.31", "mysql-5.7.22", "mariadb-11.4.5", "mariadb-10.11.5")
 
 

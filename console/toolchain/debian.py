@@ -1,9 +1,11 @@
 """Gets packages of Debian or Ubuntu: installed where we are root, else unpacked into the cache; called by java and others.
 
-Without root `apt-get download` needs no rights, and `dpkg-deb -x` unpacks a package anywhere.
+Without root `apt-get download` needs no rights, and `dpkg-deb -x` unpacks a package anywhere. A package of Debian unstable, where a newer
+server is than this release has, is unpacked with all that it depends on, down to the C library: apt then works with a state of its own.
 """
 
 import os
+import platform
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -13,6 +15,10 @@ from console.toolchain.cache import Cache
 from console.toolchain.errors import CommandFailedError
 
 APT_SECONDS_MAX = 900
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+UNSTABLE = "unstable"
+# Interpreters that scripts of a package name; no program that is started here runs them.
+NOT_UNPACKED = ("perl", "libperl")
 
 
 def is_root() -> bool:
@@ -70,6 +76,70 @@ def unpacked(cache: Cache, name: str, packages: Sequence[str]) -> Path:
             _run(["apt-get", "update", "-q"])
             _unpack(cache, name, packages)
     return target
+
+
+def unpacked_from_unstable(package: str, target: Path) -> None:
+    """Unpacks a package of Debian unstable into the folder, with all of its dependencies; nothing of the system is used or changed.
+
+    The packages come from the mirror that the system's own apt is told to use. Raises CommandFailedError where there is no Debian, no apt
+    or no such package.
+    """
+    if not shutil.which("apt-get"):
+        raise CommandFailedError("this system has no apt-get")
+    source = _unstable_source()
+    scratch = target.with_name(f"{target.name}.new")
+    shutil.rmtree(scratch, ignore_errors=True)
+    state, archives = scratch / "apt", scratch / "archives"
+    try:
+        for folder in (state / "lists" / "partial", state / "cache" / "archives" / "partial", archives):
+            folder.mkdir(parents=True)
+        (state / "status").touch()
+        (state / "sources.list").write_text(f"{source}\n", encoding="utf-8")
+        options = _private_state(state)
+        _run(["apt-get", *options, "update", "-q"])
+        told = _run(["apt-get", *options, "install", "-s", "--no-install-recommends", package])
+        names = [line.split()[1] for line in told.splitlines() if line.startswith("Inst ")]
+        wanted = [name for name in names if not name.startswith(NOT_UNPACKED)]
+        _run(["apt-get", *options, "download", "-q", *wanted], folder=archives)
+        for archive in sorted(archives.glob("*.deb")):
+            _run(["dpkg-deb", "-x", str(archive), str(scratch)])
+        _redirect_links(scratch)
+        for folder in (state, archives):
+            shutil.rmtree(folder)
+        scratch.rename(target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _unstable_source() -> str:
+    """The line of sources.list for Debian unstable on the mirror that serves this system's own release."""
+    release = platform.freedesktop_os_release()
+    if release.get("ID") != "debian":
+        raise CommandFailedError(f"this system is {release.get('ID')}, and the package is Debian's")
+    told = _run(["apt-get", "indextargets", "--format", "$(RELEASE) $(REPO_URI)", "Created-By: Packages"])
+    pairs = [line.split() for line in told.splitlines()]
+    own = {release.get("VERSION_CODENAME", ""), UNSTABLE, "sid", "testing", "stable"}
+    mirrors = [mirror for suite, mirror in pairs if suite in own]
+    if not mirrors:
+        raise CommandFailedError("apt names no mirror of this release of Debian")
+    signed = f"[signed-by={KEYRING}] " if KEYRING.exists() else ""
+    return f"deb {signed}{mirrors[0]} {UNSTABLE} main"
+
+
+def _private_state(folder: Path) -> list[str]:
+    """Options that keep apt away from what the system has: its lists, its sources, and what is installed."""
+    options = {
+        "Dir::State": folder,
+        "Dir::State::status": folder / "status",
+        "Dir::Cache": folder / "cache",
+        "Dir::Etc::sourcelist": folder / "sources.list",
+        "Dir::Etc::sourceparts": "/dev/null",
+        "Dir::Etc::preferencesparts": "/dev/null",
+        "Acquire::Check-Valid-Until": "false",
+        "Acquire::Languages": "none",
+        **({"APT::Sandbox::User": "root"} if is_root() else {}),  # apt's own user cannot write to a home
+    }
+    return [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
 
 
 def dependencies_lacking(package: str) -> list[str]:

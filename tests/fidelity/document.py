@@ -65,7 +65,7 @@ moment, on all four servers (`tests/snapshot/test_snapshot_chunks.py`).
 
 | type | Delta | tested by |
 |---|---|---|
-| MySQL 9 `vector(n)`, MariaDB 11.7 `vector(n)` | binary: the floats as `SELECT` returns them, four bytes each, little-endian | hand-made images, `tests/binlog/rows/test_column_types.py` |
+| MySQL 9 `vector(n)`, MariaDB 11.7 `vector(n)` | binary: the floats as `SELECT` returns them, four bytes each, little-endian | MySQL: a 9.x server, `tests/fidelity/test_vector_fidelity.py`; MariaDB: hand-made images, `tests/binlog/rows/test_column_types.py` |
 | MariaDB `xmltype` | none: the table stops with TYPE_UNSUPPORTED | `tests/binlog/rows/test_column_types.py` |
 | MariaDB times with `mysql56_temporal_format=OFF` | as the types of today, fractions too | `tests/binlog/oracle/test_old_formats_oracle.py` |
 | MariaDB `uuid` columns made before 10.11.5 (`uuid /* old */`) | none: the table stops, since they are stored otherwise; `ALTER TABLE … FORCE` on a newer server | `tests/fidelity/test_document_fidelity.py` |

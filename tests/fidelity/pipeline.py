@@ -106,7 +106,9 @@ class Pipeline:
 
 def binlog_end(connection: pymysql.Connection[Any]) -> Position:
     with connection.cursor() as cursor:
-        cursor.execute("SHOW MASTER STATUS")
+        cursor.execute("SELECT @@version LIKE '9.%'")
+        ((newest,),) = cursor.fetchall()
+        cursor.execute("SHOW BINARY LOG STATUS" if newest else "SHOW MASTER STATUS")
         row = cursor.fetchone()
     assert row is not None
     return Position(epoch=1, file=str(row[0]), offset=int(row[1]))

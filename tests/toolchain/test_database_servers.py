@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from console.toolchain.artifacts import DATABASE_VERSIONS
+from console.toolchain.artifacts import DATABASE_VERSIONS, MYSQL_9
+from console.toolchain.cache import Cache
 from console.toolchain.database.data_folder import provide_data_folder
 from console.toolchain.database.server import DatabaseServer
-from console.toolchain.database.unpack import ServerHome
+from console.toolchain.database.unpack import ServerHome, server_home
+from console.toolchain.errors import SetupError
 from console.toolchain.process import wait_until_gone
 from tests.fix_servers import ServerFactory
 
@@ -47,6 +49,13 @@ def test_rows_survive_kill_and_restart(fresh_mysql80: ServerFactory) -> None:
     assert _fetch(server, "SELECT id, @@binlog_row_metadata FROM shop.item") == (7, "FULL")
     server.restart({"binlog_row_metadata": "MINIMAL"})
     assert _fetch(server, "SELECT id, @@binlog_row_metadata FROM shop.item") == (7, "MINIMAL")
+
+
+def test_mysql_9_without_apt_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SetupError, match=r"mysql-9 comes from Debian's package .* no apt-get"):
+        server_home(Cache(tmp_path), MYSQL_9)
+    assert not list(tmp_path.iterdir())
 
 
 def test_two_servers_of_one_kept_folder_are_strangers(fresh_server: ServerFactory) -> None:

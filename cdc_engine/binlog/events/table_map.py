@@ -23,14 +23,13 @@ from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.errors import BinlogFormatError
 
 BLOB_COMPRESSED, VARCHAR_COMPRESSED = 140, 141  # MariaDB's COMPRESSED columns; stepped over here, decoded by nobody yet
-VECTOR = 242  # MySQL 9
 COLUMNS_MAX = 4096  # MySQL's and MariaDB's own limit of columns in a table
 
 _ONE_BYTE: frozenset[int] = frozenset(
     {
         *(TypeCode.FLOAT, TypeCode.DOUBLE, TypeCode.BLOB, TypeCode.TINY_BLOB, TypeCode.MEDIUM_BLOB, TypeCode.LONG_BLOB),
         *(TypeCode.JSON, TypeCode.GEOMETRY, TypeCode.TIME2, TypeCode.DATETIME2, TypeCode.TIMESTAMP2),
-        *(BLOB_COMPRESSED, VECTOR),
+        *(BLOB_COMPRESSED, TypeCode.VECTOR),
     }
 )
 _LITTLE_ENDIAN: frozenset[int] = frozenset({TypeCode.VARCHAR, TypeCode.BIT, VARCHAR_COMPRESSED})
@@ -49,6 +48,7 @@ NUMERIC: frozenset[int] = frozenset(
         *(TypeCode.FLOAT, TypeCode.DOUBLE, TypeCode.NEWDECIMAL, TypeCode.YEAR),
     }
 )
+_BINARY_COLLATION = 63
 CHARACTER: frozenset[int] = frozenset(
     {
         *(TypeCode.STRING, TypeCode.VAR_STRING, TypeCode.VARCHAR, TypeCode.BLOB),
@@ -56,9 +56,12 @@ CHARACTER: frozenset[int] = frozenset(
     }
 )
 LABELLED: frozenset[int] = frozenset({TypeCode.ENUM, TypeCode.SET})
+# Columns without characters for which a server writes a charset all the same, always the binary one.
+_COUNTED_BY_MYSQL: frozenset[int] = frozenset({TypeCode.VECTOR})
+_COUNTED_BY_MARIADB: frozenset[int] = frozenset({TypeCode.GEOMETRY})
 # Highest metadata of a type, where a kernel would take more for a number of bytes or digits that no value has.
 _METADATA_MAX: dict[int, int] = {
-    **dict.fromkeys((TypeCode.BLOB, TypeCode.JSON, TypeCode.GEOMETRY, BLOB_COMPRESSED, VECTOR), 4),
+    **dict.fromkeys((TypeCode.BLOB, TypeCode.JSON, TypeCode.GEOMETRY, BLOB_COMPRESSED, TypeCode.VECTOR), 4),
     **dict.fromkeys((TypeCode.TINY_BLOB, TypeCode.MEDIUM_BLOB, TypeCode.LONG_BLOB), 4),
     **dict.fromkeys((TypeCode.FLOAT, TypeCode.DOUBLE, TypeCode.SET), 8),
     **dict.fromkeys((TypeCode.TIME2, TypeCode.DATETIME2, TypeCode.TIMESTAMP2), 6),
@@ -89,14 +92,6 @@ class Charsets:
         return tuple(others.get(index, self.default) for index in range(count))
 
 
-class _UnknownTypeError(Exception):
-    """A type byte that no known server writes."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(code)
-        self.code = code
-
-
 class Field(enum.IntEnum):
     """Types of the optional fields."""
 
@@ -123,7 +118,8 @@ class TableMap:
     whole bytes << 8 | further bits; NEWDECIMAL: precision << 8 | scale; TIME2, DATETIME2, TIMESTAMP2: fraction digits; others 0.
     `charsets`: of the character columns; see `collations`. `labelled`: collation ids of enums and sets. `labels`: of enums and sets.
     `primary_key`: indexes of its columns; empty with `names` there: no primary key. `key_prefixes`: characters of each key column that
-    are in the key, 0 all of them. `geometry_types`: OGC numbers of the geometry columns, in their order.
+    are in the key, 0 all of them. `geometry_types`: OGC numbers of the geometry columns, in their order. `unreadable`: why nothing but
+    the names could be read; empty where the whole event was.
     """
 
     table_id: int
@@ -141,7 +137,7 @@ class TableMap:
     key_prefixes: tuple[int, ...] = ()
     geometry_types: tuple[int, ...] = ()
     visible: tuple[bool, ...] | None = None
-    unknown_type: int = -1
+    unreadable: str = ""
 
     @property
     def name(self) -> str:
@@ -154,17 +150,20 @@ class TableMap:
     def collations(self, *, mariadb: bool) -> tuple[int, ...] | None:
         """MySQL's collation id of character, enum and set columns, 0 elsewhere and where it was not told; None where none was.
 
-        MariaDB counts GEOMETRY among the character columns and MySQL does not; the bytes do not say who wrote them. Raises
-        BinlogFormatError where the number of charsets is not that of the columns.
+        MySQL counts VECTOR among the character columns, and MariaDB counts GEOMETRY; the bytes do not say who wrote them. Raises
+        BinlogFormatError where the number of charsets is not that of the columns, or where one of these has a charset that is not binary:
+        the charsets would then belong to other columns.
         """
         if self.charsets is None and self.labelled is None:
             return None
-        character = _columns_of(self.type_codes, CHARACTER | {TypeCode.GEOMETRY} if mariadb else CHARACTER)
+        counted = _COUNTED_BY_MARIADB if mariadb else _COUNTED_BY_MYSQL
+        character = _columns_of(self.type_codes, CHARACTER | counted)
         spread = dict(zip(character, self.charsets.spread(len(character)), strict=True)) if self.charsets else {}
+        for index in _columns_of(self.type_codes, counted):
+            if spread.pop(index, _BINARY_COLLATION) != _BINARY_COLLATION:
+                raise BinlogFormatError(f"a table map gives a character set for column {index + 1}, which has none")
         spread |= dict(zip(_columns_of(self.type_codes, LABELLED), self.labelled or (), strict=False))
-        return tuple(
-            0 if code == TypeCode.GEOMETRY else spread.get(index, 0) for index, code in enumerate(self.type_codes)
-        )
+        return tuple(spread.get(index, 0) for index in range(self.column_count))
 
 
 @dataclasses.dataclass
@@ -186,32 +185,37 @@ class _Told:
 def parse_table_map(body: bytes | bytearray | memoryview) -> TableMap:
     """Reads the body of a table map event: after the 19 bytes of the common header, without checksum.
 
-    Raises BinlogFormatError where a length or an index does not fit. A column of a type that is not known makes a TableMap that only
-    names it: its metadata cannot be stepped over, and the table may be one that nobody captures.
+    Where a length, an index or a column's type does not fit, the TableMap only names its table and says why (`unreadable`): the table may
+    be one that nobody captures, and no other table depends on it. Raises BinlogFormatError where the names cannot be read.
     """
     cursor = ByteCursor(bytes(body), "the table map")
     table_id = cursor.integer(6)
     cursor.integer(2)
     database, table = _name(cursor), _name(cursor)
+    named = TableMap(table_id=table_id, database=database, table=table)
+    try:
+        return _with_columns(named, cursor)
+    except BinlogFormatError as error:
+        return dataclasses.replace(named, unreadable=str(error))
+
+
+def _with_columns(named: TableMap, cursor: ByteCursor) -> TableMap:
+    """The table map with all that follows its names. Raises BinlogFormatError where something does not fit."""
     count = cursor.packed()
     if not 0 < count <= COLUMNS_MAX:
-        raise BinlogFormatError(f"the table map of {database}.{table} has {count} columns")
+        raise BinlogFormatError(f"the table map has {count} columns")
     types = cursor.take(count)
-    try:
-        codes, metadata = _layout(
-            types, ByteCursor(cursor.take(cursor.packed()), f"the metadata of {database}.{table}")
-        )
-    except _UnknownTypeError as error:
-        return TableMap(table_id=table_id, database=database, table=table, unknown_type=error.code)
+    codes, metadata = _layout(types, ByteCursor(cursor.take(cursor.packed()), "the metadata of the table map"))
     nullable = _bits(cursor.take((count + 7) // 8), count, lowest_first=True)
     told = _Told()
     for field, value in _fields(cursor):
         if field in _READERS:
-            _READERS[field](told, ByteCursor(value, f"field {field} of the table map of {database}.{table}"), codes)
-    return TableMap(
-        table_id=table_id,
-        database=database,
-        table=table,
+            content = ByteCursor(value, f"field {field} of the table map")
+            _READERS[field](told, content, codes)
+            if content.left:
+                raise BinlogFormatError(f"{content.what} is {content.left} bytes longer than its columns need")
+    return dataclasses.replace(
+        named,
         type_codes=codes,
         metadata=metadata,
         nullable=nullable,
@@ -256,15 +260,19 @@ def _column_layout(code: int, metadata: ByteCursor) -> tuple[int, int]:
         return code, metadata.integer(1) << 8 | metadata.integer(1)
     if code in _REAL_TYPE:
         return _real_type(metadata.integer(1), metadata.integer(1))
-    raise _UnknownTypeError(code)
+    raise _unknown_type(code)
 
 
 def _real_type(first: int, second: int) -> tuple[int, int]:
     """ENUM and SET hide in the first byte; of a CHAR longer than 255 bytes, so do the length's two high bits, inverted."""
     code = first | 0x30
     if code not in _REAL_TYPE:
-        raise _UnknownTypeError(code)
+        raise _unknown_type(code)
     return code, second | ((first & 0x30) ^ 0x30) << 4
+
+
+def _unknown_type(code: int) -> BinlogFormatError:
+    return BinlogFormatError(f"the table map has a column of type code {code}, which is not known")
 
 
 def _fields(cursor: ByteCursor) -> Iterator[tuple[int, bytes]]:
@@ -275,7 +283,7 @@ def _fields(cursor: ByteCursor) -> Iterator[tuple[int, bytes]]:
 
 def _bits(value: bytes, count: int, *, lowest_first: bool) -> tuple[bool, ...]:
     """The first `count` bits; the optional fields count from the highest bit of a byte, the others from the lowest."""
-    if len(value) * 8 < count:
+    if len(value) != (count + 7) // 8:
         raise BinlogFormatError(f"a bitmap in a table map has {len(value)} bytes for {count} columns")
     places = range(8) if lowest_first else range(7, -1, -1)
     bits = [bool(octet >> place & 1) for octet in value for place in places]

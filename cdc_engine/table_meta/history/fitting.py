@@ -14,7 +14,7 @@ from cdc_engine.binlog.events.table_map import CHARACTER, LABELLED, NUMERIC, Tab
 from cdc_engine.binlog.rows.history_rows import HIDDEN_END, ROW_END
 from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.contracts import Column, TableVersion
-from cdc_engine.errors import TableStoppedError
+from cdc_engine.errors import BinlogFormatError, TableStoppedError
 from cdc_engine.states import TableState
 from cdc_engine.table_meta.change.evolution import SCHEMA_MISMATCH, SCHEMA_UNKNOWN
 from cdc_engine.table_meta.ddl.declared_type import declared_type
@@ -42,10 +42,7 @@ def fit(
 
     Raises TableStoppedError: TYPE_UNSUPPORTED, SCHEMA_UNKNOWN (not in the history and not told by the table map) or SCHEMA_MISMATCH.
     """
-    if table_map.unknown_type >= 0:
-        reason = f"the table map has a column of type code {table_map.unknown_type}, which is not known"
-        raise TableStoppedError(table_map.database, table_map.table, TableState.TYPE_UNSUPPORTED, reason)
-    columns = _map_columns(table_map, mariadb=mariadb)
+    columns = _readable_columns(table_map, mariadb=mariadb)
     problem = "" if schema is None else mismatch(table_map, columns, schema, mariadb=mariadb)
     if schema is not None and not problem:
         return _confirmed(table_map, schema), None
@@ -59,6 +56,18 @@ def fit(
         )
         raise TableStoppedError(table_map.database, table_map.table, SCHEMA_UNKNOWN, reason)
     raise TableStoppedError(table_map.database, table_map.table, SCHEMA_MISMATCH, problem)
+
+
+def _readable_columns(table_map: TableMap, *, mariadb: bool) -> tuple[Column, ...]:
+    """The columns as far as the table map tells. Raises TableStoppedError (TYPE_UNSUPPORTED) where it cannot be read without a doubt."""
+    reason = table_map.unreadable
+    if not reason:
+        try:
+            return _map_columns(table_map, mariadb=mariadb)
+        except BinlogFormatError as error:
+            reason = str(error)
+    way_out = "update Sluice and resume the table, or leave it out with `exclude`"
+    raise TableStoppedError(table_map.database, table_map.table, TableState.TYPE_UNSUPPORTED, f"{reason}; {way_out}")
 
 
 def mismatch(table_map: TableMap, columns: tuple[Column, ...], schema: TableSchema, *, mariadb: bool = False) -> str:

@@ -30,6 +30,12 @@ _BY_VERSION: dict[str, dict[str, str | int]] = {
         "mysqlx": "OFF",
         "innodb_redo_log_capacity": "64M",
     },
+    "mysql-9": {
+        "gtid_mode": "ON",
+        "enforce_gtid_consistency": "ON",
+        "mysqlx": "OFF",
+        "innodb_redo_log_capacity": "64M",
+    },
     "mysql-5.7": {"gtid_mode": "ON", "enforce_gtid_consistency": "ON", "innodb_log_file_size": "32M"},
     "mariadb-11": {"ssl": 0, "innodb_log_file_size": "32M"},
     "mariadb-10": {"innodb_log_file_size": "32M"},

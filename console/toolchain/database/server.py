@@ -204,8 +204,8 @@ class DatabaseServer:
         user = ["--user=root"] if os.geteuid() == 0 else []
         temporary = self.folder / "tmp"  # a starting server clears what it takes for its own in a shared one
         temporary.mkdir(exist_ok=True)
-        folders = {"basedir": str(self.home.folder), "datadir": str(data_folder), "tmpdir": str(temporary)}
-        return [str(self.home.program), "--no-defaults", *user, *option_arguments({**folders, **options})]
+        folders = {**self.home.folders, "datadir": str(data_folder), "tmpdir": str(temporary)}
+        return [*self.home.command, "--no-defaults", *user, *option_arguments({**folders, **options})]
 
     def _initialise(self, data_folder: Path, options: Mapping[str, str | int]) -> None:
         mode = "--bootstrap" if self.home.is_mariadb else "--initialize-insecure"

@@ -1,4 +1,4 @@
-"""Unpacks a database server out of its jar into the cache, once; called by setup with the lock held."""
+"""Unpacks a database server out of its jar, or its Debian packages, into the cache, once; called by setup with the lock held."""
 
 import os
 import shutil
@@ -9,22 +9,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from console.toolchain.artifacts import Artifact
+from console.toolchain.artifacts import MYSQL_9, Artifact
 from console.toolchain.cache import Cache, require_space, storage_failed
 from console.toolchain.database.libraries import provide_libraries
+from console.toolchain.debian import unpacked_from_unstable
+from console.toolchain.errors import CommandFailedError, SetupError
 
 UNPACKED_BYTES_MAX = 450_000_000  # MariaDB with its symbols, before they are stripped
 COPY_BYTES = 1 << 20
+MYSQL_9_PACKAGE = "mysql-server-core"
 MYSQL_ARCHIVE = "mysql-Linux-amd64.tar.gz"
 
 
 @dataclass(frozen=True)
 class ServerHome:
-    """An unpacked server: its folder, its program, and the LD_LIBRARY_PATH it starts with."""
+    """An unpacked server: its folder, its program, and the folders of its libraries.
+
+    `loader`: the dynamic loader of the C library that the server was built for; None where the system's own will do.
+    """
 
     version: str
     folder: Path
     library_path: str
+    loader: Path | None = None
 
     @property
     def is_mariadb(self) -> bool:
@@ -36,9 +43,30 @@ class ServerHome:
         """The server program."""
         return _program(self.folder, self.version)
 
+    @property
+    def command(self) -> list[str]:
+        """The words that start the program."""
+        if self.loader is None:
+            return [str(self.program)]
+        return [str(self.loader), "--library-path", self.library_path, str(self.program)]
+
+    @property
+    def folders(self) -> dict[str, str]:
+        """Options that name the folders of the server's own files; Debian compiles paths of the installed system into it."""
+        if self.loader is None:
+            return {"basedir": str(self.folder)}
+        usr = self.folder / "usr"
+        return {
+            "basedir": str(usr),
+            "plugin_dir": str(usr / "lib" / "mysql" / "plugin"),
+            "lc_messages_dir": str(usr / "share" / "mysql"),
+            "character_sets_dir": str(usr / "share" / "mysql" / "charsets"),
+            "secure_file_priv": "",
+        }
+
     def environment(self) -> dict[str, str]:
-        """The environment the program runs in."""
-        return {**os.environ, "LD_LIBRARY_PATH": self.library_path}
+        """The environment the program runs in. A loader is told the libraries: what the server itself starts is not to find them."""
+        return {**os.environ, "LD_LIBRARY_PATH": self.library_path} if self.loader is None else dict(os.environ)
 
 
 def is_unpacked(cache: Cache, artifact: Artifact) -> bool:
@@ -50,8 +78,28 @@ def is_unpacked(cache: Cache, artifact: Artifact) -> bool:
 def server_home(cache: Cache, version: str) -> ServerHome:
     """Return an unpacked server, with the libraries it lacks on this system provided."""
     folder = cache.servers / version
+    if version == MYSQL_9:
+        return _home_of_packages(cache, folder)
     extra = cache.servers / f"{version}.lib"
     return ServerHome(version, folder, provide_libraries(cache, _program(folder, version), extra))
+
+
+def _home_of_packages(cache: Cache, folder: Path) -> ServerHome:
+    """MySQL 9 out of Debian's packages, unpacked when it is not there yet."""
+    if not folder.exists():
+        require_space(cache, UNPACKED_BYTES_MAX)
+        try:
+            unpacked_from_unstable(MYSQL_9_PACKAGE, folder)
+        except CommandFailedError as error:
+            raise SetupError(
+                f"{MYSQL_9} comes from Debian's package {MYSQL_9_PACKAGE}, which could not be unpacked: {error}. "
+                "It needs a Debian with apt that reaches its mirror."
+            ) from error
+    loaders = sorted((folder / "usr").rglob("ld-linux-*.so.*"))
+    if not loaders:
+        raise SetupError(f"{folder} has no dynamic loader: remove the folder and run this again.")
+    libraries = sorted({file.parent for file in (folder / "usr" / "lib").glob("*/*.so.*")})
+    return ServerHome(MYSQL_9, folder, os.pathsep.join(str(each) for each in libraries), loaders[0])
 
 
 def unpack(cache: Cache, artifact: Artifact) -> None:
@@ -80,6 +128,8 @@ def unpack(cache: Cache, artifact: Artifact) -> None:
 
 
 def _program(folder: Path, version: str) -> Path:
+    if version == MYSQL_9:
+        return folder / "usr" / "sbin" / "mysqld"
     return folder / "bin" / ("mariadbd" if version.startswith("mariadb") else "mysqld")
 
 

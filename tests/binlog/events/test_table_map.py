@@ -114,6 +114,8 @@ def test_bytes_that_lie_give_a_format_error_or_a_table_map(
             table_map.collations(mariadb=data.draw(st.booleans()))
         except BinlogFormatError:
             continue
+        if table_map.unreadable:
+            assert table_map.names is None
         assert table_map.column_count == len(table_map.metadata) == len(table_map.nullable)
 
 
@@ -123,7 +125,6 @@ LONG = ColumnBytes(TypeCode.LONG)
 @pytest.mark.parametrize(
     "body",
     [
-        b"",
         table_map_body("d", "t", []),
         table_map_body("d", "t", [LONG])[:-1],
         table_map_body("d", "t", [ColumnBytes(TypeCode.LONG, b"\x01")]),
@@ -137,10 +138,23 @@ LONG = ColumnBytes(TypeCode.LONG)
         table_map_body("d", "t", [LONG], [(Field.VISIBILITY, b"")]),
         table_map_body("d", "t", [LONG], [(Field.GEOMETRY_TYPE, b"\x01")]),
         table_map_body("d", "t", [LONG]) + b"\x04\x09a",
-        table_map_body("d", "t", [LONG]).replace(b"\x01d\x00", b"\x01d\x01"),
+        table_map_body("d", "t", [LONG], [(Field.SIGNEDNESS, b"\x00\x00")]),
+        table_map_body("d", "t", [LONG], [(Field.VISIBILITY, b"\x00\x00")]),
+        table_map_body("d", "t", [LONG], [(Field.COLUMN_NAME, b"\x01a\x01b")]),
+        table_map_body("d", "t", [LONG], [(Field.SET_LABELS, b"\x01\x01a")]),
+        table_map_body("d", "t", [LONG], [(Field.ENUM_AND_SET_COLUMN_CHARSET, b"\x08")]),
     ],
 )
-def test_a_length_that_does_not_fit_is_a_format_error(body: bytes) -> None:
+@pytest.mark.found
+def test_a_table_map_that_does_not_fit_names_its_table(body: bytes) -> None:
+    """Number 31: a table map that does not fit stopped the whole destination, with no table's name."""
+    table_map = parse_table_map(body)
+    assert (table_map.name, table_map.column_count) == ("d.t", 0)
+    assert table_map.unreadable
+
+
+@pytest.mark.parametrize("body", [b"", table_map_body("d", "t", [LONG]).replace(b"\x01d\x00", b"\x01d\x01")])
+def test_a_table_map_whose_names_cannot_be_read_is_a_format_error(body: bytes) -> None:
     with pytest.raises(BinlogFormatError):
         parse_table_map(body)
 
@@ -152,9 +166,43 @@ def test_a_charset_for_a_column_that_is_not_there_is_a_format_error() -> None:
             parse_table_map(table_map_body("d", "t", columns, [field])).collations(mariadb=False)
 
 
+VECTOR = ColumnBytes(TypeCode.VECTOR, b"\x04")
+VARCHAR = ColumnBytes(TypeCode.VARCHAR, b"\x78\x00")
+LATIN1, BINARY, UTF8MB4 = 8, 63, 255
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("columns", "field", "expected"),
+    [
+        ([LONG, VECTOR, VARCHAR], (Field.COLUMN_CHARSET, [BINARY, UTF8MB4]), (0, 0, UTF8MB4)),
+        ([VARCHAR, VECTOR, LONG], (Field.COLUMN_CHARSET, [LATIN1, BINARY]), (LATIN1, 0, 0)),
+        ([VECTOR, VARCHAR, VARCHAR], (Field.DEFAULT_CHARSET, [UTF8MB4, 0, BINARY]), (0, UTF8MB4, UTF8MB4)),
+        ([VARCHAR, VARCHAR, VECTOR], (Field.DEFAULT_CHARSET, [LATIN1, 2, BINARY]), (LATIN1, LATIN1, 0)),
+        ([VECTOR, VECTOR, VARCHAR], (Field.DEFAULT_CHARSET, [BINARY, 2, LATIN1]), (0, 0, LATIN1)),
+    ],
+)
+def test_mysql_counts_vector_among_the_character_columns(
+    columns: list[ColumnBytes], field: tuple[int, list[int]], expected: tuple[int, ...]
+) -> None:
+    """Number 31: a VECTOR column moved the character sets of the columns beside it."""
+    value = b"".join(packed(number) for number in field[1])
+    table_map = parse_table_map(table_map_body("d", "t", columns, [(field[0], value)]))
+    assert table_map.collations(mariadb=False) == expected
+
+
+@pytest.mark.found
+def test_a_charset_that_falls_on_a_vector_is_a_format_error() -> None:
+    """Number 31: a server that counts otherwise is noticed, for the character set of VECTOR is always binary."""
+    field = (Field.DEFAULT_CHARSET, packed(UTF8MB4))
+    with pytest.raises(BinlogFormatError, match="column 1, which has none"):
+        parse_table_map(table_map_body("d", "t", [VECTOR, VARCHAR], [field])).collations(mariadb=False)
+
+
 def test_a_type_that_is_not_known_leaves_the_name_of_the_table() -> None:
     table_map = parse_table_map(table_map_body("d", "t", [LONG, ColumnBytes(20, b"\x03")]))
-    assert (table_map.name, table_map.unknown_type, table_map.column_count) == ("d.t", 20, 0)
+    assert (table_map.name, table_map.column_count) == ("d.t", 0)
+    assert "type code 20" in table_map.unreadable
 
 
 def test_a_field_not_known_is_stepped_over() -> None:

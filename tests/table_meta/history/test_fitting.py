@@ -153,6 +153,17 @@ def test_an_unknown_type_stops_only_who_asks_for_the_table() -> None:
     assert stopped.value.state == "TYPE_UNSUPPORTED"
 
 
+@pytest.mark.found
+def test_charsets_that_do_not_fit_stop_the_table() -> None:
+    """Number 31: two character sets for one column stopped the destination instead of the table."""
+    columns = [ColumnBytes(3), ColumnBytes(15, b"\x1e\x00")]
+    table_map = parse_table_map(table_map_body("shop", "orders", columns, [(Field.COLUMN_CHARSET, b"\x08\x21")]))
+    with pytest.raises(TableStoppedError, match="2 character sets for 1 columns; update Sluice") as stopped:
+        fit(table_map, SCHEMA)
+    assert (stopped.value.database, stopped.value.table) == ("shop", "orders")
+    assert stopped.value.state == "TYPE_UNSUPPORTED"
+
+
 @pytest.mark.parametrize(("declared", "old"), [("timestamp", 7), ("datetime", 12), ("time", 11)])
 def test_a_table_from_before_mysql_56_keeps_its_old_formats(declared: str, old: int) -> None:
     schema = TableSchema(database="d", table="t", charset="", columns=(DeclaredColumn(name="a", type=declared),))
