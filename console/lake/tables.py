@@ -32,6 +32,7 @@ from spark_jobs.beside.side_table import is_beside, side_app_id_of
 from spark_jobs.errors import TableError
 from spark_jobs.staged_batch import ORDER_KEY, app_id_of, epoch_of
 from spark_jobs.tables import shards
+from spark_jobs.tables.delta_table import physical_names
 from spark_jobs.tables.shards import Shard
 from spark_jobs.tables.table_owner import Owner
 from spark_jobs.turns import Writing
@@ -202,7 +203,7 @@ def _described_beside(name: str, path: str, log: Any) -> LakeTable:
 def _highest_key(log: Any) -> int:
     """The greatest order key of a row, by the files' statistics; -1 where they say nothing."""
     files: Any = pa.table(log.get_add_actions(flatten=True))
-    column = f"max.{ORDER_KEY}"
+    column = f"max.{physical_names(log).get(ORDER_KEY, ORDER_KEY)}"
     found = pc.max(files[column]).as_py() if column in files.column_names else None
     return -1 if found is None else int(found)
 

@@ -133,7 +133,13 @@ class History:
         names = self._give(columns, key, pa.schema(at.log.schema().to_arrow()), (place[0], user_metadata))
         deleted = f"coalesce({DELETED}, false)" if DELETED in at.snapshot.columns else ""
         differs = history_sql.Differs(
-            names=names, key=tuple(key), order_key=place[0], time_us=place[1], deleted=deleted, at_place=at_place
+            names=names,
+            key=tuple(key),
+            order_key=place[0],
+            time_us=place[1],
+            deleted=deleted,
+            at_place=at_place,
+            left=self._left(names),
         )
         commit = dataclasses.replace(self._aside(place[0], user_metadata), reads=True)
         keys = _spelled(names, key)
@@ -163,7 +169,8 @@ class History:
     ) -> bool:
         """As `take`, of rows that no mirror has: `selection` is Spark's, with our columns; `read`: the others, and how files have them."""
         names = self._give(read[0], key, read[1], (place[0], user_metadata))
-        differs = history_sql.Differs(names=names, key=tuple(key), order_key=place[0], time_us=place[1])
+        left = self._left(names)
+        differs = history_sql.Differs(names=names, key=tuple(key), order_key=place[0], time_us=place[1], left=left)
         ours = sql_text.delta_path(self.table.path)
         query = differs.query(f"({selection})", ours, sql_text.identifier, "timestamp_micros")
         commit = dataclasses.replace(self._aside(place[0], user_metadata), reads=True)
@@ -335,6 +342,10 @@ class History:
         """Columns of the source that the table has."""
         ours = {column.name for column in PERIOD}
         return {name: kind for name, kind in self.table.columns.items() if name not in ours}
+
+    def _left(self, names: Mapping[str, str]) -> tuple[str, ...]:
+        """Returns the columns of the source that the table has and `names`, column of the source → of the table, does not."""
+        return tuple(name for name in self._given if name not in names.values())
 
     def _schema(self) -> pa.Schema:
         return pa.schema(self.table.log.schema().to_arrow())

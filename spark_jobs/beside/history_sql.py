@@ -36,7 +36,7 @@ class Differs:
 
     `names`: column of the mirror → of the history. `key`: columns of the mirror. `order_key`, `time_us`: where the mirror is. `deleted`: a
     condition on rows of the mirror that are gone, or empty. `at_place`: whatever differs does so from there on, as where another table got
-    this name.
+    this name. `left`: columns of the history that the mirror does not have, as of another type or dropped; they get NULL.
     """
 
     names: Mapping[str, str]
@@ -45,6 +45,7 @@ class Differs:
     time_us: int
     deleted: str = ""
     at_place: bool = False
+    left: tuple[str, ...] = ()
 
     def query(self, mirror: str, history: str, quote: Quote, micros: str) -> str:
         """The source of a MERGE: what is open in the history and not so in the mirror closes, what is there and not open opens at the
@@ -64,8 +65,8 @@ class Differs:
         opens = {VALID_FROM: at_time, FROM_KEY: since, OPERATION_NAME: "'read'", CLOSES: "false"}
         return (
             f"WITH found AS ({both}) "
-            f"SELECT {_selected(names, 'c', closes, quote)} FROM found WHERE c_is AND (m_is IS NULL OR {differs}) UNION ALL "
-            f"SELECT {_selected(names, 'm', opens, quote)} FROM found WHERE m_is AND (c_is IS NULL OR {differs})"
+            f"SELECT {self._selected('c', closes, quote)} FROM found WHERE c_is AND (m_is IS NULL OR {differs}) UNION ALL "
+            f"SELECT {self._selected('m', opens, quote)} FROM found WHERE m_is AND (c_is IS NULL OR {differs})"
         )
 
     def _there(self, mirror: str, quote: Quote, time: str) -> str:
@@ -78,12 +79,12 @@ class Differs:
         columns = ", ".join(f"c.{quote(name)} AS c_{at}" for at, name in enumerate(self.names.values()))
         return f"SELECT {columns}, c.{FROM_KEY} AS c_from, true AS c_is FROM {history} AS c WHERE c.{IS_CURRENT}"
 
+    def _selected(self, side: str, values: Mapping[str, str], quote: Quote) -> str:
+        """Returns all columns of the history, which a row that closes and one that opens have alike."""
+        values = {IS_CURRENT: "true", **values}
+        own = [f"{side}_{at} AS {quote(name)}" for at, name in enumerate(self.names.values())]
+        own += [f"NULL AS {quote(name)}" for name in self.left]
+        return ", ".join([*own, *(f"{values.get(name, 'NULL')} AS {name}" for name in OURS)])
+
 
 OURS = (VALID_FROM, VALID_TO, IS_CURRENT, FROM_KEY, TO_KEY, OPERATION_NAME, CLOSES)
-
-
-def _selected(names: Mapping[str, str], side: str, values: Mapping[str, str], quote: Quote) -> str:
-    """All columns of the source, which a row that closes and one that opens have alike."""
-    values = {IS_CURRENT: "true", **values}
-    own = [f"{side}_{at} AS {quote(name)}" for at, name in enumerate(names.values())]
-    return ", ".join([*own, *(f"{values.get(name, 'NULL')} AS {name}" for name in OURS)])

@@ -30,6 +30,7 @@ from tests.spark.fix_pipeline import Pipeline
 from tests.waiting import wait_for
 
 ZEROS = "SET SESSION sql_mode = ''"
+TABLES = {"dated", "zeros", "slow", "soft", "narrow", "loose"}
 
 
 class Shop(Pipeline):
@@ -90,9 +91,9 @@ class Shop(Pipeline):
         found = compare_destination(asked, (), Extent(settle_seconds=60.0))
         return {each.table.partition(".")[2]: each for each in found}
 
-    def lake(self, table: str, columns: str) -> set[tuple[object, ...]]:
+    def lake(self, table: str, columns: str, condition: str = "true") -> set[tuple[object, ...]]:
         builder = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(self.place(table)))
-        found = pa.table(builder.execute(f"SELECT {columns} FROM t").read_all())
+        found = pa.table(builder.execute(f"SELECT {columns} FROM t WHERE {condition}").read_all())
         return {tuple(row.values()) for row in found.to_pylist()}
 
     def place(self, table: str) -> str:
@@ -103,22 +104,25 @@ class Shop(Pipeline):
 def test_settings_that_shape_rows_re_snapshot_their_tables(
     mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer
 ) -> None:
-    """Number 2 and number 32: changed settings go unnoticed, and the advice of KEY_NULL ends in MERGE_FAILED."""
+    """Number 2: changed settings go unnoticed; number 32: the advice of KEY_NULL ends in MERGE_FAILED, and nobody says what is older."""
     shop = Shop(tmp_path, mysql80, spark_server)
     base = shop.captured.database
     shop.captured.run(
         f"CREATE TABLE {base}.dated (day DATE, n INT, PRIMARY KEY (day, n))",
         f"CREATE TABLE {base}.zeros (id INT PRIMARY KEY, day DATE)",
+        f"CREATE TABLE {base}.slow (id INT PRIMARY KEY, day DATE)",
         f"CREATE TABLE {base}.soft (id INT PRIMARY KEY, v INT)",
         f"CREATE TABLE {base}.narrow (id INT PRIMARY KEY, a INT, b INT)",
         f"CREATE TABLE {base}.loose (id INT NOT NULL, v INT)",
     )
-    shop.say(f"column_exclude: {base}.narrow:b", soft="deletes: soft")
+    beside = "history: true, change_log: true"
+    shop.say(f"column_exclude: {base}.narrow:b", soft="deletes: soft", zeros=beside, slow=f"{beside}, merge: spark")
     with running(shop.captured) as engine:
         shop.captured.run(
             ZEROS,
             f"INSERT INTO {base}.dated VALUES ('2024-02-29', 1)",
             f"INSERT INTO {base}.zeros VALUES (1, '0000-00-00'), (2, '2024-02-29')",
+            f"INSERT INTO {base}.slow VALUES (1, '0000-00-00'), (2, '2024-02-29')",
             f"INSERT INTO {base}.soft VALUES (1, 1), (2, 2)",
             f"DELETE FROM {base}.soft WHERE id = 1",
             f"INSERT INTO {base}.narrow VALUES (1, 1, 1), (2, 2, 2)",
@@ -129,9 +133,11 @@ def test_settings_that_shape_rows_re_snapshot_their_tables(
         shop.captured.run(ZEROS, f"INSERT INTO {base}.dated VALUES ('0000-00-00', 1), ('2024-00-00', 1)")
         shop.merge(engine)
         assert shop.stopped(engine) == {"dated": "KEY_NULL"}
-    shop.say("", loose="key: [id]", dated="zero_dates: text", zeros="zero_dates: text")
+    text = "zero_dates: text"
+    zeros = {"zeros": f"{text}, {beside}", "slow": f"{text}, {beside}, merge: spark"}
+    shop.say("", loose="key: [id]", dated=text, **zeros)
     with running(shop.captured) as engine:
-        assert set(shop.stopped(engine)) <= {"dated", "zeros", "soft", "narrow", "loose"}
+        assert set(shop.stopped(engine)) <= TABLES
         request(shop.captured.directory, base, "dated")
         shop.captured.run(
             ZEROS,
@@ -141,7 +147,7 @@ def test_settings_that_shape_rows_re_snapshot_their_tables(
             f"INSERT INTO {base}.zeros VALUES (3, '0000-00-00')",
             f"INSERT INTO {base}.dated VALUES ('0000-00-00', 2)",
         )
-        shop.say_that_they_are_older(engine, {"dated", "zeros", "soft", "narrow", "loose"})
+        shop.say_that_they_are_older(engine, TABLES)
         shop.settle(engine)
         assert older_tables(shop.captured.directory) == {}
         shop.merge(engine)
@@ -152,4 +158,7 @@ def test_settings_that_shape_rows_re_snapshot_their_tables(
             *(("2024-00-00", 1), ("2024-02-29", 1)),
         }
         assert shop.lake("zeros", "id, day") == {(1, "0000-00-00"), (2, "2024-02-29"), (3, "0000-00-00")}
+        for table, last in (("zeros", {(3, "0000-00-00")}), ("slow", set())):
+            found_open = shop.lake(f"{table}__history", "id, day__string", "is_current")
+            assert found_open == {(1, "0000-00-00"), (2, "2024-02-29")} | last
         assert "_sluice_deleted" not in deltalake.DeltaTable(shop.place("soft")).schema().to_arrow().names
