@@ -1,7 +1,7 @@
 """Which tables a destination has, for the definitions: read from tables.json, which the engine writes. Opens no connection.
 
-Every run process imports the definitions, so this reads one file a destination and nothing else. A table that was created after the
-code server started is merged all the same; it gets its page with lineage when the code location is reloaded.
+Every run process imports the definitions, so this reads one file a destination and nothing else. A table that is created or included
+later is merged at once; `upkeep` sees that the list is another one and reloads the definitions, which gives the table its asset.
 
 The engine writes tables.json at any time, and runs build definitions later than the code server that asks for them: a table that is in
 those of one alone could never be merged. So the code server copies the lists when it builds its own, and runs read the copies.
@@ -10,6 +10,7 @@ those of one alone could never be merged. So the code server copies the lists wh
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import logging
 import math
@@ -40,6 +41,15 @@ LINEAGE_COLUMNS_MAX = 200  # each is some hundred bytes of every materialization
 def read_tables(directory: Path) -> tuple[TableVersion, ...]:
     """The tables of a destination in this moment, by name; none before its sources were asked. Raises MetaError, which says what to do."""
     return _by_name(tables_file.read_tables(_list_of_now(directory)))
+
+
+def digest_of_tables(directory: Path) -> str:
+    """A digest of the list of a destination's tables in this moment; empty where no table is known. Raises MetaError."""
+    if not read_tables(directory):
+        return ""
+    with contextlib.suppress(FileNotFoundError):
+        return hashlib.sha256(_list_of_now(directory).read_bytes()).hexdigest()
+    return ""
 
 
 def defined_tables(config: SluiceConfig, destination: str) -> tuple[TableVersion, ...]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -16,7 +17,7 @@ from cdc_engine.errors import SluiceError
 from cdc_engine.keeping.keeper import Keeper, follow
 from orchestration.reload import reload_definitions
 from orchestration.sensor.runless import Voice, speak
-from orchestration.table_catalog import read_tables, tables_of_now
+from orchestration.table_catalog import digest_of_tables, tables_of_now
 
 if TYPE_CHECKING:
     from cdc_engine.keeping.conf_watch import ConfWatch
@@ -26,10 +27,11 @@ log = structlog.get_logger()
 
 
 AGAIN_SECONDS = 10.0  # between two tries to build the same definitions
+TABLES_SECONDS = 10.0  # between two looks at a list of tables that is known: a hundred new tables are few reloads
 
 
 class Shown:
-    """What the definitions are built from: the conf/ in use, and whether the tables of each destination are known."""
+    """What the definitions are built from: the conf/ in use, and the tables of each destination."""
 
     def __init__(
         self,
@@ -37,7 +39,8 @@ class Shown:
         reload: Callable[[], None] = reload_definitions,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._reload, self._clock, self._with_tables = reload, clock, set[str]()
+        self._reload, self._clock = reload, clock
+        self._tables = dict[str, tuple[str, float]]()  # destination → digest of its tables, when to look again
         self._shown = self._tried = self._seen(in_use)
         self._again_at, self._told = 0.0, ""
 
@@ -57,10 +60,22 @@ class Shown:
             self._shown, self._told = now, ""
             log.info("definitions_reloaded", destinations=sorted(in_use.config.destinations))
 
-    def _seen(self, in_use: InUse) -> tuple[tuple[str, str, bool], ...]:
+    def _seen(self, in_use: InUse) -> tuple[tuple[str, str, str], ...]:
         names = sorted(in_use.config.destinations)
-        self._with_tables = {name for name in names if name in self._with_tables or _has_tables(in_use, name)}
-        return tuple((name, in_use.texts.digest(name), name in self._with_tables) for name in names)
+        return tuple((name, in_use.texts.digest(name), self._digest(in_use, name)) for name in names)
+
+    def _digest(self, in_use: InUse, name: str) -> str:
+        """The digest of a destination's tables. What cannot be read, or is gone, leaves the tables that were known."""
+        known, again_at = self._tables.get(name, ("", -math.inf))
+        now = self._clock()
+        if known and now < again_at:
+            return known
+        try:
+            found = digest_of_tables(in_use.config.destination_dir(name))
+        except SluiceError:  # whoever needs them says what is wrong
+            found = ""
+        self._tables[name] = (found or known, now + TABLES_SECONDS)
+        return found or known
 
 
 class Voices:
@@ -96,10 +111,3 @@ def keep_up(watch: ConfWatch) -> None:
         lookers.insert(0, keeper.look)
     threading.Thread(target=follow, args=(watch, lookers, stopping), name="follow-conf", daemon=True).start()
     threading.Thread(target=speak, args=(Voices(watch), stopping), name="watch-ticks", daemon=True).start()
-
-
-def _has_tables(in_use: InUse, name: str) -> bool:
-    try:
-        return bool(read_tables(in_use.config.destination_dir(name)))
-    except SluiceError:  # whoever needs them says what is wrong
-        return False

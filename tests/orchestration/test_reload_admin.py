@@ -20,7 +20,7 @@ from dagster._grpc.server import DagsterApiServer
 from cdc_engine.keeping.conf_watch import ConfWatch
 from cdc_engine.keeping.in_use import VARIABLE, troubles_now
 from orchestration import reload
-from orchestration.upkeep import Shown
+from orchestration.upkeep import TABLES_SECONDS, Shown
 from tests.keeping.test_conf_watch_admin import WRONG, Conf, changes
 from tests.orchestration.fix_location import write_tables
 
@@ -86,6 +86,27 @@ def test_admin_tables_that_become_known_get_their_assets(conf: Conf, server: Any
     assert "shop/shop/orders" not in assets(server)
     shown.look(watch.in_use)
     assert "shop/shop/orders" in assets(server)
+
+
+@pytest.mark.found
+def test_admin_tables_that_are_included_or_created_later_get_their_assets(conf: Conf, server: Any) -> None:
+    """Number 27: tables included later got no asset until the code server was restarted."""
+    watch, now = ConfWatch(conf.directory, "test"), [0.0]
+    shop = watch.in_use.config.destination_dir("shop")
+    shown = Shown(watch.in_use, clock=lambda: now[0])
+    write_tables(shop, ("shop.orders",))
+    shown.look(watch.in_use)
+    assert delta_assets(assets(server)) == {"shop/shop/orders"}
+    write_tables(shop, ("shop.orders", "shop.items"))
+    shown.look(watch.in_use)
+    assert delta_assets(assets(server)) == {"shop/shop/orders"}, "many new tables are few reloads"
+    now[0] += TABLES_SECONDS
+    shown.look(watch.in_use)
+    assert delta_assets(assets(server)) == in_a_run() == {"shop/shop/orders", "shop/shop/items"}
+    (shop / "tables.json").unlink()
+    name, now[0] = server._server_id, now[0] + TABLES_SECONDS
+    shown.look(watch.in_use)
+    assert server._server_id == name, "an engine that starts over has not lost its tables"
 
 
 def test_admin_a_reload_waits_for_the_first_load(conf: Conf, monkeypatch: pytest.MonkeyPatch) -> None:
