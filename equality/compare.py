@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from equality.chunks import Chunks, chunks_of
 from equality.lake_side import LakeSide
@@ -27,6 +28,7 @@ from equality.values import (
     Seen,
     TableResult,
     proven,
+    steady,
     undecided,
     verdict_of,
 )
@@ -166,6 +168,7 @@ class Comparison:
         before: Mapping[Key, Seen] = {}
         sure: set[Key] = set()
         rows: dict[Key, Row] = {}
+        columns: dict[Key, dict[str, Any]] | None = None
         for _ in range(LOOKS_MAX):
             looked = self._look(keys, found)
             if looked is None:
@@ -177,8 +180,11 @@ class Comparison:
             keys = sorted(undecided(now, sure), key=repr)
             if not keys:
                 break
+            columns = self._steady(columns, keys)
             keys = sorted({*keys, *sure}, key=repr)
             before = now
+        # a row that changed at each look, and a column of it that had one value in the source and another one in the lake at all of them
+        sure |= {key for key in keys if columns and columns.get(key)}
         self._tell(sure, rows, found)
         # byte by byte as both sides were read whole: what the server takes for one key may be two
         found.keys.update(
@@ -188,6 +194,16 @@ class Comparison:
         moving = {key for key in keys if key not in sure and ahead is not None and rows[key].order_key > ahead}
         found.moving += len(moving)
         found.open += len([key for key in keys if key not in sure | moving])
+
+    def _steady(self, before: dict[Key, dict[str, Any]] | None, keys: list[Key]) -> dict[Key, dict[str, Any]]:
+        """Key → its columns that differ as in all looks `before`, by `values.steady`. Call after `_look`."""
+        source, lake = self._tables.values(SOURCE, keys), self._tables.values(LAKE, keys)
+        names = [column.name for column in self._plan.columns]
+        return {
+            key: steady(None if before is None else before.get(key, {}), source[key], lake[key], names)
+            for key in keys
+            if key in source and key in lake
+        }
 
     def _look(self, keys: list[Key], found: Found) -> dict[Key, Row] | None:
         """Both sides under the keys, the lake after it had what the source had; None where the merges do not come so far."""
@@ -314,6 +330,8 @@ class Comparison:
         return max(0.0, self._deadline - time.monotonic())
 
     def _reason(self, found: Found) -> str:
+        if found.late and (why := self._merged.halted()):
+            return f"the source was read up to {self._place}, the lake has {self._merged.told()}, and {why}: what differs may be on its way"
         if found.late:
             return (
                 f"the source was read up to {self._place}, and the lake has {self._merged.told()} after "

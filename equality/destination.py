@@ -6,7 +6,7 @@ import dataclasses
 import random
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from cdc_engine.binlog.rows.history_rows import HIDDEN
@@ -40,13 +40,17 @@ from equality.values import Extent, TableResult, Verdict
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """A destination to compare. `storage_options`: deltalake's, with their secrets. `merged`: how far its lake is."""
+    """A destination to compare. `storage_options`: deltalake's, with their secrets. `merged`: how far its lake is.
+
+    `say` gets a sentence about each table that is compared, and about what is waited for.
+    """
 
     config: SluiceConfig
     name: str
     source: Source
     storage_options: Mapping[str, str] = dataclasses.field(default_factory=dict)
     merged: Merged | None = None
+    say: Callable[[str], None] | None = None
 
     @property
     def settings(self) -> DestinationConfig:
@@ -86,7 +90,10 @@ def differing(asked: Asked, tables: Sequence[str], extent: Extent) -> Iterator[D
                     f"{asked.name} captures no table {name!r}; it captures {', '.join(sorted(found)) or 'none'}"
                 )
         comparable = [name for name in found if asked.settings.table(*name.split(".", 1)).tells_rows]
-        for name in sorted(tables or comparable):
+        wanted = sorted(tables or comparable)
+        for number, name in enumerate(wanted, 1):
+            if asked.say is not None:
+                asked.say(f"comparing {name} ({number} of {len(wanted)})")
             yield _compared(asked, side, name, found.get(name), extent)
 
 
@@ -119,7 +126,7 @@ def _compare(asked: Asked, side: SourceSide, schema: TableSchema, extent: Extent
     planned = plan(version, kept_columns, asked.settings, lake.columns(), whole_doubles=side.whole_doubles)
     kept = KeptSums(asked.directory)
     known = kept.get(planned, lake.table_id) if planned.key else None
-    merged = asked.merged or DestinationMerged(asked.directory)
+    merged = asked.merged or DestinationMerged(asked.directory, say=asked.say)
     with tempfile.TemporaryDirectory(prefix="sluice-equal-") as folder:
         comparison = Comparison(planned, side, lake, merged, extent=extent, folder=folder)
         if extent.mode == "since-last" and known:

@@ -154,8 +154,17 @@ class Tables:
             source, lake, rows, place = row[width:]
             # two rows under one key are never what the source has
             lake = lake if rows in {None, 1} else int(lake) + (int(rows) << 80)
-            seen = Seen(None if source is None else int(source), None if lake is None else int(lake))
-            found[tuple(row[:width])] = Row(seen, int(rows or 0), -1 if place is None else int(place))
+            order_key = -1 if place is None else int(place)
+            found[tuple(row[:width])] = Row(
+                Seen(
+                    None if source is None else int(source),
+                    None if lake is None else int(lake),
+                    order_key=order_key,
+                    doubled=int(rows or 0) > 1,
+                ),
+                int(rows or 0),
+                order_key,
+            )
         return found
 
     def values(self, table: str, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:

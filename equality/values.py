@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 Mode = Literal["full", "sample", "since-last"]
@@ -115,25 +115,54 @@ class TableResult:
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """One key in one round: fingerprints of its rows, None where a side has none. The lake was read after it had reached the source's."""
+    """One key in one round: fingerprints of its rows, None where a side has none. The lake was read after it had reached the source's.
+
+    `order_key`: of the lake's row, -1 where there is none. `doubled`: the lake has several rows under the key.
+    """
 
     source: int | None
     lake: int | None
+    order_key: int = -1
+    doubled: bool = False
 
 
 def proven(before: Mapping[Any, Seen], now: Mapping[Any, Seen]) -> set[Any]:
-    """The keys of which it is proven that they differ: neither side has changed from one round to the next, and they are not the same.
+    """Returns the keys that are proven to differ.
 
-    `now` was read after `before`, and in each round the lake after it had merged all up to the place at which the source was read. So a
-    change that was merely on its way has moved one of the sides.
+    Several rows of the lake under one key are proof by themselves: no order of merges makes them.
+    For other keys `now` was read after `before`, and in each round the lake had merged all up to the place at which the source was
+    read. Two cases are proof: neither side changed between the rounds; or the row in the lake did not (same values, same order key). The
+    latter had no change up to a place after the source's second read, so this read must have found its values.
     """
-    return {key for key, seen in now.items() if seen.source != seen.lake and before.get(key) == seen}
+    return {
+        key
+        for key, seen in now.items()
+        if seen.doubled
+        or (seen.source != seen.lake and (before.get(key) == seen or _lake_stood_still(before.get(key), seen)))
+    }
+
+
+def _lake_stood_still(before: Seen | None, now: Seen) -> bool:
+    """A row that is absent has no order key: it may have come and gone between the rounds."""
+    return before is not None and now.order_key >= 0 and (before.lake, before.order_key) == (now.lake, now.order_key)
 
 
 def undecided(now: Mapping[Any, Seen], sure: Iterable[Any]) -> set[Any]:
     """The keys that differ and may still be on their way."""
     known = set(sure)
-    return {key for key, seen in now.items() if seen.source != seen.lake and key not in known}
+    return {key for key, seen in now.items() if (seen.doubled or seen.source != seen.lake) and key not in known}
+
+
+def steady(
+    before: Mapping[str, tuple[Any, Any]] | None, source: Sequence[Any], lake: Sequence[Any], names: Sequence[str]
+) -> dict[str, tuple[Any, Any]]:
+    """The columns of one row that differ, with the same two values as in all rounds `before` (None: this is the first)."""
+    pairs = zip(names, source, lake, strict=True)
+    return {
+        name: (left, right)
+        for name, left, right in pairs
+        if left != right and (before is None or before.get(name) == (left, right))
+    }
 
 
 def verdict_of(different: int, open_keys: int) -> Verdict:

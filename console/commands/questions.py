@@ -52,9 +52,14 @@ def equal(  # noqa: PLR0917  one argument an option
 
     extent = extent_of(sample, full=full, since_last=since_last, settle_seconds=settle_seconds)
     names = [name.strip() for name in tables.split(",") if name.strip()]
-    results = list(compare(config_now(), destination, names, extent))
+    results = list(compare(config_now(), destination, names, extent, None if as_json else _progress))
     screen.print_json(json.dumps([each.to_json() for each in results])) if as_json else screen.print(render(results))
     raise typer.Exit(0 if all(each.equal for each in results) else 1)
+
+
+def _progress(sentence: str) -> None:
+    """On standard error, so that the result alone is on standard output."""
+    errors.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
 DestinationOption = Annotated[str, typer.Option("--destination", help="where several capture the table")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -34,10 +34,16 @@ def extent_of(sample: float, *, full: bool, since_last: bool, settle_seconds: fl
     return Extent(mode="since-last" if since_last else "full", settle_seconds=settle_seconds)
 
 
-def compare(config: SluiceConfig, destination: str, tables: Sequence[str], extent: Extent) -> Iterable[TableResult]:
-    """As `equality.destination.compare_destination`, of a destination of conf/."""
+def compare(
+    config: SluiceConfig,
+    destination: str,
+    tables: Sequence[str],
+    extent: Extent,
+    say: Callable[[str], None] | None = None,
+) -> Iterable[TableResult]:
+    """As `equality.destination.compare_destination`, of a destination of conf/. `say`: as `Asked`'s."""
     settings = require_destination(config, destination)
-    asked = Asked(config, destination, source_of(settings), storage_options(config.storage_options))
+    asked = Asked(config, destination, source_of(settings), storage_options(config.storage_options), say=say)
     return compare_destination(asked, tables, extent)
 
 

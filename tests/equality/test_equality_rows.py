@@ -20,6 +20,7 @@ from cdc_engine.states import TableState
 from console.toolchain.database.server import DatabaseServer
 from equality import chunks as chunking
 from equality.destination import compare_destination
+from equality.merged import DestinationMerged
 from equality.source_side import Place
 from equality.values import Extent, Verdict
 from tests.equality.shelf import Shelf, changed
@@ -181,6 +182,9 @@ class Following:
     def told(self) -> str:
         return "all up to mysql-bin.000001:4@1"
 
+    def halted(self) -> str:
+        return ""
+
 
 def test_equality_rows_on_their_way_are_equal_once_the_lake_has_merged_them(shelf: Shelf) -> None:
     rows = fill(shelf, 100)
@@ -219,6 +223,80 @@ def test_equality_a_row_that_changes_all_the_time_is_in_motion_and_another_is_di
         "id=51: name is 'row 51' in the source and 'wrong' in the lake"
     ]
     assert (found.verdict, found.difference_count, found.moving) == (Verdict.DIFFERENT, 1, 1)
+
+
+def hot(shelf: Shelf, lake: Callable[[int], pa.Table]) -> Following:
+    """Row 1 changes in the source before each look; `lake`: what the lake has at a look."""
+
+    def step(number: int) -> Callable[[], None]:
+        def change() -> None:
+            shelf.make(f"UPDATE {{db}}.t SET name = 'now {number}' WHERE id = 1")
+            shelf.lay("t", lake(number))
+
+        return change
+
+    step(99)()
+    return Following([step(number) for number in range(20)])
+
+
+def ordered(rows: pa.Table, *keys: int) -> pa.Table:
+    """With the order keys of the first rows."""
+    return rows.append_column("_sluice_order_key", pa.array([*keys, *[1] * (rows.num_rows - len(keys))], pa.int64()))
+
+
+@pytest.mark.found
+def test_equality_a_doubled_row_that_changes_often_is_a_difference(shelf: Shelf) -> None:
+    """Number 7: a doubled row that changes often is reported as a difference."""
+    rows = fill(shelf, 10)
+
+    def doubled(number: int) -> pa.Table:
+        lake = changed(rows, "name", 0, f"later {number}")
+        return ordered(pa.concat_tables([lake.slice(0, 1), lake]), 200 + number, 200 + number)
+
+    following = hot(shelf, doubled)
+    found = shelf.one("t", following)
+    assert [str(each) for each in found.differences] == ["id=1: the lake has it 2 times"]
+    assert (found.verdict, found.moving) == (Verdict.DIFFERENT, 0)
+    assert following.waits == 1  # one look is proof
+
+
+@pytest.mark.found
+def test_equality_a_lake_row_that_stands_still_beside_a_source_that_changes_is_a_difference(shelf: Shelf) -> None:
+    """Number 7: a row that the lake stopped following is reported as a difference while the source's row changes at each look."""
+    rows = fill(shelf, 10)
+    found = shelf.one("t", hot(shelf, lambda _: ordered(rows, 50)))
+    assert (found.verdict, found.difference_count, found.moving) == (Verdict.DIFFERENT, 1, 0)
+
+
+@pytest.mark.found
+def test_equality_a_column_that_is_wrong_at_every_look_is_a_difference_in_a_row_that_changes_often(
+    shelf: Shelf,
+) -> None:
+    """Number 7: a wrong column is reported as a difference though another column of its row changes at each look."""
+    rows = fill(shelf, 10)
+    shelf.make("ALTER TABLE {db}.t ADD note varchar(9) NOT NULL DEFAULT 'right'")
+
+    def lake(number: int, note: str) -> pa.Table:
+        told = changed(rows, "name", 0, f"later {number}").append_column("note", pa.array([note, *["right"] * 9]))
+        return ordered(told, 200 + number)
+
+    found = shelf.one("t", hot(shelf, lambda number: lake(number, "wrong")))
+    assert found.verdict is Verdict.DIFFERENT
+    assert "note is 'right' in the source and 'wrong' in the lake" in str(found.differences[0])
+    assert shelf.one("t", hot(shelf, lambda number: lake(number, "right"))).verdict is Verdict.EQUAL
+
+
+@pytest.mark.found
+def test_equality_says_at_once_that_no_engine_runs(shelf: Shelf) -> None:
+    """Number 14: a comparison ends within seconds, with the reason, where no engine runs."""
+    rows = fill(shelf, 10)
+    shelf.lay("t", rows.slice(1))
+    said: list[str] = []
+    waiting = DestinationMerged(shelf.config.destination_dir("shelf"), say=said.append, gone_seconds_max=0.0)
+    found = shelf.one("t", waiting, settle_seconds=300.0)
+    assert found.verdict is Verdict.UNDECIDED
+    assert "no engine runs for this destination: `sluice up` starts it" in found.reason
+    assert found.seconds < 60
 
 
 def log(*entries: tuple[int | None, str, int]) -> pa.Table:
