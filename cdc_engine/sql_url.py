@@ -17,10 +17,11 @@ def url_with_password(url: str, setting: str) -> sqlalchemy.URL:
     """The URL with the secret that its password names. `setting`: its key in conf/. Raises ConfigurationError, which never holds it."""
     try:
         parsed = sqlalchemy.make_url(url)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError):  # the library's own sentence may hold a part of the password
         raise ConfigurationError(
-            f"{setting} is no URL of a database, such as mysql+pymysql://user:$NAME@host/db"
-        ) from error
+            f"{setting} is no URL of a database, such as mysql+pymysql://user:$NAME@host/db; "
+            "write characters like / and @ of a password as %2F and %40"
+        ) from None
     parsed = parsed.set(drivername=DRIVERS.get(parsed.drivername, parsed.drivername))
     if not parsed.password or not str(parsed.password).startswith("$"):
         return parsed

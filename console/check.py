@@ -119,8 +119,8 @@ def check_foreign_keys(destination: DestinationConfig) -> Finding:
     """Those that change rows of captured tables without row events, each by name; a warning where the lake does not follow them."""
     try:
         told = foreign_key_notes(foreign_keys(destination), destination.cascade_policy)
-    except SluiceError:
-        return Finding(f"foreign keys of {destination.name}: the source could not be asked")
+    except SluiceError as error:
+        return Finding(f"foreign keys of {destination.name}", (f"they could not be read from the source: {error}",))
     if not told:
         return Finding(f"foreign keys of {destination.name}: none changes rows of captured tables without row events")
     followed: list[str] = []

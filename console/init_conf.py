@@ -58,8 +58,11 @@ def parse_url(url: str, name: str = "") -> Wanted:
     try:
         parts = urlsplit(url)
         port = parts.port or 3306
-    except ValueError as error:
-        raise ConfigurationError(f"the URL cannot be read ({error}); write {EXAMPLE}") from error
+    except ValueError:
+        # The library's own sentence quotes what it takes for the port, which may be a part of a password.
+        raise ConfigurationError(
+            f"the URL cannot be read: its host or port is none; write {EXAMPLE}, and put the password into an environment variable"
+        ) from None
     if parts.scheme not in {"mysql", "mariadb"} or not parts.hostname or not parts.username:
         raise ConfigurationError(f"the URL names no user or host of a MySQL or MariaDB; write {EXAMPLE}")
     if parts.password is not None:

@@ -96,6 +96,10 @@ def equality_schedule(
     return dg.ScheduleDefinition(
         name=f"{_step(destination)}_schedule",
         job=job,
+        description=(
+            f"Compares the Delta tables of {destination} with the source: what changed since the last comparison. "
+            "Switched on by `equality.schedule` in conf/."
+        ),
         cron_schedule=schedule or NIGHTLY,
         execution_timezone="UTC",
         default_status=running if schedule else stopped,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import urllib.parse
 from typing import Any
 
+from cdc_engine.errors import ConfigurationError
 from console.canal_import.properties import Settings, Told
 
 SERVER = "127.0.0.1"
@@ -37,8 +38,14 @@ def _address(name: str, text: str, told: Told) -> dict[str, Any]:
     """Of host, host:port, or a URI."""
     if not text.startswith("amqp"):
         return {"servers": text}
-    uri = urllib.parse.urlsplit(text)
-    found: dict[str, Any] = {"servers": f"{uri.hostname}:{uri.port}" if uri.port else uri.hostname or SERVER}
+    try:
+        uri = urllib.parse.urlsplit(text)
+        port = uri.port
+    except ValueError:  # the library's own sentence may hold a part of the password
+        raise ConfigurationError(
+            "rabbitmq.host is no URI such as amqp://user:password@host:5672/virtual_host; write / and @ of a password as %2F and %40"
+        ) from None
+    found: dict[str, Any] = {"servers": f"{uri.hostname}:{port}" if port else uri.hostname or SERVER}
     if uri.username:
         found["user"] = urllib.parse.unquote(uri.username)
     if uri.password:

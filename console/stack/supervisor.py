@@ -18,6 +18,7 @@ from console.toolchain.errors import ServerError
 from console.toolchain.process import last_lines
 
 POLL_SECONDS = 0.1
+SHOWN = {"spark": "Spark"}  # a part whose name is no common noun
 
 Say = Callable[[str], None]
 
@@ -168,7 +169,7 @@ class Supervisor:
         ready = [name for name, other in self._kept.items() if other.state is State.READY]
         step = next_step(kept, now, ready, ended, part.answers)
         if step is Step.BEGIN:
-            self._say(f"starting the {part.name}")
+            self._say(f"starting {SHOWN.get(part.name, f'the {part.name}')}")
             with held_back():
                 part.begin()
                 self.begun.append(part.name)

@@ -84,6 +84,12 @@ def maintain_job(settings: SluiceConfig, destination: str, ports: Ports) -> dg.J
     return job
 
 
+DESCRIPTIONS = {
+    "optimize": "Compacts small files of the Delta tables of {}. Switched on by `maintenance.optimize` in conf/.",
+    "vacuum": "Removes files of the Delta tables of {} that no version in retention needs. Switched on by `maintenance.vacuum` in conf/.",
+}
+
+
 def maintain_schedules(config: SluiceConfig, destination: str, job: dg.JobDefinition) -> list[dg.ScheduleDefinition]:
     """One for OPTIMIZE and one for VACUUM, each switched on where conf/ names a time."""
     given, minute = config.destinations[destination].maintenance, minute_of(destination)
@@ -117,6 +123,7 @@ def _schedule(  # noqa: PLR0917  two callers, above
         name=f"{act}_{destination}_schedule",
         job=job,
         execution_fn=asked,
+        description=DESCRIPTIONS[act].format(destination),
         cron_schedule=schedule or usual,
         execution_timezone="UTC",
         default_status=running if schedule else stopped,

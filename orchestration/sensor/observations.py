@@ -38,10 +38,10 @@ AssetEvent = dg.AssetObservation | dg.AssetCheckEvaluation | dg.AssetMaterializa
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Published:
-    """What was published when; the sensor's cursor. Only a memory against repetition: the truth is the engine's.
+    """What was published when; the sensor's cursor, but for `points`. Only a memory against repetition: the truth is the engine's.
 
     `failing`: check → why, of checks whose newest result is a failure; None: nothing was ever published. `points`: of the last hour's
-    observations, lag in seconds and rows a second.
+    observations, lag in seconds and rows a second; they stay out of the cursor, which Dagster shows to people.
     """
 
     observed_at_seconds: float = 0.0
@@ -49,7 +49,8 @@ class Published:
     points: tuple[Point, ...] = ()
 
     def to_cursor(self) -> str:
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+        shown = {"observed_at_seconds": int(self.observed_at_seconds), "failing": self.failing}
+        return json.dumps(shown, sort_keys=True)
 
     @classmethod
     def from_cursor(cls, cursor: str | None) -> Published:
@@ -60,7 +61,6 @@ class Published:
             return cls(
                 observed_at_seconds=float(record.get("observed_at_seconds", 0.0)),
                 failing=None if failing is None else {str(key): str(why) for key, why in failing.items()},
-                points=tuple((float(lag), float(rate)) for lag, rate in record.get("points", ())),
             )
         except (ValueError, TypeError, AttributeError):
             return cls()

@@ -26,6 +26,7 @@ from orchestration import failpoints
 from orchestration.batch_reference import BATCH, DRAIN, RUNS_TAG, BatchReference
 from orchestration.checks import older_tables
 from orchestration.sensor.backoff import Failed, in_a_loop, waiting
+from orchestration.sensor.chart import Point
 from orchestration.sensor.giving_up import tables_to_stop
 from orchestration.sensor.lake_watch import NO_EYE, LakeEye
 from orchestration.sensor.observations import AssetEvent, Published, due, failures
@@ -46,7 +47,18 @@ _log = logging.getLogger(__name__)
 HAND_OUT_RESERVE_SECONDS = 0.3  # of the budget, for what comes after the hand-out
 LOOK_SECONDS = 0.2  # between two looks at a run, or at an engine that starts
 DRAINING_LOOK_SECONDS = 0.5  # while a run drains: it settles what it merges itself
+BROKEN_SECONDS_MIN, BROKEN_SECONDS_MAX = 10.0, 300.0  # after ticks that broke one after the other: doubled for each
 SENSOR_WORKERS = 4  # ticks that Dagster's daemon has under way at once: dagster.yaml, sensors.num_workers
+
+
+_charts: dict[
+    str, tuple[Point, ...]
+] = {}  # by destination, of the last hour: they outlive definitions that are reloaded
+
+
+def broken_pause_seconds(in_a_row: int) -> float:
+    """How long no tick is tried after so many that raised one after the other; none after the first."""
+    return min(BROKEN_SECONDS_MAX, BROKEN_SECONDS_MIN * 2.0 ** min(in_a_row - 2, 10)) if in_a_row > 1 else 0.0
 
 
 def tick_seconds(destinations: int) -> float:
@@ -87,15 +99,25 @@ class Ticker:
         self._one_at_a_time = threading.Lock()
         self._pause = threading.Event().wait
         self._lock_watch = LockWatch()
+        # Ticks in a row that raised, what the newest raised, and when the next is tried.
+        self._broken, self._broke, self._again_at = 0, "", 0.0
 
     def tick(self, runs: RunStore, cursor: str | None) -> dg.SensorResult:
         """The sensor's answer. An earlier tick may still be at work: Dagster gives up on a slow one, but cannot end it."""
         if not self._one_at_a_time.acquire(blocking=False):
             return _answer("an earlier tick is still at work and this one leaves everything to it", [], cursor)
         try:
+            if (left := self._again_at - time.monotonic()) > 0:
+                why = f"{self._broken} ticks in a row broke, the newest with {self._broke}; the next is tried in {left:.0f} s"
+                return _answer(why, [], cursor)
             answer = self._tick(runs, cursor, time.monotonic() + self._line.tick_seconds)
             hear(self._line.destination)  # not of one that broke: it has settled nothing
+            self._broken = 0
             return answer
+        except Exception as error:
+            self._broken, self._broke = self._broken + 1, type(error).__name__
+            self._again_at = time.monotonic() + broken_pause_seconds(self._broken)
+            raise
         finally:
             self._one_at_a_time.release()
 
@@ -127,10 +149,12 @@ class Ticker:
                 engine.tell_tick()  # one that broke, for Dagster's storage did not answer, has settled nothing and counts as none
         failing = {**older, **failures(self._line.destination, status, self._line.lag_seconds_max)}
         failing |= {"": trouble} if trouble else {}
-        published = Published.from_cursor(cursor)
+        shown = _charts.get(self._line.destination, ())
+        published = dataclasses.replace(Published.from_cursor(cursor), points=shown)
         events, published = due(
             self._line.destination, self._checked, status, failing, published=published, now_seconds=time.time()
         )
+        _charts[self._line.destination] = published.points
         if isinstance(answer, str) and status is not None:
             answer = "; ".join([answer, describe(status), *self._line.conf_troubles()])
         return _answer(answer, events, published.to_cursor())

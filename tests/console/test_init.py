@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 from typer.testing import CliRunner
 
 from cdc_engine.config import load_config
 from cdc_engine.errors import ConfigurationError
+from cdc_engine.sql_url import url_with_password
+from console.canal_import.properties import Settings, Told
+from console.canal_import.rabbitmq import rabbitmq_of
 from console.init_conf import parse_url
 from console.main import app
 from console.toolchain.database.server import DatabaseServer
@@ -38,6 +44,27 @@ def poor(request: pytest.FixtureRequest) -> DatabaseServer:
 
 def url(server: DatabaseServer) -> str:
     return f"mysql://init_poor@127.0.0.1:{server.port}/init_shop"
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("password", ["secret/word", "12/secret", "secret[word"])
+def test_no_part_of_a_password_is_in_an_error(password: str) -> None:
+    """Number 29: a URL with a password printed a part of it, "Port could not be cast to integer value as 'w'"."""
+    text = f"mysql://root:{password}@db:3306/shop"
+    amqp = cast("Settings", {"canal.mq.servers": text.replace("mysql", "amqp")})
+    readers: dict[str, Callable[[], object]] = {
+        "init": lambda: parse_url(text),
+        "a database of conf/": lambda: url_with_password(text, "meta.url"),
+        "import-canal": lambda: rabbitmq_of("shop", amqp, Told()),
+    }
+    for name, read in readers.items():
+        told = ""
+        try:
+            read()
+        except ConfigurationError as error:
+            told = f"{error} {''.join(traceback.format_exception(error)).count('ValueError')}"
+        assert "secret" not in told, name
+        assert not told or told.endswith(" 0"), "the library's sentence is no cause that a log shows"
 
 
 def test_the_grant_that_is_missing_is_printed_and_is_enough(poor: DatabaseServer, conf: Path) -> None:

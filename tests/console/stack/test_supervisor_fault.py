@@ -221,7 +221,7 @@ def test_fault_a_warm_up_that_takes_too_long_is_ended_and_all_goes_on(
     assert made.is_ready()
     assert warm.ended(), "its process is gone"
     assert said == [
-        "starting the spark",
+        "starting Spark",
         "starting the warm-up of Spark",
         "the warm-up of Spark takes more than 0 s; its first merges will be slow",
     ]

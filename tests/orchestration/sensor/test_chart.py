@@ -1,6 +1,10 @@
-"""The chart of lag and throughput: a bar a minute, for an hour, kept in the sensor's cursor."""
+"""The chart of lag and throughput: a bar a minute, for an hour, kept by the code server."""
 
 from __future__ import annotations
+
+import json
+
+import pytest
 
 from orchestration.sensor.chart import POINTS_MAX, chart, drawn, later
 from orchestration.sensor.observations import Published, due
@@ -20,12 +24,20 @@ def test_each_minute_is_a_bar_until_an_hour_is_full() -> None:
     assert (len(points), points[0], points[-1]) == (POINTS_MAX, (1.0, 0.0), (99.0, 1.0))
 
 
-def test_the_engines_asset_shows_the_chart_also_after_a_restart_of_the_sensor() -> None:
+@pytest.mark.found
+def test_the_cursor_is_one_short_line() -> None:
+    """Number 30: the sensor's cursor showed nine lines of JSON, most of them the chart's points."""
+    points = tuple((float(each), 100.0) for each in range(60))
+    cursor = Published(observed_at_seconds=1790000000.123, failing={}, points=points).to_cursor()
+    assert json.loads(cursor) == {"observed_at_seconds": 1790000000, "failing": {}}
+    assert Published.from_cursor(cursor) == Published(observed_at_seconds=1790000000.0, failing={})
+
+
+def test_the_engines_asset_shows_the_chart() -> None:
     published = Published()
     for minute in range(1, 4):
         state = FakeState(lag_seconds=float(minute), rows_per_second=100.0)
         events, published = due("shop", [], state, {}, published=published, now_seconds=60.0 * minute)
-        published = Published.from_cursor(published.to_cursor())
     assert [lag for lag, _ in published.points] == [1.0, 2.0, 3.0]
     assert "`▃▆█`" in str(events[0].metadata["chart"].value)
     same, published = due("shop", [], state, {}, published=published, now_seconds=181.0)

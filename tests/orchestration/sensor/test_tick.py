@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import dagster as dg
 import pytest
@@ -27,7 +27,7 @@ from orchestration.ports import EngineHost
 from orchestration.sensor import silence
 from orchestration.sensor.runs import RunStore
 from orchestration.sensor.settle import RunRecord
-from orchestration.sensor.tick import LOOK_SECONDS, SENSOR_WORKERS, tick_seconds
+from orchestration.sensor.tick import LOOK_SECONDS, SENSOR_WORKERS, Line, Ticker, tick_seconds
 from orchestration.testing import LEDGER_ID, FakePorts, FakeState, position
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 from tests.orchestration.remote.fix_host import called
@@ -343,6 +343,33 @@ def test_fault_a_tick_that_breaks_is_no_sign_of_life(shop: Shop, monkeypatch: py
     with pytest.raises(sqlite3.OperationalError):
         shop.tick()
     assert shop.engine.ticks == 1
+
+
+@pytest.mark.found
+def test_ticks_that_break_are_tried_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Number 30: a tick that raises was tried again every five seconds, for as long as it failed."""
+    tried, now = list[float](), [1000.0]
+
+    def broken(*_: object) -> dg.SensorResult:
+        tried.append(now[0])
+        if now[0] < 1100:
+            raise OSError("storage is away")
+        return dg.SensorResult(skip_reason="well")
+
+    line = Line(
+        destination="shop", op_name="merge_shop", tables=(), run_lock_held=lambda _: False, tick_seconds=TICK_SECONDS
+    )
+    ticker, nobody = Ticker(line, lambda: cast("EngineHost", None)), cast("RunStore", None)
+    monkeypatch.setattr(ticker, "_tick", broken)
+    monkeypatch.setattr("orchestration.sensor.tick.time.monotonic", lambda: now[0])
+    told = list[str]()
+    for _ in range(40):
+        with contextlib.suppress(OSError):
+            told.append(str(ticker.tick(nobody, None).skip_reason))
+        now[0] += 5.0
+    assert [each - 1000.0 for each in tried][:5] == [0.0, 5.0, 15.0, 35.0, 75.0]
+    assert "ticks in a row broke, the newest with OSError; the next is tried in" in told[0]
+    assert "well" in told[-1], "one that does not break ends the pauses"
 
 
 def test_before_any_table_is_known_there_is_a_job_all_the_same(tmp_path: Path) -> None:
