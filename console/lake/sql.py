@@ -29,6 +29,7 @@ from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 from console.toolchain.errors import SetupError
 
 SHOWN_ROWS_MAX = 100
+WRITING = {"DELETE", "UPDATE", "INSERT", "MERGE", "DROP", "ALTER", "TRUNCATE"}
 FETCHED_ROWS = 10_000
 Row = tuple[Any, ...]
 
@@ -92,7 +93,7 @@ def _paths(config: SluiceConfig, destination: str, table: TableVersion) -> list[
 
 
 def ask(config: SluiceConfig, question: str) -> Answer:
-    """Raises SetupError with DuckDB's sentence and the tables that there are."""
+    """Raises SetupError with DuckDB's sentence, and where a name was not found with the tables that there are."""
     if "://" in config.lake:
         raise SetupError(
             f"The lake is at {config.lake}; `sluice sql` reads local lakes, docs/readers.md says what reads others."
@@ -111,8 +112,20 @@ def ask(config: SluiceConfig, question: str) -> Answer:
         connection.execute(f"SET search_path = '{searched}'")
         return Answer(connection.execute(question))
     except duckdb.Error as error:
+        if writes(question):
+            raise SetupError(
+                "`sluice sql` only reads the lake: it answers SELECT; the source changes the rows."
+            ) from error
+        if not isinstance(error, duckdb.CatalogException):
+            raise SetupError(f"{error}\nDuckDB could not answer the question; correct it and ask again.") from error
         known = ", ".join(f"{each.database}.{each.table}" for each in tables)
         raise SetupError(f"{error}\nThe tables are: {known}") from error
+
+
+def writes(question: str) -> bool:
+    """Whether a question begins with a statement that changes rows or tables."""
+    first = re.match(r"\s*(\w+)", question)
+    return first is not None and first[1].upper() in WRITING
 
 
 def quoted(name: str) -> str:

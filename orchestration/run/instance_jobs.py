@@ -13,7 +13,7 @@ from cdc_engine.keeping import acts
 from orchestration.ports import MergeFailedError
 from orchestration.run.merge_run import failure
 
-JOB = "instance"
+JOB = "operate_engine"
 
 
 class Act(enum.Enum):

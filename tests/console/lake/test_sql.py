@@ -103,6 +103,17 @@ def test_what_duckdb_refuses_is_said_with_the_tables_there_are(
         lake_sql.ask(config, question)
 
 
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("question", "told"), [("DELETE FROM shop.orders", "only reads the lake"), ("SELEC 1", "correct it")]
+)
+def test_only_a_name_that_is_not_found_lists_the_tables(config: SluiceConfig, question: str, told: str) -> None:
+    """Number 29: `sql "DELETE …"` and syntax errors listed every table."""
+    with pytest.raises(SetupError, match=told) as refused:
+        lake_sql.ask(config, question)
+    assert "The tables are" not in str(refused.value)
+
+
 def test_an_empty_lake_and_one_elsewhere_are_said(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"no table .* yet"):
         lake_sql.ask(SluiceConfig(data_dir=tmp_path, lake=str(tmp_path)), "SELECT 1")
