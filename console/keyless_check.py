@@ -1,0 +1,35 @@
+"""Tables without a key: which there are, and whether the account may lock them. Asked by `sluice init` and `sluice check`.
+
+On MySQL the rows of such a table are read at a position that only a table lock makes exact (`cdc_engine.snapshot.exact_place`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from cdc_engine.config import DestinationConfig
+from cdc_engine.errors import ConfigurationError, SluiceError
+from cdc_engine.instance.discovery import captured_tables
+from cdc_engine.instance.wiring import source_of
+from cdc_engine.snapshot.exact_place import require_lock
+from cdc_engine.snapshot.reader import open_reader
+from cdc_engine.table_meta.history.tables_file import keyless_names
+
+
+def ask_keyless(destination: DestinationConfig) -> tuple[tuple[str, ...], list[str]]:
+    """The captured tables without a key, and a problem for each database in which they cannot be locked. Raises SluiceError."""
+    tables = captured_tables(destination)
+    names = keyless_names(tables, lambda database, table: destination.table(database, table).key)
+    if destination.snapshot == "never":
+        return names, []
+    by_database = {each.database: each for each in tables if each.name in names}
+    problems: list[str] = []
+    with contextlib.closing(open_reader(source_of(destination))) as reader:
+        for table in by_database.values():
+            try:
+                require_lock(reader, table)
+            except ConfigurationError as error:
+                problems.append(str(error))
+            except SluiceError:  # it is locked by somebody, or was dropped a moment ago: the privilege is there
+                continue
+    return names, problems
