@@ -6,7 +6,7 @@ import dataclasses
 import os
 import shutil
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,9 +16,10 @@ from cdc_engine.instance.discovery import foreign_keys
 from cdc_engine.instance.wiring import source_of
 from cdc_engine.parser.shared.sharing import key_of
 from cdc_engine.parser.source_check import check_source
-from cdc_engine.table_meta.history.tables_file import foreign_key_notes
+from cdc_engine.table_meta.history.tables_file import foreign_key_notes, keyless_sentence
 from console.beside_check import beside_problems, beside_sentence, rules_problems
 from console.conf_check import conf_problems, unset_passwords
+from console.keyless_check import ask_keyless
 from console.shards_check import shards_problems, shards_sentence, shards_warnings
 from console.sources import ask_source, known_path_clashes
 from console.stack.processes import ProcessFile
@@ -28,15 +29,32 @@ from console.toolchain.process import why_no_run_can_start
 
 FREE_BYTES_MIN = 2 << 30  # staged batches, spill and Delta's old files need room
 CONNECT_SECONDS_MAX = 5.0
+WARNINGS_SHOWN = 3  # of one finding, without --verbose
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One thing looked at. `problems` keep Sluice from running, `warnings` do not."""
+    """One thing looked at. `problems` keep Sluice from running, `warnings` do not.
+
+    `brief`: `what` without its details, where it has many.
+    """
 
     what: str
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    brief: str = ""
+
+    def lines(self, *, verbose: bool) -> tuple[str, ...]:
+        """The heading, all problems, and the warnings: without `verbose` the first three."""
+        warnings = self.warnings if verbose else self.warnings[:WARNINGS_SHOWN]
+        left = len(self.warnings) - len(warnings)
+        more = (f"… and {left} more: `sluice check --verbose`",) if left else ()
+        return (self.what if verbose else self.brief or self.what, *self.problems, *warnings, *more)
+
+
+def problems_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Those with problems, then those with warnings, then the others; else in their order."""
+    return sorted(findings, key=lambda each: (not each.problems, not each.warnings))
 
 
 def run_checks(conf: Path) -> Iterator[Finding]:
@@ -53,6 +71,7 @@ def run_checks(conf: Path) -> Iterator[Finding]:
         yield from check_sources(config.destinations[name])
         yield Finding(policy_sentence(config.destinations[name]))
         yield check_foreign_keys(config.destinations[name])
+        yield check_keyless(config.destinations[name])
     yield from (Finding(group_sentence(group)) for _, group in sorted(config.groups.items()))
     yield check_shared(config)
     yield Finding("Delta paths of all tables", tuple(known_path_clashes(config)))
@@ -123,13 +142,22 @@ def check_foreign_keys(destination: DestinationConfig) -> Finding:
         return Finding(f"foreign keys of {destination.name}", (f"they could not be read from the source: {error}",))
     if not told:
         return Finding(f"foreign keys of {destination.name}: none changes rows of captured tables without row events")
-    followed: list[str] = []
-    others: list[str] = []
-    for note in told:
-        (followed if note.followed else others).append(f"{note.table}: {note.sentence}")
-    return Finding(
-        f"foreign keys of {destination.name}: {'; '.join(followed) or 'none is followed'}", warnings=tuple(others)
-    )
+    followed = [f"{note.table}: {note.sentence}" for note in told if note.followed]
+    others = tuple(f"{note.table}: {note.sentence}" for note in told if not note.followed)
+    what = f"foreign keys of {destination.name}: "
+    brief = f"{what}{len(told)} change rows without row events; the lake follows {len(followed)} of them"
+    return Finding(f"{what}{'; '.join(followed) or 'none is followed'}", warnings=others, brief=brief)
+
+
+def check_keyless(destination: DestinationConfig) -> Finding:
+    """What tables without a key become, and whether a snapshot may lock them."""
+    try:
+        names, problems = ask_keyless(destination)
+    except SluiceError:
+        return Finding(f"tables without a key of {destination.name}: not known, the source did not answer")
+    told = (keyless_sentence(destination.name, names),) if names else ()
+    what = f"tables without a key of {destination.name}: "
+    return Finding(f"{what}{', '.join(names) or 'none'}", tuple(problems), told, brief=f"{what}{len(names) or 'none'}")
 
 
 def group_sentence(group: GroupConfig) -> str:

@@ -5,6 +5,7 @@ What is written is read back and checked before it is announced; a file that is 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Callable
@@ -15,9 +16,14 @@ import yaml
 
 from cdc_engine.config import DestinationConfig, SluiceConfig, load_config
 from cdc_engine.errors import ConfigurationError, SourceCheckError
+from cdc_engine.instance.wiring import source_of
+from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.parser.source_check import check_source, missing_privileges
 from cdc_engine.source.settings import SourceConfig
+from cdc_engine.table_meta.history.source.schema_snapshot import is_of_users
+from cdc_engine.table_meta.history.tables_file import keyless_sentence
+from console.keyless_check import ask_keyless
 from console.sources import ask_source
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -94,11 +100,38 @@ def init_conf(wanted: Wanted, variable: str, conf: Path, say: Callable[[str], No
         problems = error.problems
     for problem in problems:
         say(f"missing: {problem}")
-    if privileges := missing_privileges(asked.facts):
+    settings = wanted.destination(variable)
+    privileges = missing_privileges(asked.facts)
+    if "SELECT" not in privileges:  # without it an account sees no table and no database
+        _require_database(settings, wanted)
+        names, unlocked = ask_keyless(settings)
+        if names:
+            say(f"note: {keyless_sentence(wanted.name, names)}")
+        problems += unlocked
+        for problem in unlocked:
+            say(f"missing: {problem}")
+        privileges += ["LOCK TABLES"] if unlocked else []
+    else:
+        privileges.append("LOCK TABLES")  # for tables without a key, which nobody sees yet
+    if privileges:
         say(f"run as an administrator of the server:\n    {grant(privileges, asked.facts, wanted.user)}")
     _write(conf, file, wanted, variable)
     say(f"wrote {file}; next: {'`sluice check` once that is done' if problems else '`sluice up`'}")
     return not problems
+
+
+def _require_database(settings: DestinationConfig, wanted: Wanted) -> None:
+    """Raises ConfigurationError where the database is not there, with the names that are like it."""
+    if not wanted.database:
+        return
+    with contextlib.closing(SourceConnection(source_of(settings))) as connection:
+        there = [str(next(iter(row.values()))) for row in connection.rows("SHOW DATABASES")]
+    if wanted.database not in there:
+        users = [name for name in sorted(there) if is_of_users(name)]
+        raise ConfigurationError(
+            f"{wanted.host}:{wanted.port} has no database {wanted.database!r} that {wanted.user} may see; it shows "
+            f"{', '.join(users) or 'none'}: correct the URL, or create the database, or grant SELECT on it. Nothing was written"
+        )
 
 
 def grant(privileges: list[str], facts: ServerFacts, user: str) -> str:

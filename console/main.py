@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
 from console.commands.backfill import backfill
@@ -20,7 +21,7 @@ from console.commands.consumer import consumer_app
 from console.commands.instance import instance_app
 from console.commands.lake import lake_app, quarantine_app
 from console.commands.maintain import maintain
-from console.commands.options import JsonOption, config_now, errors, screen
+from console.commands.options import JsonOption, VerboseOption, config_now, errors, screen
 from console.commands.position import position_app
 from console.commands.questions import equal, history, sql, why
 from console.commands.repair import repair
@@ -122,7 +123,7 @@ def down() -> None:
 
 
 @app.command()
-def status(as_json: JsonOption = False) -> None:
+def status(as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
     """Show processes, positions, lag and stopped tables; exit code 1 when something is wrong."""
     from cdc_engine.config import conf_dir  # noqa: PLC0415
     from cdc_engine.keeping.in_use import as_kept  # noqa: PLC0415
@@ -130,22 +131,23 @@ def status(as_json: JsonOption = False) -> None:
 
     in_use = as_kept(conf_dir())
     report = with_conf(read_status(in_use.config), in_use.refused)
-    screen.print_json(json.dumps(report.to_json())) if as_json else screen.print(render(report))
+    screen.print_json(json.dumps(report.to_json())) if as_json else screen.print(render(report, verbose=verbose))
     raise typer.Exit(1 if report.problems else 0)
 
 
 @app.command()
-def check() -> None:
+def check(verbose: VerboseOption = False) -> None:
     """Check conf/, the sources, Spark, Java and the disk, and say everything that is wrong at once."""
     from cdc_engine.config import conf_dir  # noqa: PLC0415
-    from console.check import run_checks  # noqa: PLC0415
+    from console.check import problems_first, run_checks  # noqa: PLC0415
 
     wrong = 0
-    for finding in run_checks(conf_dir()):
+    for finding in problems_first(run_checks(conf_dir())):
         wrong += len(finding.problems)
         mark = "[red]✗[/red]" if finding.problems else "[green]✓[/green]"
-        screen.print(mark, finding.what, highlight=False, soft_wrap=True)
-        for sentence in (*finding.problems, *finding.warnings):
+        what, *sentences = finding.lines(verbose=verbose)
+        screen.print(mark, escape(what), highlight=False, soft_wrap=True)
+        for sentence in sentences:
             screen.print(f"    {sentence}", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(1 if wrong else 0)
 

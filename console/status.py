@@ -24,7 +24,15 @@ from cdc_engine.keeping import orders
 from cdc_engine.snapshot.record import progress
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import SnapshotState, way_out
-from cdc_engine.table_meta.history.tables_file import TABLES_FILE, ForeignKeyNote, foreign_key_notes, read_cascades
+from cdc_engine.table_meta.history.tables_file import (
+    TABLES_FILE,
+    ForeignKeyNote,
+    foreign_key_notes,
+    keyless_names,
+    keyless_sentence,
+    read_cascades,
+    read_tables,
+)
 from console.consumers import consumer_problems, consumer_table, consumers_of, group_table
 from console.stack import processes
 from console.stack.dagster_storage import lost_storage
@@ -67,6 +75,7 @@ class DestinationStatus:
     outstanding: Sequence[dict[str, Any]] = ()
     stopped_tables: Sequence[dict[str, Any]] = ()
     foreign_keys: Sequence[ForeignKeyNote] = ()
+    keyless: Sequence[str] = ()
     snapshots: Sequence[dict[str, Any]] = ()
     consumers: Sequence[dict[str, Any]] = ()
     group: dict[str, Any] | None = None
@@ -93,6 +102,7 @@ def read_status(config: SluiceConfig, now: float | None = None) -> StatusReport:
         dataclasses.replace(
             read_destination(config.destination_dir(name), name, now),
             foreign_keys=_foreign_keys(config, name),
+            keyless=_keyless(config, name),
             snapshots=_snapshots(config, name, now),
         )
         for name in sorted(config.destinations)
@@ -150,6 +160,15 @@ def _foreign_keys(config: SluiceConfig, name: str) -> tuple[ForeignKeyNote, ...]
     except MetaError:
         return ()
     return foreign_key_notes(cascades, config.destinations[name].cascade_policy)
+
+
+def _keyless(config: SluiceConfig, name: str) -> tuple[str, ...]:
+    """The captured tables without a key; none where no engine has written them yet."""
+    try:
+        tables = read_tables(config.destination_dir(name) / TABLES_FILE)
+    except MetaError:
+        return ()
+    return keyless_names(tables, lambda database, table: config.destinations[name].table(database, table).key)
 
 
 def stop_order(directory: Path) -> orders.Order | None:
@@ -284,8 +303,8 @@ def _stop_sentence(destination: str, stop: dict[str, Any]) -> str:
     return f"{destination}: the table {table} stopped: {state}: {stop.get('reason')}{f' ({how})' if how else ''}"
 
 
-def render(report: StatusReport) -> Group:
-    """Tables for a person."""
+def render(report: StatusReport, *, verbose: bool = False) -> Group:
+    """Tables for a person, problems first. `verbose`: each foreign key and each table without a key by its name, else their counts."""
     shown = Table("process", "pid", "port", "state", "memory", title="processes", title_justify="left")
     for process in report.processes:
         state = _process_state(process)
@@ -322,13 +341,10 @@ def render(report: StatusReport) -> Group:
         if each["state"] != SnapshotState.FAILED
     ]
     problems = [Text(f"✗ {problem}", "red") for problem in report.problems]
-    keys = [
-        Text(f"{one.name}: {told.table}: {told.sentence}", "" if told.followed else "yellow")
-        for one in report.destinations
-        for told in one.foreign_keys
-    ]
+    keys = [line for one in report.destinations for line in _notes(one, verbose=verbose)]
     consumers, groups = consumer_table(report.destinations), group_table(report.destinations)
     return Group(
+        *problems,
         shown,
         places,
         *([groups] if groups else ()),
@@ -355,6 +371,20 @@ def _well(report: StatusReport) -> Text:
         f"nothing is wrong; {older} of the tables are older in the lake than 'acked up to' until they are re-read",
         "yellow",
     )
+
+
+def _notes(one: DestinationStatus, *, verbose: bool) -> list[Text]:
+    """What the lake makes of foreign keys without row events, and of tables without a key."""
+    keyless = [Text(keyless_sentence(one.name, one.keyless, verbose=verbose))] if one.keyless else []
+    if verbose:
+        return [
+            Text(f"{one.name}: {told.table}: {told.sentence}", "" if told.followed else "yellow")
+            for told in one.foreign_keys
+        ] + keyless
+    followed = sum(told.followed for told in one.foreign_keys)
+    count = len(one.foreign_keys)
+    told = f"{one.name}: {count} foreign key(s) change rows without row events; the lake follows {followed} of them (--verbose names each)"
+    return [*([Text(told, "" if followed == count else "yellow")] if count else []), *keyless]
 
 
 def _process_state(process: dict[str, Any]) -> Text:

@@ -28,6 +28,17 @@ def foreign_keys(destination: DestinationConfig) -> tuple[Cascade, ...]:
     return () if snapshot.server.logs_cascades else Cascades(snapshot.tables, captured.keeps).all()
 
 
+def captured_tables(destination: DestinationConfig) -> tuple[TableVersion, ...]:
+    """The captured tables as the server has them now; writes nothing. Raises SourceConnectionError or ConfigurationError."""
+    captured = TableFilter(destination.include, destination.exclude)
+    connection = SourceConnection(source_of(destination))
+    try:
+        snapshot = connection.ask(lambda session: read_snapshot(session, captured.keeps))
+    finally:
+        connection.close()
+    return tuple(schema.version() for schema in snapshot.tables)
+
+
 def discover(config: SluiceConfig, destination: str, password: str | None = None) -> tuple[TableVersion, ...]:
     """The captured tables as the server has them now. `password`: where it is not in this process's environment.
 

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from cdc_engine.contracts import TableVersion
-from cdc_engine.errors import SluiceError, SourceConnectionError
+from cdc_engine.errors import ConfigurationError, SluiceError, SourceConnectionError
 from cdc_engine.snapshot.reader import Reader
 from cdc_engine.snapshot.record import SourceEnd
 from cdc_engine.snapshot.statements import quoted
@@ -50,10 +50,31 @@ def binlog_end(reader: Reader) -> tuple[str, int]:
     raise told or SourceConnectionError(f"{reader.source.address} has no binlog: set log_bin there")
 
 
+def require_lock(reader: Reader, table: TableVersion) -> None:
+    """Locks the table for a moment where `rows_at_a_place` has to. Raises ConfigurationError with the GRANT that the account lacks."""
+    if reader.mariadb and _is_transactional(reader, table):
+        return
+    reader.texts("SET lock_wait_timeout = 1")
+    _lock(reader, table)
+    reader.texts("UNLOCK TABLES")
+
+
+def _lock(reader: Reader, table: TableVersion) -> None:
+    """Nothing else gives an exact position on MySQL: a commit is in the binlog before it is visible, and two equal ends do not tell."""
+    try:
+        reader.texts(f"LOCK TABLES {quoted(table.database)}.{quoted(table.table)} READ")
+    except ConfigurationError as error:
+        user = reader.source.user
+        raise ConfigurationError(
+            f"{user}@{reader.source.address} may not lock {table.database}.{table.table}, which has no key, and its rows cannot be read "
+            f"at an exact position without: GRANT LOCK TABLES ON {quoted(table.database)}.* TO '{user}'@'%' (or its host), then "
+            "`sluice snapshot resume`; or declare a key for the table in conf/"
+        ) from error
+
+
 def _locked(locking: Reader, table: TableVersion) -> SourceEnd:
-    name = f"{quoted(table.database)}.{quoted(table.table)}"
     locking.texts(f"SET lock_wait_timeout = {LOCK_SECONDS_MAX}")
-    locking.texts(f"LOCK TABLES {name} READ")
+    _lock(locking, table)
     file, offset = binlog_end(locking)
     return SourceEnd(file=file, offset=offset)
 

@@ -17,6 +17,8 @@ screen = standard_output()
 errors = Console(stderr=True)
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")]
 
+VerboseOption = Annotated[bool, typer.Option("--verbose", help="Name each thing that is otherwise only counted.")]
+
 
 def config_now(directory: Path | None = None) -> SluiceConfig:
     """conf/ as the engines of this host have it: of a wrong file what it said before, and a line on stderr. Raises ConfigurationError."""

@@ -84,7 +84,7 @@ def history(
 
 def why(
     table: Annotated[str, typer.Argument(metavar="DATABASE.TABLE")],
-    key: Annotated[str, typer.Argument(metavar="KEY", help="5, or 7,a of a key with two columns")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="5; of a key with two columns 7,a or id=7,name=a")],
     destination: DestinationOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -95,5 +95,11 @@ def why(
     steps, gone = life.known_life(lake.captured_table(config_now(), table, destination), key)
     if gone:
         errors.print(gone, markup=False, highlight=False, soft_wrap=True)
-    screen.print_json(json.dumps([each.to_json() for each in steps])) if as_json else screen.print(life.render(steps))
+    if as_json:
+        screen.print_json(json.dumps([each.to_json() for each in steps]))
+    elif steps:
+        screen.print(life.render(steps))
+    elif not gone:
+        told = f"{table} has no row under the key {key}, and no version that its log still has knew one"
+        errors.print(told, markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(0 if steps else 1)

@@ -17,7 +17,7 @@ from console.toolchain.ports import LOOPBACK
 VERSION = "mysql-8.0.31"
 USER = "sluice"
 PASSWORD_VARIABLE = "SLUICE_DEMO_PASSWORD"  # noqa: S105  the name of the variable
-GRANTS = "SELECT, RELOAD, REPLICATION SLAVE, REPLICATION CLIENT"  # what docs/operations.md asks for
+GRANTS = "SELECT, LOCK TABLES, REPLICATION SLAVE, REPLICATION CLIENT"  # what docs/operations.md asks for
 SERVER_ID = 4201
 
 

@@ -6,6 +6,7 @@ before. Where the row is not there, the commits that deleted rows are looked at,
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY
 from spark_jobs.tables.commit_record import Interval, read_commit
 
 LOOKS_MAX = 500
+SNAPSHOT = "read by a snapshot"
 NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 OURS = (ORDER_KEY, COMMIT_TIME, OPERATION, DELETED)
 Row = Mapping[str, Any]
@@ -112,6 +114,8 @@ def _happened(row: Row, before: Row | None) -> str:
 
 def _step(happened: str, row: Row, commit: Interval | None) -> Step:
     values = {name: value for name, value in row.items() if name not in OURS}
+    if commit is not None and commit.snapshot:  # its rows have the time of the reading, which is no commit's
+        return Step(f"{happened}, {SNAPSHOT}" if happened == "delete" else SNAPSHOT, values, commit, None)
     when = row.get(COMMIT_TIME) if happened != "delete" or commit is None else moment(commit.last_commit_time_us)
     return Step(happened, values, commit, when)
 
@@ -159,11 +163,24 @@ def parse_key(table: LakeTable, text: str) -> dict[str, str]:
         raise ConfigurationError(f"{table.name} has no mirror whose versions would tell a row's life; {told}")
     if not table.key:
         raise ConfigurationError(f"{table.name} has no key: its Delta table has every change, ask it with `sluice sql`")
-    parts = text.split(",") if len(table.key) > 1 else [text]
+    parts = next(csv.reader([text], skipinitialspace=True), []) if len(table.key) > 1 else [text]
     if len(parts) != len(table.key):
-        raise ConfigurationError(f"the key of {table.name} is {', '.join(table.key)}: give {len(table.key)} values")
-    named = dict(zip(table.key, parts, strict=True))
-    return {name: value.strip().removeprefix(f"{name}=") for name, value in named.items()}
+        raise ConfigurationError(
+            f"the key of {table.name} is ({', '.join(table.key)}): give {len(table.key)} values with commas between them, in this "
+            f"order or as {','.join(f'{name}=…' for name in table.key)}; a value that has a comma stands in double quotes"
+        )
+    by_name = dict(_told(part.strip(), table.key) for part in parts)
+    if sorted(by_name) == sorted(table.key):
+        return by_name
+    named = zip(table.key, parts, strict=True)
+    return {name: value.strip().removeprefix(f"{name}=") for name, value in named}
+
+
+def _told(part: str, key: Sequence[str]) -> tuple[str, str]:
+    """Column and value of `column=value`; no column where the part does not begin with one of the key."""
+    name, equals, value = part.partition("=")
+    column = next((each for each in key if equals and each.lower() == name.strip().lower()), "")
+    return column, value if column else part
 
 
 def _equal(name: str, kind: str, value: str) -> str:
@@ -191,7 +208,7 @@ def render(steps: Sequence[Step]) -> Table:
         commit = step.commit
         shown.add_row(
             step.happened,
-            str(step.committed_at or ""),
+            str(step.committed_at or "") or _read_time(commit),
             _changed(step, before),
             str(commit.version) if commit else "",
             str(commit.delivery) if commit else "",
@@ -199,6 +216,11 @@ def render(steps: Sequence[Step]) -> Table:
             commit.run[:8] if commit else "",
         )
     return shown
+
+
+def _read_time(commit: Interval | None) -> str:
+    """When a snapshot read the row; nobody knows when it was committed."""
+    return f"before {moment(commit.last_commit_time_us)}, when it was read" if commit and commit.snapshot else ""
 
 
 def _changed(step: Step, before: Row) -> str:

@@ -45,7 +45,8 @@ def test_cascade_of_children_is_named_by_check_and_status(place: Place, source: 
     place.write(
         "destinations/shop.yaml", {**conf, "include": r"fkeys\..*", "exclude": r"fkeys\.hidden", "cascades": word}
     )
-    checked = RUNNER.invoke(app, ["check"])
+    checked = RUNNER.invoke(app, ["check", "--verbose"])
+    assert "c_p" in checked.stdout, (checked.stdout, checked.exception)
     (found,) = (line for line in checked.stdout.splitlines() if "c_p" in line)
     assert all(part in found for part in SAID[word])
     assert found.startswith("✓") == (word == "apply"), "what the lake does not follow stands on a line of its own"
@@ -56,7 +57,10 @@ def test_cascade_of_children_is_named_by_check_and_status(place: Place, source: 
     assert not any(name in checked.stdout for name in ("h_p", "f_p"))
     running_engine(directory)
     discover(load_config(place.conf), "shop")
-    assert all(part in RUNNER.invoke(app, ["status"]).stdout for part in SAID[word])
+    assert all(part in RUNNER.invoke(app, ["status", "--verbose"]).stdout for part in SAID[word])
+    brief = RUNNER.invoke(app, ["status"]).stdout
+    assert "foreign key(s) change rows without row events" in brief
+    assert "fkeys.c: c_p" not in brief
     (shop,) = json.loads(RUNNER.invoke(app, ["status", "--json"]).stdout)["destinations"]
     (told,) = (each for each in shop["foreign_keys"] if "c_p" in each["sentence"])
     assert all(part in f"{told['table']}: {told['sentence']}" for part in SAID[word])

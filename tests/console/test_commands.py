@@ -23,6 +23,7 @@ from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
 from cdc_engine.parser.start_position import StartChoice
 from cdc_engine.position import Position
 from console.acts.position import request
+from console.check import Finding, problems_first
 from console.main import app, exit_code
 from console.stack.processes import ProcessFile
 from console.stack.stack import Stack
@@ -80,6 +81,20 @@ def test_check_of_a_good_source_passes_and_shows_no_secret(place: Place, source:
     assert answer.exit_code == 0, answer.stdout
     assert "8.0.31" in answer.stdout
     assert SECRET not in answer.output
+
+
+@pytest.mark.found
+def test_check_counts_details_and_shows_problems_first() -> None:
+    """Number 28: `check` shows problems first, and the details of a finding with `--verbose` alone."""
+    found = [
+        Finding("a long line", brief="short", warnings=("1", "2", "3", "4")),
+        Finding("good"),
+        Finding("bad", ("why",)),
+    ]
+    assert [each.what for each in problems_first(found)] == ["bad", "a long line", "good"]
+    assert found[0].lines(verbose=False) == ("short", "1", "2", "3", "… and 1 more: `sluice check --verbose`")
+    assert found[0].lines(verbose=True) == ("a long line", "1", "2", "3", "4")
+    assert Finding("bad", ("why",)).lines(verbose=False) == ("bad", "why")
 
 
 def test_check_says_all_that_is_wrong_with_a_source(place: Place, source: DatabaseServer) -> None:

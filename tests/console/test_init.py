@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import re
+import shlex
+import shutil
+import subprocess
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
 from cdc_engine.config import load_config
 from cdc_engine.errors import ConfigurationError
+from cdc_engine.instance.discovery import captured_tables
+from cdc_engine.instance.wiring import source_of
+from cdc_engine.snapshot.chunks import Chunk
+from cdc_engine.snapshot.reader import open_reader
+from cdc_engine.snapshot.table_reader import SourceTable
 from cdc_engine.sql_url import url_with_password
 from console.canal_import.properties import Settings, Told
 from console.canal_import.rabbitmq import rabbitmq_of
+from console.check import check_destination, check_keyless
+from console.conf_check import conf_problems
 from console.init_conf import parse_url
 from console.main import app
+from console.toolchain.cache import PROJECT_ROOT
 from console.toolchain.database.server import DatabaseServer
 
 RUNNER = CliRunner()
@@ -37,6 +49,10 @@ def poor(request: pytest.FixtureRequest) -> DatabaseServer:
     """A server with an account that may only log in."""
     server: DatabaseServer = request.getfixturevalue(request.param)
     with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("DROP DATABASE IF EXISTS init_shop")
+        cursor.execute("CREATE DATABASE init_shop")
+        cursor.execute("CREATE TABLE init_shop.log (n int)")
+        cursor.execute("CREATE TABLE init_shop.orders (id int PRIMARY KEY)")
         cursor.execute("DROP USER IF EXISTS init_poor@'%'")
         cursor.execute("CREATE USER init_poor@'%%' IDENTIFIED BY %s", (SECRET,))
     return server
@@ -72,7 +88,7 @@ def test_the_grant_that_is_missing_is_printed_and_is_enough(poor: DatabaseServer
     assert answer.exit_code == 1, answer.output
     statement = re.search(r"GRANT .*;", answer.stdout)
     assert statement
-    assert "REPLICATION SLAVE, REPLICATION CLIENT, SELECT ON *.* TO" in statement[0]
+    assert "REPLICATION SLAVE, REPLICATION CLIENT, SELECT, LOCK TABLES ON *.* TO" in statement[0]
     with poor.connect() as connection, connection.cursor() as cursor:
         cursor.execute(statement[0].rstrip(";"))
     again = RUNNER.invoke(app, ["init", url(poor), "--name", "again", "--password-env", VARIABLE])
@@ -82,6 +98,87 @@ def test_the_grant_that_is_missing_is_printed_and_is_enough(poor: DatabaseServer
     assert shop.snapshot == "initial"
     assert (shop.source.user, shop.source.password_env, shop.include) == ("init_poor", VARIABLE, r"init_shop\..*")
     assert SECRET not in answer.output + "".join(file.read_text() for file in conf.rglob("*.yaml"))
+
+
+@pytest.mark.found
+def test_a_table_without_a_key_is_read_with_the_grant_that_is_printed(
+    poor: DatabaseServer, conf: Path, tmp_path: Path
+) -> None:
+    """Number 24: `init` names tables without a key, and prints the GRANT with which their rows can be read; it is enough."""
+    with poor.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("INSERT INTO init_shop.log VALUES (1), (2)")
+        connection.commit()
+        cursor.execute("GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO init_poor@'%'")
+    answer = RUNNER.invoke(app, ["init", url(poor), "--password-env", VARIABLE])
+    assert (
+        "1 table(s) of init_shop have no primary key (init_shop.log): the lake keeps each as a change log"
+        in answer.stdout
+    )
+    settings = load_config(conf).destinations["init_shop"]
+    mysql = "GRANT" in answer.stdout
+    if mysql:
+        assert answer.exit_code == 1
+        assert "may not lock init_shop.log" in check_keyless(settings).problems[0]
+        statement = re.search(r"^ +GRANT (.*);$", answer.stdout, re.MULTILINE)
+        assert statement
+        assert "GRANT LOCK TABLES ON *.*" in statement[0]
+        with poor.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(statement[0].strip().rstrip(";"))
+    assert mysql == ("mariadb" not in answer.stdout.lower())  # MariaDB tells the position of a read without a lock
+    finding = check_keyless(settings)
+    assert not finding.problems
+    assert "change log" in finding.warnings[0]
+    (log,) = (each for each in captured_tables(settings) if each.table == "log")
+    table = SourceTable(lambda: open_reader(source_of(settings)), log, where="", chunk_rows=10)
+    try:
+        table.read(Chunk(number=1), tmp_path / "rows.parquet")
+    finally:
+        table.close()
+    assert sorted(str(n) for n in pq.read_table(tmp_path / "rows.parquet")["n"].to_pylist()) == ["1", "2"]
+
+
+@pytest.mark.found
+def test_a_database_that_does_not_exist_is_refused(mysql80: DatabaseServer, conf: Path) -> None:
+    """Number 28: `init` refuses a database that the server does not have, and writes nothing."""
+    monkey = f"mysql://root@127.0.0.1:{mysql80.port}/no_such_shop"
+    answer = RUNNER.invoke(app, ["init", monkey, "--password-env", "SLUICE_INIT_EMPTY"], env={"SLUICE_INIT_EMPTY": ""})
+    assert isinstance(answer.exception, ConfigurationError), answer.output
+    assert "has no database 'no_such_shop'" in str(answer.exception)
+    assert not conf.exists()
+
+
+@pytest.mark.found
+def test_the_commands_of_the_readme_work_in_a_clean_clone(
+    mysql80: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number 23: README's `init mysql://…/shop` writes shop.yaml beside the conf/ that a clone has, and `check` reads it."""
+    listed = subprocess.run(["git", "ls-files", "conf"], cwd=PROJECT_ROOT, capture_output=True, text=True, check=True)
+    for name in listed.stdout.split():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(PROJECT_ROOT / name, tmp_path / name)
+    readme = (PROJECT_ROOT / "README.md").read_text()
+    granted = re.search(r"GRANT [^`]*", readme)
+    assert granted
+    with mysql80.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE IF NOT EXISTS shop")
+        cursor.execute("DROP USER IF EXISTS readme@'%'")
+        cursor.execute("CREATE USER readme@'%%' IDENTIFIED BY %s", (SECRET,))
+        cursor.execute(granted[0].replace("'sluice'", "'readme'"))
+    monkeypatch.setenv("SLUICE_CONF", str(tmp_path / "conf"))
+    monkeypatch.setenv("SLUICE_SHOP_PASSWORD", SECRET)
+    told = re.search(r"^\./sluice (init .*)$", readme, re.MULTILINE)
+    assert told
+    words = shlex.split(told[1].replace("sluice@db.example.com", f"readme@127.0.0.1:{mysql80.port}"))
+    answer = RUNNER.invoke(app, words)
+    assert answer.exit_code == 0, answer.output
+    assert list(load_config(tmp_path / "conf").destinations) == ["shop"]
+    assert not conf_problems(tmp_path / "conf")
+    found = check_destination(load_config(tmp_path / "conf").destinations["shop"])
+    assert not found.problems
+
+
+def test_the_example_of_a_destination_is_valid() -> None:
+    assert list(load_config(PROJECT_ROOT / "conf" / "examples").destinations) == ["shop"]
 
 
 def test_what_is_there_is_never_written_over(mysql80: DatabaseServer, conf: Path) -> None:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from cdc_engine.config import load_config
-from cdc_engine.contracts import DestinationDir, MetaPlace, OutstandingBatch, StoppedTable
+from cdc_engine.contracts import DestinationDir, MetaPlace, OutstandingBatch, StoppedTable, TableVersion
 from cdc_engine.documents.memory import MemoryDocuments
 from cdc_engine.documents.places import documents_of
 from cdc_engine.ha.file_lease import FileLease
@@ -28,6 +28,7 @@ from cdc_engine.position import Position
 from cdc_engine.snapshot.record import SnapshotRecord
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import TableState
+from cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
 from console.main import app
 from console.stack.processes import ProcessFile, part_names
 from console.status import DestinationStatus, find_problems, read_destination
@@ -252,3 +253,18 @@ def test_ha_status_says_that_nobody_answers_who_keeps_the_ledger(tmp_path: Path)
     (problem,) = (each for each in find_problems([{"name": "x", "alive": True, "pid": 1}], [status]) if "meta" in each)
     assert "is not known until it answers" in problem
     assert "hidden" not in problem + repr(place)
+
+
+@pytest.mark.found
+def test_status_counts_and_shows_problems_first(place: Place) -> None:
+    """Number 28: `status` shows problems first and counts of tables and foreign keys; `--verbose` names them, and JSON has all of them."""
+    directory = place.destination(1)
+    running_engine(directory)
+    tables = [TableVersion(database="shop", table=f"log{number}", columns=()) for number in range(9)]
+    write_tables(directory / TABLES_FILE, tables)
+    brief = RUNNER.invoke(app, ["status"]).stdout
+    assert "9 table(s) of shop have no primary key (shop.log0, shop.log1, shop.log2 and 6 more)" in brief
+    assert brief.index("\u2717 nothing is running") < brief.index("destinations")
+    assert "shop.log8" in RUNNER.invoke(app, ["status", "--verbose"]).stdout
+    (shop,) = json.loads(RUNNER.invoke(app, ["status", "--json"]).stdout)["destinations"]
+    assert len(shop["keyless"]) == 9

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,22 @@ def foreign_key_notes(cascades: Iterable[Cascade], policy: Callable[[str, str], 
     unseen = {each.child for each in every if not each.captured}
     notes = [_note(each, policy(*each.child), each.parent in unseen) for each in every if each.captured]
     return tuple(sorted(notes, key=lambda note: note.table))
+
+
+def keyless_names(tables: Iterable[TableVersion], declared: Callable[[str, str], Sequence[str]]) -> tuple[str, ...]:
+    """The tables without a key, by name. `declared`: the key that conf/ gives to (database, table), or none."""
+    return tuple(sorted(each.name for each in tables if not each.key and not declared(each.database, each.table)))
+
+
+def keyless_sentence(destination: str, names: Sequence[str], *, verbose: bool = False) -> str:
+    """What tables without a key become. `verbose`: each by its name, else the first three."""
+    shown = names if verbose else names[:3]
+    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    return (
+        f"{len(names)} table(s) of {destination} have no primary key ({', '.join(shown)}{more}): the lake keeps each as a change "
+        "log, one row per row image, so its number of rows is not the source's. `tables: {DATABASE.TABLE: {key: "
+        "[COLUMN, …]}}` in conf/ declares a key"
+    )
 
 
 def _note(found: Cascade, word: str, parent_unseen: bool) -> ForeignKeyNote:

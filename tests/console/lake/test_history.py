@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,14 @@ def test_history_of_a_row_that_was_deleted_and_came_again() -> None:
     ]
 
 
+@pytest.mark.found
+def test_history_of_a_row_that_a_snapshot_read_has_no_commit_time() -> None:
+    """Number 28: `why` does not call the time at which a snapshot read a row the row's commit time."""
+    told = dataclasses.replace(commits(5)[0], snapshot="1f", last_commit_time_us=5)
+    (step,) = life.life(Rows({0: (5, "a")}), [told])
+    assert (step.happened, step.committed_at, step.to_json()["committed_at"]) == ("read by a snapshot", None, "")
+
+
 def test_history_of_a_row_ends_where_the_log_or_its_files_do() -> None:
     cut = [each for each in commits(5, 11, 20) if each.version > 0]
     found = list(life.life(Rows({1: (5, "a"), 2: (5, "a")}), cut))
@@ -147,6 +156,8 @@ def test_history_of_a_row_ends_where_the_log_or_its_files_do() -> None:
     [
         (("id",), "5", {"id": "5"}),
         (("id",), "id=5", {"id": "5"}),
+        (("id", "name"), '7,"a, b"', {"id": "7", "name": "a, b"}),
+        (("id", "name"), "name=a, ID=7", {"id": "7", "name": "a"}),
         (("name",), "a, b", {"name": "a, b"}),
         (("a", "b"), "1,x", {"a": "1", "b": "x"}),
         (("a", "b"), "a=1, b=x", {"a": "1", "b": "x"}),
