@@ -28,6 +28,7 @@ from console.sources import ask_source
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 ACCOUNT = re.compile(r" TO ((?:`[^`]*`|'[^']*')@(?:`[^`]*`|'[^']*'))")
+GHOST_TABLES = "_.*_(gho|ghc|del|new|old)"
 EXAMPLE = "mysql://user@host:3306/database"
 SLUICE_YAML = """\
 # Every key may be left out; docs/operations.md and `sluice check` say what there is. Relative paths start in the folder that holds conf/.
@@ -54,9 +55,14 @@ class Wanted:
     def include(self) -> str:
         return rf"{re.escape(self.database)}\..*" if self.database else r".*\..*"
 
+    @property
+    def exclude(self) -> str:
+        """The tables that gh-ost and pt-online-schema-change make for a while."""
+        return rf"{re.escape(self.database) if self.database else '.*'}\.{GHOST_TABLES}"
+
     def destination(self, variable: str) -> DestinationConfig:
         source = SourceConfig(host=self.host, port=self.port, user=self.user, password_env=variable)
-        return DestinationConfig(name=self.name, source=source, include=self.include)
+        return DestinationConfig(name=self.name, source=source, include=self.include, exclude=self.exclude)
 
 
 def parse_url(url: str, name: str = "") -> Wanted:
@@ -146,7 +152,6 @@ def _write(conf: Path, file: Path, wanted: Wanted, variable: str) -> SluiceConfi
         (conf / "sluice.yaml").write_text(SLUICE_YAML)
     source = {"host": wanted.host, "port": wanted.port, "user": wanted.user, "password_env": variable}
     head = "# Written by `sluice init`. The file's name is the destination's name: it must not change afterwards.\n"
-    file.write_text(
-        head + yaml.safe_dump({"source": source, "include": wanted.include, "snapshot": "initial"}, sort_keys=False)
-    )
+    tables = {"include": wanted.include, "exclude": wanted.exclude, "snapshot": "initial"}
+    file.write_text(head + yaml.safe_dump({"source": source, **tables}, sort_keys=False))
     return load_config(conf)

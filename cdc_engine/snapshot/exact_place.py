@@ -26,7 +26,7 @@ def rows_at_a_place(connect: Callable[[], Reader], table: TableVersion) -> Itera
     with contextlib.closing(connect()) as reader:
         if reader.mariadb and _is_transactional(reader, table):
             reader.texts(CONSISTENT_READ)
-            yield reader, _place_of_read(reader)
+            yield reader, place_of_read(reader)
             return
         with contextlib.closing(connect()) as locking:
             place = _locked(locking, table)
@@ -79,7 +79,7 @@ def _locked(locking: Reader, table: TableVersion) -> SourceEnd:
     return SourceEnd(file=file, offset=offset)
 
 
-def _place_of_read(reader: Reader) -> SourceEnd:
+def place_of_read(reader: Reader) -> SourceEnd:
     told = reader.texts("SHOW STATUS LIKE 'binlog_snapshot_%'")
     by_name = {str(row[0]).lower(): str(row[1] or "") for row in told}
     file, offset = by_name.get("binlog_snapshot_file", ""), by_name.get("binlog_snapshot_position", "")

@@ -19,9 +19,9 @@ from cdc_engine.snapshot.pace import Pace
 from cdc_engine.snapshot.read import ChunkFacts, Marks, read_chunk
 from cdc_engine.snapshot.reader import Reader
 from cdc_engine.snapshot.record import SourceEnd
+from cdc_engine.snapshot.visible import view_contains, waits_for_replicas, writers_have_committed
 
-# A server without GTIDs does not say what its reads show. What is in its binlog is visible once its commit is through, in milliseconds;
-# what was merged already is older than that by a staging and a run.
+# MySQL without GTIDs does not say what its reads contain. A binlogged transaction is committed within milliseconds, or waits for a replica.
 UNTOLD_SECONDS = 2.0
 
 
@@ -59,18 +59,26 @@ class SourceTable:
         return int(rows[0][0] or 0) if rows else 0
 
     def shows(self, position: Position) -> bool:
-        """By the server's executed set, which has a transaction once its rows are visible; without one, a while after the beginning.
+        """Returns whether a read that begins now contains every commit up to a position. A position in the binlog proves nothing: with
+        semi-sync AFTER_SYNC the dump sends a transaction that the storage engine has not committed yet.
 
-        From now on each server that is read must be that of the place. Raises SourceConnectionError where it is another.
+        From now on each server that is read must be the position's. Raises SourceConnectionError if it is another one.
         """
         self._server = position.server_uuid
         reader = self._reader()
         if self._source is None:
             self._require_same(reader)
             _require_executed(reader, position)
-        if reader.mariadb or not position.gtid_set:
-            return self._source is None and time.monotonic() - self._began >= UNTOLD_SECONDS
-        return has_executed(_one_line(reader.texts("SELECT @@GLOBAL.gtid_executed")), position.gtid_set)
+        if not reader.mariadb and position.gtid_set:  # MySQL adds a GTID to this set after the engine's commit
+            return has_executed(_one_line(reader.texts("SELECT @@GLOBAL.gtid_executed")), position.gtid_set)
+        if self._source is not None:
+            return False
+        with contextlib.closing(self._connected()) as view:
+            if view.mariadb:
+                return view_contains(view, position)
+            if time.monotonic() - self._began < UNTOLD_SECONDS:
+                return False
+            return not waits_for_replicas(view) or writers_have_committed(view, self._table)
 
     def chunks(self, after: Chunk | None) -> Iterator[Chunk]:
         return chunks(self._reader(), self._table, self._chunk_rows, self._where, after)

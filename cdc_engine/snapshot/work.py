@@ -166,12 +166,13 @@ def _read(record: SnapshotRecord, hands: Hands) -> bool:
 
 
 def wait_until_shown(reader: TableReader, position: Position, pause: Callable[[float], object]) -> None:
-    """What is in the binlog is visible a moment later; a row that is read before that would lack a change that was merged already."""
+    """Waits until reads contain a position. A row that is read before that would lack a change that was merged already."""
     deadline = time.monotonic() + VISIBLE_SECONDS_MAX
     while not reader.shows(position):
         if time.monotonic() >= deadline:
             raise SourceConnectionError(
-                f"the server does not show what it has committed up to {position} within {VISIBLE_SECONDS_MAX:g} s: does a replica lag?"
+                f"the server does not show what it has committed up to {position} within {VISIBLE_SECONDS_MAX:g} s: a replica lags, or "
+                "commits wait for a semi-sync replica; it is tried again. MySQL without GTIDs also needs the grant LOCK TABLES then"
             )
         pause(0.2)
 

@@ -19,6 +19,7 @@ from cdc_engine.config import load_config
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.instance.discovery import captured_tables
 from cdc_engine.instance.wiring import source_of
+from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.snapshot.chunks import Chunk
 from cdc_engine.snapshot.reader import open_reader
 from cdc_engine.snapshot.table_reader import SourceTable
@@ -227,3 +228,23 @@ def test_parts_of_a_url() -> None:
         "SLUICE_MY_SHOP_PASSWORD",
     )
     assert parse_url("mysql://u@h").include == r".*\..*"
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("name", "captured"),
+    [
+        ("_orders_gho", False),
+        ("_orders_ghc", False),
+        ("_orders_20260101120000_del", False),
+        ("__orders_new", False),
+        ("_orders_old", False),
+        ("orders_new", True),
+        ("orders", True),
+    ],
+)
+def test_tables_of_online_schema_tools_are_excluded(name: str, captured: bool) -> None:
+    """Number 26: the `include` that init writes captures ghost tables."""
+    for url_of, database in (("mysql://u@h/my-shop", "my-shop"), ("mysql://u@h", "any")):
+        wanted = parse_url(url_of)
+        assert TableFilter(wanted.include, wanted.exclude).keeps(database, name) is captured

@@ -1,0 +1,58 @@
+"""Asks a server without MySQL's GTIDs whether its reads contain what its binlog contains. Called by `table_reader`.
+
+A transaction reaches the binlog, and the dump, before the storage engine commits it. With semi-sync AFTER_SYNC the time between
+the two is as long as a replica withholds its acknowledgement.
+"""
+
+from __future__ import annotations
+
+from cdc_engine.contracts import TableVersion
+from cdc_engine.errors import ConfigurationError, SourceConnectionError
+from cdc_engine.gtid import has_executed
+from cdc_engine.position import Position, file_number
+from cdc_engine.snapshot.exact_place import CONSISTENT_READ, place_of_read
+from cdc_engine.snapshot.reader import Reader
+from cdc_engine.snapshot.statements import quoted
+
+LOCK_TRY_SECONDS = 1  # the server's minimum; new writers wait behind a pending table lock for as long
+LOCK_WAIT_TIMEOUT = "(error 1205)"
+
+
+def view_contains(reader: Reader, position: Position) -> bool:
+    """Returns whether a consistent read of MariaDB contains a position. The reader is in that read afterwards.
+
+    Control events move the stream's position and are no commits, so the GTIDs decide where the offset is not reached.
+    """
+    reader.texts(CONSISTENT_READ)
+    seen = place_of_read(reader)
+    if position.file and (file_number(seen.file), seen.offset) >= (file_number(position.file), position.offset):
+        return True
+    if not position.gtid_set:
+        return False
+    file = f"CONVERT(x'{seen.file.encode().hex()}' USING utf8mb4)"
+    ((told,),) = reader.texts(f"SELECT BINLOG_GTID_POS({file}, {seen.offset})")
+    return has_executed(told or "", position.gtid_set)
+
+
+def waits_for_replicas(reader: Reader) -> bool:
+    """Returns whether commits of the server wait for a replica's acknowledgement (semi-sync)."""
+    told = reader.texts("SHOW GLOBAL STATUS LIKE 'Rpl\\_semi\\_sync\\_%\\_wait\\_sessions'")
+    return any(int(row[1] or 0) for row in told)
+
+
+def writers_have_committed(reader: Reader, table: TableVersion) -> bool:
+    """Returns whether every transaction that had written to the table is committed, by a table lock that is released at once.
+
+    A writer keeps its metadata lock until its commit is through. False also where the account may not lock tables.
+    """
+    reader.texts(f"SET lock_wait_timeout = {LOCK_TRY_SECONDS}")
+    try:
+        reader.texts(f"LOCK TABLES {quoted(table.database)}.{quoted(table.table)} READ")
+    except ConfigurationError:
+        return False
+    except SourceConnectionError as error:
+        if LOCK_WAIT_TIMEOUT in str(error):
+            return False
+        raise
+    reader.texts("UNLOCK TABLES")
+    return True
