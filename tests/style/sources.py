@@ -1,0 +1,71 @@
+"""Finds and parses the product's source files for `tests.style.figures`."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import io
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PRODUCT = (
+    "cdc_engine",
+    "orchestration",
+    "spark_jobs",
+    "equality",
+    "lake_cut",
+    "object_stores",
+    "canal_client",
+    "console",
+)
+BENCHMARKS = "benchmarks"
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A Python file below `root`, read and parsed once."""
+
+    root: Path
+    path: Path
+
+    @functools.cached_property
+    def text(self) -> str:
+        return self.path.read_text()
+
+    @functools.cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text)
+
+    @functools.cached_property
+    def tokens(self) -> list[tokenize.TokenInfo]:
+        return list(tokenize.generate_tokens(io.StringIO(self.text).readline))
+
+    @property
+    def name(self) -> str:
+        """The path relative to the root, for messages."""
+        return self.path.relative_to(self.root).as_posix()
+
+    @property
+    def folder(self) -> str:
+        return Path(self.name).parent.as_posix()
+
+    @property
+    def module(self) -> str:
+        """The name by which other files import this one."""
+        return self.name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+
+    @functools.cached_property
+    def _all_nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
+
+    def nodes(self, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
+        """All syntax nodes of the given kinds."""
+        return (node for node in self._all_nodes if isinstance(node, kinds))
+
+
+def sources(root: Path, packages: tuple[str, ...] = PRODUCT) -> list[Source]:
+    """All Python files of the packages, sorted by path."""
+    return [Source(root, path) for package in packages for path in sorted((root / package).rglob("*.py"))]
