@@ -24,6 +24,7 @@ LENGTH = struct.Struct(">I")
 FRAME_BYTES_MAX = 1 << 30
 NET_TIMEOUT_MS = 3_600_000  # the server may close a connection that is silent for so long
 PLAIN = {0, 1}  # compressions
+FULL = 503  # Sluice's number for a server that has as many clients as it takes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,10 +105,7 @@ class Channel:
     def _come_in(self, login: Login) -> None:
         packet = self._read()
         if packet.type == PacketType.ACK:
-            told = _parsed(messages.Ack, packet.body, self.address)
-            raise CanalConnectionError(
-                f"{self.address} takes no connection now ({told.error_code}): {told.error_message or 'it does not say why'}"
-            )
+            raise self._turned_away(_parsed(messages.Ack, packet.body, self.address))
         if packet.type != PacketType.HANDSHAKE or packet.version != 1:
             raise CanalProtocolError(f"what listens at {self.address} does not speak Canal's protocol")
         seed = _parsed(messages.Handshake, packet.body, self.address).seeds
@@ -122,8 +120,15 @@ class Channel:
         told = _parsed(messages.Ack, packet.body, self.address)
         if packet.type != PacketType.ACK:
             raise CanalProtocolError(f"{self.address} answered the authentication with a packet of type {packet.type}")
+        if told.error_code == FULL:
+            raise self._turned_away(told)
         if told.error_code:
             raise CanalAuthenticationError(f"{self.address} does not let in {login.user!r}: {told.error_message}")
+
+    def _turned_away(self, told: Any) -> CanalConnectionError:
+        """The server is there and takes no client now; another one, or a later attempt, may do."""
+        said = told.error_message or "it does not say why"
+        return CanalConnectionError(f"{self.address} takes no connection now ({told.error_code}): {said}")
 
     def _exchanged(self, kind: PacketType, body: Any, seconds: float) -> Any:
         try:

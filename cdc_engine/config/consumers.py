@@ -30,7 +30,12 @@ class CanalServerConfig(Strict):
         ge=limits.READ_BUFFER_BYTES,
         description="row events kept for consumers in memory; one behind them reads the source by itself",
     )
-    connections_max: int = Field(64, ge=1, le=4096)
+    connections_max: int = Field(
+        64,
+        ge=1,
+        le=4096,
+        description="clients at once; another one is refused with a sentence. Connections that have not authenticated do not count",
+    )
 
 
 class HandlerConfig(Strict):

@@ -1,7 +1,8 @@
 """The sockets of Canal's protocol: one listener an address, shared by the destinations that name it, and a thread a client.
 
-Memory is bounded by the connections allowed: a client's packet is small, an answer is one delivery. Who does not speak in time, or does not
-read what it asked for, is gone. Nothing listens beyond the loopback unless conf/ says so.
+Memory is bounded by the connections allowed (`connections`): a client's packet is small, an answer is one delivery. A connection that does
+not authenticate within GREETING_SECONDS is ended, and so is one that is silent or does not read its answer. Nothing listens beyond the
+loopback unless conf/ says so.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cdc_engine.errors import ConfigurationError, UnknownDestinationError
+from cdc_engine.server.protocol.connections import UNAUTHENTICATED_MAX, Connection, Connections
 from cdc_engine.server.protocol.packets import FRAME_BYTES_MAX, LENGTH, refusal
 from cdc_engine.server.protocol.session import AUTHENTICATION, PACKET, Access, Answer, Served, Session
 
 logger = logging.getLogger(__name__)
 
 ACCEPT_AGAIN_SECONDS = 0.1
-GREETING_SECONDS = 10.0  # a stranger has so long to say who it is
+# For all of it: TLS, the server's greeting and the client's authentication.
+GREETING_SECONDS = 10.0
+FAREWELL_SECONDS = 1.0  # for the sentence to a connection that is ended
 SILENCE_SECONDS = 3600.0  # of a client that does not ask for less
 WRITE_SECONDS = 60.0  # for one answer to be taken
 BACKLOG = 64
@@ -48,6 +52,8 @@ class Address:
     certificate_file: Path | None = None
     key_file: Path | None = None
     connections_max: int = 64
+    unauthenticated_max: int = UNAUTHENTICATED_MAX
+    greeting_seconds: float = GREETING_SECONDS
 
 
 class Listener:
@@ -56,7 +62,7 @@ class Listener:
     def __init__(self, address: Address) -> None:
         self.address = address
         self._served: dict[str, Served] = {}
-        self._clients: set[socket.socket] = set()
+        self._connections = Connections(address.connections_max, address.unauthenticated_max)
         self._lock = threading.Lock()
         self._tls = _tls_of(address)
         try:
@@ -83,10 +89,7 @@ class Listener:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
-        with self._lock:
-            clients = list(self._clients)
-        for client in clients:
-            _end(client)
+        self._connections.end_all()
 
     def _served_as(self, destination: str) -> Served:
         with self._lock:
@@ -103,62 +106,86 @@ class Listener:
                     return  # closed
                 threading.Event().wait(ACCEPT_AGAIN_SECONDS)  # no descriptor is free, or the client is gone already
                 continue
-            with self._lock:
-                full = len(self._clients) >= self.address.connections_max
-                if not full:
-                    self._clients.add(client)
-            if full:
-                _refuse(client, f"more than {self.address.connections_max} clients are connected")
-                continue
-            threading.Thread(target=self._talk, args=(client,), name=f"canal-client-{self.port}", daemon=True).start()
+            connection = Connection(client, self.address.greeting_seconds)
+            if not self._connections.enter(connection):
+                logger.warning(
+                    "port %d: more than %d connections have not authenticated, so the oldest one is ended",
+                    self.port,
+                    self.address.unauthenticated_max,
+                )
+            threading.Thread(
+                target=self._talk, args=(connection,), name=f"canal-client-{self.port}", daemon=True
+            ).start()
 
-    def _talk(self, client: socket.socket) -> None:
-        channel = client
+    def _talk(self, connection: Connection) -> None:
+        session = Session(self.address.access, self._served_as, lambda: self._admitted(connection))
         try:
-            client.settimeout(GREETING_SECONDS)
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._tls is not None:
-                channel = self._tls.wrap_socket(client, server_side=True)  # takes the descriptor away from `client`
-                with self._lock:
-                    self._clients.discard(client)
-                    self._clients.add(channel)
-            _converse(channel, Session(self.address.access, self._served_as))
-        except (OSError, EOFError):
+            self._greet(connection, session)
+            while _answered(connection, session):
+                pass
+        except (OSError, EOFError) as error:
             logger.debug("a client of port %d is gone", self.port)
+            if not session.authenticated:
+                self._say_goodbye(connection, error)
         finally:
-            with self._lock:
-                self._clients.difference_update((client, channel))
-            _end(channel)
+            self._connections.leave(connection)
+            connection.end()
+
+    def _greet(self, connection: Connection, session: Session) -> None:
+        connection.channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.channel.settimeout(connection.greeting_left())
+        if self._tls is not None:
+            # It takes the descriptor away from the plain socket, so the connection must have it before the handshake waits.
+            connection.channel = tls = self._tls.wrap_socket(
+                connection.channel, server_side=True, do_handshake_on_connect=False
+            )
+            tls.do_handshake()
+        _write(connection.channel, Answer((session.greeting(),)))
+
+    def _admitted(self, connection: Connection) -> str:
+        refused = self._connections.admit(connection)
+        if refused:
+            logger.warning("port %d refuses a client: %s", self.port, refused)
+        return refused
+
+    def _say_goodbye(self, connection: Connection, error: BaseException) -> None:
+        """Says why a connection ends before it has authenticated, where that is the listener's doing."""
+        because = connection.ended_because
+        if not because and isinstance(error, TimeoutError):
+            because = f"no authentication within {self.address.greeting_seconds:g} s"
+        if because:
+            with contextlib.suppress(OSError):
+                connection.channel.settimeout(FAREWELL_SECONDS)
+                connection.channel.sendall(refusal(AUTHENTICATION, because))
 
 
-def _converse(channel: socket.socket, session: Session) -> None:
-    _write(channel, Answer((session.greeting(),)))
-    while True:
-        channel.settimeout(
-            _seconds(session.read_seconds, SILENCE_SECONDS) if session.authenticated else GREETING_SECONDS
-        )
-        size = LENGTH.unpack(_read(channel, LENGTH.size))[0]
-        if not 0 < size <= FRAME_BYTES_MAX:
-            said = f"a packet of {size} bytes is not taken: {FRAME_BYTES_MAX} are the most"
-            _write(channel, Answer((refusal(PACKET if session.authenticated else AUTHENTICATION, said),)))
-            return
-        answer = session.answered(_read(channel, size))
-        channel.settimeout(_seconds(session.write_seconds, WRITE_SECONDS))
-        _write(channel, answer)
-        if answer.closes:
-            return
+def _answered(connection: Connection, session: Session) -> bool:
+    """Reads one packet and writes its answer. False: that was the last one."""
+    channel = connection.channel
+    size = LENGTH.unpack(_read(connection, session, LENGTH.size))[0]
+    if not 0 < size <= FRAME_BYTES_MAX:
+        said = f"a packet of {size} bytes is not taken: {FRAME_BYTES_MAX} are the most"
+        _write(channel, Answer((refusal(PACKET if session.authenticated else AUTHENTICATION, said),)))
+        return False
+    answer = session.answered(_read(connection, session, size))
+    channel.settimeout(_seconds(session.write_seconds, WRITE_SECONDS))
+    _write(channel, answer)
+    return not answer.closes
 
 
 def _seconds(wanted: float, most: float) -> float:
     return min(wanted, most) if wanted > 0 else most
 
 
-def _read(channel: socket.socket, size: int) -> bytes:
-    """Raises EOFError where the client is gone, TimeoutError where it is silent."""
+def _read(connection: Connection, session: Session, size: int) -> bytes:
+    """Raises EOFError where the client is gone, TimeoutError where it is silent or has not authenticated in time."""
     data = bytearray()
     while len(data) < size:
-        _acknowledge_at_once(channel)
-        part = channel.recv(size - len(data))
+        connection.channel.settimeout(
+            _seconds(session.read_seconds, SILENCE_SECONDS) if session.authenticated else connection.greeting_left()
+        )
+        _acknowledge_at_once(connection.channel)
+        part = connection.channel.recv(size - len(data))
         if not part:
             raise EOFError
         data += part
@@ -178,19 +205,6 @@ def _write(channel: socket.socket, answer: Answer) -> None:
         while view:
             channel.sendall(view[:SEND_BYTES])  # the timeout is for each
             view = view[SEND_BYTES:]
-
-
-def _refuse(client: socket.socket, why: str) -> None:
-    with contextlib.suppress(OSError):
-        client.settimeout(1.0)
-        client.sendall(refusal(PACKET, why))
-    _end(client)
-
-
-def _end(client: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        client.shutdown(socket.SHUT_RDWR)
-    client.close()
 
 
 def _tls_of(address: Address) -> ssl.SSLContext | None:

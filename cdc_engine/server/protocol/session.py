@@ -20,6 +20,7 @@ from cdc_engine.server.protocol.traffic import traffic_of
 
 SEED_BYTES = 8
 AUTHENTICATION, PACKET, CLIENT, BATCH = 400, 400, 401, 402
+FULL = 503  # Canal has no number for it. Its clients show the sentence of any number.
 BYTES_A_UNIT = 1024  # of a fetch size (canal.md §4: batch.mode MEMSIZE, memunit)
 FETCH_BYTES_MAX = 4 << 20  # of row events; as entries they are some ten times that, for each client that gets at once
 WAIT_SECONDS_MAX = 3600.0  # of a get that waits "for ever"
@@ -68,10 +69,13 @@ def refused(number: int, said: str, *, closes: bool = False) -> Answer:
 
 
 class Session:
-    """`served`: a destination by its name; raises UnknownDestinationError."""
+    """`served`: a destination by its name; raises UnknownDestinationError.
 
-    def __init__(self, access: Access, served: Callable[[str], Served]) -> None:
-        self._access, self._served = access, served
+    `admit` is asked once the client has authenticated, and returns why it may not come in, or an empty text.
+    """
+
+    def __init__(self, access: Access, served: Callable[[str], Served], admit: Callable[[], str] = lambda: "") -> None:
+        self._access, self._served, self._admit = access, served, admit
         self.seed = secrets.token_bytes(SEED_BYTES)
         self.authenticated = False
         self.read_seconds = self.write_seconds = 0.0  # as the client wants them; 0: it does not say
@@ -130,6 +134,8 @@ class Session:
             known and knows_password(packet.raw(2), self.seed, self._access.password_hash)
         ):
             return refused(AUTHENTICATION, f"auth failed for user:{user[:64]}", closes=True)
+        if why_not := self._admit():
+            return refused(FULL, why_not, closes=True)
         self.read_seconds, self.write_seconds = packet.number(3) / 1000, packet.number(4) / 1000
         if packet.text(5) and packet.text(6):
             self._served(packet.text(5)).subscribe(_client_id(packet.text(6)), packet.text(7))

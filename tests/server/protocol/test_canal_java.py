@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from benchmarks.canal.server import java_command
+from canal_client import CanalClient
 from cdc_engine.instance.engine import Engine
+from cdc_engine.server.protocol.listener import Address, Listener
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.ports import free_port
+from tests.canal_client.fix_served import Destination
 from tests.instance.fix_destination import Captured
 
 PROGRAM = Path(__file__).with_name("StockClient.java")
@@ -45,3 +49,20 @@ def test_canals_java_client_gets_rolls_back_comes_again_and_acks(
         assert engine.status().consumers == ()
     finally:
         engine.stop()
+
+
+@pytest.mark.found
+def test_canals_java_client_shows_why_it_is_not_let_in() -> None:
+    """Number 21: above the limit of connections Canal's clients were closed without a reason."""
+    with contextlib.closing(Listener(Address(connections_max=1))) as listener:
+        listener.serve("example", Destination([]))
+        with CanalClient("example", port=listener.port):
+            done = subprocess.run(
+                [*java_command("canal-client"), str(PROGRAM), str(listener.port), "example", ".*", "1", "", ""],
+                capture_output=True,
+                text=True,
+                timeout=250,
+                check=False,
+            )
+    assert done.returncode != 0
+    assert "1 clients are connected, which is canal_server.connections_max" in done.stderr

@@ -173,15 +173,6 @@ def test_a_lying_length_is_refused_before_it_costs_anything(listener: Listener) 
     assert b"Traceback" not in frames
 
 
-def test_more_clients_than_may_come_are_told_so(listener: Listener) -> None:
-    with contextlib.ExitStack() as held:
-        for _ in range(2):
-            client = held.enter_context(socket.create_connection(("127.0.0.1", listener.port), timeout=30))
-            assert client.recv(1) == b"\0"
-        third = held.enter_context(socket.create_connection(("127.0.0.1", listener.port), timeout=30))
-        assert b"more than 2 clients" in received(third)
-
-
 def test_random_bytes_from_strangers_end_their_connections_and_nothing_else_canal(listener: Listener) -> None:
     chance = random.Random(13)  # noqa: S311  no secret
     for turn in range(60):
