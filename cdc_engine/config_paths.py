@@ -1,7 +1,7 @@
-"""Which file, folder or store a word of conf/ means; pure, asked by `config` while it checks the values, defaults as well.
+"""Resolves paths, stores and URLs of conf/. Pure; called while the values are checked, defaults included.
 
-A relative path is relative to the folder that holds conf/, whatever process reads it and wherever that was started: engine, run, Spark and
-console must mean one folder, or each finds a lake of its own.
+A relative path is relative to the folder that holds conf/, in every process. Otherwise the engine, a run, Spark and the
+console would find different lakes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)(?=[^?]
 
 
 def local_path(word: str, root: Path | None) -> Path:
-    """The absolute path of a local file or folder. `root`: what relative ones start from; None where there is none, then they are refused.
+    """Returns the absolute path of a local file or folder. `root`: what relative paths start from; None refuses them.
 
     Raises ValueError with what to write instead.
     """
@@ -31,7 +31,7 @@ def local_path(word: str, root: Path | None) -> Path:
 
 
 def table_location(word: str, root: Path | None) -> str:
-    """A folder as its absolute path, a prefix of an object store as it is; neither ends with a slash. file: is a folder."""
+    """Returns a folder as an absolute path and an object-store prefix unchanged, without a final slash. file: means a folder."""
     word = FILE_URI.sub("", word)
     if word.startswith("file:"):
         raise ValueError(f"{word} is on another host or relative; write file:///folder or /folder")
@@ -39,7 +39,7 @@ def table_location(word: str, root: Path | None) -> str:
 
 
 def archive_place(word: str, root: Path | None) -> str:
-    """A folder, or a prefix of an object store, whose credentials stand in the environment alone. Empty: there is none."""
+    """Returns a folder or an object-store prefix. Its credentials must be in the environment. Empty: no archive."""
     if URI.match(word) and "@" in word.partition("://")[2].partition("/")[0]:
         raise ValueError(
             "an archive's URL has no credentials in it: set them in the environment, as AWS_ACCESS_KEY_ID and the like"
@@ -48,7 +48,7 @@ def archive_place(word: str, root: Path | None) -> str:
 
 
 def storage_options(options: dict[str, str]) -> dict[str, str]:
-    """What deltalake is told of a store. Raises ValueError where a secret stands there instead of the name of its variable."""
+    """Checks the options of a store. Raises ValueError if a secret stands there instead of the name of its variable."""
     bare = [name for name, value in options.items() if SECRET.search(name.lower()) and not value.startswith("$")]
     if bare:
         raise ValueError(f"{', '.join(bare)} must be $NAME of a variable of the environment, not the secret itself")
@@ -56,7 +56,7 @@ def storage_options(options: dict[str, str]) -> dict[str, str]:
 
 
 def path_template(template: str) -> str:
-    """Where tables are below a lake. Raises ValueError where two tables would have one place, or ours would be theirs."""
+    """Checks the template of table paths. Raises ValueError if two tables would get one path, or a path of Sluice's own."""
     known = {(name, "", None) for name in ("destination", "database", "table")}
     try:
         fields = [field[1:] for field in string.Formatter().parse(template) if field[1] is not None]
@@ -72,6 +72,6 @@ def path_template(template: str) -> str:
 
 
 def database_url(url: str, root: Path | None) -> str:
-    """The URL of a database; the file of a relative SQLite one is made absolute."""
+    """Returns the URL of a database with a relative SQLite file made absolute."""
     found = RELATIVE_SQLITE.match(url)
     return f"{found[1]}{local_path(url[found.end() :], root)}" if found else url

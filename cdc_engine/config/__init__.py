@@ -1,7 +1,8 @@
-"""conf/sluice.yaml and conf/destinations/*.yaml as checked values. Read by `launcher`, `orchestration` and the console; never by a stage.
+"""Reads conf/sluice.yaml and conf/destinations/*.yaml into checked values.
 
-A stage gets the few values it needs as arguments, so that no room depends on the shape of a file. Secrets are named by the environment
-variable that holds them; the value is read where a connection is opened and nowhere else.
+`launcher`, `orchestration` and the console read this package. Stages get the values that they need as arguments, so
+that no stage depends on the shape of a file. A secret is named by the environment variable that holds it, and is read
+where a connection is opened.
 """
 
 from cdc_engine.config.consumers import CanalServerConfig

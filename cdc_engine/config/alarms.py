@@ -1,4 +1,4 @@
-"""Who is told of what is wrong: `alarms` of conf/sluice.yaml."""
+"""The setting `alarms` of conf/sluice.yaml."""
 
 from __future__ import annotations
 
@@ -15,24 +15,28 @@ MAIL_PORTS = {"starttls": 587, "tls": 465, "none": 25}
 
 
 class AlarmConfig(Strict):
-    """Who is told when an engine or a table stops, or something is wrong, and when it is over."""
+    """Who gets a message when an engine or a table stops, when something else is wrong, and when it is resolved."""
 
-    kind: Literal["log", "webhook", "email"]
-    url: str = Field("", description="of a webhook, which gets a POST of JSON; $NAME: as that variable says")
-    headers: dict[str, str] = Field({}, description="of a webhook; values may be $NAME of the environment")
-    server: str = Field("", description="of an email: host, or host:port, of the SMTP server that takes it")
-    encryption: Literal["starttls", "tls", "none"] = Field(
-        "starttls", description="of the line to it: asked for in plain words, from the first byte on, or none"
+    kind: Literal["log", "webhook", "email"] = Field(description="How the message is sent.")
+    url: str = Field(
+        "",
+        description="URL that receives a POST with JSON, for `webhook`. `$NAME` is replaced with that environment "
+        "variable.",
     )
-    ca_file: LocalPath | None = Field(None, description="PEM with the authorities; empty: those of the system")
-    user: str = Field("", description="at that server; empty: it asks for none")
-    password: str = Field("", description="of that user: $NAME of the environment")
-    sender: str = Field("", description="address that emails come from")
-    to: tuple[str, ...] = Field((), description="addresses that they go to")
+    headers: dict[str, str] = Field({}, description="HTTP headers for `webhook`. Write secrets as `$NAME`.")
+    server: str = Field("", description="SMTP server as `host` or `host:port`, for `email`.")
+    encryption: Literal["starttls", "tls", "none"] = Field("starttls", description="Encryption of the SMTP connection.")
+    ca_file: LocalPath | None = Field(
+        None, description="PEM file with the trusted certificate authorities. Default: the system's."
+    )
+    user: str = Field("", description="User name at the SMTP server. Empty: no login.")
+    password: str = Field("", description="Password of the user, as `$NAME`.")
+    sender: str = Field("", description="Sender address of the emails.")
+    to: tuple[str, ...] = Field((), description="Recipient addresses of the emails.")
 
     @property
     def mail_server(self) -> tuple[str, int]:
-        """Host and port; the port of the encryption, where none is said. Raises ValueError."""
+        """Host and port of the SMTP server; the default port depends on the encryption. Raises ValueError."""
         return address_of(self.server, MAIL_PORTS[self.encryption])
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""What conf/ says of the brokers that a destination's changes are sent to; Canal's canal.mq.* in the words of this file."""
+"""Settings of message brokers, as Canal's canal.mq.*."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cdc_engine.source.settings import LocalPath, Strict
 
 SECRET = re.compile(r"password|secret|token|jaas|private\.key$|key\.pem")
 FLAT_BYTES, PACKET_BYTES = 1 << 20, 50 * 1024
-# What a batch needs to be there before its ack, and in order.
+# Options without which messages could be lost or reordered before the ack.
 NEEDED = {"acks": ("all", "-1"), "request.required.acks": ("all", "-1"), "enable.idempotence": ("true",)}
 ADDRESS = re.compile(r"(?:(?P<host>[^\s:/@\[\]]+)|\[(?P<six>[0-9A-Fa-f:.]+)\])(?::(?P<port>[1-9][0-9]{0,4}))?")
 NAMED = {"bootstrap.servers", "metadata.broker.list"}
@@ -31,12 +31,12 @@ Addresses = Annotated[str, Field(min_length=1), AfterValidator(_addresses)]
 
 
 def addresses_of(text: str, port: int) -> tuple[tuple[str, int], ...]:
-    """Hosts and ports of `host:port,host`, by comma or semicolon. `port`: where none is said. Raises ValueError."""
+    """Splits `host:port,host` at commas or semicolons. `port`: the default. Raises ValueError."""
     return tuple(address_of(word.strip(), port) for word in re.split("[,;]", text) if word.strip())
 
 
 def address_of(word: str, port: int) -> tuple[str, int]:
-    """Raises ValueError."""
+    """Splits `host:port` or `host`. `port`: the default. Raises ValueError."""
     found = ADDRESS.fullmatch(word)
     if found is None:
         raise ValueError(f"{word!r} is no address: say host:port, or host; [::1]:port where the host has colons")
@@ -44,18 +44,22 @@ def address_of(word: str, port: int) -> tuple[str, int]:
 
 
 class BrokerTlsConfig(Strict):
-    """The broker's certificate is always verified, its host name too."""
+    """TLS settings of a broker. Its certificate and host name are always verified."""
 
-    ca_file: LocalPath | None = Field(None, description="PEM with the authorities; empty: those of the system")
-    certificate_file: LocalPath | None = Field(None, description="PEM, where the broker wants to know who we are")
-    key_file: LocalPath | None = None
+    ca_file: LocalPath | None = Field(
+        None, description="PEM file with the trusted certificate authorities. Default: the system's."
+    )
+    certificate_file: LocalPath | None = Field(
+        None, description="PEM file with the client certificate, if the broker requires one."
+    )
+    key_file: LocalPath | None = Field(None, description="PEM file with the key of the client certificate.")
 
 
 class SecretConfig(Strict):
-    """Where a broker's secret is: in a variable of the environment, or in a file."""
+    """Where a broker's secret is: an environment variable or a file."""
 
-    env: str = ""
-    file: LocalPath | None = Field(None, description="its one line is the secret")
+    env: str = Field("", description="Environment variable with the secret.")
+    file: LocalPath | None = Field(None, description="File whose only line is the secret.")
 
     @model_validator(mode="after")
     def _one_place(self) -> SecretConfig:
@@ -64,7 +68,7 @@ class SecretConfig(Strict):
         return self
 
     def value(self, environment: Mapping[str, str] = os.environ) -> str:
-        """The secret itself. Raises ConfigurationError."""
+        """Returns the secret. Raises ConfigurationError."""
         if self.file is None:
             if self.env not in environment:
                 raise ConfigurationError(
@@ -83,19 +87,21 @@ def _line_of(file: Path) -> str:
 
 
 class BrokerConfig(Strict):
-    """A consumer beside the lake that sends on. Rules of topics and partitions: docs/canal.md."""
+    """A message broker that receives the changes. docs/canal.md describes topics and partitions."""
 
-    client_id: int = Field(1001, ge=1, le=32767, description="the consumer's number: its cursor is kept under it")
-    filter: str = Field("", description="patterns of database.table; empty: all that is captured")
+    client_id: int = Field(1001, ge=1, le=32767, description="Number of the consumer. Its cursor is stored under it.")
+    filter: str = Field("", description="Regular expressions of `database.table`. Empty: all captured tables.")
     format: Literal["flat", "protobuf"] = Field(
-        "flat", description="JSON, a message a row event; or packets, one a batch"
+        "flat", description="`flat`: JSON, one message per row event. `protobuf`: one message per batch."
     )
-    topic: str = Field(min_length=1, description="where everything goes that dynamic_topic says nothing of")
-    dynamic_topic: str = Field("", description="topic:pattern,pattern,…: by table or database")
+    topic: str = Field(min_length=1, description="Topic of everything that `dynamic_topic` does not match.")
+    dynamic_topic: str = Field("", description="`topic:pattern,pattern,…`: topic by table or database.")
     batch_bytes_max: int = Field(
-        0, ge=0, description="row events of a batch; 0: 1 MiB of flat ones, else Canal's 50 KiB"
+        0, ge=0, description="Bytes of row events in one batch. 0: 1 MiB for `flat`, 50 KiB for `protobuf`."
     )
-    time_zone: str = Field("UTC", description="in which TIMESTAMP values are shown; Canal takes that of its machine")
+    time_zone: str = Field(
+        "UTC", description="Time zone in which TIMESTAMP values are sent. Canal uses the time zone of its machine."
+    )
 
     @property
     def bytes_max(self) -> int:
@@ -103,29 +109,34 @@ class BrokerConfig(Strict):
 
 
 class PartitionedConfig(BrokerConfig):
-    """Of a broker whose topics have partitions, or queues."""
+    """A broker whose topics have partitions or queues."""
 
-    partition: int = Field(0, ge=0, description="of everything, without partition_hash")
-    partitions_num: int = Field(1, ge=1, description="so many partitions of a topic are sent to by partition_hash")
-    partition_hash: str = Field("", description="database.table:column^column, …:$pk$, or a pattern alone: by table")
-    dynamic_topic_partition_num: str = Field("", description="topic:number,…: in place of partitions_num")
-    database_hash: bool = Field(True, description="whether the database's name counts in partition_hash")
+    partition: int = Field(0, ge=0, description="Partition of all messages if `partition_hash` is empty.")
+    partitions_num: int = Field(1, ge=1, description="Number of partitions that `partition_hash` uses.")
+    partition_hash: str = Field(
+        "", description="`database.table:column^column`, `pattern:$pk$`, or a pattern alone for hashing by table."
+    )
+    dynamic_topic_partition_num: str = Field(
+        "", description="`topic:number,…`: replaces `partitions_num` for these topics."
+    )
+    database_hash: bool = Field(True, description="Whether the database name counts in `partition_hash`.")
     key_changes: Literal["split", "update"] = Field(
         "split",
-        description="an update that moves a row to another partition: a delete there and an insert here, so that each key's order holds; "
-        "or, as Canal, one update here",
+        description="An update that moves a row to another partition. `split`: a delete in the old partition and an "
+        "insert in the new one, which keeps the order of each key. `update`: one update in the new partition,"
+        " as Canal does.",
     )
 
 
 class KafkaConfig(PartitionedConfig):
-    kind: Literal["kafka"]
-    servers: str = Field(min_length=1, description="host:port,host:port: some of the cluster's")
-    options: dict[str, str] = Field({}, description="of librdkafka; secrets as $NAME of the environment")
+    kind: Literal["kafka"] = Field(description="Apache Kafka.")
+    servers: str = Field(min_length=1, description="Some servers of the cluster, as `host:port,host:port`.")
+    options: dict[str, str] = Field({}, description="Options of librdkafka. Write secrets as `$NAME`.")
 
     @field_validator("options", mode="before")
     @classmethod
     def _as_texts(cls, given: Any) -> Any:
-        """YAML reads numbers and words such as true."""
+        """Converts values to text, because YAML parses numbers and words such as true."""
         if not isinstance(given, dict):
             return given
         return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in given.items()}
@@ -146,19 +157,25 @@ class KafkaConfig(PartitionedConfig):
 
 
 class RabbitConfig(BrokerConfig):
-    """One exchange. A message's routing key is its topic, as Canal sends it."""
+    """A RabbitMQ exchange. The routing key of a message is its topic, as in Canal."""
 
-    kind: Literal["rabbitmq"]
-    servers: Addresses = Field(description="host:port,host: of one cluster; the first that answers is sent to")
-    virtual_host: str = "/"
-    exchange: str = Field("", description="empty: a message goes to the queue that is called as its topic")
-    user: str = "guest"
-    password: SecretConfig | None = None
-    tls: BrokerTlsConfig | None = Field(None, description="{}: TLS by the authorities of the system")
-    queue: str = Field("", description="is declared, durable, when the engine connects; empty: nothing is declared")
-    routing_key: str = Field("", description="by which that queue is bound to the exchange, which is declared too")
+    kind: Literal["rabbitmq"] = Field(description="RabbitMQ.")
+    servers: Addresses = Field(
+        description="Servers of one cluster, as `host:port,host`. The first that answers is used."
+    )
+    virtual_host: str = Field("/", description="Virtual host.")
+    exchange: str = Field("", description="Exchange. Empty: a message goes to the queue with the name of its topic.")
+    user: str = Field("guest", description="User name.")
+    password: SecretConfig | None = Field(None, description="Where the password is.")
+    tls: BrokerTlsConfig | None = Field(
+        None, description="TLS settings. `{}`: TLS with the system's certificate authorities."
+    )
+    queue: str = Field(
+        "", description="Durable queue that is declared when the engine connects. Empty: nothing is declared."
+    )
+    routing_key: str = Field("", description="Routing key that binds the queue to the exchange, which is declared too.")
     exchange_type: Literal["", "direct", "topic", "fanout", "headers"] = Field(
-        "", description="of the exchange that is declared; Canal calls it deliveryMode"
+        "", description="Type of the declared exchange. Canal calls it `deliveryMode`."
     )
 
     @model_validator(mode="after")
@@ -170,17 +187,21 @@ class RabbitConfig(BrokerConfig):
 
 
 class RocketConfig(PartitionedConfig):
-    """A partition is a queue of its topic: its number modulo how many there are."""
+    """A RocketMQ cluster. A partition is a queue of its topic: its number modulo the number of queues."""
 
-    kind: Literal["rocketmq"]
-    servers: Addresses = Field(description="host:port;host: the name servers")
-    group: str = Field("sluice", min_length=1, description="of producers")
-    namespace: str = ""
-    tag: str = Field("", description="of every message")
-    access_key: str = ""
-    secret_key: SecretConfig | None = None
-    tls: BrokerTlsConfig | None = Field(None, description="{}: TLS by the authorities of the system")
-    batches: bool = Field(True, description="several messages of a queue in one request; a service may not take these")
+    kind: Literal["rocketmq"] = Field(description="Apache RocketMQ.")
+    servers: Addresses = Field(description="Name servers, as `host:port;host`.")
+    group: str = Field("sluice", min_length=1, description="Producer group.")
+    namespace: str = Field("", description="Namespace of the topics.")
+    tag: str = Field("", description="Tag of every message.")
+    access_key: str = Field("", description="Access key of the access control list.")
+    secret_key: SecretConfig | None = Field(None, description="Where the secret key is.")
+    tls: BrokerTlsConfig | None = Field(
+        None, description="TLS settings. `{}`: TLS with the system's certificate authorities."
+    )
+    batches: bool = Field(
+        True, description="Sends several messages of a queue in one request. Some services do not accept these."
+    )
 
     @model_validator(mode="after")
     def _whole_key(self) -> RocketConfig:

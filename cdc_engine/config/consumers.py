@@ -1,4 +1,4 @@
-"""What conf/ says of who is told of a destination's changes beside the lake: the server of Canal's protocol; handlers around each batch."""
+"""Settings of the server for Canal clients and of the handlers around each batch."""
 
 from __future__ import annotations
 
@@ -9,37 +9,54 @@ from pydantic import Field
 from cdc_engine import limits
 from cdc_engine.source.settings import LocalPath, Strict
 
-EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104  what is listened on is no address to come to
+EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104  an address to listen on, not one to connect to
 
 
 class CanalServerConfig(Strict):
-    """The server of Canal's protocol for one destination; destinations that name the same host and port share it."""
+    """The server for Canal clients of one destination. Destinations with the same host and port share it."""
 
-    port: int = Field(0, ge=0, le=65535, description="11111 is Canal's; 0: no server, and no consumers beside the lake")
-    host: str = Field("127.0.0.1", description="address to listen on; another than the loopback wants a user")
-    user: str = Field("", description="whom clients must be; empty: anyone")
+    port: int = Field(
+        0,
+        ge=0,
+        le=65535,
+        description="Port of the server for Canal clients. 0: no server. Canal uses 11111. Destinations with the same "
+        "host and port share a server.",
+    )
+    host: str = Field(
+        "127.0.0.1", description="Address on which the server listens. An address other than loopback requires `user`."
+    )
+    user: str = Field("", description="User name that clients must send. Empty: no authentication.")
     password_hash_env: str = Field(
         "",
-        description="environment variable with hex(SHA1(SHA1(password))), as Canal's canal.passwd; empty: no password",
+        description="Environment variable with hex(SHA1(SHA1(password))), as in Canal's `canal.passwd`. Empty: no "
+        "password.",
     )
-    certificate_file: LocalPath | None = Field(None, description="PEM with the server's chain: TLS, and nothing else")
-    key_file: LocalPath | None = None
-    time_zone: str = Field("UTC", description="in which TIMESTAMP values are shown; Canal takes that of its machine")
+    certificate_file: LocalPath | None = Field(
+        None, description="PEM file with the server's certificate chain. The server then accepts TLS only."
+    )
+    key_file: LocalPath | None = Field(None, description="PEM file with the key of the certificate.")
+    time_zone: str = Field(
+        "UTC", description="Time zone in which TIMESTAMP values are sent. Canal uses the time zone of its machine."
+    )
     window_bytes_max: int = Field(
         limits.WINDOW_BYTES_MAX,
         ge=limits.READ_BUFFER_BYTES,
-        description="row events kept for consumers in memory; one behind them reads the source by itself",
+        description="Bytes of row events that are kept in memory for consumers. A consumer that is further behind reads "
+        "the source over its own connection.",
     )
     connections_max: int = Field(
         64,
         ge=1,
         le=4096,
-        description="clients at once; another one is refused with a sentence. Connections that have not authenticated do not count",
+        description="Clients that the port accepts at the same time. Another client gets an error that says so. Connections "
+        "that have not authenticated do not count.",
     )
 
 
 class HandlerConfig(Strict):
-    """One that is installed, called around each batch."""
+    """An installed handler that is called around each batch."""
 
-    name: str = Field(min_length=1, description="of an entry point of the group sluice.handlers")
-    options: dict[str, Any] = Field({}, description="given to it; a text $NAME is that variable of the environment")
+    name: str = Field(min_length=1, description="Name of an entry point in the group `sluice.handlers`.")
+    options: dict[str, Any] = Field(
+        {}, description="Options that the handler receives. A text `$NAME` is replaced with that environment variable."
+    )

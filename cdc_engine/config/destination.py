@@ -1,4 +1,4 @@
-"""conf/destinations/*.yaml: one captured server, and how its tables are merged."""
+"""Settings of conf/destinations/*.yaml: a source, its tables, and how they are merged."""
 
 from __future__ import annotations
 
@@ -19,14 +19,29 @@ from cdc_engine.source.settings import HeartbeatConfig, SourceConfig, StartConfi
 
 
 class RingConfig(Strict):
-    bytes_max: int = Field(limits.RING_BYTES_MAX, ge=limits.READ_BUFFER_BYTES)
-    events_max: int = Field(limits.RING_EVENTS_MAX, ge=1024)
+    bytes_max: int = Field(
+        limits.RING_BYTES_MAX,
+        ge=limits.READ_BUFFER_BYTES,
+        description="Bytes of events that are kept in memory between the source and the batches. Reading pauses when the "
+        "ring is full.",
+    )
+    events_max: int = Field(
+        limits.RING_EVENTS_MAX,
+        ge=1024,
+        description="Events that are kept in memory between the source and the batches.",
+    )
 
 
 class BatchConfig(Strict):
-    bytes_max: int = Field(limits.BATCH_BYTES_MAX, ge=1)
-    events_max: int = Field(limits.BATCH_EVENTS_MAX, ge=1)
-    ddl_isolation: bool = Field(False, description="a statement that changes captured tables is a batch of its own")
+    bytes_max: int = Field(
+        limits.BATCH_BYTES_MAX,
+        ge=1,
+        description="Bytes after which a batch ends. A batch always ends on a transaction boundary.",
+    )
+    events_max: int = Field(limits.BATCH_EVENTS_MAX, ge=1, description="Events after which a batch ends.")
+    ddl_isolation: bool = Field(
+        False, description="A statement that alters captured tables becomes a batch of its own."
+    )
 
 
 class StoreConfig(Strict):
@@ -34,13 +49,13 @@ class StoreConfig(Strict):
 
     kind: Literal["memory", "file", "mixed"] = Field(
         "memory",
-        description="the ring alone; files that a restart goes on from without reading the source again; or the ring, and files for what "
-        "does not fit into it",
+        description="Where events wait for their batch. `memory`: the ring. `file`: files that survive a restart. "
+        "`mixed`: the ring, then files.",
     )
     bytes_max: int = Field(
         limits.STORE_BYTES_MAX,
         ge=limits.SEGMENT_BYTES,
-        description="of files; reading waits where so much is not merged yet",
+        description="Bytes of event files. Reading pauses when so many bytes are not merged yet.",
     )
 
 
@@ -48,71 +63,84 @@ SnapshotPolicy = Literal["initial", "when_needed", "when_stopped", "never"]
 
 
 class SnapshotConfig(Strict):
-    """How the rows that a table has already are read."""
+    """How snapshots read the source."""
 
-    chunk_rows: int = Field(200_000, ge=1, description="rows of one read transaction and one file")
-    readers: int = Field(2, ge=1, le=32, description="chunks of a table that are read at once, a connection each")
-    rows_per_second_max: int = Field(0, ge=0, description="of all readers of a table together; 0: as fast as it goes")
-    threads_running_max: int = Field(
-        0, ge=0, description="reading waits while the source has more running threads than this; 0: never"
+    chunk_rows: int = Field(200_000, ge=1, description="Rows that one read transaction reads into one file.")
+    readers: int = Field(
+        2, ge=1, le=32, description="Chunks of a table that are read at the same time, each over its own connection."
     )
-    source: SourceConfig | None = Field(None, description="a replica to read from; empty: the source itself")
+    rows_per_second_max: int = Field(
+        0, ge=0, description="Rows per second that all readers of a table read together. 0: no limit."
+    )
+    threads_running_max: int = Field(
+        0, ge=0, description="Reading pauses while the source has more running threads. 0: never."
+    )
+    source: SourceConfig | None = Field(None, description="Replica that snapshots read. Default: the source.")
 
 
 class EqualityConfig(Strict):
-    """How the scheduled comparison of a destination with its source is bounded; `sluice equal` says it by options."""
+    """The scheduled comparison of a destination with its source. `sluice equal` has options for the same."""
 
-    schedule: Cron = Field("", description="cron, in UTC; empty: Dagster's schedule is there, switched off")
-    mode: Literal["since-last", "sample", "full"] = "since-last"
-    percent: float = Field(10.0, gt=0, le=100, description="of `sample`: so many of each table's chunks")
-    settle_seconds: float = Field(300.0, ge=0, description="how long merges may take to reach what was read")
+    schedule: Cron = Field("", description="Cron schedule in UTC. Empty: the schedule exists and is switched off.")
+    mode: Literal["since-last", "sample", "full"] = Field(
+        "since-last",
+        description="`since-last`: chunks that changed in the lake. `sample`: `percent` of the chunks. `full`: all "
+        "chunks.",
+    )
+    percent: float = Field(10.0, gt=0, le=100, description="Percentage of each table's chunks that `sample` compares.")
+    settle_seconds: float = Field(300.0, ge=0, description="Seconds to wait for merges to reach the compared position.")
 
 
 class DrainConfig(Strict):
-    """How long a run stays attached that merges batch after batch, and how often it takes one."""
+    """How long a run with `runs: drain` stays attached, and how often it takes a batch."""
 
     idle_seconds: float = Field(
-        300.0, gt=0, description="without a batch; then it ends, and the next change starts one"
+        300.0, gt=0, description="Seconds without a batch after which the run ends. The next change starts another run."
     )
-    seconds_max: float = Field(1800.0, gt=0, description="in all; then another takes its place")
+    seconds_max: float = Field(
+        1800.0, gt=0, description="Seconds after which the run ends and another one takes its place."
+    )
     every_seconds: float = Field(
-        0.0, ge=0, description="from one batch to the next at least: fewer commits and events, older rows"
+        0.0, ge=0, description="Minimum seconds between two batches. Higher values mean fewer commits and older rows."
     )
 
 
 class DestinationConfig(AssetsOfDestination, Strict):
-    """One captured server and the tables that are merged from it."""
+    """Settings of a destination. The file's name is the destination's name."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")
-    source: SourceConfig = Field(description="of several, the one that is read now")
+    source: SourceConfig = Field(description="The server to read.")
     sources: tuple[SourceConfig, ...] = Field(
-        (), description="in place of source: the master, then those that stand by"
+        (), description="Instead of `source`: the primary server, then its standby servers."
     )
     stream: Literal["own", "shared"] = Field(
-        "own",
-        description="shared: its server sends the binlog once for all destinations that say so; one behind them connects by itself",
+        "own", description="`shared`: destinations of one server and one process share a replication connection."
     )
     heartbeat: HeartbeatConfig = HeartbeatConfig()
     failover: Literal["by_gtid", "by_time"] = Field(
         "by_gtid",
-        description="another server is read on from where GTIDs prove the place; or also by the clock, a minute earlier: tables that "
-        "cannot take a change twice (no key, a log, a history, cascades) stop then",
+        description="How the position is found on another source. `by_gtid`: only by GTIDs. `by_time`: without GTIDs by "
+        "the clock, one minute earlier; tables that cannot take a change twice stop.",
     )
     archive: ArchivePlace = Field(
         "",
-        description="folder or object-store prefix with binlog files that the source has purged: plain, .gz or .tar; empty: none",
+        description="Directory or object-store prefix with binlog files that the source has purged: plain, .gz or .tar.",
     )
     runway_hours_min: float = Field(
-        12.0, ge=0, description="warn when the source may purge what a restart would read in fewer hours"
+        12.0, ge=0, description="Warn if the source may purge the next needed binlog file within so many hours."
     )
-    include: str = Field(r".*\..*", description="comma-separated patterns of database.table, as canal.md §3.1")
-    exclude: str = Field(r"mysql\..*,sys\..*,information_schema\..*,performance_schema\..*")
-    column_include: str = Field("", description="database.table:a/b,… keeps only these columns (canal.md §2.7)")
-    column_exclude: str = ""
+    include: str = Field(r".*\..*", description="Comma-separated regular expressions of `database.table` to capture.")
+    exclude: str = Field(
+        r"mysql\..*,sys\..*,information_schema\..*,performance_schema\..*",
+        description="Comma-separated regular expressions of `database.table` to leave out. Overrides `include`.",
+    )
+    column_include: str = Field("", description="`database.table:a/b,…` keeps only these columns.")
+    column_exclude: str = Field("", description="`database.table:a/b,…` leaves these columns out.")
     start: StartConfig = StartConfig()
     schema_history_url: DatabaseUrl = Field(
         "",
-        description="SQLAlchemy URL of a database that keeps the schema history, its password as $NAME; empty: a file",
+        description="SQLAlchemy URL of a database that stores the schema history. Write the password as `$NAME`. Default:"
+        " a file.",
     )
     ring: RingConfig = RingConfig()
     store: StoreConfig = StoreConfig()
@@ -120,38 +148,39 @@ class DestinationConfig(AssetsOfDestination, Strict):
     schema_changes: SchemaChangesConfig = SchemaChangesConfig()
     cascades: Literal["apply", "stop", "ignore"] = Field(
         "apply",
-        description="what foreign keys change in a table without row events: carried out in the lake; the table stops; or the lake differs",
+        description="What becomes of rows that foreign keys change without row events. `apply`: the lake applies the "
+        "foreign key. `stop`: the table stops. `ignore`: the lake differs.",
     )
     equality: EqualityConfig = EqualityConfig()
     maintenance: MaintenanceConfig = MaintenanceConfig()
     merge: Literal["auto", "spark", "small"] = Field(
         "auto",
-        description="small tables in one job, the others by a MERGE of Spark each; a MERGE for each; or all that it can in the job",
+        description="Which program merges. `auto`: small tables together in one Spark job, other tables by one MERGE "
+        "each. `spark`: one MERGE per table. `small`: the job merges every table that it can.",
     )
     runs: Literal["batch", "drain"] = Field(
-        "batch", description="a run for each batch; or one that stays attached and merges batch after batch"
+        "batch", description="`batch`: one run per batch. `drain`: a run stays attached and merges batch after batch."
     )
     drain: DrainConfig = DrainConfig()
     snapshot: SnapshotPolicy = Field(
         "when_stopped",
-        description="rows that no change tells: read when the destination or a table begins; also where the position was lost; "
-        "only where a table would stop for the lack of them; or never",
+        description="When the rows of a table are read. `initial`: when its capture begins. `when_needed`: also after its"
+        " position was lost. `when_stopped`: only where a table would stop without. `never`: only by command.",
     )
     snapshots: SnapshotConfig = SnapshotConfig()
     table_path: PathTemplate = Field(
-        "{database}/{table}", description="where tables are below the lake, of {destination}, {database} and {table}"
+        "{database}/{table}", description="Path of a table in the lake, from {destination}, {database} and {table}."
     )
     canal_server: CanalServerConfig = CanalServerConfig()
-    brokers: tuple[AnyBroker, ...] = Field(
-        (), description="Kafka and others that the changes are sent to, beside the lake"
-    )
+    brokers: tuple[AnyBroker, ...] = Field((), description="Message brokers that receive the changes.")
     handlers: tuple[HandlerConfig, ...] = Field(
         (),
-        description="what others installed, called before a batch is handed out, after its ack, and where it comes again",
+        description="Installed handlers that are called before a batch is handed out, after its ack and when it is "
+        "delivered again.",
     )
-    tables: dict[str, TableConfig] = Field({})
+    tables: dict[str, TableConfig] = Field({}, description="Settings of single tables, by `database.table`.")
     shards: tuple[ShardsConfig, ...] = Field(
-        (), description="tables that become one in the lake; of several patterns that a name meets the first counts"
+        (), description="Source tables that share a Delta table. If several patterns match, the first one counts."
     )
 
     @model_validator(mode="before")
@@ -190,31 +219,33 @@ class DestinationConfig(AssetsOfDestination, Strict):
 
     @property
     def has_consumers(self) -> bool:
-        """Whether any are beside the lake."""
+        """Whether clients or brokers consume the stream besides the lake."""
         return bool(self.canal_server.port or self.brokers)
 
     def reading(self, address: str) -> DestinationConfig:
-        """With the source of that address as the one that is read; as it is where none has it."""
+        """Returns the destination with the source of that address as the one to read; unchanged if no source has it."""
         found = next((each for each in self.sources if each.address == address), self.source)
         return self.model_copy(update={"source": found})
 
     def reading_now(self, directory: Path) -> DestinationConfig:
-        """With the source that is read now, by the files of the destination's directory. Raises ConfigurationError."""
+        """Returns the destination with the source that it reads now, from the files of its directory. Raises ConfigurationError."""
         return self.reading(address_in_use(directory)) if self.sources else self
 
     def reads_first_rows(self, database: str, table: str) -> bool:
-        """Whether the rows are read that a table has before its changes are captured."""
+        """Returns whether a table gets an initial snapshot."""
         return self._snapshot_policy(database, table) in {"initial", "when_needed"}
 
     def takes_anew(self, database: str, table: str) -> bool:
-        """Whether a table that stopped for the lack of rows is read anew by itself."""
+        """Returns whether a table that stopped because rows are missing is re-snapshotted automatically."""
         return self._snapshot_policy(database, table) != "never"
 
     def _snapshot_policy(self, database: str, table: str) -> str:
         return self.table(database, table).snapshot or self.snapshot
 
     def schema_policy(self, database: str, table: str) -> dict[str, str]:
-        """Kind of change → word of one table: its own words over the destination's. A declared key does not change with the source's."""
+        """Returns kind of schema change → policy of one table. The table's own policies override the destination's. A
+        declared key is independent of the source's key.
+        """
         for each in self.shards:
             if each.of(self.name, database, table) is not None:
                 return each.policy(self.schema_changes.model_dump())
@@ -224,14 +255,14 @@ class DestinationConfig(AssetsOfDestination, Strict):
         return {**self.schema_changes.model_dump(), **declared, **own}
 
     def cascade_policy(self, database: str, table: str) -> str:
-        """apply, stop or ignore, for what foreign keys change in one table. They are carried out on its rows, which only a mirror has."""
+        """Returns `apply`, `stop` or `ignore` for rows of a table that foreign keys change. `apply` needs a current-state table."""
         options = self.table(database, table)
         word = options.cascades or self.cascades
-        confined = options.mirror and self.shard(database, table) is None  # keys of other shards may be the same
+        confined = options.mirror and self.shard(database, table) is None  # other shards may have the same keys
         return "stop" if word == "apply" and not confined else word
 
     def merge_way(self, database: str, table: str) -> Literal["auto", "spark", "small"]:
-        """Who merges one table."""
+        """Returns which program merges a table."""
         return self.table(database, table).merge or self.merge
 
     def table(self, database: str, table: str) -> TableConfig:
@@ -241,5 +272,5 @@ class DestinationConfig(AssetsOfDestination, Strict):
         return own or TableConfig()
 
     def shard(self, database: str, table: str) -> ShardOf | None:
-        """What a source table is a shard of; None for one that has a Delta table of its own."""
+        """Returns what a source table is a shard of, or None for a table with a Delta table of its own."""
         return next((found for each in self.shards if (found := each.of(self.name, database, table))), None)

@@ -1,4 +1,4 @@
-"""Where the engines run: inside Dagster's code server, or in processes of their own that it calls."""
+"""The setting `engine`: engines in Dagster's code server, or in processes of their own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 def host_and_port(word: str) -> tuple[str, int]:
-    """Raises ValueError with what to write instead."""
+    """Splits "host:port". Raises ValueError with what to write instead."""
     host, _, port = word.strip().rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
         raise ValueError(f"{word!r} is no address; write host:port, such as 127.0.0.1:4267")
@@ -20,21 +20,29 @@ def host_and_port(word: str) -> tuple[str, int]:
 
 
 class EngineConfig(Strict):
-    """`remote`: `./sluice engine` is a process of its own, on this host or on others; Dagster's code server calls it."""
+    """Where engines run. `remote`: `./sluice engine` processes, on this host or on others, that Dagster's code server calls."""
 
-    kind: Literal["embedded", "remote"] = "embedded"
-    address: str = Field(
-        "127.0.0.1:4267",
-        description="of remote: host:port of each engine host, separated by commas; which of them has a destination is found out",
+    kind: Literal["embedded", "remote"] = Field(
+        "embedded",
+        description="`embedded`: engines run in Dagster's code server. `remote`: engines run in `./sluice engine` "
+        "processes.",
     )
-    listen: str = Field("", description="of remote: host:port where an engine host listens; empty: its address")
+    address: str = Field(
+        "127.0.0.1:4267", description="`host:port` of each engine host, separated by commas, for `remote`."
+    )
+    listen: str = Field(
+        "", description="`host:port` on which an engine host listens, for `remote`. Default: its address."
+    )
     token_env: str = Field(
         "",
-        description="variable with the token that both sides know; empty: one of this machine's own in <data_dir>/engine-token",
+        description="Environment variable with the token that both sides share. Default: a token of this machine in "
+        "`data_dir`.",
     )
-    certificate: LocalPath | None = Field(None, description="of an engine host, PEM; with it all is TLS")
-    key: LocalPath | None = Field(None, description="of the certificate, PEM")
-    authority: LocalPath | None = Field(None, description="whose certificates are trusted, PEM; empty: the system's")
+    certificate: LocalPath | None = Field(None, description="PEM file with the engine host's certificate. Enables TLS.")
+    key: LocalPath | None = Field(None, description="PEM file with the key of the certificate.")
+    authority: LocalPath | None = Field(
+        None, description="PEM file with the trusted certificate authorities. Default: the system's."
+    )
 
     @property
     def addresses(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""conf/destinations/*.yaml with `members`: a group, several destinations as one stream. It has no source and no lake of its own."""
+"""Settings of a group: conf/destinations/*.yaml with `members`. A group has no source and no lake of its own."""
 
 from __future__ import annotations
 
@@ -17,27 +17,30 @@ OF_SOURCES = frozenset({"source", "sources", "stream", "heartbeat", "failover", 
 
 
 class GroupConfig(Strict):
-    """The transactions of several destinations as one stream, in the order of their commits."""
+    """A group: the transactions of several destinations as one stream, in commit order."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")
-    members: tuple[str, ...] = Field(min_length=1, description="destinations of conf/, each with a source of its own")
-    include: str = Field(
-        r".*\..*", description="comma-separated patterns of database.table; of what the members capture"
+    members: tuple[str, ...] = Field(
+        min_length=1, description="Destinations whose transactions form one stream. Each member has its own source."
     )
-    exclude: str = ""
+    include: str = Field(
+        r".*\..*",
+        description="Comma-separated regular expressions of `database.table`, among the tables that the members capture.",
+    )
+    exclude: str = Field("", description="Comma-separated regular expressions of `database.table` that are left out.")
     wait_seconds: float | None = Field(
         None,
         ge=2,
-        description="for a member that gives no sign of life; then the group goes on without it, and what it brings later comes late; "
-        "empty: for ever",
+        description="Seconds to wait for a member that sends nothing. The group then continues without it, and its "
+        "transactions arrive late. Empty: wait forever.",
     )
     canal_server: CanalServerConfig = CanalServerConfig()
-    brokers: tuple[AnyBroker, ...] = ()
+    brokers: tuple[AnyBroker, ...] = Field((), description="Message brokers that receive the changes.")
 
     @model_validator(mode="before")
     @classmethod
     def _words_of_groups(cls, record: Any) -> Any:
-        """What a destination has and a group has not is refused with what to do instead."""
+        """Refuses settings that only destinations have, with what to do instead."""
         if not isinstance(record, dict):
             return record
         others = [word for word in record if word not in cls.model_fields and word in DestinationConfig.model_fields]
@@ -70,12 +73,12 @@ class GroupConfig(Strict):
 
 
 def is_group(record: Mapping[str, Any]) -> bool:
-    """Whether a file of conf/destinations is a group's."""
+    """Returns whether a file of conf/destinations describes a group."""
     return MEMBERS in record
 
 
 def group_problems(groups: Mapping[str, GroupConfig], destinations: Mapping[str, DestinationConfig]) -> Iterator[str]:
-    """Members that cannot be, a sentence each."""
+    """Returns a sentence for each member that cannot be one."""
     for name, group in sorted(groups.items()):
         for member in group.members:
             if member in groups:

@@ -1,4 +1,4 @@
-"""Who outside may ask how the engines are, what Dagster shows, and when the lake's files are looked after."""
+"""Settings of metrics, traces, Dagster assets and maintenance."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from cdc_engine.time_words import cron
 
-# What Dagster refuses of these keeps it from showing any destination, so it is refused here.
+# Dagster refuses to load any definitions if one of these is invalid, so they are checked here.
 _OWNER = re.compile(r"team:[\w.-]+|[A-Za-z0-9_][A-Za-z0-9._%+-]*@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}")
 _GROUP = re.compile(r"[A-Za-z0-9_]{0,200}")
 _COLLECTOR = re.compile(r"https?://[^\s/@]+(/[^\s@]*)?")
@@ -46,25 +46,33 @@ def _often(text: str) -> str:
 Owner = Annotated[str, AfterValidator(_owner)]
 Group = Annotated[str, AfterValidator(_group)]
 Cron = Annotated[str, AfterValidator(cron)]
-STRICT = ConfigDict(extra="forbid", frozen=True, validate_default=True)  # as all of conf/
+STRICT = ConfigDict(extra="forbid", frozen=True, validate_default=True)  # as in all of conf/
 
 
 class MetricsConfig(BaseModel):
-    """Where Prometheus may ask this host's engines."""
+    """The Prometheus endpoint of this host's engines."""
 
     model_config = STRICT
 
-    port: int = Field(0, ge=0, le=65535, description="11112 is Canal's; 0: nothing listens")
-    host: str = Field("127.0.0.1", description="address to listen on; it asks for no password")
+    port: int = Field(
+        0, ge=0, le=65535, description="Port of the Prometheus endpoint. 0: no endpoint. Canal uses 11112."
+    )
+    host: str = Field(
+        "127.0.0.1", description="Address on which the Prometheus endpoint listens. The endpoint has no authentication."
+    )
 
 
 class TelemetryConfig(BaseModel):
-    """Where OpenTelemetry's traces of batches are sent; without it, where OpenTelemetry's own variables say, if they do."""
+    """The collector of OpenTelemetry traces. Without it OpenTelemetry's environment variables apply."""
 
     model_config = STRICT
 
-    otlp: str = Field("", description="a collector, as http://host:4318: OTLP over HTTP, protobuf")
-    headers: dict[str, str] = Field({}, description="sent along; values may be $NAME of the environment")
+    otlp: str = Field(
+        "",
+        description="OTLP collector (HTTP, protobuf) that receives traces, for example `http://host:4318`. Default: "
+        "OpenTelemetry's environment variables.",
+    )
+    headers: dict[str, str] = Field({}, description="HTTP headers for the collector. Write secrets as `$NAME`.")
 
     @model_validator(mode="after")
     def _reachable(self) -> TelemetryConfig:
@@ -74,47 +82,56 @@ class TelemetryConfig(BaseModel):
 
 
 class MaintenanceConfig(BaseModel):
-    """When the files of a destination's Delta tables are written anew or removed; `sluice maintain` does it at once."""
+    """When a destination's Delta tables are compacted and vacuumed. `sluice maintain` does it at once."""
 
     model_config = STRICT
 
     optimize: Annotated[str, AfterValidator(_often)] = Field(
         HOURLY,
-        description="cron, in UTC: writes files anew where it pays; hourly: at a minute of its own; empty: the schedule is switched off",
+        description="Cron schedule in UTC that rewrites files of the Delta tables where it pays off. `hourly`: once an "
+        "hour at a minute of the destination's own. Empty: no schedule.",
     )
-    vacuum: Cron = Field("", description="cron, in UTC: removes files that left a table; empty: switched off")
+    vacuum: Cron = Field(
+        "",
+        description="Cron schedule in UTC that deletes files that no table version within `retention_hours` needs. Empty:"
+        " no schedule.",
+    )
     retention_hours: float = Field(
         168.0,
         ge=1,
         le=HOURS_MAX,
-        description="how long files that left a table stay: so far back go time travel and consistent cuts",
+        description="Hours for which time travel and consistent snapshots of the tables stay possible.",
     )
-    log_days: int = Field(30, ge=1, le=36_500, description="how long a table's log tells its history")
+    log_days: int = Field(
+        30, ge=1, le=36_500, description="Days for which a Delta table keeps its log, which `history` and `why` read."
+    )
 
     def optimize_at(self, hourly: str) -> str:
-        """Cron, or empty. `hourly`: the minute of a destination that conf/ gives none."""
+        """Returns the cron schedule of OPTIMIZE, or an empty text. `hourly`: the schedule that "hourly" means for this destination."""
         return hourly if self.optimize == HOURLY else self.optimize
 
 
 class AssetOfTable(BaseModel):
-    """Of one table."""
+    """The Dagster settings of one table."""
 
-    owners: tuple[Owner, ...] = Field((), description="of the asset in Dagster; the destination's, if empty")
-    group: Group = Field("", description="the asset's group in Dagster; the destination's, if empty")
+    owners: tuple[Owner, ...] = Field(
+        (), description="Owners of the table's asset in Dagster. Default: the destination's."
+    )
+    group: Group = Field("", description="Dagster group of the table's asset. Default: the destination's.")
     fresh_within_minutes: Annotated[float, AfterValidator(_minutes)] = Field(
         0.0,
         ge=0,
-        description="Dagster's freshness policy, for a table that always changes: fails when nothing was merged for so long; 0: none",
+        description="Dagster freshness policy: fails if nothing was merged for so many minutes. 0: no policy.",
     )
 
 
 class AssetsOfDestination(BaseModel):
-    """Of all assets of a destination."""
+    """The Dagster settings of all assets of a destination."""
 
-    owners: tuple[Owner, ...] = Field((), description="of its assets in Dagster: team:name, or an email address")
-    group: Group = Field("", description="group of its assets in Dagster; empty: its name")
+    owners: tuple[Owner, ...] = Field(
+        (), description="Owners of the destination's assets in Dagster, as `team:name` or an email address."
+    )
+    group: Group = Field("", description="Dagster group of the destination's assets. Default: the destination's name.")
     lag_seconds_max: float = Field(
-        900.0,
-        gt=0,
-        description="the engine's check `caught_up` fails where the lake is further than this after the source",
+        900.0, gt=0, description="The check `caught_up` fails if the lake is more seconds behind the source than this."
     )

@@ -1,4 +1,4 @@
-"""Paths and URLs of conf/, as the models beside this file read them: relative ones begin where conf/ lies."""
+"""Types of paths and URLs in conf/. Relative ones are relative to the folder that holds conf/."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ DatabaseUrl = Annotated[str, AfterValidator(lambda url, info: config_paths.datab
 
 
 def is_in_a_store(location: str) -> bool:
-    """Of a location as it was read: whether it is a prefix of an object store."""
+    """Returns whether a parsed location is a prefix of an object store."""
     return config_paths.URI.match(location) is not None

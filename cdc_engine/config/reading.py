@@ -1,4 +1,4 @@
-"""conf/ read from its files, with all that is wrong said at once."""
+"""Reads conf/ from its files and reports everything that is wrong at once."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from cdc_engine.errors import ConfigurationError
 
 
 def conf_dir() -> Path:
-    """$SLUICE_CONF, or conf/ of the working directory; the folder above it is where relative paths in it start."""
+    """Returns $SLUICE_CONF, or conf/ in the working directory. Relative paths in it start in its parent."""
     return Path(os.environ.get("SLUICE_CONF", "conf")).resolve()
 
 
 def load_config(directory: Path | None = None) -> SluiceConfig:
-    """Reads and checks every file of conf/; raises one ConfigurationError with all that is wrong, a line each."""
+    """Reads and checks every file of conf/. Raises one ConfigurationError with all problems, one per line."""
     return config_of(read_texts((directory or conf_dir()).resolve()))
 
 
 def config_of(texts: ConfTexts, *, whole: bool = True) -> SluiceConfig:
-    """What the texts of conf/ say. Raises ConfigurationError as `load_config` does. `whole`: they are to fit together, too."""
+    """Parses and checks the texts of conf/. Raises ConfigurationError as `load_config` does. `whole`: also check that
+    the files fit together.
+    """
     problems: list[str] = []
     record = mapping_of(MAIN, texts.main, problems)
     described = {
@@ -48,12 +50,12 @@ def config_of(texts: ConfTexts, *, whole: bool = True) -> SluiceConfig:
 
 
 def together(config: SluiceConfig) -> list[str]:
-    """What is wrong with files that are right each by itself, a sentence each."""
+    """Returns a sentence for each conflict between files that are valid each by itself."""
     return [*path_clashes(config, {}), *group_problems(config.groups, config.destinations)]
 
 
 def _sentence(item: Any) -> str:
-    """One pydantic error as `file: key: what is wrong`; the input value is left out, it may be a secret."""
+    """Formats a pydantic error as `file: key: what is wrong`. Leaves the input value out, because it may be a secret."""
     where = [str(part) for part in item["loc"]]
     file = "sluice.yaml"
     if where[:1] in (["destinations"], ["groups"]) and len(where) > 1:

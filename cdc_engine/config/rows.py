@@ -1,4 +1,4 @@
-"""Which rows of a table are captured, and what its columns show: the words of conf/. The condition is read by `binlog.row_rules`."""
+"""Settings of which rows of a table are captured and which columns are masked. `binlog.row_rules` parses the condition."""
 
 from __future__ import annotations
 
@@ -13,21 +13,25 @@ MASK_SALT_ENV = "SLUICE_MASK_SALT"
 
 
 class MaskConfig(Strict):
-    """What a column shows instead of its values. In short: `hash`, `null`, or `truncate:4`."""
+    """What a column shows instead of its values. Short forms: `hash`, `null`, `truncate:4`."""
 
-    kind: Literal["hash", "truncate", "null"]
-    chars: int = Field(0, ge=0, description="of truncate: characters that are left, of binary values bytes")
+    kind: Literal["hash", "truncate", "null"] = Field(
+        description="`hash`: a salted hash. `truncate`: the first `chars` characters. `null`: NULL."
+    )
+    chars: int = Field(0, ge=0, description="Characters that `truncate` keeps; bytes for binary values.")
     salt_env: str = Field(
-        MASK_SALT_ENV, description="of hash: environment variable with what is put in front of each value"
+        MASK_SALT_ENV, description="Environment variable with the salt that `hash` prepends to each value."
     )
     if_missing: Literal["stop", "ignore"] = Field(
-        "stop", description="a table without the column stops: under another name its values would be shown"
+        "stop",
+        description="What happens if a table does not have the column. `stop`: the table stops, because a renamed column "
+        "would be visible.",
     )
 
     @model_validator(mode="before")
     @classmethod
     def _in_short(cls, record: Any) -> Any:
-        if record is None:  # what YAML makes of the word null
+        if record is None:  # YAML parses the word null as None
             return {"kind": "null"}
         if isinstance(record, dict):
             return {**record, "kind": record["kind"] or "null"} if "kind" in record else record

@@ -1,5 +1,6 @@
-"""Shards: tables that become one Delta table, each with a name that its rows carry. The words of conf/; several destinations may have
-tables for one.
+"""Settings of shards: source tables that share a Delta table.
+
+Each row carries the name of its shard. Several destinations may have shards of one table.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from cdc_engine.config.table import TableConfig
 from cdc_engine.source.settings import Strict
 
 SHARD_COLUMN = "_sluice_shard"
-# what of a table's words the common table can have; of each other one nobody has shown that it is confined to the rows of a shard
+# options that a common table can have; no other option is proven to affect the rows of one shard only
 OPTIONS = frozenset(
     {
         *("key", "deletes", "deletion_vectors", "merge", "partition_by", "cluster_by", "change_feed"),
         *("zero_dates", "charsets", "snapshot", "schema_changes", "group", "owners", "fresh_within_minutes"),
     }
 )
-# what one shard alone may not do to columns that it shares with others, by kind of change: the words that are left
+# policies of a shard by kind of change: those that leave the columns of other shards alone
 WORDS = {
     "drop": ("keep", "stop"),
     "rename": ("stop",),
@@ -33,7 +34,9 @@ WORDS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardOf:
-    """A source table as a shard. `into`: the common table below the lake. `column`: of the shard's `name`. `options`: of all shards."""
+    """A source table as a shard. `into`: path of the common table in the lake. `column`: holds the shard's `name`.
+    `options`: of the common table.
+    """
 
     into: str
     column: str
@@ -42,17 +45,20 @@ class ShardOf:
 
 
 class ShardsConfig(Strict):
-    """Source tables that become one. In `into` and `name` stand {destination}, {database}, {table} and {1}, {2}, … for what the pattern's
-    groups met.
+    """Source tables that share a Delta table. `into` and `name` may contain {destination}, {database}, {table} and {1},
+    {2}, … for the groups of the pattern.
     """
 
-    tables: str = Field(description=r"regular expression of database.table, of any case: shop_(\d+)\.orders")
-    into: str = Field(description="the Delta table below the lake: shop/orders")
-    column: str = Field(
-        SHARD_COLUMN, min_length=1, description="column with the shard's name, which is part of the table's key"
+    tables: str = Field(
+        description="Regular expression of the source tables as `database.table`, case-insensitive, for example "
+        "`shop_(\\d+)\\.orders`."
     )
-    name: str = Field("{database}.{table}", description="the shard's name, another one for each table")
-    options: TableConfig = Field(TableConfig(), description="as under `tables`, of all shards alike")
+    into: str = Field(description="Path of the common Delta table in the lake, for example `shop/orders`.")
+    column: str = Field(
+        SHARD_COLUMN, min_length=1, description="Column that holds the shard's name. It becomes part of the key."
+    )
+    name: str = Field("{database}.{table}", description="Name of a shard. Must differ for each source table.")
+    options: TableConfig = Field(TableConfig(), description="Settings of the common table, as under `tables`.")
 
     @model_validator(mode="after")
     def _readable(self) -> ShardsConfig:
@@ -90,7 +96,7 @@ class ShardsConfig(Strict):
         return self
 
     def of(self, destination: str, database: str, table: str) -> ShardOf | None:
-        """The table as one of these shards; None where it is none."""
+        """Returns the table as one of these shards, or None if the pattern does not match."""
         found = _compiled(self.tables).fullmatch(f"{database}.{table}")
         if found is None:
             return None
@@ -104,7 +110,9 @@ class ShardsConfig(Strict):
         )
 
     def policy(self, general: dict[str, str]) -> dict[str, str]:
-        """Kind of change → word of a shard. `general`: the destination's. What it may not do to columns of others stops it."""
+        """Returns kind of schema change → policy of a shard. `general`: the destination's. A policy that would alter
+        other shards' columns becomes `stop`.
+        """
         own = self.options.schema_changes.model_dump(include=self.options.schema_changes.model_fields_set)
         found = {**general, **own}
         return {kind: word if word in WORDS.get(kind, (word,)) else "stop" for kind, word in found.items()}

@@ -1,4 +1,4 @@
-"""conf/sluice.yaml, and with it the whole of conf/."""
+"""The settings of conf/sluice.yaml, and the configuration as a whole."""
 
 from __future__ import annotations
 
@@ -19,37 +19,52 @@ from cdc_engine.config.places import DatabaseUrl, StorageOptions, TableLocation,
 from cdc_engine.contracts import DestinationDir, MetaPlace
 from cdc_engine.source.settings import LocalPath, Strict
 
-# options that are of a whole Delta table: runs of shards that differ in them would alter it to and fro
+# options of a whole Delta table: runs of shards with different values would alter the table back and forth
 OF_ALL_SHARDS = ("deletes", "deletion_vectors", "partition_by", "cluster_by", "change_feed")
 
 
 class SparkConfig(Strict):
-    """`remote` attaches to a Spark Connect server; `master` builds a session inside the run. Exactly one is used; `master` wins if set."""
+    """Which Spark runs the merges: a Spark Connect server, or a session inside each run."""
 
-    remote: str = "sc://127.0.0.1:15002"
-    master: str = ""
+    remote: str = Field(
+        "sc://127.0.0.1:15002",
+        description="Address of the Spark Connect server that runs attach to. With the default `./sluice up` starts one.",
+    )
+    master: str = Field(
+        "",
+        description="Spark master, for example `local[2]` or `yarn`. Each run then starts its own Spark session. "
+        "Overrides `remote`.",
+    )
 
 
 class MetaConfig(Strict):
-    """Where ledgers, leases and what runs remember are kept.
+    """Where ledgers, leases and the other records of a destination are stored."""
 
-    `file`: beside the destination's files. `memory`: nowhere. `sql`, `zookeeper`: where several hosts reach it, the leases as well.
-    `mixed`, `period_mixed`: beside the files, and the cursor also in ZooKeeper for others to see, after each change or once a period.
-    """
-
-    kind: Literal["file", "memory", "sql", "zookeeper", "mixed", "period_mixed"] = "file"
-    url: DatabaseUrl = Field("", description="of sql: SQLAlchemy's URL, its password as $NAME of the environment")
-    hosts: str = Field("", description="of zookeeper, mixed, period_mixed: host:port,host:port")
+    kind: Literal["file", "memory", "sql", "zookeeper", "mixed", "period_mixed"] = Field(
+        "file",
+        description="Where ledgers and leases are stored. `file`: with the destination's files. `sql`, `zookeeper`: "
+        "shared by several hosts. `memory`: lost with the process. `mixed`, `period_mixed`: files, with a "
+        "copy of the cursor in ZooKeeper.",
+    )
+    url: DatabaseUrl = Field(
+        "", description="SQLAlchemy URL of the database, for `sql`. Write the password as `$NAME`."
+    )
+    hosts: str = Field(
+        "", description="ZooKeeper servers as `host:port,host:port`, for `zookeeper`, `mixed` and `period_mixed`."
+    )
     session_seconds: float = Field(
         30.0,
         ge=2,
         le=120,
-        description="a host that says nothing for so long has lost its leases; a standby then takes over",
+        description="Seconds without a sign of life after which a host loses its leases. A standby host then takes over.",
     )
-    period_seconds: float = Field(1.0, gt=0, description="of period_mixed")
+    period_seconds: float = Field(
+        1.0, gt=0, description="Seconds between two copies of the cursor, for `period_mixed`."
+    )
     address: str = Field(
         "",
-        description="host:port by which others find this host; empty: the destination's canal_server, else its name and ports.code_server",
+        description="`host:port` under which other hosts and clients reach this host. Default: the address of the "
+        "destination's `canal_server`, else the host name and `ports.code_server`.",
     )
 
     @model_validator(mode="after")
@@ -62,40 +77,44 @@ class MetaConfig(Strict):
 
 
 class PortsConfig(Strict):
-    code_server: int = 4266
-    webserver: int = 3000
-    spark_connect: int = 15002
+    code_server: int = Field(4266, description="Port of Dagster's code server, which runs the engines.")
+    webserver: int = Field(3000, description="Port of Dagster's UI.")
+    spark_connect: int = Field(15002, description="Port of the local Spark Connect server.")
 
 
 class SluiceConfig(Strict):
-    """The whole of conf/."""
+    """Settings of the installation. The file is conf/sluice.yaml."""
 
-    data_dir: LocalPath = Path("data")
+    data_dir: LocalPath = Field(
+        Path("data"), description="Directory for positions, staged batches, Dagster's storage and logs."
+    )
     staging: TablePath = Field(
         "",
-        description="folder of the destinations' files that all engine hosts and runs reach; empty: <data_dir>/engine. Or a prefix of an "
-        "object store for staged batches: the other files are in <data_dir>/engine then",
+        description="Directory of the destinations' files that all engine hosts and runs can reach, or an object-store "
+        "prefix for staged batches only. Default: `engine` in `data_dir`.",
     )
     meta: MetaConfig = MetaConfig()
-    lake: TableLocation = Field("data/lake", description="directory or object-store prefix of the Delta tables")
+    lake: TableLocation = Field("data/lake", description="Directory or object-store prefix of the Delta tables.")
     spark: SparkConfig = SparkConfig()
     ports: PortsConfig = PortsConfig()
     engine: EngineConfig = EngineConfig()
     metrics: MetricsConfig = MetricsConfig()
-    alarms: tuple[AlarmConfig, ...] = ()
+    alarms: tuple[AlarmConfig, ...] = Field((), description="Who gets a message when an engine or a table stops.")
     telemetry: TelemetryConfig = TelemetryConfig()
     storage_options: StorageOptions = Field(
-        {}, description="of the store of lake and staging, in deltalake's words; secrets as $NAME of the environment"
+        {},
+        description="Options of the object store of `lake` and `staging`, with deltalake's names. Write secrets as "
+        "`$NAME`.",
     )
     destinations: dict[str, DestinationConfig] = Field({})
     groups: dict[str, GroupConfig] = Field({}, description="files of conf/destinations with members")
 
     def destination_dir(self, destination: str) -> DestinationDir:
-        """Schema history, staged batches and what else of one destination is in files; it knows where the ledger and the leases are."""
+        """Returns the directory with a destination's files. It knows where the ledger and the leases are."""
         return DestinationDir.of(self.meta_place(destination))
 
     def meta_place(self, destination: str) -> MetaPlace:
-        """Where the ledger and the leases of one destination or group are."""
+        """Returns where the ledger and the leases of a destination or group are."""
         captured, stored = self.destinations.get(destination), is_in_a_store(self.staging)
         return MetaPlace(
             destination=destination,
@@ -112,27 +131,27 @@ class SluiceConfig(Strict):
         )
 
     def groups_of(self, member: str) -> tuple[str, ...]:
-        """The groups that a destination is a member of, by name."""
+        """Returns the names of the groups that a destination belongs to, sorted."""
         return tuple(sorted(name for name, group in self.groups.items() if member in group.members))
 
     def _found_at(self, captured: DestinationConfig | GroupConfig | None) -> str:
-        """host:port by which others find this host: clients of Canal look for its server there."""
+        """Returns host:port under which other hosts and Canal clients reach this host."""
         server = captured.canal_server if captured else CanalServerConfig()
         if not server.port:
             return f"{platform.node()}:{self.ports.code_server}"
         return f"{platform.node() if server.host in EVERYWHERE else server.host}:{server.port}"
 
     def with_sources_in_use(self) -> SluiceConfig:
-        """Every destination with the source that it reads now, where several stand by. Raises ConfigurationError."""
+        """Returns the configuration in which each destination has the source that it reads now. Raises ConfigurationError."""
         reading = {name: each.reading_now(self.meta_place(name).directory) for name, each in self.destinations.items()}
         return self.model_copy(update={"destinations": reading})
 
     def quarantine_path(self, destination: str) -> str:
-        """The Delta table with the values of a destination that could not be decoded."""
+        """Returns the path of the Delta table with a destination's values that could not be decoded."""
         return f"{self.lake}/_sluice_quarantine/{destination}"
 
     def table_path(self, destination: str, database: str, table: str) -> str:
-        """Where the mirror of a source table is in the lake."""
+        """Returns the path of a source table's current-state table."""
         settings = self.destinations[destination]
         if (shard := settings.shard(database, table)) is not None:
             return f"{self.lake}/{shard.into}"
@@ -140,13 +159,13 @@ class SluiceConfig(Strict):
         return settings.table(database, table).path or f"{self.lake}/{below}"
 
     def paths_beside(self, destination: str, database: str, table: str) -> tuple[str, str]:
-        """Where the change log and the history of a source table are; empty what conf/ does not want."""
+        """Returns the paths of a source table's change log and history; empty for a table that conf/ does not ask for."""
         options = self.destinations[destination].table(database, table)
         path = self.table_path(destination, database, table)
         return f"{path}__log" if options.change_log else "", f"{path}__history" if options.history else ""
 
     def kept_path(self, destination: str, database: str, table: str) -> str:
-        """Where most is kept of a source table: its mirror, else its history, else its change log."""
+        """Returns the path of the first that exists of a source table's current-state table, history and change log."""
         if self.destinations[destination].table(database, table).mirror:
             return self.table_path(destination, database, table)
         log, history = self.paths_beside(destination, database, table)
@@ -154,9 +173,10 @@ class SluiceConfig(Strict):
 
 
 def path_clashes(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> list[str]:
-    """Delta paths that two source tables would write, a sentence each. `tables`: destination → its "database.table", where they are known.
+    """Returns a sentence for each Delta path that two source tables would write.
 
-    Tables that conf/ names are looked at too. Two writers of one table would lose changes silently, unless they are shards of it.
+    `tables`: destination → its "database.table", where they are known. Tables that conf/ names are checked too. Two
+    writers of one table would lose changes, unless they are shards of it.
     """
     users: dict[str, dict[str, Writer]] = {}
     for name, destination in config.destinations.items():
@@ -172,7 +192,7 @@ def path_clashes(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> l
 
 
 class Writer(NamedTuple):
-    """A source table at a Delta path. `shard`: its name in `column`, or empty. `words`: what all shards have to have alike."""
+    """A source table at a Delta path. `shard`: its name in `column`, or empty. `words`: the options that all shards must have in common."""
 
     column: str
     shard: str
@@ -180,7 +200,7 @@ class Writer(NamedTuple):
 
 
 def _clash(path: str, those: Mapping[str, Writer]) -> str:
-    """Why several cannot have the path, with the way out; empty where each has rows of its own."""
+    """Returns why several tables cannot share a path and what to change; empty if each writes rows of its own."""
     who, writers = f"{' and '.join(sorted(those))} have the same Delta path {path}", those.values()
     if not all(each.shard for each in writers):
         return f"{who}: set `path` of one of them under `tables` in conf/destinations"

@@ -1,4 +1,4 @@
-"""What conf/ says of one table: how it is merged, where it is, and what of its changes the lake follows."""
+"""Settings of one table."""
 
 from __future__ import annotations
 
@@ -13,78 +13,99 @@ from cdc_engine.source.settings import Strict
 
 
 class SchemaChangesConfig(Strict):
-    """What the lake does when a table changes in the source: a word for each kind of change, as docs/operations.md explains them.
+    """What the lake does when a table changes in the source: a policy for each kind of change.
 
-    `hold`: the table waits for `sluice schema approve`. `stop`: it waits until this file says another word and it is resumed.
+    `hold`: the table waits for `sluice schema approve`. `stop`: the table waits until the policy is another one and the
+    table is resumed.
     """
 
-    add: Literal["apply", "hold", "stop"] = "apply"
+    add: Literal["apply", "hold", "stop"] = Field("apply", description="ADD COLUMN.")
     drop: Literal["keep", "apply", "hold", "stop"] = Field(
-        "keep", description="keep: the column stays, NULL from then on"
+        "keep", description="DROP COLUMN. `keep`: the column stays and is NULL from then on."
     )
-    rename: Literal["hold", "apply", "new_column", "stop"] = "hold"
+    rename: Literal["hold", "apply", "new_column", "stop"] = Field(
+        "hold",
+        description="RENAME COLUMN. `apply`: Delta column mapping. `new_column`: the new name becomes a new column.",
+    )
     widen: Literal["apply", "rewrite", "hold", "stop"] = Field(
-        "rewrite", description="apply: Delta type widening, which deltalake and Polars refuse to read"
+        "rewrite",
+        description="A type that holds all old values. `rewrite`: the column is rewritten. `apply`: Delta type widening, "
+        "which deltalake and Polars cannot read.",
     )
     convert: Literal["hold", "apply", "new_column", "stop"] = Field(
-        "hold", description="a type that holds other values"
+        "hold", description="A type that holds other values. `apply`: Spark casts the existing values."
     )
-    key: Literal["hold", "apply", "stop"] = Field("hold", description="the columns of the primary key")
-    truncate: Literal["apply", "ignore", "hold", "stop"] = "apply"
-    drop_table: Literal["ignore", "apply", "hold", "stop"] = Field("ignore", description="apply: the rows go")
+    key: Literal["hold", "apply", "stop"] = Field("hold", description="The columns of the primary key change.")
+    truncate: Literal["apply", "ignore", "hold", "stop"] = Field(
+        "apply", description="TRUNCATE TABLE. `apply`: the rows are deleted."
+    )
+    drop_table: Literal["ignore", "apply", "hold", "stop"] = Field(
+        "ignore", description="DROP TABLE. `apply`: the rows are deleted."
+    )
     drop_partition: Literal["hold", "ignore", "stop"] = Field(
-        "hold", description="DROP or TRUNCATE PARTITION: rows that no row event names"
+        "hold", description="DROP PARTITION and TRUNCATE PARTITION, which delete rows without row events."
     )
 
 
 class TableConfig(AssetOfTable, Strict):
-    """How one table is merged. Keys of the mapping in a destination are "database.table"."""
+    """Settings of one table. The keys of `tables` are "database.table"."""
 
     key: tuple[str, ...] = Field(
-        (), description="key columns; empty: the primary key; none at all: changes are appended"
+        (), description="Key columns. Default: the primary key. A table without any key is kept as a change log."
     )
-    deletes: Literal["hard", "soft"] = "hard"
+    deletes: Literal["hard", "soft"] = Field(
+        "hard",
+        description="`hard`: deleted rows are removed. `soft`: deleted rows stay, with `_sluice_deleted` set to true.",
+    )
     deletion_vectors: bool = Field(
-        True, description="off: copy-on-write, readable by every Delta reader, merges several times slower"
+        True, description="`false`: copy-on-write, which every Delta reader can read. Merges take several times longer."
     )
-    merge: Literal["", "auto", "spark", "small"] = Field("", description="the destination's word, if empty")
-    path: TablePath = Field("", description="Delta path; empty: as the destination's table_path says")
-    partition_by: tuple[str, ...] = Field((), description="columns that a table is partitioned by when it is made")
-    cluster_by: tuple[str, ...] = Field((), description="columns of Delta's liquid clustering, which OPTIMIZE sorts by")
-    change_feed: bool = Field(False, description="Delta's change data feed, from then on")
-    mirror: bool = Field(True, description="off: no table with its rows, only its change_log or its history")
+    merge: Literal["", "auto", "spark", "small"] = Field(
+        "", description="Which program merges the table. Default: the destination's `merge`."
+    )
+    path: TablePath = Field("", description="Path of the Delta table. Default: `table_path` of the destination.")
+    partition_by: tuple[str, ...] = Field((), description="Partition columns. Used when the Delta table is created.")
+    cluster_by: tuple[str, ...] = Field((), description="Columns of Delta's liquid clustering. OPTIMIZE sorts by them.")
+    change_feed: bool = Field(False, description="Enables Delta's change data feed.")
+    mirror: bool = Field(True, description="`false`: no current-state table, only `change_log` or `history`.")
     change_log: bool = Field(
-        False, description="also a table with every change, before and after, appended to: <path>__log"
+        False, description="Also writes a table `<path>__log` with every change, before and after."
     )
-    history: bool = Field(False, description="also a table with every version of every row: <path>__history")
+    history: bool = Field(
+        False, description="Also writes a table `<path>__history` with every version of every row (SCD2)."
+    )
     zero_dates: Literal["null", "error", "text"] = Field(
         "null",
-        description="dates that are none: NULL; refused as undecodable; or the column is the text that SELECT prints",
+        description="What becomes of dates such as 0000-00-00. `null`: NULL. `error`: see `undecodable`. `text`: the "
+        "column is a string.",
     )
     undecodable: Literal["stop", "quarantine"] = Field(
         "stop",
-        description="a value that cannot be decoded: the table stops, or the value goes to quarantine and the row on with NULL",
+        description="What becomes of a value that cannot be decoded. `stop`: the table stops. `quarantine`: the value "
+        "goes to the quarantine table and the row gets NULL.",
     )
     charsets: dict[str, str] = Field(
-        {}, description="column: charset that its bytes really have, where the source declares another"
+        {}, description="Column → the character set that its bytes really have, if the source declares another one."
     )
     rows: str = Field(
-        "", description="only rows that meet this condition: country = 'DE' AND (amount > 100 OR note IS NULL)"
+        "",
+        description="Condition of the rows that are captured, for example `country = 'DE' AND (amount > 100 OR note IS "
+        "NULL)`.",
     )
     masks: dict[str, MaskConfig] = Field(
-        {}, description="column: hash, null or truncate:4, for all who read the table or consume its changes"
+        {}, description="Column → `hash`, `null` or `truncate:4`. Applies to the lake and to all consumers."
     )
-    cascades: Literal["", "apply", "stop", "ignore"] = Field("", description="the destination's word, if empty")
+    cascades: Literal["", "apply", "stop", "ignore"] = Field("", description="Default: the destination's `cascades`.")
     snapshot: Literal["", "initial", "when_needed", "when_stopped", "never"] = Field(
-        "", description="the destination's word, if empty"
+        "", description="Default: the destination's `snapshot`."
     )
     schema_changes: SchemaChangesConfig = Field(
-        SchemaChangesConfig(), description="the words that differ from the destination's"
+        SchemaChangesConfig(), description="Policies that differ from the destination's `schema_changes`."
     )
 
     @property
     def tells_rows(self) -> bool:
-        """Whether the lake says which rows there are: a change log alone does not."""
+        """Whether the lake shows which rows exist; a change log alone does not."""
         return self.mirror or self.history
 
     @model_validator(mode="after")

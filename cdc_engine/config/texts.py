@@ -1,4 +1,4 @@
-"""conf/ as it is written: the text of each file, before anybody reads sense into it. For `reading` and `cdc_engine.keeping`."""
+"""Reads the texts of conf/ before they are parsed. Used by `reading` and `cdc_engine.keeping`."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ import yaml
 from cdc_engine.errors import ConfigurationError
 
 MAIN = "sluice.yaml"
-UNREADABLE = "\0"  # no YAML: what stands after it is why the file cannot be read
+UNREADABLE = "\0"  # not valid YAML; the reason follows
 
 
 @dataclasses.dataclass(frozen=True)
 class ConfTexts:
-    """`directory`: conf/ itself; the folder above it is where relative paths start. `destinations`: each file by its destination."""
+    """The text of each file. `directory`: conf/ itself; relative paths start in its parent. `destinations`: destination → text."""
 
     directory: Path
     main: str
     destinations: Mapping[str, str]
 
     def digest(self, destination: str) -> str:
-        """Of one destination's file; empty where there is none."""
+        """Returns a digest of one destination's file, or an empty text if there is none."""
         text = self.destinations.get(destination)
         return "" if text is None else hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def file_of(destination: str) -> str:
-    """The file of a destination, as sentences name it."""
+    """Returns the name of a destination's file for messages."""
     return f"destinations/{destination}.yaml"
 
 
 def read_texts(directory: Path) -> ConfTexts:
-    """Raises ConfigurationError where there is no such folder. A file that cannot be read has a text that is no YAML."""
+    """Reads the files of conf/. Raises ConfigurationError if there is no such folder. The text of an unreadable file
+    begins with UNREADABLE.
+    """
     if not directory.is_dir():
         raise ConfigurationError(
             f"there is no folder {directory}; start `sluice` in the folder that holds conf/, or set SLUICE_CONF to it"
@@ -50,7 +52,7 @@ def read_texts(directory: Path) -> ConfTexts:
 
 
 def mapping_of(file: str, text: str, problems: list[str]) -> dict[str, Any]:
-    """The keys and values of a file; none, and one problem more, where it has no such thing."""
+    """Parses a file into its keys and values. Appends to `problems` and returns an empty mapping if that fails."""
     if text.startswith(UNREADABLE):
         problems.append(f"{file} cannot be read: {text[1:]}")
         return {}

@@ -1,4 +1,4 @@
-"""What conf/ says of a destination's servers: addresses, TLS, heartbeat, and where the stream begins. Part of `cdc_engine.config`."""
+"""Settings of a destination's servers: addresses, TLS, heartbeat, and where the stream starts. Part of `cdc_engine.config`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cdc_engine.time_words import time_us
 
 
 def root_of(info: ValidationInfo) -> Path | None:
-    """The folder that holds conf/; None for a configuration that was not read from files."""
+    """Returns the folder that holds conf/, or None for a configuration that was not read from files."""
     return info.context["root"] if info.context else None
 
 
@@ -23,7 +23,7 @@ LocalPath = Annotated[Path, AfterValidator(lambda word, info: config_paths.local
 
 
 def _time_word(word: Any) -> Any:
-    """YAML makes a moment of what looks like one."""
+    """Converts a date back to text, because YAML parses ISO times."""
     return word.isoformat() if isinstance(word, dt.date) else word
 
 
@@ -39,34 +39,43 @@ TimeWord = Annotated[str, BeforeValidator(_time_word), AfterValidator(_readable_
 
 
 class Strict(BaseModel):
-    """A misspelt key is an error, not a default; and a default is checked as what stands in a file is."""
+    """A model that refuses unknown keys and also checks defaults."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
 
 class TlsConfig(Strict):
-    mode: Literal["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"] = "PREFERRED"
-    ca_file: LocalPath | None = None
-    certificate_file: LocalPath | None = None
-    key_file: LocalPath | None = None
+    mode: Literal["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"] = Field(
+        "PREFERRED",
+        description="As MySQL's `--ssl-mode`. `REQUIRED`: encrypted. `VERIFY_CA`: also signed by `ca_file`. "
+        "`VERIFY_IDENTITY`: also issued for this host.",
+    )
+    ca_file: LocalPath | None = Field(None, description="PEM file with the trusted certificate authorities.")
+    certificate_file: LocalPath | None = Field(None, description="PEM file with the client certificate.")
+    key_file: LocalPath | None = Field(None, description="PEM file with the key of the client certificate.")
 
 
 class SourceConfig(Strict):
-    """One MySQL or MariaDB server. `password_env` names the environment variable with the password."""
+    """A MySQL or MariaDB server."""
 
-    host: str = "127.0.0.1"
-    port: int = Field(3306, ge=1, le=65535)
-    user: str
-    password_env: str = Field("", description="environment variable that holds the password; empty: no password")
+    host: str = Field("127.0.0.1", description="Host name or IP address.")
+    port: int = Field(3306, ge=1, le=65535, description="Port.")
+    user: str = Field(description="Account on the server.")
+    password_env: str = Field("", description="Environment variable with the password. Empty: no password.")
     tls: TlsConfig = TlsConfig()
-    server_id: int = Field(0, ge=0, le=0xFFFFFFFF, description="replica id; 0 derives one from the destination's name")
+    server_id: int = Field(
+        0,
+        ge=0,
+        le=0xFFFFFFFF,
+        description="Replica ID, unique among all replicas of the server. 0: derived from the destination's name.",
+    )
 
     @property
     def address(self) -> str:
         return f"{self.host}:{self.port}"
 
     def password(self) -> str:
-        """The secret itself; raises ConfigurationError naming the variable when it is not set."""
+        """Returns the password. Raises ConfigurationError with the variable's name if it is not set."""
         if not self.password_env:
             return ""
         if self.password_env not in os.environ:
@@ -76,19 +85,22 @@ class SourceConfig(Strict):
         return os.environ[self.password_env]
 
 
-FIRST_OFFSET = 4  # of a binlog file: the bytes before it tell that it is one
+FIRST_OFFSET = 4  # the first event of a binlog file; the bytes before it are the magic number
 
 
 class StartConfig(Strict):
-    """Where a destination without a saved cursor begins; all empty: at the latest position."""
+    """Where a destination without a cursor starts. All empty: at the current position."""
 
-    file: str = ""
-    offset: int = Field(4, ge=4, description="in the file; inside a transaction it means that one's begin")
-    gtid_set: str = ""
-    earliest: bool = Field(False, description="at the begin of the oldest binlog file that the source has")
+    file: str = Field("", description="Binlog file.")
+    offset: int = Field(
+        4, ge=4, description="Offset in `file`. An offset inside a transaction means the beginning of that transaction."
+    )
+    gtid_set: str = Field("", description="Executed GTID set.")
+    earliest: bool = Field(False, description="Start at the oldest binlog file that the source has.")
     time: TimeWord = Field(
         "",
-        description="ISO form with its zone, or -10m: before the first transaction of then or later; with file: in that one alone",
+        description="ISO time with a time zone, or `-10m`: before the first transaction that committed at that time or "
+        "later. With `file`: only in that file.",
     )
 
     @model_validator(mode="after")
@@ -106,10 +118,12 @@ class StartConfig(Strict):
 
 
 class HeartbeatConfig(Strict):
-    """How it is found out that a source is gone for which another one stands by."""
+    """How the failure of a source is detected, if another source stands by."""
 
-    sql: str = Field("SELECT 1", min_length=1, description="asked on a connection of its own")
-    seconds: float = Field(3.0, gt=0, description="from one question to the next")
-    timeout_seconds: int = Field(5, ge=1, description="how long an answer may take")
-    retries: int = Field(3, ge=0, description="questions in a row that may fail; one more, and a standby takes over")
-    switch: bool = Field(True, description="off: it is only said, and `sluice source switch` waits for an operator")
+    sql: str = Field("SELECT 1", min_length=1, description="Query that checks a source, on its own connection.")
+    seconds: float = Field(3.0, gt=0, description="Seconds between two checks.")
+    timeout_seconds: int = Field(5, ge=1, description="Seconds to wait for an answer.")
+    retries: int = Field(
+        3, ge=0, description="Consecutive checks that may fail. One more failure triggers the failover."
+    )
+    switch: bool = Field(True, description="`false`: report the failure and wait for `sluice source switch`.")

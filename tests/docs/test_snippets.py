@@ -43,7 +43,7 @@ TESTS = re.compile(r"`((?:tests|cdc_engine|orchestration|spark_jobs|console|benc
 ELSEWHERE = {"CONTRIBUTING.md", "docs/canal.md", "docs/handlers.md"}
 RUN = {"python", "sql"}
 SHELL = {"bash", "sh"}
-SHOWN = {"", "json", "yaml", "toml", "text"}  # drawings, shapes of files
+SHOWN = {"", "json", "yaml", "toml", "text", "mermaid"}  # drawings, shapes of files
 LAKES = ("data/lake", ".sluice/demo/lake")
 ORDERS = {"id": pa.array([1, 2, 3]), "status": pa.array(["paid", "open", "paid"])}
 
