@@ -28,6 +28,7 @@ from cdc_engine.errors import (
 )
 from cdc_engine.keeping import orders
 from cdc_engine.keeping.acts import held
+from cdc_engine.keeping.failed_start import note_failed_start
 from cdc_engine.keeping.in_use import conf_in_use
 from cdc_engine.limits import CONNECT_TIMEOUT_SECONDS
 
@@ -166,7 +167,18 @@ def get_or_start(destination: str) -> Engine:
     except SluiceError as error:
         if _operator is not None:
             _operator.tell_failed(destination, error)
+        _note_failed(destination, error)
         raise
+    except Exception as error:  # a defect: it has the state ERROR
+        _note_failed(destination, error)
+        raise
+
+
+def _note_failed(name: str, error: Exception) -> None:
+    """Keeps why the engine of a destination or a group could not be started, for `sluice status` and `check`."""
+    config = conf_in_use().config
+    if name in config.destinations or name in config.groups:
+        note_failed_start(config.destination_dir(name), error)
 
 
 def kept() -> dict[str, str]:
@@ -267,6 +279,9 @@ def _take_up_group(name: str) -> None:
             place.get(START_WAIT_SECONDS)
         except EngineStartingError:
             continue  # the call itself waits for a moment
+        except Exception as error:
+            _note_failed(name, error)
+            raise
         else:
             return
 

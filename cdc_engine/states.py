@@ -68,6 +68,11 @@ def engine_state(word: str) -> EngineState:
     return EngineState.__members__.get(word, EngineState.ERROR)
 
 
+def ended(state: str) -> bool:
+    """Whether an engine in this state reads nothing until its cause is gone. False where another process has the destination."""
+    return state in ENDED - {EngineState.LEASE_LOST}
+
+
 class TableState(enum.StrEnum):
     """Whether a table is followed, or why not."""
 

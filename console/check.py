@@ -6,6 +6,7 @@ import dataclasses
 import os
 import shutil
 import socket
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ from cdc_engine.instance.discovery import foreign_keys
 from cdc_engine.instance.wiring import source_of
 from cdc_engine.parser.shared.sharing import key_of
 from cdc_engine.parser.source_check import check_source
+from cdc_engine.states import ended
 from cdc_engine.table_meta.history.tables_file import foreign_key_notes, keyless_sentence
 from console.beside_check import beside_problems, beside_sentence, rules_problems
 from console.conf_check import conf_problems, unset_passwords
@@ -24,6 +26,7 @@ from console.shards_check import shards_problems, shards_sentence, shards_warnin
 from console.sources import ask_source, known_path_clashes
 from console.stack.processes import ProcessFile
 from console.stack.stack import SPARK, Stack
+from console.status import read_destination
 from console.toolchain.java import Java, inspect_java
 from console.toolchain.process import why_no_run_can_start
 
@@ -68,6 +71,7 @@ def run_checks(conf: Path) -> Iterator[Finding]:
         return
     yield check_configuration(config, conf, problems)
     for name in sorted(config.destinations):
+        yield check_engine(config, name)
         yield from check_sources(config.destinations[name])
         yield Finding(policy_sentence(config.destinations[name]))
         yield check_foreign_keys(config.destinations[name])
@@ -105,6 +109,13 @@ def check_shared(config: SluiceConfig) -> Finding:
         if len(names) == 1
     ]
     return Finding(f"streams: {'; '.join(told) or 'each destination has its own'}", warnings=tuple(alone))
+
+
+def check_engine(config: SluiceConfig, name: str) -> Finding:
+    """Why the engine of a destination cannot start or has ended, as its last try left it in status.json."""
+    one = read_destination(config.destination_dir(name), name, time.time())
+    problem = (f"{one.state}: {one.reason}",) if ended(one.state) else ()
+    return Finding(f"engine of {name}", problem)
 
 
 def check_sources(destination: DestinationConfig) -> Iterator[Finding]:

@@ -23,7 +23,7 @@ from cdc_engine.errors import MetaError
 from cdc_engine.keeping import orders
 from cdc_engine.snapshot.record import progress
 from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.states import SnapshotState, way_out
+from cdc_engine.states import SnapshotState, ended, way_out
 from cdc_engine.table_meta.history.tables_file import (
     TABLES_FILE,
     ForeignKeyNote,
@@ -192,7 +192,7 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
     if not engine:
         reason = "no engine has run yet; `sluice up` starts it"
     elif stale:
-        state, reason = _silent(state, age_seconds, held=held)
+        state, reason = _silent(state, reason, age_seconds, held=held)
     if not held and (order := stop_order(directory)) is not None:
         state, reason = "STOPPED", f"{order.by} stopped it at {order.when()}; `sluice instance start {name}` starts it"
     return DestinationStatus(
@@ -236,13 +236,15 @@ def _kept(directory: Path) -> tuple[dict[str, Any], Holder | None, list[str]]:
         return {}, None, [f"{error}; what is acked and who reads is not known until it answers"]
 
 
-def _silent(state: str, age_seconds: float, *, held: bool) -> tuple[str, str]:
-    """State and reason of an engine that no longer writes its status."""
+def _silent(state: str, reason: str, age_seconds: float, *, held: bool) -> tuple[str, str]:
+    """Returns state and reason of an engine that no longer writes its status. One that could not start keeps the reason."""
     heard = f"last heard of {age_seconds:.0f} s ago as {state}"
     if age_seconds < 0:
         heard = f"last heard of as {state} at a time {-age_seconds:.0f} s from now (the clock was set back)"
     if held:
         return "STALE", f"{heard}; its process holds the lease, so it hangs or is stopped: end it, then `sluice up`"
+    if ended(state):
+        return state, f"{reason} ({heard}; nothing has tried to start it since: `sluice up`)"
     return "STOPPED", f"{heard}; `sluice up` starts it again"
 
 

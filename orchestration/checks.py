@@ -17,6 +17,7 @@ from cdc_engine.config import SluiceConfig
 from cdc_engine.contracts import TableVersion
 from cdc_engine.destination_files import LakeTables
 from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.states import ended
 from orchestration.ports import MergeFailedError
 from orchestration.sensor.observations import (
     ENGINE_CHECK,
@@ -169,6 +170,9 @@ def read_failures(directory: Path, now_seconds: float, lag_seconds_max: float = 
     except (OSError, ValueError, KeyError, TypeError) as error:
         return {"": f"UNKNOWN: {path} cannot be read: {type(error).__name__}: {error}"}
     stopped |= {LAG: late} if late else {}
+    # also of an engine that could not start, however long ago that was tried
+    if ended(state):
+        return {**stopped, "": f"{state}: {reason}"}
     if abs(age_seconds) > STATUS_SECONDS_MAX:  # of a time to come: the clock was set back, and nobody has written since
         return {
             **stopped,

@@ -18,6 +18,7 @@ from cdc_engine.contracts import Holder
 from cdc_engine.destination_files import lease_holder
 from cdc_engine.errors import ActRefusedError
 from cdc_engine.keeping import orders
+from cdc_engine.states import ended
 
 POLL_SECONDS = 0.2
 WAIT_SECONDS = 40.0  # a start may compile, another host takes over after a whole session
@@ -93,7 +94,9 @@ def _started(name: str, act: str, directory: Path, is_new: Callable[[Holder], bo
         return Outcome(
             destination=name, act=act, done=True, told=f"{name} is {status.get('state')}{why}, kept by {_who(holder)}"
         )
-    holder = held(directory)
+    holder, status = held(directory), _status(directory)
+    if holder is None and ended(str(status.get("state"))) and status.get("updated_at_us", 0) / 1e6 >= since:
+        return _not_yet(name, act, f"{name} could not be started: {status['state']}: {status.get('reason')}")
     told = f"{_who(holder)} has it and says nothing" if holder else "nobody has it: `sluice up` starts its engine"
     return _not_yet(name, act, f"{name} may run, and {told}; `sluice status` says more")
 

@@ -1,0 +1,118 @@
+"""An engine that cannot start is a state with a reason, for those who ask: `sluice status`, `sluice check`, the asset's check."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from cdc_engine import launcher
+from cdc_engine.destination_files import read_ledger
+from cdc_engine.errors import ConfigurationError, EngineStartingError, LeaseLostError, LedgerLostError, SluiceError
+from cdc_engine.instance.engine import Engine
+from cdc_engine.keeping.acts import start
+from cdc_engine.keeping.failed_start import note_failed_start
+from console.acts.position import move, request
+from console.check import check_engine
+from console.status import find_problems, read_destination
+from console.toolchain.database.server import DatabaseServer
+from orchestration.checks import read_failures
+from tests.instance.fix_destination import Captured
+from tests.waiting import wait_for
+
+
+def started() -> Engine | None:
+    try:
+        return launcher.get_or_start("shop")
+    except EngineStartingError:
+        return None
+
+
+def failure() -> SluiceError | None:
+    """Why the engine does not start, once it is known."""
+    try:
+        launcher.get_or_start("shop")
+    except EngineStartingError:
+        return None
+    except SluiceError as error:
+        return error
+    return None
+
+
+@pytest.mark.found
+def test_fault_a_ledger_that_is_lost_is_shown_after_a_restart_until_its_advice_was_followed(
+    mysql80: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number 10: status said "STOPPED: `sluice up` starts it again" for ever, and check was green, where meta.json was gone."""
+    captured = Captured(tmp_path, mysql80)
+    monkeypatch.setenv("SLUICE_CONF", str(captured.conf))
+    directory = captured.directory
+    try:
+        first = wait_for("the engine has started", started)
+        captured.insert(range(3))
+        assert captured.take(first, 3) == [0, 1, 2]
+        wait_for("it writes its status", (directory / "status.json").exists)
+        assert check_engine(captured.config, "shop").problems == ()
+        place = read_ledger(directory).cursor
+        assert place is not None
+        launcher.put_away("shop")
+        captured.insert(range(3, 6))  # nobody reads
+        (directory / "meta.json").unlink()
+        assert isinstance(wait_for("the start fails", failure), LedgerLostError)
+        for age_seconds in (0, 3600):  # the newest try; and long after the last one
+            now = time.time() + age_seconds
+            shown = read_destination(directory, "shop", now)
+            assert shown.state == "LEDGER_LOST"
+            assert "sluice position set shop" in shown.reason
+            assert any("LEDGER_LOST" in problem for problem in find_problems([], [shown]))
+            assert read_failures(directory, now)[""].startswith("LEDGER_LOST: ")
+        (problem,) = check_engine(captured.config, "shop").problems
+        assert problem.startswith("LEDGER_LOST: ")
+        assert "sluice position set shop" in problem
+        assert "LEDGER_LOST: " in _start_told(directory)
+        wanted = request(f"{place.file}:{place.offset}", "", latest=False)
+        move(captured.config, "shop", wanted, confirm=lambda _: True, say=lambda _: None)
+        second = wait_for("the engine has started", started)
+        assert captured.take(second, 3) == [3, 4, 5]
+        wait_for("it runs", lambda: read_destination(directory, "shop", time.time()).state == "RUNNING")
+        assert check_engine(captured.config, "shop").problems == ()
+    finally:
+        launcher.stop_all()
+
+
+def _start_told(directory: Path) -> str:
+    """What `sluice instance start` says; a tick tries the start meanwhile, as Dagster's do."""
+    ticking = threading.Event()
+
+    def tick() -> None:
+        while not ticking.wait(0.1):
+            failure()
+
+    thread = threading.Thread(target=tick, daemon=True)
+    thread.start()
+    try:
+        return start("shop", directory, seconds=2.0).told
+    finally:
+        ticking.set()
+        thread.join()
+
+
+@pytest.mark.found
+def test_fault_every_start_that_fails_is_a_state_and_one_that_waits_is_none(tmp_path: Path) -> None:
+    """Number 10: no start failure reached status.json, whatever it was; an earlier status stayed."""
+    earlier = {"state": "RUNNING", "runway_hours": 5.0, "lag_seconds": 1.0, "troubles": ["x"]}
+    (tmp_path / "status.json").write_text(json.dumps({**earlier, "updated_at_us": int((time.time() - 3600) * 1e6)}))
+    note_failed_start(tmp_path, LeaseLostError("process 7 reads it"))
+    assert json.loads((tmp_path / "status.json").read_text())["state"] == "RUNNING", "it runs elsewhere"
+    note_failed_start(tmp_path, ConfigurationError("SLUICE_SHOP_PASSWORD is not set"))
+    shown = read_destination(tmp_path, "shop", time.time())
+    assert (shown.state, shown.reason, shown.troubles) == ("CONFIGURATION", "SLUICE_SHOP_PASSWORD is not set", [])
+    assert shown.runway_hours == pytest.approx(4.0, abs=0.1), "the source purges while nobody reads"
+    assert shown.lag_seconds == pytest.approx(3601, abs=60)
+    note_failed_start(tmp_path, KeyError("_sluice_operation"))
+    assert read_destination(tmp_path, "shop", time.time()).state == "ERROR"
+    note_failed_start(tmp_path / "new", ConfigurationError("a first start"))
+    assert read_failures(tmp_path / "new", time.time())[""] == "CONFIGURATION: a first start"
