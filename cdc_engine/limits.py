@@ -26,6 +26,8 @@ KEEPALIVE_IDLE_SECONDS = 60
 KEEPALIVE_AGAIN_SECONDS = 15
 RECONNECT_SECONDS_MIN = 0.5  # first wait after a lost connection; doubles with jitter up to the next
 RECONNECT_SECONDS_MAX = 20.0
+REVIVE_SECONDS = 5.0  # before a parser is restarted that ended for a full disk, or for a replica with its identity
+REVIVE_SECONDS_MAX = 60.0  # of the latter, whose wait doubles
 SOURCE_WATCH_SECONDS = 60.0  # the source's own end and identity are asked this often, on a second connection
 # A stream that seems to be another server's is looked at once more: an answer may be a moment old.
 WATCH_AGAIN_SECONDS = 3.0

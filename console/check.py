@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from cdc_engine.config import DestinationConfig, GroupConfig, SluiceConfig, load_config
+from cdc_engine.destination_files import known_installation_id
 from cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
 from cdc_engine.instance.discovery import foreign_keys
 from cdc_engine.instance.wiring import source_of
@@ -72,7 +73,7 @@ def run_checks(conf: Path) -> Iterator[Finding]:
     yield check_configuration(config, conf, problems)
     for name in sorted(config.destinations):
         yield check_engine(config, name)
-        yield from check_sources(config.destinations[name])
+        yield from check_sources(as_replica(config, name))
         yield Finding(policy_sentence(config.destinations[name]))
         yield check_foreign_keys(config.destinations[name])
         yield check_keyless(config.destinations[name])
@@ -116,6 +117,14 @@ def check_engine(config: SluiceConfig, name: str) -> Finding:
     one = read_destination(config.destination_dir(name), name, time.time())
     problem = (f"{one.state}: {one.reason}",) if ended(one.state) else ()
     return Finding(f"engine of {name}", problem)
+
+
+def as_replica(config: SluiceConfig, name: str) -> DestinationConfig:
+    """A destination with the identity that its engine has on the source, as far as it is known: its own dump is no clash."""
+    try:
+        return config.destinations[name].of_installation(known_installation_id(config.meta_place(name)))
+    except SluiceError:  # the shared ledger does not answer, which other findings say
+        return config.destinations[name]
 
 
 def check_sources(destination: DestinationConfig) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from cdc_engine import limits
 from cdc_engine.config.brokers import AnyBroker
@@ -182,6 +182,7 @@ class DestinationConfig(AssetsOfDestination, Strict):
     shards: tuple[ShardsConfig, ...] = Field(
         (), description="Source tables that share a Delta table. If several patterns match, the first one counts."
     )
+    _installation: str = PrivateAttr("")
 
     @model_validator(mode="before")
     @classmethod
@@ -216,6 +217,17 @@ class DestinationConfig(AssetsOfDestination, Strict):
                     f"tables.{name}: it is one of the `shards`, which are merged alike: say it in their `options`"
                 )
         return self
+
+    @property
+    def installation(self) -> str:
+        """The id of the installation, for who dumps the source's binlog; empty in what conf/ alone says."""
+        return self._installation
+
+    def of_installation(self, installation: str) -> DestinationConfig:
+        """With the id of the installation."""
+        made = self.model_copy()
+        made._installation = installation  # noqa: SLF001  a copy of its own class
+        return made
 
     @property
     def has_consumers(self) -> bool:

@@ -5,6 +5,7 @@ Used by `orchestration` inside runs (is my batch the head of the line?) and by t
 """
 
 from cdc_engine.contracts import Holder, OutstandingBatch, StoppedTable
+from cdc_engine.destination_files.installation import installation_id, known_installation_id
 from cdc_engine.destination_files.lake_tables import LakeTables
 from cdc_engine.destination_files.ledger_reader import head_of_line, lease_holder, ledger_text, read_ledger
 from cdc_engine.destination_files.run_lock import (
@@ -15,7 +16,7 @@ from cdc_engine.destination_files.run_lock import (
     run_lock_held,
     run_lock_wanted,
 )
-from cdc_engine.destination_files.table_locks import TableLock, locks_identity
+from cdc_engine.destination_files.table_locks import TableLock
 from cdc_engine.meta.ledger import Ledger
 
 __all__ = [
@@ -29,9 +30,10 @@ __all__ = [
     "drain_lock",
     "drain_lock_held",
     "head_of_line",
+    "installation_id",
+    "known_installation_id",
     "lease_holder",
     "ledger_text",
-    "locks_identity",
     "read_ledger",
     "run_lock",
     "run_lock_held",

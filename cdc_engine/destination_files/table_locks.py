@@ -1,8 +1,7 @@
 """Locks of Delta tables that several destinations write, one a table. Taken by runs, within the run locks of their destinations.
 
 They are where the ledgers of conf/ are: in the folder beside the destinations', or where several hosts reach them. Each has a text beside
-it: who writes the table now, and what a holder who died may have left running. The locks of one place have an identity, which runs keep in
-the table: two runs that take their locks at different places do not see each other.
+it: who writes the table now, and what a holder who died may have left running.
 """
 
 from __future__ import annotations
@@ -10,20 +9,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import posixpath
-import threading
-import time
-import uuid
 
 from cdc_engine.contracts import DestinationDir
 from cdc_engine.documents.places import Place
 from cdc_engine.documents.texts import Texts, texts_of
-from cdc_engine.errors import MetaError
 from cdc_engine.ha.file_lock import FileLock
 from cdc_engine.ha.leases import Lock, open_table_lock, tables_place
-
-IDENTITY = "identity"
-IDENTITY_SECONDS = 20.0  # for the first of all who take a lock here
-POLL_SECONDS = 0.1
 
 
 class TableLock:
@@ -74,24 +65,3 @@ class TableLock:
         """Gives it back; without effect if it is not held."""
         self._waiting.release()
         self._lock.release()
-
-
-def locks_identity(place: Place) -> str:
-    """Of the place at which the tables' locks are taken; given once, by who takes the first. Raises MetaError."""
-    texts, name = texts_of(DestinationDir.of(tables_place(place))), f"{IDENTITY}.json"
-    if known := texts.read(name):
-        return known
-    lock, deadline = open_table_lock(place, IDENTITY), time.monotonic() + IDENTITY_SECONDS
-    try:
-        while not lock.try_acquire():
-            if time.monotonic() >= deadline:
-                raise MetaError(
-                    f"{texts.where(name)} is not written: another process holds its lock; it is tried again"
-                )
-            threading.Event().wait(POLL_SECONDS)
-        if not (known := texts.read(name)):
-            known = uuid.uuid4().hex
-            texts.keep(name, known)
-        return known
-    finally:
-        lock.release()

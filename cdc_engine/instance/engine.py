@@ -16,12 +16,8 @@ import structlog
 
 from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import ClientIdentity, OutstandingBatch
-from cdc_engine.errors import (
-    LeaseLostError,
-    NotStartedError,
-    SluiceError,
-    SourceConnectionError,
-)
+from cdc_engine.destination_files import installation_id
+from cdc_engine.errors import LeaseLostError, NotStartedError, SluiceError, SourceConnectionError
 from cdc_engine.ha.leases import open_lease
 from cdc_engine.handlers.calls import Calls
 from cdc_engine.handlers.installed import handlers_of
@@ -33,7 +29,7 @@ from cdc_engine.instance.consumers.subscriptions import forget_asked_for
 from cdc_engine.instance.failover.by_time import cannot_repeat, stops_of
 from cdc_engine.instance.failover.failover import Failover, failover_of, reading_now
 from cdc_engine.instance.hand_out import YOUNG_BYTES_MAX, BatchLimits, HandOut
-from cdc_engine.instance.health import Vitals, of_the_disk, troubles
+from cdc_engine.instance.health import Vitals, revive_seconds, troubles
 from cdc_engine.instance.pulse import Pulse
 from cdc_engine.instance.source_watch import SourceWatch, watch_of
 from cdc_engine.instance.status import EngineStatus, RateMeter, figures_of, write_status
@@ -54,7 +50,6 @@ log = structlog.get_logger()
 # The parser's own words for the usual states.
 OPERATOR_WORDS = {STREAMING: EngineState.RUNNING, CONNECTING: EngineState.STARTING}
 STATUS_FILE, STATUS_SECONDS = "status.json", 1.0
-REVIVE_SECONDS = 5.0  # between two tries of a parser that ended because its disk was full
 
 
 class Engine:
@@ -94,6 +89,7 @@ class Engine:
         self._pulse, self._traces = Pulse(), Traces(name, self.directory)
         self._serving: Serving | None = None
         self._sending: Sending[tuple[Chosen, ...]] | None = None
+        self._revived = 0  # how often the parser was restarted since it last ran
         self._changed_at = 0.0  # when the parser last changed its state, of the monotonic clock
 
     # ── life ──
@@ -200,6 +196,7 @@ class Engine:
 
     def _open(self) -> None:
         self._state, self._reason, self._changed_at = EngineState.STARTING, "", time.monotonic()
+        self._destination = self._destination.of_installation(installation_id(self.directory))
         handlers = handlers_of(self.name, self._destination.handlers)
         self._traces = Traces(self.name, self.directory, sender_of(self.config.telemetry))
         rooms = make_parts(
@@ -429,10 +426,14 @@ class Engine:
         self._close_consumers()
 
     def _revive(self) -> None:
-        """A parser that ended because a disk was full goes on by itself once there is room."""
+        """Restarts a parser that ended because a disk was full or another replica has its identity. Called while the lease is held."""
         parser = self._opened().parser
-        if not of_the_disk(parser.last_error) or time.monotonic() - self._changed_at < REVIVE_SECONDS:
+        if self._state == EngineState.RUNNING:
+            self._revived = 0
+        wait = revive_seconds(parser.last_error, self._revived)
+        if wait is None or time.monotonic() - self._changed_at < wait:
             return
+        self._revived += 1
         with self._steering:
             if not self._stopping.is_set():
                 parser.stop()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from cdc_engine import limits
-from cdc_engine.errors import MetaError, StagingError
+from cdc_engine.errors import MetaError, ReplicaClashError, StagingError
 
 AT_WORK = frozenset({"STARTED", "CANCELING"})  # states of a run whose process lives
 RESTART = "`./sluice down` and `./sluice up` start all of it anew"
@@ -114,7 +114,19 @@ def _no_progress(vitals: Vitals) -> str:
     )
 
 
-def of_the_disk(error: Exception | None) -> bool:
+def revive_seconds(error: Exception | None, revived: int) -> float | None:
+    """How long a parser that ended with an error waits before it is restarted; None where an operator has to act.
+
+    `revived`: how often it was restarted since it last ran.
+    """
+    if _of_the_disk(error):
+        return limits.REVIVE_SECONDS
+    if isinstance(error, ReplicaClashError):
+        return min(limits.REVIVE_SECONDS * 2.0 ** min(revived, 16), limits.REVIVE_SECONDS_MAX)
+    return None
+
+
+def _of_the_disk(error: Exception | None) -> bool:
     """Whether a parser ended because something could not be written: spilled or recorded rows, or the schema history."""
     return isinstance(error, StagingError) or (isinstance(error, MetaError) and isinstance(error.__cause__, OSError))
 

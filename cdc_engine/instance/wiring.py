@@ -120,6 +120,7 @@ def source_at(config: DestinationConfig, given: SourceConfig) -> Source:
         certificate_file=given.tls.certificate_file,
         key_file=given.tls.key_file,
         server_id=given.server_id,
+        installation=config.installation,
     )
 
 

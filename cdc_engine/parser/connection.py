@@ -40,6 +40,7 @@ GATHER_BYTES = 2 << 20  # with this much in hand a read no longer waits
 NOT_UNDERSTOOD = frozenset({1064, 1193, 1289})
 NOT_PERMITTED = frozenset({1044, 1142, 1143, 1227, 1370, 1381, 3530})
 DUMP_REFUSED = 1236  # ER_MASTER_FATAL_ERROR_READING_BINLOG: purged, foreign, unreadable, or another replica with our id
+DISPLACED_SENTENCES = ("same server_uuid/server_id", "same server_id")
 POSITION_SENTENCES = (
     "could not find",
     "purged",
@@ -264,13 +265,17 @@ def answer_error(source: Source, answer: bytes) -> SluiceError:
 
 def translated_error(source: Source, code: int, text: str) -> SluiceError:
     """A server's answer as one of our errors, by its number and, where one number says many things, its words."""
+    # MySQL and MariaDB have different numbers for it.
+    if any(sentence in text.lower() for sentence in DISPLACED_SENTENCES):
+        return ReplicaClashError(
+            f"{source.address} ended the dump, for another replica with the same server id ({source.replica_id}) or uuid connected: "
+            f"{text}; {source.clash_remedy}"
+        )
     return _dump_refused(source, text) if code == DUMP_REFUSED else session_error(source, code, text)
 
 
 def _dump_refused(source: Source, text: str) -> SluiceError:
     words = text.lower()
-    if "same server_uuid/server_id" in words or "same server_id" in words:
-        return ReplicaClashError(f"another replica took our place at {source.address}: {text}")
     if any(sentence in words for sentence in POSITION_SENTENCES):
         return PositionLostError(f"{source.address} cannot go on from the position: {text}")
     return BinlogFormatError(f"{source.address} cannot read its own binlog: {text}")

@@ -26,6 +26,7 @@ from cdc_engine.contracts import Block
 from cdc_engine.errors import (
     BinlogFormatError,
     PositionLostError,
+    ReplicaClashError,
     SluiceError,
     SourceConnectionError,
     StandbyBehindError,
@@ -34,7 +35,7 @@ from cdc_engine.parser.archived import ArchivedStretch
 from cdc_engine.parser.connection import SourceConnection, answer_error
 from cdc_engine.parser.dump import begin_dump, begin_shared
 from cdc_engine.parser.reconnect import Attempts
-from cdc_engine.parser.server_facts import ServerFacts, read_facts
+from cdc_engine.parser.server_facts import ServerFacts, dump_clients, read_facts
 from cdc_engine.parser.shared.sharing import Line, Sharing
 from cdc_engine.parser.shared.window import DumpLine, FellBehindError
 from cdc_engine.parser.source_check import check_source
@@ -136,6 +137,7 @@ class EventParser:
         self._thread: threading.Thread | None = None
         self._attempts = Attempts()
         self._anew = ""  # why another connection is wanted
+        self._displaced = False  # another replica with this identity took over the dump
         self._putting = False  # what was read waits for room
         self._scanned: tuple[str, int] = ("", 0)  # file and offset of the last event looked at
         self.state = STOPPED
@@ -152,6 +154,7 @@ class EventParser:
         if self._thread is not None and self._thread.is_alive():
             raise RuntimeError("the parser runs already")
         self._stopping.clear()
+        self._displaced = isinstance(self.last_error, ReplicaClashError)
         self.position, self.last_error, self._attempts = position, None, Attempts()
         self._thread = threading.Thread(target=self._run, name=f"parser-{self._source.destination}", daemon=True)
         self._thread.start()
@@ -280,7 +283,7 @@ class EventParser:
     def _decide(self, connection: SourceConnection) -> DumpStart | None:
         """None where what the server has purged was read from the archive: the next connection goes on after it."""
         facts = self._facts = read_facts(connection, self.position.file if self.position else self._choice.file)
-        self.warnings = check_source(self._source, facts)
+        self.warnings = self._checked(connection, facts)
         start = decide_start(self.position, self._choice, facts, self._epochs())
         if isinstance(start, Lost) and start.only_time and self._by_time is not None and self.position is not None:
             start = self._by_time(self.position, facts, self._epochs())
@@ -297,6 +300,14 @@ class EventParser:
             self._on_start(start)
             self.position = start.position
         return start
+
+    def _checked(self, connection: SourceConnection, facts: ServerFacts) -> list[str]:
+        """Warnings. Raises SourceCheckError, and ReplicaClashError with the addresses of the server's other replicas."""
+        try:
+            return check_source(self._source, facts, displaced=self._displaced)
+        except ReplicaClashError as error:
+            clients = ", ".join(dump_clients(connection)) or "addresses that this account may not see"
+            raise ReplicaClashError(f"{error}. The server's binlog is dumped from {clients}") from error
 
     def _rewind(self, before: Position) -> None:
         if before.file:

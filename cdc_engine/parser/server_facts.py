@@ -157,3 +157,11 @@ def _replicas(connection: SourceConnection) -> tuple[Replica, ...]:
         )
         for row in rows
     )
+
+
+def dump_clients(connection: SourceConnection) -> tuple[str, ...]:
+    """The addresses from which clients dump the server's binlog, as far as this account may see them."""
+    rows = connection.first_of(
+        "SELECT HOST AS host FROM information_schema.PROCESSLIST WHERE COMMAND LIKE 'Binlog Dump%' ORDER BY ID"
+    )
+    return tuple(str(row["host"]) for row in rows)

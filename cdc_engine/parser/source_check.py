@@ -20,12 +20,15 @@ PRIVILEGES = {
 _GRANT = re.compile(r"^GRANT (?P<privileges>.+?) ON (?P<object>.+?) TO ", re.IGNORECASE)
 
 
-def check_source(source: Source, facts: ServerFacts) -> list[str]:
-    """Warnings, a sentence each. Raises SourceCheckError with all problems, ReplicaClashError when someone else has our server id."""
+def check_source(source: Source, facts: ServerFacts, *, displaced: bool = False) -> list[str]:
+    """Warnings, a sentence each. Raises SourceCheckError with all problems, ReplicaClashError when another replica has our identity.
+
+    `displaced`: the server ended our last dump for another one with our identity. That one goes first: each would end the other in turn.
+    """
     problems = [*_setting_problems(facts), *_grant_problems(source, facts)]
     if problems:
         raise SourceCheckError(problems)
-    _refuse_clash(source, facts)
+    _refuse_clash(source, facts, displaced=displaced)
     return _warnings(facts)
 
 
@@ -72,18 +75,21 @@ def _grant_problems(source: Source, facts: ServerFacts) -> list[str]:
     ]
 
 
-def _refuse_clash(source: Source, facts: ServerFacts) -> None:
-    """A replica with our server id but another identity would be thrown off by us, and we by it, for ever."""
+def _refuse_clash(source: Source, facts: ServerFacts, *, displaced: bool) -> None:
+    """The server ends one of two dumps with the same identity each time the other one connects.
+
+    A replica with our uuid is our own earlier dump, or that of the host from which this one took over: the new dump replaces it.
+    """
     if facts.variables.get("server_id") == str(source.replica_id):
         raise ReplicaClashError(
-            f"server_id {source.replica_id} is that of {source.address} itself; set another one for {source.destination}"
+            f"server_id {source.replica_id} is that of {source.address} itself; {source.clash_remedy}"
         )
     for replica in facts.replicas:
         same = replica.uuid == source.replica_uuid if replica.uuid else replica.host == source.replica_host
-        if replica.server_id == source.replica_id and not same:
+        if replica.server_id == source.replica_id and (displaced or not same):
             raise ReplicaClashError(
-                f"the replica {replica.host or replica.uuid} (uuid {replica.uuid or 'unknown'}) of {source.address} has our server id "
-                f"{source.replica_id}; set another server_id for the destination {source.destination}"
+                f"another replica of {source.address} has our server id {source.replica_id}: it calls itself "
+                f"{replica.host or 'by no name'}, uuid {replica.uuid or 'unknown'}; {source.clash_remedy}"
             )
 
 

@@ -67,7 +67,7 @@ class SourceConfig(Strict):
         0,
         ge=0,
         le=0xFFFFFFFF,
-        description="Replica ID, unique among all replicas of the server. 0: derived from the destination's name.",
+        description="Replica ID, unique among all replicas of the server. 0: derived from the installation and the destination's name.",
     )
 
     @property

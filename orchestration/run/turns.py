@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cdc_engine.destination_files import LakeTables, TableLock, locks_identity
+from cdc_engine.destination_files import LakeTables, TableLock, installation_id
 from orchestration.run.lake_settings import target
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def written_target(config: SluiceConfig, destination: str) -> Callable[[str], Ta
         if found.shard is None:
             return found
         if not known:
-            known.append(locks_identity(config.meta_place(destination)))
+            known.append(installation_id(config.meta_place(destination)))
         return target(config, destination, name, locks=known[0])
 
     return find

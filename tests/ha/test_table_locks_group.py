@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cdc_engine.contracts import MetaPlace
-from cdc_engine.destination_files import TableLock, locks_identity
+from cdc_engine.destination_files import TableLock, installation_id
 from tests.ha.test_shared_lease_ha import KINDS, SHARED, holding_process, place_of
 from tests.waiting import wait_for
 
@@ -58,20 +58,20 @@ def test_one_run_of_all_destinations_has_a_table_in_a_group(east: MetaPlace) -> 
     theirs.write("")
     assert not theirs.writer()
     theirs.release()
-    assert locks_identity(east) == locks_identity(other(east))
+    assert installation_id(east) == installation_id(other(east))
 
 
 def test_locks_of_another_folder_are_others_in_a_group(tmp_path: Path) -> None:
     one, two = (MetaPlace(destination="shop", directory=tmp_path / each / "engine" / "shop") for each in "ab")
     found: list[str] = []
-    threads = [threading.Thread(target=lambda: found.append(locks_identity(one))) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: found.append(installation_id(one))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert len(found) == len(threads)
-    assert set(found) == {locks_identity(one)}
-    assert locks_identity(two) not in found
+    assert set(found) == {installation_id(one)}
+    assert installation_id(two) not in found
     assert TableLock(one, TABLE).try_take()
     assert TableLock(two, TABLE).try_take()
 

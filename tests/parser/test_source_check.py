@@ -101,6 +101,8 @@ def test_a_replica_with_our_id_and_another_identity_is_named() -> None:
     assert check_source(SOURCE, dataclasses.replace(GOOD, replicas=(ours, unrelated))) == []
     with pytest.raises(ReplicaClashError, match="db7"):
         check_source(SOURCE, dataclasses.replace(GOOD, replicas=(ours, foreign)))
+    with pytest.raises(ReplicaClashError, match="set `server_id` in `source` of shop"):
+        check_source(SOURCE, dataclasses.replace(GOOD, replicas=(ours,)), displaced=True)
     with pytest.raises(ReplicaClashError, match="that of h:1 itself"):
         check_source(SOURCE, with_variables(server_id=str(SOURCE.replica_id)))
 
@@ -115,6 +117,32 @@ def test_the_identity_of_a_destination_never_changes() -> None:
     assert SOURCE.replica_uuid != Source(destination="shop2", host="h", port=1, user="u").replica_uuid
     assert 1 << 30 <= SOURCE.replica_id < 1 << 31
     assert Source(destination="shop", host="h", port=1, user="u", server_id=77).replica_id == 77
+
+
+@pytest.mark.found
+def test_the_identity_of_a_replica_is_of_its_installation_and_its_server_id() -> None:
+    """Number 11: it was that of the destination's name alone."""
+    made = [
+        dataclasses.replace(SOURCE, installation=name, server_id=number)
+        for name in ("", "a", "b")
+        for number in (0, 7, 8)
+    ]
+    assert len({each.replica_uuid for each in made}) == len(made)
+    assert len({each.replica_id for each in made if not each.server_id}) == 3
+    assert len({each.replica_host for each in made}) == 3
+    beside = [each.named("shop-1001") for each in made]
+    assert len({each.replica_id for each in beside}) == len({each.replica_uuid for each in beside}) == len(made)
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("version", ["mysql80", "mariadb114"])
+def test_a_host_that_takes_over_ends_the_dump_of_the_host_before(version: str, request: pytest.FixtureRequest) -> None:
+    """Number 11: hosts that share a ledger have one installation, and so one identity."""
+    server = request.getfixturevalue(version)
+    source = source_of(server, installation="one")
+    with capturing(source) as before, capturing(source) as after:
+        assert "set `server_id`" in before.states.wait("REPLICA_CLASH")
+        assert after.parser.state == "STREAMING"
 
 
 def test_real_servers_tell_their_facts(shop: DatabaseServer) -> None:

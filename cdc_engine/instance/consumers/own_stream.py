@@ -60,7 +60,7 @@ class OwnStreams:
             "hand; what lies between it never gets"
         )
         name = "-".join(filter(None, [destination, reader.group, str(reader.client_id)]))
-        named = dataclasses.replace(self.source, destination=name, server_id=0)
+        named = self.source.named(name)
         live = self.known_to()  # before the records: these may have more
         own = own_start(
             begin,

@@ -6,7 +6,6 @@ read it may take it up, `sharing` decides.
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
 
@@ -34,7 +33,7 @@ class SharedStream:
     """
 
     def __init__(self, source: Source, begin: Position) -> None:
-        self._source = dataclasses.replace(source, destination=f"{source.destination}-shared", server_id=0)
+        self._source = source.named(f"{source.destination}-shared")
         self._begin = begin
         self._window = DumpWindow(limits.SHARED_BYTES_MAX // limits.READ_BUFFER_BYTES)
         self._ending = threading.Event()

@@ -1,0 +1,51 @@
+"""The id of the installation: of the data directory, or of the shared ledger, with all its destinations. Given once, by the first who asks.
+
+Engines identify themselves by it as replicas of the source: hosts that share a ledger have one id, two installations have two. Runs keep it
+in each Delta table that several destinations write: two runs that take the table's lock in different installations do not see each other.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+
+from cdc_engine.contracts import DestinationDir
+from cdc_engine.documents.places import Place
+from cdc_engine.documents.texts import Texts, texts_of
+from cdc_engine.errors import MetaError
+from cdc_engine.ha.leases import open_table_lock, tables_place
+
+IDENTITY = "identity"
+FILE = f"{IDENTITY}.json"
+IDENTITY_SECONDS = 20.0  # how long one process may take to write it
+POLL_SECONDS = 0.1
+
+
+def installation_id(place: Place) -> str:
+    """The id, which is written where there is none yet. `place`: of any destination. Raises MetaError."""
+    if known := known_installation_id(place):
+        return known
+    texts, lock, deadline = _texts(place), open_table_lock(place, IDENTITY), time.monotonic() + IDENTITY_SECONDS
+    try:
+        while not lock.try_acquire():
+            if time.monotonic() >= deadline:
+                raise MetaError(
+                    f"{texts.where(FILE)} is not written: another process holds its lock; it is tried again"
+                )
+            threading.Event().wait(POLL_SECONDS)
+        if not (known := texts.read(FILE) or ""):
+            known = uuid.uuid4().hex
+            texts.keep(FILE, known)
+        return known
+    finally:
+        lock.release()
+
+
+def known_installation_id(place: Place) -> str:
+    """The id, empty where no engine and no run has asked for it yet. Writes nothing. Raises MetaError."""
+    return _texts(place).read(FILE) or ""
+
+
+def _texts(place: Place) -> Texts:
+    return texts_of(DestinationDir.of(tables_place(place)))
