@@ -11,6 +11,13 @@ from console.canal_import.rabbitmq import rabbitmq_of
 from console.canal_import.rocketmq import rocketmq_of
 
 CLIENT = 1001  # as whom Canal's own sender reads
+RULES = tuple(
+    f"canal.mq.{key}"
+    for key in (
+        *("flatMessage", "topic", "dynamicTopic", "canalBatchSize", "partition", "partitionsNum", "partitionHash"),
+        *("dynamicTopicPartitionNum", "database.hash", "enableDynamicQueuePartition"),
+    )
+)
 BATCH_UNITS = 50  # of 1024 bytes
 # By Canal's word in small letters, which is ours.
 KINDS: dict[str, Callable[[str, Settings, Told], dict[str, Any]]] = {
@@ -32,12 +39,14 @@ def brokers_of(name: str, settings: Settings, told: Told) -> list[Any]:
             "to another"
         )
         return []
-    for key in ("canal.port", "canal.ip", "canal.user", "canal.passwd"):
-        settings.get(key)  # of the protocol's server, which is off
+    if keys := settings.given("canal.port", "canal.ip", "canal.user", "canal.passwd", "canal.withoutNetty"):
+        told.no_meaning.append(f"{keys}: Canal's own server is off where it sends to a broker")
     broker: dict[str, Any] = {"kind": kind, "client_id": CLIENT, **KINDS[kind](name, settings, told)}
     broker |= _rules(settings, told.left)
     broker |= _without_partitions(settings, told.left) if kind == "rabbitmq" else _partitions(settings, told.left)
     told.taken.append(f"canal.serverMode {mode}: `brokers`, as consumer {CLIENT}")
+    if keys := settings.given(*(key for key in RULES if not told.names(key))):
+        told.taken.append(f"{keys}: the broker's rules for topics and partitions")
     told.left.append(
         "TIMESTAMP values in messages are in UTC, Canal takes its machine's zone: time_zone of the broker says another"
     )
@@ -76,6 +85,6 @@ def _partitions(settings: Settings, left: list[str]) -> dict[str, Any]:
 
 
 def _without_partitions(settings: Settings, left: list[str]) -> dict[str, Any]:
-    if settings.get("canal.mq.partitionHash"):
-        left.append("canal.mq.partitionHash: a queue of RabbitMQ has no partitions, Canal takes no notice of it either")
+    if keys := settings.given(*(key for key in RULES if "artition" in key or "hash" in key)):
+        left.append(f"{keys}: a queue of RabbitMQ has no partitions, Canal takes no notice of it either")
     return {}

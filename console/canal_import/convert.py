@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from cdc_engine.errors import ConfigurationError
 from cdc_engine.meta.left_consumers import LeftConsumer, write_left_consumers
 from cdc_engine.meta.managers import ledger_text
 from console.canal_import.cursors import Cursors, from_file, from_zookeeper
+from console.canal_import.keys import remaining
 from console.canal_import.properties import Settings, Told, instances, read_properties
-from console.canal_import.rules import destination_name, destination_of, not_looked_at, server_of
+from console.canal_import.rules import destination_name, destination_of, server_of
 
 SERVER_FILE, INSTANCE_FILE = "canal.properties", "instance.properties"
 SESSION_SECONDS = 30.0
@@ -42,6 +44,7 @@ class Imported:
             where = name or SERVER_FILE
             said += [f"{where}: taken over: {text}" for text in found.taken]
             said += [f"{where}: NOT carried over: {text}" for text in found.left]
+            said += [f"{where}: no meaning here: {text}" for text in found.no_meaning]
         secrets = {key: text for found in self.findings.values() for key, text in found.secrets.items()}
         said += [f"set the environment variable {key} to {text}" for key, text in sorted(secrets.items())]
         return said
@@ -65,8 +68,10 @@ def import_canal(folder: Path, target: Path) -> Imported:
         raise ConfigurationError(
             f"{folder} has no instance: canal.destinations is empty and no folder has an {INSTANCE_FILE}"
         )
+    _say_where(server, names, found[""])
     for name in names:
-        settings = Settings((read_properties(folder / name / INSTANCE_FILE), shared), os.environ, set(server.asked))
+        own_file = read_properties(folder / name / INSTANCE_FILE)
+        settings = Settings((own_file, shared), os.environ)
         cursors = _cursors(name, hosts) if hosts else from_file(_data_folder(folder, server) / name)
         own, findings = destination_name(name), Told()
         if own != name:
@@ -77,13 +82,26 @@ def import_canal(folder: Path, target: Path) -> Imported:
                 f"{name} and another instance would both be called {own}: rename one of their folders"
             )
         texts[path] = destination_of(name, settings, cursors, findings)
-        findings.left += [f"{key}: not known to Sluice" for key in not_looked_at(settings)]
+        remaining(settings, _with_value(own_file), findings)
         found[own], clients[own] = findings, cursors
+    said = [each for each in found.values() if each is not found[""]]
+    remaining(server, [key for key in _with_value(shared) if not any(each.names(key) for each in said)], found[""])
     _write(texts, target)
     config, left = load_config(target), list[Path]()
     for own, cursors in clients.items():
         left += _leave_consumers(config, own, cursors, found[own])
     return Imported([*texts, *left], found)
+
+
+def _with_value(file: Mapping[str, str]) -> list[str]:
+    return [key for key, value in file.items() if value]
+
+
+def _say_where(server: Settings, names: list[str], told: Told) -> None:
+    if keys := server.given("canal.destinations", "canal.destinations.expr", "canal.auto.scan"):
+        told.taken.append(f"{keys}: the instances {', '.join(names)}, each a file of conf/destinations")
+    if keys := server.given("canal.file.data.dir", "canal.conf.dir"):
+        told.taken.append(f"{keys}: the cursors of Canal's clients were looked for there")
 
 
 def _data_folder(folder: Path, server: Settings) -> Path:

@@ -26,7 +26,7 @@ SAME = (
 )
 RENAMED = {"max.request.size": "message.max.bytes", "send.buffer.bytes": "socket.send.buffer.bytes"}
 BY_ITSELF = {
-    "acks": "all",
+    "acks": "it is always all",
     "retries": "a message is sent again until delivery.timeout.ms, then its batch",
     "max.in.flight.requests.per.connection": "the idempotent producer keeps the order with several",
 }
@@ -36,6 +36,8 @@ JAAS = re.compile(r"""(username|password)\s*=\s*\\?["']([^"'\\]*)""")
 def kafka_of(name: str, settings: Settings, told: Told) -> dict[str, Any]:
     """What Kafka has beside the rules that all brokers have."""
     found: dict[str, Any] = {"servers": _kafka(settings, "kafka.bootstrap.servers") or SERVERS}
+    if keys := settings.given("kafka.bootstrap.servers", OLDER["kafka.bootstrap.servers"]):
+        told.taken.append(f"{keys}: `servers`")
     if options := _options(name, settings, told):
         found["options"] = options
     told.taken.append(
@@ -52,13 +54,15 @@ def _kafka(settings: Settings, key: str) -> str:
 
 
 def _options(name: str, settings: Settings, told: Told) -> dict[str, str]:
-    left = told.left
+    taken: list[str] = []
     given = {key for file in settings.files for key in file if file[key]}
     names = {key.removeprefix("kafka.") for key in given if key.startswith("kafka.")}
     names |= {key.removeprefix("kafka.") for key, older in OLDER.items() if older in given}
     found: dict[str, str] = {}
     for option in sorted(names - {"bootstrap.servers"}):
-        value = _kafka(settings, f"kafka.{option}")
+        value, keys = _kafka(settings, f"kafka.{option}"), _keys(settings, option)
+        if option in SAME or option in RENAMED or option == "buffer.memory":
+            taken.append(keys)
         if option in SAME:
             found[option] = value
         elif option in RENAMED:
@@ -68,26 +72,37 @@ def _options(name: str, settings: Settings, told: Told) -> dict[str, str]:
         elif option == "sasl.jaas.config":
             found |= _login(name, value, told)
         elif option in BY_ITSELF:
-            _say_by_itself(option, value, left)
+            _say_by_itself(option, value, keys, told)
         elif option.startswith("kerberos."):
-            _say_kerberos(option, value, left)
+            _say_kerberos(option, value, told)
         else:
-            left.append(
+            told.left.append(
                 f"kafka.{option}: a setting of Kafka's Java client; `options` of the broker takes those of librdkafka"
             )
+    if taken:
+        told.taken.append(f"{', '.join(taken)}: `options`, by librdkafka's names")
     return found
 
 
-def _say_by_itself(option: str, value: str, left: list[str]) -> None:
+def _keys(settings: Settings, option: str) -> str:
+    """The key of an option, and its older name, as far as they are given."""
+    return settings.given(f"kafka.{option}", OLDER.get(f"kafka.{option}", ""))
+
+
+def _say_by_itself(option: str, value: str, keys: str, told: Told) -> None:
     if option == "acks" and value not in {"all", "-1"}:
-        left.append(f"kafka.acks {value}: it is always all, for with less a message may be lost after its ack")
+        told.left.append(f"{keys} {value}: it is always all, for with less a message may be lost after its ack")
+    else:
+        told.no_meaning.append(f"{keys}: {BY_ITSELF[option]}")
 
 
-def _say_kerberos(option: str, value: str, left: list[str]) -> None:
+def _say_kerberos(option: str, value: str, told: Told) -> None:
     if option == "kerberos.enable" and value.lower() == "true":
-        left.append(
+        told.left.append(
             "kafka.kerberos.enable: name librdkafka's sasl.kerberos.* in `options` of the broker, in place of a JAAS file"
         )
+    else:
+        told.no_meaning.append(f"kafka.{option}: librdkafka reads no JAAS file, and Kerberos by its sasl.kerberos.*")
 
 
 def _login(name: str, value: str, told: Told) -> dict[str, str]:
@@ -96,5 +111,5 @@ def _login(name: str, value: str, told: Told) -> dict[str, str]:
     if set(found) != {"username", "password"}:
         told.left.append("kafka.sasl.jaas.config: say sasl.username and sasl.password in `options` of the broker")
         return {}
-    variable = told.secret(name, "KAFKA_PASSWORD", "password in kafka.sasl.jaas.config")
+    variable = told.secret(name, "KAFKA_PASSWORD", "the password in kafka.sasl.jaas.config")
     return {"sasl.username": found["username"], "sasl.password": f"${variable}"}

@@ -51,11 +51,20 @@ def _unescaped(text: str) -> str:
 
 @dataclasses.dataclass
 class Told:
-    """What a person is told of an import: sentences, and by variable what each secret is."""
+    """What the import reports, as sentences that name the keys they are about; and by variable what each secret is.
+
+    `taken`: carried over. `left`: not carried over, and what to do. `no_meaning`: nothing is lost without it, and why.
+    """
 
     taken: list[str] = dataclasses.field(default_factory=list)
     left: list[str] = dataclasses.field(default_factory=list)
+    no_meaning: list[str] = dataclasses.field(default_factory=list)
     secrets: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def names(self, key: str) -> bool:
+        """Whether a sentence is about the key."""
+        named = re.compile(rf"(?<![\w.]){re.escape(key)}(?![\w]|\.\w)")
+        return any(map(named.search, (*self.taken, *self.left, *self.no_meaning, *self.secrets.values())))
 
     def secret(self, name: str, what: str, key: str) -> str:
         """The variable that the secret is to be in. `name`: of the destination. `key`: Canal's."""
@@ -66,17 +75,12 @@ class Told:
 
 @dataclasses.dataclass
 class Settings:
-    """Of one instance, or of the server alone: the environment, then the files in this order. A blank value counts as unset.
-
-    `asked`: the keys that somebody has looked up.
-    """
+    """Of one instance, or of the server alone: the environment, then the files in this order. A blank value counts as unset."""
 
     files: tuple[Mapping[str, str], ...]
     environment: Mapping[str, str]
-    asked: set[str] = dataclasses.field(default_factory=set)
 
     def get(self, key: str, default: str = "") -> str:
-        self.asked.add(key)
         return self._resolved(self._raw(key), 0) or default
 
     def flag(self, key: str, *, default: bool = False) -> bool:
@@ -88,11 +92,11 @@ class Settings:
         try:
             return int(text)
         except ValueError:
-            raise ConfigurationError(f"{key} is {text!r}, not a number: mend the properties file") from None
+            raise ConfigurationError(f"{key} is {text!r}, not a number: correct the properties file") from None
 
-    def unasked(self) -> list[str]:
-        """Keys with a value that nobody has looked up."""
-        return sorted({key for file in self.files for key in file if file[key]} - self.asked)
+    def given(self, *keys: str) -> str:
+        """Those of the keys that have a value, for a sentence about them. Empty where none has one."""
+        return ", ".join(key for key in keys if self._raw(key))
 
     def _raw(self, key: str) -> str:
         found = (source[key] for source in (self.environment, *self.files) if source.get(key, "").strip())
@@ -103,7 +107,6 @@ class Settings:
             raise ConfigurationError(f"{text} in Canal's properties names itself")
 
         def said(found: re.Match[str]) -> str:
-            self.asked.add(found[1])
             return self._resolved(self._raw(found[1]), depth + 1) or found[2] or ""
 
         return PLACEHOLDER.sub(said, text).strip()

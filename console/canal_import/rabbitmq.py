@@ -26,6 +26,8 @@ def rabbitmq_of(name: str, settings: Settings, told: Told) -> dict[str, Any]:
         )
     if queue := settings.get("rabbitmq.queue"):
         found["queue"] = queue
+    if keys := settings.given("canal.mq.servers", "rabbitmq.host", *(key for key, _ in SAME), "rabbitmq.queue"):
+        told.taken.append(f"{keys}: the broker's address, user and queue")
     found |= _binding(settings, told, bindable={"queue", "exchange"} <= found.keys())
     told.taken.append(
         "canal.serverMode rabbitMQ: every message is confirmed before its ack. One that no queue takes is lost in Canal; here the consumer "
@@ -62,6 +64,7 @@ def _binding(settings: Settings, told: Told, *, bindable: bool) -> dict[str, Any
     """Canal declares and binds where all is said, and else nothing."""
     said = {own: settings.get(key) for key, own in BINDING}
     if all(said.values()) and bindable:
+        told.taken.append("rabbitmq.routingKey, rabbitmq.deliveryMode: the queue is declared and bound")
         return {**said, "exchange_type": said["exchange_type"].lower()}
     if any(said.values()):
         told.left.append(

@@ -28,8 +28,10 @@ def rocketmq_of(name: str, settings: Settings, told: Told) -> dict[str, Any]:
     for key, older, own in SAME:
         if text := (settings.get(older) if older else "") or settings.get(key):
             found[own] = text
+    if keys := settings.given(*(key for names in SAME for key in names[:2] if key)):
+        told.taken.append(f"{keys}: the broker's address, group and tag")
     if key := settings.get("canal.aliyun.accessKey"):
-        settings.get("canal.aliyun.secretKey")
+        told.taken.append("canal.aliyun.accessKey: the broker's access_key")
         found["access_key"] = key
         found["secret_key"] = {"env": told.secret(name, "ROCKETMQ_SECRET", "canal.aliyun.secretKey")}
     for left, word, why in LEFT:

@@ -21,36 +21,13 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 CANAL_PORT, METRICS_PORT = 11111, 11112
 ANYWHERE = "0.0.0.0"  # noqa: S104  what Canal listens on unless told otherwise
 INSTANCE = "canal.instance."
+GTID_ON = "canal.instance.gtidon"
+XML = "canal.instance.global.spring.xml"
+METRICS = "canal.metrics.pull.port"
+PLACE = tuple(f"{INSTANCE}master.{key}" for key in ("journal.name", "position", "timestamp", "gtid"))
+NO_SERVER = "canal.withoutNetty"
+SERVER = ("canal.port", "canal.ip", "canal.user", "canal.passwd")
 HASH_VARIABLE = "CANAL_PASSWORD_HASH"
-# What Sluice does by itself, or has no use for.
-NOT_NEEDED = re.compile(
-    r"canal\.(id|conf\.dir|file\.data\.dir|file\.flush\.period|zookeeper\.flush\.period|auto\.scan\.interval|withoutNetty|socketChannel"
-    r"|register\.ip|admin\.(?!manager).*|instance\.global\..*|instance\.memory\..*|instance\.transaction\.size"
-    r"|instance\.network\..*|instance\.filter\.(?:druid\.ddl|query\.dml)|instance\.binlog\..*|instance\.parser\..*|instance\.tsdb\.(enable|dir|dbUsername|dbPassword|spring\.xml|snapshot\..*)"
-    r"|instance\.fallbackIntervalInSeconds|instance\.connectionCharset|instance\.defaultDatabaseName|instance\.multi\.stream\.on|mq\..*)"
-    r"|(kafka|rocketmq|rabbitmq|pulsarmq)\..*"
-)
-# Keys whose word, where it is this one, has nothing in Sluice: (key, word that matters, what to do).
-LEFT = (
-    ("canal.instance.filter.query.dcl", "true", "statements other than DDL are shown to consumers as QUERY: skip them there"),
-    ("canal.instance.filter.query.ddl", "true", "DDL is shown to consumers: skip it there; the lake follows it by `schema_changes`"),
-    ("canal.instance.filter.rows", "true", "row events are always read: a destination without them has no use"),
-    ("canal.instance.filter.table.error", "true", "a table that cannot be read stops by name, the others go on: see docs/operations.md"),
-    ("canal.instance.filter.transaction.entry", "true", "consumers are shown where transactions begin and end: skip these entries there"),
-    ("canal.instance.filter.dml.insert", "true", "all changes are read: skip inserts in the consumer"),
-    ("canal.instance.filter.dml.update", "true", "all changes are read: skip updates in the consumer"),
-    ("canal.instance.filter.dml.delete", "true", "all changes are read: `deletes: soft` keeps rows in the lake"),
-    ("canal.auto.reset.latest.pos.mode", "true", "a lost position stops the engine as POSITION_LOST; `snapshot: when_needed` reads anew"),
-    ("canal.instance.enableDruid", "true", "the password is encrypted there: put the plain one into the environment variable"),
-)  # fmt: skip
-SET = (
-    ("canal.instance.standby.journal.name", "a standby goes on after what was read of the master: it has no place of its own"),
-    ("canal.instance.rds.instanceId", "binlogs are not fetched from an object store: keep them on the server for long enough"),
-    ("canal.admin.manager", "what canal-admin keeps in its database is not in this folder: export each instance's file and import again"),
-    ("canal.instance.master.trustCertificateKeyStoreUrl", "a Java key store: convert it to PEM and name it in source.tls.ca_file"),
-    ("canal.instance.master.clientCertificateKeyStoreUrl", "a Java key store: convert it to PEM, source.tls.certificate_file and key_file"),
-    ("canal.instance.tsdb.url", "the schema history begins anew, from the source; `schema_history_url` keeps it in a database"),
-)  # fmt: skip
 
 
 def destination_name(name: str) -> str:
@@ -63,12 +40,12 @@ def server_of(settings: Settings, findings: Told) -> dict[str, Any]:
     """conf/sluice.yaml."""
     record: dict[str, Any] = {}
     hosts = settings.get("canal.zkServers")
-    xml = settings.get("canal.instance.global.spring.xml")
+    xml = settings.get(XML)
     if hosts and "default-instance" in xml:
         first, *others = hosts.split(";")
         record["meta"] = {"kind": "zookeeper", "hosts": first}
         findings.taken.append(
-            f"canal.zkServers: ledger, leases and the cursors of Canal's clients are in ZooKeeper {first}"
+            f"{XML}, canal.zkServers: ledger, leases and the cursors of Canal's clients are in ZooKeeper {first}"
         )
         if others:
             findings.left.append(
@@ -80,19 +57,25 @@ def server_of(settings: Settings, findings: Told) -> dict[str, Any]:
         )
     if "memory-instance" in xml:
         findings.left.append(
-            "memory-instance.xml: Canal forgot its position at each restart; Sluice keeps it in a file"
+            f"{XML} memory-instance.xml: Canal forgot its position at each restart; Sluice keeps it in a file"
         )
-    port = settings.number("canal.metrics.pull.port", METRICS_PORT)
-    if port > 0 and "canal.metrics.pull.port" in _given(settings):
-        record["metrics"] = {"port": port}
+    elif "file-instance" in xml:
+        findings.taken.append(f"{XML} file-instance.xml: the ledger is in a file")
+    elif xml and "default-instance" not in xml:
+        findings.left.append(
+            f"{XML} {xml}: Sluice reads no Spring file, the ledger is in a file; what it wires else (handlers, groups) is to be configured"
+        )
+    elif xml and not hosts:
+        findings.left.append(f"{XML} {xml} without canal.zkServers: the ledger is in a file")
+    if settings.given(METRICS):
+        port = max(0, settings.number(METRICS, METRICS_PORT))
+        record |= {"metrics": {"port": port}} if port else {}
         findings.taken.append(
-            f"canal.metrics.pull.port: Prometheus is answered at port {port}, on the loopback; `metrics.host` says otherwise"
+            f"{METRICS}: Prometheus is answered at port {port}, on the loopback; `metrics.host` says otherwise"
+            if port
+            else f"{METRICS}: off, as it is without `metrics`"
         )
     return record
-
-
-def _given(settings: Settings) -> set[str]:
-    return {key for file in settings.files for key in file if file[key]}
 
 
 def destination_of(name: str, settings: Settings, cursors: Cursors, findings: Told) -> dict[str, Any]:
@@ -102,30 +85,29 @@ def destination_of(name: str, settings: Settings, cursors: Cursors, findings: To
     black = settings.get("canal.instance.filter.black.regex")
     record["exclude"] = ",".join([EXCLUDE, *([black] if black else [])])
     findings.taken.append(
-        f"filter.regex and filter.black.regex; the server's own schemas stay out of the lake ({EXCLUDE})"
+        f"{INSTANCE}filter.regex, {INSTANCE}filter.black.regex: `include` and `exclude`; the server's own schemas stay out of the lake "
+        f"({EXCLUDE})"
     )
     findings.left += _cut_filters(cursors, record["include"])
     for key, own in (("filter.field", "column_include"), ("filter.black.field", "column_exclude")):
         if columns := settings.get(INSTANCE + key):
             record[own] = columns
+            findings.taken.append(f"{INSTANCE}{key}: `{own}`")
     start = _start(settings, cursors, findings)
     if start:
         record["start"] = start
     brokers = brokers_of(name, settings, findings)
     if brokers:  # Canal's own server is off then
         record["brokers"] = brokers
+    elif settings.flag(NO_SERVER):
+        keys = settings.given(NO_SERVER, *SERVER)
+        findings.taken.append(f"{keys}: Canal served no clients, so there is no canal_server")
     else:
         record["canal_server"] = _canal_server(settings, findings)
     if settings.get("canal.instance.get.ddl.isolation").lower() == "true":
         record["batch"] = {"ddl_isolation": True}
         findings.taken.append("canal.instance.get.ddl.isolation: a statement that changes tables is a batch of its own")
     record["snapshot"] = "when_stopped"
-    for key, word, what in LEFT:
-        if settings.get(key).lower() == word:
-            findings.left.append(f"{key}={word}: {what}")
-    findings.left += [f"{key}: {what}" for key, what in SET if settings.get(key)]
-    if settings.get("canal.instance.memory.batch.mode", "MEMSIZE").upper() == "ITEMSIZE":
-        findings.left.append("canal.instance.memory.batch.mode=ITEMSIZE: a fetch size is 1024 bytes a unit, as MEMSIZE")
     return record
 
 
@@ -142,6 +124,8 @@ def _cut_filters(cursors: Cursors, include: str) -> list[str]:
 def _source(name: str, settings: Settings, findings: Told) -> dict[str, Any]:
     """Of the master and its standby, but for the address."""
     source: dict[str, Any] = {"user": settings.get("canal.instance.dbUsername", "canal")}
+    if keys := settings.given(f"{INSTANCE}master.address", f"{INSTANCE}dbUsername", f"{INSTANCE}master.sslMode"):
+        findings.taken.append(f"{keys}: `source`")
     if settings.get("canal.instance.dbPassword"):
         source["password_env"] = _variable(name, "PASSWORD")
         findings.secrets[source["password_env"]] = f"canal.instance.dbPassword of {name}"
@@ -149,12 +133,12 @@ def _source(name: str, settings: Settings, findings: Told) -> dict[str, Any]:
     if replica:
         source["server_id"] = replica
         findings.taken.append(
-            f"slaveId {replica}: stop Canal before Sluice starts, the source takes one replica of a number"
+            f"{INSTANCE}mysql.slaveId {replica}: stop Canal before Sluice starts, the source takes one replica of a number"
         )
+    elif keys := settings.given(f"{INSTANCE}mysql.slaveId"):
+        findings.taken.append(f"{keys}: 0, a number is derived from the destination's name")
     if mode := settings.get("canal.instance.master.sslMode"):
         source["tls"] = {"mode": mode.upper()}
-    settings.get("canal.instance.master.tlsVersions")
-    settings.get("canal.instance.pwdPublicKey")
     return source
 
 
@@ -165,9 +149,12 @@ def _start(settings: Settings, cursors: Cursors, findings: Told) -> dict[str, An
         settings.number("canal.instance.master.position"),
         settings.number("canal.instance.master.timestamp"),
     )
-    by_gtid = settings.flag("canal.instance.gtidon")
+    by_gtid = settings.flag(GTID_ON)
+    _say_gtids(by_gtid, settings, findings)
     if cursors.begin is not None:
         left = cursors.begin
+        if keys := settings.given(*PLACE):
+            findings.no_meaning.append(f"{keys}: the cursor of Canal's clients wins, as in Canal")
         findings.taken.append(
             f"the cursor {left.file}:{left.offset} of {cursors.where}, the oldest of {len(cursors.clients)}"
         )
@@ -178,20 +165,35 @@ def _start(settings: Settings, cursors: Cursors, findings: Told) -> dict[str, An
         # amid a transaction: its file begins before it
         return {"file": left.file}
     start: dict[str, Any] = {}
+    used: tuple[str, ...] = ()
     if by_gtid and gtid:
-        start = {"gtid_set": gtid}
+        start, used = {"gtid_set": gtid}, PLACE[3:]
     elif file:
-        start = {"file": file, **({"offset": offset} if offset > 4 else {})}
+        start, used = {"file": file, **({"offset": offset} if offset > 4 else {})}, PLACE[:2]
     elif time_ms > 0:
-        start = {"time": _moment(time_ms)}
-    _say_without_cursor(bool(start), cursors.where, findings)
+        start, used = {"time": _moment(time_ms)}, PLACE[2:3]
+    _say_without_cursor(settings.given(*used), cursors.where, findings)
+    if others := settings.given(*(key for key in PLACE if key not in used)):
+        findings.left.append(
+            f"{others}: a begin is a GTID set (with gtidon), else a file with its position, else a time; the others are not used"
+        )
     return start
 
 
-def _say_without_cursor(placed: bool, looked_in: str, findings: Told) -> None:
-    """`placed`: the properties name a place."""
-    if placed:
-        findings.taken.append(f"where to begin, as the properties say: no client's cursor was found in {looked_in}")
+def _say_gtids(on: bool, settings: Settings, findings: Told) -> None:
+    if on:
+        findings.taken.append(f"{GTID_ON}: the stream goes on by GTID wherever the source has them")
+        findings.left.append(f"{GTID_ON}: entries have no GTID in their headers and props")
+    elif settings.given(GTID_ON):
+        findings.no_meaning.append(f"{GTID_ON}: the stream goes on by GTID wherever the source has them")
+
+
+def _say_without_cursor(used: str, looked_in: str, findings: Told) -> None:
+    """`used`: the keys that say where to begin; empty where none does."""
+    if used:
+        findings.taken.append(
+            f"{used}: where to begin, as the properties say: no client's cursor was found in {looked_in}"
+        )
         return
     findings.left.append(
         f"where Canal stood: no client's cursor was found in {looked_in}, and canal.instance.master.journal.name, timestamp and gtid say "
@@ -207,6 +209,8 @@ def _moment(milliseconds: int) -> str:
 
 def _canal_server(settings: Settings, findings: Told) -> dict[str, Any]:
     server: dict[str, Any] = {"port": settings.number("canal.port", CANAL_PORT)}
+    if keys := settings.given("canal.serverMode", "canal.port", "canal.ip", "canal.user"):
+        findings.taken.append(f"{keys}: `canal_server`")
     password = settings.get("canal.passwd")
     user, address = settings.get("canal.user"), settings.get("canal.ip", ANYWHERE)
     if user and password:
@@ -224,8 +228,3 @@ def _canal_server(settings: Settings, findings: Told) -> dict[str, Any]:
 
 def _variable(name: str, what: str) -> str:
     return f"{re.sub(r'[^A-Z0-9]', '_', name.upper())}_{what}"
-
-
-def not_looked_at(settings: Settings) -> list[str]:
-    """Keys that nothing here knows."""
-    return [key for key in settings.unasked() if not NOT_NEEDED.fullmatch(key)]

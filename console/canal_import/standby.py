@@ -9,6 +9,7 @@ from console.canal_import.properties import Settings
 
 MASTER, STANDBY = "canal.instance.master.address", "canal.instance.standby.address"
 DETECTING = "canal.instance.detecting."
+DETECTING_KEYS = ("enable", "sql", "interval.time", "retry.threshold", "heartbeatHaEnable")
 MYSQL_PORT = 3306
 INTERVAL_SECONDS, RETRIES = 5, 3  # where Canal's properties say nothing
 READS = re.compile(r"\s*(?:select|show)\b(?!.*\b(?:into|for\s+update)\b)", re.IGNORECASE | re.DOTALL)
@@ -20,10 +21,14 @@ def sources_of(settings: Settings, common: dict[str, Any], taken: list[str], lef
     second = settings.get(STANDBY)
     heartbeat = _heartbeat(settings, left if second else [])
     if not second or _address(second) == master:
+        if second:
+            taken.append(f"{STANDBY}: it is the master itself, so there is one `source`")
         return {"source": master | common}
     taken.append(
         f"{STANDBY} {second}: it takes over by GTID, so both servers need GTIDs, and the standby log_slave_updates and the same user"
     )
+    if keys := settings.given(*(DETECTING + key for key in DETECTING_KEYS)):
+        taken.append(f"{keys}: `heartbeat`")
     if not heartbeat["switch"]:
         left.append(
             f"{DETECTING}heartbeatHaEnable: Canal did not change servers by itself; with `heartbeat: {{switch: false}}` it is said that "

@@ -1,0 +1,140 @@
+"""What becomes of each key of Canal's files that the other rules do not name in their sentences. Pure; asked by `convert`.
+
+A key is carried over, not carried over, or has no meaning here. `remaining` reports every key that nothing has been said of yet, so that
+none is dropped silently. Values are not printed, for some are secrets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from console.canal_import.properties import Settings, Told
+
+NO_ADMIN = "there is no admin server: `sluice instance` lists, stops and restarts destinations"
+SAME = "what it says is what Sluice does"
+OFF = ("false",)
+# Keys that are not carried over, whatever they say, and what to do.
+LEFT = (
+    (
+        r"canal\.admin\.manager",
+        "what canal-admin keeps in its database is not in this folder: export each instance's file and import again",
+    ),
+    (r"canal\.instance\.tsdb\.url", "the schema history begins again, from the source; `schema_history_url` keeps it in a database"),
+    (r"canal\.instance\.master\.trustCertificateKeyStore.*", "a Java key store: convert it to PEM and name it in source.tls.ca_file"),
+    (
+        r"canal\.instance\.master\.clientCertificateKeyStore.*",
+        "a Java key store: convert it to PEM, source.tls.certificate_file and key_file",
+    ),
+    (r"canal\.instance\.standby\.(?!address).*", "a standby goes on where the master was read to: it has no position of its own"),
+    (
+        r"canal\.instance\.(master|standby)\d+\..*",
+        "several masters in one instance: make a destination of each, and a group of them by `members`",
+    ),
+    (
+        r"canal\.instance\.rds\..*|canal\.aliyun\..*",
+        "binlogs are not downloaded from Alibaba's store: keep them on the server for long enough, or name an `archive`",
+    ),
+    (r"canal\.register\.ip", "the address in ZooKeeper is canal_server.host, or this host's name where that is every address"),
+)  # fmt: skip
+# Keys that are not carried over where they say anything else than these values (in small letters), and what to do.
+LEFT_UNLESS = (
+    (r"canal\.instance\.memory\.buffer\.(size|memunit)", ("16384", "1024"), "set bytes_max and events_max of `ring`, which bound memory"),
+    (r"canal\.instance\.memory\.batch\.mode", ("memsize",), "a fetch size is 1024 bytes a unit, as MEMSIZE"),
+    (
+        r"canal\.instance\.fallbackIntervalInSeconds", ("60",),
+        "a failover goes on by GTID and repeats nothing; `failover: by_time` goes back 60 s, and no other number",
+    ),
+    (
+        r"canal\.instance\.filter\.query\.dcl", OFF, "statements other than DDL are shown to consumers as QUERY: skip them there",
+    ),
+    (
+        r"canal\.instance\.filter\.query\.ddl", OFF, "DDL is shown to consumers: skip it there; the lake follows it by `schema_changes`",
+    ),
+    (r"canal\.instance\.filter\.rows", OFF, "row events are always read: a destination without them has no use"),
+    (
+        r"canal\.instance\.filter\.table\.error", OFF,
+        "a table that cannot be read stops by name, the others go on: see docs/operations.md",
+    ),
+    (
+        r"canal\.instance\.filter\.transaction\.entry", OFF,
+        "consumers are shown where transactions begin and end: skip these entries there",
+    ),
+    (r"canal\.instance\.filter\.dml\.insert", OFF, "all changes are read: skip inserts in the consumer"),
+    (r"canal\.instance\.filter\.dml\.update", OFF, "all changes are read: skip updates in the consumer"),
+    (r"canal\.instance\.filter\.dml\.delete", OFF, "all changes are read: `deletes: soft` keeps rows in the lake"),
+    (
+        r"canal\.instance\.tsdb\.spring\.xml", ("classpath:spring/tsdb/h2-tsdb.xml",),
+        "the schema history is in a file; `schema_history_url` keeps it in a database",
+    ),
+    (
+        r"canal\.instance\.connectionCharset(Number)?", ("utf-8", "utf8", "utf8mb4", "33"),
+        "text is read by the charset of its column; `charsets` of a table names another one",
+    ),
+    (r"canal\.instance\.enableDruid", OFF, "the password is encrypted there: put the plain one into the environment variable"),
+    (r"canal\.instance\.multi\.stream\.on", OFF, "a stream of PolarDB-X is not asked for by name"),
+    (
+        r"canal\.instance\.master\.tlsVersions", ("tlsv1.2,tlsv1.3", "tlsv1.2", "tlsv1.3"),
+        "TLS 1.2 and above are used, and no earlier version",
+    ),
+    (
+        r"canal\.auto\.reset\.latest\.pos\.mode", OFF,
+        "a lost position stops the engine as POSITION_LOST; `snapshot: when_needed` reads the tables again",
+    ),
+    (r"canal\.instance\.(.*\.)?mode", ("spring",), f"each destination is a file of conf/destinations; {NO_ADMIN}"),
+    (r"canal\.instance\.(.*\.)?lazy", OFF, "a destination begins with its engine, not with its first client"),
+    (r"canal\.instance\..*\.spring\.xml", (), "one instance's own Spring file: all destinations have one ledger, `meta` in sluice.yaml"),
+    (r"canal\.instance\.get\.ddl\.isolation", OFF, "set batch.ddl_isolation"),
+)  # fmt: skip
+# Keys that nothing is lost without, and why.
+NO_MEANING = (
+    (r"canal\.instance\.memory\.rawEntry", "entries are made when a client gets them"),
+    (r"canal\.instance\.transaction\.size", "a transaction is not divided: a large one goes to disk"),
+    (r"canal\.instance\.detecting\..*", "there is no standby to change to"),
+    (r"canal\.instance\.network\..*", "buffers and timeouts of the connection to the source are Sluice's own"),
+    (r"canal\.instance\.parser\..*", "rows are decoded by compiled kernels"),
+    (r"canal\.instance\.filter\.druid\.ddl", "statements are read by Sluice's own reader"),
+    (r"canal\.instance\.filter\.query\.dml", "statements of row changes are not shown to consumers"),
+    (r"canal\.instance\.binlog\.(format|image)", "`sluice check` says which settings the source lacks"),
+    (
+        r"canal\.instance\.tsdb\.(enable|dir|dbUsername|dbPassword|snapshot\..*)",
+        "the schema history is always kept, by position, and needs no snapshots",
+    ),
+    (r"canal\.instance\.defaultDatabaseName", "names in `include` have their database"),
+    (r"canal\.instance\.pwdPublicKey", "the password is in an environment variable, not encrypted"),
+    (r"canal\.admin\..*|canal\.instance\..*\.manager\.address", NO_ADMIN),
+    (
+        r"canal\.(id|socketChannel|withoutNetty|(file|zookeeper)\.flush\.period|auto\.scan\.interval)",
+        "Sluice's own: cursors are kept within a second, files of conf/ are looked at every few seconds",
+    ),
+    (r"canal\.mq\.(canalGetTimeout|(send|build)\.thread\.size)", "a batch is sent as soon as there is something"),
+    (r"canal\.mq\.(retries|transaction)", "a batch is sent again until the broker has it"),
+    (r"canal\.mq\.accessChannel|rocketmq\..*trace.*|rocketmq\.vip.*", "messages are not traced, and go to the broker's ordinary port"),
+    (r"(canal\.mq|kafka|rocketmq|rabbitmq|pulsarmq)\..*", "of a broker that is not the one of canal.serverMode"),
+)  # fmt: skip
+
+
+def remaining(settings: Settings, keys: Iterable[str], told: Told) -> None:
+    """Adds what becomes of each key that no sentence of `told` names. Keys with one reason share a sentence."""
+    without: dict[str, list[str]] = {}
+    left: dict[str, list[str]] = {}
+    for key in sorted(keys):
+        if not told.names(key):
+            why, what_to_do = _meaning(key, settings.get(key))
+            (left if what_to_do else without).setdefault(what_to_do or why, []).append(key)
+    told.left += [f"{', '.join(found)}: {why}" for why, found in left.items()]
+    told.no_meaning += [f"{', '.join(found)}: {why}" for why, found in without.items()]
+
+
+def _meaning(key: str, value: str) -> tuple[str, str]:
+    """Why the key has no meaning here; or what to do, for it is not carried over."""
+    for pattern, what in LEFT:
+        if re.fullmatch(pattern, key):
+            return "", what
+    for pattern, same, what in LEFT_UNLESS:
+        if re.fullmatch(pattern, key):
+            return (SAME, "") if value.lower() in same else ("", what)
+    for pattern, why in NO_MEANING:
+        if re.fullmatch(pattern, key):
+            return why, ""
+    return "", "not known to Sluice"

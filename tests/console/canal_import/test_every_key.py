@@ -1,0 +1,141 @@
+"""Every key of the files that Canal 1.1.7 ships is reported: carried over, not carried over, or without a meaning here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.config import load_config
+from console.canal_import.convert import Imported, import_canal
+
+# Each key of canal.properties, with a value that says something where the file has none.
+SERVER = {
+    "canal.ip": "127.0.0.1", "canal.register.ip": "10.0.0.1", "canal.port": "11111", "canal.metrics.pull.port": "11112",
+    "canal.user": "canal", "canal.passwd": "E3619321C1A937C46A0D8BD1DAC39F93B27D4458",
+    "canal.admin.manager": "127.0.0.1:8089", "canal.admin.port": "11110", "canal.admin.user": "admin", "canal.admin.passwd": "4ACFE3",
+    "canal.admin.register.auto": "true", "canal.admin.register.cluster": "one", "canal.admin.register.name": "canal1",
+    "canal.zkServers": "zk1:2181", "canal.zookeeper.flush.period": "1000", "canal.withoutNetty": "false",
+    "canal.file.data.dir": "${canal.conf.dir}", "canal.file.flush.period": "1000",
+    **{f"canal.instance.memory.{key}": value for key, value in {
+        "buffer.size": "16384", "buffer.memunit": "1024", "batch.mode": "MEMSIZE", "rawEntry": "true"}.items()},
+    **{f"canal.instance.detecting.{key}": value for key, value in {
+        "enable": "false", "sql": "select 1", "interval.time": "3", "retry.threshold": "3", "heartbeatHaEnable": "false"}.items()},
+    "canal.instance.transaction.size": "1024", "canal.instance.fallbackIntervalInSeconds": "60",
+    **{f"canal.instance.network.{key}": "30" for key in ("receiveBufferSize", "sendBufferSize", "soTimeout")},
+    **{f"canal.instance.filter.{key}": "false" for key in (
+        "druid.ddl", "query.dcl", "query.dml", "query.ddl", "table.error", "rows", "transaction.entry", "dml.insert", "dml.update",
+        "dml.delete")},
+    "canal.instance.binlog.format": "ROW,STATEMENT,MIXED", "canal.instance.binlog.image": "FULL,MINIMAL,NOBLOB",
+    "canal.instance.get.ddl.isolation": "false",
+    **{f"canal.instance.parser.{key}": "256" for key in ("parallel", "parallelThreadSize", "parallelBufferSize")},
+    **{f"canal.instance.tsdb.{key}": value for key, value in {
+        "enable": "true", "dir": "../conf/example", "url": "jdbc:h2:../conf/example/h2", "dbUsername": "canal", "dbPassword": "canal",
+        "snapshot.interval": "24", "snapshot.expire": "360", "spring.xml": "classpath:spring/tsdb/h2-tsdb.xml"}.items()},
+    "canal.destinations": "example", "canal.conf.dir": "../conf", "canal.auto.scan": "true", "canal.auto.scan.interval": "5",
+    "canal.auto.reset.latest.pos.mode": "false",
+    **{f"canal.instance.global.{key}": value for key, value in {
+        "mode": "spring", "lazy": "false", "manager.address": "${canal.admin.manager}",
+        "spring.xml": "classpath:spring/file-instance.xml"}.items()},
+    **{f"canal.aliyun.{key}": "key" for key in ("accessKey", "secretKey", "uid")},
+    **{f"canal.mq.{key}": value for key, value in {
+        "flatMessage": "true", "canalBatchSize": "50", "canalGetTimeout": "100", "accessChannel": "local", "database.hash": "true",
+        "send.thread.size": "30", "build.thread.size": "8"}.items()},
+    **{f"kafka.{key}": value for key, value in {
+        "bootstrap.servers": "127.0.0.1:9092", "acks": "all", "compression.type": "none", "batch.size": "16384", "linger.ms": "1",
+        "max.request.size": "1048576", "buffer.memory": "33554432", "max.in.flight.requests.per.connection": "1", "retries": "0",
+        "kerberos.enable": "false", "kerberos.krb5.file": "krb5.conf", "kerberos.jaas.file": "jaas.conf",
+        "sasl.jaas.config": 'ScramLoginModule required username=\\"alice\\" password=\\"secret\\";', "sasl.mechanism": "PLAIN",
+        "security.protocol": "SASL_PLAINTEXT"}.items()},
+    **{f"rocketmq.{key}": value for key, value in {
+        "producer.group": "test", "enable.message.trace": "false", "customized.trace.topic": "traces", "namespace": "one",
+        "namesrv.addr": "127.0.0.1:9876", "retry.times.when.send.failed": "0", "vip.channel.enabled": "false", "tag": "a"}.items()},
+    **{f"rabbitmq.{key}": value for key, value in {
+        "host": "127.0.0.1", "virtual.host": "/", "exchange": "changes", "username": "canal", "password": "secret", "queue": "all",
+        "routingKey": "a", "deliveryMode": "topic"}.items()},
+    **{f"pulsarmq.{key}": "one" for key in ("serverUrl", "roleToken", "topicTenantPrefix")},
+}  # fmt: skip
+INSTANCE = {
+    "canal.instance.mysql.slaveId": "0",
+    "canal.instance.gtidon": "false",
+    **{f"canal.instance.master.{key}": value for key, value in {
+        "address": "127.0.0.1:3306", "journal.name": "mysql-bin.000001", "position": "4", "timestamp": "1597025219000", "gtid": "u:1-5",
+        "sslMode": "DISABLED", "tlsVersions": "TLSv1.2,TLSv1.3", "trustCertificateKeyStoreType": "JKS",
+        "trustCertificateKeyStoreUrl": "file:a", "trustCertificateKeyStorePassword": "secret", "clientCertificateKeyStoreType": "JKS",
+        "clientCertificateKeyStoreUrl": "file:b", "clientCertificateKeyStorePassword": "secret"}.items()},
+    **{f"canal.instance.rds.{key}": "key" for key in ("accesskey", "secretkey", "instanceId")},
+    **{f"canal.instance.standby.{key}": value for key, value in {
+        "address": "127.0.0.2:3306", "journal.name": "mysql-bin.000001", "position": "4", "timestamp": "1597025219000",
+        "gtid": "u:1-5"}.items()},
+    **{f"canal.instance.tsdb.{key}": "true" for key in ("enable", "url", "dbUsername", "dbPassword")},
+    "canal.instance.dbUsername": "canal", "canal.instance.dbPassword": "canal", "canal.instance.defaultDatabaseName": "shop",
+    "canal.instance.connectionCharset": "UTF-8", "canal.instance.enableDruid": "false", "canal.instance.pwdPublicKey": "key",
+    "canal.instance.filter.regex": ".*\\\\..*", "canal.instance.filter.black.regex": "mysql\\\\.slave_.*",
+    "canal.instance.filter.field": "test1.t_product:id", "canal.instance.filter.black.field": "test1.t_product:image",
+    **{f"canal.mq.{key}": value for key, value in {
+        "topic": "example", "dynamicTopic": "shop", "partition": "1", "enableDynamicQueuePartition": "false", "partitionsNum": "3",
+        "dynamicTopicPartitionNum": "shop:4", "partitionHash": "shop.orders:id"}.items()},
+    "canal.instance.multi.stream.on": "false",
+}  # fmt: skip
+
+
+def imported(root: Path, server: dict[str, str], instance: dict[str, str]) -> Imported:
+    folder = root / "canal" / "conf"
+    (folder / "example").mkdir(parents=True)
+    for file, keys in ((folder / "canal.properties", server), (folder / "example" / "instance.properties", instance)):
+        file.write_text("".join(f"{key} = {value}\n" for key, value in keys.items()))
+    return import_canal(folder, root / "conf")
+
+
+def reported(found: Imported, key: str) -> set[str]:
+    """The kinds of sentences that name the key."""
+    named = re.compile(rf"(?<![\w.]){re.escape(key)}(?![\w]|\.\w)")
+    kinds = ("taken", "left", "no_meaning")
+    said = {kind for told in found.findings.values() for kind in kinds if any(map(named.search, getattr(told, kind)))}
+    return said | {"taken" for told in found.findings.values() if any(map(named.search, told.secrets.values()))}
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("mode", ["tcp", "kafka", "rabbitMQ", "rocketMQ", "pulsarMQ"])
+def test_every_key_of_canals_own_files_is_reported(tmp_path: Path, mode: str) -> None:
+    """Number 20: `import-canal` dropped gtidon, memory.buffer.*, network.*, canal.mq.* in tcp mode and others without a message."""
+    found = imported(tmp_path, SERVER | {"canal.serverMode": mode}, INSTANCE)
+    silent = [key for key in {*SERVER, *INSTANCE, "canal.serverMode"} if not reported(found, key)]
+    assert silent == []
+    said = "\n".join(found.sentences())
+    assert "not known to Sluice" not in said
+    assert "secret" not in said.replace("secretKey", "").replace("secretkey", "")
+    load_config(tmp_path / "conf")
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("key", "usual", "other"),
+    [
+        ("canal.instance.gtidon", "false", "true"),
+        ("canal.instance.fallbackIntervalInSeconds", "60", "600"),
+        ("canal.instance.memory.buffer.size", "16384", "65536"),
+        ("canal.instance.connectionCharset", "UTF-8", "GBK"),
+        ("canal.instance.filter.rows", "false", "true"),
+        ("canal.instance.enableDruid", "false", "true"),
+        ("canal.auto.reset.latest.pos.mode", "false", "true"),
+        ("canal.instance.global.lazy", "false", "true"),
+        ("canal.instance.master.tlsVersions", "TLSv1.2", "TLSv1.1"),
+    ],
+)
+def test_a_key_that_says_what_canal_does_by_itself_has_no_meaning_and_another_value_is_not_carried_over(
+    tmp_path: Path, key: str, usual: str, other: str
+) -> None:
+    """Number 20: whether something is lost depends on the value."""
+    assert reported(imported(tmp_path / "usual", {}, {key: usual}), key) == {"no_meaning"}
+    assert "left" in reported(imported(tmp_path / "other", {}, {key: other}), key)
+
+
+@pytest.mark.found
+def test_a_canal_that_serves_no_clients_gets_no_server(tmp_path: Path) -> None:
+    """Number 20: `canal.withoutNetty = true` was dropped, and a server was opened that Canal did not have."""
+    found = imported(tmp_path, {"canal.withoutNetty": "true", "canal.port": "11111"}, {"canal.mq.topic": "example"})
+    assert not load_config(tmp_path / "conf").destinations["example"].canal_server.port
+    assert reported(found, "canal.port") == reported(found, "canal.withoutNetty") == {"taken"}
+    assert reported(found, "canal.mq.topic") == {"no_meaning"}
