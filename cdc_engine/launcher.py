@@ -188,17 +188,16 @@ def kept() -> dict[str, str]:
         return {name: _made.get(name, "") for name, place in places.items() if place.occupied}
 
 
-def gave_way(destination: str) -> bool:
-    """Whether its engine here has ended for one that reads another source, which nobody has asked for yet."""
+def ended(destination: str) -> bool:
+    """Whether its engine here has ended by itself, for another source is to be read or its lease is lost, and no other has followed yet."""
     with _lock:
         place = _places.get(destination)
     engine = place.engine if place is not None else None
-    return engine is not None and engine.gave_way
+    return engine is not None and engine.ended
 
 
 def take_up(destination: str) -> None:
-    """Starts the engine, and has its first batch staged, if one waits: nobody waits for that. Raises SluiceError."""
-    _left.pop(destination, None)
+    """Starts the engine, and has its first batch staged, if one waits: nobody waits for that. Raises as `get_or_start` does."""
     if destination in conf_in_use().config.groups:
         _take_up_group(destination)
         return
@@ -218,6 +217,11 @@ def _stage_first(engine: Engine) -> None:
 
 def put_away(destination: str) -> None:
     """Ends the engine of a destination, if there is one; its lease is free when this returns. The next call starts another."""
+    _left.pop(destination, None)
+    _end(destination)
+
+
+def _end(destination: str) -> None:
     with _lock:
         places = [kept.pop(destination, None) for kept in (_groups, _places)]
         _made.pop(destination, None)
@@ -236,7 +240,7 @@ def give_up(destination: str) -> None:
         _take_up_group(destination)
         return
     _left[destination] = time.monotonic() + LEFT_SECONDS
-    put_away(destination)
+    _end(destination)
 
 
 def stop_all() -> None:

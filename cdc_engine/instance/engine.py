@@ -179,14 +179,14 @@ class Engine:
             log.warning("cursors_not_kept", destination=self.name, reason=str(error))
 
     @property
-    def gave_way(self) -> bool:
-        """Whether another source is to be read, by another engine."""
-        return self._gave_way.is_set()
+    def ended(self) -> bool:
+        """Whether it has ended by itself: another source is to be read, or the lease is lost. Another engine is to follow it."""
+        return self._state == EngineState.LEASE_LOST or self._gave_way.is_set()
 
     @property
     def holds_lease(self) -> bool:
         """Whether the destination is still this engine's. Once False it stays so: another engine must be started."""
-        if self._state == EngineState.LEASE_LOST or self._gave_way.is_set():
+        if self.ended:
             return False
         try:
             self._lease.check()

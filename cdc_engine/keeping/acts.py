@@ -48,9 +48,22 @@ def stop(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
 
 
 def start(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
-    """Lets the engine run again. Raises SluiceError."""
-    orders.may_run(directory)
-    return _started(name, "start", directory, lambda _: True, seconds)
+    """Removes an operator's stop, so that the engine starts again. Says so where there was none. Raises SluiceError."""
+    if orders.may_run(directory):
+        return _started(name, "start", directory, lambda _: True, seconds)
+    unchanged = f"nothing was changed: no operator had stopped {name}"
+    _until(lambda: held(directory) is not None, seconds)
+    if (holder := held(directory)) is not None:
+        return Outcome(
+            destination=name, act="start", done=True, told=f"{unchanged}, and {_who(holder)} keeps its engine"
+        )
+    tried = "a process that keeps engines starts it by itself and tries again every few seconds"
+    return _not_yet(
+        name,
+        "start",
+        f"{unchanged}, and no process has it: {tried}; `sluice up` or `sluice engine` starts such a process, "
+        "`sluice status` and its log say why one that runs cannot start it",
+    )
 
 
 def restart(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:

@@ -1,11 +1,13 @@
-"""Holds the engines of a process to what conf/ and its operators want: looks, asks `rules`, and has it done.
+"""Starts, restarts and stops the engines of a process as conf/ and its operators want: looks, asks `rules`, and does what they say.
 
-Each act has a thread of its own, one at a time a destination: an engine that is slow to end or to start holds up no other.
+Each act has a thread of its own, one at a time a destination: an engine that is slow to end or to start holds up no other. An engine that
+does not run here is tried again, whether Dagster's ticks come or not: so a host that stands by takes over by itself.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -13,13 +15,15 @@ from typing import Protocol
 import structlog
 
 from cdc_engine.destination_files import lease_holder, read_ledger
-from cdc_engine.errors import SluiceError
+from cdc_engine.errors import LeaseLostError, SluiceError
 from cdc_engine.keeping import orders
 from cdc_engine.keeping.conf_watch import ConfWatch
 from cdc_engine.keeping.in_use import InUse
 from cdc_engine.keeping.rules import Act, Facts, decide
 
 LOOK_SECONDS = 0.5
+STANDBY_SECONDS = 1.0  # between two looks at a lease that another process holds
+RETRY_SECONDS = 5.0  # between two starts of an engine that cannot begin, as between two ticks
 
 log = structlog.get_logger()
 
@@ -30,25 +34,32 @@ class Engines(Protocol):
     def kept(self) -> Mapping[str, str]:
         """Destination → digest of the file with which its engine here was made; empty while that begins."""
 
-    def gave_way(self, destination: str) -> bool:
-        """Whether the engine here has ended for another one, which reads another source. Consumers may wait where no tick comes."""
+    def ended(self, destination: str) -> bool:
+        """Whether the engine here has ended by itself and another one is to follow. Consumers may wait where no tick comes."""
 
     def take_up(self, destination: str) -> None:
-        """Starts the engine. Raises SluiceError."""
+        """Starts the engine. Raises LeaseLostError where another process has the destination or may take it, else SluiceError."""
 
     def put_away(self, destination: str) -> None:
         """Ends the engine; returns when its lease is free."""
 
     def give_up(self, destination: str) -> None:
-        """As `put_away`; and this process leaves the destination to others for a while."""
+        """As `put_away`; and for a while `take_up` refuses the destination, so that another host takes it."""
 
 
 class Keeper:
-    """`elsewhere`: whether another process holds the lease of a destination's directory."""
+    """`elsewhere`: whether another process holds the lease of a destination's directory. `clock`: monotonic seconds."""
 
-    def __init__(self, engines: Engines, elsewhere: Callable[[Path], bool] | None = None) -> None:
-        self._engines, self._elsewhere = engines, elsewhere or _held
+    def __init__(
+        self,
+        engines: Engines,
+        elsewhere: Callable[[Path], bool] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engines, self._elsewhere, self._clock = engines, elsewhere or _held, clock
         self._tried: dict[str, str] = {}
+        self._again_at: dict[str, float] = {}  # destination → when an engine that does not run is tried next
+        self._failed: dict[str, str] = {}  # destination → why its last start failed, which is logged once
         self._directories: dict[str, Path] = {}
         self._busy: dict[str, threading.Thread] = {}
 
@@ -79,20 +90,26 @@ class Keeper:
         directory, conf = self._directories.get(name), in_use.digest(name)
         running = (kept[name] or conf) if name in kept else ""
         wish = orders.asked(directory) if directory is not None else None
+        due = not running and self._clock() >= self._again_at.get(name, 0.0)
+        looks = directory is not None and not running and (wish is not None or due)
+        if due:
+            self._again_at[name] = self._clock() + STANDBY_SECONDS
         return Facts(
             conf=conf,
             running=running,
             tried=self._tried.get(name, ""),
             stopped=directory is not None and orders.stopped(directory) is not None,
             asked=wish.wish if wish else "",
-            elsewhere=wish is not None and directory is not None and not running and self._elsewhere(directory),
-            gave_way=name in kept and self._engines.gave_way(name),
+            elsewhere=looks and directory is not None and self._elsewhere(directory),
+            ended=name in kept and self._engines.ended(name),
+            due=due,
         )
 
     def _begin(self, name: str, act: Act, why: str, digest: str) -> None:
         # What was stopped is started once nothing speaks against it.
         self._tried[name] = "" if act is Act.STOP else digest
-        log.info("instance_act", destination=name, act=str(act), why=why)
+        if name not in self._failed:
+            log.info("instance_act", destination=name, act=str(act), why=why)
         thread = threading.Thread(target=self._do, args=(name, act), name=f"{act}-{name}", daemon=True)
         self._busy[name] = thread
         thread.start()
@@ -110,8 +127,19 @@ class Keeper:
                 self._engines.take_up(name)
             if act is Act.STOP and directory is not None:
                 log.info("instance_stopped", destination=name, stays=what_stays(directory))
-        except SluiceError as error:  # the ticks try again, and say it too
-            log.warning("instance_act_failed", destination=name, act=str(act), state=error.code, reason=str(error))
+            self._failed.pop(name, None)
+        except SluiceError as error:
+            self._retry_later(name, act, error)
+
+    def _retry_later(self, name: str, act: Act, error: SluiceError) -> None:
+        """Sets when the next start is due. The reason is logged again only when it changes."""
+        standby = isinstance(error, LeaseLostError)
+        self._again_at[name] = self._clock() + (STANDBY_SECONDS if standby else RETRY_SECONDS)
+        why = error.code if standby else f"{error.code}: {error}"  # that of a standby may count seconds
+        if self._failed.get(name) != why:
+            say = log.info if standby else log.warning
+            say("instance_act_failed", destination=name, act=str(act), state=error.code, reason=str(error))
+        self._failed[name] = why
 
 
 def follow(

@@ -24,8 +24,8 @@ class Facts:
 
     `conf`: digest of its file that is in use; empty where there is none. `running`: of the file that its engine here was made with; empty
     where none runs or starts here. `tried`: of the file with which a start was begun last. `stopped`: by an operator, for good. `asked`:
-    what an operator wants once, or empty. `elsewhere`: another process holds the lease. `gave_way`: the engine here has ended, for another
-    source is to be read.
+    what an operator wants once, or empty. `elsewhere`: another process holds the lease. `ended`: the engine here has ended by itself, for
+    another source is to be read or its lease is lost. `due`: nothing runs here, and the pause after the last attempt to start it is over.
     """
 
     conf: str = ""
@@ -34,7 +34,8 @@ class Facts:
     stopped: bool = False
     asked: str = ""
     elsewhere: bool = False
-    gave_way: bool = False
+    ended: bool = False
+    due: bool = False
 
 
 # (what is so, what is done, why: a sentence's end)
@@ -47,8 +48,9 @@ RULES: tuple[tuple[Callable[[Facts], bool], Act, str], ...] = (
     (lambda f: f.asked == "release" and bool(f.running), Act.RELEASE, "an operator wants another host to have it"),
     (lambda f: f.asked == "restart", Act.RESTART, "an operator wants it"),
     (lambda f: bool(f.running) and f.running != f.conf, Act.RESTART, "its file in conf/destinations has changed"),
-    (lambda f: f.gave_way, Act.START, "another source is to be read"),
+    (lambda f: f.ended, Act.START, "it ended: another source is to be read, or its lease was lost"),
     (lambda f: not f.running and f.tried != f.conf, Act.START, "conf/destinations has it"),
+    (lambda f: not f.running and f.due and not f.elsewhere, Act.START, "no process has it"),
 )
 
 

@@ -12,7 +12,7 @@ from cdc_engine.config.texts import read_texts
 from cdc_engine.errors import EngineStartingError, EngineStoppedError, LeaseLostError, SourceConnectionError
 from cdc_engine.keeping import orders
 from cdc_engine.keeping.in_use import VARIABLE, choose
-from cdc_engine.keeping.keeper import Keeper, what_stays
+from cdc_engine.keeping.keeper import RETRY_SECONDS, STANDBY_SECONDS, Keeper, what_stays
 from tests.keeping.test_conf_watch_admin import GOOD, OTHER, Conf
 from tests.waiting import wait_for
 
@@ -26,19 +26,24 @@ class FakeEngines:
         self.digests: dict[str, str] = {}
         self.gates: dict[str, threading.Event] = {}
         self.failing: set[str] = set()
+        self.left: set[str] = set()
         self.over: set[str] = set()
 
     def kept(self) -> dict[str, str]:
         return dict(self.running)
 
-    def gave_way(self, destination: str) -> bool:
+    def ended(self, destination: str) -> bool:
         return destination in self.over
 
     def take_up(self, destination: str) -> None:
         self._act("start", destination)
         self.over.discard(destination)
         if destination in self.failing:
+            self.running.pop(destination, None)
             raise SourceConnectionError("it does not answer")
+        if destination in self.left:
+            self.running.pop(destination, None)
+            raise LeaseLostError("another process may have it")
         self.running[destination] = self.digests[destination]
 
     def put_away(self, destination: str) -> None:
@@ -48,6 +53,7 @@ class FakeEngines:
     def give_up(self, destination: str) -> None:
         self._act("release", destination)
         self.running.pop(destination, None)
+        self.left.add(destination)
 
     def _act(self, act: str, destination: str) -> None:
         self.acts.append((act, destination))
@@ -62,7 +68,11 @@ class House:
         self.conf = Conf(root)
         self.engines = FakeEngines()
         self.held: set[Path] = set()
-        self.keeper = Keeper(self.engines, self.held.__contains__)
+        self.now = 1000.0
+        self.keeper = self.new_keeper()
+
+    def new_keeper(self) -> Keeper:
+        return Keeper(self.engines, self.held.__contains__, lambda: self.now)
 
     def look(self, *, wait: bool = True) -> list[tuple[str, str]]:
         """What the next look has done."""
@@ -112,13 +122,56 @@ def test_failover_admin_an_engine_that_gave_way_to_another_source_is_followed_by
     assert house.look() == []
 
 
-def test_admin_one_that_cannot_start_is_left_to_the_ticks_until_its_file_changes(house: House) -> None:
+@pytest.mark.found
+def test_admin_one_that_cannot_start_is_tried_again_after_a_pause_and_when_its_file_changes(house: House) -> None:
+    """Number 18: only Dagster's ticks tried an engine again, so that a host without a daemon stayed without it."""
     house.engines.failing = {"web"}
     house.conf.put("web")
     assert house.look() == [("start", "web")]
-    assert house.look() == []
+    for _ in range(2):
+        house.now += RETRY_SECONDS - 0.5
+        assert house.look() == []
+        house.now += 0.5
+        assert house.look() == [("start", "web")]
     house.conf.put("web", OTHER)
     assert house.look() == [("start", "web")]
+    house.engines.failing = set()
+    house.now += RETRY_SECONDS
+    assert house.look() == [("start", "web")]
+    house.now += RETRY_SECONDS
+    assert house.look() == [], "it runs"
+
+
+@pytest.mark.found
+def test_admin_ha_a_process_that_stands_by_takes_over_without_a_tick(house: House) -> None:
+    """Number 18: a standby took over with a tick of Dagster's sensor alone, so that clients had no server until somebody restarted it."""
+    house.engines.left = {"shop"}
+    house.engines.over = {"shop"}
+    house.held.add(house.directory("shop"))
+    assert house.look() == [("start", "shop")], "its lease is lost: another engine waits for it"
+    for _ in range(3):
+        house.now += STANDBY_SECONDS
+        assert house.look() == [], "another process has it, and its lease alone is looked at"
+    house.held.clear()
+    house.engines.left = set()
+    assert house.look() == [], "it is looked at once a second"
+    house.now += STANDBY_SECONDS
+    assert house.look() == [("start", "shop")]
+    assert "shop" in house.engines.running
+
+
+@pytest.mark.found
+def test_admin_ha_an_engine_that_was_released_is_taken_back_once_the_others_had_their_chance(house: House) -> None:
+    """Number 18: nobody else may be there to take it, and no tick may come."""
+    orders.ask(house.directory("shop"), "release")
+    assert house.look() == [("release", "shop")]
+    house.now += STANDBY_SECONDS
+    assert house.look() == [("start", "shop")], "it is refused"
+    assert "shop" not in house.engines.running
+    house.engines.left = set()
+    house.now += STANDBY_SECONDS
+    assert house.look() == [("start", "shop")]
+    assert "shop" in house.engines.running
 
 
 def test_admin_an_engine_that_is_slow_to_end_holds_up_no_other(house: House) -> None:
@@ -142,7 +195,7 @@ def test_admin_a_stop_lasts_over_restarts_until_somebody_starts_it(house: House)
     assert house.look() == [("stop", "shop")]
     house.conf.put("shop", OTHER)
     assert house.look() == []
-    house.keeper = Keeper(house.engines, house.held.__contains__)
+    house.keeper = house.new_keeper()
     assert house.look() == [], "of another process"
     assert orders.may_run(directory)
     assert not orders.may_run(directory)
@@ -155,7 +208,7 @@ def test_admin_a_restart_and_a_release_are_done_once(house: House) -> None:
     assert house.look() == [("start", "shop"), ("stop", "shop")]
     orders.ask(directory, "release")
     assert house.look() == [("release", "shop")]
-    assert house.look() == [], "the ticks ask for it again, once others had their chance"
+    assert house.look() == [], "others have their chance"
 
 
 def test_admin_ha_what_is_asked_is_done_by_the_process_that_has_the_destination(house: House) -> None:
@@ -209,3 +262,8 @@ def test_admin_the_launcher_starts_none_that_was_stopped_and_leaves_one_that_was
     assert launcher.kept() == {}
     launcher.give_up("shop")
     assert "is left to other hosts" in str(refusal())
+    with pytest.raises(LeaseLostError, match="is left to other hosts"):
+        launcher.take_up("shop")
+    launcher.put_away("shop")
+    with pytest.raises(EngineStoppedError):
+        launcher.take_up("shop")

@@ -9,10 +9,13 @@ import pytest
 from cdc_engine.keeping.rules import RULES, Act, Facts, decide
 
 ALL = [
-    Facts(conf=conf, running=running, tried=tried, stopped=stopped, asked=asked, elsewhere=elsewhere, gave_way=gave_way)
-    for conf, running, tried, stopped, asked, elsewhere, gave_way in itertools.product(
-        ("", "a", "b"), ("", "a"), ("", "a"), (False, True), ("", "restart", "release"), (False, True), (False, True)
+    Facts(
+        conf=conf, running=running, tried=tried, stopped=stopped, asked=asked, elsewhere=elsewhere, ended=ended, due=due
     )
+    for conf, running, tried, asked in itertools.product(
+        ("", "a", "b"), ("", "a"), ("", "a"), ("", "restart", "release")
+    )
+    for stopped, elsewhere, ended, due in itertools.product((False, True), repeat=4)
 ]
 
 
@@ -21,7 +24,10 @@ ALL = [
     [
         (Facts(), Act.LEAVE),
         (Facts(conf="a"), Act.START),
-        (Facts(conf="a", tried="a"), Act.LEAVE),  # it could not be started: the ticks try again
+        (Facts(conf="a", tried="a"), Act.LEAVE),  # it could not be started, a moment ago
+        (Facts(conf="a", tried="a", due=True), Act.START),
+        (Facts(conf="a", tried="a", due=True, elsewhere=True), Act.LEAVE),  # this process stands by
+        (Facts(conf="a", tried="a", due=True, stopped=True), Act.LEAVE),
         (Facts(conf="b", tried="a"), Act.START),  # its file was mended
         (Facts(conf="a", running="a"), Act.LEAVE),
         (Facts(conf="b", running="a"), Act.RESTART),
@@ -33,8 +39,8 @@ ALL = [
         (Facts(conf="a", tried="a", asked="restart", elsewhere=True), Act.LEAVE),
         (Facts(conf="a", running="a", asked="release"), Act.RELEASE),
         (Facts(conf="a", tried="a", asked="release", elsewhere=True), Act.LEAVE),
-        (Facts(conf="a", running="a", tried="a", gave_way=True), Act.START),  # whether a tick comes or not
-        (Facts(conf="a", running="a", stopped=True, gave_way=True), Act.STOP),
+        (Facts(conf="a", running="a", tried="a", ended=True), Act.START),  # whether a tick comes or not
+        (Facts(conf="a", running="a", stopped=True, ended=True), Act.STOP),
     ],
 )
 def test_admin_what_is_done_about_an_engine(facts: Facts, act: Act) -> None:
@@ -52,7 +58,7 @@ def test_admin_nothing_runs_that_conf_or_an_operator_does_not_want() -> None:
 
 def test_admin_an_engine_that_is_as_it_should_be_is_left_alone() -> None:
     for facts in ALL:
-        if facts.conf and facts.running == facts.conf and not (facts.stopped or facts.asked or facts.gave_way):
+        if facts.conf and facts.running == facts.conf and not (facts.stopped or facts.asked or facts.ended):
             assert decide(facts)[0] is Act.LEAVE
 
 

@@ -1,0 +1,35 @@
+"""`instance start` says what it did, and why it changed nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.ha.leases import open_lease
+from cdc_engine.keeping import acts, orders
+
+
+@pytest.mark.found
+def test_admin_a_start_of_what_nobody_stopped_says_that_it_changes_nothing(tmp_path: Path) -> None:
+    """Number 18: `instance start` waited for 40 s and did not say that there was no stop to remove."""
+    told = acts.start("shop", tmp_path, seconds=0.0)
+    assert not told.done
+    assert told.told.startswith("nothing was changed: no operator had stopped shop, and no process has it")
+    assert "tries again every few seconds; `sluice up` or `sluice engine` starts such a process" in told.told
+    with contextlib.ExitStack() as ending:
+        lease = open_lease(tmp_path)
+        ending.callback(lease.release)
+        assert lease.try_acquire()
+        told = acts.start("shop", tmp_path, seconds=0.0)
+        assert told.done
+        assert "no operator had stopped shop, and process" in told.told
+        assert told.told.endswith("keeps its engine")
+
+
+def test_admin_a_start_removes_an_operators_stop(tmp_path: Path) -> None:
+    orders.stay_stopped(tmp_path)
+    told = acts.start("shop", tmp_path, seconds=0.0)
+    assert told.told.startswith("shop may run, and nobody has it")
+    assert orders.stopped(tmp_path) is None

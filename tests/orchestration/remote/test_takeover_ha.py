@@ -1,0 +1,185 @@
+"""Two engine hosts and no Dagster: one is killed, the other serves the clients. A host is a `sluice engine` with its own folder."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.canal.server import java_command
+from canal_client import CanalClient, CanalError
+from cdc_engine.config import load_config
+from cdc_engine.keeping import acts
+from console.toolchain.cache import PROJECT_ROOT
+from console.toolchain.database.server import DatabaseServer
+from console.toolchain.ports import free_port
+from console.toolchain.process import ChildProcess
+from console.toolchain.shared.postgres import PostgresServer
+from console.toolchain.shared.zookeeper import ZooKeeperServer
+from tests.instance.fix_destination import Captured
+from tests.waiting import wait_for
+
+PROGRAM = PROJECT_ROOT / "tests" / "server" / "protocol" / "ClusterClient.java"
+SESSION_SECONDS = 6
+
+
+class Host:
+    """One of two. `meta`: what conf/ says of the ledger that they share."""
+
+    def __init__(self, root: Path, captured: Captured, meta: str) -> None:
+        self._root, self.port = root, free_port()
+        self.conf = root / "conf"
+        (self.conf / "destinations").mkdir(parents=True)
+        engine = f"engine: {{kind: remote, address: 127.0.0.1:{free_port()}}}"
+        self.conf.joinpath("sluice.yaml").write_text(
+            f"data_dir: {root}/data\nlake: {root}/lake\nstaging: {root.parent}/staging\n{engine}\n{meta}\n"
+        )
+        text = (captured.conf / "destinations" / "shop.yaml").read_text()
+        (self.conf / "destinations" / "shop.yaml").write_text(f"canal_server: {{port: {self.port}}}\n{text}")
+        self.process = self._begun()
+
+    def _begun(self) -> ChildProcess:
+        environment = {**os.environ, "SLUICE_CONF": str(self.conf), "PYTHONPATH": str(PROJECT_ROOT)}
+        command = [sys.executable, "-m", "orchestration.remote.process"]
+        return ChildProcess(command, self._root / "engine.log", environment=environment, die_with_parent=True)
+
+    @property
+    def directory(self) -> Path:
+        return load_config(self.conf).destination_dir("shop")
+
+    def serves(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5):
+            return True
+        return False
+
+    def stands_by(self) -> bool:
+        log = self._root / "engine.log"
+        return log.exists() and "LEASE_LOST" in log.read_text()
+
+    def kill(self) -> None:
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.kill()
+
+    def begin_again(self) -> None:
+        self._root.joinpath("engine.log").unlink()
+        self.process = self._begun()
+
+
+class Seen:
+    """The numbers that a client has taken, in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def all_of(self, numbers: range) -> bool:
+        return set(numbers) <= set(self.numbers)
+
+
+@contextlib.contextmanager
+def python_client(hosts: list[Host], captured: Captured) -> Iterator[Seen]:
+    """Sluice's own client, which is told of both servers."""
+    seen, ending = Seen(), threading.Event()
+    client = CanalClient(
+        "shop",
+        servers=[("127.0.0.1", host.port) for host in hosts],
+        table_filter=rf"{captured.database}\.numbers",
+        retry_seconds=120.0,
+    )
+
+    def take() -> None:
+        with contextlib.suppress(CanalError):
+            while not ending.is_set():
+                for change in client.changes(idle_seconds=0.2):
+                    seen.numbers.append(int(change.row["n"]))
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        ending.set()
+        thread.join(150)
+        client.close()
+
+
+@contextlib.contextmanager
+def java_client(hosts: str, captured: Captured) -> Iterator[Seen]:
+    """`newClusterConnector` of Canal's own client."""
+    seen = Seen()
+    words = [hosts, "shop", rf"{captured.database}\.numbers"]
+    process = subprocess.Popen(
+        [*java_command("canal-client", "canal-server"), str(PROGRAM), *words], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    lines = process.stdout
+
+    def read() -> None:
+        for line in lines:
+            if line.startswith("row "):
+                seen.numbers.append(int(line.split()[1]))
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        process.kill()
+        process.wait()
+        thread.join(30)
+
+
+def take_over(
+    root: Path, captured: Captured, meta: str, client: Callable[[list[Host]], contextlib.AbstractContextManager[Seen]]
+) -> None:
+    """The first host is killed, and the second, once the first stands by for it."""
+    hosts = [Host(root / "one", captured, meta)]
+    wait_for("the first host serves", hosts[0].serves, 120)
+    hosts.append(Host(root / "two", captured, meta))
+    try:
+        wait_for("the second host stands by", hosts[1].stands_by, 120)
+        with client(hosts) as seen:
+            captured.insert(range(3))
+            wait_for("the client has what the first host sends", lambda: seen.all_of(range(3)), 120)
+            for serving, standby, upto in ((hosts[0], hosts[1], 6), (hosts[1], hosts[0], 9)):
+                serving.kill()
+                captured.insert(range(upto - 3, upto))
+                wait_for("the standby serves", functools.partial(Host.serves, standby), 120)
+                wait_for("the client goes on there", functools.partial(seen.all_of, range(upto)), 120)
+                serving.begin_again()
+                wait_for("the one that was killed stands by", functools.partial(Host.stands_by, serving), 120)
+        assert list(dict.fromkeys(seen.numbers)) == [*range(9)], "in order, none missing"
+        told = acts.start("shop", hosts[0].directory)
+        assert told.done
+        assert "no operator had stopped shop, and process" in told.told
+    finally:
+        for host in hosts:
+            host.process.kill()
+
+
+@pytest.mark.found
+def test_ha_canals_cluster_client_goes_on_with_the_standby_without_dagster(
+    mysql80: DatabaseServer, zookeeper39: ZooKeeperServer, tmp_path: Path
+) -> None:
+    """Number 18: a standby began with a tick of Dagster alone; with engine hosts, clients had no server after a kill -9."""
+    captured = Captured(tmp_path / "source", mysql80)
+    meta = f"meta: {{kind: zookeeper, hosts: '{zookeeper39.hosts}', session_seconds: {SESSION_SECONDS}}}"
+    take_over(tmp_path, captured, meta, lambda _: java_client(zookeeper39.hosts, captured))
+
+
+@pytest.mark.found
+def test_ha_clients_go_on_with_the_standby_of_a_ledger_in_sql_without_dagster(
+    mysql80: DatabaseServer, postgres16: PostgresServer, tmp_path: Path
+) -> None:
+    """Number 18: the same with the lease in a database."""
+    captured = Captured(tmp_path / "source", mysql80)
+    meta = f"meta: {{kind: sql, url: 'postgresql://sluice@127.0.0.1:{postgres16.port}/postgres', session_seconds: {SESSION_SECONDS}}}"
+    take_over(tmp_path, captured, meta, lambda hosts: python_client(hosts, captured))
