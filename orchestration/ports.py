@@ -129,21 +129,29 @@ class Offer:
 class Feed(Protocol):
     """A destination's engine as a run sees it: what `EngineHandle` promises, with batches by reference.
 
-    Each call raises FeedAwayError where no engine answers, another SluiceError where the engine refuses.
+    Each call raises FeedAwayError where no engine gets the request, RequestUnansweredError where the answer does not come, and another
+    SluiceError where the engine refuses. `hand_out` and `ack` may be called again after each of these.
     """
 
     def hand_out(self, timeout_seconds: float) -> Offer:
         """As `EngineHandle.hand_out`."""
 
     def lengthen(self, reference: BatchReference) -> BatchReference:
-        """As `EngineHandle.lengthen`. Raises BatchNotFoundError when the batch is not outstanding any more."""
+        """As `EngineHandle.lengthen`. Raises BatchNotFoundError when the batch is not outstanding any more.
+
+        After RequestUnansweredError the batch may get another end at any later time: the run must end before it writes.
+        """
 
     def ack(self, reference: BatchReference) -> None:
         """The batch is in all of its tables. Raises BatchNotFoundError when it is not outstanding any more."""
 
 
 class FeedAwayError(Exception):
-    """No engine answers a run: its host has died, or is another process by now. What is merged is settled by the ticks."""
+    """No engine gets the request of a run: its host has died, or is another process by now. What is merged is settled by the ticks."""
+
+
+class RequestUnansweredError(FeedAwayError):
+    """An engine was sent a request and did not answer: it may have done what was requested, or may still do it."""
 
 
 class DestinationFiles(Protocol):

@@ -23,6 +23,7 @@ from orchestration.ports import (
     MergeOrder,
     Offer,
     Ports,
+    RequestUnansweredError,
     SparkAwayError,
     TableOutcome,
 )
@@ -219,14 +220,14 @@ class FakeHost:
 
 
 class FakeFeed:
-    """Implements `ports.Feed` over a fake engine. `away`: nobody answers; `leave`: runs are sent away; `calls`: what was asked, in order.
+    """Implements `ports.Feed` over a fake engine. `leave`: runs are sent away; `calls`: what was requested, in order.
 
-    `before`: called before each call, with its name.
+    `away`: no engine gets a request; `unanswered`: it gets them and does not answer. `before`: called before each call, with its name.
     """
 
     def __init__(self, engine: FakeEngine) -> None:
         self.engine = engine
-        self.away = False
+        self.away = self.unanswered = False
         self.leave = ""
         self.calls: list[str] = []
         self.before: Callable[[str], None] = lambda _: None
@@ -255,6 +256,8 @@ class FakeFeed:
         self.before(name)
         if self.away:
             raise FeedAwayError("no engine of shop answers")
+        if self.unanswered:
+            raise RequestUnansweredError("the engine of shop has not answered for 10 s")
 
 
 class FakeFiles:

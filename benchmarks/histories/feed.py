@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from benchmarks.histories.faults import Actor, Crash
 from cdc_engine.errors import BatchNotFoundError
 from orchestration.batch_reference import BatchReference
-from orchestration.ports import FeedAwayError, Offer
+from orchestration.ports import FeedAwayError, Offer, RequestUnansweredError
 
 if TYPE_CHECKING:
     from benchmarks.histories.world import Installation
@@ -37,4 +37,4 @@ class PlayedFeed:
                 return BatchReference.of(reference.destination, engine.lengthen(batch))
         except Crash:
             self._line.die()
-            raise FeedAwayError("the engine died") from None
+            raise RequestUnansweredError("the engine died") from None

@@ -18,7 +18,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 
 from cdc_engine.contracts import NOTHING, Batch, ClientIdentity, OutstandingBatch, Staged, StoppedTable
-from cdc_engine.errors import BatchNotFoundError, NotStartedError, Remedy, SluiceError
+from cdc_engine.errors import BatchNotFoundError, LeaseLostError, MetaError, NotStartedError, Remedy, SluiceError
 from cdc_engine.handlers.calls import Calls, Line
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.manager import MetaManager, stops
@@ -74,6 +74,7 @@ class HandOut:
         self._lock = threading.Lock()
         self._running: Future[OutstandingBatch | None] | None = None
         self._young: tuple[int, list[Batch]] | None = None  # delivery and parts of a batch that nobody has begun
+        self._replaced: OutstandingBatch | None = None  # what the batch in flight was before it was appended to
         self.first_commit_time_us = 0  # of the outstanding batch; 0 when none
         self.trouble: SluiceError | None = None  # why the last try to stage a batch failed; None once one succeeds
 
@@ -115,7 +116,8 @@ class HandOut:
         """The batch with what came since, as another delivery that took its place; itself where nothing came or it is not staged anew.
 
         For its run, before it begins and once: only what is small, was cut by this process and has been handed out once grows. Raises
-        CanalServiceError when the batch is not outstanding any more.
+        CanalServiceError when the batch is not outstanding any more; another SluiceError where it is not known whether the ledger has the
+        longer batch.
         """
         with self._lock:
             head, young, self._young = self.outstanding(), self._young, None
@@ -129,12 +131,17 @@ class HandOut:
                 return head
         try:
             return staging.result()
+        except (MetaError, LeaseLostError):
+            raise  # a write that was not confirmed: the ledger may have the longer batch all the same
         except (SluiceError, CancelledError) as error:
-            logger.warning("batch not lengthened", extra={"delivery": head.delivery, "reason": str(error)})
+            logger.warning("nothing appended to the batch", extra={"delivery": head.delivery, "reason": str(error)})
             return head  # as it is, if it is still out: its run looks
 
     def _lengthen(self, head: OutstandingBatch, parts: list[Batch]) -> OutstandingBatch:
-        """Stages both, and has the one take the other's place by one write of the ledger: a crash leaves this batch or that."""
+        """Stages both, and replaces the one by the other with one write of the ledger: a crash leaves this batch or that.
+
+        The replaced batch's files stay until the other is acked: no file may vanish under a run, even one that should have ended.
+        """
         begun_ns, found = time.time_ns(), head
 
         def keep(part: Batch) -> bool:
@@ -168,7 +175,7 @@ class HandOut:
         if found is not head:
             self._traces.settled(head, LENGTHEN, begun_ns)
             self._traces.staged(found, begun_ns)
-            self._remove(head)
+            self._replaced = head
         return found
 
     def ack(self, batch: OutstandingBatch) -> None:
@@ -290,8 +297,11 @@ class HandOut:
         return Line(ledger_id=ledger.ledger_id, cursor=ledger.cursor, outstanding=ledger.outstanding)
 
     def _remove(self, batch: OutstandingBatch) -> None:
-        if batch.path:
-            self._batches.remove(self._directory / batch.path, batch.ledger_id)
+        """Removes the files of a settled batch, and of what it was before it was appended to."""
+        for each in (batch, self._replaced):
+            if each is not None and each.path:
+                self._batches.remove(self._directory / each.path, each.ledger_id)
+        self._replaced = None
 
 
 class _Rest:

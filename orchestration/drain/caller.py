@@ -1,4 +1,8 @@
-"""Calls at an engine's door, from inside a run: implements `ports.Feed`. See `door`."""
+"""Sends a run's requests to its engine over gRPC: implements `ports.Feed`. See `door`.
+
+A request is sent only over a connection that the engine's process has accepted. So where none is made nothing was requested, and after
+every other failure the engine may have done what was requested.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,11 @@ import grpc
 from cdc_engine.errors import BatchNotFoundError, SluiceError
 from orchestration.batch_reference import BatchReference
 from orchestration.drain.door import ACK, DOOR_FILE, HAND_OUT, LENGTHEN, SERVICE
-from orchestration.ports import FeedAwayError, Offer
+from orchestration.ports import FeedAwayError, Offer, RequestUnansweredError
 
 ANSWER_SECONDS_MAX = 10.0  # beside what an engine is asked to wait: it syncs its ledger, and the machine may be busy
-OPTIONS = [("grpc.enable_http_proxy", 0)]
+CONNECT_SECONDS_MAX = 2.0  # on the loopback address: a process that stands still accepts no connection of gRPC
+OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
 
 
 class EngineRefusedError(SluiceError):
@@ -53,23 +58,45 @@ class Caller:
 
     def _ask(self, act: str, request: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
         address, token = self._door()
-        if self._channel is None or address != self._address:
-            self.close()
-            self._channel, self._address = grpc.insecure_channel(address, options=OPTIONS), address
-        call = self._channel.unary_unary(
+        seconds_max = timeout_seconds + ANSWER_SECONDS_MAX
+        call = self._connected(address).unary_unary(
             f"/{SERVICE}/{act}", request_serializer=_to_bytes, response_deserializer=json.loads
         )
         try:
             answer: dict[str, Any] = call(
                 {"destination": self._destination, **request},
-                timeout=timeout_seconds + ANSWER_SECONDS_MAX,
+                timeout=seconds_max,
                 metadata=(("authorization", f"Bearer {token}"),),
             )
         except grpc.RpcError as error:
             self.close()
-            why = error.code() if isinstance(error, grpc.Call) else type(error).__name__
-            raise FeedAwayError(f"the engine of {self._destination} does not answer at {address} ({why})") from error
+            raise self._failed(error, seconds_max) from error
         return _heard(answer)
+
+    def _connected(self, address: str) -> Any:
+        """Returns a channel whose connection is made. Raises FeedAwayError: nothing was sent."""
+        if self._channel is None or address != self._address:
+            self.close()
+            self._channel, self._address = grpc.insecure_channel(address, options=OPTIONS), address
+            try:
+                grpc.channel_ready_future(self._channel).result(CONNECT_SECONDS_MAX)
+            except grpc.FutureTimeoutError as error:
+                self.close()
+                raise FeedAwayError(
+                    f"the engine of {self._destination} accepts no connection at {address} within {CONNECT_SECONDS_MAX:g} s"
+                ) from error
+        return self._channel
+
+    def _failed(self, error: grpc.RpcError, seconds_max: float) -> FeedAwayError:
+        code = error.code() if isinstance(error, grpc.Call) else None
+        where = f"the engine of {self._destination} at {self._address}"
+        match code:
+            case grpc.StatusCode.UNAUTHENTICATED:  # refused before the request was looked at
+                return FeedAwayError(f"{where} refuses the token of {DOOR_FILE} ({code})")
+            case grpc.StatusCode.DEADLINE_EXCEEDED:
+                return RequestUnansweredError(f"{where} has not answered for {seconds_max:g} s")
+            case _:
+                return RequestUnansweredError(f"the connection to {where} broke before the answer ({code})")
 
     def _door(self) -> tuple[str, str]:
         try:
@@ -83,6 +110,8 @@ def _heard(answer: dict[str, Any]) -> dict[str, Any]:
     """Raises what the engine raised."""
     if away := answer.get("away"):
         raise FeedAwayError(str(away))
+    if unanswered := answer.get("unanswered"):
+        raise RequestUnansweredError(str(unanswered))
     if error := answer.get("error"):
         if error["code"] == BatchNotFoundError.code:
             raise BatchNotFoundError(error["message"])

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from cdc_engine.errors import BatchNotFoundError, EngineStartingError, LeaseLostError, SluiceError
+from cdc_engine.errors import BatchNotFoundError, CanalServiceError, EngineStartingError, LeaseLostError, SluiceError
 from orchestration import failpoints
 from orchestration.batch_reference import BatchReference
 
@@ -91,11 +91,15 @@ class Door:
             if not hmac.compare_digest(told, f"Bearer {self._token}"):
                 context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is not that of door.json")
             try:
-                return act(self._host().get_or_start(request["destination"]), request)
+                engine = self._host().get_or_start(request["destination"])
             except (LeaseLostError, EngineStartingError) as error:
                 return {"away": str(error)}
             except SluiceError as error:
-                return {"error": {"code": error.code, "message": str(error)}}
+                return _refusal(error)
+            try:
+                return act(engine, request)
+            except SluiceError as error:
+                return _refusal(error)
 
         return answer
 
@@ -110,7 +114,14 @@ class Door:
 
     def _lengthen(self, engine: EngineHandle, request: Answer) -> Answer:
         reference, batch = _named(engine, request)
-        longer = batch if self._closing() else engine.lengthen(batch)
+        try:
+            longer = batch if self._closing() else engine.lengthen(batch)
+        except CanalServiceError:
+            raise  # refused before anything was written
+        except (
+            SluiceError
+        ) as error:  # of a ledger that did not answer, or an engine elsewhere: it may be written all the same
+            return {"unanswered": f"{error.code}: {error}"}
         return {"reference": BatchReference.of(reference.destination, longer).to_config()}
 
     def _ack(self, engine: EngineHandle, request: Answer) -> Answer:
@@ -149,6 +160,10 @@ def open_door(host: Callable[[], EngineHost], directory: Path) -> None:
         _doors[0].open_for(directory)
     except (OSError, RuntimeError) as error:  # gRPC's own word for a port that cannot be had
         _log.warning("the door of %s cannot be opened: %s; its runs merge a batch each", directory.name, error)
+
+
+def _refusal(error: SluiceError) -> Answer:
+    return {"error": {"code": error.code, "message": str(error)}}
 
 
 def _to_bytes(answer: Answer) -> bytes:

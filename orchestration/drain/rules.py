@@ -9,8 +9,11 @@
 | died or ended after d was settled | acked | the ticks find another batch, or none, that no run's tags name: they ask for a run |
 | was given up by Dagster and goes on | rolled back | d is not the head any more: it writes no table and takes no further batch |
 | was handed d, and died before its tags named it | out | no run's tags name d, none is attached: the ticks ask for a run |
+| sent an ack of d that was not answered | out or acked | it ends well: as the second or the third line |
+| sent a request for d that was not answered | out later | it ends well, its tags naming what it merged: the ticks ask for a run |
 
-A run of one batch whose batch grew stands where one that drains stands that was handed its next.
+A run of one batch whose batch was appended to is where a run that drains is after it was handed its next batch. Where its request was not
+answered, it fails before it writes: its tags name the batch that it was made for, which is rolled back unless another has replaced it.
 So a run must never end well while its tags name a batch that it did not merge.
 """
 

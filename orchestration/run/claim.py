@@ -14,7 +14,7 @@ import dagster as dg
 from cdc_engine.errors import SluiceError
 from orchestration import failpoints
 from orchestration.batch_reference import RUNS_TAG, BatchReference
-from orchestration.ports import FeedAwayError, MergeFailedError, Ports
+from orchestration.ports import FeedAwayError, MergeFailedError, Ports, RequestUnansweredError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,16 +41,23 @@ def claim_of(instance: dg.DagsterInstance, run_id: str, runs: str) -> Claim:
 def with_what_came(
     ports: Ports, directory: Path, reference: BatchReference, claim: Claim, say: Callable[[str], None]
 ) -> BatchReference:
-    """The batch that a run is to merge, which holds the run lock and has not begun: with what came since it was cut, and then claimed.
+    """Requests that the engine appends to the batch what came since it was staged, and claims the outcome for this run.
 
-    As it was where nothing came, it is not to grow, or no engine answers. Raises MergeFailedError where the run may take none any more.
+    The caller holds the run lock and has written nothing. Returns the batch as it is where nothing came, where it is not to be appended to,
+    or where no engine gets the request. Raises MergeFailedError where the answer does not come, for the batch may get another end
+    while it is merged; and where the run may take no batch any more.
     """
     try:
         if ports.conf_changed(reference.destination):
             return reference
         longer = ports.feed(directory, reference.destination).lengthen(reference)
+    except RequestUnansweredError as error:
+        raise MergeFailedError(
+            f"nothing was written: the engine was requested to append to {reference} and did not answer, so the batch may get another end "
+            f"at any time ({error}); it comes again in another run by itself"
+        ) from error
     except (FeedAwayError, SluiceError) as error:
-        say(f"{reference} is merged as it was cut: {error}")
+        say(f"{reference} is merged as it was staged: {error}")
         return reference
     if longer == reference:
         return reference

@@ -11,9 +11,17 @@ from pathlib import Path
 import pytest
 
 from cdc_engine.contracts import Batch, OutstandingBatch, Staged, StoppedTable
-from cdc_engine.errors import BatchNotFoundError, HandlerError, SluiceError, StagingError
+from cdc_engine.errors import (
+    BatchNotFoundError,
+    HandlerError,
+    LeaseLostError,
+    MetaError,
+    SluiceError,
+    StagingError,
+)
 from cdc_engine.handlers.calls import Calls
 from cdc_engine.instance.hand_out import GET_SECONDS, MORE_SECONDS_MIN, BatchLimits, HandOut, more_seconds
+from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.memory_meta import MemoryMeta
 from cdc_engine.position import Position
 from cdc_engine.server.service import CanalService
@@ -218,10 +226,11 @@ def test_a_batch_grows_by_what_came_since_it_was_cut(young: Young) -> None:
     assert (longer.delivery, longer.start) == (2, young.first.start)
     assert longer.end.offset > young.first.end.offset
     assert young.staged == [[0], [0, 1, 2]]
-    assert not (young.folder / young.first.path).exists()
+    assert (young.folder / young.first.path).is_dir(), "a run may still read it"
     with pytest.raises(BatchNotFoundError):
         young.hand_out.ack(young.first)
     young.hand_out.ack(longer)
+    assert not (young.folder / young.first.path).exists()
     young.next_of_one()
     assert young.staged[-1] == [3], "nothing twice, nothing left out"
     assert young.meta.ledger.given_up is None
@@ -269,6 +278,28 @@ def test_what_cannot_be_staged_with_it_is_the_next_batch(young: Young, hindrance
     young.hand_out.ack(young.first)
     assert wait_for("the next batch", lambda: young.hand_out.next(60.0)).start == young.first.end
     assert young.staged[-1] == [1]
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("error", [MetaError("the ledger did not answer"), LeaseLostError("another host has it")])
+def test_an_append_whose_ledger_write_is_not_confirmed_is_no_answer(
+    young: Young, monkeypatch: pytest.MonkeyPatch, error: SluiceError
+) -> None:
+    """Number 3: a write that nobody answered may be in the ledger, and the run was told that its batch is as it was."""
+    young.come(1)
+
+    def fail(_: object) -> Ledger:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(young.meta, "update", fail)
+        with pytest.raises(type(error)):
+            young.hand_out.lengthen(young.first)
+    assert (young.folder / young.first.path).is_dir()
+    young.hand_out.rollback(young.first)
+    head = young.hand_out.outstanding()
+    assert head is not None
+    assert (head.path, head.end) == (young.first.path, young.first.end)
 
 
 def test_a_batch_that_is_rolled_back_while_it_grows_comes_again_as_it_was(young: Young) -> None:

@@ -68,6 +68,7 @@ class NumberEngine:
             threading.Event().wait(0.05)
 
     def lengthen(self, batch: OutstandingBatch) -> OutstandingBatch:
+        pass_gate(self.directory, "append", str(batch.delivery))
         with self._lock:
             head, end = self._meta.ledger.head, int((self.directory / "captured").read_text())
             if head is None or head.delivery != batch.delivery:

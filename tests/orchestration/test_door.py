@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from cdc_engine.errors import BatchNotFoundError, LeaseLostError, StagingError
+from cdc_engine.contracts import OutstandingBatch
+from cdc_engine.errors import BatchNotFoundError, LeaseLostError, MetaError, SluiceError, StagingError
 from orchestration.batch_reference import BatchReference
-from orchestration.drain import door
+from orchestration.drain import caller, door
 from orchestration.drain.caller import Caller, EngineRefusedError
 from orchestration.drain.door import DOOR_FILE, Door
-from orchestration.ports import FeedAwayError
+from orchestration.ports import FeedAwayError, RequestUnansweredError
+from orchestration.remote.caller import EngineAwayError
 from orchestration.testing import FakeEngine, FakeHost
+from tests.waiting import wait_for
 
 
 class House:
@@ -81,6 +86,65 @@ def test_a_batch_grows_by_reference_and_not_while_the_process_is_to_end(house: H
     assert longer.end_offset > reference.end_offset
     with pytest.raises(BatchNotFoundError):
         house.caller.lengthen(reference)
+
+
+@pytest.mark.found
+def test_a_request_that_is_not_answered_in_time_is_not_one_that_was_never_sent(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number 3: an engine that stalls was taken for one that is away. Its late answer reaches nobody, and what it did stands."""
+    house.engine.capture(5)
+    reference = house.caller.hand_out(0.0).reference
+    assert reference is not None
+    house.engine.capture(1)
+    lengthen, may_end = house.engine.lengthen, threading.Event()
+
+    def late(batch: OutstandingBatch) -> OutstandingBatch:
+        assert may_end.wait(60)
+        return lengthen(batch)
+
+    house.engine.lengthen = late  # type: ignore[method-assign]
+    monkeypatch.setattr(caller, "ANSWER_SECONDS_MAX", 0.2)
+    with pytest.raises(RequestUnansweredError, match=r"has not answered for 0\.2 s"):
+        house.caller.lengthen(reference)
+    monkeypatch.undo()
+    may_end.set()
+    wait_for("the batch was appended to", lambda: house.engine.head is not None and house.engine.head.delivery == 2)
+    with pytest.raises(BatchNotFoundError):
+        house.caller.ack(reference)
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("error", [MetaError("the ledger did not answer"), EngineAwayError("the engine host hangs")])
+def test_an_append_whose_outcome_the_engine_does_not_know_counts_as_not_answered(
+    house: House, error: SluiceError
+) -> None:
+    """Number 3: the RPC endpoint called an engine elsewhere that did not answer, and told the run that the engine had refused."""
+    house.engine.capture(5)
+    reference = house.caller.hand_out(0.0).reference
+    assert reference is not None
+
+    def fail(_: OutstandingBatch) -> OutstandingBatch:
+        raise error
+
+    house.engine.lengthen = fail  # type: ignore[method-assign,assignment]
+    with pytest.raises(RequestUnansweredError, match=str(error)):
+        house.caller.lengthen(reference)
+
+
+@pytest.mark.found
+def test_a_process_that_stands_still_gets_no_request(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Number 3: its kernel takes the connection, and a request that waits there is carried out once the process goes on."""
+    monkeypatch.setattr(caller, "CONNECT_SECONDS_MAX", 0.2)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        record = json.loads((house.directory / DOOR_FILE).read_text())
+        address = "{}:{}".format(*listener.getsockname())
+        (house.directory / DOOR_FILE).write_text(json.dumps({**record, "address": address}))
+        with pytest.raises(FeedAwayError, match="accepts no connection") as caught:
+            house.caller.hand_out(0.0)
+    assert not isinstance(caught.value, RequestUnansweredError)
 
 
 def test_what_the_engine_refuses_is_told_in_its_words(house: House) -> None:

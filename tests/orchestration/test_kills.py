@@ -28,7 +28,7 @@ __all__ = ["stack"]
 @pytest.fixture
 def shop(stack: DagsterStack) -> Iterator[DagsterStack]:
     yield stack
-    for gate in ("before", "after"):
+    for gate in ("before", "after", "append"):
         stack.open(gate)
     stack.wait_until_acked(int((stack.directory / "captured").read_text()))
     stack.require_lake_equals_source()
@@ -84,6 +84,29 @@ def test_a_run_killed_before_it_claims_what_its_batch_has_become(shop: DagsterSt
     assert shop.wait_until_ended(dead.run_id).status is S.FAILURE
     assert shop.wait_until_ended(next_one.run_id).status is S.SUCCESS
     assert shop.lake()[-1]["batch"].endswith(f"-{grown.delivery}"), "it was never rolled back"
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_run_whose_engine_stalls_amid_its_request_ends_before_it_writes(shop: DagsterStack, stopped: bool) -> None:
+    """Number 3: the run gave up waiting, merged the batch as it was, and the engine replaced it amid the merge."""
+    before = shop.lake()
+    shop.shut("append")
+    shop.capture(4)
+    server = shop.reached("append")
+    asked = delivery(shop)
+    end = shop.capture(2)
+    if stopped:
+        os.kill(server, signal.SIGSTOP)
+    try:
+        (run,) = shop.runs_of(asked)
+        assert shop.wait_until_ended(run.run_id).status is S.FAILURE
+        assert shop.lake() == before
+    finally:
+        shop.open("append")
+        os.kill(server, signal.SIGCONT)
+    shop.wait_until_acked(end)
+    assert shop.runs_of(asked)[0].status is S.FAILURE
 
 
 def _written(path: Path) -> str:

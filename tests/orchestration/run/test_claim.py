@@ -105,18 +105,27 @@ def test_a_batch_is_merged_as_it_was_cut_where_it_does_not_grow(shop: Shop, why:
     assert shop.tags(result)[BATCH_TAG] == shop.reference.run_key
 
 
-def test_a_run_whose_question_was_answered_and_the_answer_lost_writes_nothing(shop: Shop) -> None:
+@pytest.mark.found
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_run_whose_request_was_sent_and_not_answered_writes_nothing(shop: Shop, answered: bool) -> None:
+    """Number 3: a run that gave up waiting merged the batch as it was, and the engine replaced it amid the merge."""
+
     def answer(_: str) -> None:
-        shop.feed.away = True
+        shop.feed.unanswered = True
         assert shop.engine.head is not None
-        shop.engine.lengthen(shop.engine.head)
+        if answered:
+            shop.engine.lengthen(shop.engine.head)
 
     shop.feed.before = answer
     result = shop.run()
     assert not result.success
+    (failure,) = [event for event in result.all_events if event.is_step_failure]
+    said = failure.step_failure_data.user_failure_data.description
+    assert said.startswith("nothing was written: the engine was requested to append to delivery 1")
+    assert "has not answered for 10 s" in said
     assert shop.merged() == []
     assert shop.engine.head is not None
-    assert shop.engine.head.delivery == 2, "it gets a run of its own"
+    assert shop.engine.head.delivery == (2 if answered else 1), "it comes again in another run"
 
 
 def test_a_run_that_dagster_gave_up_claims_no_longer_batch(shop: Shop) -> None:

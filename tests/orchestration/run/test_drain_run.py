@@ -169,6 +169,47 @@ def test_a_run_whose_engine_went_away_ends_well_and_leaves_its_batch_to_the_tick
     assert shop.tag(result) == BatchReference.of("shop", shop.engine.head).run_key, "a tick finds a SUCCESS of it"
 
 
+@pytest.mark.found
+@pytest.mark.parametrize("done", [True, False])
+def test_a_run_whose_ack_was_not_answered_takes_no_further_batch(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    """Number 3, for the other requests of a run: it ends, and its record settles what it merged, whether the engine did it or not."""
+    monkeypatch.setattr(drain_run, "ANSWER_SECONDS_MAX", 0.0)
+
+    def lose(name: str) -> None:
+        shop.feed.unanswered = True
+        if done and name == "ack 1":
+            shop.engine.ack(shop.engine.head)  # type: ignore[arg-type]
+
+    shop.feed.before = lose
+    result = shop.run()
+    assert result.success
+    assert shop.feed.calls == ["ack 1"]
+    assert len(shop.merged()) == 1
+    assert shop.tag(result).endswith(":1"), "a tick finds a SUCCESS of it"
+
+
+@pytest.mark.found
+def test_a_batch_that_an_unanswered_request_handed_out_is_the_next_runs(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number 3, for the other requests of a run: the batch is out, no run's tags name it, and a tick asks for a run."""
+    monkeypatch.setattr(drain_run, "ANSWER_SECONDS_MAX", 0.0)
+
+    def lose(name: str) -> None:
+        if name == "hand_out":
+            shop.feed.unanswered = True
+            shop.engine.capture(3)
+            assert shop.engine.hand_out(0.0) is not None
+
+    shop.feed.before = lose
+    result = shop.run()
+    assert result.success
+    assert (shop.engine.acked, len(shop.merged())) == ([1], 1)
+    assert shop.tag(result).endswith(":1")
+
+
 def test_an_answer_that_was_lost_is_asked_for_again(shop: Shop) -> None:
     lost = iter([True])
 

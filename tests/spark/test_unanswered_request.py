@@ -1,0 +1,211 @@
+"""A run whose request to append to its batch is not answered: a real engine, which stalls amid it, its RPC endpoint, ticks and Spark."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import deltalake
+import pyarrow as pa
+import pytest
+import yaml
+
+from cdc_engine import destination_files
+from cdc_engine.instance.engine import Engine
+from cdc_engine.staging.batches import StagedBatches
+from console.toolchain.database.server import DatabaseServer
+from console.toolchain.spark.server import SparkConnectServer
+from orchestration.batch_reference import DELIVERY_TAG
+from orchestration.code_location import build_definitions
+from orchestration.drain import caller, door
+from orchestration.ports import Ports
+from orchestration.run.spark_merge import spark_merge
+from spark_jobs import run_batch
+from spark_jobs.merging.merge import merge_table
+from tests.instance.fix_destination import Captured, running
+from tests.waiting import wait_for
+
+KEYS = {"g": "id", "c": "id", "d": "id", "numbers": "n"}
+
+
+class Host:
+    """The engines of this process, for ticks and the RPC endpoint."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def get_or_start(self, destination: str) -> Engine:
+        assert destination == "shop"
+        return self._engine
+
+
+class Stall:
+    """Holds the engine in its next `publish`, as a disk or a store that hangs does, until `end`."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._armed, self._ended = False, threading.Event()
+        publish = StagedBatches.publish
+
+        def stalled(batches: StagedBatches, folder: Path, ledger_id: str) -> None:
+            if self._armed:
+                assert self._ended.wait(120)
+            publish(batches, folder, ledger_id)
+
+        patch.setattr(StagedBatches, "publish", stalled)
+
+    def begin(self) -> None:
+        self._armed = True
+
+    def end(self) -> None:
+        self._ended.set()
+
+
+class Shop:
+    """g ← c ← d with ON DELETE CASCADE, which MySQL carries out without row events, and a table of numbers."""
+
+    def __init__(self, captured: Captured, engine: Engine, instance: dg.DagsterInstance) -> None:
+        self.captured, self.engine, self.instance = captured, engine, instance
+        ports = Ports(
+            host=lambda: Host(engine),
+            files=lambda: destination_files,
+            merge=spark_merge,
+            feed=caller.Caller,
+        )
+        self.config = captured.config
+        self.defs = build_definitions(self.config, ports)
+
+    def tick(self) -> list[dg.RunRequest]:
+        sensor = self.defs.resolve_sensor_def("shop_engine")
+        repository = self.defs.get_repository_def()
+        with dg.build_sensor_context(instance=self.instance, repository_def=repository) as context:
+            return list(sensor.evaluate_tick(context).run_requests or ())
+
+    def request(self) -> dg.RunRequest:
+        return wait_for("a tick asks for a run", self.tick)[0]
+
+    def run(self, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
+        job = self.defs.resolve_job_def("merge_shop_job")
+        return job.execute_in_process(
+            instance=self.instance,
+            run_config=dict(request.run_config),
+            tags=dict(request.tags),
+            raise_on_error=False,
+        )
+
+    def merge_all(self) -> None:
+        """Ticks and runs until nothing is left."""
+
+        def done() -> bool:
+            for request in self.tick():
+                assert self.run(request).success
+            return self.engine.outstanding() is None and 99 in self.rows("numbers")
+
+        wait_for("all is merged", done, 180)
+
+    def rows(self, table: str) -> list[int]:
+        """The keys in a table of the lake; none where the lake does not have it yet."""
+        path = self.config.table_path("shop", self.captured.database, table)
+        if not deltalake.DeltaTable.is_deltatable(path):
+            return []
+        log = deltalake.DeltaTable(path)
+        found = deltalake.QueryBuilder().register("t", log).execute(f"SELECT {KEYS[table]} AS k FROM t").read_all()
+        return sorted(row["k"] for row in pa.table(found).to_pylist())
+
+    def versions(self) -> dict[str, int]:
+        paths = {table: self.config.table_path("shop", self.captured.database, table) for table in KEYS}
+        return {table: deltalake.DeltaTable(path).version() for table, path in paths.items()}
+
+
+@pytest.fixture
+def shop(
+    mysql80: DatabaseServer, spark_server: SparkConnectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Shop]:
+    monkeypatch.setattr(door, "_doors", [])
+    captured = Captured(tmp_path, mysql80)
+    conf = {"data_dir": f"{tmp_path}/data", "lake": f"{tmp_path}/lake", "spark": {"remote": spark_server.url}}
+    (captured.conf / "sluice.yaml").write_text(yaml.safe_dump(conf))
+    name = captured.database
+    captured.describe(f"tables: {json.dumps({f'{name}.{table}': {'merge': 'spark'} for table in KEYS})}")
+    captured.run(
+        f"CREATE TABLE {name}.g (id INT PRIMARY KEY, filler VARCHAR(4000))",
+        f"CREATE TABLE {name}.c (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES {name}.g (id) ON DELETE CASCADE)",
+        f"CREATE TABLE {name}.d (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES {name}.c (id) ON DELETE CASCADE)",
+    )
+    with running(captured) as engine, dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
+        made = Shop(captured, engine, instance)
+        captured.run(
+            f"INSERT INTO {name}.g VALUES (1, REPEAT('x', 4000)), (2, '')",
+            f"INSERT INTO {name}.c VALUES (10, 1), (20, 2)",
+            f"INSERT INTO {name}.d VALUES (100, 10), (200, 20)",
+            f"INSERT INTO {name}.numbers VALUES (99, '')",
+        )
+        wait_for("an engine runs", lambda: engine.status().state == "RUNNING")
+        made.merge_all()
+        yield made
+        for each in door._doors:
+            each.close()
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("when", ["before the run ends", "before its tick", "after its tick"])
+def test_a_run_whose_request_was_not_answered_writes_nothing(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Number 3: the engine stalls amid the append, the run merges the old batch, the engine replaces it, and cascades are lost."""
+    name, stall = shop.captured.database, Stall(monkeypatch)
+    shop.captured.run(f"DELETE FROM {name}.g WHERE id = 1")
+    request = shop.request()
+    cut = shop.engine.outstanding()
+    assert cut is not None
+    shop.captured.run(
+        f"INSERT INTO {name}.g VALUES (3, '')",
+        f"INSERT INTO {name}.c VALUES (30, 3)",
+        f"INSERT INTO {name}.d VALUES (300, 30)",
+    )
+    stall.begin()
+
+    def end() -> None:
+        stall.end()
+        wait_for("the engine has appended", lambda: (head := shop.engine.outstanding()) is None or head != cut)
+
+    monkeypatch.setattr(caller, "ANSWER_SECONDS_MAX", 1.0)
+    lengthen, merged = caller.Caller.lengthen, threading.Event()
+
+    def merge_g_and_end(lane: Any, batch: Any, staged: Any, *rest: Any, **kept: Any) -> Any:
+        if not staged.name.endswith(".g"):
+            assert merged.wait(60)
+            return merge_table(lane, batch, staged, *rest, **kept)
+        report = merge_table(lane, batch, staged, *rest, **kept)
+        end()
+        merged.set()
+        return report
+
+    def ask_and_end(asks: caller.Caller, reference: Any) -> Any:
+        try:
+            return lengthen(asks, reference)
+        except BaseException:
+            if when == "before the run ends":
+                end()
+            raise
+
+    before = shop.versions()
+    with monkeypatch.context() as patch:
+        patch.setattr(run_batch, "merge_table", merge_g_and_end)
+        patch.setattr(caller.Caller, "lengthen", ask_and_end)
+        result = shop.run(request)
+    assert not result.success
+    assert shop.versions() == before, "nothing was written"
+    match when:
+        case "before its tick":
+            end()
+        case "after its tick":
+            (again,) = shop.tick()
+            stall.end()
+            assert again.tags[DELIVERY_TAG] > request.tags[DELIVERY_TAG], "it was rolled back"
+            assert shop.run(again).success
+    shop.merge_all()
+    assert {table: shop.rows(table) for table in ("g", "c", "d")} == {"g": [2, 3], "c": [20, 30], "d": [200, 300]}
