@@ -6,15 +6,54 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
+from collections.abc import Iterable
 
-from cdc_engine.config import DestinationConfig, SluiceConfig
+from cdc_engine.config import DestinationConfig, SluiceConfig, path_clashes
 from cdc_engine.contracts import Cascade, TableVersion
+from cdc_engine.destination_files import for_runs
+from cdc_engine.errors import ConfigurationError
 from cdc_engine.instance.wiring import source_of
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.table_meta.history.cascades import Cascades
 from cdc_engine.table_meta.history.source.schema_snapshot import is_of_users, read_snapshot
-from cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
+from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables, write_tables
+
+_claiming = threading.Lock()  # two destinations that begin at once must see each other
+
+
+def claim_tables(config: SluiceConfig, destination: str, captured: Iterable[TableVersion]) -> None:
+    """Keeps the captured tables of a destination that begins in tables.json, unless another destination writes one of their Delta tables.
+
+    conf/ alone does not say which tables a pattern captures, so the engine asks before its ledger is written. Raises ConfigurationError
+    with each Delta path that two tables have; the destination that has the path already goes on.
+    """
+    tables = tuple(captured)
+    names = {table.name for table in tables}
+    with _claiming:
+        others = {other: _listed(config, other) for other in config.destinations if other != destination}
+        before = path_clashes(_without(config, destination), others)
+        clashes = [each for each in path_clashes(config, {**others, destination: names}) if each not in before]
+        if clashes:
+            raise ConfigurationError(f"{destination} is not started, the others go on: {'; '.join(clashes)}")
+        if names != _listed(config, destination):
+            write_tables(config.destination_dir(destination) / TABLES_FILE, tables)
+
+
+def _listed(config: SluiceConfig, destination: str) -> set[str]:
+    """The "database.table" in tables.json that conf/ still captures."""
+    settings, path = (
+        config.destinations[destination],
+        for_runs.at_hand(config.destination_dir(destination), TABLES_FILE),
+    )
+    captured = TableFilter(settings.include, settings.exclude)
+    return {table.name for table in read_tables(path) if captured.keeps(table.database, table.table)}
+
+
+def _without(config: SluiceConfig, destination: str) -> SluiceConfig:
+    others = {name: each for name, each in config.destinations.items() if name != destination}
+    return config.model_copy(update={"destinations": others})
 
 
 def foreign_keys(destination: DestinationConfig) -> tuple[Cascade, ...]:

@@ -7,6 +7,7 @@ state that `status` shows; the batches that were handed out stay valid and are s
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -26,6 +27,7 @@ from cdc_engine.instance.consumers.feed import Chosen
 from cdc_engine.instance.consumers.sending import Sending, sending_of
 from cdc_engine.instance.consumers.served import Serving, serving_of
 from cdc_engine.instance.consumers.subscriptions import forget_asked_for
+from cdc_engine.instance.discovery import claim_tables
 from cdc_engine.instance.failover.by_time import cannot_repeat, stops_of
 from cdc_engine.instance.failover.failover import Failover, failover_of, reading_now
 from cdc_engine.instance.hand_out import YOUNG_BYTES_MAX, BatchLimits, HandOut
@@ -206,6 +208,7 @@ class Engine:
             on_state=self._tell,
             on_start=self._began_elsewhere,
             groups=tuple(self.config.destination_dir(group) for group in self.config.groups_of(self.name)),
+            claim=functools.partial(claim_tables, self.config, self.name),
         )
         self._rooms = rooms
         self._service.start(self.name, rooms.store, rooms.meta, rewind=self._rewind, filter_changed=rooms.sink.narrow)

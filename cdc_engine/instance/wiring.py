@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -149,16 +149,19 @@ def make_parts(
     on_state: Callable[[str, str], None],
     on_start: Callable[[DumpStart], None],
     groups: tuple[Path, ...] = (),
+    claim: Callable[[Iterable[TableVersion]], None] = lambda _: None,
 ) -> EngineParts:
     """Reads the ledger, decides where to begin (asking the server where there is no cursor), knows the schema there.
 
-    `groups`: folders of those that the destination is a member of.
+    `groups`: folders of those that the destination is a member of. `claim`: gets the captured tables of a destination that begins.
 
     Raises SourceConnectionError, SourceCheckError, PositionLostError, MetaError, ConfigurationError; nothing is open then.
     """
     meta = open_meta(directory, lease)
     try:
-        return _parts_around(meta, config, directory, lease, on_state=on_state, on_start=on_start, groups=groups)
+        return _parts_around(
+            *(meta, config, directory, lease), on_state=on_state, on_start=on_start, groups=groups, claim=claim
+        )
     except BaseException:
         meta.close()
         raise
@@ -173,6 +176,7 @@ def _parts_around(
     on_state: Callable[[str, str], None],
     on_start: Callable[[DumpStart], None],
     groups: tuple[Path, ...],
+    claim: Callable[[Iterable[TableVersion]], None],
 ) -> EngineParts:
     folder = OwnFolder(directory)
     folder.refuse_another()
@@ -184,7 +188,7 @@ def _parts_around(
         forget_prepared(directory)  # of a ledger that was removed
     tables = TableFilter(config.include, config.exclude)
     history = TableHistory(kept, tables.keeps, review_of(config, directory))
-    begin = _known_begin(config, meta, history, tables, directory)
+    begin = _known_begin(config, meta, history, tables, directory, claim=claim)
     store = store_of(config, source_of(config), meta, begin, directory, read_elsewhere=not folder.is_last)
     known = {".".join(name) for name in history.table_names()}
     take_up_new_tables(config, directory, history.versions(begin), meta, begin, known)
@@ -377,7 +381,13 @@ def remove_strays(meta: MetaManager, directory: Path) -> None:
 
 
 def _known_begin(
-    config: DestinationConfig, meta: MetaManager, history: TableHistory, tables: TableFilter, directory: Path
+    config: DestinationConfig,
+    meta: MetaManager,
+    history: TableHistory,
+    tables: TableFilter,
+    directory: Path,
+    *,
+    claim: Callable[[Iterable[TableVersion]], None],
 ) -> Position:
     """Where reading begins, with the schema known there and the position kept in the ledger."""
     begin = meta.ledger.resume_position
@@ -399,6 +409,8 @@ def _known_begin(
         snapshot, first = connection.ask(lambda session: stable_snapshot(session, of_users, position_now))
     finally:
         connection.close()
+    if begin is None:
+        claim(each.version() for each in snapshot.tables if tables.keeps(each.database, each.table))
     if begin is not None or choice != StartChoice():
         snapshot = _of_then(config, snapshot, first)
     if meta.ledger.cursor is None:  # before the history: whoever has one has begun (`refuse_lost_ledger`)
