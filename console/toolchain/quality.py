@@ -39,7 +39,7 @@ STATIC_CHECKS = {
     "lint": ("ruff", "check", "."),
     TYPES: ("mypy",),
 }
-QUICK_VARIABLE = "SLUICE_TEST_QUICK"  # tests/conftest.py: a test that starts a server all the same fails
+QUICK_VARIABLE = "SLUICE_TEST_QUICK"  # tests/marks.py: a test that starts a server all the same fails
 NOT_QUICK = "not servers and not spark and not browser"
 # pytest's own record, for its --last-failed
 FAILED_LAST = PROJECT_ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"

@@ -20,6 +20,8 @@ from tests.instance import engine_process
 from tests.instance.fix_destination import Captured
 from tests.instance.record_rehearsal import run_all, statements
 
+pytestmark = [pytest.mark.servers, pytest.mark.spark]
+
 COMPILE_SECONDS_MAX = 800.0
 ASKED = {"NUMBA_DEBUG_CACHE": "1"}
 CODE_USED = re.compile(r"\[cache\] data (?:loaded from|saved to) '([^']+)'")

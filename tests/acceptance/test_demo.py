@@ -19,6 +19,8 @@ from console.stack.stack import CODE_SERVER
 from console.toolchain.cache import PROJECT_ROOT
 from console.toolchain.ports import free_port
 
+pytestmark = [pytest.mark.servers, pytest.mark.spark]
+
 START_SECONDS_MAX = 400
 ONCE_SECONDS_MAX = 1500
 

@@ -10,6 +10,8 @@ from tests.fix_servers import ServerFactory
 from tests.instance import engine_process
 from tests.instance.fix_destination import Captured
 
+pytestmark = [pytest.mark.servers, pytest.mark.spark]
+
 MEBIBYTE = 1 << 20
 ROWS, ROW_BYTES = 2048, MEBIBYTE
 PEAK_BYTES_MAX = 700 * MEBIBYTE

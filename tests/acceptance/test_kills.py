@@ -10,6 +10,8 @@ from orchestration.failpoints import AFTER_ACK, AFTER_MERGE, BEFORE_ACK, BEFORE_
 from tests.acceptance.fix_kills import DATABASE, Death, KillBench, named
 from tests.waiting import wait_for
 
+pytestmark = [pytest.mark.servers, pytest.mark.spark]
+
 # Each victim at each place, and each way that runs go at each of both sides of every durable write; the same batch meets several.
 BATCH: Sequence[Sequence[Death]] = [
     [("run", BEFORE_MERGE), ("engine host", AFTER_MERGE), ("spark", AFTER_ACK)],

@@ -10,6 +10,8 @@ from cdc_engine.acts import snapshot
 from orchestration.failpoints import AFTER_CHUNK, AFTER_PUBLISH, BEFORE_PUBLISH
 from tests.acceptance.fix_kills import DATABASE, Death, KillBench, named
 
+pytestmark = [pytest.mark.servers, pytest.mark.spark]
+
 CASES: Sequence[Sequence[Death]] = [
     [("run", AFTER_CHUNK), ("mysql", BEFORE_PUBLISH), ("run", AFTER_PUBLISH)],
     [("mysql", AFTER_CHUNK), ("engine host", BEFORE_PUBLISH), ("mysql and engine host", AFTER_PUBLISH)],

@@ -11,6 +11,8 @@ from benchmarks.soak.house import House
 from benchmarks.soak.memory_slope import sizes, slope
 from benchmarks.soak.soak import FAULTS, Length, holds, soak
 
+pytestmark = [pytest.mark.servers, pytest.mark.spark]
+
 
 @pytest.fixture
 def house(tmp_path: Path) -> Iterator[House]:

@@ -19,6 +19,8 @@ from console.toolchain.kernels import compile_kernels
 from console.toolchain.ports import free_port
 from tests.waiting import wait_for
 
+pytestmark = [pytest.mark.servers, pytest.mark.spark]
+
 SECONDS_MAX = 400.0
 
 

@@ -35,6 +35,8 @@ from orchestration.run.repair_run import Listener, RepairWish, plan_repair, run_
 from orchestration.run.spark_merge import spark_merge
 from tests.acceptance.fix_kills import DATABASE, KillBench
 
+pytestmark = [pytest.mark.servers, pytest.mark.spark]
+
 PORTS = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
 LOST = {"counters": 5, "early": 100}  # table → a row that no round of the workload takes away
 TABLES = tuple(f"{DATABASE}.{name}" for name in LOST)

@@ -58,6 +58,7 @@ class KafkaPlace:
         return read(self._server, topic, partition, count)
 
 
+@pytest.mark.servers
 class TestKafka(PublisherContract):
     @pytest.fixture
     def place(self, kafka41: KafkaServer) -> Place:

@@ -23,6 +23,8 @@ from tests.instance import engine_process
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.servers
+
 PARTITIONS = 3
 SECRET = "ROCKET_TEST_SECRET"  # noqa: S105
 # A name server forgets the topics of a broker that ended.

@@ -78,12 +78,14 @@ class RabbitPlaceOfTests:
         return read(self._channel, topic, count)
 
 
+@pytest.mark.servers
 class TestRabbit(PublisherContract):
     @pytest.fixture
     def place(self, rabbitmq310: RabbitServer, channel: BlockingChannel) -> Place:
         return RabbitPlaceOfTests(rabbitmq310, channel)
 
 
+@pytest.mark.servers
 def test_broker_rabbitmq_has_what_canal_declares_and_gets_what_canal_sends(
     rabbitmq310: RabbitServer, channel: BlockingChannel
 ) -> None:
@@ -105,6 +107,7 @@ def test_broker_rabbitmq_has_what_canal_declares_and_gets_what_canal_sends(
     sender.close()
 
 
+@pytest.mark.servers
 def test_broker_rabbitmq_says_whom_it_does_not_let_in_and_no_secret(
     rabbitmq310: RabbitServer, channel: BlockingChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +126,7 @@ def test_broker_rabbitmq_says_whom_it_does_not_let_in_and_no_secret(
     both.close()
 
 
+@pytest.mark.servers
 def test_broker_rabbitmq_that_closed_an_idle_connection_is_connected_to_again(
     rabbitmq310: RabbitServer, channel: BlockingChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +146,7 @@ def test_broker_rabbitmq_that_closed_an_idle_connection_is_connected_to_again(
     assert read(channel, queue, 2) == [b"1", b"2"]
 
 
+@pytest.mark.servers
 def test_broker_rabbitmq_is_sent_to_by_tls_where_its_certificate_is_known(
     rabbitmq310: RabbitServer, channel: BlockingChannel
 ) -> None:

@@ -69,12 +69,14 @@ class RocketPlaceOfTests:
         return wait_for(f"{count} messages in {topic} {partition}", enough)
 
 
+@pytest.mark.servers
 class TestRocket(PublisherContract):
     @pytest.fixture
     def place(self, rocketmq53: RocketServer, judge: RocketMessages) -> Place:
         return RocketPlaceOfTests(rocketmq53, judge)
 
 
+@pytest.mark.servers
 def test_broker_rocketmq_gets_tags_and_ids_within_a_namespace_one_by_one_too(
     rocketmq53: RocketServer, judge: RocketMessages
 ) -> None:
@@ -96,6 +98,7 @@ def test_broker_rocketmq_gets_tags_and_ids_within_a_namespace_one_by_one_too(
     assert len({each.id for each in found}) == 6
 
 
+@pytest.mark.servers
 def test_broker_rocketmq_says_whom_it_does_not_let_in_and_no_secret(
     rocketmq53: RocketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +111,7 @@ def test_broker_rocketmq_says_whom_it_does_not_let_in_and_no_secret(
     assert "sesame" not in wrong
 
 
+@pytest.mark.servers
 def test_broker_rocketmq_is_sent_to_by_tls_where_its_certificate_is_known(
     rocketmq53: RocketServer, judge: RocketMessages
 ) -> None:

@@ -17,7 +17,8 @@ LOCATION = "/locations/__repository__@sluice"
 TABLES = ("customers", "orders")
 RUN_MS_MAX = RUN_SECONDS_MAX * 1000
 Keep = Callable[[str], None]
-pytestmark = pytest.mark.timeout(600)  # the first may have to get the browser
+# The first test may have to download the browser.
+pytestmark = [pytest.mark.servers, pytest.mark.spark, pytest.mark.browser, pytest.mark.timeout(600)]
 
 
 def button(page: Page, begins: str) -> Locator:

@@ -39,6 +39,7 @@ def reads(nodes: Any, port: int) -> None:
     nodes.set(f"{PATH}/running", data)
 
 
+@pytest.mark.servers
 def test_a_canal_client_follows_the_server_that_reads(zookeeper39: ZooKeeperServer, nodes: Any) -> None:
     destination = Destination(inserted(number) for number in range(1, 4))
     first, second = (listening(destination, Access()) for _ in range(2))
@@ -59,6 +60,7 @@ def test_a_canal_client_follows_the_server_that_reads(zookeeper39: ZooKeeperServ
     assert found == [1, 1, 2, 3]
 
 
+@pytest.mark.servers
 def test_canal_clients_of_one_id_take_turns(zookeeper39: ZooKeeperServer, nodes: Any) -> None:
     destination = Destination([inserted(1)])
     listener = listening(destination, Access())
@@ -86,6 +88,7 @@ def test_canal_clients_of_one_id_take_turns(zookeeper39: ZooKeeperServer, nodes:
         second.close()
 
 
+@pytest.mark.servers
 def test_no_zookeeper_and_no_canal_server_in_it_are_said(zookeeper39: ZooKeeperServer, nodes: Any) -> None:
     client = CanalClient.cluster("example", zookeeper39.hosts)
     with contextlib.closing(client), pytest.raises(CanalConnectionError, match="no server of example"):

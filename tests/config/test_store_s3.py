@@ -15,6 +15,7 @@ from tests.config.test_deployment_ha import CONFS, write
 S3, GCS, AZURE, CLUSTER = CONFS[-4:]
 
 
+@pytest.mark.spark
 def test_s3_the_conf_of_the_page_tells_spark_and_deltalake_one_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,8 @@ from tests.console.conftest import RUNNER, Place
 from tests.console.test_commands import source
 from tests.console.test_status import running_engine
 
+pytestmark = pytest.mark.servers
+
 __all__ = ["source"]
 
 FAMILY = (

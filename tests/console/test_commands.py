@@ -75,6 +75,7 @@ def test_fault_up_ends_what_runs_on_a_storage_that_was_removed(
 # ── check ──
 
 
+@pytest.mark.servers
 def test_check_of_a_good_source_passes_and_shows_no_secret(place: Place, source: DatabaseServer) -> None:
     place.destination(source.port)
     answer = RUNNER.invoke(app, ["check"])
@@ -97,6 +98,7 @@ def test_check_counts_details_and_shows_problems_first() -> None:
     assert Finding("bad", ("why",)).lines(verbose=False) == ("bad", "why")
 
 
+@pytest.mark.servers
 def test_check_says_all_that_is_wrong_with_a_source(place: Place, source: DatabaseServer) -> None:
     place.destination(source.port, user="poor")
     answer = RUNNER.invoke(app, ["check"])
@@ -124,6 +126,7 @@ def test_check_says_everything_that_is_wrong_in_conf_at_once(place: Place, monke
         assert sentence in answer.stdout
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("password", ["wrong", None])
 def test_check_says_which_credentials_are_refused(
     place: Place, source: DatabaseServer, monkeypatch: pytest.MonkeyPatch, password: str | None
@@ -167,6 +170,8 @@ def test_check_and_up_say_that_no_run_could_start_without_semaphores(
         Stack(load_config(place.conf), place.conf, print).up()
 
 
+@pytest.mark.servers
+@pytest.mark.spark
 def test_usage_says_sluice() -> None:
     said = subprocess.run(
         [sys.executable, "-m", "console.main", "up", "--help"], capture_output=True, text=True, check=True
@@ -177,6 +182,7 @@ def test_usage_says_sluice() -> None:
 # ── position ──
 
 
+@pytest.mark.servers
 def test_position_is_set_shown_and_refused_while_an_engine_runs(place: Place, source: DatabaseServer) -> None:
     directory = place.destination(source.port)
     set_it = RUNNER.invoke(app, ["position", "set", "shop", "--latest", "--yes"])
@@ -197,6 +203,7 @@ def test_position_is_set_shown_and_refused_while_an_engine_runs(place: Place, so
     assert read_ledger(directory).cursor == cursor
 
 
+@pytest.mark.servers
 def test_a_place_the_source_does_not_have_is_refused(place: Place, source: DatabaseServer) -> None:
     directory = place.destination(source.port)
     for wanted in (
@@ -209,6 +216,7 @@ def test_a_place_the_source_does_not_have_is_refused(place: Place, source: Datab
     assert read_ledger(directory).cursor is None
 
 
+@pytest.mark.servers
 def test_a_time_is_a_position_and_one_that_is_gone_names_the_earliest_backfill(
     place: Place, source: DatabaseServer
 ) -> None:
@@ -232,6 +240,7 @@ def test_a_time_is_a_position_and_one_that_is_gone_names_the_earliest_backfill(
     assert read_ledger(directory).cursor == cursor
 
 
+@pytest.mark.servers
 def test_a_gtid_set_is_a_position_whose_order_key_is_below_what_follows(place: Place, source: DatabaseServer) -> None:
     directory = place.destination(source.port)
     with source.connect() as connection, connection.cursor() as cursor:
@@ -246,6 +255,7 @@ def test_a_gtid_set_is_a_position_whose_order_key_is_below_what_follows(place: P
     assert ledger.cursor.order_key > 0
 
 
+@pytest.mark.servers
 def test_without_a_yes_nothing_changes(place: Place, source: DatabaseServer) -> None:
     directory = place.destination(source.port)
     answer = RUNNER.invoke(app, ["position", "set", "shop", "--latest"], input="n\n")
@@ -325,6 +335,8 @@ def test_a_mistake_in_conf_is_one_sentence_and_exit_code_2(place: Place, environ
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.servers
+@pytest.mark.spark
 def test_a_taken_port_is_named_with_its_owner(place: Place, environment: dict[str, str]) -> None:
     ports = yaml.safe_load((place.conf / "sluice.yaml").read_text())["ports"]
     with socket.socket() as stranger:

@@ -84,6 +84,7 @@ def test_no_part_of_a_password_is_in_an_error(password: str) -> None:
         assert not told or told.endswith(" 0"), "the library's sentence is no cause that a log shows"
 
 
+@pytest.mark.servers
 def test_the_grant_that_is_missing_is_printed_and_is_enough(poor: DatabaseServer, conf: Path) -> None:
     answer = RUNNER.invoke(app, ["init", url(poor)], input=f"{VARIABLE}\n")
     assert answer.exit_code == 1, answer.output
@@ -101,6 +102,7 @@ def test_the_grant_that_is_missing_is_printed_and_is_enough(poor: DatabaseServer
     assert SECRET not in answer.output + "".join(file.read_text() for file in conf.rglob("*.yaml"))
 
 
+@pytest.mark.servers
 @pytest.mark.found
 def test_a_table_without_a_key_is_read_with_the_grant_that_is_printed(
     poor: DatabaseServer, conf: Path, tmp_path: Path
@@ -138,6 +140,7 @@ def test_a_table_without_a_key_is_read_with_the_grant_that_is_printed(
     assert sorted(str(n) for n in pq.read_table(tmp_path / "rows.parquet")["n"].to_pylist()) == ["1", "2"]
 
 
+@pytest.mark.servers
 @pytest.mark.found
 def test_a_database_that_does_not_exist_is_refused(mysql80: DatabaseServer, conf: Path) -> None:
     """Number 28: `init` refuses a database that the server does not have, and writes nothing."""
@@ -148,6 +151,7 @@ def test_a_database_that_does_not_exist_is_refused(mysql80: DatabaseServer, conf
     assert not conf.exists()
 
 
+@pytest.mark.servers
 @pytest.mark.found
 def test_the_commands_of_the_readme_work_in_a_clean_clone(
     mysql80: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -182,6 +186,7 @@ def test_the_example_of_a_destination_is_valid() -> None:
     assert list(load_config(PROJECT_ROOT / "conf" / "examples").destinations) == ["shop"]
 
 
+@pytest.mark.servers
 def test_what_is_there_is_never_written_over(mysql80: DatabaseServer, conf: Path) -> None:
     (conf / "destinations").mkdir(parents=True)
     (conf / "destinations" / "init_shop.yaml").write_text("mine")

@@ -26,6 +26,8 @@ from tests.console.conftest import RUNNER
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.servers
+
 SECONDS_MAX = 60.0
 
 

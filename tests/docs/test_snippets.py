@@ -161,6 +161,7 @@ def test_a_snippet_for_duckdb_runs(lake: SluiceConfig, snippet: Snippet) -> None
     assert ("paid", 2) in duckdb.connect().execute(statements).fetchall()
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize(
     "snippet", [each for each in snippets("sql") if "delta.`" in each.text], ids=lambda each: each.page
 )

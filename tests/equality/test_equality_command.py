@@ -47,6 +47,7 @@ def shelf(mysql80: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     made.drop()
 
 
+@pytest.mark.servers
 def test_equality_the_command_tells_equal_from_different_from_not_known(shelf: Shelf) -> None:
     done = RUNNER.invoke(app, ["equal", "shelf", "--json"])
     assert done.exit_code == 0, done.output
@@ -68,6 +69,7 @@ def test_equality_the_command_tells_equal_from_different_from_not_known(shelf: S
     assert "id=2: v is 'b' in the source and 'x' in the lake" in done.output
 
 
+@pytest.mark.servers
 def test_equality_the_command_refuses_what_it_cannot_understand(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     for words in (["nowhere"], ["shelf", "--tables", "other.t"], ["shelf", "--full", "--sample", "5"]):
         assert RUNNER.invoke(app, ["equal", *words]).exit_code, words

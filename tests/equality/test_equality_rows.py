@@ -25,6 +25,8 @@ from equality.source_side import Place
 from equality.values import Extent, Verdict
 from tests.equality.shelf import Shelf, changed
 
+pytestmark = pytest.mark.servers
+
 MakeShelf = Callable[..., Shelf]
 
 

@@ -16,6 +16,8 @@ from tests.fidelity.catalogue import Kind
 from tests.fidelity.pipeline import SERVERS, Pipeline, images
 from tests.fidelity.test_matrix import TYPED, create, inserts, tables
 
+pytestmark = pytest.mark.servers
+
 
 @dataclasses.dataclass
 class Every:

@@ -53,6 +53,7 @@ def test_a_place_is_reached_by_what_tells_transactions_equality(
     assert reached(cursor, place) is expected
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("kind", ["mysql80", "mysql57", "mariadb114"])
 def test_the_end_of_an_idle_source_is_reached_equality(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path

@@ -59,6 +59,7 @@ def _searched(piece: str) -> str:
     return f"def {piece}(" if piece.startswith("test_") else piece
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize(
     "kind", [kind for kind in KINDS if "nchar" not in kind.declared], ids=lambda kind: kind.declared[:40]
 )

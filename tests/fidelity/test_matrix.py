@@ -20,6 +20,8 @@ from tests.fidelity.catalogue import Kind, kinds_of
 from tests.fidelity.comparison import expected, printed
 from tests.fidelity.pipeline import SERVERS, Pipeline, images, row_metadata, run
 
+pytestmark = pytest.mark.servers
+
 DATABASE = "fidelity"
 CASES = [
     (server, metadata)

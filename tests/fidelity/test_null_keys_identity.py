@@ -11,6 +11,8 @@ from console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import SERVERS, images, run
 from tests.fidelity.replay import folded, pipeline_with
 
+pytestmark = pytest.mark.servers
+
 DATED = "CREATE TABLE dated (day DATE, n INT, PRIMARY KEY (day, n)) ENGINE=InnoDB"
 FINE = "CREATE TABLE fine (id INT PRIMARY KEY, day DATE) ENGINE=InnoDB"
 DECLARED = "CREATE TABLE declared (a INT, b INT) ENGINE=InnoDB"

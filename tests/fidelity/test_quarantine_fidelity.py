@@ -17,6 +17,8 @@ from spark_jobs.quarantine.append import append_quarantine
 from spark_jobs.staged_batch import read_staged_batch
 from tests.fidelity.pipeline import Pipeline, images, run
 
+pytestmark = pytest.mark.servers
+
 DATABASE = "quarantined"
 NAMES = ("notes", "log")
 UTF8 = {"body": "utf8mb4"}  # what an application wrote into a column that is declared latin1

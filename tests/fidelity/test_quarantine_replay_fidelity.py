@@ -8,6 +8,7 @@ from typing import Any
 
 import deltalake
 import pyarrow as pa
+import pytest
 
 from cdc_engine.binlog.rows.refused_values import ValuePolicy
 from cdc_engine.config import DestinationConfig, SluiceConfig, SparkConfig, TableConfig
@@ -19,6 +20,8 @@ from spark_jobs import SparkSettings, TableTarget, merge_batch
 from spark_jobs.quarantine.append import append_quarantine
 from spark_jobs.staged_batch import read_staged_batch
 from tests.fidelity.pipeline import Pipeline, run
+
+pytestmark = [pytest.mark.servers, pytest.mark.spark]
 
 DATABASE, DESTINATION = "quarantine_replay", "fidelity"
 TABLES = ("notes", "log")  # with a key, and without one

@@ -21,6 +21,8 @@ from tests.fidelity.pipeline import SERVERS, Pipeline, images, run
 from tests.fidelity.test_matrix import TYPED, create, inserts, tables
 from tests.snapshot.fix_reading import reading, versions
 
+pytestmark = pytest.mark.servers
+
 DATABASE = "snapshot_fidelity"
 ROWS_PER_CHUNK = 4
 DATES = "dates"  # the table that shows what its policy says of dates that are none

@@ -12,6 +12,8 @@ from cdc_engine.staging import StagedBatch
 from console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import SERVERS, Pipeline, images, row_metadata, run
 
+pytestmark = pytest.mark.servers
+
 DATABASE = "statements"
 TABLES = (
     "CREATE TABLE parents (id int PRIMARY KEY, v varchar(9) NOT NULL, t timestamp NOT NULL DEFAULT '2020-01-01 00:00:00')",

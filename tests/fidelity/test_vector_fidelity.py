@@ -12,6 +12,8 @@ import pytest
 from console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import Pipeline, binlog_end, images, row_metadata, run
 
+pytestmark = [pytest.mark.servers, pytest.mark.spark]
+
 DATABASE = "vectors"
 KINDS = {
     "v": ("VECTOR(3)", "STRING_TO_VECTOR('[1,2.5,-3]')", struct.pack("<3f", 1, 2.5, -3)),

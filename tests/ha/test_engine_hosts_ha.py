@@ -30,6 +30,8 @@ from tests.instance.fix_destination import Captured, running
 from tests.parser.proxy import Proxy
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.servers
+
 ROOT = Path(__file__).parents[2]
 SECONDS = 6  # of a session
 # conf of docs/deployment.md → what it says of hosts and ports, and what that is here

@@ -17,6 +17,8 @@ from console.toolchain.shared.zookeeper import ZooKeeperEnsemble
 from tests.fix_ledgers import at
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.servers
+
 SECONDS = 6.0  # of a session: an election takes one or two
 
 

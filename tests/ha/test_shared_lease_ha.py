@@ -34,8 +34,8 @@ from tests.fix_ledgers import at
 from tests.parser.proxy import Proxy
 from tests.waiting import wait_for
 
-KINDS = ("file", "postgres16", "zookeeper39")
-SHARED = KINDS[1:]
+SHARED = tuple(pytest.param(kind, marks=pytest.mark.servers) for kind in ("postgres16", "zookeeper39"))
+KINDS = ("file", *SHARED)
 SECONDS = 2.0  # of a session
 
 
@@ -173,6 +173,7 @@ def test_ha_a_killed_holder_is_followed_by_a_standby(place: MetaPlace, opened: O
         standby.check()
 
 
+@pytest.mark.servers
 def test_ha_a_process_that_stood_still_for_longer_than_its_session_knows_it_at_once(
     shared: MetaPlace, opened: Opener
 ) -> None:
@@ -189,6 +190,7 @@ def test_ha_a_process_that_stood_still_for_longer_than_its_session_knows_it_at_o
         standby.check()
 
 
+@pytest.mark.servers
 def test_ha_a_holder_goes_on_for_many_sessions(shared: MetaPlace, opened: Opener) -> None:
     lease, other = opened(shared), opened(shared)
     assert lease.try_acquire()
@@ -200,6 +202,7 @@ def test_ha_a_holder_goes_on_for_many_sessions(shared: MetaPlace, opened: Opener
     assert lease.token == 1
 
 
+@pytest.mark.servers
 def test_ha_clocks_that_jump_change_nothing(shared: MetaPlace, opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time of day is for people: neither a holder nor who watches it goes by it."""
     lease, other = opened(shared), opened(shared)
@@ -213,6 +216,7 @@ def test_ha_clocks_that_jump_change_nothing(shared: MetaPlace, opened: Opener, m
     assert other.token == 2
 
 
+@pytest.mark.servers
 def test_ha_an_old_holder_cannot_write_the_ledger_however_late(shared: MetaPlace, opened: Opener) -> None:
     """Its check passes, then it stands still, then it writes: the version that it follows is not there any more."""
     old, new = opened(shared), opened(shared)
@@ -233,6 +237,7 @@ def test_ha_an_old_holder_cannot_write_the_ledger_however_late(shared: MetaPlace
     assert read_ledger(shared).cursor == at(7)
 
 
+@pytest.mark.servers
 def test_ha_who_stands_still_right_after_a_statement_keeps_nobody_from_writing(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -256,6 +261,7 @@ def test_ha_who_stands_still_right_after_a_statement_keeps_nobody_from_writing(
     assert written == ["one", "3"]
 
 
+@pytest.mark.servers
 def test_ha_a_session_of_zookeeper_that_has_ended_owns_nothing(
     request: pytest.FixtureRequest, tmp_path: Path, opened: Opener
 ) -> None:
@@ -295,6 +301,7 @@ with run_lock(DestinationDir.of(place)):
 """
 
 
+@pytest.mark.servers
 def test_ha_a_run_that_stood_still_writes_no_further_table(shared: MetaPlace) -> None:
     directory = DestinationDir.of(shared)
     with holding_process(shared, RUN) as (process, said):
@@ -310,6 +317,7 @@ def test_ha_a_run_that_stood_still_writes_no_further_table(shared: MetaPlace) ->
             assert head_of_line(directory) is None  # ours
 
 
+@pytest.mark.servers
 def test_ha_a_killed_run_is_seen_to_be_gone(shared: MetaPlace) -> None:
     directory = DestinationDir.of(shared)
     with holding_process(shared, RUN) as (process, said):
@@ -323,6 +331,7 @@ def test_ha_a_killed_run_is_seen_to_be_gone(shared: MetaPlace) -> None:
     lock.release()
 
 
+@pytest.mark.servers
 def test_ha_the_running_node_is_what_canal_expects(
     request: pytest.FixtureRequest, tmp_path: Path, opened: Opener
 ) -> None:
@@ -374,6 +383,7 @@ def _port_of(place: MetaPlace) -> int:
     return int(where.rpartition(":")[2])
 
 
+@pytest.mark.servers
 def test_ha_a_line_that_breaks_every_two_seconds_gives_nobody_else_the_lease(shared: MetaPlace, opened: Opener) -> None:
     """Its holder goes on, or says that it does not hold it; never are there two."""
     shared = dataclasses.replace(shared, session_seconds=6.0)
@@ -402,6 +412,7 @@ def succeeds(act: Callable[[], bool]) -> bool:
         return False
 
 
+@pytest.mark.servers
 def test_ha_a_database_that_takes_seconds_to_answer_is_no_lost_lease_until_it_takes_too_long(
     request: pytest.FixtureRequest, tmp_path: Path, opened: Opener
 ) -> None:

@@ -88,6 +88,7 @@ def test_what_a_killed_run_left_is_known_to_who_comes_next_in_a_group(east: Meta
     theirs.release()
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("kind", SHARED)
 def test_ha_a_run_that_stood_still_knows_that_the_table_is_anothers_in_a_group(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path

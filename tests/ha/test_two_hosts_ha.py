@@ -32,6 +32,8 @@ from tests.handlers.fix_handlers import Remembering, batch, line
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.servers
+
 
 class Hosts:
     """Of one destination: each a folder, and a conf/ that names the same ledger. `staging`: lines of conf/ that say where batches are."""

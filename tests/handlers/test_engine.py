@@ -14,6 +14,8 @@ from tests.handlers.fix_handlers import install
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.servers
+
 PAGE = (Path(__file__).parents[2] / "docs" / "handlers.md").read_text()
 
 

@@ -14,6 +14,8 @@ from orchestration.testing import FakeEngine
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.servers
+
 
 class Subject:
     """An engine and a way to give it changes; `table`: the one that changes."""

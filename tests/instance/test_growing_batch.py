@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from cdc_engine.contracts import OutstandingBatch
 from cdc_engine.instance.engine import Engine
 from cdc_engine.limits import READ_BUFFER_BYTES
 from console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
+
+pytestmark = pytest.mark.servers
 
 ROWS, ROW_BYTES = 24, 1 << 20
 RING_BYTES = READ_BUFFER_BYTES  # the least there is; the backlog is six times as large

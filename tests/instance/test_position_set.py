@@ -18,6 +18,8 @@ from console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.servers
+
 
 def executed(captured: Captured) -> str:
     """The server's GTID set, now."""

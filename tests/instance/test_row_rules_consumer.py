@@ -331,6 +331,7 @@ def test_equality_leaves_masked_columns_out_and_refuses_what_it_cannot_compare()
             planned(table)
 
 
+@pytest.mark.servers
 def test_rules_of_conf_hold_on_a_real_source_and_stop_the_table_when_they_change(
     mysql80: DatabaseServer, tmp_path: Path
 ) -> None:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from cdc_engine.config import SluiceConfig, load_config
 from cdc_engine.instance.engine import Engine
 from cdc_engine.operation.figures import Moment, families
@@ -40,6 +42,7 @@ def both(config: SluiceConfig) -> Iterator[list[Engine]]:
         yield engines
 
 
+@pytest.mark.servers
 def test_two_destinations_read_one_stream_each_with_its_own_filter_and_ledger(
     mysql80: DatabaseServer, tmp_path: Path
 ) -> None:

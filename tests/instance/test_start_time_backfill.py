@@ -13,6 +13,8 @@ from cdc_engine.time_words import time_text
 from console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured, running
 
+pytestmark = pytest.mark.servers
+
 
 def insert_at(captured: Captured, number: int, seconds: int) -> None:
     """A row whose transaction committed, by the binlog, at a time in seconds since 1970."""

@@ -25,7 +25,8 @@ from tests.fix_ledgers import at, full_ledger
 from tests.parser.proxy import Proxy
 from tests.waiting import wait_for
 
-KINDS = ("memory", "postgres16", "mysql80", "sqlite", "zookeeper39")
+SERVERS = tuple(pytest.param(kind, marks=pytest.mark.servers) for kind in ("postgres16", "mysql80", "zookeeper39"))
+KINDS = ("memory", "sqlite", *SERVERS)
 
 
 @dataclasses.dataclass
@@ -283,6 +284,7 @@ def canal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Meta
     client.close()
 
 
+@pytest.mark.servers
 def test_ha_canal_finds_its_cursor_and_filter_in_zookeeper(canal: tuple[MetaPlace, Callable[[str], Any]]) -> None:
     place, look = canal
     meta = open_meta(place, Held())
@@ -306,6 +308,7 @@ def test_ha_canal_finds_its_cursor_and_filter_in_zookeeper(canal: tuple[MetaPlac
     assert canal_cursor.from_text(look("1001/cursor")).offset == at(10).offset
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("kind", ["mixed", "period_mixed"])
 def test_ha_a_mixed_ledger_is_in_its_file_and_the_cursor_follows_in_zookeeper(
     canal: tuple[MetaPlace, Callable[[str], Any]], kind: str
@@ -351,6 +354,7 @@ def test_ha_what_canal_writes_is_read() -> None:
             canal_cursor.from_text(wrong)
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("kept", [False, True])
 def test_ha_a_line_that_breaks_amid_a_commit_leaves_one_truth(
     request: pytest.FixtureRequest, tmp_path: Path, kept: bool

@@ -22,6 +22,8 @@ from orchestration.batch_reference import DRAIN, RUNS_TAG
 from tests.orchestration.fix_stack import DagsterStack, stack
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.servers
+
 __all__ = ["stack"]
 
 

@@ -73,6 +73,7 @@ def users(mysql80: DatabaseServer) -> Iterator[DatabaseServer]:
     run(mysql80, *(f"DROP USER '{plugin}'" for plugin in PLUGINS))
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("plugin", PLUGINS)
 @pytest.mark.parametrize(("mode", "encrypted"), [("DISABLED", False), ("PREFERRED", True), ("REQUIRED", True)])
 def test_both_authentications_with_and_without_tls(
@@ -82,6 +83,7 @@ def test_both_authentications_with_and_without_tls(
     assert open_and_close(source) is encrypted
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("plugin", PLUGINS)
 def test_a_dump_runs_over_tls(users: DatabaseServer, plugin: str) -> None:
     make_shop(users)
@@ -93,6 +95,7 @@ def test_a_dump_runs_over_tls(users: DatabaseServer, plugin: str) -> None:
         assert len(capture.sink.events) == 6
 
 
+@pytest.mark.servers
 def test_the_certificate_is_verified_by_authority_and_by_identity(fresh_mysql80: ServerFactory, tmp_path: Path) -> None:
     ours, other = tmp_path / "ours", tmp_path / "other"
     ours.mkdir()
@@ -112,6 +115,7 @@ def test_the_certificate_is_verified_by_authority_and_by_identity(fresh_mysql80:
         open_and_close(source_of(server, tls_mode="VERIFY_CA", ca_file=tmp_path / "none.pem"))
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("mode", ["PREFERRED", "REQUIRED"])
 def test_where_nobody_is_verified_no_authority_is_read(
     mysql80: DatabaseServer, mode: str, monkeypatch: pytest.MonkeyPatch
@@ -121,12 +125,14 @@ def test_where_nobody_is_verified_no_authority_is_read(
     assert open_and_close(source_of(mysql80, tls_mode=mode))
 
 
+@pytest.mark.servers
 def test_a_server_without_tls_is_refused_where_it_is_required(mariadb114: DatabaseServer) -> None:
     assert not open_and_close(source_of(mariadb114, tls_mode="PREFERRED"))
     with pytest.raises(ConfigurationError, match="REQUIRED"):
         open_and_close(source_of(mariadb114, tls_mode="REQUIRED"))
 
 
+@pytest.mark.servers
 def test_wrong_credentials_end_the_parser_and_show_no_secret(users: DatabaseServer) -> None:
     source = source_of(users, user=PLUGINS[0], password=lambda: f"not-{SECRET}")
     with capturing(source, wait=False) as capture:
@@ -135,6 +141,7 @@ def test_wrong_credentials_end_the_parser_and_show_no_secret(users: DatabaseServ
     assert SECRET not in reason + repr(source)
 
 
+@pytest.mark.servers
 def test_a_server_that_is_not_there_is_tried_again(mysql80: DatabaseServer) -> None:
     with capturing(source_of(mysql80, port=1), wait=False) as capture:
         assert "127.0.0.1:1" in capture.states.wait("RECONNECTING", 2)

@@ -10,6 +10,8 @@ from console.toolchain.database.server import DatabaseServer
 from tests.parser.fix_shop import insert, run
 from tests.parser.recording import capturing, source_of
 
+pytestmark = pytest.mark.servers
+
 LARGE_BYTES = 17_000_000  # more than one packet
 
 

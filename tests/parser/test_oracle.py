@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.event import QueryEvent, XidEvent
 from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
@@ -15,6 +16,8 @@ from cdc_engine.parser.start_position import StartChoice
 from console.toolchain.database.server import DatabaseServer
 from tests.parser.fix_shop import run
 from tests.parser.recording import RowEvent, capturing, source_of
+
+pytestmark = pytest.mark.servers
 
 KINDS = {
     WriteRowsEvent: RowEventKind.INSERT,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from cdc_engine.parser.event_parser import STREAMING
 from cdc_engine.position import Position, file_number
 from console.toolchain.database.server import DatabaseServer
@@ -11,6 +13,8 @@ from tests.fix_servers import ServerFactory
 from tests.parser.fix_shop import insert, make_shop, run
 from tests.parser.recording import Capture, capturing, source_of
 from tests.waiting import wait_for
+
+pytestmark = pytest.mark.servers
 
 
 def read_some(server: DatabaseServer) -> Position:

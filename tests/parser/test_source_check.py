@@ -135,6 +135,7 @@ def test_the_identity_of_a_replica_is_of_its_installation_and_its_server_id() ->
 
 
 @pytest.mark.found
+@pytest.mark.servers
 @pytest.mark.parametrize("version", ["mysql80", "mariadb114"])
 def test_a_host_that_takes_over_ends_the_dump_of_the_host_before(version: str, request: pytest.FixtureRequest) -> None:
     """Number 11: hosts that share a ledger have one installation, and so one identity."""
@@ -145,6 +146,7 @@ def test_a_host_that_takes_over_ends_the_dump_of_the_host_before(version: str, r
         assert after.parser.state == "STREAMING"
 
 
+@pytest.mark.servers
 def test_real_servers_tell_their_facts(shop: DatabaseServer) -> None:
     connection = SourceConnection(source_of(shop))
     try:
@@ -160,6 +162,7 @@ def test_real_servers_tell_their_facts(shop: DatabaseServer) -> None:
     assert check_source(source_of(shop), facts) == []
 
 
+@pytest.mark.servers
 def test_our_own_registered_dump_is_no_clash_but_another_destination_with_our_id_is(shop: DatabaseServer) -> None:
     with capturing(source_of(shop, server_id=4242)) as capture:
         connection = SourceConnection(source_of(shop))
@@ -175,6 +178,7 @@ def test_our_own_registered_dump_is_no_clash_but_another_destination_with_our_id
         assert capture.parser.state == "STREAMING"
 
 
+@pytest.mark.servers
 def test_a_server_that_is_set_up_wrongly_is_refused_with_all_reasons(fresh_mysql80: ServerFactory) -> None:
     server = fresh_mysql80({"binlog_format": "STATEMENT"})
     make_shop(server)

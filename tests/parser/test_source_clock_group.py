@@ -87,6 +87,7 @@ def test_group_a_stream_has_all_until_then_once_it_has_come_to_that_end_of_that_
     assert not answer.holds(None)
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("name", ["mysql57", "mysql80", "mariadb114"])
 def test_group_the_clock_of_a_real_server_is_its_time_and_the_end_that_its_stream_comes_to(
     name: str, request: pytest.FixtureRequest

@@ -18,6 +18,8 @@ from tests.parser.fix_shop import insert, make_shop, run
 from tests.parser.proxy import Proxy
 from tests.parser.recording import Capture, RowEvent, capturing, source_of
 
+pytestmark = pytest.mark.servers
+
 DUMPS = "SELECT id FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'"
 
 

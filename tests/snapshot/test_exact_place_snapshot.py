@@ -20,6 +20,8 @@ from cdc_engine.source.server import Source
 from console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import SERVERS, binlog_end, run
 
+pytestmark = pytest.mark.servers
+
 DATABASE = "exact_place"
 
 

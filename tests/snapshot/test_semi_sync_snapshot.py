@@ -37,6 +37,7 @@ def _silent_replica(server: DatabaseServer) -> pymysql.Connection:
     return connection
 
 
+@pytest.mark.servers
 @pytest.mark.found
 def test_a_commit_that_waits_for_a_replica_is_not_shown_yet(fresh_server: ServerFactory) -> None:
     """Number 4: a snapshot reads a row in its old version while its commit waits for a replica (MariaDB, AFTER_SYNC)."""
@@ -93,6 +94,7 @@ def test_a_commit_that_waits_for_a_replica_is_not_shown_yet(fresh_server: Server
             replica.close()
 
 
+@pytest.mark.servers
 @pytest.mark.found
 def test_mysql_without_gtids_is_asked_for_a_lock_while_commits_wait(
     mysql57: DatabaseServer, monkeypatch: pytest.MonkeyPatch

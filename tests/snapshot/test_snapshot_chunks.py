@@ -15,6 +15,8 @@ from console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import SERVERS, run
 from tests.snapshot.fix_reading import reading, versions
 
+pytestmark = pytest.mark.servers
+
 DATABASE = "snapshot_chunks"
 MARIADB = ("mariadb1011", "mariadb114")
 STRINGS = (

@@ -28,6 +28,8 @@ from console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import run
 from tests.snapshot.fix_reading import reading, source_of, versions
 
+pytestmark = pytest.mark.servers
+
 DATABASE = "snapshot_faults"
 ALL = Chunk(number=1)
 MANY_ROWS, WIDE_BYTES = 4000, 12_000  # 48 MB: more than what any socket holds

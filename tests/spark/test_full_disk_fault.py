@@ -13,6 +13,8 @@ from tests.instance.faults.test_bad_input import SmallDisk
 from tests.spark.conftest import Lake
 from tests.spark.staged import INSERT, UPDATE_AFTER, Changes, Image, Schema
 
+pytestmark = pytest.mark.spark
+
 ORDERS = Schema({"id": "bigint", "name": "string"}, key=("id",))
 NAME = "shop.orders"
 

@@ -43,6 +43,7 @@ def test_spark_down_is_one_sentence_at_once(tmp_path: Path) -> None:
     assert time.monotonic() - started < session.CONNECT_SECONDS_MAX
 
 
+@pytest.mark.spark
 @pytest.mark.timeout(600)  # two cold starts of Spark
 def test_spark_killed_during_a_merge_is_one_sentence_and_the_batch_goes_on_afterwards(tmp_path: Path) -> None:
     server = SparkConnectServer(None, tmp_path / "spark", memory="1g").start()
@@ -72,6 +73,7 @@ def _kill_when_it_merges(server: SparkConnectServer, lake: Path) -> None:
     server.kill()
 
 
+@pytest.mark.spark
 def test_what_a_killed_run_left_running_is_ended_before_the_next_merges(lake: Lake) -> None:
     left = str(uuid.uuid4())
     assert lake.spark.lanes_file is not None
@@ -97,6 +99,7 @@ def _outcome(old: object, statement: str) -> str:
     return "finished"
 
 
+@pytest.mark.spark
 def test_fault_a_released_session_closes_nothing_when_it_is_collected(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +123,7 @@ def merged(lake: Lake) -> tuple[Lake, ChangesSegment]:
     return lake, segment
 
 
+@pytest.mark.spark
 def test_delta_itself_drops_a_transaction_it_has(merged: tuple[Lake, ChangesSegment]) -> None:
     """As where another run committed after this one looked."""
     lake, segment = merged
@@ -130,6 +134,7 @@ def test_delta_itself_drops_a_transaction_it_has(merged: tuple[Lake, ChangesSegm
     assert len(lake.rows("shop.log", "id")) == len(ROWS)
 
 
+@pytest.mark.spark
 def test_a_second_write_without_its_transaction_is_refused(merged: tuple[Lake, ChangesSegment]) -> None:
     """What Spark Connect's client may do after a broken line must not write unguarded."""
     lake, segment = merged
@@ -143,6 +148,7 @@ def test_a_second_write_without_its_transaction_is_refused(merged: tuple[Lake, C
     assert len(lake.rows("shop.log", "id")) == 2 * len(ROWS)
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("vectors", [True, False])
 def test_a_large_merge_marks_rows_only_where_the_table_may(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, vectors: bool
@@ -158,6 +164,7 @@ def test_a_large_merge_marks_rows_only_where_the_table_may(
         assert lake.log("shop.orders").to_pyarrow_dataset().count_rows() == 4
 
 
+@pytest.mark.spark
 @pytest.mark.timeout(600)  # a cold start of Spark
 def test_the_command_line_merges_in_a_session_of_its_own(tmp_path: Path) -> None:
     lake = Lake(tmp_path, SparkSettings())

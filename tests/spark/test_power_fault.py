@@ -9,6 +9,8 @@ from tests.durability.disk import Disk
 from tests.spark.conftest import Lake
 from tests.spark.staged import INSERT, UPDATE_AFTER, Changes, Image, Schema
 
+pytestmark = pytest.mark.spark
+
 ORDERS = Schema({"id": "bigint", "name": "string"}, key=("id",))
 
 

@@ -48,6 +48,8 @@ from tests.parser.proxy import Proxy
 from tests.spark.repair.test_repair_on_spark_equality import Broken
 from tests.waiting import wait_for
 
+pytestmark = [pytest.mark.servers, pytest.mark.spark]
+
 NUMBERS = itertools.count(200)
 
 

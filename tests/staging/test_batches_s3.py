@@ -117,6 +117,7 @@ def require_life_of_a_batch(store: Store, tmp_path: Path) -> None:
     assert batches.trace() == ""
 
 
+@pytest.mark.servers
 def test_s3_a_batch_is_whole_until_it_is_acked_and_others_are_left_alone(s3_prefix: Store, tmp_path: Path) -> None:
     require_life_of_a_batch(s3_prefix, tmp_path)
 
@@ -217,6 +218,7 @@ def test_s3_what_a_run_lends_to_spark_is_there_until_its_lanes_close(folder_stor
     assert LentFiles(Lending()).place(rows) == rows.as_uri()
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("trouble", ["refused", "away"])
 def test_s3_a_store_that_fails_is_told_without_credentials_and_nothing_is_lost(
     s3_prefix: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
@@ -248,6 +250,7 @@ def test_s3_a_store_that_fails_is_told_without_credentials_and_nothing_is_lost(
     assert batches.is_whole(known)
 
 
+@pytest.mark.servers
 def test_s3_check_asks_the_store_of_staging(s3_prefix: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = {"staging": s3_prefix.url, "storage_options": s3_prefix.named}
     config = make_config(tmp_path).model_copy(update=said)

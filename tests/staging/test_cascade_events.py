@@ -15,6 +15,8 @@ from cdc_engine.staging.reader import read_manifest, read_rows
 from console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import Pipeline, run
 
+pytestmark = pytest.mark.servers
+
 DATABASE = "cascading"
 TABLES = (
     "CREATE TABLE p (id int PRIMARY KEY, code varchar(10) NOT NULL, UNIQUE (code), note text)",

@@ -106,6 +106,7 @@ def test_a_java_without_an_archive_of_its_own_is_not_tried(cache: Cache, tmp_pat
     assert not said.getvalue()
 
 
+@pytest.mark.spark
 def test_the_server_has_mapped_the_archive_where_there_is_one(spark_server: SparkConnectServer) -> None:
     """In the checks there is: they make it before the first test."""
     archive = class_archive(open_cache(), set_up([]).java)

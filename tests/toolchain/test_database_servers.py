@@ -24,6 +24,7 @@ def _fetch(server: DatabaseServer, statement: str) -> object:
         connection.close()
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("version", DATABASE_VERSIONS)
 def test_server_is_a_source_of_row_changes(fresh_server: ServerFactory, version: str) -> None:
     server = fresh_server(version)
@@ -36,6 +37,7 @@ def test_server_is_a_source_of_row_changes(fresh_server: ServerFactory, version:
     assert wait_until_gone(pid, 1)
 
 
+@pytest.mark.servers
 def test_rows_survive_kill_and_restart(fresh_mysql80: ServerFactory) -> None:
     server = fresh_mysql80({"binlog_row_metadata": "FULL"})
     port, killed = server.port, server.pid
@@ -58,6 +60,7 @@ def test_mysql_9_without_apt_says_what_it_needs(tmp_path: Path, monkeypatch: pyt
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.servers
 def test_two_servers_of_one_kept_folder_are_strangers(fresh_server: ServerFactory) -> None:
     first, second = fresh_server("mysql-8.0.31"), fresh_server("mysql-8.0.31")
     assert _fetch(first, "SELECT @@server_uuid") != _fetch(second, "SELECT @@server_uuid")

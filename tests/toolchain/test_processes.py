@@ -75,6 +75,7 @@ def test_taken_port_is_seen(taken_port: int) -> None:
     assert not is_free(taken_port)
 
 
+@pytest.mark.servers
 def test_database_server_names_a_taken_port(taken_port: int, tmp_path: Path) -> None:
     server = DatabaseServer("mariadb-10.11.5", tmp_path / "server", port=taken_port)
     with pytest.raises(PortTakenError, match=f"Port {taken_port}, wanted for mariadb-10.11.5, is taken"):
@@ -82,6 +83,7 @@ def test_database_server_names_a_taken_port(taken_port: int, tmp_path: Path) -> 
     assert not server.running
 
 
+@pytest.mark.spark
 def test_spark_server_names_a_taken_port(taken_port: int, tmp_path: Path) -> None:
     server = SparkConnectServer([], tmp_path / "spark", port=taken_port)
     with pytest.raises(PortTakenError, match="or choose another port"):

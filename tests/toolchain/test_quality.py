@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 
 from console.toolchain import quality
 from console.toolchain.quality import NOT_QUICK, STATIC_CHECKS, Choice, checks_of, failed_tests, run_quality, workers_of
-from tests.marks import marks_in, names_in
+from tests.marks import STARTS, refuse_starts
 
 ROOT = Path(__file__).parents[2]
 FILE, FOLDER = "tests/sink/test_filters.py", "tests/sink"
@@ -143,24 +144,9 @@ def test_the_record_of_what_failed_is_pytests_own(tmp_path: Path) -> None:
     assert failed_tests(tmp_path / "nowhere") == []
 
 
-@pytest.mark.parametrize(
-    ("text", "marks"),
-    [
-        ("tmp_path\nmysql80", {"servers"}),
-        ('request.getfixturevalue("mariadb114")', {"servers"}),
-        ('server = DatabaseServer("mysql-8.0.31", tmp_path)', {"servers"}),
-        ("def test(spark_server: SparkConnectServer) -> None:", {"spark"}),
-        ("lake\nspark_server", {"spark"}),
-        ("made = DagsterStack(folder)", {"servers"}),
-        ("made = ShopStack(folder, spark_server.url)", {"servers", "spark"}),
-        ("page\nbrowser", {"browser"}),
-        ("bench = KillBench(folder)", {"servers", "spark"}),
-        ("def test(server: DatabaseServer) -> None: lake = tmp_path", set()),
-    ],
-)
-def test_marks_are_read_off_what_a_test_asks_for(text: str, marks: set[str]) -> None:
-    assert marks_in(text) == marks
-
-
-def test_a_fixture_that_is_named_in_a_parameter_of_several_is_seen() -> None:
-    assert marks_in("\n".join(names_in([("mysql57", "MINIMAL"), 7]))) == {"servers"}
+@pytest.mark.parametrize(("start", "mark"), [(start, mark) for mark, starts in STARTS.items() for start in starts])
+def test_a_quick_run_names_the_mark_that_a_test_with_a_server_lacks(start: str, mark: str) -> None:
+    function = pkgutil.resolve_name(start)
+    with refuse_starts(), pytest.raises(pytest.fail.Exception, match=f"add @pytest.mark.{mark} to the test"):
+        pkgutil.resolve_name(start)()
+    assert pkgutil.resolve_name(start) is function, "refused no longer"

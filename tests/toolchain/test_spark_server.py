@@ -9,6 +9,8 @@ from pyspark.sql.connect.session import SparkSession
 from console.toolchain.process import wait_until_gone
 from console.toolchain.spark.server import SparkConnectServer
 
+pytestmark = pytest.mark.spark
+
 
 @pytest.fixture
 def session(spark_server: SparkConnectServer) -> Iterator[SparkSession]:

@@ -18,6 +18,7 @@ MARIADB_COLLATIONS = (
 ROWS_MAX = 400  # values converted in one statement
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize(("server", "statement"), [("mysql80", MYSQL_COLLATIONS), ("mariadb114", MARIADB_COLLATIONS)])
 def test_every_collation_of_a_server_leads_to_its_charset(
     server: str, statement: str, request: pytest.FixtureRequest
@@ -37,6 +38,7 @@ def test_every_collation_of_a_server_leads_to_its_charset(
         assert by_id.bytes_max == lengths[name]
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("server", ["mysql57", "mysql80", "mariadb1011", "mariadb114"])
 def test_every_charset_of_every_server_has_a_codec_fidelity(server: str, request: pytest.FixtureRequest) -> None:
     with request.getfixturevalue(server).connect() as connection, connection.cursor() as cursor:
@@ -55,6 +57,7 @@ def test_no_collation_is_in_two_charsets() -> None:
     assert charset_of_collation("uca1400_ai_ci") is None
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("name", sorted(name for name, charset in CHARSETS.items() if charset.codec))
 def test_a_codec_reads_what_the_server_reads(mysql80: DatabaseServer, name: str) -> None:
     """Every one and two byte value that the server has a character for; the codec reads the same, or refuses."""

@@ -210,6 +210,7 @@ def test_a_field_not_known_is_stepped_over() -> None:
     assert parse_table_map(body).names == ("a",)
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("server", ["mysql80", "mariadb114"])
 def test_year_has_its_place_among_the_signs(server: str, request: pytest.FixtureRequest) -> None:
     """YEAR and BIT between numbers: a wrong count shifts the sign of every column after them."""

@@ -10,12 +10,15 @@ import decimal
 from typing import Any
 
 import numpy as np
+import pytest
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
 
 from cdc_engine.binlog.rows.decoder import OPERATION, RowDecoder
 from console.toolchain.database.server import DatabaseServer
 from tests.fix_binlog import Recording, execute
+
+pytestmark = pytest.mark.servers
 
 CREATE = (  # without a key: every preimage is a row
     "CREATE TABLE t (id int, a tinyint, b smallint unsigned, c bigint, d decimal(30,8), e double, f varchar(40), g date, "

@@ -10,6 +10,8 @@ from console.toolchain.database.server import DatabaseServer
 from tests.fidelity.comparison import expected, printed
 from tests.fidelity.pipeline import Pipeline, images, run
 
+pytestmark = pytest.mark.servers
+
 MOMENTS = (
     "'2024-02-29 01:02:03.123456'",
     "'9999-12-31 23:59:59.999999'",

@@ -19,6 +19,8 @@ from cdc_engine.binlog.rows.decoder import RowDecoder
 from console.toolchain.database.server import DatabaseServer
 from tests.fix_binlog import Recording, execute
 
+pytestmark = pytest.mark.servers
+
 Strategy = st.SearchStrategy[Any]
 
 

@@ -18,6 +18,8 @@ from cdc_engine.errors import BinlogFormatError, TableStoppedError
 from console.toolchain.database.server import DatabaseServer
 from tests.fix_binlog import Recording, block_of, execute
 
+pytestmark = pytest.mark.servers
+
 ROUNDS = 4000
 TABLE = """
 CREATE TABLE t (id int PRIMARY KEY, a decimal(20,5), b varchar(300), c datetime(3), d json, e enum('x','y'), f set('p','q'),

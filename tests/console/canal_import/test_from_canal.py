@@ -18,6 +18,8 @@ from console.toolchain.ports import free_port
 from tests.console.canal_import.fix_canal import canal_folder, meta
 from tests.instance.fix_destination import Captured
 
+pytestmark = pytest.mark.servers
+
 PAGE = Path(__file__).parents[3] / "docs" / "from-canal.md"
 IMPORT = re.search(r"^ +(\./sluice import-canal .*)$", PAGE.read_text(), re.MULTILINE)
 

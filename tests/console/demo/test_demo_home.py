@@ -15,6 +15,7 @@ from console.stack.stack import Stack
 from console.toolchain.errors import SetupError
 
 
+@pytest.mark.servers
 def test_the_written_configuration_is_the_engines_and_holds_no_secret(tmp_path: Path) -> None:
     home = DemoHome(tmp_path)
     source = DemoSource(home.source_folder, 34567)
@@ -28,6 +29,7 @@ def test_the_written_configuration_is_the_engines_and_holds_no_secret(tmp_path: 
     assert DemoSource(home.source_folder, 1).password == source.password, "a resumed demo keeps it"
 
 
+@pytest.mark.servers
 def test_children_get_the_password_and_the_mark_by_environment(tmp_path: Path) -> None:
     home = DemoHome(tmp_path)
     config = home.configure(demo_ports(34560)[0], DemoSource(home.source_folder, 1).destination())

@@ -58,6 +58,7 @@ def shop_server(fresh_mysql80: ServerFactory) -> DatabaseServer:
     return server
 
 
+@pytest.mark.servers
 def test_a_resumed_shop_goes_on_from_what_is_there(shop_server: DatabaseServer) -> None:
     with contextlib.closing(shop_server.connect()) as connection:
         traffic = Traffic(Shop(), "one")
@@ -73,6 +74,7 @@ def test_a_resumed_shop_goes_on_from_what_is_there(shop_server: DatabaseServer) 
             run_transaction(connection, transaction)
 
 
+@pytest.mark.servers
 def test_the_pace_alters_and_truncates_once_and_writes_markers(shop_server: DatabaseServer) -> None:
     pace = Pace(shop_server.connect, 300, alter_after_seconds=0.5, truncate_after_seconds=1.0)
     pace.start()
@@ -88,6 +90,7 @@ def test_the_pace_alters_and_truncates_once_and_writes_markers(shop_server: Data
     assert count(shop_server, truncated) == 1
 
 
+@pytest.mark.servers
 def test_a_failing_server_ends_the_traffic_with_its_error(shop_server: DatabaseServer) -> None:
     def refuse() -> Any:
         raise ConnectionRefusedError("no server")

@@ -9,6 +9,8 @@ import pytest
 from benchmarks.fuzzing.fuzz import fuzz, write_corpus
 from console.toolchain.database.server import DatabaseServer
 
+pytestmark = pytest.mark.servers
+
 SEED = 4
 
 

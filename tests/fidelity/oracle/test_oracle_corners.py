@@ -13,6 +13,8 @@ from cdc_engine.binlog.rows.refused_values import ValuePolicy
 from console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import SERVERS, Pipeline, images, row_metadata, run
 
+pytestmark = pytest.mark.servers
+
 DATABASE = "oracle_corners"
 MANY_COLUMNS = 600
 MANY_SCRIPTS = "Aé~ßŽЖΩ中文あア한한글€，\u00a0😀"  # noqa: RUF001 - every script

@@ -105,6 +105,7 @@ def left_by_images(found: Any, table: Table) -> dict[int, list[Any]]:
     return rows
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("name", SERVERS)
 def test_generated_tables_are_what_select_returns_oracle(
     name: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -124,6 +125,8 @@ def test_generated_tables_are_what_select_returns_oracle(
         assert ours == theirs, [case.declared for case in table.cases]
 
 
+@pytest.mark.servers
+@pytest.mark.spark
 @pytest.mark.parametrize("name", ["mysql80", "mariadb114"])
 def test_merged_tables_are_what_select_returns_oracle(
     name: str, tmp_path: Path, spark_server: SparkConnectServer, request: pytest.FixtureRequest

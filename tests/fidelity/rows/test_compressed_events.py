@@ -12,6 +12,8 @@ from console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import run
 from tests.fidelity.replay import assert_replayed, pipeline_with
 
+pytestmark = pytest.mark.servers
+
 ORDERS = "CREATE TABLE orders (id INT PRIMARY KEY, note LONGTEXT, n INT) ENGINE=InnoDB"
 PAIRS = "CREATE TABLE pairs (a BIGINT PRIMARY KEY, b INT, c INT) ENGINE=InnoDB"
 DIGITS = "(SELECT 0 d UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION SELECT 6 UNION SELECT 7)"

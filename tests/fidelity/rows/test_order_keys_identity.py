@@ -21,6 +21,8 @@ from tests.fidelity.replay import pipeline_with
 from tests.fidelity.rows.test_transactions import xa
 from tests.fix_servers import ServerFactory
 
+pytestmark = pytest.mark.servers
+
 ORDERS = "CREATE TABLE orders (id INT PRIMARY KEY, note LONGTEXT) ENGINE=InnoDB"
 FAR = "CREATE TABLE far (id INT PRIMARY KEY) ENGINE=InnoDB"
 FAR_LOG = "CREATE TABLE far_log (n INT) ENGINE=InnoDB"

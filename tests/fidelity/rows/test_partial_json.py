@@ -22,6 +22,8 @@ from tests.fidelity.pipeline import images, run
 from tests.fidelity.replay import GONE, folded, pipeline_with, selected
 from tests.fidelity.rows.test_row_images import changes
 
+pytestmark = pytest.mark.servers
+
 PAD = "p" * 300  # an update is logged as differences where they are shorter than the document
 COLUMNS = "a JSON, s VARCHAR(20), g JSON AS (JSON_OBJECT('s', s)) STORED, b JSON, n INT"
 DOCS = f"CREATE TABLE docs (id INT PRIMARY KEY, {COLUMNS})"

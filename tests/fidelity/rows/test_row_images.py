@@ -160,6 +160,7 @@ def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return Captures(request, tmp_path_factory)
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("server", SERVERS)
 def test_staged_images_of_every_kind_tell_the_rows_fidelity(server: str, captured: Captures) -> None:
     capture = captured[server]
@@ -171,6 +172,8 @@ def test_staged_images_of_every_kind_tell_the_rows_fidelity(server: str, capture
         )
 
 
+@pytest.mark.servers
+@pytest.mark.spark
 @pytest.mark.parametrize(("server", "table"), [("mysql80", "t_mixed"), ("mariadb114", "t_minimal")])
 def test_images_merge_to_what_select_returns_fidelity(
     server: str, table: str, captured: Captures, spark_server: SparkConnectServer, tmp_path: Path
@@ -200,6 +203,7 @@ MARIADB_STOPS = (
 )  # fmt: skip
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("server", SERVERS)
 def test_what_minimal_images_cannot_tell_stops_its_table_and_no_other_fidelity(
     server: str, request: pytest.FixtureRequest, tmp_path: Path

@@ -11,6 +11,8 @@ from console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import SERVERS, run
 from tests.fidelity.replay import assert_replayed, pipeline_with
 
+pytestmark = pytest.mark.servers
+
 ORDERS = "CREATE TABLE orders (id INT PRIMARY KEY, note LONGTEXT) ENGINE=InnoDB"
 LOG = "CREATE TABLE log (id INT PRIMARY KEY, note VARCHAR(100)) ENGINE=MyISAM"
 

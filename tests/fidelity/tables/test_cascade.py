@@ -99,6 +99,7 @@ def plain(value: Any) -> Any:
     return value.replace(tzinfo=None) if isinstance(value, dt.datetime) else value
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize(
     ("server", "image", "seeds"),
     [
@@ -200,6 +201,8 @@ PLAYED: tuple[tuple[str, str, Way], ...] = (
 )
 
 
+@pytest.mark.servers
+@pytest.mark.spark
 @pytest.mark.parametrize("played", PLAYED, ids=" ".join)
 def test_random_cascades_over_several_batches_are_in_the_lake(
     played: tuple[str, str, Way], spark_server: SparkConnectServer, tmp_path: Path, request: pytest.FixtureRequest
@@ -253,6 +256,8 @@ KEY_TYPES = {
 }
 
 
+@pytest.mark.servers
+@pytest.mark.spark
 @pytest.mark.parametrize(("server", "way"), [("mysql80", "spark"), ("mariadb114", "small")])
 def test_cascades_of_keys_of_every_type_find_their_rows_in_the_lake_fidelity(
     server: str, way: Way, spark_server: SparkConnectServer, tmp_path: Path, request: pytest.FixtureRequest
@@ -300,6 +305,8 @@ class CutOffError(Exception):
 CUTS: tuple[tuple[tuple[str, ...], ...], ...] = (((), MERGED, ("p",)), (("c", "e", "l"), ("e",)))
 
 
+@pytest.mark.servers
+@pytest.mark.spark
 def test_fault_a_run_cut_off_between_what_cascades_change_is_finished_by_the_next(
     mysql80: DatabaseServer,
     spark_server: SparkConnectServer,

@@ -20,6 +20,8 @@ from spark_jobs.staged_batch import StagedTable, read_staged_batch
 from tests.fidelity.pipeline import Pipeline, run
 from tests.fidelity.tables.test_cascade import folded
 
+pytestmark = pytest.mark.servers
+
 DATABASE = "corners"
 MARIADB = ("mariadb114",)
 

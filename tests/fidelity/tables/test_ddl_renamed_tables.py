@@ -143,6 +143,7 @@ class Replayed:
         return +Counter({plain(row): count for row, count in self.tables.get(table, {}).values()})
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("server", ["mysql57", "mysql80", "mariadb1011", "mariadb114"])
 def test_ddl_random_renames_are_in_the_staged_batches(
     server: str, request: pytest.FixtureRequest, tmp_path: Path
@@ -200,6 +201,8 @@ SECOND = (
 )
 
 
+@pytest.mark.servers
+@pytest.mark.spark
 @pytest.mark.parametrize(("server", "way"), [("mysql80", "spark"), ("mariadb114", "small")])
 def test_ddl_identity_renamed_tables_are_in_the_lake(
     server: str,

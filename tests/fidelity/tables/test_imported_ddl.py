@@ -5,9 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import Pipeline, run
 from tests.fix_servers import ServerFactory
+
+pytestmark = pytest.mark.servers
 
 DATABASE = "imported"
 

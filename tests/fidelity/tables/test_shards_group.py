@@ -31,6 +31,8 @@ from spark_jobs.small.ways import Wish
 from tests.fidelity.pipeline import Pipeline, run
 from tests.spark.staged import Records
 
+pytestmark = [pytest.mark.servers, pytest.mark.spark]
+
 DATABASE, DESTINATION = "shards_group", "fidelity"
 COLUMNS = "id int PRIMARY KEY, n int DEFAULT 7, name varchar(20)"
 TABLES = ("orders_1", "orders_2", "items_1", "items_2", "log_1", "log_2")

@@ -19,6 +19,8 @@ from cdc_engine.staging.reader import read_rows
 from console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import Pipeline, images, row_metadata, run
 
+pytestmark = pytest.mark.servers
+
 DATABASE = "versioned"
 EXPLICIT = (
     "v varchar(9), s timestamp(6) GENERATED ALWAYS AS ROW START, e timestamp(6) GENERATED ALWAYS AS ROW END INVISIBLE, w blob, "

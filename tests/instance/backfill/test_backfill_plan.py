@@ -16,6 +16,8 @@ from console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured, running
 from tests.instance.test_start_time_backfill import insert_at
 
+pytestmark = pytest.mark.servers
+
 SECOND_US = 1_000_000
 
 

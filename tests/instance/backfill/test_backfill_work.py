@@ -35,6 +35,7 @@ def test_one_backfill_of_a_destination_at_a_time_and_what_a_killed_one_left_goes
     assert not again.exists()
 
 
+@pytest.mark.servers
 def test_a_backfill_reads_on_to_where_the_lake_is_and_refuses_what_became_another(
     mysql80: DatabaseServer, tmp_path: Path
 ) -> None:

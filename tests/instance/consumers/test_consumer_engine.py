@@ -18,6 +18,8 @@ from tests.instance.consumers.fix_services import numbers_in, taken
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.servers
+
 
 def alone(service: Service) -> bool:
     return service.reads_alone

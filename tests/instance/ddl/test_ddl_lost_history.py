@@ -15,6 +15,8 @@ from cdc_engine.instance.wiring import SCHEMA_FILE
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.servers
+
 STAYS = "snapshot: never"
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cdc_engine.acts.stopped_table import approve
 from cdc_engine.destination_files import read_ledger
 from tests.instance.ddl.test_ddl_review import Pipeline, pipeline
+
+pytestmark = [pytest.mark.servers, pytest.mark.spark]
 
 __all__ = ["pipeline"]
 

@@ -219,6 +219,7 @@ def stops_of(captured: Captured) -> dict[str, str]:
     return {stop.table: stop.state for stop in read_ledger(captured.directory).stopped_tables}
 
 
+@pytest.mark.servers
 def test_ddl_where_conf_says_never_a_table_stops_by_name(captured: Captured) -> None:
     captured.describe("snapshot: never")
     with running(captured) as engine:
@@ -231,6 +232,7 @@ def test_ddl_where_conf_says_never_a_table_stops_by_name(captured: Captured) -> 
     assert SnapshotRecords(captured.directory).all() == ()
 
 
+@pytest.mark.servers
 def test_fault_ddl_an_engine_that_dies_while_it_takes_a_table_anew_goes_on_with_it(
     captured: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +263,7 @@ def test_fault_ddl_an_engine_that_dies_while_it_takes_a_table_anew_goes_on_with_
     assert (record.table, record.state) == ("numbers", SnapshotState.WANTED)
 
 
+@pytest.mark.servers
 def test_ddl_a_view_that_is_renamed_stands_in_nobodys_way(captured: Captured) -> None:
     """The history knows tables alone, so its new name stops as that of a table that nobody knows; the source knows better."""
     with running(captured) as engine:
@@ -348,6 +351,8 @@ RETAKEN = {
 }
 
 
+@pytest.mark.servers
+@pytest.mark.spark
 def test_ddl_tables_whose_values_only_their_rows_tell_are_taken_anew_by_themselves_and_equal_select(lake: Lake) -> None:
     run, database = lake.captured.run, lake.captured.database
     names = {name: f"{database}.{name}" for name in RETAKEN}

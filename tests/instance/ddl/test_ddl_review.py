@@ -25,6 +25,8 @@ from spark_jobs import SparkSettings, merge_batch
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
 
+pytestmark = [pytest.mark.servers, pytest.mark.spark]
+
 
 class Pipeline:
     """An engine whose batches are merged as they come."""

@@ -15,6 +15,8 @@ from cdc_engine.instance.engine import Engine
 from console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured
 
+pytestmark = pytest.mark.servers
+
 TOOLS = {"gh-ost": ("_numbers_gho", "_numbers_del"), "pt-online-schema-change": ("_numbers_new", "_numbers_old")}
 
 

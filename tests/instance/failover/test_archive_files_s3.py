@@ -61,6 +61,7 @@ def test_failover_an_archive_in_a_folder_is_read_however_it_is_packed(tmp_path: 
         Archive(str(tmp_path / "gone")).files()
 
 
+@pytest.mark.servers
 def test_s3_an_archive_in_a_store_is_read_with_credentials_of_the_environment(
     s3_store: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,7 @@ def pair(fresh_server: ServerFactory, tmp_path: Path) -> Iterator[Pair]:
     made.slot.stop()
 
 
+@pytest.mark.servers
 def test_failover_by_time_reads_a_minute_again_and_stops_what_has_no_key(pair: Pair) -> None:
     first, second = pair.first, pair.second
     pair.describe("snapshot: never")

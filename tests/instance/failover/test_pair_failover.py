@@ -14,6 +14,8 @@ from tests.instance.consumers.fix_services import taken
 from tests.instance.failover.fix_pair import DATABASE, Pair, run
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.servers
+
 TRANSACTION_BYTES = 100  # one and no more
 
 

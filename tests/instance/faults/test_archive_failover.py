@@ -80,6 +80,7 @@ def _packed(file: Path, folder: Path, way: int) -> None:
             packed.add(file, arcname=f"backup/{file.name}")
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize(
     ("version", "options"),
     [

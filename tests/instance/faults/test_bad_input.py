@@ -24,6 +24,8 @@ from tests.fix_servers import ServerFactory
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.servers
+
 MEBIBYTE = 1 << 20
 
 

@@ -42,6 +42,7 @@ def failure() -> SluiceError | None:
     return None
 
 
+@pytest.mark.servers
 @pytest.mark.found
 def test_fault_a_ledger_that_is_lost_is_shown_after_a_restart_until_its_advice_was_followed(
     mysql80: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

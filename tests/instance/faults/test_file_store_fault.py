@@ -18,6 +18,8 @@ from tests.instance.faults.fix_stored import purge_before_now, reading, wait_unt
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.servers
+
 FILE, MEMORY = "store: {kind: file}", "store: {kind: memory}"
 
 

@@ -14,6 +14,8 @@ from console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.servers
+
 
 @pytest.fixture(params=["mysql80", "mysql57", "mariadb114"])
 def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Captured:

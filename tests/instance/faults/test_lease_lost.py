@@ -15,6 +15,8 @@ from tests.ha.test_lease import holding_process
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.servers
+
 
 def started() -> Engine | None:
     try:

@@ -16,6 +16,8 @@ from console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.servers
+
 
 def handed_out(engine: Engine) -> OutstandingBatch:
     return wait_for("a batch is handed out", lambda: engine.hand_out(1.0))

@@ -19,6 +19,8 @@ from tests.instance.fix_destination import Captured, running
 from tests.parser.test_stream import DUMPS
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.servers
+
 
 @pytest.fixture
 def shop(mysql80: DatabaseServer, tmp_path: Path) -> Captured:

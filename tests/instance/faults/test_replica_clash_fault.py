@@ -35,6 +35,7 @@ def is_running(engine: Engine) -> bool:
     return engine.status().state == "RUNNING"
 
 
+@pytest.mark.servers
 @pytest.mark.found
 def test_two_installations_with_the_same_destination_name_read_one_server_side_by_side(
     production: Captured, tmp_path: Path
@@ -55,6 +56,7 @@ def copied(captured: Captured, root: Path, source: str = "") -> Captured:
     return installation(captured, root, source)
 
 
+@pytest.mark.servers
 @pytest.mark.found
 def test_the_one_whose_dump_was_ended_waits_says_the_remedy_and_goes_on_by_itself(
     production: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -77,6 +79,7 @@ def test_the_one_whose_dump_was_ended_waits_says_the_remedy_and_goes_on_by_itsel
         assert production.take(one, 1) == [1]
 
 
+@pytest.mark.servers
 @pytest.mark.found
 def test_a_server_id_of_its_own_ends_the_clash_of_a_copy(production: Captured, tmp_path: Path) -> None:
     """Number 11: on MySQL a configured `server_id` was of no effect, for the uuid stayed that of the name."""

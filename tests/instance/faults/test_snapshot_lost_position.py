@@ -16,6 +16,8 @@ from console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.servers
+
 
 @pytest.fixture
 def lost(mysql80: DatabaseServer, tmp_path: Path) -> Captured:

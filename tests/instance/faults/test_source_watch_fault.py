@@ -35,6 +35,7 @@ def watching(shop: Captured) -> Iterator[Engine]:
         engine.stop()
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("version", ["mysql-8.0.31", "mariadb-11.4.5"])
 def test_fault_a_reset_under_an_idle_stream_is_a_lost_position(
     version: str, fresh_server: ServerFactory, tmp_path: Path
@@ -49,6 +50,7 @@ def test_fault_a_reset_under_an_idle_stream_is_a_lost_position(
         assert "reset" in engine.status().reason
 
 
+@pytest.mark.servers
 def test_fault_another_server_behind_the_same_address_is_noticed(fresh_server: ServerFactory, tmp_path: Path) -> None:
     first, second = fresh_server("mariadb-11.4.5"), fresh_server("mariadb-11.4.5", {"server_id": 77})
     with Proxy(first.port) as proxy:

@@ -67,6 +67,7 @@ def house(mysql80: DatabaseServer, tmp_path: Path) -> Iterator[House]:
     made.process.kill()
 
 
+@pytest.mark.servers
 def test_ha_an_engine_of_its_own_process_outlives_its_callers_and_goes_on_after_its_own_death(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -165,6 +165,7 @@ def take_over(
             host.process.kill()
 
 
+@pytest.mark.servers
 @pytest.mark.found
 def test_ha_canals_cluster_client_goes_on_with_the_standby_without_dagster(
     mysql80: DatabaseServer, zookeeper39: ZooKeeperServer, tmp_path: Path
@@ -175,6 +176,7 @@ def test_ha_canals_cluster_client_goes_on_with_the_standby_without_dagster(
     take_over(tmp_path, captured, meta, lambda _: java_client(zookeeper39.hosts, captured))
 
 
+@pytest.mark.servers
 @pytest.mark.found
 def test_ha_clients_go_on_with_the_standby_of_a_ledger_in_sql_without_dagster(
     mysql80: DatabaseServer, postgres16: PostgresServer, tmp_path: Path

@@ -47,6 +47,7 @@ def order_of(config: SluiceConfig, batch_dir: Path) -> MergeOrder:
     return MergeOrder(config=config, destination="shop", batch_dir=batch_dir, tables=("shop.orders",))
 
 
+@pytest.mark.spark
 def test_cut_forks_of_the_warm_process_merge_and_publish(tmp_path: Path, spark_server: SparkConnectServer) -> None:
     """Two runs after each other: what one fork does with Spark, Arrow and Delta leaves no trace in the next."""
     config = make_config(tmp_path).model_copy(update={"spark": SparkConfig(remote=spark_server.url)})

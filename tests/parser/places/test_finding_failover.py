@@ -12,6 +12,8 @@ from console.toolchain.database.server import DatabaseServer
 from tests.parser.places.test_time_search_backfill import SECOND_US, Clocked
 from tests.parser.recording import capturing, source_of
 
+pytestmark = pytest.mark.servers
+
 
 def found(clock: Clocked, wanted: Wanted) -> StartChoice:
     return exact_place(source_of(clock.server), clock.facts(), wanted)

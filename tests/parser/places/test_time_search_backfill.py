@@ -18,6 +18,8 @@ from cdc_engine.time_words import time_us
 from console.toolchain.database.server import DatabaseServer
 from tests.parser.recording import capturing, source_of
 
+pytestmark = pytest.mark.servers
+
 SECOND_US = 1_000_000
 
 

@@ -22,6 +22,8 @@ from tests.parser.recording import LATEST, Capture, in_shop, source_of
 from tests.parser.test_stream import DUMPS, assert_each_once_in_order, kill_dumps
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.servers
+
 LARGE_BYTES = 1 << 20
 
 

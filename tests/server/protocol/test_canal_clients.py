@@ -17,6 +17,8 @@ from console.toolchain.database.server import DatabaseServer
 from console.toolchain.ports import free_port
 from tests.instance.fix_destination import Captured
 
+pytestmark = pytest.mark.servers
+
 ROOT = Path(__file__).parents[3]
 BEGIN, ROWS, END = 1, 2, 3
 TABLE = """CREATE TABLE {db}.everything (

@@ -20,6 +20,8 @@ from console.toolchain.ports import free_port
 from tests.instance.fix_destination import Captured
 from tests.server.protocol.test_canal_clients import INSERT, TABLE
 
+pytestmark = pytest.mark.servers
+
 WIDTH = re.compile(r"^(tinyint|smallint|mediumint|int|bigint|year)\(\d+\)")
 BODIES = {
     EntryType.TRANSACTIONBEGIN: messages.TransactionBegin,

@@ -17,6 +17,8 @@ from console.toolchain.ports import free_port
 from tests.canal_client.fix_served import Destination
 from tests.instance.fix_destination import Captured
 
+pytestmark = pytest.mark.servers
+
 PROGRAM = Path(__file__).with_name("StockClient.java")
 HASH = "e3619321c1a937c46a0d8bd1dac39f93b27d4458"  # of "canal"
 ROWS = 300

@@ -60,6 +60,7 @@ def past(lake: Beside, version: int, images: Path | None, up_to: int) -> list[tu
     return found
 
 
+@pytest.mark.spark
 def test_a_version_and_the_changes_after_it_are_a_past_state_backfill(lake: Beside) -> None:
     lake.merge(lake.stage(changes([insert(1, 16, "a"), insert(2, 16, "b"), insert(3, 16, "c"), insert(4, 16, "d")])))
     version = deltalake.DeltaTable(lake.target.path).version()
@@ -77,6 +78,7 @@ def test_a_version_and_the_changes_after_it_are_a_past_state_backfill(lake: Besi
     assert (now.version(), now.metadata().id) == (live.version(), live.metadata().id), "the live one is left alone"
 
 
+@pytest.mark.spark
 def test_a_stretch_without_changes_is_the_version_itself_backfill(lake: Beside) -> None:
     lake.merge(lake.stage(changes([insert(1, 16, "a")])))
     version = deltalake.DeltaTable(lake.target.path).version()
@@ -139,6 +141,8 @@ def test_a_place_that_is_none_is_refused_backfill(
         place_of(load_config(tmp_path / "conf"), wish)
 
 
+@pytest.mark.servers
+@pytest.mark.spark
 def test_a_past_state_is_built_from_the_binlog_beside_the_live_table_backfill(
     mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,8 @@ from spark_jobs.tables.table_owner import Owner
 from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import SECOND_US, Pipeline, killed_at
 
+pytestmark = [pytest.mark.servers, pytest.mark.spark]
+
 
 def counts(done: Done) -> list[tuple[int, int, int]]:
     return [(each.rows_inserted, each.rows_updated, each.rows_deleted) for each in done.outcomes]

@@ -32,6 +32,8 @@ from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import Pipeline
 from tests.waiting import wait_for
 
+pytestmark = [pytest.mark.servers, pytest.mark.spark]
+
 
 class Alone(Pipeline):
     """A pipeline of one table with a history and a change log instead of a mirror."""

@@ -19,6 +19,8 @@ from tests.spark.beside.fix_beside import NAME, Beside, before, changes, delete,
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, Changes, Image, Schema, SchemaChange, Truncate
 
+pytestmark = pytest.mark.spark
+
 OTHER = Schema({"id": "decimal(20,0)", "text": "string"}, ("id",))
 
 

@@ -44,6 +44,8 @@ def files(path: str) -> set[str]:
     return {each.name for each in Path(path).glob("*.parquet")}
 
 
+@pytest.mark.servers
+@pytest.mark.spark
 def test_small_files_are_joined_and_old_ones_removed_and_cuts_can_be_read(
     mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +124,8 @@ def _lay(path: str, key: int, published_at: dt.datetime) -> None:
     deltalake.write_deltalake(path, pa.Table.from_pylist([row], schema=SCHEMA), mode="append")
 
 
+@pytest.mark.servers
+@pytest.mark.spark
 def test_maintenance_that_is_killed_anywhere_leaves_tables_right_and_is_done_again(
     mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer
 ) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema
+
+pytestmark = pytest.mark.spark
 
 ORDERS = Schema({"id": "bigint", "name": "string"}, key=("id",))
 HARD, SOFT = "shop.hard", "shop.soft"

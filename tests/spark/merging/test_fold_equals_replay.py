@@ -21,6 +21,8 @@ from spark_jobs.small.ways import Wish
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, Changes, Image, Schema, stage
 
+pytestmark = pytest.mark.spark
+
 KEYED = Schema({"stream": "int", "id": "int", "value": "string"}, key=("stream", "id"))
 KEYLESS = dataclasses.replace(KEYED, key=())
 KEYS = st.integers(0, 4)

@@ -30,6 +30,8 @@ from tests.spark.staged import (
     Truncate,
 )
 
+pytestmark = pytest.mark.spark
+
 ORDERS = Schema({"id": "bigint", "name": "string"}, key=("id",))
 WIDER = Schema({"id": "bigint", "added one": "int"}, key=("id",))  # `name` left, a column with a space came
 LOG = Schema(ORDERS.columns)

@@ -28,6 +28,8 @@ from tests.binlog.rows.event_bytes import block
 from tests.binlog.rows.partial_events import Change, number, partial_event, text
 from tests.spark.conftest import Lake
 
+pytestmark = pytest.mark.spark
+
 INSERT, UPDATE, DELETE = RowEventKind.INSERT, RowEventKind.UPDATE, RowEventKind.DELETE
 KEY = ("stream", "id")
 TABLE = TableVersion(

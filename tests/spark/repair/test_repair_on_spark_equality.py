@@ -32,6 +32,8 @@ from orchestration.run.spark_merge import spark_merge
 from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import Pipeline, killed_at
 
+pytestmark = [pytest.mark.servers, pytest.mark.spark]
+
 
 class Broken(Pipeline):
     """A pipeline whose lake another hand has broken, and its repair."""

@@ -35,6 +35,8 @@ from orchestration.run.spark_publish import spark_publish
 from orchestration.run.turns import writers_of
 from tests.waiting import wait_for
 
+pytestmark = [pytest.mark.servers, pytest.mark.spark]
+
 DATABASE = "grouped_1"
 NAME = f"{DATABASE}.orders"
 SIDES = ("east", "west")

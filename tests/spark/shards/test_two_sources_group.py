@@ -29,6 +29,8 @@ from tests.spark.shards.test_shards_group import changes, image
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Records, Segment, Truncate
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.spark
+
 NAME = "shop.orders"
 Batch = Sequence[Segment]
 

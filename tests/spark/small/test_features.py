@@ -18,6 +18,8 @@ from spark_jobs.tables.marked_rows import marked_rows
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema
 
+pytestmark = pytest.mark.spark
+
 TABLE = "shop.orders"
 ORDERS = Schema({"id": "bigint", "name": "string", "paid": "decimal(10,2)", "at": "timestamp_ntz"}, key=("id",))
 COUNT = 40

@@ -28,6 +28,7 @@ SECOND = Changes(ORDERS, [Image(UPDATE_AFTER, 11, {"id": 1, "name": "y"}), Image
 MERGED = [(0, "x"), (1, "y"), (3, "x"), (4, "x")]
 
 
+@pytest.mark.spark
 def test_more_tables_than_a_task_takes_are_each_merged_once(lake: Lake) -> None:
     lake.merge({name: [FIRST] for name in NAMES})
     reports = lake.merge({name: [SECOND] for name in NAMES})
@@ -35,6 +36,7 @@ def test_more_tables_than_a_task_takes_are_each_merged_once(lake: Lake) -> None:
     assert [lake.rows(name, "id", "name") for name in NAMES] == [MERGED] * len(NAMES)
 
 
+@pytest.mark.spark
 def test_fault_a_task_that_dies_after_its_commit_changes_nothing_twice(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,6 +59,7 @@ def test_fault_a_task_that_dies_after_its_commit_changes_nothing_twice(
     assert [row[0] for row in lake.rows("shop.b", "_sluice_order_key")] == [1, 2, 3, 4, 5, 11, 12]
 
 
+@pytest.mark.spark
 def test_fault_a_task_that_meets_another_writer_tries_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the executor, where an error of deltalake must be the one that the shipped code expects."""
     lake.merge({"shop.a": [FIRST]}, deletion_vectors=False)
@@ -74,6 +77,7 @@ def test_fault_a_task_that_meets_another_writer_tries_again(lake: Lake, monkeypa
     assert lake.rows("shop.a", "id", "name") == MERGED
 
 
+@pytest.mark.spark
 def test_executors_that_lack_a_package_leave_all_to_spark_and_check_says_so(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +97,7 @@ def test_executors_that_lack_a_package_leave_all_to_spark_and_check_says_so(
     assert why_no_small_tables(lake.spark) == wanted
 
 
+@pytest.mark.spark
 def test_a_table_s_error_is_its_own_and_what_is_not_small_is_merged_by_spark(lake: Lake) -> None:
     other = Schema({"id": "bigint", "name": "string", "more": "int"}, key=("id",))
     lake.merge({name: [FIRST] for name in ("shop.fine", "shop.taken", "shop.wider", "shop.cut")})
@@ -114,6 +119,7 @@ def test_a_table_s_error_is_its_own_and_what_is_not_small_is_merged_by_spark(lak
     assert lake.rows("shop.taken", "id", "name") == [(key, "x") for key in range(5)]
 
 
+@pytest.mark.spark
 def test_runs_share_the_python_workers_of_spark(lake: Lake, spark_server: SparkConnectServer) -> None:
     """Each process stays for ever: without sharing, a run would leave one."""
     lake.merge({"shop.a": [FIRST]})
@@ -124,6 +130,7 @@ def test_runs_share_the_python_workers_of_spark(lake: Lake, spark_server: SparkC
     assert daemons == [process.pid for process in psutil.Process(spark_server.pid).children()]
 
 
+@pytest.mark.spark
 def test_an_old_spark_that_cannot_share_them_merges_all_itself(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     def cannot(*_: Any) -> None:
         raise NotImplementedError("StatusCode.UNIMPLEMENTED")
@@ -134,6 +141,7 @@ def test_an_old_spark_that_cannot_share_them_merges_all_itself(lake: Lake, monke
     assert why_no_small_tables(lake.spark) == small_job.OLD_SPARK
 
 
+@pytest.mark.spark
 def test_executors_with_another_deltalake_leave_all_to_spark(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = small_job._task
     monkeypatch.setattr(small_job, "_task", lambda shares, _packages: plain(shares, {"deltalake": "99.0.0"}))

@@ -26,6 +26,8 @@ from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema, SchemaChange, Segment
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.spark
+
 ORDERS = Schema({"id": "bigint", "name": "string"}, key=("id",))
 LOG = Schema(ORDERS.columns)
 FIRST = [Image(INSERT, 1 + key, {"id": key, "name": "x"}) for key in range(5)]

@@ -16,6 +16,8 @@ from spark_jobs import SparkSettings
 from tests.spark.conftest import Lake
 from tests.spark.merging.test_fold_equals_replay import STREAMS, compare, deliveries, merge_all, replay
 
+pytestmark = pytest.mark.spark
+
 CUTS = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=4, max_size=5)
 WAYS = st.lists(
     st.fixed_dictionaries({f"shop.{name}": st.sampled_from(["spark", "small"]) for name in ("hard", "soft", "log")}),

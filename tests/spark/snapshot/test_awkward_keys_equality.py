@@ -8,6 +8,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from cdc_engine.acts import snapshot
 from cdc_engine.instance.tables.table_snapshots import Outside, snapshot_hands
 from cdc_engine.instance.wiring import source_of
@@ -22,6 +24,8 @@ from orchestration.run.spark_publish import spark_publish
 from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import Pipeline
 from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.servers, pytest.mark.spark]
 
 # table → columns of its key, and the value of each for a number of 0 to 59
 KEYS = {

@@ -29,6 +29,8 @@ from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import Pipeline
 from tests.waiting import wait_for
 
+pytestmark = [pytest.mark.servers, pytest.mark.spark]
+
 ZEROS = "SET SESSION sql_mode = ''"
 TABLES = {"dated", "zeros", "slow", "soft", "narrow", "loose"}
 

@@ -12,6 +12,8 @@ from tests.spark.conftest import Lake
 from tests.spark.snapshot.test_publish_snapshot import ORDERS, Holding, Reading, image
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image
 
+pytestmark = pytest.mark.spark
+
 NAME = "shop.orders"
 
 

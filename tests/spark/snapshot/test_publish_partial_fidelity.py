@@ -13,6 +13,8 @@ from tests.spark.conftest import Lake
 from tests.spark.snapshot.test_publish_snapshot import Holding, Reading
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, Changes, Image, Schema
 
+pytestmark = pytest.mark.spark
+
 ORDERS = Schema({"id": "int", "a": "string", "b": "int", "c": "string"}, key=("id",))
 KEYS, CHUNKS, STEPS = 60, 6, 500
 Row = dict[str, Any]

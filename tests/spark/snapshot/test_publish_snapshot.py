@@ -45,6 +45,8 @@ from tests.spark.staged import (
     stage,
 )
 
+pytestmark = pytest.mark.spark
+
 READ_AT_US = 1_700_000_000_000_000
 ORDERS = Schema({"id": "int", "value": "string"}, key=("id",))
 

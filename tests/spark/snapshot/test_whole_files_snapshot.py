@@ -358,6 +358,7 @@ def _with_statistics(line: str, text: str) -> str:
     return json.dumps(action)
 
 
+@pytest.mark.spark
 def test_a_table_that_a_snapshot_made_of_files_is_spark_s_own(lake: Lake) -> None:
     """Every type reads alike, statistics lose no row, and merges, a repeated publication and OPTIMIZE go on from there."""
     columns, rows = _typed()

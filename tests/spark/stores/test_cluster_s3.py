@@ -28,6 +28,8 @@ from tests.instance.fix_destination import running
 from tests.spark.stores.test_staging_s3 import Destination, prefix, tables
 from tests.waiting import wait_for
 
+pytestmark = [pytest.mark.servers, pytest.mark.spark]
+
 __all__ = ["prefix"]
 CLUSTER = CONFS[-1]
 VARIABLES = {"LAKE_ACCESS_KEY": ACCESS_KEY, "LAKE_SECRET_KEY": SECRET_KEY}

@@ -71,6 +71,8 @@ def s3_config(s3_store: S3Server, prefix: str, tmp_path: Path, monkeypatch: pyte
     return make_config(tmp_path).model_copy(update={"lake": prefix, "storage_options": {**s3_store.options, **KEYS}})
 
 
+@pytest.mark.servers
+@pytest.mark.spark
 def test_s3_both_ways_merge_one_table_in_turn(s3_lake: Lake) -> None:
     log = Schema(ORDERS.columns)
     s3_lake.way = "spark"
@@ -91,6 +93,8 @@ def test_s3_both_ways_merge_one_table_in_turn(s3_lake: Lake) -> None:
     assert len(s3_lake.rows("shop.log", "id")) == len(FIRST) + 9
 
 
+@pytest.mark.servers
+@pytest.mark.spark
 def test_s3_fault_a_task_that_outlives_its_killed_run_changes_nothing_twice(
     s3_lake: Lake,
     tmp_path: Path,
@@ -113,6 +117,8 @@ def test_s3_fault_a_task_that_outlives_its_killed_run_changes_nothing_twice(
     assert all(each.skipped for each in s3_lake.merge_staged(directory, BOTH).values())
 
 
+@pytest.mark.servers
+@pytest.mark.spark
 def test_s3_a_run_merges_and_publishes_its_cut_and_the_table_is_watched(
     s3_config: SluiceConfig, spark_server: SparkConnectServer, tmp_path: Path
 ) -> None:
@@ -137,6 +143,7 @@ def test_s3_a_run_merges_and_publishes_its_cut_and_the_table_is_watched(
     assert SECRET_KEY not in spark_server.log.read_text() + str(order) + str(config)
 
 
+@pytest.mark.servers
 def test_s3_equality_compares_a_lake_there(s3_config: SluiceConfig, mysql80: DatabaseServer, tmp_path: Path) -> None:
     shelf = Shelf(mysql80, tmp_path)
     shelf.config = shelf.config.model_copy(update={"lake": s3_config.lake})
@@ -156,6 +163,8 @@ def test_s3_equality_compares_a_lake_there(s3_config: SluiceConfig, mysql80: Dat
         shelf.drop()
 
 
+@pytest.mark.servers
+@pytest.mark.spark
 @pytest.mark.found
 def test_s3_files_with_rounded_bounds_are_rewritten(s3_lake: Lake) -> None:
     """Number 1: a mapped table in a store has rounded bounds from an earlier version; their files' footers are read there."""
@@ -175,6 +184,7 @@ def test_s3_files_with_rounded_bounds_are_rewritten(s3_lake: Lake) -> None:
     assert s3_lake.rows(name, "id", "n") == [(1, 0), (big, 1)]
 
 
+@pytest.mark.servers
 def test_s3_check_asks_the_store_and_says_what_lacks(
     s3_config: SluiceConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +201,8 @@ def test_s3_check_asks_the_store_and_says_what_lacks(
     assert "LAKE_SECRET" in problem
 
 
+@pytest.mark.servers
+@pytest.mark.spark
 def test_s3_a_merge_with_wrong_credentials_is_told_without_them(
     s3_config: SluiceConfig, spark_server: SparkConnectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,8 @@ from tests.instance.fix_destination import running
 from tests.spark.stores.test_staging_s3 import Destination, prefix, shop
 from tests.waiting import wait_for
 
+pytestmark = [pytest.mark.servers, pytest.mark.spark]
+
 __all__ = ["prefix", "shop"]
 ROOT = Path(__file__).parents[3]
 

@@ -33,6 +33,8 @@ from tests.spark.snapshot.test_publish_snapshot import ORDERS, Holding, Reading,
 from tests.spark.staged import INSERT, UPDATE_AFTER
 from tests.waiting import wait_for
 
+pytestmark = [pytest.mark.servers, pytest.mark.spark]
+
 NAMED = {"aws_access_key_id": "$LAKE_ACCESS", "aws_secret_access_key": "$LAKE_SECRET"}
 
 

@@ -18,6 +18,8 @@ from spark_jobs.staged_batch import read_staged_batch
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema, SchemaChange, Segment
 
+pytestmark = pytest.mark.spark
+
 KEY = ("id",)
 
 

@@ -86,6 +86,7 @@ GONE_ON = {
 }
 
 
+@pytest.mark.spark
 def test_ddl_tables_that_swap_names_swap_rows_and_columns(lake: Lake) -> None:
     """Keyed, keyed otherwise and keyless, in a circle; each goes on with changes of what it is now."""
     lake.merge(BEFORE)
@@ -114,6 +115,7 @@ class LaneThatBreaks(Lane):
         raise ConnectionError("cut off")
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("order", [("s.a", "s.b", "s.log"), ("s.log", "s.b", "s.a")], ids=" ".join)
 def test_ddl_identity_a_swap_that_broke_anywhere_is_finished(lake: Lake, order: tuple[str, ...]) -> None:
     """Forwards and backwards along the circle; each table is cut off before its commit and after it, before it is remembered."""
@@ -140,6 +142,7 @@ def _merged(lane: Lane, batch: StagedBatch, name: str, targets: dict[str, TableT
     merge_table(lane, batch, table, targets[name], {}, records=records, target_of=targets.get)
 
 
+@pytest.mark.spark
 def test_ddl_a_plain_rename_brings_the_rows_along(lake: Lake) -> None:
     """To a name that the lake does not have, to one that it has from before, and from one of which it has nothing."""
     lake.merge(BEFORE)
@@ -152,6 +155,7 @@ def test_ddl_a_plain_rename_brings_the_rows_along(lake: Lake) -> None:
     assert lake.rows("s.a", "id") == lake.rows("s.log", "word") == []
 
 
+@pytest.mark.spark
 def test_ddl_marks_of_deleted_rows_and_left_columns_come_along(lake: Lake) -> None:
     dropped = ({"kind": "drop", "column": "gone", "plan": "keep"},)
     less = Schema({"id": "bigint", "a": "int"}, key=("id",))
@@ -167,6 +171,7 @@ def test_ddl_marks_of_deleted_rows_and_left_columns_come_along(lake: Lake) -> No
     assert lake.rows("s.hard", "id", "a", "gone") == [(2, 21, None)]
 
 
+@pytest.mark.spark
 def test_ddl_identity_rows_of_a_table_that_is_not_as_it_was_left_are_not_taken(lake: Lake) -> None:
     """A disk that is not mounted, or columns that conf/ has otherwise under the other name."""
     records = Records()
@@ -188,6 +193,7 @@ def test_ddl_identity_rows_of_a_table_that_is_not_as_it_was_left_are_not_taken(l
     assert lake.rows("s.b", "code") == [("k",), ("l",)]
 
 
+@pytest.mark.spark
 def test_ddl_identity_a_quarantined_value_of_the_table_that_had_the_name_is_not_put_back(lake: Lake) -> None:
     lake.merge({"s.a": [rows(LOG, 1, INSERT, ("one",))]})
     tables: dict[str, list[Segment]] = {"s.b": [named(20, "s.a", LOG)]}

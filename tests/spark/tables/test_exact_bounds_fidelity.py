@@ -156,6 +156,7 @@ def by_every_reader(session: SparkSession, path: str, key: int) -> list[int]:
     return [int(spark[0][0]), int(duck[0][0]), found(path, f"id = arrow_cast('{key}', 'Decimal128(20, 0)')")]
 
 
+@pytest.mark.spark
 @pytest.mark.found
 @pytest.mark.parametrize("how", ALTERED)
 def test_small_merges_of_mapped_tables_leave_no_rounded_bounds(lake: Lake, session: SparkSession, how: str) -> None:
@@ -174,6 +175,7 @@ def test_small_merges_of_mapped_tables_leave_no_rounded_bounds(lake: Lake, sessi
     assert lake.rows(how, "id", "n") == [(1, 0), (2, 0), (3, 0), (BIG, 400)]
 
 
+@pytest.mark.spark
 @pytest.mark.found
 def test_files_with_rounded_bounds_are_rewritten_before_the_next_merge(
     lake: Lake, session: SparkSession, monkeypatch: pytest.MonkeyPatch
@@ -205,6 +207,7 @@ def test_files_with_rounded_bounds_are_rewritten_before_the_next_merge(
     assert [each["operation"] for each in lake.log("shop.renamed").history()].count("OPTIMIZE") == optimizes == 1
 
 
+@pytest.mark.spark
 @pytest.mark.found
 def test_maintenance_rewrites_files_with_rounded_bounds(
     lake: Lake, session: SparkSession, monkeypatch: pytest.MonkeyPatch
@@ -243,6 +246,7 @@ def rounded_by_an_earlier_version(lake: Lake, monkeypatch: pytest.MonkeyPatch) -
     return path
 
 
+@pytest.mark.spark
 @pytest.mark.found
 def test_columns_that_swapped_their_names_are_judged_by_their_own_bounds(lake: Lake, session: SparkSession) -> None:
     """Number 1: statistics have physical names, so a key column that took another's name was judged by the other's bounds."""
@@ -273,6 +277,7 @@ def test_fidelity_nested_columns_of_mapped_tables_have_no_bounds() -> None:
     assert set(writer_properties(pa.schema([nested, plain])).column_properties) == {"n0"}
 
 
+@pytest.mark.spark
 @pytest.mark.found
 def test_a_past_state_of_a_mapped_table_is_built_and_swapped_in(
     lake: Lake, session: SparkSession, tmp_path: Path

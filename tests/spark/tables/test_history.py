@@ -27,6 +27,8 @@ from tests.spark.staged import (
     Truncate,
 )
 
+pytestmark = pytest.mark.spark
+
 SCHEMA = Schema({"id": "bigint", "name": "string"}, key=("id",))
 NAME = "shop.lives"
 

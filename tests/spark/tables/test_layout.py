@@ -14,6 +14,8 @@ from spark_jobs.tables.layout import Layout
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema
 
+pytestmark = pytest.mark.spark
+
 TABLE = "shop.orders"
 ORDERS = Schema({"id": "bigint", "country": "string", "name": "string"}, key=("id",))
 

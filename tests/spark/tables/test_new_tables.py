@@ -38,6 +38,7 @@ def first_commit(lake: Lake, name: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("vectors", [True, False])
 @pytest.mark.parametrize("deletes", ["hard", "soft"])
 def test_a_table_that_the_job_makes_is_as_spark_makes_it(lake: Lake, vectors: bool, deletes: str) -> None:
@@ -53,6 +54,7 @@ def test_a_table_that_the_job_makes_is_as_spark_makes_it(lake: Lake, vectors: bo
     assert made["small"] == made["spark"]
 
 
+@pytest.mark.spark
 def test_tables_are_made_with_their_first_rows_and_spark_goes_on_with_them(lake: Lake) -> None:
     text = Schema({"k": "string", "n": "int"}, key=("k",))
     tables = {"shop.times": TIMES, "shop.text": text}
@@ -67,6 +69,7 @@ def test_tables_are_made_with_their_first_rows_and_spark_goes_on_with_them(lake:
     assert lake.rows("shop.times", "id") == [(1,)]
 
 
+@pytest.mark.spark
 def test_spark_makes_the_tables_where_it_has_been_told_more_about_them(lake: Lake) -> None:
     lake.spark = lake.spark.__class__(
         remote=lake.spark.remote, options={"spark.databricks.delta.properties.defaults.enableChangeDataFeed": "true"}

@@ -114,6 +114,7 @@ def test_the_page_has_every_reader_and_feature() -> None:
     assert set(matrix()) == {(feature, reader) for feature in FEATURES for reader in READERS}
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("feature", FEATURES)
 def test_a_reader_does_what_the_page_says(tables: dict[str, tuple[str, Rows]], feature: str, reader: str) -> None:

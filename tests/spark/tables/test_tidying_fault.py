@@ -17,6 +17,8 @@ from spark_jobs.tables.table_owner import Owner, TableRecord
 from tests.spark.conftest import Lake
 from tests.spark.staged import INSERT, UPDATE_AFTER, Changes, Image, Schema
 
+pytestmark = pytest.mark.spark
+
 ORDERS = Schema({"id": "bigint", "name": "string"}, key=("id",))
 NAME = "shop.orders"
 ROUNDS = 2

@@ -18,6 +18,8 @@ from console.toolchain.database.server import DatabaseServer
 from tests.table_meta.additions import additions
 from tests.table_meta.replay import Scene, scene
 
+pytestmark = pytest.mark.servers
+
 TAKEN_MIN = {"mysql57": 200, "mysql80": 350, "mariadb1011": 350, "mariadb114": 350}
 SECONDS, FRACTION = 1600000000, ".123456"
 

@@ -21,6 +21,8 @@ from console.toolchain.database.server import DatabaseServer
 from tests.table_meta.ddl_corpus import Group, groups
 from tests.table_meta.replay import QUERY, Scene, events_since, file_format, scene
 
+pytestmark = pytest.mark.servers
+
 ACCEPTED_MIN = {"mysql80": 880, "mariadb114": 1000, "mysql57": 780, "mariadb1011": 980}
 Schemas = dict[tuple[str, str], TableSchema]
 

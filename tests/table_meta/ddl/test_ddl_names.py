@@ -32,6 +32,7 @@ from tests.binlog.scan.event_factory import START, EventFactory, feed
 LETTERS_A_QUERY = 800
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("server", ["mysql80", "mariadb114"])
 def test_ddl_names_are_folded_as_the_server_folds_them(server: str, request: pytest.FixtureRequest) -> None:
     """Every letter of the plane that names can have."""

@@ -20,6 +20,7 @@ ACTIONS, PASSWORD = "ON DELETE SET NULL ON UPDATE CASCADE", "only for this test"
 SERVER = ServerFacts(flavour="mysql", charset="utf8mb4")
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("flavour", ["mysql57", "mysql80", "mariadb1011", "mariadb114"])
 def test_an_account_that_may_only_read_sees_what_cascades(flavour: str, request: pytest.FixtureRequest) -> None:
     server: DatabaseServer = request.getfixturevalue(flavour)

@@ -17,6 +17,8 @@ from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot, read_
 from console.toolchain.database.server import DatabaseServer
 from tests.table_meta.replay import Scene, scene
 
+pytestmark = pytest.mark.servers
+
 
 @pytest.mark.parametrize("server", ["mysql80", "mariadb114"])
 def test_ddl_the_servers_schema_answers_until_another_statement_touches_the_table(

@@ -14,6 +14,8 @@ from console.toolchain.database.server import DatabaseServer
 from tests.table_meta.corpus import ALTERS, CREATES, MARIADB_ALTERS, MYSQL_ALTERS
 from tests.table_meta.replay import Scene, row_metadata, scene
 
+pytestmark = pytest.mark.servers
+
 INSERTS = (
     "INSERT INTO numbers () VALUES ()",
     "INSERT INTO strings () VALUES ()",

@@ -44,6 +44,7 @@ def test_clocks_of_no_zone_are_no_zone_ddl() -> None:
     assert system_zone(ask) == ""  # type: ignore[arg-type]
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("version", ["mysql-8.0.31", "mariadb-11.4.5"])
 def test_rows_there_get_the_time_of_the_system_zone_ddl(
     version: str, fresh_server: ServerFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -25,6 +25,8 @@ from console.toolchain.process import ChildProcess
 from tests.fix_servers import ServerFactory
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.servers
+
 DATABASE = "grouped"
 EAST, WEST = 1, 77  # server ids
 Got = tuple[str, int]  # server, number of the row

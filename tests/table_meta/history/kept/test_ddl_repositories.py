@@ -51,6 +51,7 @@ def record(offset: int, kind: RecordKind = RecordKind.DATABASE, text: str = "Ã¤æ
     return Record(kind=kind, position=at(offset), database=f"d{offset}", content={"charset": text})
 
 
+@pytest.mark.servers
 def test_ddl_records_are_read_in_the_order_they_were_written(opened: Open) -> None:
     assert opened().load() == []
     first = opened()
@@ -60,6 +61,7 @@ def test_ddl_records_are_read_in_the_order_they_were_written(opened: Open) -> No
     assert opened().load() == [record(1), record(2), record(2), record(9, text="x" * 100_000)]
 
 
+@pytest.mark.servers
 def test_ddl_a_rewind_takes_back_what_is_above_it(opened: Open) -> None:
     repository = opened()
     repository.append([record(1), record(5), record(7)])
@@ -68,6 +70,7 @@ def test_ddl_a_rewind_takes_back_what_is_above_it(opened: Open) -> None:
     assert opened().load() == [record(1), record(5), record(6)]
 
 
+@pytest.mark.servers
 def test_ddl_replaced_records_are_the_only_ones(opened: Open) -> None:
     repository = opened()
     repository.append([record(1), record(2), record(3)])
@@ -76,6 +79,7 @@ def test_ddl_replaced_records_are_the_only_ones(opened: Open) -> None:
     assert opened().load() == [record(3), record(4)]
 
 
+@pytest.mark.servers
 def test_ddl_a_history_is_the_same_after_compaction_from_the_position_on(opened: Open) -> None:
     history = TableHistory(opened(), lambda _, table: table != "outside")
     history.seed(Snapshot(ServerFacts(flavour="mysql", charset="utf8mb4"), (("d", "latin1"),), ()), at(10))
