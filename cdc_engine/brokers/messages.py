@@ -14,6 +14,7 @@ from cdc_engine.binlog.entries.flat import FlatTable, flat_statement
 from cdc_engine.binlog.entries.messages import VERSIONS_MAX, Described, EntryMaker, Part
 from cdc_engine.binlog.entries.numbers import EventType
 from cdc_engine.binlog.entries.rows import Entries, KeptColumns, Shown, TableEntries
+from cdc_engine.binlog.entries.texts import Display
 from cdc_engine.binlog.entries.units import units_of
 from cdc_engine.binlog.rows.refused_values import ValuePolicy
 from cdc_engine.brokers.packets import by_unit, packet_of, whole_packet
@@ -36,7 +37,7 @@ class MessageMaker:
         routing: Routing,
         form: Format,
         *,
-        time_zone: str,
+        display: Display,
         describe: Describe,
         policies: Mapping[str, ValuePolicy] | None = None,
         kept: KeptColumns | None = None,
@@ -44,7 +45,7 @@ class MessageMaker:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._routing, self._form, self._describe, self._now_ms = routing, form, describe, now_ms
-        self._entries = EntryMaker(time_zone, describe, policies, kept, keys)
+        self._entries = EntryMaker(display, describe, policies, kept, keys)
         self._flat: dict[int, tuple[TableEntries, FlatTable]] = {}
 
     def messages(self, parts: Sequence[Part], batch_id: int) -> list[Message]:

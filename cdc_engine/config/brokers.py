@@ -102,6 +102,10 @@ class BrokerConfig(Strict):
     time_zone: str = Field(
         "UTC", description="Time zone in which TIMESTAMP values are sent. Canal uses the time zone of its machine."
     )
+    decimals: Literal["declared", "canal"] = Field(
+        "declared",
+        description="Whole DECIMAL values: with all digits of their scale (1.000000), or as Canal shows them (1.0).",
+    )
 
     @property
     def bytes_max(self) -> int:

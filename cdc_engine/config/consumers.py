@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -37,6 +37,10 @@ class CanalServerConfig(Strict):
     key_file: LocalPath | None = Field(None, description="PEM file with the key of the certificate.")
     time_zone: str = Field(
         "UTC", description="Time zone in which TIMESTAMP values are sent. Canal uses the time zone of its machine."
+    )
+    decimals: Literal["declared", "canal"] = Field(
+        "declared",
+        description="Whole DECIMAL values: with all digits of their scale (1.000000), or as Canal shows them (1.0).",
     )
     window_bytes_max: int = Field(
         limits.WINDOW_BYTES_MAX,

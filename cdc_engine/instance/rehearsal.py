@@ -21,6 +21,7 @@ import pyarrow as pa
 from cdc_engine import limits
 from cdc_engine.binlog.column_types import Values, type_of
 from cdc_engine.binlog.entries.messages import EntryMaker
+from cdc_engine.binlog.entries.texts import Display
 from cdc_engine.binlog.events.event_types import HEADER_BYTES, LENGTH_AT
 from cdc_engine.binlog.result_rows.decoder import ResultDecoder
 from cdc_engine.binlog.result_rows.result_reader import ResultReader
@@ -120,9 +121,9 @@ def show_entries(window: Window, captured: TableFilter) -> int:
     """All that the window holds, as entries and as messages for a broker; how many bytes of entries."""
     tables = CapturedTables([captured])
     selection = Selection(tables=tables, wants=wanted_statements(tables))
-    entries, place, shown = EntryMaker("UTC", described), FeedPlace(Place(window.begin)), 0
+    entries, place, shown = EntryMaker(Display(), described), FeedPlace(Place(window.begin)), 0
     hashed = Routing(Rules(topic="all", partition_hash=r".*\..*:$pk$", partitions_num=3))
-    makers = [MessageMaker(hashed, form, time_zone="UTC", describe=described) for form in FORMATS]
+    makers = [MessageMaker(hashed, form, display=Display(), describe=described) for form in FORMATS]
     while (reading := window.read(place.place, limits.READ_BUFFER_BYTES, limits.BATCH_EVENTS_MAX)) and reading.pieces:
         chosen, state = selection.chosen(reading.pieces, place.state)
         shown += len(entries.messages(chosen))

@@ -41,7 +41,12 @@ def brokers_of(name: str, settings: Settings, told: Told) -> list[Any]:
         return []
     if keys := settings.given("canal.port", "canal.ip", "canal.user", "canal.passwd", "canal.withoutNetty"):
         told.no_meaning.append(f"{keys}: Canal's own server is off where it sends to a broker")
-    broker: dict[str, Any] = {"kind": kind, "client_id": CLIENT, **KINDS[kind](name, settings, told)}
+    broker: dict[str, Any] = {
+        "kind": kind,
+        "client_id": CLIENT,
+        "decimals": "canal",
+        **KINDS[kind](name, settings, told),
+    }
     broker |= _rules(settings, told.left)
     broker |= _without_partitions(settings, told.left) if kind == "rabbitmq" else _partitions(settings, told.left)
     told.taken.append(f"canal.serverMode {mode}: `brokers`, as consumer {CLIENT}")

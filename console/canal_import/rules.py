@@ -208,7 +208,7 @@ def _moment(milliseconds: int) -> str:
 
 
 def _canal_server(settings: Settings, findings: Told) -> dict[str, Any]:
-    server: dict[str, Any] = {"port": settings.number("canal.port", CANAL_PORT)}
+    server: dict[str, Any] = {"port": settings.number("canal.port", CANAL_PORT), "decimals": "canal"}
     if keys := settings.given("canal.serverMode", "canal.port", "canal.ip", "canal.user"):
         findings.taken.append(f"{keys}: `canal_server`")
     password = settings.get("canal.passwd")

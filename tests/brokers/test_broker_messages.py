@@ -12,6 +12,7 @@ import pytest
 from cdc_engine.binlog.entries.flat import text_of
 from cdc_engine.binlog.entries.flat_json import escaped_size, put_escaped
 from cdc_engine.binlog.entries.messages import EntryMaker
+from cdc_engine.binlog.entries.texts import Display
 from cdc_engine.binlog.row_rules.masks import ColumnMask
 from cdc_engine.binlog.row_rules.rules import RowRules
 from cdc_engine.binlog.rows.refused_values import ValuePolicy
@@ -43,7 +44,7 @@ def made(
     rules: Rules, form: Literal["flat", "protobuf"], policies: Mapping[str, ValuePolicy] | None = None
 ) -> list[Message]:
     maker = MessageMaker(
-        Routing(rules), form, time_zone="UTC", describe=described, policies=policies, now_ms=lambda: NOW_MS
+        Routing(rules), form, display=Display(), describe=described, policies=policies, now_ms=lambda: NOW_MS
     )
     return maker.messages(recorded(), BATCH)
 
@@ -59,7 +60,7 @@ def by_place(messages: list[Message]) -> dict[tuple[str, int], list[bytes]]:
 @pytest.mark.parametrize("rules", RULES, ids=range(len(RULES)))
 @pytest.mark.parametrize("form", ["flat", "packets"])
 def test_broker_messages_are_those_of_canal_byte_by_byte(form: str, rules: Rules, canal: CanalMessages) -> None:
-    entries = EntryMaker("UTC", described).messages(recorded())
+    entries = EntryMaker(Display(), described).messages(recorded())
     if form == "packets" and rules is RULES[0]:
         assert [each.body for each in made(rules, "protobuf")] == [canal.whole(BATCH, entries)]
         return
@@ -88,7 +89,7 @@ def _own_changes_only(body: bytes) -> bytes:
 def test_broker_gets_only_the_rows_and_values_that_conf_lets_out(form: str, canal: CanalMessages) -> None:
     masked = RowRules(condition="a > 3", masks=(ColumnMask(column="b", kind="hash", salt="salt"),))
     policies, rules = {"rehearsal.composed": ValuePolicy(rules=masked)}, RULES[2]
-    entries = EntryMaker("UTC", described, policies).messages(recorded())
+    entries = EntryMaker(Display(), described, policies).messages(recorded())
     ours = by_place(made(rules, "flat" if form == "flat" else "protobuf", policies))
     theirs = by_place(canal.routed(form, rules, BATCH, NOW_MS, entries))
     told = b"".join(body for bodies in ours.values() for body in bodies)

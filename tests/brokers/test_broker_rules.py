@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from cdc_engine.binlog.entries.texts import Display
 from cdc_engine.brokers.messages import MessageMaker
 from cdc_engine.brokers.publisher import Message
 from cdc_engine.brokers.routing import Route, Routing, Rules, hash_of, partition_of
@@ -104,7 +105,7 @@ def test_broker_rules_that_are_none_are_said() -> None:
 
 
 def messages(rules: Rules) -> list[Message]:
-    return MessageMaker(Routing(rules), "flat", time_zone="UTC", describe=described).messages(recorded(), 1)
+    return MessageMaker(Routing(rules), "flat", display=Display(), describe=described).messages(recorded(), 1)
 
 
 def taken(found: Iterable[Message]) -> Rows:

@@ -13,6 +13,7 @@ from cdc_engine.binlog.entries.images import little_endian_at
 from cdc_engine.binlog.entries.numbers import SOURCE_MYSQL, EntryType
 from cdc_engine.binlog.entries.protobuf import bytes_field, gather_entries, gathered_size, number_field
 from cdc_engine.binlog.entries.rows import Entries, KeptColumns, TableEntries
+from cdc_engine.binlog.entries.texts import Display
 from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
 from cdc_engine.contracts import FRAME, Block, Bytes, Frames, Int8s, Int64s, LoggedStatement, TableVersion
 
@@ -51,13 +52,13 @@ class EntryMaker:
 
     def __init__(
         self,
-        time_zone: str,
+        display: Display,
         describe: Callable[[LoggedStatement], Described | None],
         policies: Mapping[str, ValuePolicy] | None = None,
         kept: KeptColumns | None = None,
         keys: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
-        self._time_zone, self._describe, self._policies = time_zone, describe, policies or {}
+        self._display, self._describe, self._policies = display, describe, policies or {}
         self._kept, self._keys = kept, keys or {}
         self._tables: dict[int, TableEntries] = {}
 
@@ -106,7 +107,7 @@ class EntryMaker:
                 self._tables.clear()
             policy = self._policies.get(version.name, DEFAULT_POLICY)
             key = self._keys.get(version.name, ())
-            found = self._tables[id(version)] = TableEntries(version, self._time_zone, policy, self._kept, key)
+            found = self._tables[id(version)] = TableEntries(version, self._display, policy, self._kept, key)
         return found
 
     def statement(self, block: Block, statement: LoggedStatement) -> bytes:

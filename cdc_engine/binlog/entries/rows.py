@@ -15,7 +15,7 @@ from cdc_engine.binlog.entries import locate as entries_locate
 from cdc_engine.binlog.entries.images import EventFacts, Images
 from cdc_engine.binlog.entries.protobuf import bytes_field, encoded_varint, number_field
 from cdc_engine.binlog.entries.shown_rules import ShownRules
-from cdc_engine.binlog.entries.texts import ColumnTexts, Texts, column_texts
+from cdc_engine.binlog.entries.texts import ColumnTexts, Display, Texts, column_texts
 from cdc_engine.binlog.rows import diffs as rows_diffs
 from cdc_engine.binlog.rows.history_rows import HIDDEN
 from cdc_engine.binlog.rows.locate import KIND_UPDATE
@@ -75,14 +75,14 @@ class TableEntries:
     def __init__(
         self,
         version: TableVersion,
-        time_zone: str,
+        display: Display,
         policy: ValuePolicy = DEFAULT_POLICY,
         kept: KeptColumns | None = None,
         key: tuple[str, ...] = (),
     ) -> None:
         self.version, self._policy = version, policy
         try:
-            every = [column_texts(column, time_zone) for column in version.columns]
+            every = [column_texts(column, display) for column in version.columns]
         except TypeUnsupportedError as error:
             raise ConsumerStoppedError(f"the rows of {version.name} cannot be shown: {error}") from None
         keyed = dataclasses.replace(version, key=key or version.key)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,21 @@ SECONDS_CHARS = len("2020-01-01 00:00:00")
 ISO_8859_1 = np.arange(256, dtype=np.int32)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Display:
+    """How consumers are shown values that have several forms.
+
+    `time_zone`: of TIMESTAMP values. `decimals`: a whole DECIMAL with all digits of its scale (`declared`: 1.000000), or as Canal shows it
+    (`canal`: 1.0).
+    """
+
+    time_zone: str = "UTC"
+    decimals: Literal["declared", "canal"] = "declared"
+
+
+DEFAULT_DISPLAY = Display()
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Texts:
     """Values of one column. `array`: of strings or bytes that are UTF-8. `high`: those whose sqlType is the wider one, None for none."""
@@ -71,7 +86,7 @@ class ColumnTexts:
     finish: Callable[[Values], Texts]
 
 
-def column_texts(column: Column, time_zone: str = "UTC") -> ColumnTexts:
+def column_texts(column: Column, display: Display = DEFAULT_DISPLAY) -> ColumnTexts:
     """Raises TypeUnsupportedError for a column whose layout nobody knows."""
     code = column.type_code
     if code in BYTES:
@@ -86,20 +101,21 @@ def column_texts(column: Column, time_zone: str = "UTC") -> ColumnTexts:
         return ColumnTexts(width=size, sql_type=SqlType.BIT, of_null=SqlType.BIT, finish=finish)
     if code == TypeCode.YEAR:
         return ColumnTexts(width=1, sql_type=SqlType.VARCHAR, of_null=SqlType.VARCHAR, finish=_years)
-    return _through_type(column, time_zone)
+    return _through_type(column, display)
 
 
-def _through_type(column: Column, time_zone: str) -> ColumnTexts:
+def _through_type(column: Column, display: Display) -> ColumnTexts:
     """What lies as the lake's type of it says."""
     lies = _layout(column)
     code, finish = column.type_code, lies.finish
     kind, null = int(MOMENTS.get(TypeCode(code), SqlType.VARCHAR)), 0
     if code == TypeCode.NEWDECIMAL:
         finish = functools.partial(_decimals, precision=column.metadata >> 8, scale=column.metadata & 0xFF)
+        finish = functools.partial(_without_zeros, finish=finish) if display.decimals == "canal" else finish
     elif code in (TypeCode.FLOAT, TypeCode.DOUBLE):
         finish = functools.partial(_reals, finish=lies.finish)
     elif code in TIMESTAMPS:
-        kind, finish = SqlType.TIMESTAMP, _in_zone(column, time_zone)
+        kind, finish = SqlType.TIMESTAMP, _in_zone(column, display.time_zone)
     elif code == TypeCode.JSON:
         null = SqlType.OTHER
     elif pa.types.is_binary(lies.arrow):
@@ -175,6 +191,12 @@ def _printed(values: Values, numbers: Int64s | npt.NDArray[np.uint64]) -> AnyArr
 
 def _decimals(values: Values, precision: int, scale: int) -> AnyArray:
     return decimals.texts(values, decimals.digit_groups(precision, scale), scale, precision)
+
+
+def _without_zeros(values: Values, finish: Callable[[Values], AnyArray]) -> AnyArray:
+    """A fraction of zeros alone is one zero: 1.0 for 1.000000, as Canal shows it. 1.500000 keeps its zeros there, too."""
+    found: AnyArray = pc.replace_substring_regex(finish(values), pattern=r"\.00+$", replacement=".0")
+    return found
 
 
 def _reals(values: Values, finish: Callable[[Values], AnyArray]) -> AnyArray:

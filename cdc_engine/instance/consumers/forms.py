@@ -6,8 +6,11 @@ import dataclasses
 from collections.abc import Mapping
 
 from cdc_engine.binlog.entries.rows import KeptColumns
+from cdc_engine.binlog.entries.texts import Display
 from cdc_engine.binlog.rows.refused_values import ValuePolicy
 from cdc_engine.config import DestinationConfig
+from cdc_engine.config.brokers import BrokerConfig
+from cdc_engine.config.consumers import CanalServerConfig
 from cdc_engine.instance.tables.value_policies import keys_of, policies_of
 from cdc_engine.sink.column_filter import ColumnFilter
 
@@ -21,6 +24,10 @@ class Forms:
     policies: Mapping[str, ValuePolicy] = dataclasses.field(default_factory=dict)
     kept: KeptColumns | None = None
     keys: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+
+
+def display_of(config: CanalServerConfig | BrokerConfig) -> Display:
+    return Display(time_zone=config.time_zone, decimals=config.decimals)
 
 
 def forms_of(config: DestinationConfig) -> Forms:

@@ -18,7 +18,7 @@ from cdc_engine.config.brokers import BrokerConfig, KafkaConfig, PartitionedConf
 from cdc_engine.errors import ConfigurationError, NotSubscribedError, SluiceError
 from cdc_engine.instance.consumers.consumers import Consumers
 from cdc_engine.instance.consumers.feed import Chosen
-from cdc_engine.instance.consumers.forms import Forms, forms_of
+from cdc_engine.instance.consumers.forms import Forms, display_of, forms_of
 from cdc_engine.instance.consumers.statements import described
 
 ContentT = TypeVar("ContentT")
@@ -106,7 +106,7 @@ def message_maker(config: BrokerConfig, forms: Forms) -> MessageMaker:
     return MessageMaker(
         Routing(rules_of(config)),
         config.format,
-        time_zone=config.time_zone,
+        display=display_of(config),
         describe=described,
         policies=forms.policies,
         kept=forms.kept,

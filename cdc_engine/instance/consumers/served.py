@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from cdc_engine.binlog.entries.messages import EntryMaker
+from cdc_engine.binlog.entries.texts import Display
 from cdc_engine.config import CanalServerConfig, DestinationConfig
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.instance.consumers.consumers import Consumers
-from cdc_engine.instance.consumers.forms import Forms, forms_of
+from cdc_engine.instance.consumers.forms import Forms, display_of, forms_of
 from cdc_engine.instance.consumers.statements import described
 from cdc_engine.server.protocol.listener import Address, CannotListenError, listen
 from cdc_engine.server.protocol.session import Access, Consumer
@@ -99,7 +100,7 @@ class Serving:
         entries: Callable[[], Entries] | None = None,
     ) -> None:
         self._config, self._destination, self._consumers = config, destination, consumers
-        self._entries = entries or (lambda: entry_maker(config.time_zone, Forms()))
+        self._entries = entries or (lambda: entry_maker(display_of(config), Forms()))
         self._lock = threading.Lock()
         self._end: Callable[[], None] | None = None
         self._ended = False
@@ -134,14 +135,14 @@ class Serving:
             end()
 
 
-def entry_maker(time_zone: str, forms: Forms) -> EntryMaker:
+def entry_maker(display: Display, forms: Forms) -> EntryMaker:
     """What makes the entries of a destination whose rows are shown so. Raises ConfigurationError for a time zone that is none."""
-    return EntryMaker(time_zone, described, forms.policies, forms.kept, forms.keys)
+    return EntryMaker(display, described, forms.policies, forms.kept, forms.keys)
 
 
 def serving_of(config: DestinationConfig, consumers: Callable[[], Consumers]) -> Serving:
     """The part of a destination that listens, with what conf/ says of its rows. Raises ConfigurationError."""
     forms = forms_of(config)
     return Serving(
-        config.canal_server, config.name, consumers, lambda: entry_maker(config.canal_server.time_zone, forms)
+        config.canal_server, config.name, consumers, lambda: entry_maker(display_of(config.canal_server), forms)
     )

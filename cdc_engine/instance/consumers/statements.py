@@ -43,7 +43,6 @@ _ACTIONS: tuple[tuple[str, EventType | None], ...] = (
     (r"DROP\s+(?:INDEX|KEY|CONSTRAINT|PRIMARY|FOREIGN|CHECK)\b", EventType.DINDEX),
     (r"RENAME\s+(?!COLUMN\b|INDEX\b|KEY\b)", EventType.RENAME),
 )
-_ROUTINE = re.compile(r"(?:CREATE|ALTER|DROP)\s.*?\b(?:PROCEDURE|FUNCTION|TRIGGER|EVENT)\b", re.IGNORECASE | re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Described:
 
 @functools.lru_cache(maxsize=256)
 def described(statement: LoggedStatement) -> Described | None:
-    """None for a statement that no client is shown (GRANT, CREATE VIEW, …)."""
+    """None for a statement that no client is shown, as in Canal: GRANT, views, triggers, procedures, ALTER DATABASE, …"""
     text = without_comments(statement.text)
     index = _INDEX.match(text)
     if index:
@@ -87,10 +86,12 @@ def _of_read(read: Statement, statement: LoggedStatement, text: str) -> Describe
         case RenameTables():
             (old, new), *others = read.pairs
             return _of(EventType.RENAME, statement, new, old, *(name for pair in others for name in pair))
+        case SetDatabase() if not read.creates:
+            return None
         case SetDatabase() | DropDatabase():
             return Described(EventType.QUERY, read.name or statement.database)
         case Nothing():
-            return Described(EventType.QUERY) if _ROUTINE.match(text) else None
+            return None
         case Unread() if read.names:
             return _of(EventType.ALTER, statement, *read.names)
     return Described(EventType.QUERY)

@@ -14,6 +14,7 @@ from canal_client import messages
 from cdc_engine.binlog.entries.elements import ROWS
 from cdc_engine.binlog.entries.messages import EntryMaker
 from cdc_engine.binlog.entries.numbers import SqlType
+from cdc_engine.binlog.entries.texts import Display
 from cdc_engine.binlog.row_rules.masks import ColumnMask
 from cdc_engine.binlog.row_rules.rules import RowRules
 from cdc_engine.binlog.rows.refused_values import ValuePolicy
@@ -39,7 +40,7 @@ def shown(
 ) -> list[tuple[str, int, list[tuple[dict[str, Any], dict[str, Any]]]]]:
     """(table, event type, (before, after) of each row) of each entry that a client gets; `rules` are of ORDERS."""
     made = block([(table, kind, event(kind, images, present=present)) for table, kind, images in events])
-    maker = EntryMaker("UTC", lambda _: None, {"shop.orders": ValuePolicy(rules=rules)})
+    maker = EntryMaker(Display(), lambda _: None, {"shop.orders": ValuePolicy(rules=rules)})
     part = Part(made, np.full(len(events), ROWS, np.int8), np.arange(len(events)))
     got: Any = messages.Messages.FromString(maker.messages([part]))
     found = []
@@ -116,7 +117,7 @@ def test_a_canal_client_gets_the_columns_that_conf_captures_each_at_its_own_plac
         ("SHOP.orders:id/amount", [(0, "id", "7"), (2, "note", "hid")]),
     ):
         kept = ColumnFilter(exclude=exclude).kept
-        maker = EntryMaker("UTC", lambda _: None, {"shop.orders": ValuePolicy(rules=rules)}, kept)
+        maker = EntryMaker(Display(), lambda _: None, {"shop.orders": ValuePolicy(rules=rules)}, kept)
         got = maker.messages([Part(made, np.full(1, ROWS, np.int8), np.arange(1))])
         read: Any = messages.Messages.FromString(got)
         change: Any = messages.RowChange.FromString(messages.Entry.FromString(read.messages[0]).storeValue)
@@ -129,7 +130,7 @@ def test_a_canal_client_is_refused_masks_by_the_key_that_conf_says() -> None:
     policies = {
         "shop.orders": ValuePolicy(rules=RowRules(masks=(ColumnMask(column="note", kind="truncate", chars=1),)))
     }
-    maker = EntryMaker("UTC", lambda _: None, policies, None, {"shop.orders": ("note",)})
+    maker = EntryMaker(Display(), lambda _: None, policies, None, {"shop.orders": ("note",)})
     with pytest.raises(ConsumerStoppedError, match="key column"):
         maker.messages([Part(made, np.full(1, ROWS, np.int8), np.arange(1))])
 
@@ -137,7 +138,7 @@ def test_a_canal_client_is_refused_masks_by_the_key_that_conf_says() -> None:
 def test_a_digest_is_a_varchar_and_what_does_not_differ_is_not_updated() -> None:
     made = block([(ORDERS, UPDATE, event(UPDATE, [(7, 1, "ab"), (7, 2, "ac")]))])
     masks = (ColumnMask(column="id", kind="hash", salt="s"), ColumnMask(column="note", kind="truncate", chars=1))
-    maker = EntryMaker("UTC", lambda _: None, {"shop.orders": ValuePolicy(rules=RowRules(masks=masks))})
+    maker = EntryMaker(Display(), lambda _: None, {"shop.orders": ValuePolicy(rules=RowRules(masks=masks))})
     got: Any = messages.Messages.FromString(maker.messages([Part(made, np.full(1, ROWS, np.int8), np.arange(1))]))
     change: Any = messages.RowChange.FromString(messages.Entry.FromString(got.messages[0]).storeValue)
     key, amount, note = change.rowDatas[0].afterColumns

@@ -18,6 +18,7 @@ from cdc_engine.contracts import Holder
 from cdc_engine.errors import ConfigurationError, LeaseLostError, NotStartedError, SluiceError
 from cdc_engine.ha.leases import open_lease
 from cdc_engine.instance.consumers.consumers import Consumers
+from cdc_engine.instance.consumers.forms import display_of
 from cdc_engine.instance.consumers.group.consumers import GroupConsumers, Runs
 from cdc_engine.instance.consumers.group.members import Members
 from cdc_engine.instance.consumers.group.served import GroupEntries, GroupMessages
@@ -169,7 +170,7 @@ class GroupEngine:
         """Raises ConfigurationError."""
         if self._group.canal_server.port:
             address_of(self._group.canal_server)
-        GroupEntries(self._group.canal_server.time_zone)
+        GroupEntries(display_of(self._group.canal_server))
         for broker in self._group.brokers:
             GroupMessages(broker)
 
@@ -189,8 +190,10 @@ class GroupEngine:
         )
         self._state, self._reason = EngineState.RUNNING, ""
         if group.canal_server.port:
-            zone = group.canal_server.time_zone
-            self._serving = Serving(group.canal_server, self.name, lambda: self.consumers, lambda: GroupEntries(zone))
+            display = display_of(group.canal_server)
+            self._serving = Serving(
+                group.canal_server, self.name, lambda: self.consumers, lambda: GroupEntries(display)
+            )
             self._serving.begin()
         self._sending = Sending(group.brokers, lambda: self.consumers, lambda broker: GroupMessages(broker).messages)
         self._sending.begin()

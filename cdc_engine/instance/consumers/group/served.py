@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from cdc_engine.binlog.entries.texts import Display
 from cdc_engine.brokers.publisher import Message
 from cdc_engine.config.brokers import BrokerConfig
 from cdc_engine.instance.consumers.forms import Forms
@@ -32,9 +33,9 @@ class ByMember(Generic[MakerT]):
 class GroupEntries:
     """Implements `consumers.served.Entries`. Raises ConfigurationError for a time zone that is none."""
 
-    def __init__(self, time_zone: str) -> None:
-        entry_maker(time_zone, Forms())  # what is wrong with it is said at the start
-        self._makers = ByMember(lambda forms: entry_maker(time_zone, forms))
+    def __init__(self, display: Display) -> None:
+        entry_maker(display, Forms())  # what is wrong with it is said at the start
+        self._makers = ByMember(lambda forms: entry_maker(display, forms))
 
     def messages(self, content: Sequence[Run], /) -> bytes:
         return b"".join(self._makers.of(run).messages(run.chosen) for run in content)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
+from cdc_engine.binlog.entries.texts import Display
 from cdc_engine.brokers.publisher import MemoryBroker
 from cdc_engine.config.brokers import AnyBroker, BrokerConfig
 from cdc_engine.errors import ConfigurationError
@@ -44,8 +45,8 @@ def test_group_broker_and_consumer_get_each_member_s_rows_as_it_shows_them() -> 
 
     assert told(found) == told([*plain, *narrowed])
     assert told(list(plain)) != told(list(narrowed))
-    entries = [entry_maker("UTC", run.forms).messages(run.chosen) for run in runs]
-    assert GroupEntries("UTC").messages(runs) == b"".join(entries)
+    entries = [entry_maker(Display(), run.forms).messages(run.chosen) for run in runs]
+    assert GroupEntries(Display()).messages(runs) == b"".join(entries)
 
 
 def test_group_makers_of_a_broker_are_made_anew_where_a_member_shows_its_rows_otherwise() -> None:
