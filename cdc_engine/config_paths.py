@@ -1,4 +1,4 @@
-"""Resolves paths, stores and URLs of conf/. Pure; called while the values are checked, defaults included.
+"""Resolves paths, stores and URLs of conf/, and names folders after databases and tables. Pure; called while values are checked too.
 
 A relative path is relative to the folder that holds conf/, in every process. Otherwise the engine, a run, Spark and the
 console would find different lakes.
@@ -6,13 +6,19 @@ console would find different lakes.
 
 from __future__ import annotations
 
+import hashlib
+import posixpath
 import re
 import string
+import unicodedata
 from pathlib import Path
 
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 FILE_URI = re.compile(r"file:(?://(?:localhost)?)?(?=/(?!/))")
 SECRET = re.compile(r"access_key|secret|password|(?<!allow_)token$|account_key|sas_key|service_account_key")
+SEGMENT_BYTES_MAX = 200  # with `__history` it stays within the 255 bytes that a file system gives a name
+ESCAPE = re.compile(r"@(?=[0-9a-f]{4})")
+OWN_NAMES = ("_sluice", "_delta_", "_change_data")  # what Sluice and Delta call folders of their own
 RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)(?=[^?])")
 
 
@@ -75,3 +81,37 @@ def database_url(url: str, root: Path | None) -> str:
     """Returns the URL of a database with a relative SQLite file made absolute."""
     found = RELATIVE_SQLITE.match(url)
     return f"{found[1]}{local_path(url[found.end() :], root)}" if found else url
+
+
+def path_segment(name: str) -> str:
+    """Returns the name of a folder for the name of a database or a table; no two names have the same one.
+
+    ASCII letters and digits, `_ - . $ @`, spaces, and letters of other alphabets stay as they are. Every other character is written as
+    `@` and four hexadecimal digits, as MySQL names its own files: `%2F` would not do, for deltalake decodes it in paths. So are a dot or
+    a space at the beginning, and the first character of a name that begins like a folder of Sluice or Delta.
+    """
+    text = "".join(char if _is_plain(char) else _escaped(char) for char in ESCAPE.sub("@0040", name))
+    if text.startswith((".", " ")) or text.lower().startswith(OWN_NAMES):
+        text = _escaped(text[0]) + text[1:]
+    if len(text.encode()) <= SEGMENT_BYTES_MAX:
+        return text
+    digest = hashlib.sha256(name.encode()).hexdigest()[:32]
+    return text.encode()[: SEGMENT_BYTES_MAX // 2].decode(errors="ignore") + f"@{digest}"
+
+
+def _is_plain(char: str) -> bool:
+    if char.isascii():
+        return char.isalnum() or char in "_-.$@ "
+    return unicodedata.category(char)[0] not in "CZ"
+
+
+def _escaped(char: str) -> str:
+    return f"@{ord(char):04x}"
+
+
+def comparable_path(path: str, *, folds_case: bool = False) -> str:
+    """Returns one text for all spellings of a path: `s3a://`, doubled slashes, dots, and where the store folds case, capitals."""
+    scheme, mark, rest = path.rpartition("://")
+    normal = posixpath.normpath(rest if mark else path)
+    whole = f"{'s3' if scheme == 's3a' else scheme}{mark}{normal}"
+    return unicodedata.normalize("NFC", whole).casefold() if folds_case else whole

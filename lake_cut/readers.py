@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import deltalake
@@ -17,9 +18,15 @@ def deltalake_tables(cut: Cut, storage_options: Mapping[str, str] | None = None)
 
 
 def duckdb_views(connection: Any, cut: Cut) -> list[str]:
-    """Views `database.table` in a DuckDB connection that has loaded its delta extension; their names. Raises CutError."""
+    """Makes views `database.table` in a DuckDB connection that has loaded its delta extension; returns their names.
+
+    Tables whose names differ by capitals only, which DuckDB takes for one, are `table__1`, `table__2`, …. Raises CutError.
+    """
     made = []
-    for table, database, short in _named(cut):
+    named = list(_named(cut))
+    for (table, _, _), (database, short) in zip(
+        named, _told_apart([(database, short) for _, database, short in named]), strict=True
+    ):
         _opened(table, None)
         path, schema = table.path.replace("'", "''"), _quoted(database, '"')
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
@@ -32,11 +39,16 @@ def duckdb_views(connection: Any, cut: Cut) -> list[str]:
 
 
 def spark_views(spark: Any, cut: Cut, storage_options: Mapping[str, str] | None = None) -> list[str]:
-    """Temporary views `database_table` of a Spark session with Delta; their names. Raises CutError."""
+    """Makes temporary views `database_table` of a Spark session with Delta; returns their names.
+
+    Names that Spark takes for one have `__1`, `__2`, … after them. Raises CutError.
+    """
     made = []
-    for table, database, short in _named(cut):
+    named = list(_named(cut))
+    for (table, _, _), (_, name) in zip(
+        named, _told_apart([("", f"{database}_{short}") for _, database, short in named]), strict=True
+    ):
         _opened(table, storage_options)
-        name = f"{database}_{short}"
         path = _quoted(_of_spark(table.path), "`")
         spark.sql(
             f"CREATE OR REPLACE TEMPORARY VIEW {_quoted(name, '`')} AS SELECT * FROM delta.{path} VERSION AS OF {table.version}"
@@ -49,6 +61,19 @@ def _named(cut: Cut) -> Iterator[tuple[CutTable, str, str]]:
     for name, table in sorted(cut.tables.items()):
         database, _, short = name.partition(".")
         yield table, database, short
+
+
+def _told_apart(names: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """(schema, name) of views, with a number after names that are one where capitals do not count: none may replace another."""
+    lowered = [(schema.lower(), name.lower()) for schema, name in names]
+    taken, found = set(lowered), list(names)
+    for at, (schema, name) in enumerate(names):
+        if lowered.count(lowered[at]) > 1:
+            numbered = (f"{name}__{number}" for number in itertools.count(1))
+            free = next(each for each in numbered if (schema.lower(), each.lower()) not in taken)
+            taken.add((schema.lower(), free.lower()))
+            found[at] = (schema, free)
+    return found
 
 
 def _of_spark(path: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+from spark_jobs.errors import TableError
 from spark_jobs.small.ways import Way, Wish
 from spark_jobs.tables.layout import PLAIN, Layout
 from spark_jobs.tables.shards import Shard
@@ -16,7 +17,7 @@ class TableTarget:
 
     `merge`: the way that conf/ asks for. `change_log`, `history`: the tables beside it, empty where there are none. `mirror`: whether there
     is a table with its rows at `path` at all, or only what would be beside it. `shard`: which rows of it are the source table's, where
-    others have some too.
+    others have some too. `clash`: why no table may be made at its paths, a sentence; empty where one may.
     """
 
     path: str
@@ -28,6 +29,12 @@ class TableTarget:
     history: str = ""
     mirror: bool = True
     shard: Shard | None = None
+    clash: str = ""
+
+    def refuse_clash(self, name: str) -> None:
+        """Raises TableError before a table of "database.table" is made that would lie at, or inside, another one's path."""
+        if self.clash:
+            raise TableError(name, f"{self.clash}; then `sluice schema resume`", for_good=True)
 
     @property
     def shared(self) -> bool:

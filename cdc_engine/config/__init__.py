@@ -10,7 +10,7 @@ from cdc_engine.config.destination import BatchConfig, DestinationConfig, DrainC
 from cdc_engine.config.engine import EngineConfig
 from cdc_engine.config.group import GroupConfig
 from cdc_engine.config.reading import conf_dir, load_config
-from cdc_engine.config.sluice import MetaConfig, SluiceConfig, SparkConfig, path_clashes
+from cdc_engine.config.sluice import MetaConfig, SluiceConfig, SparkConfig, clashing_tables, path_clashes
 from cdc_engine.config.table import SchemaChangesConfig, TableConfig
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "SluiceConfig",
     "SparkConfig",
     "TableConfig",
+    "clashing_tables",
     "conf_dir",
     "load_config",
     "path_clashes",

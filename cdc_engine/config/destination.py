@@ -14,6 +14,7 @@ from cdc_engine.config.operation import AssetsOfDestination, Cron, MaintenanceCo
 from cdc_engine.config.places import ArchivePlace, DatabaseUrl, PathTemplate
 from cdc_engine.config.shards import ShardOf, ShardsConfig
 from cdc_engine.config.table import SchemaChangesConfig, TableConfig
+from cdc_engine.config_paths import path_segment
 from cdc_engine.source.in_use import address_in_use
 from cdc_engine.source.settings import HeartbeatConfig, SourceConfig, StartConfig, Strict
 
@@ -282,6 +283,13 @@ class DestinationConfig(AssetsOfDestination, Strict):
         if own is None and (shard := self.shard(database, table)) is not None:
             return shard.options
         return own or TableConfig()
+
+    def folder(self, database: str, table: str) -> str:
+        """Returns where a table is below the lake, by `table_path` or as a shard; its own `path` comes before it."""
+        if (shard := self.shard(database, table)) is not None:
+            return shard.into
+        names = {"database": path_segment(database), "table": path_segment(table)}
+        return self.table_path.format(destination=self.name, **names)
 
     def shard(self, database: str, table: str) -> ShardOf | None:
         """Returns what a source table is a shard of, or None for a table with a Delta table of its own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator
@@ -20,3 +21,20 @@ DatabaseUrl = Annotated[str, AfterValidator(lambda url, info: config_paths.datab
 def is_in_a_store(location: str) -> bool:
     """Returns whether a parsed location is a prefix of an object store."""
     return config_paths.URI.match(location) is not None
+
+
+def folds_case(location: str) -> bool:
+    """Returns whether a folder is on a file system that takes names in other capitals for the same name. Object stores do not."""
+    if is_in_a_store(location):
+        return False
+    place = next(
+        (each for each in (Path(location), *Path(location).parents) if each.exists() and _has_case(each)), None
+    )
+    try:
+        return place is not None and place.samefile(place.with_name(place.name.swapcase()))
+    except OSError:
+        return False
+
+
+def _has_case(place: Path) -> bool:
+    return place.name.swapcase() != place.name

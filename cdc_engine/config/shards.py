@@ -12,6 +12,7 @@ import re
 from pydantic import Field, model_validator
 
 from cdc_engine.config.table import TableConfig
+from cdc_engine.config_paths import path_segment
 from cdc_engine.source.settings import Strict
 
 SHARD_COLUMN = "_sluice_shard"
@@ -103,7 +104,9 @@ class ShardsConfig(Strict):
         names = {"destination": destination, "database": database, "table": table}
         groups = [found[0], *(each or "" for each in found.groups())]
         return ShardOf(
-            into=self.into.format(*groups, **names),
+            into=self.into.format(
+                *map(path_segment, groups), **{word: path_segment(name) for word, name in names.items()}
+            ),
             column=self.column,
             name=self.name.format(*groups, **names),
             options=self.options,

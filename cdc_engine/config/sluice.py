@@ -15,10 +15,21 @@ from cdc_engine.config.destination import DestinationConfig
 from cdc_engine.config.engine import EngineConfig
 from cdc_engine.config.group import GroupConfig
 from cdc_engine.config.operation import MetricsConfig, TelemetryConfig
-from cdc_engine.config.places import DatabaseUrl, StorageOptions, TableLocation, TablePath, is_in_a_store
+from cdc_engine.config.places import (
+    DatabaseUrl,
+    StorageOptions,
+    TableLocation,
+    TablePath,
+    folds_case,
+    is_in_a_store,
+)
+from cdc_engine.config_paths import comparable_path
 from cdc_engine.contracts import DestinationDir, MetaPlace
 from cdc_engine.source.settings import LocalPath, Strict
 
+OWN_FOLDERS = ("_sluice_quarantine", "_sluice_cuts")  # of Sluice, below a lake
+OWN_FOLDER = "is where Sluice keeps tables of its own, or all of the lake"
+OTHER_PATH = "set `path` of one of them under `tables` in conf/destinations"
 # options of a whole Delta table: runs of shards with different values would alter the table back and forth
 OF_ALL_SHARDS = ("deletes", "deletion_vectors", "partition_by", "cluster_by", "change_feed")
 
@@ -153,10 +164,8 @@ class SluiceConfig(Strict):
     def table_path(self, destination: str, database: str, table: str) -> str:
         """Returns the path of a source table's current-state table."""
         settings = self.destinations[destination]
-        if (shard := settings.shard(database, table)) is not None:
-            return f"{self.lake}/{shard.into}"
-        below = settings.table_path.format(destination=destination, database=database, table=table)
-        return settings.table(database, table).path or f"{self.lake}/{below}"
+        own = "" if settings.shard(database, table) else settings.table(database, table).path
+        return own or f"{self.lake}/{settings.folder(database, table)}"
 
     def paths_beside(self, destination: str, database: str, table: str) -> tuple[str, str]:
         """Returns the paths of a source table's change log and history; empty for a table that conf/ does not ask for."""
@@ -173,37 +182,106 @@ class SluiceConfig(Strict):
 
 
 def path_clashes(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> list[str]:
-    """Returns a sentence for each Delta path that two source tables would write.
+    """Returns a sentence for each Delta path that a source table may not have. `tables`: as of `clashing_tables`."""
+    return list(dict.fromkeys(clashing_tables(config, tables).values()))
 
-    `tables`: destination → its "database.table", where they are known. Tables that conf/ names are checked too. Two
-    writers of one table would lose changes, unless they are shards of it.
+
+def clashing_tables(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> dict[tuple[str, str], str]:
+    """Returns (destination, "database.table") of tables whose Delta path is another one's, or inside it, each with a sentence.
+
+    `tables`: destination → its "database.table", where they are known. Tables that conf/ names are looked at too. Two writers of one table
+    would lose changes silently, unless they are shards of it; of a table inside another one's folder VACUUM would remove the files.
     """
+    users = _users(config, tables)
+    folded = _folded(config, users)
+    own = [comparable_path(f"{config.lake}/{name}", folds_case=folded) for name in OWN_FOLDERS]
+    by_path: dict[str, dict[str, Writer]] = {}
+    for path, those in sorted(users.items()):
+        by_path.setdefault(comparable_path(path, folds_case=folded), {}).update(those)
+    found: dict[tuple[str, str], str] = {}
+    for path, those in by_path.items():
+        within = next((each for each in _above(path) if each in by_path or each in own), "")
+        above = by_path.get(within, {})
+        sentence = _taken(path, those, own, config.lake) or (_inside(those, within, above) if within else "")
+        sentence = sentence or (_clash(those) if len(those) > 1 else "")
+        if sentence:
+            found |= {writer.table: sentence for writer in (*those.values(), *(above.values() if within else ()))}
+    return found
+
+
+def _users(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> dict[str, dict[str, Writer]]:
+    """Returns Delta path → "table of destination" → who writes there."""
     users: dict[str, dict[str, Writer]] = {}
     for name, destination in config.destinations.items():
         for table in {*tables.get(name, ()), *destination.tables}:
             database, _, short = table.partition(".")
             shard, options = destination.shard(database, short), destination.table(database, short)
             words = tuple(f"{word}: {getattr(options, word)}" for word in OF_ALL_SHARDS) if shard else ()
-            writer = Writer(shard.column if shard else "", shard.name if shard else "", words)
             beside = filter(None, config.paths_beside(name, database, short))
             for path in (config.table_path(name, database, short), *beside):
+                writer = Writer((name, table), path, shard.column if shard else "", shard.name if shard else "", words)
                 users.setdefault(path, {})[f"{table} of {name}"] = writer
-    return [clash for path, those in sorted(users.items()) if len(those) > 1 and (clash := _clash(path, those))]
+    return users
 
 
 class Writer(NamedTuple):
-    """A source table at a Delta path. `shard`: its name in `column`, or empty. `words`: the options that all shards must have in common."""
+    """A source table at a Delta path. `table`: (destination, "database.table"). `shard`: its name in `column`, or empty.
 
+    `words`: what all shards must have alike.
+    """
+
+    table: tuple[str, str]
+    path: str
     column: str
     shard: str
     words: tuple[str, ...]
 
 
-def _clash(path: str, those: Mapping[str, Writer]) -> str:
-    """Returns why several tables cannot share a path and what to change; empty if each writes rows of its own."""
-    who, writers = f"{' and '.join(sorted(those))} have the same Delta path {path}", those.values()
+def _folded(config: SluiceConfig, users: Iterable[str]) -> bool:
+    """Whether capitals do not count in paths; the file system is asked only where it matters."""
+    paths = {comparable_path(path) for path in users}
+    return len({comparable_path(path, folds_case=True) for path in paths}) < len(paths) and folds_case(config.lake)
+
+
+def _above(path: str) -> Iterable[str]:
+    """Yields the folders that a path is in, the nearest first."""
+    while "/" in path.partition("://")[2 if "://" in path else 0].lstrip("/"):
+        path = path.rpartition("/")[0]
+        yield path
+
+
+def _taken(path: str, those: Mapping[str, Writer], own: Iterable[str], lake: str) -> str:
+    """Why a path is Sluice's own; empty where it is not."""
+    if path not in own and path != comparable_path(lake):
+        return ""
+    place = next(iter(those.values())).path
+    return f"{_names(those)} has the Delta path {place}, which {OWN_FOLDER}: {OTHER_PATH}"
+
+
+def _inside(those: Mapping[str, Writer], within: str, above: Mapping[str, Writer]) -> str:
+    """Why a path is inside another table's folder, or one of Sluice's own."""
+    place = next(iter(those.values())).path
+    if not above:
+        return f"{_names(those)} has the Delta path {place}, which {OWN_FOLDER}: {OTHER_PATH}"
+    return (
+        f"{_names(those)} has the Delta path {place}, which is inside {within}, the path of {_names(above)}, whose VACUUM would remove its "
+        f"files: {OTHER_PATH}"
+    )
+
+
+def _names(those: Iterable[str]) -> str:
+    return " and ".join(sorted(those))
+
+
+def _clash(those: Mapping[str, Writer]) -> str:
+    """Why several cannot have one path, with the way out; empty where each has rows of its own."""
+    writers = those.values()
+    path = next(iter(writers)).path
+    who = f"{_names(those)} have the same Delta path {path}"
+    if len({each.path for each in writers}) > 1:
+        who += " (the file system of the lake does not tell capitals apart, or the path is spelled in two ways)"
     if not all(each.shard for each in writers):
-        return f"{who}: set `path` of one of them under `tables` in conf/destinations"
+        return f"{who}: {OTHER_PATH}"
     if len({each.column for each in writers}) > 1:
         return f"{who} and do not differ as shards: give all `shards` of it one `column` in conf/destinations"
     names = [each.shard for each in writers]

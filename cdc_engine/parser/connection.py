@@ -82,7 +82,7 @@ class SourceConnection:
     def rows(self, sql: str, arguments: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """The rows of one query, a dict each. Raises pymysql.err.MySQLError of the server's answer as SourceConnectionError."""
         with _translated(self.source), self._connection.cursor() as cursor:
-            cursor.execute(sql, tuple(arguments))
+            cursor.execute(sql, tuple(arguments) or None)  # without arguments a `%` in a name is no mark
             rows: Any = cursor.fetchall()
             return list(rows)
 

@@ -24,6 +24,8 @@ def sql(
     from console.lake.sql import ask, render, write_csv, write_json  # noqa: PLC0415
 
     answer = ask(config_now(open_home(None).conf if demo_lake else None), question)
+    for sentence in answer.left_out:
+        errors.print(sentence, markup=False, highlight=False, soft_wrap=True)
     if as_json or as_csv:
         (write_json if as_json else write_csv)(answer, sys.stdout)
     else:

@@ -11,9 +11,11 @@ import base64
 import csv
 import dataclasses
 import datetime as dt
+import itertools
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -36,11 +38,12 @@ Row = tuple[Any, ...]
 
 @dataclasses.dataclass(frozen=True)
 class LakeTable:
-    """A Delta table that is there, and the name it has in SQL."""
+    """A Delta table that is there, and the name it has in SQL. `spelled`: its own name, where that is another one."""
 
     database: str
     table: str
     path: str
+    spelled: str = ""
 
     @property
     def name(self) -> str:
@@ -48,10 +51,13 @@ class LakeTable:
 
 
 class Answer:
-    """The rows of a question, taken one after the other; the lake is read meanwhile."""
+    """The rows of a question, taken one after the other; the lake is read meanwhile.
 
-    def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
-        self._cursor = cursor
+    `left_out`: a sentence for each table without a view.
+    """
+
+    def __init__(self, cursor: duckdb.DuckDBPyConnection, left_out: Collection[str] = ()) -> None:
+        self._cursor, self.left_out = cursor, tuple(left_out)
         self.columns = [column[0] for column in cursor.description or ()]
 
     def rows(self) -> Iterator[Row]:
@@ -62,7 +68,8 @@ class Answer:
 def lake_tables(config: SluiceConfig) -> list[LakeTable]:
     """Captured tables of all destinations that have been merged, and what is beside them.
 
-    What two capture is `destination_database.table` for the second.
+    What two capture is `destination_database.table` for the second. Names that differ by capitals only get a number, as DuckDB takes them
+    for one.
     """
     found: dict[tuple[str, str], LakeTable] = {}
     for destination in sorted(config.destinations):
@@ -73,7 +80,23 @@ def lake_tables(config: SluiceConfig) -> list[LakeTable]:
                     database = f"{destination}_{database}"
                 if path and (Path(path) / "_delta_log").is_dir():
                     found[database, name] = LakeTable(database, name, path)
-    return list(found.values())
+    return _told_apart(found.values())
+
+
+def _told_apart(tables: Collection[LakeTable]) -> list[LakeTable]:
+    """Returns the tables with `__1`, `__2`, … after names that are one to DuckDB. None has the plain name, so that none is taken for it."""
+    same = defaultdict[tuple[str, str], list[LakeTable]](list)
+    for table in tables:
+        same[table.database.lower(), table.table.lower()].append(table)
+    taken = set(same)
+    apart: dict[LakeTable, LakeTable] = {}
+    for those in same.values():
+        for table in sorted(those, key=lambda each: (each.database, each.table)) if len(those) > 1 else ():
+            names = (f"{table.table}__{number}" for number in itertools.count(1))
+            name = next(each for each in names if (table.database.lower(), each.lower()) not in taken)
+            taken.add((table.database.lower(), name.lower()))
+            apart[table] = dataclasses.replace(table, table=name, spelled=f"{table.database}.{table.table}")
+    return [apart.get(table, table) for table in tables]
 
 
 def _database(config: SluiceConfig, destination: str, table: TableVersion) -> str:
@@ -102,24 +125,32 @@ def ask(config: SluiceConfig, question: str) -> Answer:
     if not tables:
         raise SetupError(f"There is no table in {config.lake} yet; `sluice status` shows whether changes flow.")
     connection = _connect()
+    left_out: list[str] = []
     try:
-        schemas = sorted({quoted(table.database) for table in tables})
+        schemas = sorted({table.database.lower(): quoted(table.database) for table in tables}.values())
         for schema in schemas:
             connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
         for table in _named(tables, question):
-            _make_view(connection, table)
+            try:
+                _make_view(connection, table)
+            except Exception as error:  # the question may be about the others
+                left_out.append(f"{table.database}.{table.table} cannot be read: {error}")
         searched = ",".join(schemas).replace("'", "''")
         connection.execute(f"SET search_path = '{searched}'")
-        return Answer(connection.execute(question))
+        return Answer(connection.execute(question), left_out)
     except duckdb.Error as error:
-        if writes(question):
-            raise SetupError(
-                "`sluice sql` only reads the lake: it answers SELECT; the source changes the rows."
-            ) from error
-        if not isinstance(error, duckdb.CatalogException):
-            raise SetupError(f"{error}\nDuckDB could not answer the question; correct it and ask again.") from error
-        known = ", ".join(f"{each.database}.{each.table}" for each in tables)
-        raise SetupError(f"{error}\nThe tables are: {known}") from error
+        raise _refused(error, question, tables, left_out) from error
+
+
+def _refused(error: duckdb.Error, question: str, tables: Sequence[LakeTable], left_out: Sequence[str]) -> SetupError:
+    """Why a question has no answer; where a name was not found, with the tables that there are."""
+    if writes(question):
+        return SetupError("`sluice sql` only reads the lake: it answers SELECT; the source changes the rows.")
+    if not isinstance(error, duckdb.CatalogException):
+        return SetupError(f"{error}\nDuckDB could not answer the question; correct it and ask again.")
+    known = ", ".join(f"{each.database}.{each.table}{f' ({each.spelled})' if each.spelled else ''}" for each in tables)
+    lacking = "".join(f"\n{sentence}" for sentence in left_out)
+    return SetupError(f"{error}{lacking}\nThe tables are: {known}")
 
 
 def writes(question: str) -> bool:

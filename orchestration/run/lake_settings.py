@@ -67,8 +67,11 @@ def store_environment(config: SluiceConfig) -> dict[str, str]:
     return object_store.spark_environment(storage_options(config.storage_options))
 
 
-def target(config: SluiceConfig, destination: str, name: str, *, locks: str = "") -> TableTarget:
-    """Where and how a table is merged; `name` is "database.table". `locks`: where who writes it takes turns (`turns.written_target`)."""
+def target(config: SluiceConfig, destination: str, name: str, *, locks: str = "", clash: str = "") -> TableTarget:
+    """Returns where and how a table is merged; `name` is "database.table".
+
+    `locks`: where the locks of its writers are. `clash`: why it may not be made. `turns.written_target` gives both.
+    """
     from spark_jobs.report import TableTarget  # noqa: PLC0415
     from spark_jobs.tables.layout import Layout  # noqa: PLC0415
     from spark_jobs.tables.shards import Shard  # noqa: PLC0415
@@ -88,6 +91,7 @@ def target(config: SluiceConfig, destination: str, name: str, *, locks: str = ""
         change_log=change_log,
         history=history,
         mirror=options.mirror,
+        clash=clash,
         shard=Shard(column=shard.column, name=shard.name, locks=locks) if shard else None,
     )
 

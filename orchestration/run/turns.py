@@ -1,12 +1,17 @@
-"""The turns of a destination's runs at Delta tables that other destinations write too, by the locks beside the ledgers. Runs call it."""
+"""Targets of the tables that a run writes: with the locks of tables that other destinations write too, and with clashes of paths."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import dataclasses
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from cdc_engine.config import clashing_tables
 from cdc_engine.destination_files import LakeTables, TableLock, installation_id
+from cdc_engine.errors import MetaError
 from orchestration.run.lake_settings import target
+from orchestration.table_catalog import read_tables
 
 if TYPE_CHECKING:
     from cdc_engine.config import SluiceConfig
@@ -28,20 +33,50 @@ def turns_of(config: SluiceConfig, destination: str, run: str = "") -> Turns:
 
 
 def written_target(config: SluiceConfig, destination: str) -> Callable[[str], TableTarget]:
-    """Where tables are, for who writes them, by "database.table". It raises MetaError where the place of the locks does not answer, which
-    nobody asks where no table is a shard.
+    """Returns a function that gives the target of a "database.table" to those who write it.
+
+    The function raises MetaError where the store of the locks does not answer; it asks only for shards. It looks for clashes of paths only
+    where a table is to be made: one that is there keeps its path.
     """
     known: list[str] = []
+    clashes: list[Mapping[tuple[str, str], str]] = []
+    records = LakeTables(config.destination_dir(destination))
+
+    def clash_of(found: TableTarget, name: str) -> str:
+        if _is_made(found, name, records):
+            return ""
+        if not clashes:
+            clashes.append(known_clashes(config))
+        return clashes[0].get((destination, name), "")
 
     def find(name: str) -> TableTarget:
         found = target(config, destination, name)
+        clash = clash_of(found, name)
         if found.shard is None:
-            return found
+            return dataclasses.replace(found, clash=clash)
         if not known:
             known.append(installation_id(config.meta_place(destination)))
-        return target(config, destination, name, locks=known[0])
+        return target(config, destination, name, locks=known[0], clash=clash)
 
     return find
+
+
+def known_clashes(config: SluiceConfig) -> Mapping[tuple[str, str], str]:
+    """Returns `clashing_tables` of the tables that engines wrote down. One whose list cannot be read is left out: it says so itself."""
+    tables: dict[str, list[str]] = {}
+    for name in config.destinations:
+        with contextlib.suppress(MetaError):
+            tables[name] = [table.name for table in read_tables(config.destination_dir(name))]
+    return clashing_tables(config, tables)
+
+
+def _is_made(found: TableTarget, name: str, records: LakeTables) -> bool:
+    """Whether earlier runs left all Delta tables of a source table."""
+    beside = records.beside(name)
+    wanted = {"log": found.change_log, "history": found.history}
+    return all(kind in beside for kind, path in wanted.items() if path) and (
+        not found.mirror or records.get(name) is not None
+    )
 
 
 def writers_of(config: SluiceConfig, destination: str, name: str) -> dict[str, tuple[str, ...]]:

@@ -57,6 +57,8 @@ class Share:
         """Raises TableError where it is another's; without a mirror, also where it is not what the last run left."""
         name = self.staged.name
         table = SideTable(name, path, side_app_id(self.batch, self.staged, kind), self.storage_options).open()
+        if table.log is None:
+            self.target.refuse_clash(name)
         if not self.target.mirror:
             refuse_unless_left(writer_of(self.batch, self.staged), self.records.beside(name, kind), table)
         return table

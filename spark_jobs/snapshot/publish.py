@@ -84,6 +84,8 @@ def publish(
         given.owner.table, given.target.path, app_id_of(given.owner), storage_options, given.target.shard
     )
     before = table.refresh()
+    if not before.exists:
+        given.target.refuse_clash(given.owner.table)
     refuse_others(given.owner, table.found(None, given.owner.to_text()))
     if label < before.applied_order_key:
         raise TableError(given.owner.table, AGAIN, own=False)
@@ -162,6 +164,8 @@ def _publish_alone(
     for kind, path in kinds_of(given.target):
         began, app_id = time.time(), side_app_id_of(owner.destination, owner.ledger_id, kind, owner.table)
         side = SideTable(owner.table, path, app_id, storage_options).open()
+        if side.log is None:
+            given.target.refuse_clash(owner.table)
         if label < side.applied:
             raise TableError(owner.table, AGAIN, own=False)
         if kind == HISTORY and given.key:
@@ -226,6 +230,8 @@ def _tell_history(  # noqa: PLR0917  one caller
     began, owner = time.time(), given.owner
     app_id = side_app_id_of(owner.destination, owner.ledger_id, HISTORY, owner.table)
     side = SideTable(owner.table, given.target.history, app_id, storage_options).open()
+    if side.log is None:
+        given.target.refuse_clash(owner.table)
     history = History(table=side, folder=_scratch(given), lane=lane, by_spark=given.target.merge == "spark")
     place = (label, given.read_at_us)
     history.take(table, table.snapshot.version, given.key, place, given.record(label))

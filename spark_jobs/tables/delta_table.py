@@ -336,6 +336,7 @@ def schema_statements(
     if table.shard != target.shard:
         raise ValueError(f"{table.name} is asked about as {table.shard}, and is to be {target.shard}")
     if not table.snapshot.exists:
+        target.refuse_clash(table.name)
         return [_create(table.name, target, wanted, key, owner)]
     layout.refuse_other_partitions(table.name, target.path, target.layout, table.snapshot.partitions)
     changes = [*_property_changes(table, target, wanted, owner), *_added_columns(table, target, wanted)]

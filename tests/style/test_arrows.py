@@ -57,6 +57,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cdc_engine.source.settings": VALUES | {"cdc_engine.config_paths"},
     "cdc_engine.config": VALUES
     | {
+        "cdc_engine.config_paths",
         "cdc_engine.source.in_use",
         "cdc_engine.source.settings",
     },

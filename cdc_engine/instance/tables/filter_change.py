@@ -193,8 +193,8 @@ def _changed(
     config: DestinationConfig, table: TableVersion | StoppedTable, position: Position, settings: Sequence[str]
 ) -> StoppedTable:
     options = config.table(table.database, table.table)
-    below = config.table_path.format(destination=config.name, database=table.database, table=table.table)
-    path, wanted = options.path or below, {"__log": options.change_log, "__history": options.history}
+    path = options.path or config.folder(table.database, table.table)
+    wanted = {"__log": options.change_log, "__history": options.history}
     beside = " and ".join(f"{path}{suffix}" for suffix, there in wanted.items() if there)
     reason = (
         f"conf/ has changed for this table ({', '.join(settings)}), and its rows in the lake are as conf/ said before: it is "

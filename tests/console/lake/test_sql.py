@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import deltalake
+import duckdb
 import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
@@ -37,10 +38,10 @@ def version_of(name: str) -> TableVersion:
 def write_table(config: SluiceConfig, destination: str, *names: str) -> None:
     for name in names:
         database, table = name.split(".")
-        deltalake.write_deltalake(config.table_path(destination, database, table), pa.table(ROWS))
+        deltalake.write_deltalake(config.table_path(destination, database, table), pa.table(ROWS), mode="overwrite")
     captured = [version_of(name) for name in (*names, "shop.unmerged")]
     directory = config.destination_dir(destination)
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     write_tables(directory / TABLES_FILE, captured)
 
 
@@ -158,3 +159,39 @@ def test_what_duckdb_would_misread_is_refused_by_name(tmp_path: Path) -> None:
     table = lake_sql.LakeTable("shop", "odd", str(tmp_path / "odd"))
     with pytest.raises(SetupError, match=r"shop\.odd has partitions and column mapping"):
         lake_sql._refuse_misread(table)
+
+
+@pytest.mark.found
+def test_names_that_differ_by_capitals_are_told_apart(config: SluiceConfig) -> None:
+    """Number 25: `Orders` and `orders` break `sql`."""
+    write_table(config, "a", "shop.Orders", "shop.orders", "shop.orders__1", "stock.items")
+    names = [table.name for table in lake_sql.lake_tables(config)]
+    assert sorted(names) == ['"shop"."Orders__2"', '"shop"."orders__1"', '"shop"."orders__3"', '"stock"."items"']
+    for name in names:
+        assert next(lake_sql.ask(config, f"SELECT count(*) FROM {name}").rows()) == (3,)
+    with pytest.raises(SetupError, match=r"shop\.Orders__2 \(shop\.Orders\)"):
+        lake_sql.ask(config, "SELECT count(*) FROM shop.orders")
+    shown = RUNNER.invoke(app, ["sql", "SHOW ALL TABLES"])
+    assert shown.exit_code == 0, shown.exception
+
+
+@pytest.mark.found
+def test_a_table_whose_view_cannot_be_made_is_named_and_the_others_are_asked(
+    config: SluiceConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number 25: one table whose view cannot be made stops the questions about all."""
+    make = lake_sql._make_view
+
+    def broken(connection: duckdb.DuckDBPyConnection, table: lake_sql.LakeTable) -> None:
+        if table.table == "orders":
+            raise RuntimeError("this one is odd")
+        make(connection, table)
+
+    monkeypatch.setattr(lake_sql, "_make_view", broken)
+    answer = lake_sql.ask(config, "SHOW ALL TABLES")
+    assert len(list(answer.rows())) == 2
+    assert answer.left_out == ("shop.orders cannot be read: this one is odd",)
+    with pytest.raises(SetupError, match=r"shop\.orders cannot be read: this one is odd"):
+        lake_sql.ask(config, "SELECT count(*) FROM shop.orders")
+    shown = RUNNER.invoke(app, ["sql", "SELECT count(*) FROM stock.items, shop.order"])
+    assert shown.exit_code == 0

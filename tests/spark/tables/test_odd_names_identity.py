@@ -1,0 +1,93 @@
+"""Tables with names that no file has: each is in a folder of its own below the lake, on a real server and a real Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.wiring import source_of
+from console.lake.sql import ask, lake_tables
+from console.toolchain.database.server import DatabaseServer
+from console.toolchain.spark.server import SparkConnectServer
+from equality.destination import Asked, compare_destination
+from equality.values import Extent, Verdict
+from tests.instance.fix_destination import running
+from tests.spark.fix_pipeline import Pipeline
+
+NAMES = [
+    *(
+        "../../../outside",
+        "../billing/inv",
+        "../_sluice_cuts/shop",
+        "orders",
+        "orders/2024",
+        "..",
+        "a%2Fb",
+        "%s",
+        "100%",
+    ),
+    *(
+        "back`tick",
+        'quo"te',
+        "it's",
+        "sp ace",
+        "größe",
+        "订单",
+        "Orders",
+        "_delta_log",
+        "a\\b",
+        "x?y#z",
+        "[x]*{y}",
+        "a:b",
+    ),
+]
+
+
+class Odd(Pipeline):
+    """A database of tables with odd names, all with the same columns."""
+
+    def say(self, text: str) -> None:
+        for name in NAMES:
+            quoted = name.replace("`", "``")
+            self.captured.run(text.format(table=f"`{self.captured.database}`.`{quoted}`"))
+
+    def settle(self, engine: Engine) -> None:
+        self.merge(engine)
+        assert [(each.table, each.state, each.reason) for each in engine.status().stopped_tables] == []
+
+
+@pytest.mark.found
+def test_tables_with_names_that_no_file_has(
+    mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer
+) -> None:
+    """Number 6: `../../../outside` leaves the lake, `orders/2024` lies inside `orders`; number 25: `%s` breaks `equal`, `..` fails runs."""
+    odd = Odd(tmp_path / "a" / "b" / "c", mysql80, spark_server)
+    odd.captured.describe("tables:", f"  {odd.captured.database}.log/ged: {{history: true, change_log: true}}")
+    odd.say("CREATE TABLE {table} (id INT PRIMARY KEY, `per%cent` INT, `tick``s` VARCHAR(9), `q\"u'o` INT)")
+    logged = f"`{odd.captured.database}`.`log/ged`"
+    odd.captured.run(f"CREATE TABLE {logged} (id INT PRIMARY KEY)")
+    with running(odd.captured) as engine:
+        odd.captured.run(f"INSERT INTO {logged} VALUES (1), (2)")
+        odd.say("INSERT INTO {table} VALUES (1, 1, 'one', 1), (2, 2, 'two', 2)")
+        odd.settle(engine)
+        odd.say("UPDATE {table} SET `per%cent` = 5 WHERE id = 1")
+        odd.say("DELETE FROM {table} WHERE id = 2")
+        odd.settle(engine)
+        odd.say("ALTER TABLE {table} ADD `new%s` INT DEFAULT 7")
+        odd.say("INSERT INTO {table} VALUES (3, 3, 'three', 3, 3)")
+        odd.settle(engine)
+        lake = Path(odd.config.lake)
+        tables = {log.parent for log in tmp_path.rglob("_delta_log") if log.is_dir()} - {lake / "_sluice_cuts" / "shop"}
+        assert {path.parent for path in tables} == {lake / odd.captured.database}
+        assert len(tables) == len(NAMES) + 4  # `numbers`, and `log/ged` with its change log and its history
+        asked = Asked(odd.config, "shop", source_of(odd.config.destinations["shop"]))
+        found = {each.table: each for each in compare_destination(asked, (), Extent(settle_seconds=60.0))}
+        assert {name: each.reason for name, each in found.items() if each.verdict is not Verdict.EQUAL} == {}
+        assert len(found) == len(NAMES) + 2
+        for table in lake_tables(odd.config):
+            if not table.path.isascii():  # DuckDB's own reader finds no files in such a folder
+                continue
+            (count,) = next(ask(odd.config, f"SELECT count(*) FROM {table.name}").rows())
+            assert count > 0, table
