@@ -26,7 +26,7 @@ from cdc_engine.ports import Stager
 from cdc_engine.position import Position
 from cdc_engine.server.service import CanalService
 from cdc_engine.staging.batches import StagedBatches
-from cdc_engine.states import TableState
+from cdc_engine.states import TableState, way_out
 from cdc_engine.telemetry.spans import ACK, LENGTHEN, ROLLBACK
 from cdc_engine.telemetry.traces import Traces
 
@@ -134,7 +134,12 @@ class HandOut:
         except (MetaError, LeaseLostError):
             raise  # a write that was not confirmed: the ledger may have the longer batch all the same
         except (SluiceError, CancelledError) as error:
-            logger.warning("nothing appended to the batch", extra={"delivery": head.delivery, "reason": str(error)})
+            logger.warning(
+                "nothing was appended to delivery %d of %s, what waits comes with the next batch: %s",
+                head.delivery,
+                self._client.destination,
+                error,
+            )
             return head  # as it is, if it is still out: its run looks
 
     def _lengthen(self, head: OutstandingBatch, parts: list[Batch]) -> OutstandingBatch:
@@ -272,8 +277,15 @@ class HandOut:
 
     def _keep(self, batch: Batch, record: OutstandingBatch, staged: Staged) -> OutstandingBatch | None:
         for stopped in staged.stopped:
+            name = f"{stopped.database}.{stopped.table}"
+            how = way_out(stopped.state, self._client.destination, name)
             logger.error(
-                "table stopped", extra={"table": f"{stopped.database}.{stopped.table}", "state": stopped.state}
+                "the table %s of %s stopped: %s: %s%s",
+                name,
+                self._client.destination,
+                stopped.state,
+                stopped.reason,
+                f" ({how})" if how else "",
             )
             self._meta.update(stops(stopped))
         if not staged.tables:

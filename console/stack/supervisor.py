@@ -179,7 +179,8 @@ class Supervisor:
             kept.answered = True
         elif step is Step.FAIL:
             how = f"ended ({ended})" if ended else f"did not answer within {part.seconds_max:.0f} s"
-            return f"The {part.name} {how}; {part.log} ends: {last_lines(part.log)}"
+            shown = SHOWN.get(part.name, f"The {part.name}")
+            return f"{shown} {how}; {part.log} ends: {last_lines(part.log)}"
         return ""
 
     def _fail(self, kept: Kept, sentence: str, *, final: bool) -> None:

@@ -117,8 +117,21 @@ def last_lines(log: Path, count: int = 5) -> str:
     """Return the end of a log for an error message, on one line."""
     if not log.exists():
         return "no log was written"
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = _without_usage(log.read_text(encoding="utf-8", errors="replace").splitlines())
     return " | ".join(line.strip() for line in lines[-count:] if line.strip())
+
+
+def _without_usage(lines: list[str]) -> list[str]:
+    """The lines up to the usage text at their end: spark-submit prints all its options after the one line that says what is wrong."""
+    end = len(lines)
+    while end and (
+        not lines[end - 1].strip()
+        or lines[end - 1][0].isspace()
+        or lines[end - 1].startswith("Usage:")
+        or lines[end - 1].rstrip().endswith(":")
+    ):
+        end -= 1
+    return lines[:end] if end and any(line.startswith("Usage:") for line in lines[end:]) else lines
 
 
 def wait_until_listening(port: int, processes: Sequence[ChildProcess], deadline_seconds: float) -> bool:

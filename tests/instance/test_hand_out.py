@@ -54,6 +54,7 @@ class Late:
         self.staged: list[list[int]] = []
         self.trouble: SluiceError | None = None
         self.stops: tuple[StoppedTable, ...] = ()  # of what is staged in several parts
+        self.stops_at_once = False  # also of one part
         self.made = functools.partial(
             HandOut, CLIENT, service, self.meta, stage=self.stage, limits=limits, directory=folder
         )
@@ -79,7 +80,7 @@ class Late:
             size_bytes=1,
             tables=("shop.orders",),
             first_commit_time_us=1,
-            stopped=self.stops if len(parts) > 2 else (),
+            stopped=self.stops if self.stops_at_once or len(parts) > 2 else (),
         )
 
     def staged_late(self) -> OutstandingBatch:
@@ -337,3 +338,19 @@ def test_a_batch_of_several_parts_grows_while_it_is_little_and_keeps_its_limit(
     young.come(2)
     young.hand_out.lengthen(batch)
     assert young.staged[-1] == staged, "the last one is beyond the events of a batch"
+
+
+@pytest.mark.found
+def test_a_table_that_stops_is_logged_by_its_name_with_the_way_out(
+    young: Young, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Number 29: the log said "table stopped", once for each table, without a name."""
+    stop = StoppedTable(
+        database="shop", table="items", state=TableState.DDL_UNSUPPORTED, reason="no plan", position=START
+    )
+    young.stops, young.stops_at_once = (stop,), True
+    young.hand_out.ack(young.first)
+    young.next_of_one()
+    (said,) = [each.getMessage() for each in caplog.records if "stopped" in each.getMessage()]
+    assert said.startswith("the table shop.items of shop stopped: DDL_UNSUPPORTED: no plan (")
+    assert "sluice schema resume shop shop.items" in said

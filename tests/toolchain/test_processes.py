@@ -89,3 +89,16 @@ def test_spark_server_names_a_taken_port(taken_port: int, tmp_path: Path) -> Non
     with pytest.raises(PortTakenError, match="or choose another port"):
         server.start()
     assert not server.running
+
+
+@pytest.mark.found
+def test_the_end_of_a_log_is_what_is_wrong_and_not_the_usage_after_it(tmp_path: Path) -> None:
+    """Number 29: where Spark did not start, `up` printed the last lines of spark-submit's usage."""
+    log = tmp_path / "log"
+    usage = "Usage: spark-submit [options] <app jar>\nUsage: spark-submit --kill [id]\n\nOptions:\n  --master MASTER_URL   spark://host\n"
+    log.write_text(
+        f"warning\nError: Unrecognized option: --nonsense\n\n{usage}\n Spark Connect only:\n   --remote URL   Where\n"
+    )
+    assert last_lines(log) == "warning | Error: Unrecognized option: --nonsense"
+    log.write_text("first\nException: no\n   at one\n   at two\n")
+    assert last_lines(log) == "first | Exception: no | at one | at two"

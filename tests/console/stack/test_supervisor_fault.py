@@ -135,7 +135,7 @@ def test_fault_spark_that_dies_while_it_warms_up_is_warmed_again(part: Callable[
     warm.answer_after = 1
     made.until_ready()
     assert (spark.begun, warm.begun) == (2, 2)
-    assert "The spark ended (signal 9)" in said[2]
+    assert "Spark ended (signal 9)" in said[2]
     assert "OutOfMemoryError" in said[2], "the last lines of its log"
 
 
@@ -230,7 +230,7 @@ def test_fault_a_warm_up_that_takes_too_long_is_ended_and_all_goes_on(
 @pytest.mark.parametrize("patience", [UP, NO_WAIT])
 def test_fault_a_part_that_keeps_dying_is_given_up_by_name(part: Callable[..., FakePart], patience: Patience) -> None:
     dying = part("spark", deaths=["signal 9"] * 99)
-    with pytest.raises(ServerError, match=rf"The spark ended .*\(given up after {patience.restarts_max + 1} failures"):
+    with pytest.raises(ServerError, match=rf"Spark ended .*\(given up after {patience.restarts_max + 1} failures"):
         Supervisor([dying], print, patience).until_ready()
     assert dying.begun == patience.restarts_max + 1
 
@@ -266,3 +266,11 @@ def test_fault_failures_long_apart_are_no_reason_to_give_up(part: Callable[..., 
         code.how = "signal 9"
         made.tick()
     assert code.begun == 5
+
+
+@pytest.mark.found
+def test_fault_a_spark_that_never_starts_is_named_as_spark(part: Callable[..., FakePart]) -> None:
+    """Number 29: messages spoke of "the spark"."""
+    made = Supervisor([part("spark", deaths=["exit code 1"] * 9)], print, UP)
+    with pytest.raises(ServerError, match=r"^Spark ended \(exit code 1\)"):
+        made.until_ready()
