@@ -117,7 +117,7 @@ def test_fault_spark_killed_while_it_warms_up_is_started_and_warmed_again(up: Up
     up.answer("warm")
     assert up.program
     assert up.program.wait(30) == 0, up.said.read_text()
-    assert "The spark ended (signal 9)" in up.said.read_text()
+    assert "Spark ended (signal 9)" in up.said.read_text()
     assert "spark is here" in up.said.read_text(), "the last lines of its log"
     assert set(up.file.running()) == set(PROCESSES)
 
