@@ -105,7 +105,11 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield wiring, "TableHistory", PlayedHistory
     yield wiring, "PublishedHistory", lambda history, *_, **__: history
     yield wiring, "EventParser", PlayedParser
-    yield wiring, "stable_snapshot", lambda _, __, position_now: (SimpleNamespace(elsewhere=()), position_now())
+    yield (
+        wiring,
+        "stable_snapshot",
+        lambda _, __, position_now: (SimpleNamespace(elsewhere=(), tables=()), position_now()),
+    )
     yield wiring, "_of_then", lambda _, snapshot, __: snapshot
     yield engine, "make_stager", make_played_stager
     yield hand_out, "ThreadPoolExecutor", InlinePool

@@ -9,7 +9,6 @@ import subprocess
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 import pyarrow.parquet as pq
 import pytest
@@ -68,7 +67,7 @@ def url(server: DatabaseServer) -> str:
 def test_no_part_of_a_password_is_in_an_error(password: str) -> None:
     """Number 29: a URL with a password printed a part of it, "Port could not be cast to integer value as 'w'"."""
     text = f"mysql://root:{password}@db:3306/shop"
-    amqp = cast("Settings", {"canal.mq.servers": text.replace("mysql", "amqp")})
+    amqp = Settings(({"canal.mq.servers": text.replace("mysql", "amqp")},), {})
     readers: dict[str, Callable[[], object]] = {
         "init": lambda: parse_url(text),
         "a database of conf/": lambda: url_with_password(text, "meta.url"),

@@ -74,6 +74,7 @@ def stack(mysql80: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         made.end()
 
 
+@pytest.mark.servers
 @pytest.mark.found
 def test_admin_a_new_file_that_captures_tables_of_another_destination_is_not_started(stack: Stack) -> None:
     """Number 9: it was started, for conf/ names no table there, and two destinations wrote one Delta table."""
@@ -97,6 +98,7 @@ def test_admin_a_new_file_that_captures_tables_of_another_destination_is_not_sta
     wait_for("with Delta tables of its own it runs", lambda: stack.state("aaa")[0] == "RUNNING")
 
 
+@pytest.mark.servers
 @pytest.mark.found
 def test_admin_of_two_new_files_for_the_same_tables_one_is_started(stack: Stack) -> None:
     """Number 9: neither of them has a list of tables yet when they are started at once."""
@@ -111,6 +113,7 @@ def test_admin_of_two_new_files_for_the_same_tables_one_is_started(stack: Stack)
     )
 
 
+@pytest.mark.servers
 @pytest.mark.found
 def test_admin_a_destination_that_runs_is_started_again_whatever_a_new_file_captures(stack: Stack) -> None:
     """Number 9: the newcomer gives way, over restarts too."""

@@ -150,6 +150,8 @@ def shop(
             each.close()
 
 
+@pytest.mark.servers
+@pytest.mark.spark
 @pytest.mark.found
 @pytest.mark.parametrize("when", ["before the run ends", "before its tick", "after its tick"])
 def test_a_run_whose_request_was_not_answered_writes_nothing(

@@ -24,8 +24,8 @@ def test_without_arguments_everything_is_run() -> None:
     assert list(checks) == [*STATIC_CHECKS, "tests"]
     assert not {"-m", "-k", "--cov"} & set(checks["tests"])
     assert Choice().is_whole
-    assert "exec ./sluice test\n" in (ROOT / ".ci" / "run").read_text(), (
-        "what continuous integration runs has no arguments"
+    assert (ROOT / ".ci" / "run").read_text().endswith("\n./sluice test --quick\nexec ./sluice test\n"), (
+        "continuous integration runs the quick tests, and then everything"
     )
 
 
