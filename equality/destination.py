@@ -13,7 +13,7 @@ from cdc_engine.binlog.rows.history_rows import HIDDEN
 from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import TableVersion
 from cdc_engine.destination_files import read_ledger
-from cdc_engine.errors import ConfigurationError
+from cdc_engine.errors import ConfigurationError, SourceConnectionError
 from cdc_engine.sink.column_filter import ColumnFilter
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.snapshot.records import SnapshotRecords
@@ -104,8 +104,14 @@ def _compared(asked: Asked, side: SourceSide, name: str, schema: TableSchema | N
         if schema is None:
             raise RefusedError(f"the source has no table {name} (any more)")
         return _compare(asked, side, schema, extent)
-    except RefusedError as error:
-        why = str(error)
+    except SourceConnectionError:
+        raise
+    except Exception as error:  # of whatever kind: the others are compared all the same
+        why = (
+            str(error)
+            if isinstance(error, RefusedError)
+            else f"it could not be compared: {type(error).__name__}: {error}"
+        )
         refused = TableResult(table=name, verdict=Verdict.REFUSED, reason=why, mode=extent.mode, checked_at_us=began)
         return Differing(result=refused)
 

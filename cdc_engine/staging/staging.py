@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import logging
 import re
 import shutil
 import time
@@ -33,7 +34,7 @@ from cdc_engine.contracts import (
     TableVersion,
 )
 from cdc_engine.durable_files import rename, replace_file
-from cdc_engine.errors import StagingError, TableStoppedError
+from cdc_engine.errors import SluiceError, StagingError, TableStoppedError
 from cdc_engine.position import Position, file_number, order_key
 from cdc_engine.staging.cascades import APPLY, IGNORE, CascadeRecorder, PlaceFile, reached
 from cdc_engine.staging.grouping import runs_by_table
@@ -56,8 +57,11 @@ from cdc_engine.staging.table_files import TableFiles
 from cdc_engine.staging.writing_beside import WritingBeside
 from cdc_engine.states import TableState
 
+logger = logging.getLogger(__name__)
+
 KeptColumns = Callable[[TableVersion], Int32s]
 PENDING_BYTES_MAX = 48 << 20  # rows of all tables that wait for their row groups
+RESERVED = "_sluice_"  # of names of columns, whatever their case
 NAME_CHARS_MAX = 60  # of a database or a table in a file name: two of them and a number stay within 255 bytes
 
 
@@ -188,8 +192,10 @@ class _Staging:
 
     def finish(self) -> tuple[StagedTable, ...]:
         """Closes every segment; the tables that have any or are reached by cascades, in the order in which they first came."""
-        for table in self.tables.values():
-            table.close()
+        for each in tuple(self.tables.values()):
+            with self._table(each.database, each.table) as table:
+                if table is not None:
+                    table.close()
         reached = self._settle_cascades()
         for name in sorted(reached):
             self.tables.setdefault(".".join(name), TableFiles(*name))
@@ -308,7 +314,9 @@ class _Staging:
 
     @contextlib.contextmanager
     def _table(self, database: str, name: str) -> Iterator[TableFiles | None]:
-        """The table to work on, None if it has stopped. What the work raises as TableStoppedError stops it."""
+        """Yields the table to work on, None if it has stopped. What the work raises as TableStoppedError, or what nobody expected, stops
+        this table; a full disk, and bytes that are no row images, concern all tables.
+        """
         full_name = f"{database}.{name}"
         if full_name in self.stopped or full_name in self.left_out:
             yield None
@@ -319,6 +327,16 @@ class _Staging:
         except TableStoppedError as error:
             table.discard()
             self._stop(database, name, error.state, error.reason)
+        except (SluiceError, OSError, MemoryError):
+            raise
+        except Exception as error:
+            logger.exception("table could not be staged", extra={"table": full_name})
+            table.discard()
+            reason = (
+                f"its changes could not be staged ({type(error).__name__}: {error}), a defect of Sluice whose trace is in the log: exclude "
+                "the table, or resume it with a version of Sluice that can"
+            )
+            self._stop(database, name, TableState.MERGE_FAILED, reason)
 
     def _stop(self, database: str, table: str, state: str, reason: str) -> None:
         self.stopped[f"{database}.{table}"] = StoppedTable(
@@ -399,17 +417,31 @@ class _Staging:
         keyed = dataclasses.replace(version, key=self.keys.get(version.name) or version.key)
         policy = self.policies.get(version.name, DEFAULT_POLICY)
         kept = None if self.kept is None else self.kept(keyed)
+        _refuse_reserved(keyed, kept)
         return RowDecoder(keyed, kept, self.places, policy, every_preimage=every_preimage)
 
     def _make_room(self) -> None:
         """Writes the largest heaps of waiting rows until all that wait are few enough."""
-        writers = [writer for table in self.tables.values() for writer in table.writers]
-        total = sum(writer.pending_bytes for writer in writers)
-        for writer in sorted(writers, key=lambda each: -each.pending_bytes):
+        writers = [(writer, table) for table in self.tables.values() for writer in table.writers]
+        total = sum(writer.pending_bytes for writer, _ in writers)
+        for writer, each in sorted(writers, key=lambda pair: -pair[0].pending_bytes):
             if total <= PENDING_BYTES_MAX:
                 return
             total -= writer.pending_bytes
-            writer.flush()
+            with self._table(each.database, each.table) as table:
+                if table is not None:
+                    writer.flush()
+
+
+def _refuse_reserved(version: TableVersion, kept: Int32s | None) -> None:
+    """Raises TableStoppedError where the source has a column with a name that Sluice gives columns of its own."""
+    names = [each.name for index, each in enumerate(version.columns) if kept is None or index in kept]
+    if reserved := [name for name in names if name.lower().startswith(RESERVED)]:
+        reason = (
+            f"Sluice has columns of its own that begin with {RESERVED}, and the table has {', '.join(reserved)}: exclude the column with "
+            "`column_exclude`, or rename it in the source and take the table's rows again"
+        )
+        raise TableStoppedError(version.database, version.table, TableState.TYPE_UNSUPPORTED, reason)
 
 
 def _first_order_key(part: BlockSlice, chosen: Int64s) -> int:

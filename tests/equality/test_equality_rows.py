@@ -17,11 +17,13 @@ from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.position import Position
 from cdc_engine.states import TableState
+from cdc_engine.table_meta.schema import TableSchema
 from console.toolchain.database.server import DatabaseServer
 from equality import chunks as chunking
+from equality import destination
 from equality.destination import compare_destination
-from equality.merged import DestinationMerged
-from equality.source_side import Place
+from equality.merged import DestinationMerged, NothingToWaitFor
+from equality.source_side import Place, SourceSide
 from equality.values import Extent, Verdict
 from tests.equality.shelf import Shelf, changed
 
@@ -411,3 +413,24 @@ def test_equality_since_last_compares_the_chunks_that_changed_in_the_lake(shelf:
     assert shelf.one("t", mode="since-last").chunks_compared == 0
     found = shelf.one("t", mode="sample", percent=30)
     assert (found.verdict, found.chunks_compared, found.rows) == (Verdict.EQUAL, 3, 300)
+
+
+@pytest.mark.found
+def test_equality_a_table_that_cannot_be_compared_is_named_and_the_others_are_compared(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number 25: one odd table breaks `equal` for all tables."""
+    fill(shelf, 10)
+    shelf.make("CREATE TABLE {db}.`%s` (id int PRIMARY KEY)", "CREATE TABLE {db}.odd (id int PRIMARY KEY)")
+    real = destination._compare
+
+    def odd(asked: destination.Asked, side: SourceSide, schema: TableSchema, extent: Extent) -> destination.Differing:
+        if schema.table == "odd":
+            raise KeyError("_sluice_operation")
+        return real(asked, side, schema, extent)
+
+    monkeypatch.setattr(destination, "_compare", odd)
+    found = {each.table.partition(".")[2]: each for each in shelf.compare(merged=NothingToWaitFor())}
+    assert found["odd"].verdict is Verdict.REFUSED
+    assert "KeyError: '_sluice_operation'" in found["odd"].reason
+    assert found["t"].verdict is found["%s"].verdict is Verdict.EQUAL

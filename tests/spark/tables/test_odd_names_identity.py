@@ -16,6 +16,8 @@ from equality.values import Extent, Verdict
 from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import Pipeline
 
+pytestmark = [pytest.mark.servers, pytest.mark.spark]
+
 NAMES = [
     *(
         "../../../outside",

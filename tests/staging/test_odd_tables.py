@@ -1,0 +1,95 @@
+"""One table that cannot be staged stops alone, whatever its staging raises; the others are staged as ever."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc_engine.binlog.rows.decoder import RowDecoder
+from cdc_engine.contracts import TableVersion
+from cdc_engine.errors import StagingError
+from cdc_engine.staging import stage
+from cdc_engine.staging.segment_writer import SegmentWriter
+from cdc_engine.staging.table_files import TableFiles
+from cdc_engine.states import TableState
+from tests.binlog.rows.event_bytes import ID, NOTE, ORDERS
+from tests.staging.test_staging import INSERT, batch, rows_block, whole
+
+NAMES = [f"t{number}" for number in range(8)]
+TABLES = [dataclasses.replace(ORDERS, table=name) for name in NAMES]
+STAGES = [
+    (RowDecoder, "chunks"),
+    (RowDecoder, "__init__"),
+    (TableFiles, "add"),
+    (TableFiles, "close"),
+    (SegmentWriter, "finish"),
+]
+WRONG = [KeyError("_sluice_operation"), ValueError("odd"), AssertionError(), RecursionError("deep"), TypeError("none")]
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("seed", range(20))
+def test_a_table_that_raises_in_any_stage_stops_alone(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number 25: an exception of one table's staging stops the destination in each tick, without a state."""
+    chance = random.Random(seed)  # noqa: S311  the tables of a test
+    odd = {name: chance.choice(WRONG) for name in chance.sample(NAMES, chance.randint(1, 7))}
+    kind, method = chance.choice(STAGES)
+    real: Any = getattr(kind, method)
+
+    def maybe(self: Any, *given: Any, **named: Any) -> Any:
+        if (error := odd.get(_table_of(self, given))) is not None:
+            raise error
+        return real(self, *given, **named)
+
+    monkeypatch.setattr(kind, method, maybe)
+    events = [(table, INSERT, [(number, 1, "x")]) for number, table in enumerate(TABLES * 2)]
+    staged = stage(batch(whole(rows_block(*events))), "shop", 1, tmp_path)
+    assert {each.table for each in staged.stopped} == set(odd)
+    assert {each.state for each in staged.stopped} == {TableState.MERGE_FAILED}
+    assert all(type(odd[each.table]).__name__ in each.reason for each in staged.stopped)
+    found = {
+        each.table: sum(getattr(segment, "rows", 0) for segment in each.segments) for each in staged.manifest.tables
+    }
+    assert found == {name: 2 for name in NAMES if name not in odd}
+
+
+def _table_of(subject: Any, given: tuple[Any, ...]) -> str:
+    """The table's name, of the classes of STAGES."""
+    if isinstance(subject, RowDecoder):
+        version = given[0] if given and isinstance(given[0], TableVersion) else subject.version
+        return str(version.table)
+    if isinstance(subject, SegmentWriter):
+        return str(subject.decoder.version.table)
+    return str(subject.table)
+
+
+@pytest.mark.found
+def test_a_full_disk_is_no_table_s_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Number 25: what concerns the whole batch stops no table."""
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(TableFiles, "add", full)
+    with pytest.raises(StagingError, match="No space left"):
+        stage(batch(whole(rows_block((ORDERS, INSERT, [(1, 1, "x")])))), "shop", 1, tmp_path)
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("name", ["_sluice_operation", "_SLUICE_order_key", "_sluice_row"])
+def test_a_column_with_a_name_of_sluice_s_own_stops_its_table(name: str, tmp_path: Path) -> None:
+    """Number 25: a column named `_sluice_operation` stops the destination with a KeyError in each tick and no state."""
+    odd = dataclasses.replace(ORDERS, table="odd", columns=(ID, dataclasses.replace(NOTE, name=name)))
+    block = rows_block((odd, INSERT, [(1, "x")]), (ORDERS, INSERT, [(1, 1, "x")]))
+    staged = stage(batch(whole(block)), "shop", 1, tmp_path)
+    (stop,) = staged.stopped
+    assert (stop.table, stop.state) == ("odd", TableState.TYPE_UNSUPPORTED)
+    assert name in stop.reason
+    assert "column_exclude" in stop.reason
+    assert [each.table for each in staged.manifest.tables] == [ORDERS.table]
