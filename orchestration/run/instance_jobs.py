@@ -8,8 +8,9 @@ import dagster as dg
 from pydantic import Field
 
 from cdc_engine.config import SluiceConfig
-from cdc_engine.errors import ConfigurationError, SluiceError
+from cdc_engine.errors import SluiceError
 from cdc_engine.keeping import acts
+from orchestration.one_destination import one_destination
 from orchestration.ports import MergeFailedError
 from orchestration.run.merge_run import failure
 
@@ -45,11 +46,8 @@ def instance_job(settings: SluiceConfig) -> dg.JobDefinition:
 
     @dg.op(name="act_on_instance")
     def act_on_instance(context: dg.OpExecutionContext, config: Instance) -> None:
-        names = sorted({*settings.destinations, *settings.groups})
-        name = config.destination or (names[0] if len(names) == 1 else "")
         try:
-            if name not in names:
-                raise ConfigurationError(f"there is no destination {name!r}; configured: {', '.join(names)}")
+            name = one_destination(config.destination, {*settings.destinations, *settings.groups})
             outcome = ACTS[config.act](name, settings.destination_dir(name), config.wait_seconds)
         except SluiceError as error:
             raise failure(error) from None

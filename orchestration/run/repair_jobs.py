@@ -11,9 +11,10 @@ import dagster as dg
 from pydantic import Field
 
 from cdc_engine.config import SluiceConfig
-from cdc_engine.errors import ConfigurationError, SluiceError
+from cdc_engine.errors import SluiceError
 from equality.values import TableResult
 from orchestration.equality_check import evaluation_of
+from orchestration.one_destination import one_destination
 from orchestration.ports import MergeFailedError, Ports, TableOutcome
 from orchestration.run.merge_run import failure
 from orchestration.run.repair_run import Listener, Repaired, RepairWish, plan_repair, run_repair
@@ -38,10 +39,7 @@ class OfDestination(dg.Config):
 
 def wish_of(config: SluiceConfig, given: OfDestination) -> RepairWish:
     """Raises ConfigurationError for a destination that is none."""
-    names = sorted(config.destinations)
-    name = given.destination or (names[0] if len(names) == 1 else "")
-    if name not in names:
-        raise ConfigurationError(f"there is no destination {name!r}; configured: {', '.join(names)}")
+    name = one_destination(given.destination, config.destinations)
     return RepairWish(destination=name, tables=tuple(given.tables), settle_seconds=given.settle_seconds)
 
 

@@ -13,8 +13,9 @@ import dagster as dg
 from pydantic import Field
 
 from cdc_engine.config import SluiceConfig
-from cdc_engine.errors import ConfigurationError, SluiceError
+from cdc_engine.errors import SluiceError
 from cdc_engine.time_words import SECOND_US, time_us
+from orchestration.one_destination import one_destination
 from orchestration.ports import MergeFailedError, Ports, TableOutcome
 from orchestration.run.backfill.run import Done, Told, Wish, run_backfill
 from orchestration.run.merge_run import failure
@@ -53,10 +54,7 @@ class OfPartition(dg.Config):
 
 def wish_of(config: SluiceConfig, given: FromTimestamp, now_us: int) -> Wish:
     """Raises ConfigurationError for a destination that is none, or a word that is no time."""
-    names = sorted(config.destinations)
-    name = given.destination or (names[0] if len(names) == 1 else "")
-    if name not in names:
-        raise ConfigurationError(f"there is no destination {name!r}; configured: {', '.join(names)}")
+    name = one_destination(given.destination, config.destinations)
     to_us = time_us(given.to_time, now_us) if given.to_time else None
     from_us = time_us(given.from_time, now_us)
     return Wish(destination=name, from_us=from_us, to_us=to_us, tables=tuple(given.tables), into=given.into)

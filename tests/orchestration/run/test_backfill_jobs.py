@@ -11,6 +11,7 @@ import pytest
 
 from cdc_engine.errors import ConfigurationError
 from orchestration.code_location import build_definitions
+from orchestration.one_destination import one_destination
 from orchestration.ports import MergeFailedError, Ports
 from orchestration.run.backfill import jobs as backfill_jobs
 from orchestration.run.backfill.jobs import FromTimestamp, hours, wish_of
@@ -109,3 +110,14 @@ def test_what_was_read_as_conf_was_before_is_not_written(tmp_path: Path) -> None
     ):
         pytest.fail("it may write")
     assert fakes.files.held_by is None
+
+
+@pytest.mark.found
+def test_a_job_without_a_destination_says_which_ones_there_are() -> None:
+    """Number 30: a launchpad took an empty destination, and the run failed with "there is no destination ''"."""
+    assert one_destination("", {"shop"}) == "shop"
+    assert one_destination("stock", {"shop", "stock"}) == "stock"
+    with pytest.raises(ConfigurationError, match="`destination` is empty: write one of shop, stock"):
+        one_destination("", {"shop", "stock"})
+    with pytest.raises(ConfigurationError, match="no destination 'shoe'; configured: shop"):
+        one_destination("shoe", {"shop"})
