@@ -1,7 +1,8 @@
-"""Operations on a `contracts.Block` as a whole: drop events, compact, join neighbours, find a transaction's end, to disk.
+"""Operations on whole blocks (`contracts.Block`): drop events, compact, join neighbours, find transaction ends, write
+to disk.
 
-Called by `sink` (drop and compact), `store` (join, cut, positions, spill). Pure: a block goes in and another comes out; nothing here
-runs once an event or once a transaction in the interpreter.
+Called by `sink` (drop and compact) and `store` (join, split, positions, spill). Pure: each function takes a block and
+returns another. Nothing here runs in the interpreter once per event or per transaction.
 """
 
 from __future__ import annotations
@@ -41,21 +42,23 @@ TRANSACTION_ARRAYS: Mapping[str, npt.DTypeLike] = {
 
 
 def keep_events(block: Block, mask: Mask) -> Block:
-    """The block without the row events where `mask` (bool, one an event) is false. Transactions stay, if need be empty."""
+    """Returns the block without the row events where `mask` is false. `mask`: bool, one per event. Transactions stay,
+    even if they become empty.
+    """
     kept_before = np.concatenate((np.zeros(1, np.int64), np.cumsum(mask, dtype=np.int64)))
     arrays: dict[str, Any] = {name: getattr(block, name)[mask] for name in EVENT_ARRAYS}
     return dataclasses.replace(block, transaction_events=kept_before[block.transaction_events], **arrays)
 
 
 def without_events(block: Block) -> Block:
-    """The block's transactions alone: all of them empty, no bytes held."""
+    """Returns the block with its transactions only. All of them are empty, and no bytes are kept."""
     arrays: dict[str, Any] = {name: np.zeros(0, dtype) for name, dtype in EVENT_ARRAYS.items()}
     ends = np.zeros(block.transaction_count, np.int64)
     return dataclasses.replace(block, buffer=np.zeros(0, np.uint8), transaction_events=ends, **arrays)
 
 
 def without_first(block: Block, transactions: int) -> Block | None:
-    """The block without its first transactions; None where nothing is left. Their bytes stay in the buffer."""
+    """Returns the block without its first `transactions` transactions, or None if nothing is left. Their bytes stay in the buffer."""
     first = int(block.transaction_events[transactions - 1])
     if transactions == block.transaction_count and first == block.event_count:
         return None
@@ -66,7 +69,9 @@ def without_first(block: Block, transactions: int) -> Block | None:
 
 
 def last_transaction(block: Block) -> Block:
-    """Of a block without row events, only its last transaction: the place the cursor may move to. It must have one."""
+    """Returns a block without row events reduced to its last transaction, to which the cursor may move. The block must
+    have a transaction.
+    """
     last = block.transaction_count - 1
     before = executed_set(block, last - 1) if last else block.start_gtid_set
     arrays: dict[str, Any] = {name: getattr(block, name)[last:] for name in TRANSACTION_ARRAYS}
@@ -74,13 +79,15 @@ def last_transaction(block: Block) -> Block:
 
 
 def held_bytes(block: Block) -> int:
-    """Bytes of memory that the block's buffer keeps alive: those of the whole array behind it if it is only a window on one."""
+    """Returns the bytes of memory that the block's buffer keeps alive. If the buffer is a view, they are those of the
+    whole array behind it.
+    """
     base = block.buffer.base
     return max(block.buffer.nbytes, base.nbytes if isinstance(base, np.ndarray) else 0)
 
 
 def compact(block: Block) -> Block:
-    """The same events in a buffer that holds nothing else, one after the other."""
+    """Returns the block with its events copied into a buffer that contains nothing else."""
     ends = np.cumsum(block.event_length, dtype=np.int64)
     offset = ends - block.event_length
     buffer = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
@@ -89,9 +96,10 @@ def compact(block: Block) -> Block:
 
 
 def can_follow(block: Block, before: Block) -> bool:
-    """Whether two neighbours may become one block: the same file, no table changes, and no transaction left out between them.
+    """Returns whether two neighbours can be joined: the same file, no table changes, and no transaction left out
+    between them.
 
-    One that was left out would be missing in the executed set of the joined block.
+    A transaction that was left out would be missing from the executed set of the joined block.
     """
     same_stream = block.file == before.file and block.epoch == before.epoch and block.server_uuid == before.server_uuid
     same_references = block.tables is before.tables and block.gtid_sources is before.gtid_sources
@@ -103,7 +111,7 @@ def can_follow(block: Block, before: Block) -> bool:
 
 
 def join(blocks: Sequence[Block]) -> Block:
-    """Neighbours, of which each `can_follow` the one before it, as one block."""
+    """Joins neighbouring blocks into one. Each must satisfy `can_follow` for the block before it."""
     buffers = np.array([len(block.buffer) for block in blocks], np.int64)
     events = np.array([block.event_count for block in blocks], np.int64)
     transactions = np.array([block.transaction_count for block in blocks], np.int64)
@@ -124,14 +132,14 @@ def _gather(source: Bytes, source_offset: Int64s, target_offset: Int64s, length:
 
 
 def transaction_bytes(block: Block) -> Int64s:
-    """Bytes of the row events up to each transaction's end (int64, one a transaction, ascending)."""
+    """Returns the bytes of the row events up to the end of each transaction (int64, one per transaction, ascending)."""
     before = np.concatenate((np.zeros(1, np.int64), np.cumsum(block.event_length, dtype=np.int64)))
     ends: Int64s = before[block.transaction_events]
     return ends
 
 
 def executed_set(block: Block, transaction: int) -> str:
-    """The executed GTID set after the block's transaction of that index, in the server's text form; empty without GTIDs."""
+    """Returns the executed GTID set after the transaction with that index, in the server's text form; empty without GTIDs."""
     upto = transaction + 1
     return executed_after(
         block.start_gtid_set, block.gtid_sources, block.transaction_source[:upto], block.transaction_number[:upto]
@@ -139,7 +147,7 @@ def executed_set(block: Block, transaction: int) -> str:
 
 
 def end_position(block: Block, transaction: int) -> Position:
-    """Where the block's transaction of that index ends: what a cursor that has taken it holds."""
+    """Returns the position at the end of the transaction with that index. A cursor that includes the transaction has this position."""
     return Position(
         epoch=block.epoch,
         file=block.file,
@@ -153,7 +161,7 @@ def end_position(block: Block, transaction: int) -> Position:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Skeleton:
-    """A block whose arrays are elsewhere: the small rest of it, and how many bytes, events and transactions are to be read back."""
+    """A block without its arrays, and the number of bytes, events and transactions to read back into it."""
 
     rest: Block
     buffer_bytes: int
@@ -161,7 +169,7 @@ class Skeleton:
     transaction_count: int
 
     def empty_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Arrays of the right types and lengths to be filled, in the order in which `arrays_of` gives them."""
+        """Allocates arrays of the right types and lengths, in the order of `arrays_of`."""
         events: dict[str, npt.NDArray[Any]] = {
             name: np.empty(self.event_count, dtype) for name, dtype in EVENT_ARRAYS.items()
         }
@@ -171,13 +179,13 @@ class Skeleton:
         return {"buffer": np.empty(self.buffer_bytes, np.uint8), **events, **transactions}
 
     def filled(self, arrays: dict[str, npt.NDArray[Any]]) -> Block:
-        """The block again."""
+        """Returns the block with these arrays."""
         filled: dict[str, Any] = dict(arrays)
         return dataclasses.replace(self.rest, **filled)
 
 
 def skeleton_of(block: Block) -> Skeleton:
-    """What is left of a block in memory while its arrays are on disk."""
+    """Returns the part of a block that stays in memory while its arrays are on disk."""
     empty: dict[str, Any] = {
         name: np.zeros(0, dtype) for name, dtype in (*EVENT_ARRAYS.items(), *TRANSACTION_ARRAYS.items())
     }
@@ -186,6 +194,6 @@ def skeleton_of(block: Block) -> Skeleton:
 
 
 def arrays_of(block: Block) -> list[npt.NDArray[Any]]:
-    """The block's arrays, contiguous and of their declared types, in the order of `Skeleton.empty_arrays`."""
+    """Returns the block's arrays, contiguous and with their declared types, in the order of `Skeleton.empty_arrays`."""
     declared = {"buffer": np.uint8, **EVENT_ARRAYS, **TRANSACTION_ARRAYS}
     return [np.ascontiguousarray(getattr(block, name), dtype) for name, dtype in declared.items()]

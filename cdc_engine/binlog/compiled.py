@@ -1,8 +1,8 @@
-"""The two decorators of the kernels: numba's compiler, with the types of the function kept for the type checker.
+"""Decorators that compile kernels with numba and keep the function's types for the type checker.
 
-`kernel` is for what allocates nothing and keeps nothing: numba then need not count references to its arrays. Counting costs an atomic
-operation for each array at each call between kernels: measured, 60 % of the time of a scan of small transactions (272 instead of 107 ns
-an event). `_nrt` is numba's name for it. A function that allocates is `compiled`.
+`kernel` is for functions that neither allocate nor keep arrays. numba then does not count references to arrays, which
+costs an atomic operation per array and call: 60 % of the time of a scan of small transactions (measured: 272 instead of
+107 ns per event). `_nrt` is numba's name for this. Functions that allocate use `compiled`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 import numba
 
-Integer: TypeAlias = Any  # int64 within a kernel, an int for its caller
+Integer: TypeAlias = Any  # int64 in a kernel, int for its caller
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
-    """Compiles at the first call and keeps the code on disk (`cache`); it runs without the interpreter's lock (`nogil`)."""
+    """Compiles at the first call, caches the code on disk (`cache`), and releases the interpreter's lock while it runs (`nogil`)."""
     return cast("Function", numba.njit(cache=True, nogil=True)(function))
 
 
 def kernel(function: Function) -> Function:
-    """As `compiled`, for a function that allocates nothing."""
-    compiler: Any = numba.njit  # its stubs leave `_nrt` out
+    """Compiles a function that allocates nothing. Otherwise like `compiled`."""
+    compiler: Any = numba.njit  # its stubs lack `_nrt`
     return cast("Function", compiler(cache=True, nogil=True, _nrt=False)(function))

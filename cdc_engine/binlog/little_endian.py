@@ -1,4 +1,4 @@
-"""Integers as events hold them, for the kernels."""
+"""Reads integers of binlog events in kernels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cdc_engine.contracts import Bytes
 
 @nb.njit(inline="always")
 def little_endian(buffer: Bytes, at: Integer, width: Integer) -> Integer:
-    """An unsigned integer of up to eight bytes, lowest first, as an int64. The caller has checked that the bytes are there."""
+    """Reads an unsigned little-endian integer of up to eight bytes as int64. The caller has checked that the bytes exist."""
     value = np.int64(0)
     for index in range(width):
         value |= np.int64(buffer[at + index]) << np.int64(8 * index)

@@ -1,7 +1,7 @@
-"""Two things that numba has no name for: a copy of many bytes at once, and a word that lies anywhere. For the kernels of the room.
+"""Copies bytes and loads unaligned words in kernels. numba has no function for either.
 
-Written as a loop over bytes, a copy of a hundred of them takes twenty times as long: the compiler cannot know that the arrays are two.
-No check is made here: the caller has seen that all bytes lie within the arrays.
+A loop over bytes takes twenty times as long to copy a hundred of them, because the compiler cannot know that the arrays
+do not overlap. Nothing is checked here: the caller has checked that all bytes lie within the arrays.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _copy(_context: Any, target: Any, _target_at: Any, source: Any, _source_at: 
 def _generate_copy(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     target, target_at, source, source_at, size = arguments
     to = _place(context, builder, signature.args[0], target, target_at)
-    make_copy: Any = cgutils.raw_memcpy  # it has no types
+    make_copy: Any = cgutils.raw_memcpy  # lacks type annotations
     make_copy(builder, to, _place(context, builder, signature.args[2], source, source_at), size, 1)
     return context.get_dummy_value()
 
@@ -59,17 +59,17 @@ def _generate_swap(_context: Any, builder: Any, _signature: Any, arguments: Any)
     return builder.bswap(arguments[0])
 
 
-#: target[target_at : target_at + size] = source[source_at : source_at + size], of arrays of bytes that do not overlap.
+# : Copies source[source_at : source_at + size] to target[target_at :]. The arrays must not overlap.
 copy_memory = cast("Callable[[Bytes, Integer, Bytes, Integer, Integer], None]", intrinsic(_copy))
-#: The eight bytes from `at` on, lowest first, as uint64.
+# : Loads the eight little-endian bytes at `at` as uint64.
 word_at = cast("Callable[[Bytes, Integer], Any]", intrinsic(_load))
-#: A uint64 with its bytes the other way round.
+# : Reverses the bytes of a uint64.
 swapped = cast("Callable[[Any], Any]", intrinsic(_swap))
 
 
 @nb.njit(inline="always")
 def any_high(bytes_: Bytes, end: Integer) -> bool:
-    """Whether one of the first `end` bytes is 128 or more: without, all of them are ASCII."""
+    """Returns whether one of the first `end` bytes is 128 or more. If none is, all of them are ASCII."""
     seen = np.uint64(0)
     words = end // WORD_BYTES
     for word in range(words):

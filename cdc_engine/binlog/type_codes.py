@@ -6,7 +6,7 @@ import enum
 
 
 class TypeCode(enum.IntEnum):
-    """Types a column of a row event may have. A `2` at the end marks the formats of MySQL 5.6 and later."""
+    """Type codes that a column of a row event can have. Names that end in `2` are the formats of MySQL 5.6 and later."""
 
     TINY = 1
     SHORT = 2

@@ -1,1 +1,1 @@
-"""MySQL's character sets and the codecs that read them as the server does."""
+"""MySQL's character sets, and codecs that decode them as the server does."""

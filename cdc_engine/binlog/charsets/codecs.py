@@ -1,10 +1,11 @@
-"""Python codecs that read MySQL's character sets as the server does. Called by `charsets`, which gives each charset its codec's name.
+"""Registers Python codecs that decode MySQL's character sets as the server does. Called by `charsets`, which knows each
+charset's codec name.
 
-Python's codecs differ from the server's conversion in a few characters, `latin1` is no Python codec at all (MySQL's is cp1252 with its five
-holes filled), and some charsets Python does not have. So the codec of such a charset is a name of our own, "mysql_<charset>", registered
-here. tests/binlog/charsets holds every one against real servers. Bytes that are no character raise UnicodeDecodeError, or come out as
-lone surrogates where "surrogateescape" is asked for, never as a replacement character; where Python knows a character that the server
-does not (a euro sign in `greek`), it is read.
+Python's codecs differ from the server's conversion in a few characters. Python has no codec for MySQL's `latin1`
+(cp1252 with its five undefined bytes filled) and for some other charsets. The codec of such a charset is registered
+here as "mysql_<charset>". tests/binlog/charsets compares every codec with real servers. Bytes that are not a character
+raise UnicodeDecodeError, or become lone surrogates with "surrogateescape", but never a replacement character. A
+character that Python knows and the server does not (a euro sign in `greek`) is decoded.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable
 
 from cdc_engine.binlog.charsets.tables import BEYOND_PYTHON, ONE_BYTE
 
-# charset → Python's nearest codec, and characters it reads otherwise than the server
+# charset → Python's nearest codec, and the characters that the server decodes differently
 CODECS: dict[str, tuple[str, dict[str, str]]] = {
     "ascii": ("ascii", {}),
     "big5": ("big5", {}),
@@ -56,32 +57,35 @@ CODECS: dict[str, tuple[str, dict[str, str]]] = {
 _LATIN1_HOLES = "\x81\x8d\x8f\x90\x9d"  # cp1252 has no characters there; MySQL keeps them as control characters
 
 CODEC_PREFIX = "mysql_"
-# of a codec that leaves apart what becomes a backslash: two bytes that are read as one escape nothing in a statement
+# suffix of a codec that keeps two-byte backslashes apart, because they escape nothing in a statement
 LEXED_SUFFIX = "_lexed"
 LEXED = {"sjis", "ujis"}
-# a run of one-byte characters, or one wider character
+# a run of one-byte characters, or one multi-byte character
 PIECES = {
     "big5": re.compile(rb"[\x00-\x80]+|[\x81-\xff].|.", re.DOTALL),
     **dict.fromkeys(
         ("ujis", "eucjpms"), re.compile(rb"[\x00-\x7f]+|\x8f[\xa1-\xfe]{2}|[\x8e\xa1-\xfe][\xa1-\xfe]|.", re.DOTALL)
     ),
 }
-MISREAD = {"eucjpms": b"\x8f\xa2"}  # Python reads it, but not as the server does: such bytes are taken piece by piece
+MISREAD = {
+    "eucjpms": b"\x8f\xa2"
+}  # Python decodes these bytes differently, so they are decoded one character at a time
 Decode = Callable[[bytes, str], str]
 Encode = Callable[[str], bytes]
 
 
 def codec_of(charset: str) -> str:
-    """The name for bytes.decode."""
+    """Returns the codec name of a charset for bytes.decode."""
     python_codec, differences = CODECS.get(charset, ("", {}))
     ours = differences or charset == "latin1" or charset in BEYOND_PYTHON or charset in ONE_BYTE
     return f"{CODEC_PREFIX}{charset}" if ours else python_codec
 
 
 def lexed_codec_of(charset: str) -> tuple[str, dict[int, str]]:
-    """Of a statement: the codec that it can be cut into words with, and what names and literals in it are then translated by.
+    """Returns the codec in which a statement is split into words, and the translation of its names and literals
+    afterwards.
 
-    A server cuts swe7 as if it were ASCII, and reads the letters in the place of signs afterwards.
+    A server splits swe7 as if it were ASCII, and translates its letters afterwards.
     """
     if charset in LEXED:
         return f"{CODEC_PREFIX}{charset}{LEXED_SUFFIX}", {ord(wide): sign for wide, sign in CODECS[charset][1].items()}
@@ -91,7 +95,7 @@ def lexed_codec_of(charset: str) -> tuple[str, dict[int, str]]:
 
 
 def _exact_codec(codec_name: str) -> codecs.CodecInfo | None:
-    """Python asks this for every codec name it does not know."""
+    """Looks up a codec by name. Python calls this for every codec name that it does not know."""
     charset = codec_name.removeprefix(CODEC_PREFIX).removesuffix(LEXED_SUFFIX)
     if not codec_name.startswith(CODEC_PREFIX) or (charset not in CODECS and charset not in ONE_BYTE):
         return None
@@ -116,7 +120,7 @@ def _one_byte(charset: str) -> tuple[Decode, Encode]:
 
 
 def _corrected(charset: str, *, lexed: bool) -> tuple[Decode, Encode]:
-    """Python's codec with the characters put right that it reads otherwise, and those added that it does not have."""
+    """Returns Python's codec with the characters corrected that the server decodes differently, and the missing ones added."""
     base, differences = CODECS[charset]
     differences = {} if lexed else differences
     reading = str.maketrans(differences)

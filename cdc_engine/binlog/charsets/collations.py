@@ -1,9 +1,10 @@
-"""MySQL's character sets: from a collation's id or name to the charset, its bytes per character and the codec that reads it.
+"""Maps a collation's id or name to its charset, the charset's bytes per character and its codec.
 
-Called by `column_types` (decoding) and `table_meta` (lengths in bytes, labels). The table of ids is what MySQL 8.0 and MariaDB 11.4 list
-in information_schema; they agree wherever both have an id, so one table serves both. (PyMySQL's table ends where MySQL 5.7 does.)
+Called by `column_types` (decoding) and `table_meta` (lengths in bytes, labels). The table of ids is what MySQL 8.0 and
+MariaDB 11.4 list in information_schema. They agree wherever both have an id, so one table serves both. (PyMySQL's table
+ends with MySQL 5.7.)
 
-The codecs are made by `charset_codecs`.
+`codecs` makes the codecs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Charset:
-    """`bytes_max`: bytes of its widest character. `codec`: name for bytes.decode, empty of `binary`."""
+    """A character set. `bytes_max`: bytes of its widest character. `codec`: name for bytes.decode; empty for `binary`."""
 
     name: str
     bytes_max: int
@@ -117,16 +118,16 @@ _BY_ID = {
 
 
 def charset_of_id(collation_id: int) -> Charset | None:
-    """The charset of a collation's number in a table map; None for a number no known server has."""
+    """Returns the charset of a collation id in a table map, or None for an id that no known server has."""
     return _BY_ID.get(collation_id)
 
 
 def charset_of_name(name: str) -> Charset | None:
-    """The charset of that name, in any case; None where there is none. `utf8` is utf8mb3."""
+    """Returns the charset of that name, case-insensitive, or None. `utf8` is utf8mb3."""
     lower = name.lower()
     return CHARSETS.get(_ALIASES.get(lower, lower))
 
 
 def charset_of_collation(collation: str) -> Charset | None:
-    """The charset a collation belongs to: its name begins with it. None for MariaDB's collations that fit several charsets."""
+    """Returns the charset of a collation, whose name begins with the charset's. None for MariaDB's collations that fit several charsets."""
     return charset_of_name(collation.partition("_")[0])

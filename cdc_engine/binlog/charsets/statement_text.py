@@ -1,7 +1,9 @@
-"""The text of a statement, and what the server makes of a literal in it: from the client's charset to the connection's to the column's.
+"""Decodes the text of statements, and computes what the server stores for a literal: client charset → connection
+charset → column charset.
 
-The one place that decodes statements. `events.control` calls `statement_text`; `table_meta` calls the rest for names, labels and defaults.
-Bytes that are no character stay in the text as lone surrogates (Python's "surrogateescape"), so that none is lost and none is guessed.
+This is the only place that decodes statements. `events.control` calls `statement_text`; `table_meta` calls the rest for
+names, labels and defaults. Bytes that are not a character stay in the text as lone surrogates (Python's
+"surrogateescape"), so that no byte is lost or guessed.
 """
 
 from __future__ import annotations
@@ -12,68 +14,68 @@ import re
 from cdc_engine.binlog.charsets.codecs import lexed_codec_of
 from cdc_engine.binlog.charsets.collations import charset_of_name
 
-UNKNOWN = "?"  # what a server writes for a character that a charset does not have
+UNKNOWN = "?"  # what a server stores for a character that a charset does not have
 _NO_CHARACTER = re.compile("[\ud800-\udfff]")
 _BEYOND_BMP = re.compile("[\U00010000-\U0010ffff]")
-# Of such a character in utf8mb4: what is no character to a client of utf8mb3 becomes as many question marks.
+# Bytes of such a character in utf8mb4. To a utf8mb3 client it becomes as many question marks.
 _BYTES_BEYOND_BMP = 4
-WIDE = {"ucs2": 2, "utf16": 2, "utf16le": 2, "utf32": 4}  # charset → bytes that its characters have at least
+WIDE = {"ucs2": 2, "utf16": 2, "utf16le": 2, "utf32": 4}  # charset → minimum bytes of a character
 _BMP_CHARSETS = {"utf8mb3", "ucs2"}
-# one-byte charsets whose no-break space is a blank between words; elsewhere it is part of a name
+# one-byte charsets in which a no-break space separates words; elsewhere it is part of a name
 BLANK_NO_BREAK_SPACE = frozenset(
     ("dec8", "latin1", "latin2", "latin5", "latin7", "hebrew", "greek", "cp1250", "armscii8", "geostd8")
 ) | {"cp866", "cp852", "keybcs2"}
 
 
-_RAW = "\udfff"  # before bytes that a literal says by their numbers: 0xE9, x'E9', b'11101001'
+_RAW = "\udfff"  # prefix of a literal that gives bytes as numbers: 0xE9, x'E9', b'11101001'
 
 
 def raw_literal(raw: bytes) -> str:
-    """Such a literal as text, until the column's charset says what it is (`Literals.stored`)."""
+    """Returns a literal of bytes as text. `Literals.stored` decodes it once the column's charset is known."""
     return _RAW + raw.decode("ascii", "surrogateescape")
 
 
 class LiteralUnknownError(Exception):
-    """What the server made of a literal cannot be said; the message says why."""
+    """The stored value of a literal cannot be determined. The message says why."""
 
 
 def statement_text(raw: bytes, client: str) -> str:
-    """As it is cut into words. `client`: charset of the text; where it is `binary` or not told, names are UTF-8."""
+    """Decodes a statement for splitting into words. `client`: charset of the text. If it is `binary` or unknown, names are UTF-8."""
     try:
         return raw.decode(lexed_codec_of(client)[0], "surrogateescape")
-    except UnicodeDecodeError:  # of the charsets that no client can have, where a byte is no character
+    except UnicodeDecodeError:  # only for charsets that no client can have
         return raw.decode("ascii", "surrogateescape")
 
 
 def word_characters(client: str) -> dict[int, str]:
-    """What names and literals are translated by once the text is cut (str.translate)."""
+    """Returns the translation (str.translate) of names and literals after the text was split."""
     return lexed_codec_of(client)[1]
 
 
 def has_no_character(text: str) -> bool:
-    """Whether some of the text's bytes were no character."""
+    """Returns whether some bytes of the text are not a character."""
     return bool(_NO_CHARACTER.search(text))
 
 
 def shown(text: str) -> str:
-    """For sentences and files: what is no character as \\xNN."""
+    r"""Returns the text for messages and files, with \xNN for bytes that are not a character."""
     return _NO_CHARACTER.sub(lambda found: f"\\x{ord(found[0]) & 0xFF:02x}", text)
 
 
 @dataclasses.dataclass(frozen=True)
 class Literals:
-    """The charsets that a session's literals go through; empty ones change nothing."""
+    """The charsets that a session's literals pass through. Empty ones change nothing."""
 
     client: str = ""
     connection: str = ""
 
     @property
     def are_bytes(self) -> bool:
-        """Whether a column takes them as they are."""
+        """Whether a column stores literals unchanged."""
         return "binary" in (self.client, self.connection)
 
     def stored(self, text: str, charset: str) -> str:
-        """What a literal becomes in a column of `charset`. Raises LiteralUnknownError."""
+        """Returns what a literal becomes in a column of `charset`. Raises LiteralUnknownError."""
         if text.startswith(_RAW):
             return _padded(text[1:].encode("ascii", "surrogateescape"), charset).rstrip(" ")
         into_bytes = charset == "binary" and self.connection in WIDE
@@ -86,17 +88,17 @@ class Literals:
         if has_no_character(text):
             raise LiteralUnknownError(f"it has bytes that are no character of {self.client or 'utf8mb4'}")
         text = in_charset(text, self.connection)
-        # a column of bytes takes those that the connection's charset has for the text
+        # a binary column stores the text's bytes in the connection's charset
         return raw_in(as_bytes(text, self.connection), charset) if charset == "binary" else in_charset(text, charset)
 
 
 def _padded(raw: bytes, charset: str) -> str:
-    """As a column takes them; characters of several bytes are filled up in front. Raises LiteralUnknownError."""
+    """Decodes bytes as a column stores them. Multi-byte characters are padded at the front. Raises LiteralUnknownError."""
     return raw_in(bytes(-len(raw) % WIDE.get(charset, 1)) + raw, charset)
 
 
 def in_charset(text: str, charset: str) -> str:
-    """The text with a question mark for each character that the charset does not have."""
+    """Returns the text with a question mark for each character that the charset does not have."""
     known = charset_of_name(charset)
     if text.isascii() or known is None or not known.codec:
         return text
@@ -106,7 +108,7 @@ def in_charset(text: str, charset: str) -> str:
 
 
 def raw_in(raw: bytes, charset: str) -> str:
-    """Bytes that a column of `charset` takes for its own. Raises LiteralUnknownError where they are no characters of it."""
+    """Decodes bytes that a column of `charset` stores unchanged. Raises LiteralUnknownError if they are not valid in it."""
     try:
         text = raw.decode(_codec(charset))
     except UnicodeDecodeError as error:
@@ -117,7 +119,7 @@ def raw_in(raw: bytes, charset: str) -> str:
 
 
 def as_bytes(text: str, charset: str) -> bytes:
-    """How a charset stores a text. Raises LiteralUnknownError."""
+    """Encodes a text in a charset. Raises LiteralUnknownError."""
     try:
         return text.encode(_codec(charset))
     except UnicodeEncodeError as error:
@@ -125,7 +127,7 @@ def as_bytes(text: str, charset: str) -> bytes:
 
 
 def _encoded(text: str, client: str) -> bytes:
-    """The bytes of the event that a text was decoded from."""
+    """Returns the event's bytes from which a text was decoded."""
     try:
         return text.encode(_codec(client), "surrogateescape")
     except UnicodeEncodeError as error:

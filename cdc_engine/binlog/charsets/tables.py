@@ -1,7 +1,7 @@
-"""Characters that Python's codecs do not have: whole tables of one-byte charsets, and what eucjpms and big5 have beyond Python's. Data.
+"""Data: characters that Python's codecs lack. Whole tables of one-byte charsets, and additions to eucjpms and big5.
 
-They are what a server converts to (CONVERT … USING utf8mb4); tests/binlog/charsets holds them against real servers. U+FFFE marks a
-byte that the charset does not define, as Python's charmap codecs have it.
+They are what a server converts to (CONVERT … USING utf8mb4). tests/binlog/charsets compares them with real servers.
+U+FFFE marks a byte that the charset does not define, as in Python's charmap codecs.
 """
 # ruff: noqa: RUF001 - characters that look alike are the point
 
@@ -53,7 +53,7 @@ _SWE7: dict[str, str | int | None] = {
 }
 ONE_BYTE["swe7"] = ASCII.translate(str.maketrans(_SWE7)) + UNDEFINED * 0x80
 
-# first byte sequence of a run (hex) → the characters of it and of those after it
+# first byte sequence of a run (hex) → the characters of this and the following sequences
 BIG5_RUNS = {"f9d6": "碁銹裏墻恒粧嫺"}
 EUCJPMS_RUNS = {
     "8fa2b7": "～",
@@ -67,13 +67,13 @@ EUCJPMS_RUNS = {
     "adc0": "㍉㌔㌢㍍㌘㌧㌃㌶㍑㍗㌍㌦㌣㌫㍊㌻㎜㎝㎞㎎㎏㏄㎡",
     "addf": "㍻〝〟№㏍℡㊤㊥㊦㊧㊨㈱㈲㈹㍾㍽㍼≒≡∫∮∑√⊥∠∟⊿∵∩∪",
 }
-# Of ujis and eucjpms: rows of 94 characters for private use, in two and in three bytes.
+# ujis and eucjpms: rows of 94 private-use characters, in two and in three bytes.
 PRIVATE_LEADS = range(0xF5, 0xFF)
 PRIVATE_TWO, PRIVATE_THREE = 0xE000, 0xE3AC
 
 
 def runs(given: dict[str, str]) -> dict[bytes, str]:
-    """Each sequence of the runs with its character."""
+    """Expands runs into a map of byte sequence → character."""
     return {
         (int(first, 16) + index).to_bytes(len(first) // 2): character
         for first, characters in given.items()
@@ -82,7 +82,7 @@ def runs(given: dict[str, str]) -> dict[bytes, str]:
 
 
 def private() -> dict[bytes, str]:
-    """The characters for private use of ujis and eucjpms."""
+    """Returns the private-use characters of ujis and eucjpms."""
     places = [(lead, trail) for lead in PRIVATE_LEADS for trail in range(0xA1, 0xFF)]
     two = {bytes(place): chr(PRIVATE_TWO + index) for index, place in enumerate(places)}
     return two | {bytes([0x8F, *place]): chr(PRIVATE_THREE + index) for index, place in enumerate(places)}

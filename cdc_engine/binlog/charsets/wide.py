@@ -1,8 +1,8 @@
-"""Charsets whose characters have more than one byte to UTF-8, by tables and in a kernel. Called by `column_types.transcoding`.
+"""Transcodes multi-byte charsets to UTF-8 with tables, in a kernel. Called by `column_types.transcoding`.
 
-Of UTF-16 and UTF-32 the characters are numbers. The tables of the others are made from the charset's own codec when its first text
-comes: code points by one byte, by two, and by the two after 0x8F (ujis, eucjpms). What they do not tell (four bytes of gb18030, bytes that
-are no character) the kernel leaves to the codec.
+Characters of UTF-16 and UTF-32 are numbers. The tables of other charsets are made from the charset's codec when its
+first text arrives: code points by one byte, by two bytes, and by two bytes after 0x8F (ujis, eucjpms). What the tables
+lack (four bytes in gb18030, invalid bytes) is left to the codec.
 """
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name
 
@@ -15,10 +15,14 @@ import numpy as np
 from cdc_engine.binlog.compiled import Integer, kernel
 from cdc_engine.contracts import Bytes, Int32s, Int64s
 
-UTF8_BYTES_A_BYTE = 3  # at most: one byte of sjis is a character beyond U+07FF
-UNITS = {"utf_16_be": (2, False), "utf_16_le": (2, True), "utf_32_be": (4, False)}  # codec → bytes, lowest first
+UTF8_BYTES_A_BYTE = 3  # maximum; one byte of sjis can be a character beyond U+07FF
+UNITS = {
+    "utf_16_be": (2, False),
+    "utf_16_le": (2, True),
+    "utf_32_be": (4, False),
+}  # codec → bytes per unit, little-endian
 NOT_TOLD = -1  # in the tables
-THIRD = 0x8F  # what stands before two more bytes
+THIRD = 0x8F  # first of three bytes
 FIRST_TRAIL = 0x30
 SURROGATE, LOW_SURROGATE, AFTER_SURROGATES, POINTS = 0xD800, 0xDC00, 0xE000, 0x110000
 NO_TABLE = np.empty(0, np.int32)
@@ -27,13 +31,15 @@ Tables = tuple[Int32s, Int32s, Int32s]
 
 @functools.cache
 def singles(codec: str) -> Int32s:
-    """Code points by one byte (256)."""
+    """Returns the code points of single bytes (256)."""
     return np.array([_code_point(bytes([byte]), codec) for byte in range(256)], np.int32)
 
 
 @functools.cache
 def tables(codec: str) -> Tables:
-    """(code points by one byte, by two, by two after THIRD): 256, 65536 and 65536 of them. Empty for UTF-16 and UTF-32."""
+    """Returns the code points by one byte (256), by two bytes (65536), and by two bytes after THIRD (65536). Empty for
+    UTF-16 and UTF-32.
+    """
     if codec in UNITS:
         return NO_TABLE, NO_TABLE, NO_TABLE
     alone = singles(codec)
@@ -62,9 +68,11 @@ def transcode_wide(
     buffer: Bytes, starts: Int64s, sizes: Int64s, unit: Integer, lowest_first: bool,
     alone: Int32s, pairs: Int32s, triples: Int32s, offsets: Int32s, out: Bytes,
 ) -> Integer:  # fmt: skip
-    """Writes the values in UTF-8, back to back. `unit`: bytes of a number that is a character, 0 where the tables tell it.
+    """Writes the values in UTF-8, back to back. `unit`: bytes of a character that is a number; 0 for charsets with
+    tables.
 
-    Answers the first row that is not read so, or -1. `out` has room for UTF8_BYTES_A_BYTE times the values.
+    Returns the first row that the tables cannot decode, or -1. `out` must have room for UTF8_BYTES_A_BYTE times the
+    values' bytes.
     """
     used = np.int64(0)
     offsets[0] = 0
@@ -87,7 +95,7 @@ def transcode_wide(
 def character_of_units(
     buffer: Bytes, at: Integer, end: Integer, unit: Integer, lowest_first: bool
 ) -> tuple[Integer, Integer]:
-    """(code point, bytes); no bytes where there is no character."""
+    """Returns (code point, bytes) of the character at `at`; 0 bytes if there is none."""
     if at + unit > end:
         return np.int64(0), np.int64(0)
     point = number_of(buffer, at, unit, lowest_first)
@@ -113,7 +121,7 @@ def number_of(buffer: Bytes, at: Integer, unit: Integer, lowest_first: bool) -> 
 def character_of_tables(
     buffer: Bytes, at: Integer, end: Integer, alone: Int32s, pairs: Int32s, triples: Int32s
 ) -> tuple[Integer, Integer]:
-    """(code point, bytes); no bytes where the tables do not tell."""
+    """Returns (code point, bytes) of the character at `at`; 0 bytes if the tables lack it."""
     first = np.int64(buffer[at])
     if alone[first] >= 0:
         return np.int64(alone[first]), np.int64(1)

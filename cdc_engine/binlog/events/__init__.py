@@ -1,1 +1,1 @@
-"""Events one at a time: types, control events, statements, table maps, and what compressed events hold."""
+"""Parses single events: types, control events, statements, table maps, and the contents of compressed events."""

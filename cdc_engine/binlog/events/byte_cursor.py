@@ -1,4 +1,4 @@
-"""A place in a few bytes of a control event that moves on as they are read, and refuses to read past their end. Used by `table_map`."""
+"""Reads the bytes of a control event one item after the other, and refuses to read past their end. Used by `table_map`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _PACKED_BYTES = {0xFC: 2, 0xFD: 3, 0xFE: 8}  # length-encoded integers: first by
 
 
 class ByteCursor:
-    """`what` names the bytes in the sentence of an error."""
+    """A reading position in some bytes. `what` names the bytes in error messages."""
 
     def __init__(self, data: bytes, what: str) -> None:
         self._data = data
@@ -17,33 +17,33 @@ class ByteCursor:
 
     @property
     def left(self) -> int:
-        """Bytes that were not read yet."""
+        """Number of bytes that have not been read."""
         return len(self._data) - self._at
 
     def take(self, size_bytes: int) -> bytes:
-        """The next bytes; raises BinlogFormatError where there are fewer."""
+        """Returns the next bytes. Raises BinlogFormatError if there are fewer."""
         if size_bytes > self.left:
             raise BinlogFormatError(f"{self.what} needs {size_bytes} bytes at {self._at} and has {self.left}")
         self._at += size_bytes
         return self._data[self._at - size_bytes : self._at]
 
     def rest(self) -> bytes:
-        """All that is left."""
+        """Returns all remaining bytes."""
         return self.take(self.left)
 
     def integer(self, size_bytes: int) -> int:
-        """An unsigned integer, lowest byte first."""
+        """Reads an unsigned little-endian integer."""
         return int.from_bytes(self.take(size_bytes), "little")
 
     def packed(self) -> int:
-        """A length-encoded integer of the MySQL protocol (1, 3, 4 or 9 bytes)."""
+        """Reads a length-encoded integer of the MySQL protocol (1, 3, 4 or 9 bytes)."""
         first = self.integer(1)
         if first in {0xFB, 0xFF}:
             raise BinlogFormatError(f"{self.what} has {first:#x} at {self._at - 1} where an integer begins")
         return self.integer(_PACKED_BYTES[first]) if first in _PACKED_BYTES else first
 
     def text(self, size_bytes: int) -> str:
-        """Identifiers, which servers write in UTF-8."""
+        """Reads an identifier, which servers write in UTF-8."""
         raw = self.take(size_bytes)
         try:
             return raw.decode()

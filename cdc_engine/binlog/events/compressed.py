@@ -1,12 +1,13 @@
-"""What a compressed event holds, as a stream of plain events. Called by `scan`, which scans them like any others.
+"""Decompresses compressed events into streams of plain events. Called by `scan`, which scans them like any others.
 
-TRANSACTION_PAYLOAD (MySQL 8.0.20 and above): a whole transaction's events, without checksums, as one zstd stream after a list of fields.
+TRANSACTION_PAYLOAD (MySQL 8.0.20 and later): all events of a transaction, without checksums, as one zstd stream after a
+list of fields.
 https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1Transaction__payload__event.html.
 
-QUERY_COMPRESSED and the compressed row events (MariaDB 10.2 and above): one event, whose statement or row images are compressed by zlib.
-https://mariadb.com/kb/en/compressing-events-to-reduce-size-of-the-binary-log/.
+QUERY_COMPRESSED and compressed row events (MariaDB 10.2 and later): one event whose statement or row images are
+compressed with zlib. https://mariadb.com/kb/en/compressing-events-to-reduce-size-of-the-binary-log/.
 
-Sizes that events name are only believed as far as bytes come: nothing here makes room for more than was asked of it.
+No memory is allocated for a size that an event only claims: memory grows with the bytes that arrive.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from cdc_engine.ports import Content
 
 FIELD_END, FIELD_SIZE, FIELD_COMPRESSION, FIELD_UNCOMPRESSED_SIZE = range(4)
 ZSTD, NONE = 0, 255
-FIELD_BYTES_MAX = 256  # of all fields in front of a payload; MySQL writes about twenty
+FIELD_BYTES_MAX = 256  # of all fields before a payload; MySQL writes about twenty
 
 
 COMPRESSED = frozenset(
@@ -41,7 +42,7 @@ COMPRESSED = frozenset(
 
 
 def content_of(event: Bytes) -> Content:
-    """Of an event of one of the types in COMPRESSED, without its checksum. Raises BinlogFormatError."""
+    """Decompresses an event of one of the types in COMPRESSED, given without its checksum. Raises BinlogFormatError."""
     if event[types.TYPE_AT] == types.TRANSACTION_PAYLOAD:
         return _payload_content(event[types.HEADER_BYTES :])
     return RecordedEvents(_plain_event(event.tobytes()))
@@ -51,7 +52,7 @@ def content_of(event: Bytes) -> Content:
 
 
 class _Stream:
-    """A zstd stream, or plain bytes, through pyarrow: bounded by the space it is given and by zstd's own window (128 MiB)."""
+    """A zstd stream or plain bytes, read through pyarrow. Memory is bounded by the caller's buffer and zstd's window (128 MiB)."""
 
     def __init__(self, payload: Bytes, size: int, compression: int) -> None:
         self.size = size
@@ -67,7 +68,7 @@ class _Stream:
 
 @dataclasses.dataclass(frozen=True)
 class _Fields:
-    """The fields in front of a payload; it begins `at` bytes behind the event's header."""
+    """The fields before a payload. The payload begins `at` bytes after the event's header."""
 
     at: int
     payload_bytes: int
@@ -87,7 +88,9 @@ def _payload_content(body: Bytes) -> _Stream:
 
 
 def _fields(head: bytes) -> _Fields:
-    """Type, length and value, each a length-encoded integer, up to the end mark, a type alone. Unknown fields are stepped over."""
+    """Parses the fields: type, length and value as length-encoded integers, until the end mark, which is a type alone.
+    Skips unknown fields.
+    """
     found = {FIELD_SIZE: -1, FIELD_COMPRESSION: -1, FIELD_UNCOMPRESSED_SIZE: -1}
     at = 0
     while True:
@@ -106,7 +109,7 @@ def _fields(head: bytes) -> _Fields:
 
 
 def _length_encoded(data: bytes, at: int) -> tuple[int, int]:
-    """An integer of 1, 3, 4 or 9 bytes, and where it ends."""
+    """Reads an integer of 1, 3, 4 or 9 bytes. Returns it and the offset after it."""
     first = data[at] if at < len(data) else 0xFB
     width = {0xFC: 2, 0xFD: 3, 0xFE: 8}.get(first, 0)
     if first in (0xFB, 0xFF) or at + 1 + width > len(data):
@@ -133,7 +136,7 @@ ZLIB = 0x00
 
 
 def _plain_event(event: bytes) -> bytes:
-    """The event as it would be without compression; it has no checksum."""
+    """Returns the event as it would be without compression. It has no checksum."""
     plain_type = PLAIN_TYPE[event[types.TYPE_AT]]
     try:
         at = _compressed_at(event, plain_type)
@@ -147,7 +150,7 @@ def _plain_event(event: bytes) -> bytes:
 
 
 def _compressed_at(event: bytes, plain_type: int) -> int:
-    """Offset of the compressed part: the statement of a QUERY, the images behind a row event's bitmaps."""
+    """Returns the offset of the compressed part: a QUERY's statement, or the images after a row event's bitmaps."""
     if plain_type == types.QUERY:
         (status_bytes,) = struct.unpack_from("<H", event, types.HEADER_BYTES + 11)
         return types.HEADER_BYTES + QUERY_HEADER_BYTES + int(status_bytes) + event[types.HEADER_BYTES + 8] + 1
@@ -160,7 +163,7 @@ def _compressed_at(event: bytes, plain_type: int) -> int:
 
 
 def _decompressed(part: bytes) -> bytes:
-    """A first byte of flags, the length of what comes out (1 to 4 bytes, highest first), a zlib stream."""
+    """Decompresses a part: one byte of flags, the decompressed length (1 to 4 bytes, big-endian), a zlib stream."""
     flags, width = part[0], part[0] & LENGTH_BYTES
     if not flags & IS_COMPRESSED or flags & METHOD != ZLIB or not 1 <= width <= 4:
         raise BinlogFormatError("an event is compressed by an unknown method")

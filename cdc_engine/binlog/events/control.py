@@ -1,7 +1,9 @@
-"""Control events as values: where the next file begins, how its events are checked, what a statement says. Called by `scan`.
+"""Parses control events: the next file (ROTATE), the format of a file (FORMAT_DESCRIPTION), and statements (QUERY).
+Called by `scan`.
 
-mysql-replication parses ROTATE and FORMAT_DESCRIPTION. QUERY is read here: the library gives up at a status variable it does not know,
-and takes every statement for UTF-8; here the client's own character set decides (`charsets.statement_text`).
+mysql-replication parses ROTATE and FORMAT_DESCRIPTION. QUERY is parsed here, because the library stops at a status
+variable that it does not know and decodes every statement as UTF-8. Here the client's character set decides
+(`charsets.statement_text`).
 """
 
 from __future__ import annotations
@@ -35,11 +37,12 @@ from cdc_engine.errors import BinlogFormatError
 from cdc_engine.position import file_number, order_key
 
 CHECKSUM_CRC32 = 1
-# Status variables of a QUERY event: codes of those that are of use, the bytes of values of one size, and of those that say their length.
+# Status variables of a QUERY event: codes that are used here, sizes of fixed-size values, and codes of values with a
+# length byte.
 # https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1Query__event.html, sql/log_event.h of MariaDB
 _SQL_MODE, _CATALOG_Z, _CHARSET, _TIME_ZONE, _INVOKER, _DATABASES = 1, 2, 4, 5, 11, 12
 _MICROSECONDS, _EXPLICIT_TIMESTAMPS, _MARIADB_MICROSECONDS, _MARIADB_PHASE, _MARIADB_COLLATIONS = 13, 16, 128, 130, 131
-_FLAGS, _FLAG_EXPLICIT_TIMESTAMPS = 0, 1 << 24  # the bit is MariaDB's
+_FLAGS, _FLAG_EXPLICIT_TIMESTAMPS = 0, 1 << 24  # a bit of MariaDB's
 _SIZES = {
     _FLAGS: 4,
     _SQL_MODE: 8,
@@ -48,7 +51,7 @@ _SIZES = {
     7: 2,  # lc_time_names
     8: 2,  # character set of the database
     9: 8,  # tables of a multi-table update
-    10: 4,  # length as the source wrote it
+    10: 4,  # length in the source's binlog
     _MICROSECONDS: 3,
     _EXPLICIT_TIMESTAMPS: 1,
     17: 8,  # transaction id of DDL
@@ -58,15 +61,16 @@ _SIZES = {
     _MARIADB_MICROSECONDS: 3,
     129: 8,  # MariaDB's transaction id
 }
-_TEXTS = {_CATALOG_Z: 1, _TIME_ZONE: 0, 6: 0}  # code → bytes behind the text
-_MANY_DATABASES = 254  # more than are listed
-# MariaDB's binlog_alter_two_phase logs an ALTER when it begins and when it ends: flags of the phase, and bytes behind those of an end
+_TEXTS = {_CATALOG_Z: 1, _TIME_ZONE: 0, 6: 0}  # code → bytes after the text
+_MANY_DATABASES = 254  # there are more than listed
+# MariaDB's binlog_alter_two_phase logs an ALTER when it begins and when it ends: flags of the phase, and the bytes
+# after those of an end
 _ALTER_STARTS, _ALTER_COMMITS, _ALTER_ROLLS_BACK = 2, 4, 8
 _STARTED_AS_BYTES = 8
-# MariaDB writes explicit_defaults_for_timestamp into the flags from these versions on, and all of them from 10.10 on
+# MariaDB writes explicit_defaults_for_timestamp into the flags since these versions, and since 10.10
 _TELLS_TIMESTAMPS = {5: 17, 6: 9, 7: 5, 8: 4, 9: 2}
 _QUERY_HEADER_BYTES, _LOAD_HEADER_BYTES = 13, 13
-_COLLATION_PAIR_BYTES = 4  # of character_set_collations: two ids
+_COLLATION_PAIR_BYTES = 4  # character_set_collations: two ids
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +81,7 @@ class Rotation:
 
 @dataclasses.dataclass(frozen=True)
 class FileFormat:
-    """Of a binlog file. `checksum`: its events end in a CRC32. `created`: seconds since 1970."""
+    """The format of a binlog file. `checksum`: its events end with a CRC32. `created`: seconds since 1970."""
 
     server_version: str
     checksum: bool
@@ -85,7 +89,7 @@ class FileFormat:
 
     @property
     def tells_timestamps(self) -> bool:
-        """Whether the flags of a QUERY event say what its session's explicit_defaults_for_timestamp was."""
+        """Whether the flags of a QUERY event contain the session's explicit_defaults_for_timestamp."""
         version, mariadb, _ = self.server_version.lower().removeprefix("5.5.5-").partition("-mariadb")
         numbers = [int(digits) for digits in version.split(".")[:3] if digits.isdecimal()]
         if not mariadb or len(numbers) < 3:
@@ -98,7 +102,7 @@ class FileFormat:
 
 @dataclasses.dataclass(frozen=True)
 class Statement:
-    """A QUERY event. `takes_effect`: False of an ALTER that only begins here, or that failed (MariaDB's binlog_alter_two_phase)."""
+    """A QUERY event. `takes_effect`: False for an ALTER that only begins here or that failed (MariaDB's binlog_alter_two_phase)."""
 
     text: str
     database: str
@@ -108,7 +112,7 @@ class Statement:
 
 
 class _Packet:
-    """The part of mysql-replication's packet that its events read from."""
+    """The part of mysql-replication's packet that its events read."""
 
     def __init__(self, event: bytes, body: bytes) -> None:
         self.timestamp, self.event_type = struct.unpack_from("<IB", event)
@@ -130,7 +134,7 @@ class _Packet:
 
 
 class _NoConnection:
-    """Stands for the library's own connection, which a control event only asks for its brand."""
+    """A substitute for the library's connection. Control events ask it only for the server's brand."""
 
     @staticmethod
     def _get_dbms() -> str:
@@ -140,20 +144,22 @@ class _NoConnection:
 def _parse(event_class: Any, event: bytes, body: bytes) -> Any:
     try:
         return event_class(_Packet(event, body), len(body), {}, _NoConnection)
-    except Exception as error:  # the library raises whatever its reads raise
+    except Exception as error:  # the library raises errors of any type
         raise BinlogFormatError(f"a {event_class.__name__} cannot be read: {error}") from error
 
 
 def parse_rotate(event: bytes, checksum_bytes: int) -> Rotation:
-    """The whole event, header and checksum included; as for all here."""
+    """Parses a ROTATE event. `event`: the whole event with header and checksum, as for all functions here."""
     rotate = _parse(RotateEvent, event, event[HEADER_BYTES : len(event) - checksum_bytes])
     rotation = Rotation(rotate.next_binlog.rstrip("\0"), int(rotate.position))
-    order_key(0, file_number(rotation.file), rotation.offset)  # raises where they could not order a change
+    order_key(0, file_number(rotation.file), rotation.offset)  # raises if they cannot form an order key
     return rotation
 
 
 def parse_format_description(event: bytes) -> FileFormat:
-    """Verifies the event's own checksum, which no rule before it announces, and that rows headers have the size the kernel reads."""
+    """Parses a FORMAT_DESCRIPTION event. Verifies its own checksum and that the headers of row events have the size
+    that the kernel expects.
+    """
     parsed = _parse(FormatDescriptionEvent, event, event[HEADER_BYTES:])
     checksum = parsed.checksum_algorithm == CHECKSUM_CRC32
     if checksum:
@@ -182,9 +188,9 @@ def _require_header_sizes(sizes: tuple[int, ...], version: str) -> None:
 
 
 def parse_query(event: bytes, checksum_bytes: int, *, tells_timestamps: bool = False) -> Statement:
-    """Text and default database of a QUERY event; the kernel has checked that its parts lie in it.
+    """Parses text and default database of a QUERY event. The kernel has checked that its parts lie in the event.
 
-    `tells_timestamps`: of the format of its file.
+    `tells_timestamps`: see FileFormat.
     """
     body = event[HEADER_BYTES : len(event) - checksum_bytes]
     database_length, error_code, status_length = struct.unpack_from("<BHH", body, 8)
@@ -208,7 +214,9 @@ def parse_query(event: bytes, checksum_bytes: int, *, tells_timestamps: bool = F
 
 
 def parse_load(event: bytes, checksum_bytes: int) -> Statement:
-    """An EXECUTE_LOAD_QUERY event: LOAD DATA in statement form. It is a QUERY with the places of the file's name before its variables."""
+    """Parses an EXECUTE_LOAD_QUERY event (LOAD DATA in statement format). It is a QUERY with the offsets of the file
+    name before its variables.
+    """
     begin = HEADER_BYTES + _QUERY_HEADER_BYTES
     rest = begin + _LOAD_HEADER_BYTES
     if len(event) < rest + checksum_bytes:
@@ -239,14 +247,14 @@ def _explicit_timestamps(variables: dict[int, bytes], *, tells_timestamps: bool)
 
 
 def _charsets(collations: bytes) -> tuple[str, str, str]:
-    """Of client, connection and server; empty where it is not told, or no server that is known has the collation."""
+    """Returns the charsets of client, connection and server; empty if not logged, or if no known server has the collation."""
     ids = struct.unpack("<HHH", collations) if collations else (0, 0, 0)
     client, connection, server = (charset_of_id(number) for number in ids)
     return client.name if client else "", connection.name if connection else "", server.name if server else ""
 
 
 def _status_variables(status: bytes) -> Iterator[tuple[int, bytes]]:
-    """Code and value of each; none from the first that is not known, or is cut off, on."""
+    """Yields code and value of each status variable. Stops at the first that is unknown or truncated."""
     at = 0
     while at < len(status):
         code, begin = status[at], at + 1
@@ -268,7 +276,9 @@ def _status_variables(status: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _end_of_names(status: bytes, at: int) -> int:
-    """Behind the user and host of an invoker, or the names of databases that were changed, whose code stands before `at`; 0: cut off."""
+    """Returns the offset after an invoker's user and host, or after the names of changed databases; 0 if truncated. The
+    code is at `at` - 1.
+    """
     if status[at - 1] == _INVOKER:
         for _ in range(2):
             at += 1 + (status[at] if at < len(status) else 0)

@@ -1,6 +1,7 @@
-"""The numbers of binlog event types and the layout of the 19-byte event header, as MySQL and MariaDB document them.
+"""Numbers of binlog event types, and the layout of the 19-byte event header, as MySQL and MariaDB document them.
 
-https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication_binlog_event.html, https://mariadb.com/kb/en/2-binlog-event-header/.
+https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication_binlog_event.html,
+https://mariadb.com/kb/en/2-binlog-event-header/.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 HEADER_BYTES = 19
 TYPE_AT, SERVER_ID_AT, LENGTH_AT, END_AT, FLAGS_AT = 4, 5, 9, 13, 17
 CHECKSUM_BYTES = 4
-# Of a statement: it used what only its session has (a temporary table, CONNECTION_ID(), GET_LOCK).
+# The statement depends on its session (a temporary table, CONNECTION_ID(), GET_LOCK).
 FLAG_THREAD_SPECIFIC = 0x04
-FLAG_IN_USE = 0x01  # of a format description: the file is still written to; not part of its checksum
-FLAG_ARTIFICIAL = 0x20  # made by the dump thread; not in the file
+FLAG_IN_USE = 0x01  # in a format description: the file is still written; not part of its checksum
+FLAG_ARTIFICIAL = 0x20  # created by the dump thread; not in the file
 FLAG_IGNORABLE = 0x80  # a replica that does not know the type may ignore the event
 
 QUERY = 2
@@ -111,6 +112,6 @@ NAMES = {
 
 
 def event_name(event_type: int) -> str:
-    """`TABLE_MAP (19)`, or `type 77` where nobody has named it."""
+    """Returns `TABLE_MAP (19)`, or `type 77` for an unknown type."""
     name = NAMES.get(event_type)
     return f"{name} ({event_type})" if name else f"type {event_type}"

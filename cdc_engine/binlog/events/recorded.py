@@ -1,4 +1,6 @@
-"""Recorded events of XA transactions in memory: for a stream that nothing outlives. `store.prepared` keeps them on disk."""
+"""Keeps the events of prepared XA transactions in memory, for streams that need not survive the process.
+`store.prepared` keeps them on disk.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ class RecordedEvents:
 
 @dataclasses.dataclass(frozen=True)
 class _Kept:
-    """A transaction's events, with the order keys of its prepare and, once it is decided, of its commit."""
+    """The events of a transaction, with the order key of its prepare and, once it is decided, of its commit."""
 
     name: str
     events: bytes
@@ -33,7 +35,7 @@ class _Kept:
 
 
 class MemoryPrepared:
-    """`contracts.PreparedTransactions` that ends with the process; what was committed is kept until then."""
+    """`contracts.PreparedTransactions` that ends with the process. Keeps committed transactions until then."""
 
     def __init__(self) -> None:
         self._open: bytearray | None = None
@@ -55,7 +57,7 @@ class MemoryPrepared:
         self._open = None
 
     def undecided(self) -> dict[str, bytes]:
-        """Events by name of what is prepared now."""
+        """Returns name → events of the transactions that are prepared now."""
         return {name: each.events for name, each in self._prepared.items()}
 
     def commit(self, name: str, order_key: int) -> Content | None:

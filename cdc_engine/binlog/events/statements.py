@@ -1,7 +1,8 @@
-"""What a QUERY event's text means for the stream. Pure; called by `scan` for the few statements the kernel does not know.
+"""Classifies the statement of a QUERY event. Pure; called by `scan` for the few statements that the kernel does not
+know.
 
-In row format a statement in the binlog is a transaction's frame, a savepoint, XA or DDL. A change of rows as a statement means that
-someone left row format: the tables that it writes to stop.
+In row format a logged statement delimits a transaction, sets a savepoint, or is XA or DDL. A row change logged as a
+statement means that somebody left row format: the tables that it writes to stop.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ import re
 class StatementKind(enum.Enum):
     BEGIN = "begin"
     COMMIT = "commit"
-    ROLLBACK = "rollback"  #: ends the transaction; what its row events did to transactional tables is undone
+    ROLLBACK = "rollback"  # : ends the transaction and undoes its row events on transactional tables
     SAVEPOINT = "savepoint"
-    ROLLBACK_TO = "rollback to"  #: what came after the savepoint is undone
+    ROLLBACK_TO = "rollback to"  # : undoes what came after the savepoint
     RELEASE = "release"
     XA_START = "xa start"
     XA_END = "xa end"
     XA_COMMIT = "xa commit"
     XA_ROLLBACK = "xa rollback"
-    ROW_CHANGE = "row change"  #: INSERT, UPDATE, … as a statement; SELECT where a function in it changed rows
-    DEFINITION = "definition"  #: everything else: the schema history decides what of it concerns it
+    ROW_CHANGE = "row change"  # : INSERT, UPDATE, … as a statement; SELECT if a function in it changed rows
+    DEFINITION = "definition"  # : everything else: the schema history decides whether it matters
 
 
 _COMMENT = re.compile(r"\s+|--\s[^\n]*(?:\n|\Z)|#[^\n]*(?:\n|\Z)|/\*(?!M?!).*?\*/|/\*M?!\d*|;", re.DOTALL)
@@ -48,7 +49,7 @@ _SAVEPOINT_NAME = re.compile(r"(?:SAVEPOINT|TO(?:\s+SAVEPOINT)?)\s+" + _NAME, re
 
 
 def without_comments(statement: str) -> str:
-    """The statement from its first word on; the inside of an executable comment (`/*!40000 … */`) counts as statement."""
+    """Returns the statement from its first word on. The content of an executable comment (`/*!40000 … */`) counts as statement."""
     at = 0
     while match := _COMMENT.match(statement, at):
         at = match.end()
@@ -61,13 +62,15 @@ def statement_kind(statement: str) -> StatementKind:
 
 
 def savepoint_name(statement: str) -> str:
-    """The name in SAVEPOINT x and ROLLBACK TO x, lower case (MySQL compares savepoints without case); empty when there is none."""
+    """Returns the name in SAVEPOINT x and ROLLBACK TO x, in lower case (MySQL ignores its case); empty if there is none."""
     match = _SAVEPOINT_NAME.search(without_comments(statement))
     return _unquoted(match[1]).lower() if match else ""
 
 
 def xa_name(statement: str) -> str:
-    """The transaction in XA COMMIT x …, as the server writes it but lower case: x'…',x'…',1; a trailing ONE PHASE is not part of it."""
+    """Returns the transaction in XA COMMIT x …, as the server writes it but in lower case: x'…',x'…',1. A trailing ONE
+    PHASE is not part of it.
+    """
     words = without_comments(statement).split(None, 2)
     return re.sub(r"\s+ONE\s+PHASE\s*\Z", "", words[2] if len(words) > 2 else "", flags=re.IGNORECASE).strip().lower()
 

@@ -1,14 +1,15 @@
-"""Table map events: which table the row events that follow belong to, and how its row images are laid out.
+"""Parses table map events: the table of the row events that follow, and the layout of its row images.
 
-Called by the parser for every table map whose bytes it has not seen before, and read by `table_meta`. Pure; every length is checked.
-mysql-replication's TableMapEvent is not used: it asks the live server for names, loses an unsigned YEAR's place, and knows no field
-that is newer than itself.
+The parser calls this for every table map whose bytes it has not seen before; `table_meta` reads the result. Pure; every
+length is checked. mysql-replication's TableMapEvent is not used: it asks the live server for names, misplaces an
+unsigned YEAR, and does not know newer fields.
 
-The layout is that of mysql's class Table_map_event (libs/mysql/binlog/event/rows_event.h), which MariaDB 10.5 and later share: table id
-(6 bytes), flags (2); database and table name, each a length byte, text, NUL; number of columns (length-encoded); a type byte a column;
-metadata (length-encoded, then 0, 1 or 2 bytes a column); a bitmap of the nullable columns; then optional fields as type (1 byte), length
-(length-encoded), value. MySQL writes signedness, charsets and geometry types always and the rest with binlog_row_metadata=FULL; MariaDB
-writes nothing unless told to; MySQL 5.7 knows none.
+The layout is that of MySQL's class Table_map_event (libs/mysql/binlog/event/rows_event.h), which MariaDB 10.5 and later
+share: table id (6 bytes), flags (2); database and table name, each a length byte, text, NUL; number of columns
+(length-encoded); a type byte per column; metadata (length-encoded, then 0, 1 or 2 bytes per column); a bitmap of the
+nullable columns; then optional fields as type (1 byte), length (length-encoded), value. MySQL always writes signedness,
+charsets and geometry types, and the rest with binlog_row_metadata=FULL. MariaDB writes none of them unless configured;
+MySQL 5.7 has none.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from cdc_engine.binlog.events.byte_cursor import ByteCursor
 from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.errors import BinlogFormatError
 
-BLOB_COMPRESSED, VARCHAR_COMPRESSED = 140, 141  # MariaDB's COMPRESSED columns; stepped over here, decoded by nobody yet
+BLOB_COMPRESSED, VARCHAR_COMPRESSED = 140, 141  # MariaDB's COMPRESSED columns
 COLUMNS_MAX = 4096  # MySQL's and MariaDB's own limit of columns in a table
 
 _ONE_BYTE: frozenset[int] = frozenset(
@@ -41,7 +42,7 @@ _NONE: frozenset[int] = frozenset(
         *(TypeCode.DATE, TypeCode.TIME, TypeCode.DATETIME, TypeCode.TIMESTAMP),
     }
 )
-# YEAR has a bit in the signedness bitmap on both servers, and the bit is set; BIT has none
+# YEAR has a bit in the signedness bitmap on both servers, and it is set; BIT has no bit
 NUMERIC: frozenset[int] = frozenset(
     {
         *(TypeCode.TINY, TypeCode.SHORT, TypeCode.INT24, TypeCode.LONG, TypeCode.LONGLONG),
@@ -56,10 +57,10 @@ CHARACTER: frozenset[int] = frozenset(
     }
 )
 LABELLED: frozenset[int] = frozenset({TypeCode.ENUM, TypeCode.SET})
-# Columns without characters for which a server writes a charset all the same, always the binary one.
+# Columns without characters for which a server still writes a charset, always binary.
 _COUNTED_BY_MYSQL: frozenset[int] = frozenset({TypeCode.VECTOR})
 _COUNTED_BY_MARIADB: frozenset[int] = frozenset({TypeCode.GEOMETRY})
-# Highest metadata of a type, where a kernel would take more for a number of bytes or digits that no value has.
+# Highest valid metadata of a type. A kernel would take more for a number of bytes or digits that no value has.
 _METADATA_MAX: dict[int, int] = {
     **dict.fromkeys((TypeCode.BLOB, TypeCode.JSON, TypeCode.GEOMETRY, BLOB_COMPRESSED, TypeCode.VECTOR), 4),
     **dict.fromkeys((TypeCode.TINY_BLOB, TypeCode.MEDIUM_BLOB, TypeCode.LONG_BLOB), 4),
@@ -73,15 +74,16 @@ _METADATA_MAX: dict[int, int] = {
 
 @dataclasses.dataclass(frozen=True)
 class Charsets:
-    """The charsets of the character columns, as told. `each`: one collation a column; None where it is `default` but for `others`, pairs
-    of (index among the character columns, collation)."""
+    """The charsets of the character columns, as logged. `each`: one collation per column. If None, the collation is
+    `default` except for `others`, pairs of (index among the character columns, collation).
+    """
 
     each: tuple[int, ...] | None = None
     default: int = 0
     others: tuple[tuple[int, int], ...] = ()
 
     def spread(self, count: int) -> tuple[int, ...]:
-        """One collation for each of `count` columns. Raises BinlogFormatError where that is not their number."""
+        """Returns one collation for each of `count` columns. Raises BinlogFormatError if the number does not match."""
         if self.each is not None:
             if len(self.each) != count:
                 raise BinlogFormatError(f"a table map gives {len(self.each)} character sets for {count} columns")
@@ -111,15 +113,16 @@ class Field(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableMap:
-    """One table map event. Tuples have one entry a column; what an optional field would have told is None where it was not there.
+    """A table map event. Tuples have one entry per column. A value is None if its optional field was not logged.
 
-    `type_codes`: MYSQL_TYPE_* with ENUM and SET told apart from STRING. `metadata`: by type, as contracts.Column has it: FLOAT,
-    DOUBLE, blobs, JSON, GEOMETRY: bytes of the value or of its length; VARCHAR, STRING: bytes at most; ENUM, SET: bytes of the value; BIT:
-    whole bytes << 8 | further bits; NEWDECIMAL: precision << 8 | scale; TIME2, DATETIME2, TIMESTAMP2: fraction digits; others 0.
-    `charsets`: of the character columns; see `collations`. `labelled`: collation ids of enums and sets. `labels`: of enums and sets.
-    `primary_key`: indexes of its columns; empty with `names` there: no primary key. `key_prefixes`: characters of each key column that
-    are in the key, 0 all of them. `geometry_types`: OGC numbers of the geometry columns, in their order. `unreadable`: why nothing but
-    the names could be read; empty where the whole event was.
+    `type_codes`: MYSQL_TYPE_*, with ENUM and SET instead of STRING. `metadata`: by type, as in contracts.Column: FLOAT,
+    DOUBLE, blobs, JSON, GEOMETRY: bytes of the value or of its length; VARCHAR, STRING: maximum bytes; ENUM, SET: bytes
+    of the value; BIT: whole bytes << 8 | further bits; NEWDECIMAL: precision << 8 | scale; TIME2, DATETIME2,
+    TIMESTAMP2: fraction digits; others 0. `charsets`: of the character columns; see `collations`. `labelled`: collation
+    ids of enums and sets. `labels`: of enums and sets. `primary_key`: indexes of its columns; empty with `names` known:
+    no primary key. `key_prefixes`: characters of each key column that are in the key; 0: all of them. `geometry_types`:
+    OGC numbers of the geometry columns, in their order. `unreadable`: why only the names could be parsed; empty if the
+    whole event was.
     """
 
     table_id: int
@@ -148,11 +151,12 @@ class TableMap:
         return len(self.type_codes)
 
     def collations(self, *, mariadb: bool) -> tuple[int, ...] | None:
-        """MySQL's collation id of character, enum and set columns, 0 elsewhere and where it was not told; None where none was.
+        """Returns MySQL's collation id per column; 0 for other types than character, enum and set, and where none was
+        logged. None if no charset was logged.
 
-        MySQL counts VECTOR among the character columns, and MariaDB counts GEOMETRY; the bytes do not say who wrote them. Raises
-        BinlogFormatError where the number of charsets is not that of the columns, or where one of these has a charset that is not binary:
-        the charsets would then belong to other columns.
+        MySQL counts VECTOR among the character columns, and MariaDB counts GEOMETRY; the bytes do not say which server
+        wrote them. Raises BinlogFormatError if the number of charsets is not that of the columns, or if one of these
+        columns has a charset that is not binary: the charsets would then belong to other columns.
         """
         if self.charsets is None and self.labelled is None:
             return None
@@ -168,7 +172,7 @@ class TableMap:
 
 @dataclasses.dataclass
 class _Told:
-    """What the optional fields tell, before it is spread over the columns."""
+    """The logged optional fields, before they are distributed over the columns."""
 
     unsigned: tuple[bool, ...] | None = None
     charsets: Charsets | None = None
@@ -183,10 +187,11 @@ class _Told:
 
 
 def parse_table_map(body: bytes | bytearray | memoryview) -> TableMap:
-    """Reads the body of a table map event: after the 19 bytes of the common header, without checksum.
+    """Parses the body of a table map event: without the 19 bytes of the common header and without checksum.
 
-    Where a length, an index or a column's type does not fit, the TableMap only names its table and says why (`unreadable`): the table may
-    be one that nobody captures, and no other table depends on it. Raises BinlogFormatError where the names cannot be read.
+    If a length, an index or a column's type is invalid, the TableMap names only its table and says why (`unreadable`):
+    it may be a table that nobody captures, and no other table depends on it. Raises BinlogFormatError if the names
+    cannot be parsed.
     """
     cursor = ByteCursor(bytes(body), "the table map")
     table_id = cursor.integer(6)
@@ -200,7 +205,7 @@ def parse_table_map(body: bytes | bytearray | memoryview) -> TableMap:
 
 
 def _with_columns(named: TableMap, cursor: ByteCursor) -> TableMap:
-    """The table map with all that follows its names. Raises BinlogFormatError where something does not fit."""
+    """Parses everything after the names. Raises BinlogFormatError if something is invalid."""
     count = cursor.packed()
     if not 0 < count <= COLUMNS_MAX:
         raise BinlogFormatError(f"the table map has {count} columns")
@@ -239,7 +244,7 @@ def _name(cursor: ByteCursor) -> str:
 
 
 def _layout(types: bytes, metadata: ByteCursor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Type code and metadata integer of each column, from the type bytes and all of the metadata."""
+    """Returns the type code and the metadata integer of each column."""
     pairs = [_column_layout(code, metadata) for code in types]
     for code, value in pairs:
         if value > _METADATA_MAX.get(code, value) or (code == TypeCode.NEWDECIMAL and value & 0xFF > value >> 8):
@@ -264,7 +269,9 @@ def _column_layout(code: int, metadata: ByteCursor) -> tuple[int, int]:
 
 
 def _real_type(first: int, second: int) -> tuple[int, int]:
-    """ENUM and SET hide in the first byte; of a CHAR longer than 255 bytes, so do the length's two high bits, inverted."""
+    """Decodes a STRING's metadata. ENUM and SET are in the first byte, and so are the inverted two high bits of the
+    length of a CHAR over 255 bytes.
+    """
     code = first | 0x30
     if code not in _REAL_TYPE:
         raise _unknown_type(code)
@@ -282,7 +289,7 @@ def _fields(cursor: ByteCursor) -> Iterator[tuple[int, bytes]]:
 
 
 def _bits(value: bytes, count: int, *, lowest_first: bool) -> tuple[bool, ...]:
-    """The first `count` bits; the optional fields count from the highest bit of a byte, the others from the lowest."""
+    """Returns the first `count` bits of a bitmap. Optional fields count from the highest bit of a byte, other bitmaps from the lowest."""
     if len(value) != (count + 7) // 8:
         raise BinlogFormatError(f"a bitmap in a table map has {len(value)} bytes for {count} columns")
     places = range(8) if lowest_first else range(7, -1, -1)
@@ -310,7 +317,7 @@ def _read_names(told: _Told, value: ByteCursor, codes: tuple[int, ...]) -> None:
 
 
 def _default_charset(value: ByteCursor) -> Charsets:
-    """One collation for all, then pairs of those that differ: index among the columns of their kind, collation."""
+    """Parses a default collation and pairs for the columns that differ: index among the columns of their kind, collation."""
     default, *others = _each(value) or (0,)
     if len(others) % 2:
         raise BinlogFormatError(f"{value.what} ends between a column and its charset")
@@ -399,7 +406,7 @@ _READERS: dict[int, Callable[[_Told, ByteCursor, tuple[int, ...]], None]] = {
 
 
 def _labels(codes: tuple[int, ...], told: _Told) -> tuple[tuple[str, ...], ...] | None:
-    """Labels as text; each column's are written in its own charset. None where an enum's or set's were not told."""
+    """Decodes labels, each column's in its own charset. None if those of an enum or set were not logged."""
     waiting: dict[int, Iterator[list[bytes]]] = {
         TypeCode.ENUM: iter(told.enum_labels or ()),
         TypeCode.SET: iter(told.set_labels or ()),

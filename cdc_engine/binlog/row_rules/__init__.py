@@ -1,1 +1,1 @@
-"""Which rows of a table are captured, and what their columns show: conditions and masks of conf/, over record batches."""
+"""Row filters and column masks of conf/, applied to record batches."""

@@ -1,7 +1,8 @@
-"""A condition over the columns of a record batch: which rows meet it, all at once. Made by `rules` for each version of a table.
+"""Evaluates a row filter over the columns of a record batch. Created by `rules` for each version of a table.
 
-As in SQL a comparison with NULL is neither true nor false, and a row is kept where the whole is true. Texts are compared by their
-characters, exactly: a collation that takes 'de' for 'DE' is the source's; ILIKE ignores case.
+As in SQL, a comparison with NULL is neither true nor false, and a row is kept if the whole condition is true. Texts are
+compared exactly, by their characters: a collation in which 'de' equals 'DE' exists only in the source. ILIKE ignores
+case.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ _COMPARE: Mapping[str, Any] = {
 
 
 class ConditionRefusedError(Exception):
-    """The condition asks a column for what it has not; the message says which and why."""
+    """The condition does not fit a column. The message says which and why."""
 
 
 class Condition:
-    """One expression, bound to the types of a table's columns (by lower-cased name). Raises ConditionRefusedError where they do not fit."""
+    """An expression bound to the types of a table's columns (by lower-case name). Raises ConditionRefusedError if they do not fit."""
 
     def __init__(self, expression: Expression, types: Mapping[str, pa.DataType]) -> None:
         self._expression = expression
@@ -57,7 +58,7 @@ class Condition:
         self.met({name: _none_of(types[name]) for name in self.columns})
 
     def met(self, columns: Mapping[str, AnyArray]) -> Chosen:
-        """Bool, one a row. `columns`: by lower-cased name, those of `self.columns` at least."""
+        """Returns which rows meet the condition (bool). `columns`: by lower-case name, at least those of `self.columns`."""
         found: Any = pc.fill_null(self._of(self._expression, columns), False)
         return cast("Chosen", found.to_numpy(zero_copy_only=False))
 
@@ -86,7 +87,7 @@ class Condition:
         return _COMPARE[sign](values, self._scalars[column.lower(), literal])
 
     def _bind(self, term: Expression, types: Mapping[str, pa.DataType]) -> None:
-        """Each literal as a value of its column's type."""
+        """Converts each literal to its column's type."""
         if isinstance(term, Joined):
             for each in term.terms:
                 self._bind(each, types)
@@ -104,7 +105,7 @@ class Condition:
 
 
 def _none_of(of: pa.DataType) -> Any:
-    """No value of that type."""
+    """Returns an empty array of that type."""
     return pa.array([], of)
 
 
@@ -122,7 +123,7 @@ def _scalar(column: str, literal: Literal, of: pa.DataType) -> Any:
         return pa.scalar(float(literal), of)
     if pa.types.is_boolean(of) and literal in (0, 1):
         return pa.scalar(bool(literal), of)
-    # an int64 would ask for 19 digits before the point, and a decimal of a large scale has fewer
+    # an int64 needs 19 digits before the point; a decimal with a large scale has fewer
     if pa.types.is_decimal(of):
         return pa.scalar(decimal.Decimal(literal))
     if pa.types.is_integer(of):
@@ -132,7 +133,7 @@ def _scalar(column: str, literal: Literal, of: pa.DataType) -> Any:
 
 
 def _told(column: str, literal: str, of: pa.DataType) -> Any:
-    """A text as a value of a text column, a date, or a time of day or of the calendar, which is read in UTC where it is one."""
+    """Converts a text literal to a text, date or time. A time with a time zone is read as UTC if the literal has none."""
     try:
         if _is_text(of):
             return pa.scalar(literal, of)

@@ -1,6 +1,7 @@
-"""SHA-256 of many values at once, by a kernel: a masked column costs no step of the interpreter a row. Called by `masks`.
+"""Computes SHA-256 of many values in a kernel, so that a masked column costs no interpreter step per row. Called by
+`masks`.
 
-The digest of one value is that of hashlib.sha256(salt + value), as 64 hexadecimal digits.
+The digest of a value is hashlib.sha256(salt + value) as 64 hexadecimal digits.
 """
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name, and numba knows no keyword-only arguments
 
@@ -18,7 +19,7 @@ from cdc_engine.contracts import Bytes, Int64s
 Words = npt.NDArray[np.uint32]
 BLOCK_BYTES = 64
 DIGEST_CHARS = 64
-_LENGTH_BYTES = 8  # at the end of the last block: how many bits were hashed
+_LENGTH_BYTES = 8  # the number of hashed bits, at the end of the last block
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 
@@ -33,7 +34,7 @@ def _first_primes(count: int) -> list[int]:
 
 
 def _root_bits(prime: int, power: int) -> int:
-    """The first 32 bits after the point of the prime's square root (power 2) or cube root (3), exactly."""
+    """Returns the first 32 fraction bits of the prime's square root (power 2) or cube root (3), exactly."""
     wanted = prime << (32 * power)
     low, high = 0, 1 << 40
     while high - low > 1:
@@ -53,7 +54,7 @@ def _turned(word: Any, bits: Integer) -> Any:
 
 @compiled
 def _mix(block: Bytes, state: Words, schedule: Words, rounds: Words) -> None:
-    """One block of 64 bytes into the state."""
+    """Mixes one block of 64 bytes into the state."""
     for index in range(16):
         at = 4 * index
         schedule[index] = np.uint32(
@@ -90,7 +91,7 @@ def _mix(block: Bytes, state: Words, schedule: Words, rounds: Words) -> None:
 def _digests(
     data: Bytes, offsets: Int64s, null: npt.NDArray[np.bool_], salt: Bytes, first: Words, rounds: Words, digits: Bytes, out: Bytes
 ) -> None:  # fmt: skip
-    """`out`: 64 characters a value that is not NULL, one after the other."""
+    """Writes 64 characters for each value that is not NULL into `out`, back to back."""
     block, schedule, state = np.empty(BLOCK_BYTES, np.uint8), np.empty(64, np.uint32), np.empty(8, np.uint32)
     written = np.int64(0)
     for row in range(len(null)):
@@ -121,7 +122,7 @@ def _digests(
 
 
 def digests(data: Bytes, offsets: Int64s, null: npt.NDArray[np.bool_], salt: bytes) -> Bytes:
-    """Of the values data[offsets[i]:offsets[i + 1]]: the digits of those that are not NULL, one value after the other."""
+    """Returns the digests of the values data[offsets[i]:offsets[i + 1]] that are not NULL, back to back."""
     out = np.empty(DIGEST_CHARS * int((~null).sum()), np.uint8)
     _digests(data, offsets, null, np.frombuffer(salt, np.uint8), FIRST_STATE, ROUNDS, _HEX, out)
     return out

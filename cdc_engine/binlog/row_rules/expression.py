@@ -1,4 +1,5 @@
-"""The condition of a row filter, from text: `country = 'DE' AND (amount > 100 OR note IS NULL)`. Pure; for `condition` and `check`.
+"""Parses the condition of a row filter: `country = 'DE' AND (amount > 100 OR note IS NULL)`. Pure; used by `condition`
+and `check`.
 
     condition   terms joined by OR, those by AND, with NOT and brackets; OR binds least
     term        column  = | <> | != | < | <= | > | >=  literal
@@ -6,7 +7,7 @@
                 column  [NOT] LIKE 'pattern'      column [NOT] ILIKE 'pattern'      column IS [NOT] NULL
     literal     'text' (a quote in it doubled), 12, -1.5, TRUE (1), FALSE (0)
 
-Names of columns stand as they are, in backticks or in double quotes, and have no case.
+Column names are bare, in backticks or in double quotes, and case-insensitive.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from cdc_engine.errors import ConfigurationError
 
 Literal: TypeAlias = str | int | decimal.Decimal
 CHARACTERS_MAX = 10_000
-DEPTH_MAX = 50  # of brackets and NOTs within each other
+DEPTH_MAX = 50  # nesting of brackets and NOTs
 _TOKEN = re.compile(
     r"""\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+))|(?P<quoted>`[^`]+`|"[^"]+")
     |(?P<word>[^\W\d][\w$]*)|(?P<sign><=|>=|<>|!=|=|<|>|\(|\)|,))""",
@@ -33,7 +34,7 @@ COMPARISONS = {"=": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", ">": ">",
 
 @dataclasses.dataclass(frozen=True)
 class Compare:
-    """`sign`: = <> < <= > >=."""
+    """A comparison. `sign`: = <> < <= > >=."""
 
     column: str
     sign: str
@@ -65,7 +66,7 @@ class Not:
 
 @dataclasses.dataclass(frozen=True)
 class Joined:
-    """`word`: AND or OR."""
+    """Terms joined by `word`: AND or OR."""
 
     word: str
     terms: tuple[Expression, ...]
@@ -75,12 +76,12 @@ Expression: TypeAlias = Compare | OneOf | Like | IsNull | Not | Joined
 
 
 def parse(text: str) -> Expression:
-    """Raises ConfigurationError with a sentence that names the place."""
+    """Parses a condition. Raises ConfigurationError with the place of the mistake."""
     return _Reader(text).whole()
 
 
 def columns_of(expression: Expression) -> frozenset[str]:
-    """The columns that it asks for, in lower case."""
+    """Returns the columns of an expression, in lower case."""
     if isinstance(expression, Joined):
         return frozenset[str]().union(*(columns_of(term) for term in expression.terms))
     if isinstance(expression, Not):
@@ -96,7 +97,7 @@ class _Token:
 
     @property
     def word(self) -> str:
-        """In upper case, of what is no name in quotes and no literal."""
+        """The token in upper case; empty for a quoted name or a literal."""
         return self.text.upper() if self.kind in {"word", "sign"} else ""
 
 

@@ -1,4 +1,4 @@
-"""What a masked column shows instead of its values: nothing, their beginning, or their digest. Pure, a column at a time; for `rules`."""
+"""Masks columns: NULL, the first characters, or a digest instead of the values. Pure; works on whole columns. Used by `rules`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ HASH, TRUNCATE, NULL = "hash", "truncate", "null"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ColumnMask:
-    """`kind`: HASH, TRUNCATE to `chars` characters (of binary values: bytes), or NULL. `salt`: of HASH, in front of each value.
+    """The mask of a column. `kind`: HASH, TRUNCATE to `chars` characters (bytes for binary values), or NULL. `salt`:
+    prefix of each hashed value.
 
-    `may_be_missing`: a table version without the column is no reason to stop. Else it is: under another name the column would be shown.
+    `may_be_missing`: a table version without the column does not stop the table. Otherwise it does, because the column
+    would be visible under another name.
     """
 
     column: str
@@ -30,7 +32,7 @@ class ColumnMask:
     may_be_missing: bool = False
 
     def refusal(self, of: ColumnType, *, in_key: bool) -> str:
-        """Why a column of that type cannot be masked so; empty where it can."""
+        """Returns why a column of that type cannot be masked this way; empty if it can."""
         if in_key and self.kind != HASH:
             return "it is a key column: several rows would become one; hash it, or leave it as it is"
         if self.kind == HASH and not _is_hashable(of.arrow):
@@ -40,20 +42,20 @@ class ColumnMask:
         return ""
 
     def shown_type(self, of: ColumnType) -> ColumnType:
-        """The type that the masked column has."""
+        """Returns the type of the masked column."""
         if self.kind == HASH:
             return dataclasses.replace(of, arrow=pa.string(), spark="string", by_zero_dates={})
         return of
 
     def shown_column(self, column: Column) -> Column:
-        """The column as the lake and consumers see it. Its default and its labels would tell values."""
+        """Returns the column as the lake and consumers see it, without its default and labels, which contain values."""
         plain = dataclasses.replace(column, default=(), labels=())
         if self.kind == HASH:
             return dataclasses.replace(plain, mysql_type=f"char({DIGEST_CHARS})")
         return dataclasses.replace(plain, nullable=True) if self.kind == NULL else plain
 
     def shown(self, values: AnyArray) -> AnyArray:
-        """The values of a column as they are shown, NULL for NULL."""
+        """Masks the values of a column. NULL stays NULL."""
         if self.kind == NULL:
             return cast("AnyArray", pa.nulls(len(values), values.type))
         if self.kind == TRUNCATE:
@@ -61,18 +63,18 @@ class ColumnMask:
         return hashed(values, self.salt.encode())
 
     def shown_text(self, text: str) -> str | None:
-        """The same of one value as text; None for NULL."""
+        """Masks one text value. Returns None for NULL."""
         found = self.shown(pa.array([text], pa.string()))
         return cast("str | None", found[0].as_py())
 
     def shown_bytes(self, digits: str) -> str | None:
-        """The same of one binary value, as hexadecimal digits where it still is one."""
+        """Masks one binary value, given and returned as hexadecimal digits."""
         found: Any = self.shown(pa.array([bytes.fromhex(digits)], pa.binary()))[0].as_py()
         return found.hex() if isinstance(found, bytes) else found
 
 
 def hashed(values: AnyArray, salt: bytes) -> AnyArray:
-    """Texts of 64 hexadecimal digits: SHA-256 of the salt followed by the value's bytes (of a number, its decimal digits)."""
+    """Returns 64 hexadecimal digits per value: SHA-256 of the salt followed by the value's bytes (for a number, its decimal digits)."""
     texts: Any = values if _is_binary(values.type) or _is_text(values.type) else values.cast(pa.string())
     if isinstance(texts, pa.ChunkedArray):
         texts = texts.combine_chunks()
@@ -85,7 +87,7 @@ def hashed(values: AnyArray, salt: bytes) -> AnyArray:
 
 
 def _bytes_of(texts: Any) -> tuple[Any, Any]:
-    """Offsets (int64) into the bytes of an array of strings or binary values, and those bytes."""
+    """Returns the offsets (int64) and the bytes of an array of strings or binary values."""
     wide = pa.types.is_large_string(texts.type) or pa.types.is_large_binary(texts.type)
     _, places, data = texts.buffers()
     kind: Any = np.int64 if wide else np.int32

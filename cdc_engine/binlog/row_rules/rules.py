@@ -1,7 +1,7 @@
-"""What conf/ says of a table's rows: which are captured, and which columns are masked. Bound to a version of the table by the decoders.
+"""Row filter and column masks of a table, bound to a version of the table by the decoders.
 
-An update may leave the condition or enter it. The row is then deleted, or inserted: who reads the lake or consumes the changes never sees
-that it is there otherwise.
+An update may move a row out of the filter or into it. It then becomes a delete or an insert, so that readers of the
+lake and consumers never see the row outside the filter.
 
     before image meets it   after image meets it
     yes                     yes                    the update
@@ -9,7 +9,7 @@ that it is there otherwise.
     no                      yes                    an insert of the after image
     no                      no                     nothing
 
-So of such a table each update must have both of its images whole. What cannot be told stops the table by name; nothing is guessed.
+So every update of such a table must have both images whole. A table whose images are incomplete stops by name.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ from cdc_engine.states import TableState
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowRules:
-    """`condition`: as `expression` reads it, empty for all rows. `masks`: a column each."""
+    """Filter and masks as configured. `condition`: see `expression`; empty: all rows. `masks`: one per column."""
 
     condition: str = ""
     masks: tuple[ColumnMask, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether they say anything."""
+        """Returns whether there is a filter or a mask."""
         return bool(self.condition or self.masks)
 
     @property
     def wanted(self) -> frozenset[str]:
-        """Columns that the condition asks for, in lower case. Raises ConfigurationError."""
+        """Returns the columns of the condition, in lower case. Raises ConfigurationError."""
         return columns_of(parse(self.condition)) if self.condition else frozenset()
 
     def told(self, column: str, reason: str) -> str:
-        """Why a value cannot be decoded: of a masked column without what may be shown of it."""
+        """Returns why a value cannot be decoded, without details if the column is masked."""
         return "cannot be decoded (it is masked, so no more is told)" if self.masks_any((column,)) else reason
 
     def touches(self, columns: Iterable[str]) -> bool:
-        """Whether one of the columns is masked, or asked for by the condition."""
+        """Returns whether one of the columns is masked or part of the condition."""
         return self.masks_any(columns) or bool({column.lower() for column in columns} & self.wanted)
 
     def masks_any(self, columns: Iterable[str]) -> bool:
-        """Whether one of the columns is shown as something else than it is."""
+        """Returns whether one of the columns is masked."""
         masked = {each.column.lower() for each in self.masks}
         return any(column.lower() in masked for column in columns)
 
@@ -66,9 +66,9 @@ NO_RULES = RowRules()
 
 
 class BoundRules:
-    """The rules over the columns of one table version. Raises TableStoppedError ROWS_RULE where they do not fit it.
+    """The rules for one table version. Raises TableStoppedError with ROWS_RULE if they do not fit it.
 
-    `columns`, `types`: of what is captured, as they lie in the batches. `shown_columns`, `shown_types`: as they come out.
+    `columns`, `types`: of the captured columns, as in the batches. `shown_columns`, `shown_types`: after masking.
     """
 
     def __init__(
@@ -84,20 +84,20 @@ class BoundRules:
 
     @property
     def filters(self) -> bool:
-        """Whether rows are left out: then `leave` wants both images of each update."""
+        """Whether rows are left out. `left` then needs both images of each update."""
         return self._condition is not None
 
     def mask_of(self, column: str) -> ColumnMask | None:
         return self._masks.get(self._names.index(column.lower())) if column.lower() in self._names else None
 
     def met(self, arrays: Sequence[AnyArray]) -> Chosen:
-        """Which rows meet the condition; `arrays`: one a column."""
+        """Returns which rows meet the condition. `arrays`: one per column."""
         if self._condition is None:
             return np.ones(len(arrays[0]) if arrays else 0, bool)
         return self._condition.met({name: arrays[self._names.index(name)] for name in self._condition.columns})
 
     def met_by(self, columns: Sequence[Column], arrays: Sequence[AnyArray]) -> Chosen:
-        """As `met`, of those columns alone that the condition asks for."""
+        """Returns which rows meet the condition, from the condition's columns only."""
         if self._condition is None:
             return np.ones(len(arrays[0]), bool)
         return self._condition.met({column.name.lower(): each for column, each in zip(columns, arrays, strict=True)})

@@ -1,1 +1,1 @@
-"""Row events of one table version → Arrow record batches."""
+"""Decodes the row events of one table version into Arrow record batches."""

@@ -1,7 +1,7 @@
-"""Row events of one table version → Arrow record batches. The one way from bytes to columns; called by `staging`.
+"""Decodes the row events of one table version into Arrow record batches. Called by `staging`.
 
-`RowDecoder` holds what a table version means for the kernels; `chunks` walks through the chosen events of a block and gives a record
-batch at a time, small enough that the located values of all columns stay near the processor.
+`RowDecoder` prepares what the kernels need to know of a table version. `chunks` decodes the chosen events of a block,
+one record batch at a time, small enough that the located values of all columns stay in the processor's caches.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from cdc_engine.states import TableState
 
 OPERATION, ORDER_KEY, COMMIT_TIME = "_sluice_operation", "_sluice_order_key", "_sluice_commit_time"
 COMMIT_TIME_TYPE = pa.timestamp("us", "UTC")
-CHUNK_CELLS_MAX = 1 << 19  # located values at once: 8 MB of places for them
-CHUNK_ROWS_MAX = 1 << 14  # rows at once, however few columns: larger ones leave the processor's caches
+CHUNK_CELLS_MAX = 1 << 19  # located values at once: 8 MB of offsets
+CHUNK_ROWS_MAX = 1 << 14  # rows at once; larger chunks do not fit the processor's caches
 CHUNK_BYTES_MAX = 32 << 20  # bytes of images at once; one image may be larger
 
 
@@ -77,31 +77,32 @@ class _Events:
 
 
 class Places:
-    """Room for the located values of one chunk, used again for the next; decoders that take turns share it."""
+    """Memory for the located values of one chunk, reused for the next chunk. Decoders that take turns share it."""
 
     def __init__(self) -> None:
         self.starts, self.sizes = np.empty(CHUNK_CELLS_MAX, np.int64), np.empty(CHUNK_CELLS_MAX, np.int64)
         self.operation, self.image_event = np.empty(CHUNK_ROWS_MAX, np.int8), np.empty(CHUNK_ROWS_MAX, np.int32)
 
     def rows(self, columns: int) -> int:
-        """Rows of so many columns that find room."""
+        """Returns how many rows with that many columns fit."""
         return min(CHUNK_ROWS_MAX, CHUNK_CELLS_MAX // max(1, columns))
 
     def cells(self, columns: int) -> tuple[Int64s, Int64s]:
-        """(starts, sizes), columns by rows."""
+        """Returns (starts, sizes), each columns by rows."""
         rows = self.rows(columns)
         return self.starts[: columns * rows].reshape(columns, rows), self.sizes[: columns * rows].reshape(columns, rows)
 
 
 class RowDecoder:
-    """Decodes the row events of one table version; `kept` (int32, ascending) are the indices of its columns that are wanted, all if None.
+    """Decodes the row events of one table version. `kept` (int32, ascending): indices of the wanted columns; None: all.
 
-    `version.key` decides what a preimage is worth: with a key it becomes a row only where a key column's bytes changed, without one always.
-    Raises TableStoppedError TYPE_UNSUPPORTED, when a wanted column's type is not decoded, and SCHEMA_MISMATCH, when a key column is not
-    a wanted column of the table. `nulls_in_key`: the key names no row (columns that a foreign key refers to), so it may be NULL.
-    `every_preimage`: also where the key stays as it is; only an update that changes no wanted column has none.
+    With a key in `version.key`, a preimage becomes a row only if a key column's bytes changed; without one it always
+    does. Raises TableStoppedError with TYPE_UNSUPPORTED if a wanted column's type cannot be decoded, and with
+    SCHEMA_MISMATCH if a key column is not a wanted column. `nulls_in_key`: the key does not identify rows (columns that
+    a foreign key references), so it may be NULL. `every_preimage`: keep preimages even if the key is unchanged, unless
+    an update changes no wanted column.
 
-    `columns`, `types`, `schema`, `key`: of the rows as they come out, with the policy's rules applied and the name of a shard.
+    `columns`, `types`, `schema`, `key`: of the decoded rows, after the policy's rules, with the shard column.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class RowDecoder:
         self.version, self.policy, self._nulls_in_key = version, policy, nulls_in_key
         self._refused: list[RefusedValue] = []
         self._decoded = 0  # rows so far
-        self._found: list[tuple[int, int, bytes, str]] = []  # slot, row, bytes, reason: of the chunk being decoded
+        self._found: list[tuple[int, int, bytes, str]] = []  # slot, row, bytes, reason in the current chunk
         indices = list(range(len(version.columns))) if kept is None else kept.tolist()
         indices = [index for index in indices if version.columns[index].generated not in HIDDEN]
         self._columns = tuple(policy.corrected(version.columns[index]) for index in indices)
@@ -129,20 +130,22 @@ class RowDecoder:
         self._slot = np.full(len(every), -1, np.int32)
         self._slot[indices] = np.arange(len(self._columns), dtype=np.int32)
         ends = row_end(version.columns)
-        if ends >= 0 and self._slot[ends] < 0:  # it tells which rows are those of now, though it is not wanted itself
+        if ends >= 0 and self._slot[ends] < 0:  # shows which rows are current, although it is not wanted itself
             self._slot[ends] = len(self._columns)
         self._ends = int(self._slot[ends]) if ends >= 0 else -1
         self._located = max(len(self._columns), self._ends + 1)
         self._key = self._compared = self._key_slots()
-        if every_preimage and version.key:  # to the kernels all columns are the key, whose change gives a preimage
+        if (
+            every_preimage and version.key
+        ):  # for the kernels all columns are the key, so that any change yields a preimage
             self._compared = np.arange(len(self._columns), dtype=np.int32)
         self._rules = BoundRules(policy.rules, version, self._columns, self._types) if policy.rules else None
         filters = self._rules is not None and self._rules.filters
-        self._paired = self._compared[:0] if filters else self._compared  # of no columns: each before image is given
+        self._paired = self._compared[:0] if filters else self._compared  # no columns: each before image is kept
         self._places = places or Places()
         self._starts, self._sizes = self._places.cells(self._located)
         self._before_starts, self._before_sizes = (np.empty((self._located, 1), np.int64) for _ in range(2))
-        self._leaves_out = False  # an event that leaves columns out has come: from there on the slower kernel locates
+        self._leaves_out = False  # an event without all columns was seen: the slower kernel locates from here on
         self._facts = rows_partial.facts_of(version, self._slot)
         self._before, self._after, self._partial = (np.zeros(len(every), np.int8) for _ in range(3))
         self._differences = rows_diffs.room(self._located)
@@ -161,12 +164,13 @@ class RowDecoder:
         self.partial_schema = rows_partial.partial_schema(self.schema)
 
     def chunks(self, block: Block, chosen: Int64s) -> Iterator[pa.RecordBatch]:
-        """Rows of the events of `block` with these indices (int64, ascending; all of this table version), in stream order.
+        """Yields the rows of the events of `block` with these indices, in stream order. `chosen`: int64, ascending, all
+        of this table version.
 
-        A batch has `self.schema`, or `self.partial_schema` where a row of it lacks columns that only the lake can tell.
-        Raises BinlogFormatError on bytes that are no row images, TableStoppedError on a column count that is not the schema's
-        (SCHEMA_MISMATCH), on columns left out that nobody can tell (IMAGE_NOT_FULL), on a key that is NULL (KEY_NULL), and on values
-        that are refused (TYPE_UNSUPPORTED).
+        A batch has `self.schema`, or `self.partial_schema` if a row lacks columns that only the lake has. Raises
+        BinlogFormatError on bytes that are not row images, and TableStoppedError on a column count that differs from
+        the schema's (SCHEMA_MISMATCH), missing columns that nothing can fill (IMAGE_NOT_FULL), a key that is NULL
+        (KEY_NULL), and refused values (TYPE_UNSUPPORTED).
         """
         if not len(chosen):
             return
@@ -188,16 +192,16 @@ class RowDecoder:
                     yield batch if shard is None else shard.beside(batch, len(self._shown))
 
     def events_of(self, rows: int) -> Int32s:
-        """Of the batch of so many rows that `chunks` gave last: the index into `chosen` of each row's event."""
+        """Returns, for each of the `rows` rows of the last batch from `chunks`, the index of its event in `chosen`."""
         return self._places.image_event[:rows].copy()
 
     def take_refused(self) -> list[RefusedValue]:
-        """The values that were taken out of the rows decoded since the last call, under the policy "quarantine"."""
+        """Returns the values that were removed from rows since the last call, under the policy "quarantine"."""
         taken, self._refused = self._refused, []
         return taken
 
     def shown_fill(self, column: str, text: str | None) -> str | None:
-        """What rows that were there show of the value that an added column gave them, told as in `contracts.Column.default`."""
+        """Returns what existing rows show of the value that an added column gave them, in the form of `contracts.Column.default`."""
         mask = self._rules.mask_of(column) if self._rules is not None else None
         if mask is None or text is None:
             return text
@@ -205,7 +209,7 @@ class RowDecoder:
         return mask.shown_bytes(text) if pa.types.is_binary(read.arrow) else mask.shown_text(text)
 
     def _type(self, column: Column, wanted: bool) -> ColumnType:
-        """Of a column that is stepped over only the layout counts, so its charset and labels may be ones that nothing reads."""
+        """Returns a column's type. For an unwanted column only the layout counts, so its charset and labels may be unsupported."""
         try:
             stepped_over = column if wanted else dataclasses.replace(column, charset="", labels=("",))
             return type_of(stepped_over, self.policy.zero_dates)
@@ -223,7 +227,7 @@ class RowDecoder:
         return np.array([names.index(name.lower()) for name in self.version.key], np.int32)
 
     def _locate_any(self, events: _Events, cursor: Int64s) -> int:
-        """Full images by the fast kernel, as long as there are no others; the chunk in which one comes is located anew."""
+        """Locates values with the fast kernel until an image lacks columns; from that chunk on with the slower kernel."""
         begun = cursor.copy()
         status = rows_locate.IMAGE_NOT_FULL if self._leaves_out else self._locate(events, cursor)
         if status == rows_locate.IMAGE_NOT_FULL:
@@ -280,7 +284,7 @@ class RowDecoder:
         return rows_partial.with_presence(batch, left_out) if left_out.any() else batch
 
     def _ruled(self, batch: pa.RecordBatch, events: _Events, rules: BoundRules) -> pa.RecordBatch:
-        """The rows that are captured, as they are shown."""
+        """Returns the captured rows with their masks applied."""
         ours = len(self._columns)
         arrays = batch.columns
         if rules.filters:
@@ -303,7 +307,7 @@ class RowDecoder:
         return TableStoppedError(self.version.database, self.version.table, TableState.IMAGE_NOT_FULL, reason)
 
     def _keep_those_of_now(self, events: _Events, rows: int) -> int:
-        """Drops the located rows that a system-versioned table keeps as history, before their values are read; how many are left."""
+        """Drops located rows that a system-versioned table keeps as history, before their values are decoded. Returns how many are left."""
         places = self._places
         starts = self._starts[self._ends, :rows]
         now = of_now(places.operation[:rows], events.block.buffer, starts, keyed=bool(self.version.key))
@@ -315,7 +319,7 @@ class RowDecoder:
         return kept
 
     def _refuse_null_keys(self, events: _Events, offset: Int64s, arrays: list[AnyArray]) -> None:
-        """NULL is no key: several rows of the source may have it, and would become one."""
+        """Raises TableStoppedError if a key column is NULL: several source rows may share a NULL key and would become one."""
         for slot in self._key.tolist():
             nulls = arrays[slot + 3]
             if not nulls.null_count:
@@ -343,7 +347,9 @@ class RowDecoder:
     def _changed_documents(
         self, slot: int, values: Values, differences: Int64s, events: _Events, offset: Int64s
     ) -> AnyArray:
-        """A JSON column of which some rows have differences. One that cannot be applied stops the table: its bytes alone tell no value."""
+        """Decodes a JSON column in which some rows have differences. A difference that cannot be applied stops the
+        table, because its bytes alone are no value.
+        """
         try:
             texts = rows_diffs.documents(values, differences)
         except ValueRefusedError as error:
@@ -366,7 +372,7 @@ class RowDecoder:
         return TableStoppedError(self.version.database, self.version.table, TableState.TYPE_UNSUPPORTED, reason)
 
     def _without_refused(self, slot: int, values: Values) -> AnyArray:
-        """The column with NULL in place of each value that its type refuses; these are kept for `_described`."""
+        """Decodes a column with NULL for each value that its type refuses. These values are kept for `_described`."""
         finish = self._types[slot].finish
         found = refusals(values, finish)
         self._found += [(slot, *each) for each in found]
@@ -434,7 +440,7 @@ class RowDecoder:
 
 
 def _schema(columns: tuple[Column, ...], types: tuple[ColumnType, ...]) -> pa.Schema:
-    """Three columns of ours, then the table's."""
+    """Returns Sluice's three columns followed by the table's."""
     meta = [
         pa.field(OPERATION, pa.int8(), False),
         pa.field(ORDER_KEY, pa.int64(), False),

@@ -1,6 +1,6 @@
-"""JSON values of a chunk of rows that were logged as differences, as texts in their column. Called by `rows`.
+"""Applies JSON differences (PARTIAL_JSON) of a chunk of rows and returns their column's texts. Called by `rows`.
 
-The kernel has noted them (`rows_locate_diffs`): an int64 array, 4 by n: slot, row, start and size of the document before.
+The kernel `locate_diffs` has noted them in an int64 array, 4 by n: slot, row, start and size of the document before.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from cdc_engine.binlog.documents.trees import NODE_FIELDS
 from cdc_engine.binlog.rows.locate_diffs import BEFORE_SIZE, BEFORE_START, DIFFERENCE_ROWS, ROW, SLOT
 from cdc_engine.contracts import Bytes, Int32s, Int64s
 
-DIFFERENCES_MAX = 1 << 12  # of a chunk; more of them end it early
-NODES_MIN = 1 << 10  # of a tree; twice as many where a document has more
+DIFFERENCES_MAX = 1 << 12  # of a chunk; a chunk with more ends early
+NODES_MIN = 1 << 10  # of a tree; doubled when a document has more
 
 
 def room(columns: int) -> Int64s:
-    """Where the kernel notes the differences of a chunk: enough for those of any row."""
+    """Allocates the array in which the kernel notes a chunk's differences; large enough for those of any row."""
     return np.empty((DIFFERENCE_ROWS, max(DIFFERENCES_MAX, columns)), np.int64)
 
 
 def of_column(differences: Int64s, slot: int) -> Int64s:
-    # Most chunks have none, and each of their columns asks.
+    # Most chunks have none, and this is called once per column.
     return differences[:, differences[SLOT] == slot] if differences.shape[1] else differences
 
 
 def without(values: Values, differences: Int64s) -> Values:
-    """The values with NULL where they are differences."""
+    """Returns the values with NULL where they are differences."""
     starts, sizes = values.starts.copy(), values.sizes.copy()
     starts[differences[ROW]], sizes[differences[ROW]] = -1, 0
     return Values(values.buffer, starts, sizes)
 
 
 def documents(values: Values, differences: Int64s) -> AnyArray:
-    """The documents after the change, in the order of `differences`. Raises ValueRefusedError where one cannot be made."""
+    """Returns the documents after the change, in the order of `differences`. Raises ValueRefusedError if one cannot be made."""
     rows, starts, sizes = (np.ascontiguousarray(differences[field]) for field in (ROW, BEFORE_START, BEFORE_SIZE))
     absent = np.flatnonzero(starts < 0)
     if len(absent):
@@ -70,7 +70,7 @@ def documents(values: Values, differences: Int64s) -> AnyArray:
 
 
 def _changed(document: bytes, differences: bytes, place: int) -> bytes:
-    """What the kernel leaves, in Python."""
+    """Applies differences in Python, for documents that the kernel does not support."""
     try:
         return json_diff.changed(document, differences).encode()
     except JsonFormatError as error:
@@ -79,7 +79,7 @@ def _changed(document: bytes, differences: bytes, place: int) -> bytes:
 
 
 def joined(others: AnyArray, differences: Int64s, texts: AnyArray) -> AnyArray:
-    """The column's other values with the texts in the rows of the differences, which are ascending."""
+    """Inserts the texts into the column, in the rows of the differences, which are ascending."""
     chosen = np.zeros(len(others), bool)
     chosen[differences[ROW]] = True
     column: AnyArray = pc.replace_with_mask(others, pa.array(chosen), texts)

@@ -1,7 +1,8 @@
-"""128 bits that stand for the values of a row's key: equal keys have equal ones, and no two others within a batch. Used by `staging`.
+"""Computes 128-bit fingerprints of row keys. Equal keys have equal fingerprints, and different keys of a batch
+different ones. Used by `staging`.
 
-They are made of the decoded values, for those are what the lake compares, and begin with random bits, so that nobody can choose keys which
-collide. They never leave the process.
+They are computed from decoded values, which the lake compares, and start with random bits, so that nobody can choose
+keys that collide. They never leave the process.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _HALF, _EIGHT, _ZERO = np.uint64(32), np.uint64(8), np.uint64(0)
 
 
 def fingerprints(columns: Sequence[Any]) -> Int64s:
-    """One of each row (2 by n) of the key's Arrow arrays."""
+    """Returns the fingerprint of each row (2 by n) from the Arrow arrays of the key's columns."""
     lanes = np.repeat(_SEEDS.reshape(LANES, 1), len(columns[0]), axis=1)
     for column in columns:
         mix_words(column.is_null().to_numpy(zero_copy_only=False).astype(np.uint64).reshape(-1, 1), lanes, _FACTORS)
@@ -41,13 +42,13 @@ def fingerprints(columns: Sequence[Any]) -> Int64s:
 
 
 def _words(column: Any) -> Words:
-    """The values of a type of fixed width as 64-bit words (n by words a value); those that are equal have equal words."""
+    """Returns the values of a fixed-width type as 64-bit words (n by words per value). Equal values have equal words."""
     if pa.types.is_decimal128(column.type):
         pairs = np.frombuffer(column.buffers()[1], np.uint64).reshape(-1, 2)
         return np.ascontiguousarray(pairs[column.offset : column.offset + len(column)])
     if pa.types.is_floating(column.type):
         floats: Any = pc.fill_null(column.cast(pa.float64()), 0.0)
-        bits: Words = (floats.to_numpy() + 0.0).view(np.uint64)  # there are two zeros
+        bits: Words = (floats.to_numpy() + 0.0).view(np.uint64)  # -0.0 and 0.0 are equal
         return bits.reshape(-1, 1)
     narrow = column.cast(pa.int32()) if pa.types.is_date32(column.type) else column
     whole: Any = pc.fill_null(narrow.cast(pa.int64()), 0)
@@ -57,7 +58,7 @@ def _words(column: Any) -> Words:
 
 @kernel
 def _mixed(lane: np.uint64, word: np.uint64, factor: np.uint64) -> np.uint64:
-    """One to one in `word`: keys of one word never collide."""
+    """Mixes a word into a lane. Injective in `word`: keys of one word never collide."""
     lane = (lane ^ word) * factor
     lane ^= lane >> _HALF
     lane *= _FINAL
@@ -67,7 +68,7 @@ def _mixed(lane: np.uint64, word: np.uint64, factor: np.uint64) -> np.uint64:
 
 @kernel
 def mix_words(words: Words, lanes: Words, factors: Words) -> None:
-    """Takes the words of each row (n by words) into its lanes (2 by n)."""
+    """Mixes the words of each row (n by words) into its lanes (2 by n)."""
     for lane in range(LANES):
         for row in range(words.shape[0]):
             for place in range(words.shape[1]):
@@ -76,7 +77,7 @@ def mix_words(words: Words, lanes: Words, factors: Words) -> None:
 
 @kernel
 def mix_bytes(data: Bytes, ends: Int64s, lanes: Words, factors: Words) -> None:
-    """Takes the bytes of each row into its lanes (2 by n): those from ends[row] on, up to ends[row + 1]."""
+    """Mixes the bytes of each row, from ends[row] to ends[row + 1], into its lanes (2 by n)."""
     for row in range(ends.shape[0] - 1):
         at, end = ends[row], ends[row + 1]
         length = np.uint64(end - at)

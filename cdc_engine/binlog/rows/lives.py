@@ -1,7 +1,8 @@
-"""Which row of its table an image is of, where rows change their keys: the kernel that follows them. Used by `staging`.
+"""Kernel that follows rows whose keys change, to find which row an image belongs to. Used by `staging`.
 
-A *life* is one row from where a segment first has it until it is deleted. As long as no row that lacks columns has moved to a key or away
-from it, the key itself names the life, and its images are AT_HOME. From then on `slots` says whose life is under the key.
+A *life* is one row from its first image in a segment until it is deleted. As long as no row with missing columns has
+moved to or from a key, the key itself identifies the life, and its images are AT_HOME. From then on `slots` maps the
+key to its life.
 """
 
 from __future__ import annotations
@@ -14,29 +15,30 @@ import numpy.typing as npt
 from cdc_engine.binlog.compiled import Integer, kernel
 from cdc_engine.contracts import Int8s, Int64s
 
-# Rows of `slots`, an open-addressing hash table by a key's fingerprint; LIFE is a life's number, or one of those below.
+# Rows of `slots`, an open-addressing hash table by key fingerprint. LIFE is a life's number or one of the constants
+# below.
 HIGH, LOW, LIFE = range(3)
 SLOT_ROWS: Final = 3
 SLOTS_FIRST: Final = 1 << 10
-# The life of the key's own row; the row under the key is gone; a slot that no key has.
+# The life of the key's own row; the key's row is gone; an empty slot.
 AT_HOME, NOBODY, FREE = (
     -1,
     -2,
     -3,
 )
-KEYS, LIVES = range(2)  # places in `counts`
+KEYS, LIVES = range(2)  # indices in `counts`
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 1, 2, 3, 4
 Mask = npt.NDArray[np.bool_]
 
 
 def free_slots(count: int) -> Int64s:
-    """A table for up to `count` / 2 keys; a power of two."""
+    """Allocates a table for up to `count` / 2 keys. `count` must be a power of two."""
     return np.full((SLOT_ROWS, count), FREE, np.int64)
 
 
 @kernel
 def slot_of(slots: Int64s, high: Integer, low: Integer) -> Integer:
-    """Where the key is, or the free slot where it belongs."""
+    """Returns the slot of a key, or the free slot where it belongs."""
     mask = slots.shape[1] - 1
     at = low & mask
     while slots[LIFE, at] != FREE and (slots[HIGH, at] != high or slots[LOW, at] != low):
@@ -54,7 +56,7 @@ def put(slots: Int64s, counts: Int64s, high: Integer, low: Integer, life: Intege
 
 @kernel
 def move_slots(slots: Int64s, larger: Int64s) -> None:
-    """Puts every key into a larger table."""
+    """Copies every key into a larger table."""
     for at in range(slots.shape[1]):
         if slots[LIFE, at] != FREE:
             other = slot_of(larger, slots[HIGH, at], slots[LOW, at])
@@ -69,10 +71,11 @@ def follow(  # noqa: PLR0917  numba knows no keyword-only arguments
 ) -> None:  # fmt: skip
     """Writes the number of each image's life, or AT_HOME, into `life` (n).
 
-    `keys` (2 by n): fingerprints. `moved`: postimages that lack columns and whose key is another than that of the preimage before them.
-    `whole`: images with all columns. `first_row`: number of the first image, from 1 on. Of each life that begins here, in order:
-    `births` (n) gets the number of the image that it begins with, 0 where it is the row that the lake has under the key it comes from;
-    `origins` (n) the index of an image with that key. `slots` has room for n keys more.
+    `keys` (2 by n): fingerprints. `moved`: postimages with missing columns whose key differs from that of the preimage
+    before them. `whole`: images with all columns. `first_row`: number of the first image, from 1. For each life that
+    begins here, in order: `births` (n) gets the number of the image that it begins with, or 0 if it is the row that the
+    lake has under its original key; `origins` (n) gets the index of an image with that key. `slots` must have room for
+    n more keys.
     """
     begun = counts[LIVES]
     for row in range(operation.shape[0]):

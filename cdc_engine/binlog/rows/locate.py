@@ -1,13 +1,14 @@
-"""The kernel that finds every column value in the row events of one table version. Driven by `rows.py`; decodes nothing.
+"""Kernel that finds every column value in the row events of one table version. Called by `decoder`; decodes nothing.
 
-A row event (MySQL's rows_event.h): 19-byte common header; table id (6) and flags (2); in version 2 an extra part whose 2-byte length counts
-itself; the column count, length-encoded; a bitmap of the columns present, for an update two of them; then row images up to the end. An
-image is a bitmap of NULLs and the values that are not NULL, back to back. To step over a value two numbers of its column are enough: how
-many bytes of length stand before it (`prefix`), or how many bytes it always has (`width`). So the kernel knows no type at all; it
-writes where each value starts and how long it is, and `column_types` reads the values from there, column by column.
+A row event (MySQL's rows_event.h): 19-byte common header; table id (6) and flags (2); in version 2 an extra part whose
+2-byte length counts itself; the column count, length-encoded; a bitmap of the columns present, two of them for an
+update; then row images up to the end. An image is a bitmap of NULLs and the values that are not NULL, back to back. Two
+numbers per column are enough to step over a value: how many length bytes precede it (`prefix`), or its fixed size
+(`width`). So the kernel knows no types. It writes where each value starts and how long it is; `column_types` decodes
+the values, column by column.
 
-Every read is checked against the event's end, and the event against the buffer. Bytes are cast to int64 before they are shifted: a mix of
-unsigned and signed integers becomes a float in numba.
+Every read is checked against the event's end, and the event against the buffer. Bytes are cast to int64 before they are
+shifted, because numba turns a mix of unsigned and signed integers into a float.
 """
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name, and numba knows no keyword-only arguments
 
@@ -19,7 +20,7 @@ from cdc_engine.binlog.compiled import Integer, compiled
 from cdc_engine.binlog.little_endian import little_endian
 from cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 
-# What `locate` answers; cursor[0] is then the event it stands in.
+# Results of `locate`; cursor[0] is then the current event.
 DONE, FULL, TRUNCATED, WRONG_COLUMN_COUNT, IMAGE_NOT_FULL = 0, 1, 2, 3, 4
 
 HEADER_BYTES = 19
@@ -29,7 +30,7 @@ INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 1, 2, 3, 4  # contracts.Operation
 
 @compiled
 def all_present(buffer: Bytes, at: Integer, column_count: Integer) -> bool:
-    """Whether the bitmap at `at` names every column."""
+    """Returns whether the bitmap at `at` contains every column."""
     for column in range(column_count):  # noqa: SIM110 - compiled, a loop is the fast form
         if not (np.int64(buffer[at + (column >> 3)]) >> np.int64(column & 7)) & 1:
             return False
@@ -38,7 +39,9 @@ def all_present(buffer: Bytes, at: Integer, column_count: Integer) -> bool:
 
 @compiled
 def column_count_at(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
-    """(the length-encoded count at `at`, where it ends); -1 where it is cut off, -2 where no table has as many columns."""
+    """Reads a length-encoded column count. Returns (count, offset after it); count is -1 if truncated, -2 if no table
+    can have so many columns.
+    """
     if at + 1 > end:
         return -1, at
     count = np.int64(buffer[at])
@@ -53,7 +56,9 @@ def column_count_at(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, 
 def first_image(
     buffer: Bytes, at: Integer, end: Integer, kind: Integer, version: Integer, column_count: Integer
 ) -> Integer:
-    """Offset in `buffer` of the event's first row image, or minus the reason why there is none; version 3 is for the other kernel."""
+    """Returns the offset in `buffer` of the event's first row image, or minus the reason why there is none. Version 3
+    is for `locate_partial`.
+    """
     at += HEADER_BYTES + 8
     if version >= 2:
         if version == 3:
@@ -86,7 +91,7 @@ def locate_image(
     sizes: Int64s,
     row: Integer,
 ) -> Integer:
-    """Writes start and size of each wanted value of the image at `at`; NULL starts at -1. The image's end, or -1 if it is cut off."""
+    """Writes start and size of each wanted value of the image at `at`; NULL starts at -1. Returns the image's end, or -1 if truncated."""
     column_count = prefix.shape[0]
     nulls = at
     at += (column_count + 7) >> 3
@@ -118,7 +123,7 @@ def locate_image(
 def key_differs(
     buffer: Bytes, key: Int32s, starts: Int64s, sizes: Int64s, row: Integer, other_starts: Int64s, other_sizes: Int64s
 ) -> bool:
-    """Whether any key column's bytes in `row` are not those of row 0 of the other."""
+    """Returns whether the bytes of any key column differ between `row` and row 0 of the other arrays."""
     for index in range(key.shape[0]):
         column = key[index]
         size = sizes[column, row]
@@ -135,7 +140,7 @@ def key_differs(
 
 @compiled
 def make_room_before(starts: Int64s, sizes: Int64s, row: Integer, other_starts: Int64s, other_sizes: Int64s) -> None:
-    """Moves `row` one down and puts row 0 of the other into its place."""
+    """Moves `row` down by one and inserts row 0 of the other arrays before it."""
     for column in range(starts.shape[0]):
         starts[column, row + 1], sizes[column, row + 1] = starts[column, row], sizes[column, row]
         starts[column, row], sizes[column, row] = other_starts[column, 0], other_sizes[column, 0]
@@ -157,7 +162,9 @@ def locate_update(
     row: Integer,
     operation: Int8s,
 ) -> tuple[Integer, Integer]:
-    """Both images of one updated row: (end of them or -1, rows written). The preimage is a row only if a key column changed or none is."""
+    """Locates both images of an updated row. Returns (their end or -1, rows written). The preimage is a row only if a
+    key column changed or there is no key.
+    """
     after_at = locate_image(buffer, at, end, prefix, width, slot, before_starts, before_sizes, 0)
     if after_at < 0:
         return -1, 0
@@ -194,12 +201,13 @@ def locate(
     operation: Int8s,
     image_event: Int32s,
 ) -> Integer:
-    """Goes on at `cursor` until the events end (DONE), the rows or `bytes_max` bytes of images are FULL, or bytes are refused.
+    """Continues at `cursor` until the events end (DONE), the rows or `bytes_max` bytes of images are FULL, or bytes are
+    refused.
 
-    `cursor` (int64, 3): event index, offset in `buffer` of the next image (0: at the event's header), rows written by this call.
-    `prefix`, `width`, `slot` one a column of the table: `slot` is the row of `starts` and `sizes` (columns wanted by rows) that takes
-    it, -1 to step over it. `key`: slots of the key columns, empty for a table without one. `before_*`: room for one
-    preimage.
+    `cursor` (int64, 3): event index, offset in `buffer` of the next image (0: at the event's header), rows written by
+    this call. `prefix`, `width`, `slot`: one per column of the table. `slot` is the row of `starts` and `sizes` (wanted
+    columns by rows) that receives the value, -1 to skip it. `key`: slots of the key columns; empty for a table without
+    a key. `before_*`: scratch memory for one preimage.
     """
     event, at, row, taken = cursor[0], cursor[1], np.int64(0), np.int64(0)
     capacity = operation.shape[0]

@@ -1,8 +1,9 @@
-"""What is particular to a PARTIAL_UPDATE_ROWS event, for the kernel of `rows_locate_partial`: JSON values that are differences.
+"""Locates JSON differences in PARTIAL_UPDATE_ROWS events, for the kernel of `locate_partial`.
 
-The after image (MySQL's rows_event.h, Partial_update_rows_event) begins with value options: a length-encoded integer, of which only the bit
-PARTIAL_JSON is known; where it is set, a bitmap follows with a bit for each JSON column of the table, whether the image has it or not. A
-value whose bit is set is, after its usual length, the differences from the document in the before image.
+The after image (MySQL's rows_event.h, Partial_update_rows_event) begins with value options: a length-encoded integer,
+of which only the bit PARTIAL_JSON is known. If it is set, a bitmap follows with a bit for each JSON column of the
+table, whether the image has it or not. A value whose bit is set contains, after its usual length, the differences from
+the document in the before image.
 """
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name
 
@@ -14,17 +15,20 @@ from cdc_engine.binlog.compiled import Integer, compiled
 from cdc_engine.binlog.rows.locate import TRUNCATED
 from cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 
-PARTIAL_JSON = 1  # the one value option there is
-DOCUMENT = 32  # fact of a column, beside those of `rows_locate_partial`: it is JSON
-OPTIONS_UNKNOWN = 5  # why an event is refused, beside the answers of `rows_locate`
-# Rows of the array of differences: where the value goes (slot and row), and the document before; -1: that is NULL, -2: it is absent.
+PARTIAL_JSON = 1  # the only known value option
+DOCUMENT = 32  # fact of a column, in addition to those of `locate_partial`: it is JSON
+OPTIONS_UNKNOWN = 5  # why an event is refused, in addition to the results of `locate`
+# Rows of the array of differences: slot and row of the value, and the document before; -1: it is NULL, -2: it is
+# absent.
 SLOT, ROW, BEFORE_START, BEFORE_SIZE = range(4)
 DIFFERENCE_ROWS = 4
 
 
 @compiled
 def read_value_options(buffer: Bytes, at: Integer, end: Integer, facts: Int8s, partial: Int8s) -> Integer:
-    """Where the options at `at` end, or minus why they cannot be read; `partial` (one a column) says then which values are differences."""
+    """Reads the options at `at`. Returns their end, or minus the reason why they cannot be read. `partial` (one per
+    column) then marks values that are differences.
+    """
     partial[:] = 0
     if at + 1 > end:
         return -TRUNCATED
@@ -49,7 +53,7 @@ def note_differences(
     partial: Int8s, slot: Int32s, starts: Int64s, row: Integer, before_starts: Int64s, before_sizes: Int64s,
     differences: Int64s, found: Integer,
 ) -> Integer:  # fmt: skip
-    """Writes the values of `row` that are differences behind the `found` ones, and how many there are then."""
+    """Appends the values of `row` that are differences to the `found` ones. Returns how many there are then."""
     for column in range(partial.shape[0]):
         wanted = slot[column]
         if partial[column] and wanted >= 0 and starts[wanted, row] >= 0:
@@ -62,7 +66,7 @@ def note_differences(
 
 @compiled
 def column_without_document(partial: Int8s, slot: Int32s, before: Int8s, after: Int8s) -> Integer:
-    """The first wanted column that has differences from a document which the before image leaves out, -1 if there is none."""
+    """Returns the first wanted column with differences from a document that the before image omits, or -1."""
     for column in range(partial.shape[0]):
         if partial[column] and slot[column] >= 0 and after[column] and not before[column]:
             return column

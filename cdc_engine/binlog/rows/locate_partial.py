@@ -1,12 +1,14 @@
-"""The kernel for row events that leave columns out (binlog_row_image MINIMAL, NOBLOB, FULL_NODUP) or have differences of JSON documents
-(version 3, see `rows_locate_diffs`). Driven by `rows.py`.
+"""Kernel for row events that omit columns (binlog_row_image MINIMAL, NOBLOB, FULL_NODUP) or contain JSON differences
+(version 3, see `locate_diffs`). Called by `decoder`.
 
-It does what `rows_locate` does, more slowly: each event's bitmaps of present columns are read, and an image has a NULL bit for each of them
-only. What an update's after image leaves out and its before image holds is taken from there. A value that is in neither starts at ABSENT.
+It does what `locate` does, more slowly: it reads each event's bitmaps of present columns, and an image has a NULL bit
+only for these. What an update's after image omits and its before image has is taken from the before image. A value that
+is in neither starts at ABSENT.
 
-What may be left out is decided once an event, by facts of the table's columns (bits of one int8 a column). Servers differ: one that writes
-version 1 of these events (MariaDB; MySQL with log_bin_use_v1_row_events) leaves virtual columns out of an update that changes them, and
-writes some REPLACE as an update that leaves out the columns which REPLACE set to their defaults.
+Whether columns may be missing is decided once per event, from facts of the table's columns (bits of one int8 per
+column). Servers differ: one that writes version 1 of these events (MariaDB; MySQL with log_bin_use_v1_row_events) omits
+virtual columns from an update that changes them, and writes some REPLACE as an update that omits the columns which
+REPLACE set to their defaults.
 """
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name, and numba knows no keyword-only arguments
 
@@ -41,12 +43,13 @@ from cdc_engine.binlog.rows.locate_diffs import (
 from cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 
 ABSENT = -2  # as a value's start
-# Why an event is refused, beside the answers of `rows_locate` and `rows_locate_diffs`; cursor[3] is then the column it is about.
+# Why an event is refused, in addition to the results of `locate` and `locate_diffs`; cursor[3] is then the column it is
+# about.
 KEY_ABSENT, VALUE_ABSENT, DEFAULT_UNKNOWN, GENERATED_ABSENT, REPLACE_POSSIBLE, ALL_ABSENT, DOCUMENT_ABSENT = range(
     10, 17
 )
-# Facts of a column: it is wanted, part of the key, its default is known, it is or may be virtual, it is one that NOBLOB leaves out;
-# and DOCUMENT of `rows_locate_diffs`.
+# Facts of a column: it is wanted, part of the key, its default is known, it is or may be virtual, NOBLOB omits it;
+# and DOCUMENT of `locate_diffs`.
 WANTED, KEY, DEFAULTED, VIRTUAL, LARGE = 1, 2, 4, 8, 16
 
 
@@ -60,7 +63,9 @@ def read_bitmap(buffer: Bytes, at: Integer, present: Int8s) -> None:
 def first_image_of(
     buffer: Bytes, at: Integer, end: Integer, kind: Integer, version: Integer, before: Int8s, after: Int8s
 ) -> Integer:
-    """Offset of the event's first row image, or minus the reason why there is none; what is present goes into `before` and `after`."""
+    """Returns the offset of the event's first row image, or minus the reason why there is none. Writes the present
+    columns into `before` and `after`.
+    """
     at += HEADER_BYTES + 8
     if version >= 2:
         extra = little_endian(buffer, at, 2) if at + 2 <= end else 0
@@ -85,9 +90,9 @@ def first_image_of(
 def why_refused(
     kind: Integer, version: Integer, keyed: bool, facts: Int8s, before: Int8s, after: Int8s
 ) -> tuple[Integer, Integer]:
-    """(why images like these cannot be taken or 0, the column of the table it is about)."""
+    """Returns (0 or why such images cannot be decoded, the table's column that it is about)."""
     if kind == KIND_INSERT and not after.any():
-        return ALL_ABSENT, 0  # images of no bytes: nobody can say how many rows they are
+        return ALL_ABSENT, 0  # images without bytes: their number is unknown
     for column in range(facts.shape[0]):
         fact = facts[column]
         if not fact & WANTED:
@@ -107,9 +112,9 @@ def why_refused(
 
 @compiled
 def replace_possible(version: Integer, facts: Int8s, before: Int8s, after: Int8s) -> bool:
-    """Whether an update with these images, if it leaves the key as it is, may be a REPLACE whose other columns are not told.
+    """Returns whether an update with these images that leaves the key unchanged may be a REPLACE with unlogged columns.
 
-    An UPDATE writes the key only where it sets it. NOBLOB always does; it is told from MINIMAL by its before image.
+    An UPDATE writes the key only if it sets it. NOBLOB always does; its before image distinguishes it from MINIMAL.
     """
     names_key, incomplete, minimal = False, False, False
     for column in range(facts.shape[0]):
@@ -125,7 +130,7 @@ def locate_present(
     buffer: Bytes, at: Integer, end: Integer, prefix: Int8s, width: Int32s, slot: Int32s, present: Int8s,
     starts: Int64s, sizes: Int64s, row: Integer,
 ) -> Integer:  # fmt: skip
-    """As `rows_locate.locate_image`, of an image that holds the columns `present`; -TRUNCATED where it does not fit."""
+    """Locates the values of an image that has the columns `present`, like `locate.locate_image`. Returns -TRUNCATED if it does not fit."""
     nulls, count, index = at, np.int64(0), np.int64(0)
     for column in range(present.shape[0]):
         count += present[column]
@@ -156,7 +161,7 @@ def locate_present(
 
 @compiled
 def inherit(starts: Int64s, sizes: Int64s, row: Integer, before_starts: Int64s, before_sizes: Int64s) -> None:
-    """Gives `row` what it lacks of row 0 of the other."""
+    """Copies the values that `row` lacks from row 0 of the other arrays."""
     for column in range(starts.shape[0]):
         if starts[column, row] == ABSENT:
             starts[column, row], sizes[column, row] = before_starts[column, 0], before_sizes[column, 0]
@@ -167,7 +172,7 @@ def locate_after(
     buffer: Bytes, at: Integer, end: Integer, prefix: Int8s, width: Int32s, slot: Int32s, version: Integer, facts: Int8s,
     before: Int8s, after: Int8s, partial: Int8s, starts: Int64s, sizes: Int64s, row: Integer, cursor: Int64s,
 ) -> Integer:  # fmt: skip
-    """As `locate_present`, of an update's after image; also minus what `read_value_options` says, or -DOCUMENT_ABSENT."""
+    """Locates an update's after image, like `locate_present`. Also returns minus a result of `read_value_options`, or -DOCUMENT_ABSENT."""
     if version == 3:
         at = read_value_options(buffer, at, end, facts, partial)
         if at < 0:
@@ -185,7 +190,9 @@ def locate_partial_update(
     before: Int8s, after: Int8s, partial: Int8s, starts: Int64s, sizes: Int64s, before_starts: Int64s, before_sizes: Int64s,
     row: Integer, operation: Int8s, differences: Int64s, cursor: Int64s, doubted: bool,
 ) -> tuple[Integer, Integer]:  # fmt: skip
-    """As `rows_locate.locate_update`; (minus the reason, 0) where it is refused. `doubted`: one that leaves the key as it is."""
+    """Locates both images of an update, like `locate.locate_update`. Returns (minus the reason, 0) if refused.
+    `doubted`: one that leaves the key unchanged.
+    """
     after_at = locate_present(buffer, at, end, prefix, width, slot, before, before_starts, before_sizes, 0)
     if after_at < 0:
         return after_at, 0
@@ -219,11 +226,11 @@ def locate_partial(
     differences: Int64s, cursor: Int64s, bytes_max: Integer, starts: Int64s, sizes: Int64s, before_starts: Int64s, before_sizes: Int64s,
     operation: Int8s, image_event: Int32s,
 ) -> Integer:  # fmt: skip
-    """As `rows_locate.locate`, for events of any images. `facts`, `before`, `after`, `partial`: int8, one a column of the table; the last
-    three are room.
+    """Locates values like `locate.locate`, for events with any images.
 
-    `cursor` (int64, 5) has fourth the table's column that a refusal is about, and last how many `differences` (int64, 4 by as many as
-    columns at least; see `rows_locate_diffs`) were written by this call.
+    `facts`, `before`, `after`, `partial`: int8, one per column of the table; the last three are scratch memory.
+    `cursor` (int64, 5): the fourth entry is the table's column that a refusal is about; the last is how many
+    `differences` (int64, 4 by at least the number of columns; see `locate_diffs`) this call wrote.
     """
     event, resumed, row, taken = cursor[0], cursor[1], np.int64(0), np.int64(0)
     cursor[4] = 0

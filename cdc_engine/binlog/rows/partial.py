@@ -1,7 +1,9 @@
-"""What row images without all columns mean: defaults, columns that say what is present, and why a table stops. Called by `rows`.
+"""Handles row images without all columns: defaults, columns that record what is present, and why a table stops. Called
+by `rows`.
 
-An INSERT stands for a whole row: what its image leaves out has the column's constant default, which is filled in. What an update, a delete
-or a preimage leaves out stays as it is in the lake; batches with such rows have the columns of `partial_schema` after the table's own.
+An INSERT describes a whole row: a column that its image omits has its constant default, which is filled in. A column
+that an update, a delete or a preimage omits stays as it is in the lake. Batches with such rows have the columns of
+`partial_schema` after the table's own.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.contracts import Column, Int8s, Int64s, Operation, TableVersion
 
 PRESENT, MOVED, ORIGIN = "_sluice_present_", "_sluice_moved", "_sluice_origin_"
-GROUP_COLUMNS = 63  # a bit each of an int64, which is never negative
+GROUP_COLUMNS = 63  # one bit each of an int64 that is never negative
 LARGE_CODES = {
     TypeCode.BLOB,
     TypeCode.TINY_BLOB,
@@ -48,13 +50,15 @@ _REASONS = {
 
 
 def refusal(status: int, column: Column, where: str) -> str:
-    """The sentence for an operator; `where` is file and offset of the event."""
+    """Returns the sentence for an operator. `where`: file and offset of the event."""
     told = _REASONS[status].format(column=column.name)
     return f"the row event at {where} {told}; set binlog_row_image=FULL on the source"
 
 
 def key_null(column: Column, where: str, *, in_source: bool) -> str:
-    """The sentence about a key column that is NULL in the row event `where`: in the source, or because its value has no other form."""
+    """Returns the sentence about a key column that is NULL in the row event at `where`: NULL in the source, or a value
+    that has no other form.
+    """
     what = f"the key column {column.name} ({column.mysql_type}) is NULL in a row of the event at {where}"
     if in_source:
         return f"{what}: several rows may have that key; name columns in `key` that are never NULL"
@@ -62,7 +66,7 @@ def key_null(column: Column, where: str, *, in_source: bool) -> str:
 
 
 def facts_of(version: TableVersion, slot: Any) -> Int8s:
-    """What the kernel must know of each column of the table. `slot`: -1 for one that is not wanted."""
+    """Returns what the kernel must know of each column of the table. `slot`: -1 for an unwanted column."""
     key = {name.lower() for name in version.key}
     return np.array([_facts(column, slot[index] >= 0, key) for index, column in enumerate(version.columns)], np.int8)
 
@@ -79,7 +83,7 @@ def _facts(column: Column, wanted: bool, key: set[str]) -> int:
 
 
 def absences(starts: Int64s) -> Mask | None:
-    """Which values (columns by rows) are absent, None if no one is; they are NULL in `starts` from here on."""
+    """Returns which values (columns by rows) are absent, or None if none is. Makes them NULL in `starts`."""
     absent: Mask = starts == locating.ABSENT
     if not absent.any():
         return None
@@ -88,7 +92,7 @@ def absences(starts: Int64s) -> Mask | None:
 
 
 def with_default(array: AnyArray, chosen: Mask, text: str | None, each: ColumnType) -> AnyArray:
-    """The array with a default in the rows `chosen`. Raises ValueError where its text is no value of the type."""
+    """Returns the array with a default in the rows `chosen`. Raises ValueError if its text is not a value of the type."""
     if text is None:
         return array
     filled: AnyArray = pc.if_else(pa.array(chosen), told_scalar(text, each), array)
@@ -96,10 +100,10 @@ def with_default(array: AnyArray, chosen: Mask, text: str | None, each: ColumnTy
 
 
 def partial_schema(schema: pa.Schema) -> pa.Schema:
-    """`schema` (three columns of ours, then the table's) with ours for partial images behind:
+    """Returns `schema` (Sluice's three columns, then the table's) followed by the columns for partial images:
 
-    `_sluice_present_<g>` (int64): bit b says that column 63 * g + b of the table is present. `_sluice_moved` (bool): an update that changed
-    the key and has not all columns; the preimage stands before it.
+    `_sluice_present_<g>` (int64): bit b says that column 63 * g + b of the table is present. `_sluice_moved` (bool): an
+    update that changed the key and lacks columns; the preimage precedes it.
     """
     groups = -(-(len(schema) - 3) // GROUP_COLUMNS)
     ours = [pa.field(f"{PRESENT}{group}", pa.int64(), False) for group in range(groups)]
@@ -107,13 +111,13 @@ def partial_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def key_fields(schema: pa.Schema, key: tuple[str, ...]) -> list[pa.Field[Any]]:
-    """The fields of the key's columns; names of columns have no case."""
+    """Returns the fields of the key's columns. Column names are case-insensitive."""
     names = {field.name.lower(): field for field in schema}
     return [names[name.lower()] for name in key]
 
 
 def with_presence(batch: pa.RecordBatch, absent: Mask | None = None) -> pa.RecordBatch:
-    """The batch with the columns of `partial_schema`; all is present where `absent` (columns by rows) is None."""
+    """Returns the batch with the columns of `partial_schema`. `absent`: columns by rows; None: everything is present."""
     schema = partial_schema(batch.schema)
     rows = batch.num_rows
     if absent is None:

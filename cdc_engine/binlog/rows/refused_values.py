@@ -1,6 +1,8 @@
-"""What a table has chosen for values that cannot be right, and the values that were taken out of their rows under it. Used by `rows`.
+"""The policy of a table for values that cannot be decoded, and the values that were removed from their rows under it.
+Used by `rows`.
 
-Finding them costs nothing where there is none: only a column that refused a value is searched, by halves, for all that it refuses.
+Finding them costs nothing if there are none: only a column that refused a value is searched, by bisection, for all
+refused values.
 """
 
 from __future__ import annotations
@@ -18,14 +20,15 @@ from cdc_engine.contracts import Column
 
 Finish = Callable[[Values], AnyArray]
 STOP, QUARANTINE = "stop", "quarantine"
-REFUSED_VALUES_MAX = 100_000  # of one table in a batch: more is no accident but a wrong charset
+REFUSED_VALUES_MAX = 100_000  # of one table in a batch: more indicate a wrong charset
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ValuePolicy:
-    """`zero_dates`: see `column_types.entry.type_of`. `undecodable`: "stop" the table, or put the value into "quarantine" and NULL into its
-    place. `charsets`: by column name the charset that its bytes really have, where the source's declaration is wrong. `rules`: which rows
-    are captured, and which columns are masked. `shard`: the column that tells rows of several tables apart which become one in the lake.
+    """How values of a table are decoded. `zero_dates`: see `column_types.entry.type_of`. `undecodable`: "stop" the
+    table, or move the value into "quarantine" and put NULL in its row. `charsets`: column name → the charset that its
+    bytes really have, if the source declares another. `rules`: which rows are captured, and which columns are masked.
+    `shard`: the column that distinguishes the shards of a common table.
     """
 
     zero_dates: str = "null"
@@ -35,7 +38,7 @@ class ValuePolicy:
     shard: ShardColumn | None = None
 
     def corrected(self, column: Column) -> Column:
-        """The column with the charset that this table says it has."""
+        """Returns the column with the charset that this policy gives it."""
         charset = self.charsets.get(column.name)
         return dataclasses.replace(column, charset=charset) if charset else column
 
@@ -45,10 +48,11 @@ DEFAULT_POLICY = ValuePolicy()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RefusedValue:
-    """A value that was taken out of its row. `key`: the row's key columns with their decoded values, of a table without a key all columns.
+    """A value that was removed from its row. `key`: the row's key columns with their decoded values; all columns for a
+    table without a key.
 
-    `file` and `offset`: of the row event; `order_key`: of its transaction; `image`: tells the images of a transaction
-    apart, ascending. `column`: as the decoder had it.
+    `file` and `offset`: of the row event. `order_key`: of its transaction. `image`: ascending number of the image in
+    the transaction. `column`: as the decoder had it.
     """
 
     column: Column
@@ -64,7 +68,7 @@ class RefusedValue:
 
 
 def refusals(values: Values, finish: Finish) -> list[tuple[int, bytes, str]]:
-    """(row, bytes, reason) of every value that `finish` refuses, ascending."""
+    """Returns (row, bytes, reason) of every value that `finish` refuses, ascending."""
     found: list[tuple[int, bytes, str]] = []
     waiting = [(0, values.count)]
     while waiting:

@@ -1,4 +1,4 @@
-"""The column with the name of a shard, which rows of tables that become one carry. Used by both decoders, of the stream and of a SELECT."""
+"""The column with the shard's name in rows of a common table. Used by the decoders of row events and of SELECT results."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from cdc_engine.states import TableState
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardColumn:
-    """`column`: its name in the lake. `name`: of the shard, in every row."""
+    """The shard column. `column`: its name in the lake. `name`: the shard's name, the same in every row."""
 
     column: str
     name: str
 
     def declared(self) -> Column:
-        """As a column of the source would be."""
+        """Returns the column as a source would declare it."""
         return Column(
             name=self.column,
             type_code=TypeCode.VARCHAR,
@@ -39,7 +39,9 @@ class ShardColumn:
         return type_of(self.declared())
 
     def key(self, key: tuple[str, ...]) -> tuple[str, ...]:
-        """The key of a row among those of all shards; last, for files are told apart by what is first. A table without one has none."""
+        """Returns the key of a row among those of all shards. The shard column is last, because files are pruned by the
+        first columns. Empty for a table without a key.
+        """
         return (*key, self.column) if key else ()
 
     def values(self, rows: int) -> AnyArray:
@@ -47,13 +49,15 @@ class ShardColumn:
         return cast("AnyArray", pa.repeat(one, rows))
 
     def refuse_taken(self, version: TableVersion, columns: tuple[Column, ...]) -> None:
-        """Raises TableStoppedError where the table has a column of that name."""
+        """Raises TableStoppedError if the table has a column of that name."""
         if any(column.name.lower() == self.column.lower() for column in columns):
             why = f"it has a column {self.column}, and conf/ has the name of its shard there: say another `column` under `shards`"
             raise TableStoppedError(version.database, version.table, TableState.SCHEMA_MISMATCH, why)
 
     def beside(self, batch: pa.RecordBatch, place: int) -> pa.RecordBatch:
-        """The batch with the column at `place`, behind the table's own; in one that says what its rows have, all rows have it."""
+        """Inserts the column at index `place`, after the table's own. If the batch records which columns are present,
+        this one always is.
+        """
         arrays = list(batch.columns)
         bit, own = (place - 3) % GROUP_COLUMNS, pa.field(self.column, self.type().arrow)
         fields = [*list(batch.schema)[:place], own, *list(batch.schema)[place:]]
