@@ -1,1 +1,1 @@
-"""Rows of a SELECT in the server's binary protocol → the same columns that row events become. Called by `cdc_engine.snapshot`."""
+"""Decodes SELECT results of the server's binary protocol into the same columns as row events. Called by `cdc_engine.snapshot`."""

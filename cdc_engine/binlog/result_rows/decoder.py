@@ -1,6 +1,8 @@
-"""Rows of a SELECT → Arrow record batches, with the types and the values that the stream has of them. Called by `cdc_engine.snapshot`.
+"""Decodes rows of a SELECT into Arrow record batches, with the same types and values as the stream. Called by
+`cdc_engine.snapshot`.
 
-`ResultDecoder` says what is to be selected of a table version, checks what the server says it sends, and decodes what `locate` found.
+`ResultDecoder` builds the column list of the SELECT, checks the server's column descriptions, and decodes what `locate`
+found.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from cdc_engine.states import TableState
 
 @dataclasses.dataclass(frozen=True)
 class SentColumn:
-    """What a result says of one of its columns: type code, collation's number, and whether it is unsigned."""
+    """The server's description of a result column: type code, collation id, and whether it is unsigned."""
 
     type_code: int
     collation: int
@@ -41,7 +43,7 @@ class SentColumn:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RefusedCell:
-    """A value that was taken out of its row. `key`: as in refused_values.RefusedValue."""
+    """A value that was removed from its row. `key`: as in refused_values.RefusedValue."""
 
     column: Column
     raw: bytes
@@ -50,9 +52,9 @@ class RefusedCell:
 
 
 class ResultDecoder:
-    """Of one table version; `kept` as in `rows.decoder`. Raises TableStoppedError as RowDecoder does.
+    """Decodes results of one table version. `kept`: as in `rows.decoder`. Raises TableStoppedError as RowDecoder does.
 
-    `schema`: of the rows as they come out, with the policy's rules applied and the name of a shard; `columns`: as they are read.
+    `schema`: of the decoded rows, after the policy's rules, with the shard column. `columns`: as they are read.
     """
 
     def __init__(self, version: TableVersion, kept: Int32s | None = None, policy: ValuePolicy = DEFAULT_POLICY) -> None:
@@ -84,11 +86,11 @@ class ResultDecoder:
         self._refused: list[RefusedCell] = []
 
     def asked(self, quoted: Sequence[str]) -> str:
-        """The list of what is selected, of the quoted names of `columns`."""
+        """Returns the column list of the SELECT. `quoted`: the quoted names of `columns`."""
         return ", ".join(each.asked.format(name) for name, each in zip(quoted, self.types, strict=True))
 
     def differences(self, sent: Sequence[SentColumn]) -> str:
-        """Why the result is not of this version of the table, empty where it is."""
+        """Returns why the result is not of this version of the table; empty if it is."""
         if len(sent) != len(self.types):
             return f"it has {len(sent)} columns instead of {len(self.types)}"
         for column, each, found in zip(self.columns, self.types, sent, strict=True):
@@ -97,9 +99,9 @@ class ResultDecoder:
         return ""
 
     def batch(self, buffer: Bytes, starts: Int64s, sizes: Int64s) -> pa.RecordBatch:
-        """Of located values, columns by rows; without the rows that are not captured.
+        """Decodes located values (columns by rows) into a record batch, without rows that are not captured.
 
-        Raises TableStoppedError on a value that is refused, and on a key that is NULL.
+        Raises TableStoppedError on a refused value and on a key that is NULL.
         """
         found: list[tuple[int, int, bytes, str]] = []
         arrays = [
@@ -118,7 +120,7 @@ class ResultDecoder:
         return pa.RecordBatch.from_arrays(rules.masked(left.columns), schema=self._shown)
 
     def take_refused(self) -> tuple[RefusedCell, ...]:
-        """The values that were taken out of the rows since the last call, under the policy "quarantine"."""
+        """Returns the values that were removed from rows since the last call, under the policy "quarantine"."""
         taken, self._refused = tuple(self._refused), []
         return taken
 

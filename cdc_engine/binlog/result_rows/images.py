@@ -1,11 +1,11 @@
-"""Kernels that bring a value of the binary protocol into the form that it has in a row image. Called by `result_types`.
+"""Kernels that convert values of the binary protocol to their form in row images. Called by `result_types`.
 
-So one decoder, that of the row image, says what a value becomes: what a snapshot reads equals what the stream brings, for every type and
-every choice of a table (zero dates, text, undecodable values). Integers, floats, bits and strings are alike in both forms; here are
-the others.
+So one decoder, that of row images, defines every value: what a snapshot reads equals what the stream brings, for every
+type and every policy of a table (zero dates, text, undecodable values). Integers, floats, bits and strings have the
+same form in both; here are the others.
 
-A date or moment is sent as year (2), month, day, hour, minute, second (1 each), microseconds (4), and what is zero at the end is left out;
-a time as sign (1), days (4), hour, minute, second, microseconds (4); a decimal as its digits.
+A date or time stamp is sent as year (2), month, day, hour, minute, second (1 each), microseconds (4), without trailing
+zeros; a time as sign (1), days (4), hour, minute, second, microseconds (4); a decimal as its digits.
 """
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name
 
@@ -19,32 +19,32 @@ from cdc_engine.binlog.compiled import Integer, compiled
 from cdc_engine.binlog.little_endian import little_endian
 from cdc_engine.contracts import Bytes, Int64s
 
-NOT_A_VALUE = -2  # instead of a row: all values are of their form
+NOT_A_VALUE = -2  # returned instead of a row: all values are valid
 
 
 @compiled
 def put_big_endian(out: Bytes, at: Integer, size: Integer, value: Integer) -> None:
-    """The lowest `size` bytes of the value, highest first."""
+    """Writes the lowest `size` bytes of a value, highest first."""
     for index in range(size):
         out[at + index] = (value >> np.int64(8 * (size - 1 - index))) & 0xFF
 
 
 @compiled
 def byte_of(buffer: Bytes, start: Integer, size: Integer, place: Integer) -> Integer:
-    """The byte at a place of the value, zero where it was left out."""
+    """Returns the byte at an index of the value; 0 if it was omitted."""
     return np.int64(buffer[start + place]) if place < size else np.int64(0)
 
 
 @compiled
 def fraction_of(buffer: Bytes, start: Integer, size: Integer, place: Integer, digits: Integer) -> Integer:
-    """Microseconds at a place of the value, in the unit that an image of so many digits has."""
+    """Returns the microseconds at an index of the value, in the unit of an image with that many digits."""
     micros = little_endian(buffer, start + place, 4) if size >= place + 4 else np.int64(0)
     return micros // (10_000 if digits <= 2 else 100 if digits <= 4 else 1)
 
 
 @compiled
 def date_images(buffer: Bytes, starts: Int64s, sizes: Int64s, out: Bytes) -> None:
-    """DATE: year << 9 | month << 5 | day in three bytes, lowest first."""
+    """Converts DATE: year << 9 | month << 5 | day in three bytes, lowest first."""
     for row in range(starts.shape[0]):
         start, size = starts[row], sizes[row]
         if start < 0:
@@ -57,7 +57,7 @@ def date_images(buffer: Bytes, starts: Int64s, sizes: Int64s, out: Bytes) -> Non
 
 @compiled
 def datetime_images(buffer: Bytes, starts: Int64s, sizes: Int64s, digits: Integer, width: Integer, out: Bytes) -> None:
-    """DATETIME2: five bytes, and the fraction's."""
+    """Converts DATETIME2: five bytes and the fraction's."""
     for row in range(starts.shape[0]):
         start, size = starts[row], sizes[row]
         if start < 0:
@@ -74,11 +74,13 @@ def datetime_images(buffer: Bytes, starts: Int64s, sizes: Int64s, digits: Intege
 def timestamp_images(
     buffer: Bytes, starts: Int64s, sizes: Int64s, digits: Integer, width: Integer, out: Bytes
 ) -> Integer:
-    """TIMESTAMP2, sent in UTC: seconds since 1970 in four bytes, and the fraction's. The first row that is no instant, or NOT_A_VALUE."""
+    """Converts TIMESTAMP2, sent in UTC: seconds since 1970 in four bytes and the fraction's. Returns the first row that
+    is not a valid time, or NOT_A_VALUE.
+    """
     for row in range(starts.shape[0]):
         start, size = starts[row], sizes[row]
         if start < 0 or size == 0:
-            continue  # a zero timestamp is zero bytes
+            continue  # a zero timestamp has no bytes
         year = byte_of(buffer, start, size, 0) | byte_of(buffer, start, size, 1) << 8
         days = days_from_civil(year, byte_of(buffer, start, size, 2), byte_of(buffer, start, size, 3))
         clock = byte_of(buffer, start, size, 4) * 3600 + byte_of(buffer, start, size, 5) * 60
@@ -92,7 +94,7 @@ def timestamp_images(
 
 @compiled
 def time_images(buffer: Bytes, starts: Int64s, sizes: Int64s, digits: Integer, width: Integer, out: Bytes) -> None:
-    """TIME2: a number of three bytes and the fraction's, negated as a whole, above the highest bit."""
+    """Converts TIME2: a number of three bytes and the fraction's, negated as a whole, with the highest bit as offset."""
     for row in range(starts.shape[0]):
         start, size = starts[row], sizes[row]
         if start < 0:
@@ -108,7 +110,7 @@ def time_images(buffer: Bytes, starts: Int64s, sizes: Int64s, digits: Integer, w
 
 @compiled
 def year_images(buffer: Bytes, starts: Int64s, out: Bytes) -> None:
-    """YEAR: years since 1900 in a byte, 0 for 0."""
+    """Converts YEAR: years since 1900 in a byte, 0 for 0."""
     for row in range(starts.shape[0]):
         if starts[row] >= 0:
             year = little_endian(buffer, starts[row], 2)
@@ -117,7 +119,7 @@ def year_images(buffer: Bytes, starts: Int64s, out: Bytes) -> None:
 
 @compiled
 def digits_between(buffer: Bytes, first: Integer, last: Integer) -> Integer:
-    """The number that the digits say, -1 where one of them is none."""
+    """Returns the number that the digits form, or -1 if one is not a digit."""
     value = np.int64(0)
     for place in range(first, last):
         digit = np.int64(buffer[place]) - 48
@@ -131,9 +133,11 @@ def digits_between(buffer: Bytes, first: Integer, last: Integer) -> Integer:
 def decimal_images(
     buffer: Bytes, starts: Int64s, sizes: Int64s, groups: Int64s, byte_counts: Int64s, scale: Integer, out: Bytes
 ) -> Integer:
-    """DECIMAL: groups of digits, whole ones from the point to the left, in as few bytes as they need; a negative number's inverted.
+    """Converts DECIMAL: groups of digits, whole groups from the point to the left, in as few bytes as they need;
+    inverted if negative.
 
-    `groups`: digits of each group; `byte_counts`: bytes by digits; `out`: zeros. The first row that is not such a number, or NOT_A_VALUE.
+    `groups`: digits of each group; `byte_counts`: bytes by digits; `out`: zeros. Returns the first row that is not such
+    a number, or NOT_A_VALUE.
     """
     width, precision = np.int64(0), np.int64(0)
     for index in range(groups.shape[0]):
@@ -146,7 +150,7 @@ def decimal_images(
         negative = sizes[row] > 0 and buffer[at] == 45
         if negative:
             at += 1
-        # where the digits of the whole part and of the fraction would begin, were all of them there
+        # where the digits of the integer part and of the fraction would begin if all of them were sent
         point = end - scale - 1 if scale else end
         if at > point or (scale and buffer[point] != 46):
             return row
@@ -172,7 +176,7 @@ def decimal_images(
 
 
 def images_of(values: Values, out: Bytes, width: int) -> Values:
-    """The values with their images in `out`, `width` bytes each."""
+    """Returns the values with their images in `out`, `width` bytes each."""
     starts = np.arange(values.count, dtype=np.int64) * width
     starts[values.starts < 0] = -1
     return Values(out, starts, np.where(values.starts < 0, 0, width).astype(np.int64))

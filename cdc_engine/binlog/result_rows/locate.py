@@ -1,11 +1,13 @@
-"""The kernel that finds every value in the rows of a SELECT as the binary protocol sends them. Driven by `decoder`; decodes nothing.
+"""Kernel that finds every value in the rows of a SELECT in the binary protocol. Called by `decoder`; decodes nothing.
 
-A packet: length (3), number (1), payload; one of 0xFFFFFF bytes goes on in the next. A row's payload is 0x00, a bitmap of NULLs that
-begins at its third bit, and the values that are not NULL, back to back: some have a width, the others a length-encoded length before
-them. After the rows comes a packet that begins with 0xFE and is shorter than nine bytes, or an error, which begins with 0xFF
+A packet: length (3), number (1), payload; one of 0xFFFFFF bytes continues in the next. A row's payload is 0x00, a
+bitmap of NULLs that begins at its third bit, and the values that are not NULL, back to back: some have a fixed width,
+the others a length-encoded length before them. After the rows comes a packet that begins with 0xFE and is shorter than
+nine bytes, or an error, which begins with 0xFF
 (https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_binary_resultset.html).
 
-Every read is checked against the packet's end, and the packet against what has come. A row must end where its packet does.
+Every read is checked against the packet's end, and the packet against the received bytes. A row must end where its
+packet ends.
 """
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name, and numba knows no keyword-only arguments
 
@@ -17,12 +19,12 @@ from cdc_engine.binlog.compiled import Integer, compiled
 from cdc_engine.binlog.little_endian import little_endian
 from cdc_engine.contracts import Bytes, Int8s, Int64s
 
-# What `locate_rows` answers: it stands before a packet that has not wholly come, all places are taken, the result's end was read, the
-# server sent an error (its payload lies between cursor[3] and cursor[4]), or bytes are none of the protocol.
+# Results of `locate_rows`: the next packet is incomplete, the arrays are full, the result's end was read, the
+# server sent an error (its payload is between cursor[3] and cursor[4]), or the bytes are not of the protocol.
 MORE, FULL, DONE, ERROR, WRONG = 0, 1, 2, 3, 4
 
 HEADER_BYTES = 4
-GOES_ON = 0xFFFFFF  # length of a packet whose payload goes on in the next
+GOES_ON = 0xFFFFFF  # length of a packet that continues in the next
 ROW, END, REFUSED = 0x00, 0xFE, 0xFF
 END_BYTES_MAX = 8
 NULL_BITS_FIRST = 2
@@ -32,7 +34,7 @@ CURSOR_FIELDS = 5
 
 @compiled
 def packet_end(buffer: Bytes, at: Integer, end: Integer) -> Integer:
-    """Where the packet at `at` ends with all that it goes on in; -1 where that has not come yet."""
+    """Returns the end of the packet at `at` with all its continuations; -1 if it is incomplete."""
     length = GOES_ON
     while length == GOES_ON:
         if at + HEADER_BYTES > end:
@@ -46,9 +48,10 @@ def packet_end(buffer: Bytes, at: Integer, end: Integer) -> Integer:
 
 @compiled
 def join_packets(buffer: Bytes, at: Integer, sequence: Integer) -> tuple[Integer, Integer]:
-    """Moves the parts of a whole packet together, over the headers between them: (its payload's end, number of the next packet).
+    """Joins the parts of a whole packet by removing the headers between them. Returns (its payload's end, number of the
+    next packet).
 
-    The end is -1 where a number is not the one that follows.
+    The end is -1 if a packet number is wrong.
     """
     length = GOES_ON
     write, read = at + HEADER_BYTES, at
@@ -68,7 +71,7 @@ def join_packets(buffer: Bytes, at: Integer, sequence: Integer) -> tuple[Integer
 
 @compiled
 def length_at(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
-    """(the length-encoded length at `at`, where it ends); -1 where it is cut off or none."""
+    """Returns (the length-encoded length at `at`, the offset after it); the length is -1 if truncated or invalid."""
     if at >= end:
         return -1, at
     first = np.int64(buffer[at])
@@ -84,7 +87,9 @@ def length_at(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Intege
 def locate_row(
     buffer: Bytes, at: Integer, end: Integer, width: Int8s, starts: Int64s, sizes: Int64s, row: Integer
 ) -> bool:
-    """Writes start and size of each value of the row whose payload lies between `at` and `end`; NULL starts at -1. False: it is none."""
+    """Writes start and size of each value of the row whose payload is between `at` and `end`; NULL starts at -1.
+    Returns False if it is not a row.
+    """
     columns = width.shape[0]
     nulls = at + 1
     at = nulls + ((columns + NULL_BITS_FIRST + 7) >> 3)
@@ -107,10 +112,11 @@ def locate_row(
 
 @compiled
 def locate_rows(buffer: Bytes, end: Integer, width: Int8s, cursor: Int64s, starts: Int64s, sizes: Int64s) -> Integer:
-    """Goes on until a packet has not wholly come before `end` (MORE), all places are taken (FULL), or the rows end.
+    """Continues until a packet is incomplete before `end` (MORE), the arrays are full (FULL), or the rows end.
 
-    `cursor` (int64, 5): where the next packet begins, its number, rows located so far, and of an ERROR where its payload begins and ends.
-    `width`: bytes of each value of a column, 0 for one that has its length before it. `starts`, `sizes`: columns by rows.
+    `cursor` (int64, 5): offset of the next packet, its number, rows located so far, and for an ERROR where its payload
+    begins and ends. `width`: bytes of each value of a column, 0 if a length precedes it. `starts`, `sizes`: columns by
+    rows.
     """
     while True:
         at = cursor[AT]

@@ -1,7 +1,7 @@
-"""One result of the binary protocol, from its first packet to its last: what it says of its columns, then its rows as record batches.
+"""Reads one result of the binary protocol: its column descriptions, then its rows as record batches.
 
-Bytes come from the caller's `receive`, in pieces of any size, into one buffer that is used again; it grows for a row that is larger and
-shrinks after it. Called by `cdc_engine.snapshot`.
+Bytes come from the caller's `receive`, in pieces of any size, into one buffer that is reused. It grows for a larger row
+and shrinks afterwards. Called by `cdc_engine.snapshot`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from cdc_engine.binlog.rows.decoder import CHUNK_CELLS_MAX, CHUNK_ROWS_MAX
 from cdc_engine.contracts import Int64s
 from cdc_engine.errors import SourceConnectionError
 
-# fills a part of the space from its beginning: bytes, 0 at the end of the connection
+# fills the space from its beginning; returns the number of bytes, 0 at the end of the connection
 Receive = Callable[[memoryview], int]
 ERROR_TEXT_AT = 9  # in an error packet: 0xFF, code (2), '#' and state (6), text
 ERROR_BYTES_MIN = 3
-WIDER = 0xFC  # before a number of two bytes
+WIDER = 0xFC  # precedes a number of two bytes
 
 
 class ServerRefusedError(Exception):
-    """An error packet: the server's number and its text."""
+    """An error packet: the server's error number and text."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(code, text)
@@ -38,9 +38,10 @@ class ServerRefusedError(Exception):
 
 
 class ResultReader:
-    """Use: `sent_columns`, then `batches`. `received`: bytes so far.
+    """Reads a result: first `sent_columns`, then `batches`. `received`: bytes so far.
 
-    Both raise ServerRefusedError on the server's error, and SourceConnectionError where the connection ends or bytes are none of a result.
+    Both raise ServerRefusedError on the server's error, and SourceConnectionError if the connection ends or bytes are
+    not of a result.
     """
 
     def __init__(self, receive: Receive, buffer_bytes: int = limits.READ_BUFFER_BYTES) -> None:
@@ -48,10 +49,10 @@ class ResultReader:
         self._buffer = np.empty(buffer_bytes, np.uint8)
         self._filled, self.received = 0, 0
         self._cursor = np.zeros(locate.CURSOR_FIELDS, np.int64)
-        self._cursor[locate.SEQUENCE] = 1  # the command was 0
+        self._cursor[locate.SEQUENCE] = 1  # the command was packet 0
 
     def sent_columns(self) -> list[SentColumn]:
-        """What the result says of its columns, up to the packet that ends them; empty of a statement that has no rows."""
+        """Returns the result's column descriptions; empty for a statement without rows."""
         first, *more = self._payload()
         count = first if first != WIDER else int.from_bytes(bytes(more[:2]), "little")
         columns = [sent_column(self._payload()) for _ in range(count)]
@@ -60,7 +61,7 @@ class ResultReader:
         return columns
 
     def batches(self, decoder: ResultDecoder) -> Iterator[pa.RecordBatch]:
-        """The rows, as many at a time as find places or room. What `decoder` raises ends the reading too."""
+        """Yields the rows, as many at a time as fit the buffers. Errors of `decoder` also end the reading."""
         rows_max = min(CHUNK_ROWS_MAX, CHUNK_CELLS_MAX // max(1, len(decoder.columns)))
         starts, sizes = (np.empty((len(decoder.columns), rows_max), np.int64) for _ in range(2))
         status = locate.MORE
@@ -78,7 +79,7 @@ class ResultReader:
                 self._make_room()
 
     def _locate(self, decoder: ResultDecoder, starts: Int64s, sizes: Int64s) -> int:
-        """Until the rows end, the places are taken, or the buffer is full."""
+        """Locates values until the rows end, the arrays are full, or the buffer is full."""
         while True:
             status: int = locate.locate_rows(self._buffer, self._filled, decoder.widths, self._cursor, starts, sizes)
             if status != locate.MORE or self._filled == len(self._buffer):
@@ -93,7 +94,7 @@ class ResultReader:
         self.received += count
 
     def _make_room(self) -> None:
-        """Moves what is not read to the front; into a larger buffer where that alone makes no room, into one of the usual size after it."""
+        """Moves unread bytes to the front: in a larger buffer if they fill this one, in a buffer of the usual size after a large row."""
         rest = self._buffer[self._cursor[locate.AT] : self._filled]
         size = 2 * len(rest) if len(rest) == len(self._buffer) else max(self._buffer_bytes, 2 * len(rest))
         if size != len(self._buffer):
@@ -104,7 +105,7 @@ class ResultReader:
         self._filled, self._cursor[locate.AT] = len(before), 0
 
     def _payload(self) -> bytes:
-        """The next packet's, of those before the rows."""
+        """Returns the payload of the next packet before the rows."""
         while (end := locate.packet_end(self._buffer, int(self._cursor[locate.AT]), self._filled)) < 0:
             if self._filled == len(self._buffer):
                 self._make_room()
@@ -125,7 +126,7 @@ class ResultReader:
 
 
 def sent_column(payload: bytes) -> SentColumn:
-    """Of the packet that describes a column."""
+    """Parses a packet that describes a column."""
     try:
         field: Any = FieldDescriptorPacket(payload, "utf8")
     except (struct.error, AssertionError, IndexError, ValueError, TypeError):

@@ -1,7 +1,8 @@
-"""How a column is asked for, how the binary protocol sends it, and how it becomes what the stream makes of it. Called by `decoder`.
+"""How a column is selected, how the binary protocol sends it, and how it is converted to the stream's values. Called by
+`decoder`.
 
-The lake's type, and what its policies make of values, are those of `column_types.type_of`: of its `finish` every value goes through, in the
-form that a row image has. Only what the server prints by itself (JSON, UUID, INET4, INET6) is taken as it prints it.
+The lake's type and policies are those of `column_types.type_of`: every value passes through its `finish`, in the form
+of a row image. Only what the server formats itself (JSON, UUID, INET4, INET6) is used as sent.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from cdc_engine.binlog.result_rows import images
 from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.contracts import Column
 
-NUMBER = "CAST({} AS UNSIGNED)"  # of an enum its number, of a set its bits
-# bytes of a value as it is sent, by the type code that the result says; others have their length before them
+NUMBER = "CAST({} AS UNSIGNED)"  # an enum's number, a set's bits
+# bytes of a value as sent, by the result's type code; other values have their length before them
 WIDTHS = {
     TypeCode.TINY: 1,
     TypeCode.SHORT: 2,
@@ -55,8 +56,9 @@ _PRINTED = re.compile(r"(uuid|inet4|inet6)\b", re.IGNORECASE)
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ResultType:
-    """`asked`: SQL with {} for the quoted name. `sent`: type codes that the result may say, `unsigned` whether it must say so, None for
-    either; `charset`: that it must have, empty for any. `type`: what the stream has. `finish`: as there, of values as they are sent.
+    """A result column. `asked`: SQL with {} for the quoted name. `sent`: type codes that the result may have;
+    `unsigned`: whether it must be unsigned, None for either; `charset`: that it must have, empty for any. `type`: the
+    stream's type. `finish`: converts values as sent.
     """
 
     asked: str = "{}"
@@ -68,12 +70,14 @@ class ResultType:
 
     @property
     def width(self) -> int:
-        """Bytes of each value, 0 where its length stands before it."""
+        """Bytes of each value, 0 if a length precedes it."""
         return WIDTHS.get(TypeCode(min(self.sent)), 0)
 
 
 def result_type(column: Column, declared_charset: str, zero_dates: str = "null") -> ResultType:
-    """Of a column with the charset that its table says its bytes have; `declared_charset` is the source's. Raises TypeUnsupportedError."""
+    """Returns the result type of a column whose charset is the real one; `declared_charset` is the source's. Raises
+    TypeUnsupportedError.
+    """
     found = type_of(column, zero_dates)
     if _PRINTED.match(column.mysql_type):
         return _printed(found, column, "ascii")
@@ -90,7 +94,7 @@ def result_type(column: Column, declared_charset: str, zero_dates: str = "null")
 
 
 def _same(found: ColumnType, column: Column) -> ResultType:
-    """Sent with at least the bytes that an image has, lowest first; or, of a bit, with the same bytes."""
+    """Returns the type of values sent with at least the bytes of an image, lowest first, or, for BIT, with the same bytes."""
     code = TypeCode(column.type_code)
     unsigned = column.unsigned if code in WIDTHS and code not in {TypeCode.FLOAT, TypeCode.DOUBLE} else None
     return ResultType(sent=frozenset({code}), unsigned=unsigned, type=found, finish=found.finish)

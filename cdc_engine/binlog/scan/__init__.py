@@ -1,1 +1,1 @@
-"""Received bytes → blocks: framing, the compiled pass over events, and what it hands to Python."""
+"""Turns received bytes into blocks: framing, the compiled pass over events, and the events that are handled in Python."""

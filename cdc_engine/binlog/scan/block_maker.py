@@ -1,4 +1,4 @@
-"""Cuts what the kernel found into blocks. Used by `scan` at the end of a buffer and by `control_events` before a new file or a DDL."""
+"""Makes blocks of what the kernel found. Used by `scanner` at the end of a buffer and by `control_events` before a new file or a DDL."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from cdc_engine.position import Position
 
 
 class BlockMaker:
-    """Where the stream stands (epoch, file, server) and the buffer in hand. `mariadb`: how GTID sources are named.
+    """The stream's state (epoch, file, server) and the current buffer. `mariadb`: how GTID sources are named.
 
-    `last_time_us`: commit time of the last transaction that was cut, or of the start; 0 while none is known.
+    `last_time_us`: commit time of the last transaction in a block, or of the start; 0 if unknown.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class BlockMaker:
         return self.files.file
 
     def use(self, buffer: Bytes) -> None:
-        """What is found from here on lies in `buffer`. Everything found before must have been cut, if that is another one."""
+        """Sets the buffer of the entries that the kernel finds from here on. Entries of another buffer must be in blocks already."""
         self._buffer = buffer
 
     def uses(self, buffer: Bytes) -> bool:
         return self._buffer is buffer
 
     def position(self, time_us: int = 0) -> Position:
-        """After the event in hand; the GTID set is that of the transactions cut so far."""
+        """Returns the position after the current event. Its GTID set is that of the transactions in blocks so far."""
         offset = int(self.memory.state[at.FILE_END])
         return Position(
             epoch=self.epoch,
@@ -69,7 +69,7 @@ class BlockMaker:
         )
 
     def cut(self, changes: tuple[TableChange, ...] = (), statement: LoggedStatement | None = None) -> Iterator[Block]:
-        """Gives out what was found since the last cut, if anything."""
+        """Yields a block of what was found since the last call, if anything."""
         state = self.memory.state
         event_count, end_count = int(state[at.EVENT_COUNT]), int(state[at.END_COUNT])
         anything = bool(event_count or end_count or changes or statement)
@@ -82,7 +82,7 @@ class BlockMaker:
             yield block
 
     def _open_frame(self) -> Frames:
-        """Of the transaction that is open here; its end is not known yet."""
+        """Returns the frame of the open transaction, whose end is not known yet."""
         state = self.memory.state
         if not state[at.OPEN]:
             return NO_FRAMES
@@ -140,7 +140,7 @@ class BlockMaker:
 
 
 def frames_of(fields: Int64s) -> Frames:
-    """One a column (a field of FRAME a row)."""
+    """Returns one frame per column of `fields`, which has one field of FRAME per row."""
     frames = np.empty(fields.shape[1], FRAME)
     for name, values in zip(FRAME_FIELDS, fields, strict=True):
         frames[name] = values

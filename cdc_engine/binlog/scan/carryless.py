@@ -1,7 +1,9 @@
-"""Folding of bytes by carry-less multiplication, one instruction of x86 processors (PCLMULQDQ). Called by `checksum`.
+"""Folds bytes for CRC32 by carry-less multiplication, an instruction of x86 processors (PCLMULQDQ). Called by
+`checksum`.
 
-The technique is that of Intel's paper "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ": a run of bytes is replaced, 128 bits
-at a time, by a shorter one with the same remainder. The last 128 bits are left to the tables, so no reduction is needed here.
+The technique is that of Intel's paper "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ": a run of bytes is
+replaced, 128 bits at a time, by a shorter one with the same remainder. The last 128 bits are left to the tables, so no
+reduction is needed here.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ from numba.extending import intrinsic
 from cdc_engine.contracts import Bytes
 
 UNIT_BYTES = 16
-LANES = 4  # accumulators, so that the multiplications do not wait for each other
+LANES = 4  # accumulators, so that multiplications do not wait for each other
 FOLD_BYTES_MIN = UNIT_BYTES * LANES
 
 
 def _power(exponent: int) -> int:
-    """x^exponent modulo the polynomial of CRC-32, its bits reversed as zlib's sum has them, one place higher as the instruction wants."""
+    """Returns x^exponent modulo the polynomial of CRC-32, with reversed bits as in zlib, shifted left by one as the
+    instruction requires.
+    """
     remainder = 0x80000000  # the polynomial 1, bits reversed
     for _ in range(exponent):
         remainder = (remainder >> 1) ^ (0xEDB88320 if remainder & 1 else 0)
@@ -31,12 +35,12 @@ def _power(exponent: int) -> int:
 
 
 def _distance(bits: int) -> tuple[int, int]:
-    """The two factors that move 128 bits forward by a distance: for the lower, then for the upper half."""
+    """Returns the factors that move 128 bits forward by a distance: for the lower half, then for the upper half."""
     return _power(bits + 32), _power(bits - 32)
 
 
 def _has_instruction() -> bool:
-    settings: Any = nb.config  # its stubs leave the settings out
+    settings: Any = nb.config  # its stubs lack the settings
     return not settings.DISABLE_JIT and bool(binding.get_host_cpu_features().get("pclmul"))
 
 
@@ -70,7 +74,7 @@ def _generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any
 
 
 class _Code:
-    """Emits the instructions; `start`: pointer to the first unit."""
+    """Emits the instructions. `start`: pointer to the first unit."""
 
     def __init__(self, builder: Any, start: Any) -> None:
         self._builder, self._start = builder, start
@@ -82,7 +86,7 @@ class _Code:
         return self._builder.load(self._builder.gep(self._start, [index]), align=1)
 
     def moved(self, value: Any, factors: tuple[int, int]) -> Any:
-        """`value` forward by the distance of its factors: lower times lower, upper times upper."""
+        """Moves `value` forward by the distance of its factors: lower times lower, upper times upper."""
         by = ir.Constant(_VECTOR, list(factors))
         lower, upper = (
             self._builder.call(self._multiply, [value, by, ir.Constant(_BYTE, halves)]) for halves in (0x00, 0x11)
@@ -90,7 +94,9 @@ class _Code:
         return self._builder.xor(lower, upper)
 
     def loop(self, lanes: list[Any], at: Any, units: Any, factors: tuple[int, int]) -> tuple[list[Any], Any]:
-        """Takes in len(lanes) units a turn while that many are left from `at` on; the lanes and the place after the last turn."""
+        """Emits a loop that takes len(lanes) units per iteration while that many are left after `at`. Returns the lanes
+        and the next unit.
+        """
         builder, step = self._builder, ir.Constant(_WORD, len(lanes))
         before = builder.block
         head, body, after = (builder.append_basic_block(f"fold_{name}") for name in ("head", "body", "after"))
@@ -113,5 +119,6 @@ class _Code:
 
 
 Folded = Callable[[Bytes, int, int, np.uint32], tuple[np.uint64, np.uint64]]
-#: (lower, upper) 64 bits whose remainder is that of buffer[begin : begin + 16 * units] begun with `crc`; at least LANES units.
+# : Returns (lower, upper) 64 bits with the remainder of buffer[begin : begin + 16 * units] started with `crc`; at least
+# LANES units.
 folded = cast("Folded", intrinsic(_typed))

@@ -1,8 +1,9 @@
-"""CRC32 of binlog events, inside the scan. Called by `scan_kernel`; the sum is zlib's (MySQL calls zlib's crc32).
+"""Computes the CRC32 of binlog events in the scan. Called by `kernel`. The sum is zlib's (MySQL calls zlib's crc32).
 
-Most bytes are folded by carry-less multiplication where the processor has it (`carryless`: 14 GB/s); the rest, and all of them elsewhere,
-goes through tables, sixteen bytes a step ("slicing-by-16": 2 GB/s): each table maps one byte at one distance from the end of the step, so
-the sixteen lookups do not wait for each other. A call of zlib from compiled code would need a pointer that numba cannot cache on disk.
+Most bytes are folded by carry-less multiplication if the processor has it (`carryless`: 14 GB/s). The rest, or all
+bytes on other processors, goes through tables, sixteen bytes per step ("slicing-by-16": 2 GB/s): each table maps one
+byte at one distance from the end of the step, so the sixteen lookups do not wait for each other. Calling zlib from
+compiled code would need a pointer that numba cannot cache on disk.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ TABLES = _make_tables()
 
 @nb.njit(inline="always")
 def _word(buffer: Bytes, at: int) -> np.uint32:
-    """Four bytes, little-endian; LLVM makes one load of it."""
+    """Reads four little-endian bytes. LLVM makes one load of it."""
     return np.uint32(
         np.uint32(buffer[at])
         | np.uint32(buffer[at + 1]) << np.uint32(8)
@@ -48,7 +49,7 @@ def _word(buffer: Bytes, at: int) -> np.uint32:
 
 @nb.njit(inline="always")
 def _fold(word: np.uint32, first: int) -> np.uint32:
-    """The four bytes of a word through four neighbouring tables; `first` is the table of the lowest byte."""
+    """Maps the four bytes of a word through four neighbouring tables. `first`: table of the lowest byte."""
     return np.uint32(
         TABLES[first, word & np.uint32(0xFF)]
         ^ TABLES[first - 1, (word >> np.uint32(8)) & np.uint32(0xFF)]
@@ -59,7 +60,7 @@ def _fold(word: np.uint32, first: int) -> np.uint32:
 
 @kernel
 def crc32(buffer: Bytes, begin: int, end: int) -> int:
-    """The CRC32 of buffer[begin:end]; the caller has checked that both lie in the buffer."""
+    """Returns the CRC32 of buffer[begin:end]. The caller has checked that both lie in the buffer."""
     crc = np.uint32(0xFFFFFFFF)
     at = begin
     if AVAILABLE and end - begin >= FOLD_BYTES_MIN:

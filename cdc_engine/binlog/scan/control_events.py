@@ -1,6 +1,7 @@
-"""What the kernel hands over, one event at a time: new files, new table maps, statements, XA, and what must stop the stream.
+"""Handles the events that the kernel leaves to Python: new files, new table maps, statements, XA, and events that must
+stop the stream.
 
-Driven by `scan.Scanner`. Each handler may give out blocks: what came before the event, and a DDL's own.
+Called by `scanner.Scanner`. Each handler may yield blocks: what came before the event, and the block of a DDL.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from cdc_engine.position import Position
 HARMLESS = frozenset(
     {
         *(types.IGNORABLE, types.TRANSACTION_CONTEXT, types.VIEW_CHANGE, types.MARIADB_START_ENCRYPTION),
-        *(types.BEGIN_LOAD_QUERY, types.APPEND_BLOCK, types.DELETE_FILE),  # the file of a LOAD DATA in statement form
+        *(types.BEGIN_LOAD_QUERY, types.APPEND_BLOCK, types.DELETE_FILE),  # the file of a LOAD DATA in statement format
     }
 )
 MARIADB_PREPARED_XA = 0x40  # flag of MariaDB's GTID event: the rows of an XA transaction follow, without an XA START
@@ -38,12 +39,14 @@ REFUSED = {
     types.INCIDENT: "INCIDENT, LOST_EVENTS: the server lost changes before they reached its binlog; take the tables' rows anew",
     types.GTID_TAGGED: "GTID_TAGGED (42) has a form that is not known: this server is newer than what can be read here",
 }
-DEFINITION_BYTES = 32  # rows after a statement in one transaction lie so far behind its end: two units of the order key
+DEFINITION_BYTES = (
+    32  # distance of rows from the end of a statement in the same transaction: two units of the order key
+)
 GTID_LIST_COUNT_BITS = 28  # the upper four bits of the count are flags
 
 
 class ControlEvents:
-    """Handlers by event type; `take` is called with the event in hand, header and checksum included."""
+    """Handlers by event type. `take` receives the current event with header and checksum."""
 
     def __init__(
         self,
@@ -61,8 +64,8 @@ class ControlEvents:
         self._captured = captured
         self._savepoints: dict[str, int] = {}  # name → row events kept before it, of the open transaction
         self._xa = xa
-        self._tells_timestamps = False  # of the file that is read
-        self._file_begins = False  # its first events are read
+        self._tells_timestamps = False  # of the current file
+        self._file_begins = False  # its first events are being read
         self._handlers: dict[int, Callable[[bytes], Iterator[Block]]] = {
             types.ROTATE: self._rotate,
             types.FORMAT_DESCRIPTION: self._format_description,
@@ -77,7 +80,9 @@ class ControlEvents:
         }
 
     def take(self, event: bytes) -> Iterator[Block]:
-        """Raises UnknownEventError on what could carry rows and is not understood, BinlogFormatError on what cannot be read."""
+        """Handles an event. Raises UnknownEventError on an unknown event that may carry rows, and BinlogFormatError on
+        an unreadable one.
+        """
         event_type = control.event_type_of(event)
         if event_type in self._handlers:
             yield from self._handlers[event_type](event)
@@ -100,7 +105,7 @@ class ControlEvents:
         return event[types.HEADER_BYTES : len(event) - self._checksum_bytes]
 
     def _time_us(self, event: bytes) -> int:
-        """Commit time: the GTID event's, else the event's own."""
+        """Returns the commit time: the GTID event's, else the event's own."""
         return int(self._state[at.TIME_US]) or struct.unpack_from("<I", event)[0] * 1_000_000
 
     # ── files ──
@@ -133,20 +138,21 @@ class ControlEvents:
         self._maker.executed.file_begins(previous, self._maker.file)
         if self._file_begins:
             self._file_begins = False
-            yield from self._place_at_begin(event)  # here MySQL's binlog ends as long as nothing is written
+            yield from self._place_at_begin(event)  # MySQL's binlog ends here as long as nothing is written
 
     def _place_at_begin(self, event: bytes) -> Iterator[Block]:
-        """A place for the cursor, also where no transaction follows: older files may be purged.
+        """Yields a position for the cursor at a file's beginning, even if no transaction follows, because older files
+        may be purged.
 
-        Its time is the last commit's. The header's is of the clock of whoever began the file: on a replica that is behind, later than
-        transactions that are still to come.
+        Its time is that of the last commit. The header's time comes from the clock of whoever created the file: on a
+        delayed replica it is later than transactions that are still to come.
         """
         yield from self._maker.cut()
         self._add_end(event, self._maker.last_time_us)
         yield from self._maker.cut()
 
     def _gtid_list(self, event: bytes) -> Iterator[Block]:
-        """MariaDB's state at a file's beginning; of a domain the last entry is the current one. Only of use while nothing is known."""
+        """Adopts MariaDB's state at the beginning of a file, if nothing is known yet. The last entry of a domain is the current one."""
         yield from self._maker.cut()
         if not self._maker.executed.known:
             body = self._body(event)
@@ -188,14 +194,16 @@ class ControlEvents:
         elif kind is StatementKind.XA_START:
             self._open()
             self._xa.start()
-        elif kind is not StatementKind.XA_END:  # which says nothing that its XA_PREPARE does not say
+        elif kind is not StatementKind.XA_END:  # contains nothing that XA_PREPARE does not contain
             yield from self._decide(kind, statement.text)
             yield from self._end(event)
 
     def _definition(self, statement: control.Statement, event: bytes) -> Iterator[Block]:
-        """DDL: a block alone. Inside a transaction (CREATE TABLE … SELECT) the block has no transaction end, that comes with the rows.
+        """Yields a DDL statement as its own block. Inside a transaction (CREATE TABLE … SELECT) the block has no
+        transaction end; that comes with the rows.
 
-        Their place is then above the statement's, and still within the transaction: a table map, rows and an end follow.
+        The position of the rows is then after the statement's and still within the transaction: a table map, rows and
+        an end follow.
         """
         yield from self._maker.cut()
         stands_alone = not self._state[at.OPEN]
@@ -228,7 +236,7 @@ class ControlEvents:
             return (stopped_change(error, position),)
 
     def _row_change(self, statement: control.Statement, event: bytes) -> Iterator[Block]:
-        """A change of rows in statement form: the tables that it may have written to stop, and the others go on."""
+        """Stops the tables to which a statement that changes rows may have written. The others continue."""
         changes = self._apply(statement, self._maker.position(self._time_us(event)))
         if changes:
             yield from self._maker.cut()
@@ -238,11 +246,11 @@ class ControlEvents:
         yield from self._end_if_alone(event)
 
     def _load(self, event: bytes) -> Iterator[Block]:
-        """LOAD DATA in statement form."""
+        """Handles LOAD DATA in statement format."""
         yield from self._row_change(control.parse_load(event, self._checksum_bytes), event)
 
     def _savepoint(self, kind: StatementKind, text: str) -> None:
-        """Row format cuts undone rows out of the transaction, except where it must keep a temporary table's statement."""
+        """Tracks savepoints. Row format removes undone rows from the transaction, unless it must keep a statement of a temporary table."""
         name, rows = savepoint_name(text), int(self._state[at.OPEN_ROWS])
         if kind is StatementKind.SAVEPOINT:
             self._savepoints[name] = rows
@@ -274,7 +282,7 @@ class ControlEvents:
         self._savepoints.clear()
 
     def _note_begin(self, event: bytes) -> None:
-        """As the kernel does where the text is exactly BEGIN."""
+        """Records a BEGIN, as the kernel does if the text is exactly BEGIN."""
         seconds = struct.unpack_from("<I", event)[0]
         thread = struct.unpack_from("<I", event, types.HEADER_BYTES)[0]
         began = (self._state[at.BEGAN], len(event), seconds, thread)
@@ -302,7 +310,7 @@ class ControlEvents:
         self._savepoints.clear()
 
     def _frame(self, event: bytes) -> tuple[int, ...]:
-        """What frames the transaction that this event ends; `contracts.FRAME`."""
+        """Returns the frame of the transaction that this event ends (`contracts.FRAME`)."""
         begin = self._state[[at.BEGIN_AT, at.BEGIN_LENGTH, at.BEGIN_SECONDS, at.BEGIN_THREAD]].tolist()
         seconds, server = struct.unpack_from("<IxI", event)
         return (*begin, int(self._state[at.BEGAN]), len(event), seconds, -1, server)
@@ -310,7 +318,7 @@ class ControlEvents:
     # ── XA ──
 
     def _mariadb_xa(self, event: bytes) -> Iterator[Block]:
-        """A GTID event with a flag of XA, which the kernel has taken already."""
+        """Handles a GTID event with an XA flag. The kernel has read its GTID already."""
         if event[types.HEADER_BYTES + 12] & MARIADB_PREPARED_XA:
             self._xa.start()
         yield from ()

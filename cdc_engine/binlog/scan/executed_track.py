@@ -1,7 +1,8 @@
-"""The executed GTID set along a stream, and the names of the kernel's GTID sources. Used by `scan`.
+"""Tracks the executed GTID set along a stream, and the names of the kernel's GTID sources. Used by `scanner`.
 
-A stream that began in the middle of a file of a MySQL server does not know what was executed before; it learns it from the next file's
-PREVIOUS_GTIDS. Until then its transactions count as without GTID: a set with a hole would read the whole binlog again on resume.
+A stream that starts in the middle of a MySQL binlog file does not know what was executed before. It learns it from the
+next file's PREVIOUS_GTIDS. Until then its transactions count as having no GTID: a set with a hole would make a resume
+read the whole binlog again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from cdc_engine.gtid import GtidSet, MariadbPosition, is_mariadb, parse_executed
 
 
 class ExecutedTrack:
-    """`known`: whether the set is complete; `text`: the set, empty while unknown."""
+    """The executed set so far. `known`: whether the set is complete; `text`: the set, empty while unknown."""
 
     def __init__(self, text: str, *, known: bool) -> None:
         self.known = known
@@ -36,11 +37,11 @@ class ExecutedTrack:
         return self._text
 
     def adopt(self, executed: GtidSet | MariadbPosition) -> None:
-        """The stream has said what was executed up to here."""
+        """Replaces the set with what the stream says was executed up to here."""
         self._executed, self.known, self._text = executed, True, None
 
     def name_sources(self, sources: Int64s, count: int, *, mariadb: bool) -> None:
-        """Names for those of the kernel's `sources` (see `scan_state.SOURCE_NEW`) that it added, up to `count`."""
+        """Names the kernel's new `sources` (see `state.SOURCE_NEW`), up to `count`."""
         for index in range(len(self.sources), count):
             high, low = sources[:2, index].tolist()
             if mariadb:
@@ -51,7 +52,7 @@ class ExecutedTrack:
                 self.sources.append(f"{server}:{tag}" if tag else str(server))
 
     def take(self, source: Int64s, number: Int64s) -> None:
-        """The transactions (t) of a block have been executed."""
+        """Adds the transactions of a block."""
         if not self.known or not len(source) or source.max() < 0:
             return
         if self._executed is None:
@@ -59,9 +60,9 @@ class ExecutedTrack:
         self.adopt(self._executed.including(self.sources, source.astype(np.int32), number))
 
     def file_begins(self, previous: GtidSet, file: str) -> None:
-        """A file says what was executed before it. Adopted when nothing is known; else nothing in it may be missing here.
+        """Compares the set with what a file says was executed before it. Adopts the file's set if nothing is known.
 
-        Raises PositionLostError when it names transactions that this stream never saw.
+        Raises PositionLostError if the file names transactions that this stream never saw.
         """
         if not self.known:
             self.adopt(previous)

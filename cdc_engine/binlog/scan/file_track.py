@@ -1,7 +1,8 @@
-"""Which binlog file a stream is in, and that its files come one after the other. Pure; used by `block_maker` and `control_events`.
+"""Tracks the stream's binlog file and checks that files follow each other. Pure; used by `block_maker` and
+`control_events`.
 
-A name does not make a file: a server that was reset, rebuilt or restored writes other files under the names that were read. Two files of
-one name are told apart by when they were created, which the header of their first event, the FORMAT_DESCRIPTION, says.
+A name does not identify a file: a server that was reset, rebuilt or restored writes other files under the same names.
+The creation time in a file's first event, the FORMAT_DESCRIPTION, distinguishes them.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from cdc_engine.position import Position, file_number
 
 
 class FileTrack:
-    """`file` is empty until the server names the first one. `created`: seconds since 1970, 0 while not known."""
+    """The current file. `file`: empty until the server names it. `created`: seconds since 1970; 0 while unknown."""
 
     def __init__(self, start: Position) -> None:
         self.file, self.created = start.file, start.file_created
-        self._told = start.file  # the file of the last place that was given out
+        self._told = start.file  # the file of the last position that was handed out
         self._described = False  # whether the server described a file on this connection
 
     def turn_to(self, file: str) -> None:
-        """A ROTATE names the file that follows, or the one in hand. Raises as `_refuse` does when it lies before that, or is no kin."""
+        """Handles a ROTATE, which names the next file or the current one. Raises as `_refuse` if the file is older or of another series."""
         if self.file and file != self.file:
             if _base(file) != _base(self.file) or file_number(file) < file_number(self.file):
                 raise self._refuse(f"after {self.file} the server goes on with {file}")
@@ -27,7 +28,7 @@ class FileTrack:
         self.file = file
 
     def described(self, created: int) -> bool:
-        """The file's FORMAT_DESCRIPTION; whether the file is a new one, at whose beginning the stream now stands."""
+        """Handles a FORMAT_DESCRIPTION. Returns whether the stream is at the beginning of a new file."""
         if self.created and created and created != self.created:
             raise self._refuse(f"{self.file} was created at {created}, the one that was read at {self.created}")
         self._described, self.created = True, created or self.created
@@ -35,7 +36,9 @@ class FileTrack:
         return new
 
     def _refuse(self, what: str) -> FilesRenumberedError | PositionLostError:
-        """Amid a stream the next connection decides anew; of one that begins it was decided, and this is not what was asked for."""
+        """Returns the error for an unexpected file: in the middle of a stream the next connection decides; at its start
+        the position is lost.
+        """
         if self._described:
             return FilesRenumberedError(f"{what}: its binlog was numbered anew")
         return PositionLostError(

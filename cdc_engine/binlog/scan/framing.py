@@ -1,7 +1,7 @@
-"""From the socket's bytes to regions the scan can work on in place. Driven by `parser`; opens no socket itself.
+"""Buffers the socket's bytes so that the scan can work in place. Called by `parser`; opens no socket itself.
 
-One buffer is filled until no room is left; what is complete is scanned where it lies, and the incomplete tail moves to the next buffer.
-An event of 16 MiB or more comes in several packets: it alone is put together in a buffer of its own.
+A buffer is filled until it is full. Complete packets are scanned where they are, and the incomplete rest moves to the
+next buffer. An event of 16 MiB or more arrives in several packets; it is assembled in a buffer of its own.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from cdc_engine.contracts import Block, Bytes
 from cdc_engine.errors import BinlogFormatError
 
 PACKET_HEADER_BYTES = 4
-ROOM_BYTES_MIN = 64 * 1024  # less room than this: the next read goes to a fresh buffer
+ROOM_BYTES_MIN = 64 * 1024  # with less free space than this, the next read uses a new buffer
 EVENT_AT = PACKET_HEADER_BYTES + 1  # after packet header and status byte
 
 
 class LargeEvent:
-    """One event that spans packets, being put together. `event` is complete once `missing` is 0 and no packet is open."""
+    """An event that spans packets. `event` is complete once `missing` is 0 and no packet is open."""
 
     def __init__(self, length: int) -> None:
         self.event: Bytes = np.empty(length, np.uint8)
@@ -37,7 +37,9 @@ class LargeEvent:
         return self._packet_is_last and self._packet_left == 0
 
     def take(self, buffer: Bytes, begin: int, end: int) -> int:
-        """Copies what belongs to the event; the offset of the first byte not taken. A packet header that is cut stays untaken."""
+        """Copies what belongs to the event. Returns the offset of the first byte that was not taken. An incomplete
+        packet header is not taken.
+        """
         at = begin
         while not self.complete:
             if self._packet_left == 0:
@@ -67,10 +69,11 @@ class LargeEvent:
 
 
 class PacketFramer:
-    """`space` is where the socket writes next; `received` scans what is there. `bytes_received` counts all of it.
+    """Splits received bytes into packets. `space`: where the socket writes next. `received`: scans what was written.
+    `bytes_received`: all bytes so far.
 
-    `answer`: the payload of a packet that is no event, an error or the end of the dump; nothing comes after it. `beginning`: what comes
-    first and is passed over.
+    `answer`: payload of a packet that is not an event: an error or the end of the dump. Nothing follows it.
+    `beginning`: bytes of the file that are skipped first.
     """
 
     def __init__(
@@ -89,14 +92,14 @@ class PacketFramer:
         self.answer: bytes | None = None
 
     def space(self) -> memoryview:
-        """At least one byte of room; the bytes of blocks given out are never in it."""
+        """Returns at least one byte of free space. It never overlaps the bytes of blocks that were handed out."""
         room = len(self._buffer) - self._end
         if room < min(ROOM_BYTES_MIN, self._buffer_bytes) and not self._holds_large_packet():
             self._move_tail()
         return memoryview(self._buffer)[self._end :]  # type: ignore[arg-type]  # numpy's stubs before Python 3.12
 
     def received(self, count: int) -> Iterator[Block]:
-        """The socket wrote `count` bytes into `space`: the blocks they complete. Raises what `Scanner.feed` raises."""
+        """Processes `count` bytes that the socket wrote into `space`. Yields the completed blocks. Raises what `Scanner.feed` raises."""
         self._end += count
         self.bytes_received += count
         if self._beginning is not None:
@@ -127,25 +130,25 @@ class PacketFramer:
         self.answer = self._buffer[begin : begin + packet_length(self._buffer, self._begin)].tobytes()
 
     def _packet_bytes(self) -> int:
-        """Of the packet whose beginning is here, header included; 0 when that cannot be said yet or it is put together elsewhere."""
+        """Returns the length of the packet that begins here, with header; 0 if it is unknown or assembled elsewhere."""
         if self._end - self._begin < PACKET_HEADER_BYTES or self._large is not None:
             return 0
         length = packet_length(self._buffer, self._begin)
         return PACKET_HEADER_BYTES + length if length < limits.PACKET_BYTES_MAX else 0
 
     def _holds_large_packet(self) -> bool:
-        """Whether the rest of a packet that is worth no copy fits where it is."""
+        """Returns whether the rest of a packet that is too large to copy fits into the current buffer."""
         return ROOM_BYTES_MIN < self._packet_bytes() <= len(self._buffer) - self._begin
 
     def _move_tail(self) -> None:
-        """A fresh buffer that begins with the incomplete packet and has room for all of it."""
+        """Starts a new buffer with the incomplete packet and space for all of it."""
         tail = self._buffer[self._begin : self._end]
         fresh: Bytes = np.empty(max(self._buffer_bytes, self._packet_bytes()), np.uint8)
         fresh[: len(tail)] = tail
         self._buffer, self._begin, self._end = fresh, 0, len(tail)
 
     def _begin_large(self) -> bool:
-        """False while not even the event's header has come."""
+        """Starts a large event. Returns False until the event's header has arrived."""
         header = self._begin + EVENT_AT
         if self._end < header + HEADER_BYTES:
             return False
@@ -168,5 +171,5 @@ class PacketFramer:
 
 
 def packet_length(buffer: Bytes | memoryview, at: int) -> int:
-    """Payload bytes of the packet whose header begins at `at`: three bytes, little-endian."""
+    """Returns the payload length of the packet whose header begins at `at`: three bytes, little-endian."""
     return int(buffer[at]) | int(buffer[at + 1]) << 8 | int(buffer[at + 2]) << 16

@@ -1,8 +1,9 @@
-"""The part of the scan that reads who committed a transaction: GTID events of MySQL, tagged ones, and MariaDB's. Called by `scan_kernel`.
+"""Reads GTID events in the scan: MySQL's, tagged ones, and MariaDB's. Called by `kernel`.
 
-A source is a uuid, a uuid with a tag (MySQL 8.3 and above), or MariaDB's domain and server: six integers (`scan_state.SOURCE_NEW`), so
-that any of them is compared without a look at text. The tagged event is a message of MySQL's serialization with the fields of
-libs/mysql/binlog/event/control_events.h: https://dev.mysql.com/doc/dev/mysql-server/latest/PageLibsMysqlSerialization.html.
+A source is a uuid, a uuid with a tag (MySQL 8.3 and later), or MariaDB's domain and server: six integers
+(`state.SOURCE_NEW`), so that sources are compared without text. The tagged event is a message of MySQL's serialization
+with the fields of libs/mysql/binlog/event/control_events.h:
+https://dev.mysql.com/doc/dev/mysql-server/latest/PageLibsMysqlSerialization.html.
 """
 
 from __future__ import annotations
@@ -34,23 +35,23 @@ from cdc_engine.contracts import Bytes, Int64s
 
 # A GTID event's flags 1, source 16, number 8, clock kind 1, two clocks 8 each; then commit times of 7 bytes.
 LOGICAL_CLOCK = 42
-HAS_ORIGINAL_TIME = 1 << 55  # a replica's own commit time is followed by that of the server that committed first
+HAS_ORIGINAL_TIME = 1 << 55  # the commit time on this replica is followed by that on the original server
 STANDALONE, PREPARED_OR_COMPLETED_XA = 0x01, 0xC0  # flags of MariaDB's GTID event
 SERIALIZATION = 1  # version of the message in a tagged GTID event
-# Its fields, by id; the others that are known are numbers which nothing here needs.
+# Its fields, by id. The other known fields are numbers that nothing here needs.
 UUID_FIELD, NUMBER_FIELD, TAG_FIELD, TIME_FIELD, ORIGINAL_TIME_FIELD, LAST_FIELD = 1, 2, 3, 6, 7, 11
 NEEDED_FIELDS = 1 << UUID_FIELD | 1 << NUMBER_FIELD | 1 << TAG_FIELD
 
 
 @nb.njit(inline="always")
 def is_unfinished(state: Int64s) -> bool:
-    """Whether a transaction with rows is open: another cannot begin."""
+    """Returns whether a transaction with rows is open, so that another one cannot begin."""
     return bool(state[OPEN] == 1 and state[OPEN_ROWS] > 0)
 
 
 @kernel
 def take_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> ScanStatus:
-    """Flags 1, source uuid 16, number 8, and since MySQL 5.7 the logical clock, since 8.0 commit times in microseconds."""
+    """Reads a GTID event: flags 1, source uuid 16, number 8; since MySQL 5.7 the logical clock; since 8.0 commit times in microseconds."""
     body = state[EVENT] + HEADER_BYTES
     if body + 25 > body_end:
         return ScanStatus.BAD_BODY
@@ -62,7 +63,7 @@ def take_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> S
         if source < 0:
             return ScanStatus.SOURCES_FULL
     _begin(state, source, little_endian(buffer, body + 17, 8))
-    state[OPEN] = 0  # a BEGIN follows, or a statement that stands alone
+    state[OPEN] = 0  # a BEGIN or a standalone statement follows
     times = body + LOGICAL_CLOCK
     if times + 7 <= body_end:
         state[TIME_US] = little_endian(buffer, times, 7)
@@ -73,7 +74,9 @@ def take_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> S
 
 @kernel
 def take_mariadb_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> ScanStatus:
-    """Sequence number 8, domain 4, flags 1. It is the BEGIN as well, unless a statement follows that stands alone."""
+    """Reads MariaDB's GTID event: sequence number 8, domain 4, flags 1. It also begins a transaction, unless a
+    standalone statement follows.
+    """
     body = state[EVENT] + HEADER_BYTES
     if body + 13 > body_end:
         return ScanStatus.BAD_BODY
@@ -112,8 +115,9 @@ def _plain_source(state: Int64s, sources: Int64s, high: int, low: int) -> int:
 
 @kernel
 def _source_index(state: Int64s, sources: Int64s) -> int:
-    """The index of the source at SOURCE_NEW, added when it is new; -1 when there is no room. Last added is looked at first: a stream has
-    few writers."""
+    """Returns the index of the source at SOURCE_NEW, adding it if it is new; -1 if there is no space. Searches
+    backwards, because a stream has few writers.
+    """
     count: int = state[SOURCE_COUNT]
     for index in range(count - 1, -1, -1):
         row = 0
@@ -134,9 +138,10 @@ def _source_index(state: Int64s, sources: Int64s) -> int:
 
 @kernel
 def take_tagged_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> ScanStatus:
-    """Version, size of all, the last field that must be understood; then fields, ascending, each after its id.
+    """Reads a tagged GTID event: version, total size, the last field that must be understood; then fields in ascending
+    order, each after its id.
 
-    A newer message, or one with a field that is not known and must be understood, is for Python, which refuses it.
+    A newer message, or one with an unknown field that must be understood, is left to Python, which refuses it.
     """
     body = state[EVENT] + HEADER_BYTES
     version, at = _varlen(buffer, body, body_end)
@@ -155,14 +160,14 @@ def take_tagged_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: in
     if source < 0:
         return ScanStatus.SOURCES_FULL
     _begin(state, source, number)
-    state[OPEN] = 0  # a BEGIN follows, or a statement that stands alone
+    state[OPEN] = 0  # a BEGIN or a standalone statement follows
     state[TIME_US] = time_us
     return ScanStatus.GO_ON
 
 
 @kernel
 def _tagged_fields(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> tuple[Integer, Integer]:
-    """(the transaction's number, its commit time in µs or 0), with its source put at SOURCE_NEW; number 0 where they cannot be read."""
+    """Returns (the transaction's number, its commit time in µs or 0) and writes its source to SOURCE_NEW; number 0 if unreadable."""
     seen, last = 0, -1
     number, time_us = np.int64(0), np.int64(0)
     while at < end:
@@ -182,7 +187,7 @@ def _tagged_fields(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> t
             return 0, 0
         if field == NUMBER_FIELD:
             number = (value >> 1) * (1 - (value & 1))  # the lowest bit is the sign; 0 is no number
-        # the second of the two times, where it is there, is of the server that committed first
+        # the second time, if present, is that on the original server
         if field in (TIME_FIELD, ORIGINAL_TIME_FIELD):
             time_us = value
         seen |= 1 << field
@@ -192,9 +197,10 @@ def _tagged_fields(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> t
 
 @kernel
 def _varlen(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
-    """(an integer, the offset behind it, -1 where it is cut off or `at` is negative).
+    """Returns (an integer, the offset after it; -1 if truncated or if `at` is negative).
 
-    As many bytes follow the first as that has 1 bits below its lowest 0; above that 0 the integer begins, lowest byte first.
+    The number of 1 bits below the lowest 0 bit of the first byte is the number of bytes that follow. The integer begins
+    above that 0 bit, lowest byte first.
     """
     if at < 0 or at >= end:
         return 0, -1
@@ -211,7 +217,7 @@ def _varlen(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]
 
 @kernel
 def _tagged_uuid(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> Integer:
-    """The offset after 16 bytes, each an integer of its own, or -1."""
+    """Reads 16 bytes, each an integer of its own. Returns the offset after them, or -1."""
     state[SOURCE_NEW] = state[SOURCE_NEW + 1] = 0
     for index in range(16):
         value, at = _varlen(buffer, at, end)
@@ -223,7 +229,7 @@ def _tagged_uuid(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> Int
 
 @kernel
 def _tag(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> Integer:
-    """The offset after a length and as many bytes, which are letters, digits and underscores, or -1."""
+    """Reads a length and as many letters, digits and underscores. Returns the offset after them, or -1."""
     length, at = _varlen(buffer, at, end)
     if at < 0 or not 0 <= length <= TAG_BYTES_MAX or at + length > end:
         return -1

@@ -1,8 +1,10 @@
-"""The one pass over received bytes: frames packets, verifies checksums, follows transactions, finds row events. Called by `scan.Scanner`.
+"""Scans received bytes in one pass: splits packets, verifies checksums, follows transactions, finds row events. Called
+by `scanner.Scanner`.
 
-Everything a steady stream consists of is recognised here; the pass stops only at what Python has not seen before. Every read is preceded
-by a check against the bytes received, so that garbage ends in a verdict and never outside the buffer. `scan_state` names the arrays.
-Layouts: https://dev.mysql.com/doc/dev/mysql-server/latest/group__group__cs__replication.html, https://mariadb.com/kb/en/replication-protocol/.
+It handles all events of a steady stream itself and stops only for those that Python has not seen before. Every read is
+checked against the received bytes first, so invalid bytes end in a status and never in a read outside the buffer.
+`state` names the arrays. Layouts: https://dev.mysql.com/doc/dev/mysql-server/latest/group__group__cs__replication.html,
+https://mariadb.com/kb/en/replication-protocol/.
 """
 
 from __future__ import annotations
@@ -103,16 +105,18 @@ COMMIT = np.frombuffer(b"COMMIT", np.uint8)
 QUERY_POST_HEADER = 13
 DUMMY_TABLES = (0xFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFF)  # a row event that only ends a statement
 PACKET_GOES_ON = 0xFFFFFF
-REWOUND = 1 << 31  # an end position "ahead" by more than half of 32 bits went back
+REWOUND = 1 << 31  # an end position ahead by more than half of 32 bits went backwards
 
 
 @kernel
 def scan(  # noqa: PLR0917  numba knows no keyword-only arguments
     buffer: Bytes, state: Int64s, events: Int64s, ends: Int64s, tables: Int64s, pool: Bytes, sources: Int64s
 ) -> ScanStatus:
-    """Takes events from state[AT] to state[LIMIT] and says why it stopped; AT is then after the last event taken or handed over.
+    """Takes events from state[AT] to state[LIMIT]. Returns why it stopped; AT is then after the last event that was
+    taken or handed over.
 
-    buffer (bytes), state (STATE_SIZE), events (8 by n), ends (5 by n), tables (5 by slots), pool (bytes), sources (6 by n).
+    buffer (bytes), state (STATE_SIZE), events (8 by n), ends (5 by n), tables (5 by slots), pool (bytes), sources (6 by
+    n).
     """
     if state[AT] < 0 or state[LIMIT] > buffer.shape[0]:
         return ScanStatus.BAD_LENGTH
@@ -132,7 +136,7 @@ def scan(  # noqa: PLR0917  numba knows no keyword-only arguments
 
 @kernel
 def _frame(buffer: Bytes, state: Int64s) -> ScanStatus:  # noqa: PLR0911
-    """Finds the next whole event: a packet is length 3, sequence 1, status 1 (0: an event follows)."""
+    """Finds the next whole event. A packet is length 3, sequence 1, status 1 (0: an event follows)."""
     at, limit = state[AT], state[LIMIT]
     if state[OVERHEAD] == 0:
         if at + HEADER_BYTES > limit:
@@ -169,7 +173,7 @@ def _is_rows(event_type: int) -> bool:
 
 @kernel
 def _check(buffer: Bytes, state: Int64s) -> ScanStatus:
-    """Verifies the event's checksum and end position and steps over it. A format description brings its own rules: Python looks."""
+    """Verifies the event's checksum and end position and steps over it. A format description has its own rules and is left to Python."""
     event, length = state[EVENT], state[EVENT_LENGTH]
     event_type = buffer[event + 4]
     if state[CHECKSUM] > 0 and event_type != FORMAT_DESCRIPTION:
@@ -194,10 +198,11 @@ def _check(buffer: Bytes, state: Int64s) -> ScanStatus:
 
 @nb.njit(inline="always")
 def _step(state: Int64s, end: int, length: int, event_type: int) -> bool:
-    """Moves FILE_END after an event of the file; False when it cannot be there. `end`: low 32 bits of its end position.
+    """Moves FILE_END after an event of the file. Returns False if the event cannot be there. `end`: low 32 bits of its
+    end position.
 
-    MariaDB 11 leaves `end` 0 within a transaction: only the length counts. A format description that is repeated for a start in the
-    middle of a file has 0 too, and lies elsewhere.
+    MariaDB 11 leaves `end` 0 within a transaction, where only the length counts. A format description that is repeated
+    for a start in the middle of a file has 0 too, and lies elsewhere.
     """
     expected = state[FILE_END] + length
     if end == 0:
@@ -213,7 +218,9 @@ def _step(state: Int64s, end: int, length: int, event_type: int) -> bool:
 
 @nb.njit(inline="always")
 def _step_inside(state: Int64s, length: int) -> ScanStatus:
-    """Steps over an event of a compressed one: all of them lie where that begins, and its end is reached with the last."""
+    """Steps over an event inside a compressed event. All of them have the offset at which that begins; its end is
+    reached with the last one.
+    """
     done = state[INNER_DONE] + length
     if done > state[INNER_SIZE]:
         return ScanStatus.INNER_LENGTH
@@ -258,7 +265,7 @@ def _take(  # noqa: PLR0911, PLR0917
 
 @nb.njit(inline="always")
 def _take_harmless(event_type: int, state: Int64s) -> ScanStatus:
-    """INTVAR, RAND and USER_VAR only prepare a statement, and the statement itself is looked at."""
+    """Skips events without rows. INTVAR, RAND and USER_VAR only prepare a statement, and the statement itself is examined."""
     if event_type in (HEARTBEAT, HEARTBEAT_V2):
         state[HEARTBEATS] += 1
         return ScanStatus.GO_ON
@@ -278,7 +285,7 @@ def _header_time_us(buffer: Bytes, event: int) -> int:
 def _take_rows(  # noqa: PLR0917
     buffer: Bytes, state: Int64s, events: Int64s, tables: Int64s, kind: int, version: int, body_end: int
 ) -> ScanStatus:
-    """A row event: table id 6, flags 2, from version 2 on the length of extra data 2 (itself included) and the data."""
+    """Takes a row event: table id 6, flags 2; since version 2 the length of extra data 2 (including itself) and the data."""
     event = state[EVENT]
     body = event + HEADER_BYTES
     if body + 8 > body_end:
@@ -319,7 +326,7 @@ def _take_rows(  # noqa: PLR0917
 
 @kernel
 def _find(tables: Int64s, table_id: int) -> int:
-    """The slot of a table id, -1 if it was never seen; as `scan_state.free_or_same` puts it."""
+    """Returns the slot of a table id, or -1 if it was never seen. Same search as `state.free_or_same`."""
     mask = tables.shape[1] - 1
     slot: int = table_id & mask
     for _ in range(tables.shape[1]):
@@ -333,7 +340,7 @@ def _find(tables: Int64s, table_id: int) -> int:
 
 @kernel
 def _take_table_map(buffer: Bytes, state: Int64s, tables: Int64s, pool: Bytes, body_end: int) -> ScanStatus:
-    """Known when its bytes are those last seen for its id; what it says was then looked up once."""
+    """Takes a table map if its bytes are the last ones seen for its id. Other table maps are left to Python."""
     body = state[EVENT] + HEADER_BYTES
     if body + 8 > body_end:
         return ScanStatus.BAD_BODY
@@ -358,7 +365,7 @@ def _same(left: Bytes, left_at: int, right: Bytes, right_at: int, count: int) ->
 
 @kernel
 def _take_query(buffer: Bytes, state: Int64s, ends: Int64s, body_end: int) -> ScanStatus:
-    """BEGIN and COMMIT are taken when the text is exactly that; every other statement is for Python."""
+    """Takes BEGIN and COMMIT if the text is exactly that. Every other statement is left to Python."""
     body = state[EVENT] + HEADER_BYTES
     if body + QUERY_POST_HEADER > body_end:
         return ScanStatus.BAD_BODY
@@ -387,7 +394,7 @@ def _take_query(buffer: Bytes, state: Int64s, ends: Int64s, body_end: int) -> Sc
 
 @nb.njit(inline="always")
 def event_length(state: Int64s) -> int:
-    """Of the event in hand as the file has it: of one within a compressed event, that event's."""
+    """Returns the length of the current event in the file; inside a compressed event, that event's length."""
     length: int = state[EVENT_LENGTH] if state[INNER_END] == 0 else state[INNER_END] - state[INNER_BEGIN]
     return length
 
@@ -413,7 +420,7 @@ def _end_transaction(buffer: Bytes, state: Int64s, ends: Int64s) -> None:
 
 @kernel
 def end_frame(buffer: Bytes, state: Int64s, ends: Int64s, count: int) -> None:
-    """Writes what frames the transaction that the event in hand ends (contracts.FRAME)."""
+    """Writes the frame of the transaction that the current event ends (contracts.FRAME)."""
     event = state[EVENT]
     is_xid = buffer[event + 4] == XID and event + HEADER_BYTES + 8 <= buffer.shape[0]
     ends[END_FRAME, count] = state[BEGIN_AT]

@@ -1,7 +1,7 @@
-"""Received bytes become blocks: the loop around the kernel. `framing` feeds it.
+"""Turns received bytes into blocks: the loop around the kernel. Called by `framing`.
 
-A block ends with the buffer, before a new file and around a DDL statement, which is a block of its own. Everything that is not
-understood and could carry rows raises, after what came before it was given out.
+A block ends with the buffer, before a new file, and before and after a DDL statement, which is a block of its own. An
+unknown event that may carry rows raises an error after everything before it was handed out.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ SENTENCES = {
 
 
 class Scanner:
-    """One stream from one start. `consumed`: buffer offset up to which the bytes are done with; `last_verdict`: why it stopped there.
+    """Scans one stream from one start. `consumed`: buffer offset up to which the bytes are processed; `last_verdict`:
+    why it stopped there.
 
-    `checksum`: events end in a CRC32, until a file says otherwise. `contiguous`: the server sends every event, so a gap is an error.
-    `executed_known`: `start.gtid_set` is all that was executed before `start`. `prepared`: what was recorded of XA transactions, in memory
-    when it is not given. `packets`: False for naked events, as in a file.
+    `checksum`: events end with a CRC32, until a file says otherwise. `contiguous`: the server sends every event, so a
+    gap is an error. `executed_known`: `start.gtid_set` is all that was executed before `start`. `prepared`: records of
+    XA transactions; in memory by default. `packets`: False for events without packets, as in a file.
     """
 
     def __init__(
@@ -70,13 +71,13 @@ class Scanner:
         references = TableReferences(history, captured)
 
         def wanted(database: str, table: str) -> bool:
-            """Captured, or its rows change captured ones."""
+            """Returns whether the table is captured or its rows change captured ones."""
             return captured(database, table) or bool(history.cascades(database, table))
 
         executed = ExecutedTrack(start.gtid_set, known=executed_known)
         self._maker = BlockMaker(start, self._memory, executed, references.versions)
         self._decompressed = Unpacker(self._maker, self._events)
-        # Of its own: an XA transaction may be committed within a compressed one.
+        # Separate, because an XA transaction may be committed within a compressed one.
         recorded = Unpacker(self._maker, self._events)
         unpack_recorded = functools.partial(self._unpack, recorded)
         xa = XaTransactions(self._maker, wanted, prepared or MemoryPrepared(), unpack_recorded)
@@ -89,7 +90,7 @@ class Scanner:
 
     @property
     def position(self) -> Position:
-        """After the last event looked at; the GTID set is that up to the last block given out, empty while it is not known."""
+        """The position after the last scanned event. The GTID set is that up to the last block, empty while unknown."""
         return self._maker.position()
 
     def counters(self) -> dict[str, int]:
@@ -103,10 +104,12 @@ class Scanner:
         return {name: int(self._state[place]) for name, place in places.items()}
 
     def feed(self, buffer: Bytes, begin: int, end: int, *, naked: bool = False) -> Iterator[Block]:
-        """Blocks of the whole events in buffer[begin:end]. Afterwards `last_verdict` is INCOMPLETE, LARGE or NOT_AN_EVENT.
+        """Yields the blocks of the whole events in buffer[begin:end]. Afterwards `last_verdict` is INCOMPLETE, LARGE or
+        NOT_AN_EVENT.
 
-        `naked`: the region is events without packet headers. The blocks keep the buffer: do not write to what was consumed.
-        Raises BinlogFormatError, ChecksumError, UnknownEventError, PositionLostError; what came before the place was given out.
+        `naked`: the region has events without packet headers. The blocks reference the buffer: do not write to consumed
+        bytes. Raises BinlogFormatError, ChecksumError, UnknownEventError, PositionLostError, after everything before
+        the error was yielded.
         """
         self._state[at.AT], self._state[at.LIMIT] = begin, end
         self._state[at.OVERHEAD] = PACKET_OVERHEAD if self._packets and not naked else 0
@@ -118,7 +121,7 @@ class Scanner:
         self.last_verdict = verdict
 
     def go_on_at(self, offset: int) -> None:
-        """The next event lies at `offset` of the file: what is between was passed over."""
+        """Sets the file offset of the next event, after a part of the file was skipped."""
         self._state[at.FILE_END] = self._state[at.BEGAN] = offset
 
     def _use(self, buffer: Bytes) -> None:
@@ -126,7 +129,7 @@ class Scanner:
         self._state[at.ELSEWHERE] = 0
 
     def _events(self, buffer: Bytes) -> Generator[Block, None, ScanStatus]:
-        """All events up to LIMIT, with what Python does for the kernel in between; why it stopped there."""
+        """Yields the blocks of all events up to LIMIT, handling in Python what the kernel leaves to it. Returns why it stopped."""
         while True:
             verdict = self._scan(buffer)
             if verdict == ScanStatus.HAND_OVER:
@@ -159,7 +162,9 @@ class Scanner:
         yield from self._unpack(self._decompressed, content, place)
 
     def _unpack(self, unpacker: Unpacker, content: Content, begin: int) -> Iterator[Block]:
-        """Scans events as if they lay between the file offset `begin` and the end of the event in hand. Errors name that event's place."""
+        """Scans events as if they were between the file offset `begin` and the end of the current event. Errors name
+        that event's position.
+        """
         place = int(self._state[at.BEGAN])
         try:
             verdict = yield from unpacker.inside(content, begin)

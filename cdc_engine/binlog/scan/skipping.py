@@ -1,9 +1,11 @@
-"""Steps from event to event by their lengths: over what lies before a place, or along a stream to know where it is.
+"""Steps from event to event by their lengths, without decoding them: to skip the beginning of a file, or to follow a
+stream's position.
 
-COM_BINLOG_DUMP has four bytes for the offset. A place above 4 GiB is reached by asking for the whole file and stepping over what comes
-before it (`FileBeginning`, driven by `framing`): nothing is decoded and no checksum computed, but every end position is held against the
-bytes, and an event must begin exactly where the stream is to go on. The scanner sees the two events that open a file, for they say how to
-read the others. `EventWalk` steps so along a whole stream, for `parser.shared`.
+COM_BINLOG_DUMP has four bytes for the offset. A position above 4 GiB is reached by requesting the whole file and
+skipping what comes before it (`FileBeginning`, called by `framing`): nothing is decoded and no checksum is computed,
+but every end position is compared with the bytes, and an event must begin exactly at the start position. The scanner
+processes the two events that open a file, because they define how to read the others. `EventWalk` follows a whole
+stream this way, for `parser.shared`.
 """
 
 from __future__ import annotations
@@ -34,16 +36,17 @@ from cdc_engine.errors import BinlogFormatError, PositionLostError
 from cdc_engine.position import Position
 
 PACKET_HEADER_BYTES = 4
-# What the kernel keeps: buffer offset, file offset, bytes of the packet in hand that are still to come, whether its event goes on in the
-# next packet.
+# State of the kernel: buffer offset, file offset, missing bytes of the current packet, whether its event continues in
+# the next packet.
 AT, PLACE, LEFT, GOES_ON, STATE_SIZE = 0, 1, 2, 3, 4
-NEVER = 1 << 62  # a place that no file reaches
+NEVER = 1 << 62  # an offset that no file reaches
 
 
 class FileBeginning:
-    """What lies before `target` in its file. `contiguous`: as the scanner's. `done`: the next event begins at the target.
+    """Skips what lies before `target` in its file. `contiguous`: as in Scanner. `done`: the next event begins at the
+    target.
 
-    `begins_at`: file offset at which the events go on after the two that open the file; 0: right behind them.
+    `begins_at`: file offset at which events continue after the two that open the file; 0: directly after them.
     """
 
     def __init__(self, target: Position, *, contiguous: bool, begins_at: int = 0) -> None:
@@ -52,9 +55,11 @@ class FileBeginning:
         self.done = self.answered = False
 
     def pass_over(self, scanner: Scanner, buffer: Bytes, begin: int, end: int) -> Generator[Block, None, int]:
-        """Takes what it can of buffer[begin:end]; the offset of the first byte not taken. `answered`: a packet there is no event.
+        """Skips what it can of buffer[begin:end]. Returns the offset of the first byte that was not taken. `answered`:
+        a packet there is not an event.
 
-        Raises BinlogFormatError on what is no stream of events, PositionLostError when no event begins at the target.
+        Raises BinlogFormatError on bytes that are not a stream of events, and PositionLostError if no event begins at
+        the target.
         """
         state, verdict = self._state, ScanStatus.HAND_OVER
         state[AT] = begin
@@ -91,11 +96,11 @@ class FileBeginning:
 
 
 class EventWalk:
-    """Where a dump's bytes are in the binlog. `file`: empty before the first one was named; `place`: file offset (64 bits) of the event
-    that comes next; `missing`: bytes of the one before it that are still to come, -1 while that is not known.
+    """Follows where a dump's bytes are in the binlog. `file`: empty until the first one is named; `place`: file offset
+    (64 bits) of the next event; `missing`: bytes of the event before it that are still to come, -1 while unknown.
 
-    `opening`: the two packets that opened the file, both there once it is `described`; `created`: when it was, seconds since 1970.
-    `answer`: the payload of a packet that is no event; nothing comes after it.
+    `opening`: the two packets that opened the file, both present once it is `described`; `created`: creation time of
+    the file, seconds since 1970. `answer`: payload of a packet that is not an event; nothing follows it.
     """
 
     def __init__(self, *, checksum: bool, contiguous: bool) -> None:
@@ -114,9 +119,11 @@ class EventWalk:
         return -1 if self._state[GOES_ON] else int(self._state[LEFT])
 
     def step(self, buffer: Bytes, begin: int, end: int) -> tuple[int, bool]:
-        """Takes what it can of buffer[begin:end]: the offset of the first byte not taken, and whether a file was opened there.
+        """Takes what it can of buffer[begin:end]. Returns the offset of the first byte that was not taken, and whether
+        a file was opened there.
 
-        Where one was there may be more to take. Raises BinlogFormatError on what is no stream of events.
+        After a file was opened there may be more to take. Raises BinlogFormatError on bytes that are not a stream of
+        events.
         """
         state = self._state
         state[AT] = begin
@@ -136,7 +143,9 @@ class EventWalk:
             described = parse_format_description(event)
             self._checksum_bytes = CHECKSUM_BYTES if described.checksum else 0
             self.created, self.opening, self.described = described.created, self.opening + packet, True
-            self._state[PLACE] += len(event) if end_of(event) else 0  # in a dump from amid a file it is in no place
+            self._state[PLACE] += (
+                len(event) if end_of(event) else 0
+            )  # in a dump that starts in the middle of a file it has no offset
         else:
             rotation = parse_rotate(event, self._checksum_bytes)
             self.file, self.created, self.opening, self.described = rotation.file, 0, packet, False
@@ -145,19 +154,19 @@ class EventWalk:
 
 
 def packet_at(buffer: Bytes, begin: int) -> bytes:
-    """A whole packet of a single part, header included."""
+    """Returns a whole single-part packet with its header."""
     payload = int.from_bytes(buffer[begin : begin + 3].tobytes(), "little")
     return buffer[begin : begin + PACKET_HEADER_BYTES + payload].tobytes()
 
 
 def end_of(event: bytes) -> int:
-    """Its end in the file, as its header has it: 32 bits, 0 where it lies in none."""
+    """Returns the event's end in the file, from its header: 32 bits, 0 if it is in no file."""
     return int.from_bytes(event[END_AT : END_AT + 4], "little")
 
 
 @kernel
 def _pass_over(buffer: Bytes, state: Int64s, limit: Integer, target: Integer, contiguous: Integer) -> ScanStatus:
-    """GO_ON at or after the target, INCOMPLETE, HAND_OVER for a whole event that opens a file, else what is wrong."""
+    """Returns GO_ON at or after the target, INCOMPLETE, HAND_OVER for a whole event that opens a file, or what is wrong."""
     while True:
         taken = min(state[LEFT], limit - state[AT])
         state[AT] += taken
@@ -180,7 +189,7 @@ def _pass_over(buffer: Bytes, state: Int64s, limit: Integer, target: Integer, co
 
 @kernel
 def _step(buffer: Bytes, state: Int64s, limit: Integer, contiguous: Integer) -> ScanStatus:
-    """Moves PLACE after the event whose packet begins at AT, by its header alone."""
+    """Moves PLACE after the event whose packet begins at AT, from its header alone."""
     payload, event = little_endian(buffer, state[AT], 3), state[AT] + PACKET_OVERHEAD
     whole = state[AT] + PACKET_HEADER_BYTES + payload <= limit
     if payload == 0 or (event <= limit and buffer[event - 1] != 0):
@@ -198,7 +207,7 @@ def _step(buffer: Bytes, state: Int64s, limit: Integer, contiguous: Integer) -> 
     if artificial or kind in (HEARTBEAT, HEARTBEAT_V2):
         return ScanStatus.GO_ON
     expected, end = state[PLACE] + length, little_endian(buffer, event + 13, 4)
-    ahead = (end - expected) & 0xFFFFFFFF if end > 0 else 0  # MariaDB 11 leaves it 0 within a transaction
+    ahead = (end - expected) & 0xFFFFFFFF if end > 0 else 0  # MariaDB 11 leaves it 0 in a transaction
     if ahead >= REWOUND or (ahead > 0 and contiguous):
         return ScanStatus.BAD_POSITION
     state[PLACE] = expected + ahead

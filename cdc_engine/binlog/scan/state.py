@@ -1,8 +1,8 @@
-"""The memory of a scan: what the kernel and `scan.Scanner` share, as plain arrays with named places.
+"""Memory of a scan, shared by the kernel and `scanner.Scanner`: plain arrays with named indices.
 
-`state` (int64) holds one number a name below; `events` and `ends` (int64, one row a name, one column an entry) collect what was found;
-`tables` and `pool` are the table maps seen before; `sources` (int64, one row a place from SOURCE_NEW on) the GTID
-sources.
+`state` (int64) has one number per name below. `events` and `ends` (int64, one row per name, one column per entry)
+collect what was found. `tables` and `pool` contain the table maps seen before. `sources` (int64, one row per index from
+SOURCE_NEW on) contains the GTID sources.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import numpy as np
 
 from cdc_engine.contracts import FRAME_FIELDS, Bytes, Int64s
 
-# Places in `state`. Offsets are in the buffer unless said otherwise.
-AT: Final = 0  # next byte to look at
-LIMIT: Final = 1  # end of the bytes received
-EVENT: Final = 2  # header of the event in hand
+# Indices in `state`. Offsets are buffer offsets unless stated otherwise.
+AT: Final = 0  # next byte to scan
+LIMIT: Final = 1  # end of the received bytes
+EVENT: Final = 2  # header of the current event
 EVENT_LENGTH: Final = 3  # its length with checksum
 FILE_END: Final = 4  # file offset (64 bits) after the last event that lies in the file
 CONTIGUOUS: Final = 5  # 1: every event of the file is sent, a gap is an error
 CHECKSUM: Final = 6  # bytes of checksum an event: 0 or 4
-OVERHEAD: Final = 7  # 5: packets with header and status byte; 0: naked events, one after the other
+OVERHEAD: Final = 7  # 5: packets with header and status byte; 0: events without packets
 OPEN: Final = 8  # 1: inside a transaction
 OPEN_ROWS: Final = 9  # row events kept since it began
 GENERATION: Final = 10  # grows with every transaction: a table map is valid only in its own
-TIME_US: Final = 11  # commit time said by the transaction's GTID event, 0: not said
+TIME_US: Final = 11  # commit time in the transaction's GTID event, 0: none
 SOURCE: Final = 12  # index of its GTID source, -1 without GTID
 NUMBER: Final = 13  # its GTID number
 EVENT_COUNT: Final = 14  # entries in `events`
@@ -35,21 +35,23 @@ END_COUNT: Final = 15  # entries in `ends`
 SOURCE_COUNT: Final = 16  # entries in `sources`
 ALL_EVENTS: Final = 17  # counter: events of any kind
 HEARTBEATS: Final = 18  # counter
-IGNORED: Final = 19  # counter: events that carry nothing for us (STOP, ROWS_QUERY, …)
+IGNORED: Final = 19  # counter: events without relevant content (STOP, ROWS_QUERY, …)
 DROPPED: Final = 20  # counter: row events of tables that are not captured
 CHECKSUMS: Final = 21  # counter: events whose CRC32 was verified
-BEGAN: Final = 22  # file offset of the event in hand
-INNER_END: Final = 23  # file offset of the end of the compressed event whose inside is being scanned; 0: none
+BEGAN: Final = 22  # file offset of the current event
+INNER_END: Final = 23  # file offset of the end of the compressed event that is being scanned; 0: none
 INNER_BEGIN: Final = 24  # file offset of its beginning
 INNER_SIZE: Final = 25  # bytes of the events inside it, decompressed
-INNER_DONE: Final = 26  # bytes of them that were stepped over
-ELSEWHERE: Final = 27  # 1: the entries in `events` lie in another buffer than the one received
-HELD: Final = 28  # 1: within an XA transaction, whose table maps and row events are handed over
-PLACE: Final = 29  # file offset that stands for the transaction in hand: the end of its first event, 0: none yet
-SOURCE_NEW: Final = 30  # the GTID source in hand: a uuid's two halves as stored, or domain and server id; then a tag's bytes, 0 after it
+INNER_DONE: Final = 26  # bytes of them that were scanned
+ELSEWHERE: Final = 27  # 1: the entries in `events` are in another buffer than the received one
+HELD: Final = 28  # 1: in an XA transaction, whose table maps and row events are left to Python
+PLACE: Final = 29  # file offset that identifies the current transaction: the end of its first event, 0: none yet
+SOURCE_NEW: Final = 30  # the current GTID source: a uuid's two halves as stored, or domain and server id; then a tag's bytes, padded with 0
 SOURCE_ROWS: Final = 6
 TAG_BYTES_MAX: Final = 8 * (SOURCE_ROWS - 2)
-BEGIN_AT: Final = 36  # file offset of the BEGIN of the transaction in hand, -1: it has none; then its length, its seconds and its thread
+BEGIN_AT: Final = (
+    36  # file offset of the current transaction's BEGIN, -1: it has none; then its length, its seconds and its thread
+)
 BEGIN_LENGTH: Final = 37
 BEGIN_SECONDS: Final = 38
 BEGIN_THREAD: Final = 39
@@ -61,47 +63,47 @@ EVENT_ROWS: Final = 8
 
 # Rows of `ends`.
 END_EVENTS, END_POSITION, END_TIME, END_SOURCE, END_NUMBER = range(5)
-END_FRAME: Final = 5  # from here on a row a field of contracts.FRAME
+END_FRAME: Final = 5  # from here on one row per field of contracts.FRAME
 END_ROWS: Final = END_FRAME + len(FRAME_FIELDS)
 
 # Rows of `tables`, an open-addressing hash table by table id; TABLE_ID -1 is a free slot.
 TABLE_ID, REFERENCE, POOL_BEGIN, POOL_LENGTH, MAPPED_IN = range(5)
 TABLE_ROWS: Final = 5
 
-# A read buffer of 4 MiB holds fewer row events and fewer transactions; more: the block is cut.
+# A read buffer of 4 MiB has fewer row events and transactions. With more the block ends.
 ENTRIES_MAX: Final = 1 << 17
-SOURCES_MAX: Final = 1 << 12  # servers that ever wrote into one set; more stops the stream with a sentence
+SOURCES_MAX: Final = 1 << 12  # servers in one GTID set; more stop the stream with a message
 SLOTS_FIRST: Final = 1 << 10
-TABLES_MAX: Final = 1 << 16  # table ids kept; a server whose table cache is too small gives a table new ids all day
+TABLES_MAX: Final = 1 << 16  # table ids kept; a server with a small table cache keeps assigning new ids
 POOL_BYTES_FIRST: Final = 1 << 18
 POOL_BYTES_MAX: Final = 1 << 25
 
 
 class ScanStatus(enum.IntEnum):
-    """Why the kernel came back. From NOT_AN_EVENT on, but for SWITCH, the stream is broken; numba reads the members as integers."""
+    """Why the kernel returned. From NOT_AN_EVENT on, except SWITCH, the stream is broken. numba reads the members as integers."""
 
     GO_ON = 0  #: the event was taken (never returned)
-    INCOMPLETE = 1  #: the bytes received end inside a packet
-    LARGE = 2  #: a packet of 0xFFFFFF bytes: its event goes on in the next one
-    FULL = 3  #: `events` or `ends` has no room
-    HAND_OVER = 4  #: the event in hand is for Python
+    INCOMPLETE = 1  # : the received bytes end inside a packet
+    LARGE = 2  # : a packet of 0xFFFFFF bytes: its event continues in the next one
+    FULL = 3  # : `events` or `ends` is full
+    HAND_OVER = 4  # : the current event is left to Python
     NOT_AN_EVENT = 5  #: a packet that is an error, an end of stream or empty
     BAD_LENGTH = 6
     BAD_CHECKSUM = 7
-    BAD_POSITION = 8  #: the event's end is not where the stream stands
+    BAD_POSITION = 8  # : the event's end does not match the stream's position
     BAD_BODY = 9  #: an event too short for its type
     NO_TABLE_MAP = 10  #: a row event whose table was not described in its transaction
     OUTSIDE = 11  #: a table map or row event outside any transaction
     UNFINISHED = 12  #: a transaction begins while another, with rows, is open
     SOURCES_FULL = 13
-    SWITCH = 14  #: a row event follows, and entries that lie in another buffer wait to be cut; it was not taken
-    INNER_LENGTH = 15  #: an event within a compressed one goes beyond what that says it holds
-    INNER_GOES_ON = 16  #: an event within a compressed transaction after the transaction's end
+    SWITCH = 14  # : a row event follows while entries of another buffer are not in a block yet; it was not taken
+    INNER_LENGTH = 15  # : an event in a compressed one exceeds the size that is stated there
+    INNER_GOES_ON = 16  # : an event in a compressed transaction after the transaction's end
 
 
 @dataclasses.dataclass
 class ScanMemory:
-    """All arrays of one scan. `tables` and `pool` grow by `remember_table`; nothing else does."""
+    """All arrays of a scan. Only `remember_table` makes `tables` and `pool` larger."""
 
     state: Int64s
     events: Int64s
@@ -126,12 +128,12 @@ class ScanMemory:
         return memory
 
     def forget_tables(self) -> None:
-        """After a DDL statement or in a new file: every table map is looked at again."""
+        """Forgets all table maps, after a DDL statement or in a new file, so that each is examined again."""
         self.tables = _free_slots(SLOTS_FIRST)
         self.table_count = self.pool_used = 0
 
     def remember_table(self, body: Bytes, reference: int) -> None:
-        """Keeps a table map's body (its id first) and what row events of that id refer to, -1: dropped; valid in the open transaction."""
+        """Stores a table map's body (its id first) and the table of row events with that id (-1: dropped), for the open transaction."""
         if self.table_count >= TABLES_MAX or self.pool_used + len(body) > POOL_BYTES_MAX:
             self._forget_all_but_this_transaction()
         if (self.table_count + 1) * 2 > self.tables.shape[1]:
@@ -175,12 +177,12 @@ def _free_slots(count: int) -> Int64s:
 
 
 def slot_of(table_id: int, slot_count: int) -> int:
-    """Where the search for a table id begins; ids count up, so they spread by themselves. Compiled into the kernel as well."""
+    """Returns where the search for a table id begins. Ids count up, so they spread evenly. Also compiled into the kernel."""
     return table_id & (slot_count - 1)
 
 
 def free_or_same(tables: Int64s, table_id: int) -> tuple[int, bool]:
-    """The slot of a table id, and whether it was free; the table is never more than half full."""
+    """Returns the slot of a table id and whether it was free. The table is never more than half full."""
     slot = slot_of(table_id, tables.shape[1])
     while tables[TABLE_ID, slot] >= 0 and tables[TABLE_ID, slot] != table_id:
         slot = slot_of(slot + 1, tables.shape[1])

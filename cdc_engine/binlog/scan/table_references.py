@@ -1,7 +1,8 @@
-"""Which table a table map event means: the index into a block's `tables`, or -1 for a table that is not captured. Used by `scan`.
+"""Maps a table map event to an index into a block's `tables`, or -1 for a table that is not captured. Used by
+`scanner`.
 
-The kernel asks only for table maps it has not seen; this asks the schema history only for those that are new since the last DDL
-statement, because a server that reopens a table gives it a new id and sends the same map again.
+The kernel asks only for table maps that it has not seen. The schema history is asked only for those that are new since
+the last DDL statement, because a server that reopens a table gives it a new id and sends the same map again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ TABLE_ID_BYTES = 6
 
 
 class TableReferences:
-    """`versions` only grows: a block refers to it by index and keeps the list."""
+    """The tables that blocks reference. `versions` only grows: a block references it by index and keeps the list."""
 
     def __init__(self, history: SchemaHistory, captured: Captured) -> None:
         self.versions: list[TableVersion] = []
@@ -33,15 +34,16 @@ class TableReferences:
         self._stopped: set[tuple[str, str]] = set()
 
     def forget(self) -> None:
-        """The schema changed: ask the history again for every table."""
+        """Forgets all table maps after a schema change, so that the history is asked again."""
         self._by_map.clear()
 
     def reference(self, body: Bytes, position: Position) -> tuple[int, tuple[TableChange, ...]]:
-        """Index of the table that a table map's body describes, and the changes that stop it when it just cannot go on.
+        """Returns the index of the table of a table map, and the changes that stop it if it cannot continue.
 
-        One that is not captured is referred to where its rows change captured ones without row events; those stop when it cannot be read.
-        `position`: end of the table map, so it is not after the first row event that is dropped. A stopped table stays so for the life
-        of this object, whatever DDL follows: the rows between are missing. It may be told again by the next object; the first counts.
+        A table that is not captured is referenced if its rows change captured ones without row events. If it cannot be
+        read, these stop. `position`: end of the table map, so it is not after the first row event that is dropped. A
+        stopped table stays stopped for the life of this object, whatever DDL follows, because the rows in between are
+        missing. The next object may report it again; the first report counts.
         """
         content = body[TABLE_ID_BYTES:].tobytes()
         known = self._by_map.get(content)
@@ -79,7 +81,7 @@ class TableReferences:
 
 
 def _unseen(cascades: tuple[Cascade, ...], error: TableStoppedError) -> list[TableStoppedError]:
-    """Each captured table whose rows change with those of a table that cannot be read."""
+    """Returns an error for each captured table whose rows change with those of a table that cannot be read."""
     reason = (
         f"foreign keys change its rows with those of {error.database}.{error.table}, which cannot be read ({error.state}: {error.reason}); "
         "resume this table together with that one"

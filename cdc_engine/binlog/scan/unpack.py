@@ -1,11 +1,12 @@
-"""Scans the events inside a compressed one, piece by piece, as if they had come by themselves. Used by `scan`.
+"""Scans the events in a compressed event, piece by piece, as if they had arrived uncompressed. Used by `scanner`.
 
-The decompressed events lie one after the other in an arena of the size of a read buffer, and the blocks of many small compressed
-transactions refer to the same one. A transaction larger than that is decompressed a piece at a time: what is held of it is one arena
-(or its largest event), and the blocks that were given out.
+The decompressed events are in an arena of the size of a read buffer; the blocks of many small compressed transactions
+reference the same arena. A larger transaction is decompressed in pieces, so memory contains one arena (or its largest
+event) and the blocks that were handed out.
 
-Positions: the compressed event lies at [begin, end) of its file. All events inside are said to lie at `begin`, and `end` is reached with
-the last of them. Their rows are ordered by the place of their transaction and by their number, never by where they lie.
+Positions: the compressed event is at [begin, end) of its file. All events in it have the offset `begin`, and `end` is
+reached with the last one. Their rows are ordered by the position of their transaction and by their number, never by
+their offset.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from cdc_engine.contracts import Block, Bytes
 from cdc_engine.errors import BinlogFormatError
 from cdc_engine.ports import Content
 
-SHORT_ROOM_BYTES = 4096  # after an incomplete event: less room than this goes to a fresh arena
+SHORT_ROOM_BYTES = 4096  # with less space than this after an incomplete event, a new arena is used
 OUTER = (
     *(at.AT, at.LIMIT, at.OVERHEAD, at.CHECKSUM, at.EVENT, at.EVENT_LENGTH, at.BEGAN),
     *(at.INNER_BEGIN, at.INNER_END, at.INNER_SIZE, at.INNER_DONE),
@@ -32,17 +33,17 @@ ScanEvents = Callable[[Bytes], Generator[Block, None, ScanStatus]]
 
 
 class Unpacker:
-    """`scan_events` takes what lies between the state's AT and LIMIT in a buffer and says why it stopped."""
+    """Scans decompressed events. `scan_events` takes what is between the state's AT and LIMIT in a buffer and returns why it stopped."""
 
     def __init__(self, maker: BlockMaker, scan_events: ScanEvents) -> None:
         self._maker = maker
         self._state = maker.memory.state
         self._scan_events = scan_events
         self._arena: Bytes = np.empty(0, np.uint8)
-        self._begin = self._end = 0  # of the arena: bytes that were read and not scanned yet
+        self._begin = self._end = 0  # range of the arena with unscanned bytes
 
     def inside(self, content: Content, begin: int) -> Generator[Block, None, ScanStatus]:
-        """The blocks of events that lie between the file offset `begin` and the end of the event in hand; INCOMPLETE when all went well."""
+        """Yields the blocks of events between the file offset `begin` and the end of the current event. Returns INCOMPLETE on success."""
         state = self._state
         end, outer = int(state[at.FILE_END]), state[list(OUTER)]
         state[at.INNER_BEGIN], state[at.INNER_END] = begin, end
@@ -76,7 +77,9 @@ class Unpacker:
         return ScanStatus.INCOMPLETE
 
     def _room_for(self, count: int) -> Iterator[Block]:
-        """So many bytes behind what is in the arena already, or in a fresh one; entries that wait lie in it afterwards, or are cut."""
+        """Provides `count` free bytes in the arena or in a new one. Entries that are not in a block yet are in this
+        arena afterwards, or are put into a block.
+        """
         self._begin = self._end
         if len(self._arena) - self._end < count:
             yield from self._fresh(limits.READ_BUFFER_BYTES)
@@ -85,21 +88,21 @@ class Unpacker:
             self._maker.use(self._arena)
 
     def _room_to_go_on(self, left: int) -> Iterator[Block]:
-        """While `left` bytes are still to come: room for the event that is incomplete, all of it where its length is known."""
+        """Provides space for the incomplete event, all of it if its length is known. `left`: bytes still to come."""
         tail = self._end - self._begin
         if not left or (len(self._arena) - self._end >= min(left, SHORT_ROOM_BYTES) and not self._outgrows(tail)):
             return
         wanted = max(self._event_bytes(tail), tail) + SHORT_ROOM_BYTES
         if wanted > tail + left + SHORT_ROOM_BYTES:
             raise BinlogFormatError("an event within a compressed one goes beyond what that says it holds")
-        # An event of a gigabyte that is only said to be there costs no memory: pages are used as bytes come.
+        # An event that only claims to have a gigabyte costs no memory: pages are allocated as bytes arrive.
         yield from self._fresh(max(limits.READ_BUFFER_BYTES, wanted))
 
     def _outgrows(self, tail: int) -> bool:
         return self._event_bytes(tail) > len(self._arena) - self._begin
 
     def _event_bytes(self, tail: int) -> int:
-        """Length of the incomplete event; 0 while its header is not there."""
+        """Returns the length of the incomplete event; 0 while its header is incomplete."""
         if tail < types.HEADER_BYTES:
             return 0
         place = self._begin + types.LENGTH_AT
@@ -109,7 +112,7 @@ class Unpacker:
         return length
 
     def _fresh(self, size: int) -> Iterator[Block]:
-        """Moves what was not scanned yet to a new arena; what waits to be cut lies in the old one."""
+        """Moves unscanned bytes to a new arena. Entries of the old arena are put into a block first."""
         yield from self._maker.cut()
         arena: Bytes = np.empty(size, np.uint8)
         tail = self._arena[self._begin : self._end]

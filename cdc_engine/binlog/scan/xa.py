@@ -1,9 +1,10 @@
-"""XA transactions: their rows count when they are committed, at the place of their XA COMMIT. Used by `control_events`.
+"""Handles XA transactions: their rows count at the position of their XA COMMIT. Used by `control_events`.
 
-The binlog has the rows of an XA transaction where it was prepared, and its XA COMMIT or XA ROLLBACK later: after other transactions, in
-another file, days after. Until then the rows are locked on the server, so nothing that comes in between can have changed them, and the
-tables cannot be altered. So the events between XA START and XA PREPARE are recorded (`contracts.PreparedTransactions`) and scanned when
-the XA COMMIT comes, as if they had been in it, as the events of a compressed transaction are. One that is rolled back is forgotten.
+The binlog has the rows of an XA transaction where it was prepared, and its XA COMMIT or XA ROLLBACK later: after other
+transactions, in another file, even days later. Until then the server locks the rows and the tables, so nothing in
+between can have changed them. So the events between XA START and XA PREPARE are recorded
+(`contracts.PreparedTransactions`) and scanned at the XA COMMIT as if they had been in it, like the events of a
+compressed transaction. The record of a rolled-back transaction is deleted.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Unpack = Callable[[Content, int], Iterator[Block]]
 
 
 class XaTransactions:
-    """`unpack` scans events as if they lay between a file offset and the end of the event in hand."""
+    """Records and replays XA transactions. `unpack` scans events as if they were between a file offset and the end of the current event."""
 
     def __init__(self, maker: BlockMaker, captured: Captured, prepared: PreparedTransactions, unpack: Unpack) -> None:
         self._maker = maker
@@ -34,10 +35,10 @@ class XaTransactions:
         self._captured = captured
         self._prepared = prepared
         self._unpack = unpack
-        self._table_ids: set[int] = set()  # of captured tables, of the transaction that is being recorded
+        self._table_ids: set[int] = set()  # captured tables of the transaction that is being recorded
 
     def start(self) -> None:
-        """From here on the kernel hands over table maps and row events."""
+        """Starts a record. From here on the kernel leaves table maps and row events to Python."""
         self._state[at.HELD] = 1
         self._table_ids.clear()
         self._prepared.begin()
@@ -47,7 +48,7 @@ class XaTransactions:
         return bool(self._state[at.HELD])
 
     def record_table_map(self, event: bytes) -> None:
-        """The whole event; without its checksum it goes to the records."""
+        """Records a table map of a captured table, without its checksum."""
         body = event[types.HEADER_BYTES : len(event) - int(self._state[at.CHECKSUM])]
         table_map = parse_table_map(body)
         if self._captured(table_map.database, table_map.table):
@@ -62,7 +63,7 @@ class XaTransactions:
             self._state[at.DROPPED] += 1
 
     def prepare(self, event: bytes) -> Iterator[Block]:
-        """XA_PREPARE ends the record; or commits it at once, when it says so (ONE PHASE)."""
+        """Handles XA_PREPARE, which ends the record, or commits it at once (ONE PHASE)."""
         name, one_phase = parse_prepare(event[types.HEADER_BYTES : len(event) - int(self._state[at.CHECKSUM])])
         if not self.recording:
             raise BinlogFormatError(f"the XA transaction {name} is prepared without a beginning")
@@ -72,7 +73,7 @@ class XaTransactions:
             self._prepared.prepare(name, self._maker.position().order_key)
 
     def commit(self, text: str) -> Iterator[Block]:
-        """Raises UnknownEventError when it was prepared before anything was recorded."""
+        """Handles XA COMMIT. Raises UnknownEventError if the transaction was prepared before the stream began."""
         name = xa_name(text)
         content = self._prepared.commit(name, self._maker.position().order_key)
         if content is None:
@@ -97,7 +98,7 @@ class XaTransactions:
             yield from self._unpack(content, int(state[at.BEGAN]))
 
     def _plain(self, event: bytes) -> bytes:
-        """The event without its checksum, and with the length that it then has."""
+        """Returns the event without its checksum and with its length adjusted."""
         plain = event[: len(event) - int(self._state[at.CHECKSUM])]
         return plain[: types.LENGTH_AT] + struct.pack("<I", len(plain)) + plain[types.LENGTH_AT + 4 :]
 
@@ -107,7 +108,8 @@ def _table_id(body: bytes) -> int:
 
 
 def parse_prepare(body: bytes) -> tuple[str, bool]:
-    """Name and whether it commits in one phase: flag 1, format 4, lengths of the two parts of the name 4 each, the parts.
+    """Returns the transaction's name and whether it commits in one phase. Layout: flag 1, format 4, lengths of the
+    name's two parts 4 each, the parts.
 
     https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1XA__prepare__event.html
     """
